@@ -1,0 +1,68 @@
+"""flowsim: gradient flows of population losses, and verdicts on what is proved about them.
+
+Importing this package imports nothing heavy and changes no setting; a name is loaded when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowsim.analysis import ALL_CLAIMS as ALL_CLAIMS
+    from flowsim.analysis import Claim as Claim
+    from flowsim.analysis import Comparison as Comparison
+    from flowsim.analysis import Evidence as Evidence
+    from flowsim.analysis import Judgement as Judgement
+    from flowsim.analysis import Relation as Relation
+    from flowsim.analysis import Verdict as Verdict
+    from flowsim.analysis import at_least as at_least
+    from flowsim.analysis import at_most as at_most
+    from flowsim.analysis import check as check
+    from flowsim.analysis import end_point as end_point
+    from flowsim.analysis import equal as equal
+    from flowsim.analysis import find_claims as find_claims
+    from flowsim.analysis import fit_rate as fit_rate
+    from flowsim.analysis import judge as judge
+    from flowsim.flow import Stop as Stop
+    from flowsim.flow import gradient_descent as gradient_descent
+    from flowsim.flow import gradient_flow as gradient_flow
+    from flowsim.flow import reduced_flow as reduced_flow
+    from flowsim.initialization import predictions as predictions
+    from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
+    from flowsim.losses import FunctionLoss as FunctionLoss
+    from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
+    from flowsim.models import LinearAttention as LinearAttention
+    from flowsim.problem import Problem as Problem
+    from flowsim.problem import ProblemSpec as ProblemSpec
+    from flowsim.report import citation as citation
+    from flowsim.report import verdict_table as verdict_table
+    from flowsim.tasks import LinearRegression as LinearRegression
+    from flowsim.trajectory import Status as Status
+    from flowsim.trajectory import Trajectory as Trajectory
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "flowsim.analysis": (
+        "ALL_CLAIMS Claim Comparison Evidence Judgement Relation Verdict at_least at_most check end_point equal "
+        "find_claims fit_rate judge"
+    ),
+    "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
+    "flowsim.initialization": "predictions",
+    "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss",
+    "flowsim.models": "LinearAttention",
+    "flowsim.problem": "Problem ProblemSpec",
+    "flowsim.report": "citation verdict_table",
+    "flowsim.tasks": "LinearRegression",
+    "flowsim.trajectory": "Status Trajectory",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'flowsim' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

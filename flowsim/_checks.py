@@ -1,0 +1,112 @@
+"""Argument checks: one wording for every error, ``NAME must be EXPECTED, but WHAT CAME``.
+
+Values under a JAX transformation cannot be looked at, so a traced array passes every check on its
+value; shapes are always checked.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+
+def fail(name: str, expected: str, came: str) -> NoReturn:
+    """Refuse an argument in the project's one wording."""
+    raise ValueError(f"{name} must be {expected}, but {came}")
+
+
+def is_concrete(x: Any) -> bool:
+    """Whether the value of ``x`` can be looked at (it is not traced)."""
+    return not isinstance(x, jax.core.Tracer)
+
+
+def require_float64() -> None:
+    """Refuse to compute in single precision: verdicts would be about rounding."""
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        fail(
+            "float64",
+            'switched on (jax.config.update("jax_enable_x64", True) before the first array)',
+            "it is off",
+        )
+
+
+def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) -> Float[Array, "..."]:
+    """A float64 array of the given shape; ``None`` stands for any length.
+
+    **Raises:** `ValueError` on another shape, on entries that are not numbers, on NaN or infinity.
+    """
+    require_float64()
+    try:
+        array = jnp.asarray(x, dtype=jnp.float64)
+    except (TypeError, ValueError):
+        fail(name, f"an array of numbers of shape {shape_text(shape)}", f"got {x!r:.60}")
+    if array.ndim != len(shape) or any(
+        want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
+    ):
+        fail(name, f"an array of shape {shape_text(shape)}", f"its shape is {array.shape}")
+    if is_concrete(array) and not np.all(np.isfinite(array)):
+        fail(name, "finite", "it holds NaN or infinity")
+    return array
+
+
+def shape_text(shape: tuple[int | None, ...]) -> str:
+    return "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
+
+
+def positive(name: str, x: ArrayLike) -> Float[Array, ""]:
+    """A positive finite number."""
+    value = as_array(name, x, ())
+    if is_concrete(value) and not value > 0:
+        fail(name, "positive", f"it is {float(value):g}")
+    return value
+
+
+def positive_definite(name: str, x: ArrayLike | Iterable) -> Float[Array, "d d"]:
+    """A symmetric positive definite matrix; the message gives the smallest eigenvalue."""
+    matrix = as_array(name, x, (None, None))
+    if matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        fail(name, "a square matrix", f"its shape is {matrix.shape}")
+    if is_concrete(matrix):
+        values = np.asarray(matrix)
+        size = np.max(np.abs(values))
+        asymmetry = np.max(np.abs(values - values.T))
+        if asymmetry > 1e-12 * size:
+            fail(name, "symmetric", f"it differs from its transpose by {asymmetry:.3g}")
+        smallest = np.linalg.eigvalsh(values)[0]
+        if smallest <= 1e-15 * values.shape[0] * size:
+            fail(name, "positive definite", f"its smallest eigenvalue is {smallest:.3g}")
+    return (matrix + matrix.T) / 2
+
+
+def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
+    """A whole number of at least one, or infinity for the exact limit."""
+    require_float64()
+    value = jnp.asarray(x, dtype=jnp.float64)
+    if value.ndim or (is_concrete(value) and not (value >= 1 and (jnp.isinf(value) or value == jnp.floor(value)))):
+        fail(name, "a whole number of at least 1, or inf", f"it is {x}")
+    return value
+
+
+def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
+    """Positive, strictly increasing, finite times."""
+    values = np.asarray(list(times) if isinstance(times, Iterable) else times, dtype=np.float64)
+    if values.ndim != 1:
+        fail(name, "a list of times", f"its shape is {values.shape}")
+    if not np.all(np.isfinite(values)):
+        fail(name, "finite", "it holds NaN or infinity")
+    if np.any(values <= 0):
+        fail(name, "positive", f"it holds {values[values <= 0][0]:g}")
+    falls = np.flatnonzero(np.diff(values) <= 0)
+    if falls.size:
+        fail(name, "strictly increasing", f"{values[falls[0]]:g} is followed by {values[falls[0] + 1]:g}")
+    return values
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean "..."?`` when a known word is close, else the empty string."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f'; did you mean "{matches[0]}"?' if matches else ""

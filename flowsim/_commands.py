@@ -1,0 +1,270 @@
+"""What each command does: print or write, and return the exit status."""
+
+import contextlib
+import errno
+import json
+import pathlib
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+
+from flowsim import _checks, _toml, initialization
+from flowsim._toml import refuse
+from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
+from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
+from flowsim.report import audit_document, plain, verdict_table, verdicts_document, versions, write_json, write_report
+from flowsim.trajectory import Certificates, Status, Trajectory, write_whole
+
+FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
+
+Entry = tuple[ProblemSpec, Status | None, Certificates | None, Verdict]  # None: nothing was integrated
+
+
+def run(
+    path: pathlib.Path,
+    out: pathlib.Path,
+    overrides: Sequence[str],
+    resume: bool,
+    strict: bool,
+    format: str,
+    quiet: bool,
+) -> int:
+    """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
+    from flowsim import plots  # slow to import, and only needed here
+
+    problem = _read(path, overrides)
+    _enter(out, problem.spec, resume)
+    checkpoint = out / "checkpoint"
+    trajectory = _integrated(problem, out, checkpoint, quiet)
+    evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
+    verdicts = [judge_on(claim, evidence) for claim in ALL_CLAIMS]
+    promised = initialization.predictions(problem.task, problem.start)
+    facts = _facts(problem, evidence) | _sharp_constants(verdicts)
+
+    constants = promised.constants()
+    for verdict in verdicts:
+        constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
+    limits = {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11}
+    status, certificates = trajectory.status, trajectory.certificates
+    document = verdicts_document(problem.spec, status, certificates, constants, limits, verdicts)
+    write_json(out / "verdicts.json", document)
+    (out / "figures").mkdir(exist_ok=True)
+    figures = plots.draw_all(out / "figures", trajectory, promised, format)
+    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
+
+    if not quiet:
+        print(trajectory, *(f"  {label}: {text}" for label, text in facts.items()), "", sep="\n")
+        print(verdict_table(verdicts), "", sep="\n")
+    print(f"report: {out / 'report.html'}")
+    if not status.finished:
+        print(f"The integration was not finished ({status}): no claim along the flow is judged. --resume goes on.")
+        return UNFINISHED
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    return _status(strict, verdicts)
+
+
+def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, as_json: bool) -> int:
+    """Print the conditions that a start meets or not, and what follows from it. Integrates nothing."""
+    if not epsilon > 0:
+        refuse("--epsilon", "positive", f"it is {epsilon:g}")
+    problem = _read(path, overrides)
+    task, start = problem.task, problem.start
+    conditions = [*initialization.assumption_3_3(task, start), initialization.scale_condition(task, start)]
+    promised = initialization.predictions(task, start)
+    time = promised.guaranteed_time(epsilon)
+    if as_json:
+        document = {
+            "problem": problem.spec,
+            "versions": versions(),
+            "hypotheses": conditions,
+            "gamma": promised.gamma,
+            "constants": promised.constants() | {"excess": promised.excess},
+            "limits": {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11},
+            "guaranteed_time": {"epsilon": epsilon, "t": time},
+        }
+        print(json.dumps(plain(document), indent=1))
+        return FINISHED
+    print("Assumption 3.3 and the scale condition of Theorem 4.1")
+    width = max(len(condition.name) for condition in conditions)
+    for condition in conditions:
+        met = "met    " if condition.met else "not met"
+        print(f"  {met}  {condition.name:{width}}  {condition.value:.6g} {condition.relation} {condition.bound:.6g}")
+    print("What follows (zhang2023)")
+    rows = {
+        "Gamma": _matrix(promised.gamma),
+        "sigma must be below (Theorem 4.1)": f"{promised.scale_bound:.6g}",
+        "mu (5.7)": f"{promised.mu:.6g}",
+        "lower bound of u_minus1 (A.14)": f"{promised.u_lower_bound:.6g}",
+        "limit of u_minus1 (5.9)": f"{float(promised.limit.u_minus1):.10g}",
+        "limit of U11 (5.9)": _matrix(promised.limit.U11),
+        "excess at the start": f"{promised.excess:.6g}",
+        f"time guaranteed for an excess of {epsilon:g}": f"{time:.6g}",
+        "local rate of the excess at the minimum": f"{promised.local_rate:.6g}",
+    }
+    width = max(map(len, rows))
+    for label, text in rows.items():
+        print(f"  {label:{width}}  " + text.replace("\n", "\n" + " " * (width + 4)))
+    return FINISHED
+
+
+def claims(as_json: bool) -> int:
+    """List every claim."""
+    names = ("id", "source", "form", "statement")
+    if as_json:
+        print(json.dumps([{name: getattr(claim, name) for name in names} for claim in ALL_CLAIMS], indent=1))
+        return FINISHED
+    for claim in ALL_CLAIMS:
+        print(f"{claim.id} [{claim.form}], {claim.source}\n    {claim.statement}")
+    return FINISHED
+
+
+def check(identifier: str, overrides: Sequence[str], as_json: bool, strict: bool) -> int:
+    """Judge a claim, or all its parts, in every form on its own problems."""
+    try:
+        chosen = find_claims(ALL_CLAIMS, identifier)
+    except ValueError as error:
+        raise ProblemError(str(error)) from None
+    entries = list(_judged(chosen, overrides))
+    if as_json:
+        print(json.dumps(audit_document(entries), indent=1))
+    else:
+        _print_by_problem(entries)
+    return _status(strict, [verdict for *_, verdict in entries], [status for _, status, *_ in entries])
+
+
+def audit(out: pathlib.Path | None, paper: str | None, strict: bool) -> int:
+    """Judge every claim, or those of one paper, on its own problems."""
+    papers = {claim.id.partition(".")[0] for claim in ALL_CLAIMS}
+    if paper is not None and paper not in papers:
+        refuse("--paper", f"one of {', '.join(sorted(papers))}", f'it is "{paper}"{_checks.nearest(paper, papers)}')
+    if out is not None:
+        with _folder(out):
+            out.mkdir(parents=True, exist_ok=True)
+    entries = list(_judged([claim for claim in ALL_CLAIMS if paper in (None, claim.id.partition(".")[0])]))
+    if out is not None:
+        write_json(out / "verdicts.json", audit_document(entries))
+    _print_by_problem(entries)
+    return _status(strict, [verdict for *_, verdict in entries], [status for _, status, *_ in entries])
+
+
+def _read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
+    """The problem of a file, checked to the last field."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        refuse("PROBLEM.toml", "a text file that can be read", f"{path}: {getattr(error, 'strerror', 'not UTF-8')}")
+    return ProblemSpec.from_toml(text, overrides).build()
+
+
+def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> None:
+    """Make the folder of a run, or come back to it, and write the problem in its resolved form."""
+    file = out / "problem.toml"
+    with _folder(out):
+        if file.exists():
+            if not resume:
+                refuse("--out", "a folder without a run", f"{out} holds one: add --resume to go on, or take another")
+            name = differing_field(ProblemSpec.from_toml(file.read_text(encoding="utf-8")), spec)
+            if name is not None:
+                refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
+            _remove_partial_files(out)
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(file, lambda stream: stream.write(spec.to_toml().encode()))
+
+
+def _remove_partial_files(out: pathlib.Path) -> None:
+    """What `write_whole` was writing to the folder of a run when it was killed."""
+    for pattern in (".problem.toml.*", ".trajectory.npz.*", ".verdicts.json.*", ".report.html.*", "figures/.*"):
+        for partial in out.glob(pattern):
+            partial.unlink()
+
+
+@contextlib.contextmanager
+def _folder(out: pathlib.Path) -> Iterator[None]:
+    """Say that a folder is none to write to; a full disk is no bad input."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        refuse("--out", "a folder that can be written", f"{out}: {error.strerror}")
+
+
+def _integrated(problem: Problem, out: pathlib.Path, checkpoint: pathlib.Path, quiet: bool) -> Trajectory:
+    """The trajectory of a run: the one that is there if it is finished, else integrated and saved."""
+    file = out / "trajectory.npz"
+    if file.exists():
+        trajectory = Trajectory.load(file)
+        if trajectory.status.finished:
+            return trajectory
+    trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
+    trajectory.save(file)
+    return trajectory
+
+
+def _facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
+    """What a finished run shows beside its verdicts, label and text."""
+    trajectory = evidence.trajectory
+    if not trajectory.status.finished:
+        return {}
+    facts = {}
+    if rate := fit_rate(trajectory):
+        interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {rate.t_from:.3g} to {rate.t_to:.3g}"
+        facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
+    if end := end_point(problem.loss, trajectory):
+        facts["end point, polished by Newton's method"] = (
+            f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
+        )
+        facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions"
+    for tolerance, gap in evidence.ladder().items():
+        facts[f"change of the weights, rtol {tolerance} against a hundredth"] = f"{gap:.1e}"
+    return facts
+
+
+def _sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """The tightest constants along the flow beside the theorem's, label and text."""
+    return {
+        f"{verdict.id}, sharp {name}": f"{verdict.constants[f'sharp_{name}']:.6g}, the theorem's is {value:.6g}"
+        for verdict in verdicts
+        for name, value in verdict.constants.items()
+        if f"sharp_{name}" in verdict.constants
+    }
+
+
+def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[Entry]:
+    """Verdicts of claims on their own problems; claims that share a problem share its flow."""
+    flows: dict[ProblemSpec, Evidence] = {}
+    for claim in chosen:
+        for named in claim.problems:
+            spec = spec_of({table: fields for table, fields in named.items() if table != "name"}, overrides)
+            if spec not in flows:
+                problem = spec.build()
+                flows[spec] = Evidence(problem.loss, problem.run())
+            evidence = flows[spec]
+            run = evidence.trajectory
+            status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
+            yield spec, status, certificates, judge_on(claim, evidence)
+
+
+def _print_by_problem(entries: Sequence[Entry]) -> None:
+    """The verdicts on each problem, under the problem."""
+    for spec in dict.fromkeys(spec for spec, *_ in entries):
+        verdicts = [verdict for other, *_, verdict in entries if other == spec]
+        print(_heading(spec), verdict_table(verdicts), sep="\n")
+        print(*(f"  {label}: {text}" for label, text in _sharp_constants(verdicts).items()), "", sep="\n")
+
+
+def _heading(spec: ProblemSpec) -> str:
+    """A problem in two lines: its task and its start."""
+    return "\n".join(f"[{name}] {_toml.write_inline(getattr(spec, name))}" for name in ("task", "init"))
+
+
+def _status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status | None] = ()) -> int:
+    if any(status is not None and not status.finished for status in statuses):
+        return UNFINISHED
+    return VIOLATED if strict and any(verdict.verdict is Judgement.VIOLATED for verdict in verdicts) else FINISHED
+
+
+def _matrix(matrix) -> str:
+    """A matrix in rows; the corner of a large one."""
+    import numpy as np
+
+    return np.array2string(np.asarray(matrix), precision=6, suppress_small=True, threshold=100, edgeitems=3)

@@ -1,0 +1,129 @@
+"""What a run has finished: its records in memory, its chunks on disk."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from flowsim import _checks
+from flowsim._systems import AbstractSystem, Record
+from flowsim.trajectory import Certificates, Settings, Status, Trajectory, write_whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """A finished stretch of a run: output times, records with time leading, dissipated energy at those times,
+    accepted and rejected steps, and what went wrong, if anything did.
+    """
+
+    t: np.ndarray
+    record: Record
+    dissipated: np.ndarray
+    steps: np.ndarray
+    failure: Status | None
+
+
+class ChunkStore:
+    """A folder of finished chunks, tied to the one run that they belong to.
+
+    **Raises:** `ValueError` where the folder holds the chunks of another run.
+    """
+
+    def __init__(self, folder: str | os.PathLike | None, identity: PyTree):
+        self.folder = None if folder is None else pathlib.Path(folder)
+        if self.folder is None:
+            return
+        digest = hashlib.sha256()
+        arrays, rest = eqx.partition(identity, eqx.is_array)
+        digest.update(repr(rest).encode())
+        for leaf in jax.tree.leaves(arrays):
+            digest.update(np.asarray(leaf).tobytes())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        marker = self.folder / "identity.json"
+        if marker.exists():
+            if json.loads(marker.read_text())["sha256"] != digest.hexdigest():
+                _checks.fail("checkpoint", "empty or of this same run", f"{self.folder} holds another run")
+        else:
+            content = json.dumps({"sha256": digest.hexdigest()}).encode()
+            write_whole(marker, lambda file: file.write(content))
+
+    def load(self, index: int, like: Record) -> Chunk | None:
+        """The chunk of that number, None where it is not finished; ``like`` gives the structure."""
+        path = self._path(index)
+        if path is None or not path.exists():
+            return None
+        with np.load(path, allow_pickle=False) as file:
+            leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
+            failure = str(file["failure"])
+            return Chunk(
+                file["t"],
+                jax.tree.unflatten(jax.tree.structure(like), leaves),
+                file["dissipated"],
+                file["steps"],
+                Status(failure) if failure else None,
+            )
+
+    def save(self, index: int, chunk: Chunk) -> None:
+        """Write a chunk, whole or not at all."""
+        path = self._path(index)
+        if path is None:
+            return
+        arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
+        arrays |= {"t": chunk.t, "dissipated": chunk.dissipated, "steps": chunk.steps}
+        arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
+        write_whole(path, lambda file: np.savez(file, **arrays))
+
+    def _path(self, index: int) -> pathlib.Path | None:
+        return None if self.folder is None else self.folder / f"chunk-{index:05d}.npz"
+
+
+def join(chunks: list[Chunk]) -> Chunk:
+    """Chunks one after the other; the last one's failure is the whole's."""
+    return Chunk(
+        np.concatenate([chunk.t for chunk in chunks]),
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *[chunk.record for chunk in chunks]),
+        np.concatenate([chunk.dissipated for chunk in chunks]),
+        np.sum([chunk.steps for chunk in chunks], axis=0),
+        chunks[-1].failure,
+    )
+
+
+def truncate(chunk: Chunk, length: int) -> Chunk:
+    """The first output times of a chunk."""
+    shorten = lambda leaf: leaf[:length]
+    return dataclasses.replace(
+        chunk, t=chunk.t[:length], record=jax.tree.map(shorten, chunk.record), dissipated=chunk.dissipated[:length]
+    )
+
+
+def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:
+    """The trajectory of a finished run, with its certificates."""
+    record = run.record
+    lost = record.loss[0] - record.loss if np.isnan(record.excess[0]) else record.excess[0] - record.excess
+    scale = np.max(run.dissipated)
+    energy_defect = float(np.max(np.abs(lost - run.dissipated)) / scale) if scale > 0 else 0.0
+    drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
+    decode = eqx.filter_jit(eqx.filter_vmap(lambda system, state: system.decode(state), in_axes=(None, 0)))
+    return Trajectory(
+        t=jnp.asarray(run.t),
+        models=decode(system, jax.tree.map(jnp.asarray, record.state)),
+        loss=jnp.asarray(record.loss),
+        excess=jnp.asarray(record.excess),
+        grad_norm_sq=jnp.asarray(record.grad_norm_sq),
+        dissipated=jnp.asarray(run.dissipated),
+        certificates=Certificates(
+            energy_defect=energy_defect,
+            balance_drift=None if np.isnan(drift) else float(drift),
+            steps=int(run.steps[0]),
+            rejected_steps=int(run.steps[1]),
+        ),
+        settings=settings,
+        status=status,
+    )

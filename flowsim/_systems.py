@@ -1,0 +1,105 @@
+"""The coordinates a flow is integrated in, and what is recorded along it."""
+
+import abc
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.arrowhead import Arrowhead, State
+from flowsim.models import LinearAttention
+
+Scalar = Float[Array, ""]
+
+
+class Record(NamedTuple):
+    """Everything known at one output time, or with time leading at many.
+
+    conserved is NaN where the loss knows no such quantity; norm_sq is the squared norm of the weights.
+    """
+
+    state: PyTree
+    loss: Scalar
+    excess: Scalar
+    grad_norm_sq: Scalar
+    conserved: Scalar
+    norm_sq: Scalar
+
+
+def norm_sq(tree: PyTree) -> Scalar:
+    """Sum of squares over all arrays of a tree."""
+    return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
+
+
+class AbstractSystem(eqx.Module):
+    """A gradient flow in coordinates that are an isometry of the model's weights."""
+
+    @abc.abstractmethod
+    def encode(self, model: PyTree) -> PyTree:
+        """The coordinates of a model."""
+
+    @abc.abstractmethod
+    def decode(self, state: PyTree) -> PyTree:
+        """The model at the coordinates."""
+
+    @abc.abstractmethod
+    def field(self, state: PyTree) -> PyTree:
+        """Minus the gradient."""
+
+    @abc.abstractmethod
+    def record(self, state: PyTree) -> Record:
+        """What is recorded at an output time."""
+
+
+class ArrowheadSystem(AbstractSystem):
+    """(U, u) in the eigenbasis, where the field is elementwise but for one sum."""
+
+    arrowhead: Arrowhead
+    minimum: Scalar
+
+    def encode(self, model: LinearAttention) -> State:
+        return self.arrowhead.state(model)
+
+    def decode(self, state: State) -> LinearAttention:
+        return self.arrowhead.model(state)
+
+    def field(self, state: State) -> State:
+        return self.arrowhead.field(state)
+
+    def record(self, state: State) -> Record:
+        U, u = state
+        excess = self.arrowhead.excess(state)
+        squares = jnp.sum(U**2)
+        return Record(state, self.minimum + excess, excess, norm_sq(self.field(state)), u**2 - squares, u**2 + squares)
+
+
+class LossSystem(AbstractSystem):
+    """The arrays of any model under any loss, differentiated as the loss says."""
+
+    loss: AbstractPopulationLoss
+    fixed: PyTree
+
+    def encode(self, model: PyTree) -> PyTree:
+        return eqx.filter(model, eqx.is_inexact_array)
+
+    def decode(self, state: PyTree) -> PyTree:
+        return eqx.combine(state, self.fixed)
+
+    def field(self, state: PyTree) -> PyTree:
+        gradient = eqx.filter(self.loss.gradient(self.decode(state)), eqx.is_inexact_array)
+        return jax.tree.map(jnp.negative, gradient)
+
+    def record(self, state: PyTree) -> Record:
+        model = self.decode(state)
+        conserved = self.loss.conserved(model)
+        return Record(
+            state,
+            self.loss(model),
+            self.loss.excess(model),
+            norm_sq(self.field(state)),
+            jnp.asarray(jnp.nan) if conserved is None else conserved,
+            norm_sq(state),
+        )

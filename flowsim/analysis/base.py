@@ -1,0 +1,170 @@
+"""Claims, and the verdicts on them."""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+
+from flowsim import _checks
+from flowsim.initialization import Hypothesis
+from flowsim.losses import AbstractPopulationLoss
+from flowsim.trajectory import Trajectory
+
+Series = Float[Array, " T"]
+
+
+class Comparison(eqx.Module):
+    """Both sides of a statement along a trajectory, or at any list of points; pure JAX.
+
+    slack: how much room the statement leaves, negative where it fails; size: of the bound, what a margin is relative
+    to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
+    most 1; promised: where the statement promises anything; allowance: how far the sides may be apart for a known reason
+    that is no numerical error (the way still to go to a limit, the gap between whole numbers).
+    """
+
+    slack: Series
+    size: Series
+    scale: Series
+    tightness: Series
+    promised: Bool[Array, " T"]
+    allowance: Series
+
+
+def at_least(
+    value: ArrayLike,
+    bound: ArrayLike,
+    *,
+    size: ArrayLike | None = None,
+    promised: ArrayLike | None = None,
+    allowance: ArrayLike = 0.0,
+) -> Comparison:
+    """The statement value >= bound; ``size`` replaces |bound| where the bound can be zero."""
+    value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
+    larger = jnp.maximum(jnp.abs(value), jnp.abs(bound))
+    ratio = jnp.abs(bound) / jnp.where(larger > 0, larger, 1.0)
+    return Comparison(
+        slack=value - bound,
+        size=jnp.broadcast_to(jnp.abs(bound) if size is None else jnp.asarray(size), value.shape),
+        scale=larger,
+        tightness=ratio,
+        promised=jnp.broadcast_to(jnp.asarray(True) if promised is None else jnp.asarray(promised), value.shape),
+        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+    )
+
+
+def at_most(
+    value: ArrayLike, bound: ArrayLike, *, size: ArrayLike | None = None, promised: ArrayLike | None = None
+) -> Comparison:
+    """The statement value <= bound; ``size`` replaces |bound| where the bound can be zero."""
+    value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
+    comparison = at_least(-value, -bound, size=size, promised=promised)
+    ratio = jnp.abs(value) / jnp.where(comparison.scale > 0, comparison.scale, 1.0)
+    return eqx.tree_at(lambda c: c.tightness, comparison, ratio)
+
+
+def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: ArrayLike = 0.0) -> Comparison:
+    """The statement value = expected, to within the errors of the given size and a known allowance."""
+    value, expected = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(expected))
+    size = jnp.broadcast_to(jnp.asarray(size), value.shape)
+    return Comparison(
+        slack=-jnp.abs(value - expected),
+        size=size,
+        scale=size,
+        tightness=jnp.ones_like(value),
+        promised=jnp.ones(value.shape, dtype=bool),
+        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+    )
+
+
+class Judgement(enum.StrEnum):
+    """The five verdicts."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    UNRESOLVED = "unresolved"
+    VACUOUS = "vacuous"
+    NOT_APPLICABLE = "not-applicable"
+
+
+class Relation(enum.StrEnum):
+    """Whether a claim bounds one side by the other or equates them."""
+
+    INEQUALITY = "inequality"
+    IDENTITY = "identity"
+
+
+def _no_hypotheses(loss: AbstractPopulationLoss, start: PyTree) -> list[Hypothesis]:
+    return []
+
+
+def _no_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:
+    return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement about a flow, with all that is needed to judge it.
+
+    id: ``paper.statement[.part]``; source: where it stands; statement: in one line; compare: (loss, trajectory) ->
+    `Comparison`, pure JAX; form: "printed", or "corrected" where the printed form does not survive; hypotheses:
+    (loss, start) -> the conditions of the statement; constants: (loss, trajectory) -> numbers by name, the claim's
+    beside the sharp ones; along_flow: whether the comparison reads a trajectory beyond its start; problems: its own
+    problems, as nested dictionaries in the form of a problem file; note: what a referee should know.
+
+    **Raises:** `ValueError` on another form.
+    """
+
+    id: str
+    source: str
+    statement: str
+    compare: Callable[[Any, Any], Comparison]
+    form: str = "printed"
+    relation: Relation = Relation.INEQUALITY
+    hypotheses: Callable[[Any, Any], list[Hypothesis]] = _no_hypotheses
+    constants: Callable[[Any, Any], dict[str, Array]] = _no_constants
+    along_flow: bool = True
+    problems: tuple[Mapping[str, Any], ...] = ()
+    note: str = ""
+
+    def __post_init__(self):
+        if self.form not in ("printed", "corrected"):
+            _checks.fail("form", '"printed" or "corrected"', f'it is "{self.form}"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What was found: see docs/verdicts.md for every field.
+
+    margin: signed slack over the size of the bound where it is least (None where the statement promises nothing);
+    where: the time of it, or a description; floor: numerical error there, in the same units; tightness: ratio of the
+    sides there.
+    """
+
+    id: str
+    source: str
+    form: str
+    statement: str
+    verdict: Judgement
+    margin: float | None
+    where: float | str | None
+    floor: float | None
+    tightness: float | None
+    hypotheses: tuple[Hypothesis, ...]
+    constants: dict[str, float]
+    note: str
+
+    def __str__(self) -> str:
+        if self.margin is None:
+            return f"{self.id} [{self.form}]: {self.verdict}. {self.note}".rstrip(" .") + "."
+        return (
+            f"{self.id} [{self.form}]: {self.verdict}, margin {self.margin:.3g} at {self.where_text()} "
+            f"(numerical floor {self.floor:.1e})"
+        )
+
+    def where_text(self) -> str:
+        """``t = 3.2``, or the description of a point that is no time."""
+        return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)

@@ -1,0 +1,160 @@
+"""The command line: what can be asked, and with which exit status it ends. Nothing heavy is imported to parse."""
+
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import tyro
+
+ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml")]
+Overrides = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="set", metavar="FIELD=VALUE", help="override fields of the problem, such as init.scale=0.3"),
+]
+Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
+
+BAD_INPUT, UNFINISHED, INTERRUPTED = 2, 3, 130
+
+
+def run(
+    problem: ProblemFile,
+    /,
+    out: Folder,
+    overrides: Overrides = (),
+    resume: bool = False,
+    strict: bool = False,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+) -> int:
+    """Integrate the flow of a problem, judge the claims about it, draw.
+
+    Args:
+        problem: the problem file.
+        out: where the results go; it must not hold another run.
+        resume: go on with the run in DIR.
+        strict: exit with status 1 if a claim is violated.
+        format: of the figures.
+        quiet: print neither progress nor table.
+    """
+    _prepare_jax()
+    from flowsim import _commands
+
+    return _commands.run(problem, out, sum(overrides, ()), resume, strict, format, quiet)
+
+
+def init(problem: ProblemFile, /, overrides: Overrides = (), epsilon: float = 1e-6, json: bool = False) -> int:
+    """Which theorem conditions a start meets, and what follows. Integrates nothing.
+
+    Args:
+        problem: the problem file.
+        epsilon: the excess loss for which the guaranteed time is given.
+        json: print JSON.
+    """
+    _prepare_jax()
+    from flowsim import _commands
+
+    return _commands.init(problem, sum(overrides, ()), epsilon, json)
+
+
+def claims(json: bool = False) -> int:
+    """Every claim: id, source, form, statement.
+
+    Args:
+        json: print JSON.
+    """
+    _prepare_jax()
+    from flowsim import _commands
+
+    return _commands.claims(json)
+
+
+def check(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    /,
+    overrides: Overrides = (),
+    json: bool = False,
+    strict: bool = False,
+) -> int:
+    """Judge one claim, printed and corrected, on its own problems.
+
+    Args:
+        claim_id: such as zhang2023.lemma-5.4.pl; zhang2023.lemma-5.4 takes all its parts.
+        json: print JSON.
+        strict: exit with status 1 if a claim is violated.
+    """
+    _prepare_jax()
+    from flowsim import _commands
+
+    return _commands.check(claim_id, sum(overrides, ()), json, strict)
+
+
+def audit(out: Folder | None = None, paper: str | None = None, strict: bool = False) -> int:
+    """Judge every claim on its own problems.
+
+    Args:
+        out: where verdicts.json goes.
+        paper: only the claims of one paper, such as zhang2023.
+        strict: exit with status 1 if a claim is violated.
+    """
+    _prepare_jax()
+    from flowsim import _commands
+
+    return _commands.audit(out, paper, strict)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status.
+
+    0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
+    """
+    commands = {function.__name__: function for function in (run, init, claims, check, audit)}
+    try:
+        return tyro.extras.subcommand_cli_from_dict(
+            commands,
+            args=arguments,
+            prog="flowsim",
+            description="Integrate gradient flows of population losses, and judge theorems about them.",
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except ValueError as error:
+        from flowsim.problem import ProblemError
+
+        if not isinstance(error, ProblemError):
+            raise
+        return _stop(BAD_INPUT, str(error))
+    except BrokenPipeError:
+        # The reader (``head``, a pager) has gone; nothing is left to say, not even when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
+    except KeyboardInterrupt:
+        return _stop(INTERRUPTED, "interrupted; a run goes on with --resume")
+
+
+def _stop(status: int, line: str) -> int:
+    print(f"flowsim: {line}", file=sys.stderr)
+    return status
+
+
+def _prepare_jax() -> None:
+    """Float64 and the compile cache, before the first array."""
+    if os.environ.get("JAX_ENABLE_X64", "").lower() in ("0", "false", "no", "off"):
+        line = "float64 must be switched on, but JAX_ENABLE_X64 switches it off: unset it or set JAX_ENABLE_X64=1"
+        sys.exit(_stop(BAD_INPUT, line))
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flowsim" / "jax"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return  # the cache only saves time
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

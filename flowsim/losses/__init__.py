@@ -1,0 +1,6 @@
+"""Population losses: exact where an exact form exists."""
+
+from flowsim.losses.base import AbstractPopulationLoss as AbstractPopulationLoss
+from flowsim.losses.base import FunctionLoss as FunctionLoss
+from flowsim.losses.base import MinimumKind as MinimumKind
+from flowsim.losses.single_layer import LinearAttentionLoss as LinearAttentionLoss

@@ -1,0 +1,97 @@
+"""The exact population loss of one linear attention layer with a fixed covariance."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim import _checks
+from flowsim.losses.arrowhead import Arrowhead
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.models import LinearAttention
+from flowsim.moments import (
+    product_of_three_forms,
+    product_of_two_forms,
+    sample_covariance_sandwich,
+    sample_covariance_times_trace,
+    sample_label_energy_squared,
+)
+from flowsim.tasks import LinearRegression
+
+Scalar = Float[Array, ""]
+
+
+class LinearAttentionLoss(AbstractPopulationLoss):
+    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, exact over all of its weights.
+
+    With V = u_{-1} U11 + u12 u21^T the error splits into a part odd in w and a part even in w:
+
+        odd = w^T (S V - I) x,     even = u12^T (S + x x^T / N) U11 x + u_{-1} (w^T S w) u21^T x,
+
+    and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0 the even part is
+    zero and L - tr(Lambda)/2 is the loss (5.5); there E odd^2 / 2 - min L is Corollary A.2's square.
+
+    **Arguments:** task: a `LinearRegression`.
+
+    **Source:** zhang2023 (3.8), (5.5), Corollary A.2; the even part by Isserlis' theorem.
+    """
+
+    task: LinearRegression
+    eigenvalues: Float[Array, " d"]
+    eigenvectors: Float[Array, "d d"]
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: LinearRegression):
+        self.task = task
+        self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(task.covariance)
+        self.minimum_kind = MinimumKind.EXACT
+
+    @property
+    def gamma_eigenvalues(self) -> Float[Array, " d"]:
+        """gamma_i = (1 + 1/N) lambda_i + tr(Lambda)/N, in the order of `eigenvalues`."""
+        return self.eigenvalues + (self.eigenvalues + jnp.sum(self.eigenvalues)) / self.task.context_length
+
+    @property
+    def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """(tr Lambda - tr(Lambda^2 Gamma^-1))/2 = (1/2) sum lambda_i (lambda_i + tr Lambda)/(N gamma_i)."""
+        lam = self.eigenvalues
+        return jnp.sum(lam * (lam + jnp.sum(lam)) / (self.task.context_length * self.gamma_eigenvalues)) / 2
+
+    def __call__(self, model: LinearAttention) -> Scalar:
+        return self.minimum + self.excess(model)
+
+    def excess(self, model: LinearAttention) -> Scalar:
+        V = model.u_minus1 * model.U11 + jnp.outer(model.u12, model.u21)
+        rotated = self.eigenvectors.T @ V @ self.eigenvectors
+        lam, gam = self.eigenvalues, self.gamma_eigenvalues
+        square = gam[:, None] * (jnp.sqrt(jnp.outer(lam, lam)) * rotated - jnp.diag(lam / gam)) ** 2
+        return jnp.sum(square) / 2 + self._even(model) / 2
+
+    def gradient(self, model: LinearAttention) -> LinearAttention:
+        return jax.grad(self.excess)(model)
+
+    def conserved(self, model: LinearAttention) -> Scalar:
+        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2: the prediction is bilinear in the two groups (Lemma A.3)."""
+        value = model.u_minus1**2 + jnp.sum(model.u12**2)
+        return value - jnp.sum(model.U11**2) - jnp.sum(model.u21**2)
+
+    def arrowhead(self, model: LinearAttention) -> Arrowhead | None:
+        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
+        if not _checks.is_concrete(model.u12) or np.any(model.u12) or np.any(model.u21):
+            return None
+        lam = self.eigenvalues
+        return Arrowhead(jnp.outer(self.gamma_eigenvalues * lam, lam), lam**2, self.eigenvectors)
+
+    def _even(self, model: LinearAttention) -> Scalar:
+        """E even^2."""
+        Lambda, N = self.task.covariance, self.task.context_length
+        U, u, p, q = model.U11, model.u_minus1, model.u12, model.u21
+        pulled = U @ Lambda @ q
+        context = p @ sample_covariance_sandwich(U @ Lambda @ U.T, Lambda, N) @ p
+        query_context = 2 / N * product_of_two_forms(jnp.outer(U.T @ Lambda @ p, p), U, Lambda)
+        query = product_of_three_forms(jnp.outer(p, p), U, U, Lambda) / N**2
+        label_context = 2 * u * (p @ sample_covariance_times_trace(Lambda, N) @ pulled)
+        label_query = 2 * u / N * jnp.trace(Lambda) * product_of_two_forms(jnp.outer(p, q), U, Lambda)
+        label = u**2 * (q @ Lambda @ q) * sample_label_energy_squared(Lambda, N)
+        return context + query_context + query + label_context + label_query + label

@@ -1,0 +1,3 @@
+"""In-context models: each holds its own weights and predicts the query label of one prompt."""
+
+from flowsim.models.linear_attention import LinearAttention as LinearAttention

@@ -1,0 +1,54 @@
+"""One layer of linear self-attention, written out as zhang2023 (3.3)-(3.6)."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim import _checks
+from flowsim.tasks import Prompt
+
+
+def embed(prompt: Prompt) -> Float[Array, "rows columns"]:
+    """The embedding E of a prompt: columns (x_i, y_i), then (x_query, 0). **Source:** zhang2023 (3.4)."""
+    context = jnp.concatenate([prompt.inputs, prompt.labels[:, None]], axis=1)
+    query = jnp.concatenate([prompt.query, jnp.zeros(1)])
+    return jnp.concatenate([context, query[None, :]], axis=0).T
+
+
+class LinearAttention(eqx.Module):
+    """Single-layer linear self-attention, predicting [E + W^PV E (E^T W^KQ E)/N]_{d+1, N+1}.
+
+    Only the last row (u12^T, u_{-1}) of W^PV and the first d columns (U11; u21^T) of W^KQ reach the
+    prediction; the other entries are zero.
+
+    **Arguments:** U11: (d, d) key-query block; u_minus1: scalar u_{-1}, the label's value weight;
+    u12: (d,) value weights of the covariates, default zero; u21: (d,) key weights of the label, default zero.
+
+    **Raises:** `ValueError` naming a weight of the wrong shape or with entries that are not finite.
+
+    **Source:** zhang2023 (3.3)-(3.6), Lemma 5.1.
+    """
+
+    U11: Float[Array, "d d"]
+    u_minus1: Float[Array, ""]
+    u12: Float[Array, " d"]
+    u21: Float[Array, " d"]
+
+    def __init__(
+        self, U11: ArrayLike, u_minus1: ArrayLike, u12: ArrayLike | None = None, u21: ArrayLike | None = None
+    ):
+        self.U11 = _checks.as_array("U11", U11, (None, None))
+        d = self.U11.shape[1]
+        if self.U11.shape[0] != d:
+            _checks.fail("U11", "a square matrix", f"its shape is {self.U11.shape}")
+        self.u_minus1 = _checks.as_array("u_minus1", u_minus1, ())
+        self.u12 = _checks.as_array("u12", jnp.zeros(d) if u12 is None else u12, (d,))
+        self.u21 = _checks.as_array("u21", jnp.zeros(d) if u21 is None else u21, (d,))
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        E = embed(prompt)
+        d = self.U11.shape[0]
+        W_PV = jnp.zeros((d + 1, d + 1)).at[d, :d].set(self.u12).at[d, d].set(self.u_minus1)
+        W_KQ = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(self.U11).at[d, :d].set(self.u21)
+        N = prompt.inputs.shape[0]
+        return (E + W_PV @ E @ (E.T @ W_KQ @ E) / N)[-1, -1]

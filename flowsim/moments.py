@@ -1,0 +1,53 @@
+"""Exact expectations of polynomials in Gaussian vectors and sample covariances.
+
+Throughout x ~ N(0, Lambda) and S = (1/N) sum_{i <= N} x_i x_i^T. An infinite N is allowed. Each formula is
+Isserlis' theorem (Wick's), written for the products that the exact losses need.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Matrix = Float[Array, "d d"]
+Scalar = Float[Array, ""]
+
+
+def sample_covariance_sandwich(middle: Matrix, covariance: Matrix, length: Scalar) -> Matrix:
+    """E[S M S] = Lambda M Lambda + (Lambda M^T Lambda + tr(M Lambda) Lambda)/N for a fixed (d, d) M.
+
+    **Source:** zhang2023, Lemma D.2, summed over the examples.
+    """
+    pairs = covariance @ middle.T @ covariance + jnp.trace(middle @ covariance) * covariance
+    return covariance @ middle @ covariance + pairs / length
+
+
+def sample_covariance_times_trace(covariance: Matrix, length: Scalar) -> Matrix:
+    """E[S tr S] = Lambda tr Lambda + 2 Lambda^2 / N."""
+    return covariance * jnp.trace(covariance) + 2 * covariance @ covariance / length
+
+
+def sample_label_energy_squared(covariance: Matrix, length: Scalar) -> Scalar:
+    """E[(w^T S w)^2] = E[(tr S)^2 + 2 tr S^2] with an independent w ~ N(0, I)."""
+    identity = jnp.eye(covariance.shape[0])
+    trace_squared = jnp.trace(sample_covariance_times_trace(covariance, length))
+    return trace_squared + 2 * jnp.trace(sample_covariance_sandwich(identity, covariance, length))
+
+
+def product_of_two_forms(first: Matrix, second: Matrix, covariance: Matrix) -> Scalar:
+    """E[(x^T A x)(x^T B x)] = tr A' tr B' + 2 tr A'B', with A' = sym(A) Lambda and likewise B'."""
+    A, B = _symmetric(first) @ covariance, _symmetric(second) @ covariance
+    return jnp.trace(A) * jnp.trace(B) + 2 * jnp.trace(A @ B)
+
+
+def product_of_three_forms(first: Matrix, second: Matrix, third: Matrix, covariance: Matrix) -> Scalar:
+    """E[(x^T A x)(x^T B x)(x^T C x)]; with A' = sym(A) Lambda and likewise B', C' it is
+
+    tr A' tr B' tr C' + 2 (tr A' tr B'C' + tr B' tr A'C' + tr C' tr A'B') + 8 tr A'B'C'.
+    """
+    A, B, C = (_symmetric(form) @ covariance for form in (first, second, third))
+    a, b, c = jnp.trace(A), jnp.trace(B), jnp.trace(C)
+    pairs = a * jnp.trace(B @ C) + b * jnp.trace(A @ C) + c * jnp.trace(A @ B)
+    return a * b * c + 2 * pairs + 8 * jnp.trace(A @ B @ C)
+
+
+def _symmetric(matrix: Matrix) -> Matrix:
+    return (matrix + matrix.T) / 2

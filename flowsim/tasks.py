@@ -1,0 +1,70 @@
+"""Laws of a prompt: the distribution of the covariates, the weights and the labels."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from flowsim import _checks
+
+
+class Prompt(eqx.Module):
+    """One prompt: labelled context examples and a query without its label.
+
+    inputs: (N, d) rows x_i; labels: (N,) y_i; query: (d,) x_query.
+    """
+
+    inputs: Float[Array, "N d"]
+    labels: Float[Array, " N"]
+    query: Float[Array, " d"]
+
+
+class LinearRegression(eqx.Module):
+    """Noiseless linear regression prompts with a fixed covariance.
+
+    x_i, x_query ~ N(0, Lambda), w ~ N(0, I), y_i = <w, x_i>; all independent.
+
+    **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: N, a whole
+    number of at least 1, or infinity for the exact limit.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, section 3.3.
+    """
+
+    covariance: Float[Array, "d d"]
+    context_length: Float[Array, ""]
+
+    def __init__(self, covariance: ArrayLike, context_length: ArrayLike):
+        self.covariance = _checks.positive_definite("covariance", covariance)
+        self.context_length = _checks.context_length("context_length", context_length)
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.covariance.shape[-1]
+
+    def gamma(self) -> Float[Array, "d d"]:
+        """Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, so that E[Lambdahat^2] = Gamma Lambda.
+
+        Lambdahat = (1/N) sum x_i x_i^T is the context's sample covariance. **Source:** zhang2023,
+        Theorem 4.1.
+        """
+        inverse_n = 1 / self.context_length
+        identity = jnp.eye(self.dimension)
+        return (1 + inverse_n) * self.covariance + inverse_n * jnp.trace(self.covariance) * identity
+
+    def sample(self, key: PRNGKeyArray) -> tuple[Prompt, Float[Array, ""]]:
+        """Draw one prompt and the query's label <w, x_query>.
+
+        **Raises:** `ValueError` if the context is infinite or its length is traced.
+        """
+        if not _checks.is_concrete(self.context_length) or jnp.isinf(self.context_length):
+            _checks.fail("context_length", "a known finite number to sample a prompt", f"it is {self.context_length}")
+        length = int(self.context_length)
+        weight_key, input_key = jax.random.split(key)
+        weight = jax.random.normal(weight_key, (self.dimension,))
+        factor = jnp.linalg.cholesky(self.covariance)
+        inputs = jax.random.normal(input_key, (length + 1, self.dimension)) @ factor.T
+        labels = inputs @ weight
+        return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]

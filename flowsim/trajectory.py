@@ -1,0 +1,176 @@
+"""The path of a gradient flow: what was computed, how accurately, and why it ended."""
+
+import dataclasses
+import enum
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import IO, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flowsim import _checks
+from flowsim.models import LinearAttention
+
+
+class Status(enum.StrEnum):
+    """How a run ended. The first six finished as asked; after the others no claim is judged."""
+
+    EXCESS = "stopped-excess"  # the excess fell below the asked fraction of the start's
+    GRAD_NORM = "stopped-grad-norm"  # the gradient norm fell below the asked fraction of its largest value
+    TIME = "reached-t1"  # t1, or the last requested time of a run without stops, was reached
+    STATIONARY = "stationary"  # the start has zero gradient: it stays where it is for ever
+    HORIZON = "reached-horizon"  # no stop was met within the longest time a run goes to by itself
+    DESCENT = "steps-done"  # explicit gradient descent made the asked steps
+    BUDGET = "budget-spent"  # the wall-clock budget ran out
+    STEPS = "too-many-steps"  # the solver needed more steps than it may take
+    NONFINITE = "nonfinite"  # the field or the weights became NaN or infinite
+    NEWTON = "solver-failed"  # the step size fell to nothing: Newton diverged or the error cannot be met
+
+    @property
+    def finished(self) -> bool:
+        return self not in (Status.BUDGET, Status.STEPS, Status.NONFINITE, Status.NEWTON)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the solver was asked for, so that a run can be repeated more accurately.
+
+    atol is absolute, in the units of the weights.
+    """
+
+    solver: str
+    rtol: float
+    atol: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificates:
+    """Evidence of accuracy, each number relative and ideally zero.
+
+    energy_defect: largest |L(0) - L(t) - int_0^t |grad L|^2| over the largest energy dissipated;
+    balance_drift: largest change of the loss's conserved quantity over the largest squared norm of the
+    weights, None where no such quantity is known; steps, rejected_steps: of the solver.
+    """
+
+    energy_defect: float
+    balance_drift: float | None
+    steps: int
+    rejected_steps: int
+
+
+class Trajectory(eqx.Module):
+    """A gradient flow at its output times.
+
+    t: (T,) strictly increasing, from 0; models: the model with time leading every weight; loss,
+    excess, grad_norm_sq, dissipated: (T,) population loss, loss minus its minimum, squared gradient norm,
+    and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known.
+    """
+
+    t: Float[Array, " T"]
+    models: PyTree[Float[Array, "T ..."]]
+    loss: Float[Array, " T"]
+    excess: Float[Array, " T"]
+    grad_norm_sq: Float[Array, " T"]
+    dissipated: Float[Array, " T"]
+    certificates: Certificates = eqx.field(static=True)
+    settings: Settings = eqx.field(static=True)
+    status: Status = eqx.field(static=True)
+
+    def at(self, index: int) -> PyTree:
+        """The model at one output time."""
+        return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
+
+    @property
+    def start(self) -> PyTree:
+        """The model at time 0."""
+        return self.at(0)
+
+    @property
+    def end(self) -> PyTree:
+        """The model at the last output time."""
+        return self.at(-1)
+
+    def __str__(self) -> str:
+        certificates = self.certificates
+        balance = "" if certificates.balance_drift is None else f", balance drift {certificates.balance_drift:.1e}"
+        return (
+            f"gradient flow to t = {float(self.t[-1]):.4g} ({self.status}); {self.t.shape[0]} output times\n"
+            f"  loss {float(self.loss[0]):.6g} -> {float(self.loss[-1]):.6g}, "
+            f"excess {float(self.excess[0]):.3g} -> {float(self.excess[-1]):.3g}\n"
+            f"  {self.settings.solver}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
+            f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
+        )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an npz file (no pickle), whole or not at all; each weight under its own name."""
+        arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
+        arrays |= {name: np.asarray(leaf) for name, leaf in weights(self.models).items()}
+        metadata = {
+            "model": type(self.models).__name__,
+            "status": self.status.value,
+            "settings": dataclasses.asdict(self.settings),
+            "certificates": dataclasses.asdict(self.certificates),
+        }
+        arrays["metadata"] = np.asarray(json.dumps(metadata))
+        write_whole(path, lambda file: np.savez(file, **arrays))
+
+    @staticmethod
+    def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
+        """Read a trajectory; ``like`` is a model of the same structure, needed for a user's own.
+
+        **Raises:** `ValueError` where the file is no trajectory, or ``like`` is missing or does not fit.
+        """
+        with np.load(path, allow_pickle=False) as file:
+            if "metadata" not in file:
+                _checks.fail("path", "a trajectory written by flowsim", f"{path} holds no metadata")
+            arrays = {name: file[name] for name in file.files}
+        metadata = json.loads(str(arrays.pop("metadata")))
+        series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
+        if like is None:
+            if metadata["model"] != LinearAttention.__name__:
+                _checks.fail("like", f"a model of the class {metadata['model']}", "nothing was given")
+            d = arrays["U11"].shape[-1]
+            like = LinearAttention(jnp.zeros((d, d)), 0.0)
+        names = list(weights(like))
+        if set(names) != set(arrays):
+            _checks.fail("like", f"a model with the weights {sorted(arrays)}", f"it has {sorted(names)}")
+        values = iter([jnp.asarray(arrays[name]) for name in names])
+        models = jax.tree.map(lambda leaf: next(values) if eqx.is_array(leaf) else leaf, like)
+        return Trajectory(
+            **series,
+            models=models,
+            certificates=Certificates(**metadata["certificates"]),
+            settings=Settings(**metadata["settings"]),
+            status=Status(metadata["status"]),
+        )
+
+
+_SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
+
+
+def weights(model: PyTree) -> dict[str, Any]:
+    """The weights of a model by name: attribute names, joined by dots where nested."""
+    leaves = jax.tree_util.tree_leaves_with_path(model)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if eqx.is_array(leaf)}
+
+
+def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
+    """Replace a file whole: write beside it, flush to the disk, rename."""
+    path = pathlib.Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
