@@ -93,7 +93,7 @@ def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
 
 def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
     """Positive, strictly increasing, finite times."""
-    values = np.asarray(list(times) if isinstance(times, Iterable) else times, dtype=np.float64)
+    values = np.asarray(times if isinstance(times, jax.Array | np.ndarray | float) else list(times), dtype=np.float64)
     if values.ndim != 1:
         fail(name, "a list of times", f"its shape is {values.shape}")
     if not np.all(np.isfinite(values)):

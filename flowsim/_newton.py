@@ -88,17 +88,17 @@ def radau_step(
     def stages(u):
         """Diagonal entries (s, d) and clock (s,) at the stages, given u there."""
         rates = step * u**2
-        system = [[A[i, j] * rates[j] * shaft_curvature + (i == j) for j in range(STAGES)] for i in range(STAGES)]
-        sources = step * jnp.sum(A * u, axis=1)
+        system = [[A[i, j] * rates[j] * shaft_curvature + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
+        sources = step * (A @ u)
         entries = _solve_small(system, [shaft + b * sources[i] for i in range(STAGES)])
-        return jnp.stack(entries), jnp.sum(A * rates, axis=1)
+        return jnp.stack(entries), A @ rates
 
     def slope(u, entries, clock):
         """du/dt at the stages."""
-        return jnp.sum(b * entries, axis=1) - u * (first_moment(clock) + jnp.sum(shaft_curvature * entries**2, axis=1))
+        return entries @ b - u * (first_moment(clock) + entries**2 @ shaft_curvature)
 
     def residual(u):
-        value = u - u_start - step * jnp.sum(A * slope(u, *stages(u)), axis=1)
+        value = u - u_start - step * (A @ slope(u, *stages(u)))
         return value, value
 
     def iterate(carry):
@@ -115,10 +115,10 @@ def radau_step(
     u, correction, _ = jax.lax.while_loop(unconverged, iterate, (jnp.full(STAGES, u_start), jnp.asarray(jnp.inf), 0))
     entries, clock = stages(u)
     slopes = slope(u, entries, clock)
-    shaft_slopes = -(u[:, None] ** 2) * shaft_curvature * entries + u[:, None] * b
+    shaft_slopes = u[:, None] * b[None, :] - (u**2)[:, None] * shaft_curvature[None, :] * entries
     grad_norm_sq = slopes**2 + jnp.sum(shaft_slopes**2, axis=1) + u**4 * moment(2, clock)
-    state_end = (jnp.where(on_diagonal, entries[-1][:, None], U * jnp.exp(-a * clock[-1])), u[-1])
-    dissipated = step * jnp.sum(A[-1] * grad_norm_sq)
+    state_end = (jnp.where(on_diagonal, jnp.diag(entries[-1]), U * jnp.exp(-a * clock[-1])), u[-1])
+    dissipated = step * (A[-1] @ grad_norm_sq)
 
     # The rows of the stiff weights are divided by 1 + w h |J|, as Hairer and Wanner do (IV.8.20): without it the
     # estimate does not vanish for components that have long decayed.
@@ -126,8 +126,8 @@ def radau_step(
     start_slope = jnp.sum(b * shaft) - u_start * start_rate
     start_shaft_slope = -(u_start**2) * shaft_curvature * shaft + u_start * b
     weights = ESTIMATE_WEIGHT * step * differences
-    shaft_estimate = weights[0] * start_shaft_slope + jnp.sum(jnp.asarray(weights[1:])[:, None] * shaft_slopes, axis=0)
-    estimate = weights[0] * start_slope + jnp.sum(jnp.asarray(weights[1:]) * slopes)
+    shaft_estimate = weights[0] * start_shaft_slope + weights[1:] @ shaft_slopes
+    estimate = weights[0] * start_slope + weights[1:] @ slopes
     shaft_estimate = shaft_estimate / (1 + ESTIMATE_WEIGHT * step * u_start**2 * shaft_curvature)
     estimate = estimate / (1 + ESTIMATE_WEIGHT * step * start_rate)
     size = jnp.maximum(size, jnp.maximum(jnp.abs(u[-1]), jnp.max(jnp.abs(entries[-1]))))

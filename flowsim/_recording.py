@@ -107,8 +107,9 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
     """The trajectory of a finished run, with its certificates."""
     record = run.record
     lost = record.loss[0] - record.loss if np.isnan(record.excess[0]) else record.excess[0] - record.excess
-    scale = np.max(run.dissipated)
-    energy_defect = float(np.max(np.abs(lost - run.dissipated)) / scale) if scale > 0 else 0.0
+    # Less energy than the loss can be computed to is none.
+    scale = max(np.max(run.dissipated), np.finfo(float).eps * np.max(np.abs(record.loss)), np.finfo(float).tiny)
+    energy_defect = float(np.max(np.abs(lost - run.dissipated)) / scale)
     drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
     decode = eqx.filter_jit(eqx.filter_vmap(lambda system, state: system.decode(state), in_axes=(None, 0)))
     return Trajectory(

@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import signal
 import sys
 import tempfile
+import types
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -112,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
     """
     commands = {function.__name__: function for function in (run, init, claims, check, audit)}
+    before = signal.signal(signal.SIGINT, _interrupted)
     try:
         return tyro.extras.subcommand_cli_from_dict(
             commands,
@@ -132,8 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         return _stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
-    except KeyboardInterrupt:
-        return _stop(INTERRUPTED, "interrupted; a run goes on with --resume")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(number: int, frame: types.FrameType | None) -> None:
+    """End at once: whatever a run has written is whole. JAX's callbacks swallow a KeyboardInterrupt, or crash on it."""
+    os.write(sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume\n")
+    os._exit(INTERRUPTED)
 
 
 def _stop(status: int, line: str) -> int:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import lineax
 import numpy as np
 import optimistix
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 from tqdm import tqdm
 
 from flowsim import _checks
@@ -40,7 +40,7 @@ def gradient_flow(
     loss: AbstractPopulationLoss,
     model: PyTree,
     *,
-    times: Iterable[float] = (),
+    times: ArrayLike | Iterable[float] = (),
     t1: float | None = None,
     rtol: float = 1e-9,
     atol: float | None = None,
@@ -148,7 +148,7 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
 
 
 def reduced_flow(
-    loss: LinearAttentionLoss, model: PyTree, times: Iterable[float], rtol: float = 1e-12
+    loss: LinearAttentionLoss, model: PyTree, times: ArrayLike | Iterable[float], rtol: float = 1e-12
 ) -> Trajectory:
     """The arrowhead flow by its exact reduction to d + 2 equations: a second route to the same trajectory.
 
@@ -196,8 +196,8 @@ class _ArrowheadRadau(diffrax.AbstractAdaptiveSolver):
     own error is about the estimate to the power 3/2, and that is what is held at rtol.
     """
 
-    rtol: float
-    atol: float
+    rtol: Scalar
+    atol: Scalar
     term_structure = diffrax.ODETerm
     interpolation_cls = _StepEnd
 
@@ -338,9 +338,8 @@ def _advance(system, before: Chunk, asked, chunk_size: int, settings: Settings, 
     y = (state, jnp.asarray(before.dissipated[-1]))
     # Padded to the one shape that is compiled.
     ts = jnp.asarray(np.concatenate([asked, np.full(chunk_size - asked.size, asked[-1])]))
-    t0, scale = jnp.asarray(before.t[-1]), jnp.asarray(timescale)
-    rtol, atol = jnp.asarray(settings.rtol), jnp.asarray(settings.atol)
-    solution = _integrate(system, y, t0, ts, rtol, atol, scale, settings.solver)
+    scalars = (before.t[-1], ts, settings.rtol, settings.atol, timescale)
+    solution = _integrate(system, y, *(jnp.asarray(x, dtype=float) for x in scalars), settings.solver)
     states, dissipated = solution.ys
     record = _records(system, states)
     dissipated = np.asarray(dissipated)

@@ -99,24 +99,31 @@ def agrees(name: str, value: ArrayLike, bound: ArrayLike, size: ArrayLike = 1.0)
 
 def assumption_3_3(task: LinearRegression, start: LinearAttention) -> list[Hypothesis]:
     """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma."""
+    size, norm, asymmetry, smallest, theta_lambda, u12, u21 = _assumption_values(task, start)
+    return [
+        hypothesis("sigma = u_minus1(0) > 0", start.u_minus1, ">", 0.0),
+        agrees("|Theta Theta^T|_F = 1", norm, 1.0),
+        agrees("Theta Theta^T symmetric", asymmetry, 0.0, norm),
+        hypothesis("Theta Theta^T semidefinite", smallest, ">=", -_ROUNDING * size),
+        hypothesis("Theta Lambda != 0", theta_lambda, ">", 0.0),
+        agrees("u12(0) = 0", u12, 0.0, 0.0),
+        agrees("u21(0) = 0", u21, 0.0, 0.0),
+    ]
+
+
+@eqx.filter_jit
+def _assumption_values(task: LinearRegression, start: LinearAttention) -> tuple[Scalar, ...]:
     sigma, U = start.u_minus1, start.U11
-    size = jnp.linalg.norm(U)
     shape = U / jnp.where(sigma == 0, 1.0, sigma)
     smallest = jnp.linalg.eigvalsh((U + U.T) / 2)[0] * jnp.sign(sigma)
-    return [
-        hypothesis("sigma = u_minus1(0) > 0", sigma, ">", 0.0),
-        agrees("|Theta Theta^T|_F = 1", jnp.linalg.norm(shape), 1.0),
-        agrees("Theta Theta^T symmetric", jnp.linalg.norm(shape - shape.T), 0.0, jnp.linalg.norm(shape)),
-        hypothesis("Theta Theta^T semidefinite", smallest, ">=", -_ROUNDING * size),
-        hypothesis("Theta Lambda != 0", jnp.sqrt(jnp.maximum(_theta_lambda_sq(task, start), 0.0)), ">", 0.0),
-        agrees("u12(0) = 0", jnp.linalg.norm(start.u12), 0.0, 0.0),
-        agrees("u21(0) = 0", jnp.linalg.norm(start.u21), 0.0, 0.0),
-    ]
+    theta_lambda = jnp.sqrt(jnp.maximum(_theta_lambda_sq(task, start), 0.0))
+    size, norm, asymmetry = (jnp.linalg.norm(x) for x in (U, shape, shape - shape.T))
+    return size, norm, asymmetry, smallest, theta_lambda, jnp.linalg.norm(start.u12), jnp.linalg.norm(start.u21)
 
 
 def scale_condition(task: LinearRegression, start: LinearAttention) -> Hypothesis:
     """sigma^2 |Gamma|_op sqrt(d) < 2. **Source:** zhang2023, Theorem 4.1."""
-    return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", _scale(task, start), "<", 2.0)
+    return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", eqx.filter_jit(_scale)(task, start), "<", 2.0)
 
 
 def pl_constant(task: LinearRegression, start: LinearAttention) -> Scalar:
@@ -142,7 +149,7 @@ def limit(task: LinearRegression) -> LinearAttention:
     loss = LinearAttentionLoss(task)
     Q, inverse = loss.eigenvectors, 1 / loss.gamma_eigenvalues
     u = jnp.sqrt(jnp.linalg.norm(inverse))
-    return LinearAttention((Q * (inverse / u)) @ Q.T, u)
+    return LinearAttention((Q * (inverse / u)[None, :]) @ Q.T, u)
 
 
 def local_rate(task: LinearRegression) -> Scalar:

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flowsim.initialization import Predictions
-from flowsim.trajectory import Trajectory, write_whole
+from flowsim.models import LinearAttention
+from flowsim.trajectory import Trajectory, weights, write_whole
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 
@@ -44,7 +45,7 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
             axes.plot(t, envelope, label=rf"$e^{{-\mu t}}$ with (5.7), $\mu$ = {_number(predictions.mu)}", **_BOUND)
         local = values[last] * np.exp(-predictions.local_rate * (t - t[last]))
         shown = local <= np.nanmax(values)
-        label = f"rate at the minimum, {_number(predictions.local_rate)}"
+        label = f"rate at the limit (5.9), {_number(predictions.local_rate)}"
         axes.plot(t[shown], local[shown], label=label, **_PREDICTION)
     axes.set_yscale("log")
     axes.set_ylabel(r"excess loss  $\ell(t) - \min\,\ell$")
@@ -60,7 +61,7 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
     t, gap = np.asarray(trajectory.t), _positive(trajectory.excess)
     ratio = _positive(trajectory.grad_norm_sq / gap)
     if not np.any(np.isfinite(ratio)):
-        return _nothing(axes, "no positive excess to divide by")
+        return _nothing(axes, "no positive ratio: the gradient or the excess is zero or unknown")
     axes.plot(t, ratio, **_DATA, **_dots(t))
     lowest = int(np.nanargmin(ratio))
     axes.plot(t[lowest], ratio[lowest], "o", color="C0", mfc="white", clip_on=False)
@@ -103,18 +104,20 @@ def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Ax
 def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     """What an exact flow keeps at zero, relative to the size of its terms, over time.
 
-    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, for linear attention with u12 = u21 = 0, the
-    drift of u_{-1}^2 - |U11|_F^2, with the solver's tolerance beside them. Exact zeros have no place on a
+    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, for linear attention, the drift of
+    u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, with the solver's tolerance beside them. Exact zeros have no place on a
     logarithmic axis and are left out.
     """
     t, dissipated = np.asarray(trajectory.t), np.asarray(trajectory.dissipated)
     known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
     energy = _relative(np.asarray(known[0] - known) - dissipated, dissipated)
     curves = [(energy, "energy defect", _DATA)]
-    if trajectory.certificates.balance_drift is not None:
-        u_squared = np.square(np.asarray(trajectory.models.u_minus1))
-        balance = u_squared - np.sum(np.square(np.asarray(trajectory.models.U11)), axis=(1, 2))
-        curves.append((_relative(balance - balance[0], u_squared), "balance drift", _SECOND))
+    if isinstance(trajectory.models, LinearAttention):
+        squares = {
+            name: np.sum(np.reshape(leaf, (t.size, -1)) ** 2, 1) for name, leaf in weights(trajectory.models).items()
+        }
+        balance = squares["u_minus1"] + squares["u12"] - squares["U11"] - squares["u21"]
+        curves.append((_relative(balance - balance[0], sum(squares.values())), "balance drift", _SECOND))
     if not any(np.any(np.isfinite(values)) for values, _, _ in curves):
         return _nothing(axes, "zero at every output time")
     for values, label, role in curves:
@@ -132,12 +135,11 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     The curve is the constant mu that (5.7) promises at other scales of the same start: proportional to
     s^2 (1 - s^2) with s = sigma / bound. **Source:** zhang2023, Theorem 4.1 and Lemma 5.4 (5.7).
     """
-    sigma, bound, mu = abs(float(trajectory.start.u_minus1)), predictions.scale_bound, predictions.mu
-    s = sigma / bound
+    sigma, bound, mu = float(trajectory.start.u_minus1), predictions.scale_bound, predictions.mu
+    s = abs(sigma) / bound
     low = bound * min(1e-2, s / 10 if s > 0 else 1e-2)
-    high = 10 * max(bound, sigma)
     axes.set_xscale("log")
-    axes.set_xlim(low, high)
+    axes.set_xlim(low, 10 * bound * max(1, s))
     axes.axvspan(low, bound, facecolor="C2", alpha=0.12)
     axes.axvline(bound, **_BOUND)
     promise = np.nan if s in (0, 1) else mu / (s**2 * (1 - s**2))
@@ -149,13 +151,14 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
         axes.set_ylabel(r"promised rate  $\mu$")
     else:
         axes.set_yticks([])
-    # Without a promise the start has no height: it stands on the axis.
+    # Without a promise the start has no height: it stands on the axis; at sigma = 0 it stands at the end.
     height, place = (mu, axes.transData) if mu > 0 else (0, axes.get_xaxis_transform())
-    axes.plot(sigma, height, "o", color="C0", mfc="white", clip_on=False, transform=place)
+    position = max(s * bound, low)
+    axes.plot(position, height, "o", color="C0", mfc="white", clip_on=False, transform=place)
     label = rf"start: $\sigma$ = {_number(sigma)}" + ("" if mu > 0 else "\nno promise")
     leftwards = 0.05 < s < 1 or s > 10
-    side, offset = ("right", (-7, 4)) if leftwards else ("left", (7, 4 if s > 1 else -9))
-    axes.annotate(label, (sigma, height), offset, xycoords=place, textcoords="offset points", ha=side)
+    side, offset = ("right", (-7, 4)) if leftwards else ("left", (7, 4 if s > 1 or not mu > 0 else -9))
+    axes.annotate(label, (position, height), offset, xycoords=place, textcoords="offset points", ha=side)
     condition = rf"scale condition: $\sigma < \sqrt{{2/(\sqrt{{d}}\,\|\Gamma\|_{{op}})}}$ = {_number(bound)}"
     axes.text(0.02, 1.03, condition, transform=axes.transAxes)
     axes.set_xlabel(r"scale of the start  $\sigma$")

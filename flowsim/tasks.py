@@ -1,5 +1,7 @@
 """Laws of a prompt: the distribution of the covariates, the weights and the labels."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -61,10 +63,14 @@ class LinearRegression(eqx.Module):
         """
         if not _checks.is_concrete(self.context_length) or jnp.isinf(self.context_length):
             _checks.fail("context_length", "a known finite number to sample a prompt", f"it is {self.context_length}")
-        length = int(self.context_length)
-        weight_key, input_key = jax.random.split(key)
-        weight = jax.random.normal(weight_key, (self.dimension,))
-        factor = jnp.linalg.cholesky(self.covariance)
-        inputs = jax.random.normal(input_key, (length + 1, self.dimension)) @ factor.T
-        labels = inputs @ weight
-        return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]
+        return _draw(key, self.covariance, int(self.context_length))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _draw(key: PRNGKeyArray, covariance: Float[Array, "d d"], length: int) -> tuple[Prompt, Float[Array, ""]]:
+    weight_key, input_key = jax.random.split(key)
+    weight = jax.random.normal(weight_key, covariance.shape[:1])
+    factor = jnp.linalg.cholesky(covariance)
+    inputs = jax.random.normal(input_key, (length + 1, covariance.shape[0])) @ factor.T
+    labels = inputs @ weight
+    return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]

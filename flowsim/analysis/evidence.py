@@ -232,7 +232,8 @@ def _rounding(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory, ours:
 def _nudge(loss: AbstractPopulationLoss, run: Trajectory, amount: float) -> Trajectory:
     """The trajectory with its weights moved by a relative amount of alternating sign, and all else recomputed."""
     arrays, rest = eqx.partition(run.models, eqx.is_inexact_array)
-    alternate = lambda leaf: leaf * (1 + amount * (-1.0) ** jnp.arange(leaf.size).reshape(leaf.shape))
+    signs = lambda leaf: jnp.where(jnp.arange(leaf.size) % 2 == 0, 1.0, -1.0).reshape(leaf.shape)
+    alternate = lambda leaf: leaf * (1 + amount * signs(leaf))
     models = eqx.combine(jax.tree.map(alternate, arrays), rest)
     value, excess, grad_norm_sq = _evaluate(loss, models)
     return dataclasses.replace(

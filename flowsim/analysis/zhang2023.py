@@ -31,6 +31,7 @@ from flowsim.initialization import (
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.models.linear_attention import embed
+from flowsim.tasks import Prompt
 from flowsim.trajectory import Trajectory
 
 Series = Float[Array, " T"]
@@ -77,14 +78,16 @@ def _prompts(loss: Loss):
 def _quadratic_form(loss: Loss, trajectory: Trajectory) -> Comparison:
     """yhat from (3.6) against u^T H u with H = X/2 (x) E E^T/N, over random prompts and weights, u12 and u21 too."""
     if jnp.isinf(loss.task.context_length):
-        return equal(jnp.zeros(1), jnp.zeros(1), jnp.ones(1))
-    d = loss.task.dimension
-    start = trajectory.start
-    keys = jax.random.split(jax.random.key(1), 2)
-    model = LinearAttention(start.U11, start.u_minus1, *(jax.random.normal(key, (d,)) for key in keys))
+        return equal(jnp.zeros(1), 0.0, 1.0)
+    start, d = trajectory.start, loss.task.dimension
+    extra = jax.random.normal(jax.random.key(1), (2, d))
+    return equal(*_both_sides(LinearAttention(start.U11, start.u_minus1, *extra), _prompts(loss)))
 
-    def both(prompt):
-        E = embed(prompt)
+
+@eqx.filter_jit
+def _both_sides(model: LinearAttention, prompts: Prompt) -> tuple[Array, Array, Array]:
+    def one(prompt):
+        E, d = embed(prompt), prompt.query.shape[0]
         X = jnp.zeros((d + 1, d + 1)).at[:d, d].set(prompt.query).at[d, :d].set(prompt.query)
         U = jnp.block([[model.U11, model.u12[:, None]], [model.u21[None, :], model.u_minus1]])
         # (X (x) G) Vec(U) = Vec(G U X^T), columns stacked.
@@ -92,15 +95,19 @@ def _quadratic_form(loss: Loss, trajectory: Trajectory) -> Comparison:
         size = jnp.linalg.norm(U) ** 2 * jnp.linalg.norm(X) * jnp.linalg.norm(E) ** 2 / prompt.inputs.shape[0]
         return model(prompt), form, size
 
-    return equal(*jax.vmap(both)(_prompts(loss)))
+    return jax.vmap(one)(prompts)
 
 
 def _negative_eigenvalues(loss: Loss) -> tuple[Array, Array]:
     """How many eigenvalues of H are negative on each random prompt, and by how much the count is unsure."""
     if jnp.isinf(loss.task.context_length):
         return jnp.zeros(1), jnp.zeros(1)
+    return _count(_prompts(loss))
 
-    def count(prompt):
+
+@eqx.filter_jit
+def _count(prompts: Prompt) -> tuple[Array, Array]:
+    def one(prompt):
         E = embed(prompt)
         spectrum = jnp.linalg.eigvalsh(E @ E.T)
         sure = jnp.sum(spectrum > 1e-8 * spectrum[-1])
@@ -108,7 +115,7 @@ def _negative_eigenvalues(loss: Loss) -> tuple[Array, Array]:
         # X has the eigenvalues +-|x_query| once each, so H has one negative eigenvalue for each positive one of E E^T.
         return sure.astype(float), (possible - sure).astype(float)
 
-    return jax.vmap(count)(_prompts(loss))
+    return jax.vmap(one)(prompts)
 
 
 def _at_least_d_plus_one(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -180,9 +187,9 @@ def _minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The printed loss minus the printed minimum against the printed square, and that the limit attains the minimum."""
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     values, vectors = jnp.linalg.eigh(Lambda)
-    root = (vectors * jnp.sqrt(values)) @ vectors.T
+    root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
     gamma_values, gamma_vectors = jnp.linalg.eigh(Gamma)
-    gamma_root = (gamma_vectors * jnp.sqrt(gamma_values)) @ gamma_vectors.T
+    gamma_root = (gamma_vectors * jnp.sqrt(gamma_values)[None, :]) @ gamma_vectors.T
     minimum = -jnp.trace(Lambda @ Lambda @ jnp.linalg.inv(Gamma)) / 2
 
     def sides(model):
@@ -287,21 +294,23 @@ def _u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 # Assumption 3.3: who meets it, and what each part is needed for
 
 
+@eqx.filter_jit
 def _random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
     """|Theta Lambda|_F over random Theta of full rank, which with |Theta Theta^T|_F = 1 is all that can fail."""
-    d = loss.task.dimension
+    Lambda, d = loss.task.covariance, loss.task.dimension
 
     def theta_lambda(key):
         shape = balanced(1.0, jax.random.normal(key, (d, d))).U11
-        return jnp.sqrt(jnp.trace(loss.task.covariance @ shape @ loss.task.covariance)), jnp.linalg.norm(shape)
+        return jnp.sqrt(jnp.trace(Lambda @ shape @ Lambda)), jnp.linalg.norm(shape)
 
     values, norms = jax.vmap(theta_lambda)(jax.random.split(jax.random.key(2), _RANDOM_STARTS))
-    comparison = at_least(values, jnp.zeros(()), size=jnp.linalg.norm(loss.task.covariance))
+    comparison = at_least(values, 0.0, size=jnp.linalg.norm(Lambda))
     # Any norm but 1 would break the assumption as surely as Theta Lambda = 0.
     broken = jnp.abs(norms - 1) > 1e-12
     return eqx.tree_at(lambda c: c.slack, comparison, jnp.where(broken, -comparison.size, comparison.slack))
 
 
+@eqx.filter_jit
 def _theta_lambda_follows(loss: Loss, trajectory: Trajectory) -> Comparison:
     """|Theta Lambda|_F >= lambda_min |Theta|_F >= lambda_min |Theta Theta^T|_F^{1/2} = lambda_min > 0."""
     Lambda, start = loss.task.covariance, trajectory.start

@@ -1,0 +1,245 @@
+"""Verdicts: true statements hold, planted errors are refused, and what the numerics cannot tell is left unresolved."""
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowsim
+from flowsim.analysis import Judgement, Relation, evidence, zhang2023
+from flowsim.analysis.evidence import Evidence, judge_on
+from flowsim.initialization import hypothesis, limit, pl_constant
+from flowsim.problem import spec_of
+from flowsim.trajectory import Status
+
+BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in flowsim.ALL_CLAIMS}
+
+
+def build(problem):
+    return spec_of({name: value for name, value in problem.items() if name != "name"}).build()
+
+
+@functools.cache
+def evidence_of(index: int) -> Evidence:
+    problem = build((*zhang2023._PROBLEMS, zhang2023._UNBALANCED, zhang2023._BEYOND)[index])
+    return Evidence(problem.loss, problem.run())
+
+
+EASY, HARD, EDGE, ONE, UNBALANCED, BEYOND = range(6)
+
+
+@pytest.mark.parametrize("index", [EASY, HARD, ONE])
+@pytest.mark.parametrize("key", BY_KEY, ids="-".join)
+def test_every_claim_on_a_start_that_meets_the_assumption(key, index):
+    verdict = judge_on(BY_KEY[key], evidence_of(index))
+    short_context = index == HARD  # N = 3 < d = 8
+    refuted = key == ("sec-5.1.negative-eigenvalues", "printed") and short_context
+    assert verdict.verdict is (Judgement.VIOLATED if refuted else Judgement.HOLDS), verdict
+
+
+def test_the_count_of_negative_eigenvalues_as_printed_fails_by_what_the_corrected_one_says():
+    verdict = judge_on(BY_KEY["sec-5.1.negative-eigenvalues", "printed"], evidence_of(HARD))
+    assert verdict.constants == {"fewest_negative_eigenvalues": 4.0, "d_plus_one": 9.0}
+
+
+def test_unmet_hypotheses_are_named_and_the_conclusion_is_reported_all_the_same():
+    verdict = judge_on(BY_KEY["theorem-4.1", "printed"], evidence_of(BEYOND))
+    assert verdict.verdict is Judgement.NOT_APPLICABLE
+    assert [condition.name for condition in verdict.hypotheses if not condition.met] == ["sigma^2 |Gamma|_op sqrt(d) < 2"]
+    assert "holds all the same" in verdict.note
+    assert verdict.margin is not None
+
+
+def test_without_balance_the_printed_limit_fails_and_the_corrected_one_holds():
+    assert "fails here" in judge_on(BY_KEY["lemma-5.4.limit", "printed"], evidence_of(UNBALANCED)).note
+    corrected = judge_on(BY_KEY["assumption-3.3.balance", "corrected"], evidence_of(UNBALANCED))
+    assert corrected.verdict is Judgement.HOLDS
+
+
+def wrong_gamma(task):
+    """Gamma without its trace term: the slip of forgetting the second Wick pairing."""
+    return (1 + 1 / task.context_length) * task.covariance
+
+
+def scaled(function, factor):
+    return lambda *args: factor * function(*args)
+
+
+def scaled_model(function, factor):
+    return lambda *args: eqx.tree_at(lambda m: (m.U11, m.u_minus1), function(*args), replace_fn=lambda x: factor * x)
+
+
+# claim -> (name in the module, what to put in its place): a false constant or formula for every claim
+PLANTS = {
+    ("assumption-3.3", "printed"): ("balanced", lambda real: scaled_model(real, 1.001)),
+    ("assumption-3.3.balance", "corrected"): ("_to_limit", lambda real: lambda l, t, m: real(l, t, limit(l.task))),
+    ("assumption-3.3.semidefinite", "corrected"): ("limit", lambda real: scaled_model(real, 1.001)),
+    ("assumption-3.3.scale", "corrected"): ("limit", lambda real: scaled_model(real, 1.001)),
+    ("theorem-4.1", "printed"): ("limit", lambda real: scaled_model(real, 1.001)),
+    ("lemma-5.1", "printed"): ("embed", lambda real: scaled(real, 1.000001)),
+    ("sec-5.1.negative-eigenvalues", "corrected"): ("_negative_eigenvalues", lambda real: lambda l: (real(l)[0] - 1, real(l)[1])),
+    ("lemma-5.2", "printed"): ("_printed_field", None),
+    ("lemma-a.1", "printed"): ("_printed_loss", lambda real: scaled(real, 1.000001)),
+    ("corollary-a.2", "printed"): ("_printed_loss", lambda real: scaled(real, 1.000001)),
+    ("lemma-5.4.limit", "printed"): ("limit", lambda real: scaled_model(real, 1.001)),
+    ("lemma-5.4.pl", "printed"): ("pl_constant", lambda real: scaled(real, 1e3)),
+    ("lemma-5.4.rate", "printed"): ("pl_constant", lambda real: scaled(real, 1e3)),
+    ("lemma-a.5", "printed"): ("u_lower_bound_sq", lambda real: scaled(real, 4.0)),
+}
+
+
+def fresh(claim):
+    """The claim with a comparison of its own, so that nothing compiled for the true one is used."""
+    compare = getattr(claim.compare, "__wrapped__", claim.compare)
+    return dataclasses.replace(claim, compare=lambda loss, run: compare(loss, run))
+
+
+@pytest.mark.parametrize("key", PLANTS, ids="-".join)
+def test_planted_errors_are_refused(key, monkeypatch):
+    name, plant = PLANTS[key]
+    index = UNBALANCED if key[0] == "assumption-3.3.balance" else EASY
+    if plant is None:
+        monkeypatch.setattr(flowsim.LinearRegression, "gamma", wrong_gamma)
+    else:
+        monkeypatch.setattr(zhang2023, name, plant(getattr(zhang2023, name)))
+    if key[0] == "lemma-5.1":
+        monkeypatch.setattr(zhang2023, "_both_sides", lambda m, p: zhang2023_both_sides(m, p))
+    verdict = judge_on(fresh(BY_KEY[key]), evidence_of(index))
+    assert verdict.verdict is Judgement.VIOLATED, verdict
+
+
+zhang2023_both_sides = zhang2023._both_sides.__wrapped__
+
+
+@pytest.mark.parametrize("claim_id", ["lemma-a.3", "lemma-a.4", "lemma-5.3"])
+def test_planted_trajectories_are_refused(claim_id):
+    """Statements without a constant are tried on a flow that they are not true of."""
+    true = evidence_of(EASY)
+    broken = Evidence(true.loss, _tamper(true.trajectory, claim_id))
+    broken.__dict__["reference"] = broken.__dict__["confirmation"] = broken.trajectory
+    assert judge_on(BY_KEY[claim_id, "printed"], broken).verdict is Judgement.VIOLATED
+
+
+def _tamper(run, claim_id):
+    models = run.models
+    if claim_id == "lemma-a.4":
+        models = eqx.tree_at(lambda m: m.u_minus1, models, models.u_minus1.at[7].multiply(-1.0))
+    else:
+        models = eqx.tree_at(lambda m: m.u_minus1, models, models.u_minus1 * jnp.where(run.t > 1.0, 1.001, 1.0))
+    return dataclasses.replace(run, models=models)
+
+
+def test_a_violation_that_a_more_accurate_solve_does_not_confirm_is_unresolved():
+    true = evidence_of(EASY)
+    broken = Evidence(true.loss, _tamper(true.trajectory, "lemma-a.3"))
+    broken.__dict__["reference"] = broken.trajectory
+    broken.__dict__["confirmation"] = true.reference
+    assert judge_on(BY_KEY["lemma-a.3", "printed"], broken).verdict is Judgement.UNRESOLVED
+
+
+@pytest.mark.parametrize("offset", [1e-15, -1e-15])
+def test_pl_at_the_sharp_constant_is_unresolved(offset):
+    case = evidence_of(EASY)
+    compare = lambda loss, run: flowsim.at_least(
+        run.grad_norm_sq, (1 + offset) * flowsim.analysis.inequalities.sharp_constant(run) * run.excess
+    )
+    claim = flowsim.Claim("test.sharp", "test", "the sharp PL constant", compare)
+    assert judge_on(claim, case).verdict is Judgement.UNRESOLVED
+
+
+@pytest.mark.parametrize(
+    "name, compare",
+    [
+        ("balance as an inequality", lambda loss, run: flowsim.at_least(loss_conserved(loss, run), 0.0, size=1.0)),
+        ("the loss falls strictly", lambda loss, run: flowsim.at_most(run.excess + run.dissipated, run.excess[0])),
+        ("an identity off by its rounding", lambda loss, run: flowsim.at_most(run.loss - run.excess, loss.minimum)),
+    ],
+)
+def test_strict_statements_at_the_noise_floor_are_unresolved(name, compare):
+    verdict = judge_on(flowsim.Claim("test.noise", "test", name, compare), evidence_of(EASY))
+    assert verdict.verdict is Judgement.UNRESOLVED, verdict
+
+
+def loss_conserved(loss, run):
+    return run.models.u_minus1**2 - jnp.sum(run.models.U11**2, axis=(1, 2))
+
+
+def test_an_identity_known_too_coarsely_is_unresolved():
+    run = evidence_of(EASY).trajectory
+    short = flowsim.gradient_flow(evidence_of(EASY).loss, run.start, t1=1.0)
+    verdict = flowsim.check(BY_KEY["lemma-5.4.limit", "printed"], evidence_of(EASY).loss, short)
+    assert verdict.verdict is Judgement.UNRESOLVED  # far from its limit: neither reached nor missed
+
+
+def test_what_promises_nothing_is_vacuous():
+    case = evidence_of(EASY)
+    at_limit = flowsim.gradient_flow(case.loss, limit(case.loss.task), times=[1.0], points_per_decade=0)
+    never = flowsim.Claim(
+        "test.never", "test", "nothing", lambda loss, run: flowsim.at_least(run.loss, 0.0, promised=run.t < 0)
+    )
+    assert flowsim.check(never, case.loss, at_limit).verdict is Judgement.VACUOUS
+
+
+@pytest.mark.parametrize("status", [status for status in Status if not status.finished])
+def test_a_run_that_did_not_finish_holds_nothing(status):
+    case = evidence_of(EASY)
+    failed = dataclasses.replace(case.trajectory, status=status)
+    for verdict, claim in zip(flowsim.judge(flowsim.ALL_CLAIMS, case.loss, failed), flowsim.ALL_CLAIMS, strict=True):
+        if claim.along_flow:
+            assert verdict.verdict is Judgement.UNRESOLVED
+            assert str(status) in verdict.note
+
+
+def test_a_more_accurate_solve_that_fails_leaves_the_claim_unresolved():
+    case = evidence_of(EASY)
+    half = Evidence(case.loss, case.trajectory)
+    half.__dict__["reference"] = half.__dict__["confirmation"] = dataclasses.replace(case.trajectory, status=Status.NEWTON)
+    assert judge_on(BY_KEY["lemma-5.4.pl", "printed"], half).verdict is Judgement.UNRESOLVED
+
+
+def test_energy_that_does_not_balance_leaves_the_claim_unresolved():
+    case = evidence_of(EASY)
+    off = dataclasses.replace(case.reference.certificates, energy_defect=0.01)
+    doubtful = Evidence(case.loss, case.trajectory)
+    doubtful.__dict__["reference"] = doubtful.__dict__["confirmation"] = dataclasses.replace(
+        case.reference, certificates=off
+    )
+    assert judge_on(BY_KEY["lemma-5.4.pl", "printed"], doubtful).verdict is Judgement.UNRESOLVED
+
+
+def test_a_field_without_numbers_never_holds():
+    case = evidence_of(EASY)
+    claim = flowsim.Claim("test.nan", "test", "nan", lambda loss, run: flowsim.at_least(run.loss * jnp.nan, 0.0))
+    assert judge_on(claim, case).verdict is Judgement.UNRESOLVED
+
+
+def test_the_sharp_constant_of_pl_is_the_least_ratio_along_the_flow():
+    case = evidence_of(EASY)
+    verdict = judge_on(BY_KEY["lemma-5.4.pl", "printed"], case)
+    run = case.trajectory
+    assert verdict.constants["sharp_mu"] == pytest.approx(float(np.min(run.grad_norm_sq / run.excess)), rel=1e-12)
+    assert verdict.constants["mu"] == pytest.approx(float(pl_constant(case.loss.task, run.start)), rel=1e-12)
+    assert verdict.margin == pytest.approx(verdict.constants["sharp_mu"] / verdict.constants["mu"] - 1, rel=1e-4)
+
+
+def test_claim_ids_are_unique_with_their_form_and_found_by_prefix():
+    assert len(BY_KEY) == len(flowsim.ALL_CLAIMS)
+    found = flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.lemma-5.4")
+    assert [claim.id[-5:] for claim in found] == ["4.pl", "rate", "limit"] or len(found) == 3
+    with pytest.raises(ValueError, match='did you mean "zhang2023.lemma-5.4.pl"'):
+        flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.lemma-5.4.pll")
+
+
+def test_hypotheses_at_equality_are_strict():
+    assert not hypothesis("x", 2.0, "<", 2.0).met
+    assert hypothesis("x", 2.0, "<=", 2.0).met
+
+
+def test_relation_of_every_identity_is_declared():
+    equalities = {key for key, claim in BY_KEY.items() if claim.relation is Relation.IDENTITY}
+    assert ("lemma-a.3", "printed") in equalities
+    assert ("lemma-5.4.pl", "printed") not in equalities
+    assert evidence.judge is flowsim.judge
