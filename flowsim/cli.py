@@ -155,6 +155,8 @@ def _prepare_jax() -> None:
     if os.environ.get("JAX_ENABLE_X64", "").lower() in ("0", "false", "no", "off"):
         line = "float64 must be switched on, but JAX_ENABLE_X64 switches it off: unset it or set JAX_ENABLE_X64=1"
         sys.exit(_stop(BAD_INPUT, line))
+    # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
+    os.environ.setdefault("EQX_ON_ERROR", "nan")
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -113,11 +113,10 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     energy = _relative(np.asarray(known[0] - known) - dissipated, dissipated)
     curves = [(energy, "energy defect", _DATA)]
     if isinstance(trajectory.models, LinearAttention):
-        squares = {
-            name: np.sum(np.reshape(leaf, (t.size, -1)) ** 2, 1) for name, leaf in weights(trajectory.models).items()
-        }
-        balance = squares["u_minus1"] + squares["u12"] - squares["U11"] - squares["u21"]
-        curves.append((_relative(balance - balance[0], sum(squares.values())), "balance drift", _SECOND))
+        squared = {name: _squared_norm(leaf) for name, leaf in weights(trajectory.models).items()}
+        balance = squared["u_minus1"] + squared["u12"] - squared["U11"] - squared["u21"]
+        drift = _relative(balance - balance[0], np.sum(list(squared.values()), axis=0))
+        curves.append((drift, "balance drift", _SECOND))
     if not any(np.any(np.isfinite(values)) for values, _, _ in curves):
         return _nothing(axes, "zero at every output time")
     for values, label, role in curves:
@@ -149,6 +148,7 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
         axes.plot(others * bound, promise * others**2 * (1 - others**2), **_DATA)
         axes.set_yscale("log")
         axes.set_ylabel(r"promised rate  $\mu$")
+        axes.margins(y=0.1)
     else:
         axes.set_yticks([])
     # Without a promise the start has no height: it stands on the axis; at sigma = 0 it stands at the end.
@@ -227,6 +227,12 @@ def _positive(values: ArrayLike) -> np.ndarray:
 def _relative(error: np.ndarray, terms: np.ndarray) -> np.ndarray:
     """|error| over the largest of its terms, NaN where it is zero."""
     return _positive(np.abs(error) / max(np.max(np.abs(terms)), np.finfo(float).tiny))
+
+
+def _squared_norm(leaf: ArrayLike) -> np.ndarray:
+    """Of a weight at each output time."""
+    entries = np.asarray(leaf)
+    return np.sum(entries**2, axis=tuple(range(1, entries.ndim)))
 
 
 def _dots(t: np.ndarray) -> _Role:

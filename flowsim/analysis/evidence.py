@@ -57,14 +57,20 @@ class Evidence:
         """The flow at a ten-thousandth of the tolerances, or at 1e-13."""
         return self._again(2, "confirmation")
 
+    @functools.cached_property
+    def cases(self) -> tuple["_Case", "_Case", "_Case"]:
+        """The three solves from the roughest on, each ready for comparisons; the last two are solved when used."""
+        return tuple(_Case(self, name) for name in ("trajectory", "reference", "confirmation"))
+
     def ladder(self) -> dict[str, float]:
         """Largest difference of the weights from the reference's, over their norm, at the tolerance of the run."""
         if not (self.trajectory.status.finished and self.reference.status.finished):
             return {}
         ours, theirs = (eqx.filter(run.models, eqx.is_inexact_array) for run in (self.trajectory, self.reference))
-        gap = jax.vmap(norm_sq)(jax.tree.map(jnp.subtract, ours, theirs))
-        size = jnp.max(jax.vmap(norm_sq)(theirs))
-        return {f"{self.trajectory.settings.rtol:g}": float(jnp.sqrt(jnp.max(gap) / size)) if size > 0 else 0.0}
+        squares = lambda tree: sum(np.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree))
+        gap = squares(jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), ours, theirs))
+        size = np.max(squares(jax.tree.map(np.asarray, theirs)))
+        return {f"{self.trajectory.settings.rtol:g}": float(np.sqrt(np.max(gap) / size)) if size > 0 else 0.0}
 
     def _again(self, rungs: int, name: str) -> Trajectory:
         if self.trajectory.status is Status.STATIONARY:
@@ -116,14 +122,15 @@ def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     verdict = functools.partial(_verdict, claim, hypotheses)
     if claim.along_flow and not run.status.finished:
         return verdict(Judgement.UNRESOLVED, None, {}, f"The integration did not finish ({run.status}).")
-    constants = {name: float(value) for name, value in claim.constants(loss, run).items()}
-    finding = _find(claim, loss, run, evidence.reference if claim.along_flow else run)
+    rough, fine, finest = evidence.cases
+    constants = {name: float(value) for name, value in _constants(claim, loss, rough).items()}
+    finding = _find(claim, loss, rough, fine if claim.along_flow else rough)
     if any(not condition.met for condition in hypotheses):
         unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
     if not claim.along_flow or finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
         return verdict(finding.judgement, finding, constants)
-    sharper = _find(claim, loss, evidence.reference, evidence.confirmation)
+    sharper = _find(claim, loss, fine, finest)
     if finding.judgement is Judgement.VIOLATED and sharper.judgement is not Judgement.VIOLATED:
         reason = "A violation at the asked tolerance did not survive a more accurate solve."
         return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
@@ -140,27 +147,77 @@ class _Finding:
     note: str = ""
 
 
-def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Trajectory, fine: Trajectory) -> _Finding:
-    """The verdict of the fine trajectory, with the distance to the rough one as its error, hypotheses aside."""
-    if claim.along_flow and not (rough.status.finished and fine.status.finished):
-        return _Finding(Judgement.UNRESOLVED, note=f"A more accurate solve did not finish ({fine.status}).")
-    if claim.along_flow and fine.certificates.energy_defect > _WORST_ENERGY_DEFECT:
-        defect = fine.certificates.energy_defect
+class _Case:
+    """One solve, with its time repeated at the end up to a power of two, so that few shapes are ever compiled."""
+
+    def __init__(self, evidence: Evidence, name: str):
+        self._evidence, self._name = evidence, name
+
+    @property
+    def run(self) -> Trajectory:
+        return getattr(self._evidence, self._name)
+
+    @functools.cached_property
+    def padded(self) -> Trajectory:
+        run = self.run
+        length = 2 ** int(np.ceil(np.log2(max(run.t.size, _SHORTEST))))
+
+        def stretch(leaf):
+            leaf = np.asarray(leaf)
+            return jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
+
+        series = (run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated)
+        t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in series)
+        models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
+        # What is static in a trajectory would be compiled in.
+        return Trajectory(t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME)
+
+    @functools.cached_property
+    def nudged(self) -> list[Trajectory]:
+        """The padded solve with everything recomputed from its weights: as they are, and with each moved by a few units
+        in the last place, up and down in turn.
+        """
+        return [self._recomputed(amount) for amount in (0.0, _ROUNDING, -_ROUNDING)]
+
+    def _recomputed(self, amount: float) -> Trajectory:
+        def move(leaf):
+            if not eqx.is_inexact_array(leaf):
+                return leaf
+            signs = np.where(np.arange(leaf.size) % 2 == 0, 1.0, -1.0).reshape(leaf.shape)
+            return jnp.asarray(np.asarray(leaf) * (1 + amount * signs))
+
+        models = jax.tree.map(move, self.padded.models)
+        value, excess, grad_norm_sq = _evaluate(self._evidence.loss, models)
+        dissipated = jnp.asarray(np.asarray(self.padded.dissipated) * (1 + amount))
+        return dataclasses.replace(
+            self.padded, models=models, loss=value, excess=excess, grad_norm_sq=grad_norm_sq, dissipated=dissipated
+        )
+
+
+_SHORTEST = 64
+_NO_CERTIFICATES = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
+_NO_SETTINGS = Settings(solver="", rtol=0.0, atol=0.0)
+
+
+def _find(claim: Claim, loss: AbstractPopulationLoss, rough: _Case, fine: _Case) -> _Finding:
+    """The verdict of the fine solve, with the distance to the rough one as its error, hypotheses aside."""
+    if claim.along_flow and not (rough.run.status.finished and fine.run.status.finished):
+        return _Finding(Judgement.UNRESOLVED, note=f"A more accurate solve did not finish ({fine.run.status}).")
+    if claim.along_flow and fine.run.certificates.energy_defect > _WORST_ENERGY_DEFECT:
+        defect = fine.run.certificates.energy_defect
         return _Finding(Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}.")
-    ours = _compare(claim, loss, fine)
+    ours = _compare(claim, loss, fine.padded)
     error = _rounding(claim, loss, fine, ours)
     if claim.along_flow and rough is not fine:
-        error = error + _solver_error(_compare(claim, loss, rough), ours, fine.settings)
-    slack, size = np.asarray(ours.slack), np.asarray(ours.size)
-    promised, allowance = np.asarray(ours.promised), np.asarray(ours.allowance)
+        error = error + _solver_error(_compare(claim, loss, rough.padded), ours, fine.run.settings)
+    slack, size, promised, allowance = ours.slack, ours.size, ours.promised, ours.allowance
     if not promised.any():
         return _Finding(Judgement.VACUOUS, note="The statement promises nothing here.")
     if not np.all(np.isfinite(slack[promised]) & np.isfinite(error[promised])):
         return _Finding(Judgement.UNRESOLVED, note="A side of the statement is not finite.")
     safe = np.where(size > 0, size, np.inf)
-    relative = np.where(promised, slack / safe, np.inf)
-    worst = int(np.argmin(relative))
     room = slack + allowance
+    worst = int(np.argmin(np.where(promised, slack / safe, np.inf)))
     if np.any(room[promised] < -error[promised]):
         judgement = Judgement.VIOLATED
         worst = int(np.argmin(np.where(promised, (room + error) / safe, np.inf)))
@@ -178,67 +235,41 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Trajectory, fine: T
     )
 
 
-def _place(index: int, length: int, run: Trajectory) -> float | str:
-    if length == run.t.size and length > 1:
-        return float(run.t[index])
+def _place(index: int, length: int, case: _Case) -> float | str:
+    if length == case.padded.t.size:
+        return float(case.padded.t[index])
     return f"point {index + 1} of {length}" if length > 1 else "one point"
 
 
 def _compare(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-    """The claim's comparison, compiled once a claim and shape: the run's last time is repeated up to a power of two."""
-    if not claim.along_flow:
-        return claim.compare(loss, run)  # drawing prompts needs the context length as a number
-    length = run.t.size
-    padded = 2 ** int(np.ceil(np.log2(max(length, _SHORTEST))))
-    stretch = lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], padded - length, axis=0)])
-    arrays, rest = eqx.partition((run.models, run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated), eqx.is_array)
-    models, t, value, excess, grad_norm_sq, dissipated = eqx.combine(jax.tree.map(stretch, arrays), rest)
-    # What is static in a trajectory would be compiled in.
-    bare = Trajectory(t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME)
-    comparison = _compiled_comparison(claim.compare, loss, bare)
-    if comparison.slack.size != padded:
-        return comparison
-    return jax.tree.map(lambda leaf: leaf[:length], comparison)
+    """The claim's comparison, on the host; compiled unless it draws prompts, for which N must be a number."""
+    comparison = _compiled(claim.compare, loss, run) if claim.along_flow else claim.compare(loss, run)
+    return jax.tree.map(np.asarray, comparison)
 
 
-_SHORTEST = 64
-_NO_CERTIFICATES = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
-_NO_SETTINGS = Settings(solver="", rtol=0.0, atol=0.0)
+def _constants(claim: Claim, loss: AbstractPopulationLoss, case: _Case) -> dict:
+    function = claim.constants
+    return _compiled(function, loss, case.padded) if claim.along_flow else function(loss, case.padded)
 
 
 @eqx.filter_jit
-def _compiled_comparison(compare, loss, run):
-    return compare(loss, run)
+def _compiled(function, loss, run):
+    return function(loss, run)
 
 
 def _solver_error(rough: Comparison, fine: Comparison, settings: Settings) -> np.ndarray:
     """Error of the fine slack: its distance to the rough one, relative, and never shrinking in time, since two solves
     can agree by chance at one time; and at least the tolerance, which no solver is asked to beat.
     """
-    scale = np.maximum(np.asarray(fine.scale), np.finfo(float).tiny)
-    relative = np.abs(np.asarray(rough.slack) - np.asarray(fine.slack)) / scale
+    scale = np.maximum(fine.scale, np.finfo(float).tiny)
+    relative = np.abs(rough.slack - fine.slack) / scale
     return (_LADDER_SAFETY * np.maximum.accumulate(relative) + settings.rtol) * scale
 
 
-def _rounding(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory, ours: Comparison) -> np.ndarray:
+def _rounding(claim: Claim, loss: AbstractPopulationLoss, case: _Case, ours: Comparison) -> np.ndarray:
     """Error of the slack from rounding: how far it moves when every weight moves by a few units in the last place."""
-    moved = []
-    for sign in (0.0, 1.0, -1.0):
-        nudged = _compare(claim, loss, _nudge(loss, run, sign * _ROUNDING))
-        moved.append(np.abs(np.asarray(nudged.slack) - np.asarray(ours.slack)))
-    return _ROUNDING_SAFETY * np.max(moved, axis=0) + _ROUNDING * np.asarray(ours.scale)
-
-
-def _nudge(loss: AbstractPopulationLoss, run: Trajectory, amount: float) -> Trajectory:
-    """The trajectory with its weights moved by a relative amount of alternating sign, and all else recomputed."""
-    arrays, rest = eqx.partition(run.models, eqx.is_inexact_array)
-    signs = lambda leaf: jnp.where(jnp.arange(leaf.size) % 2 == 0, 1.0, -1.0).reshape(leaf.shape)
-    alternate = lambda leaf: leaf * (1 + amount * signs(leaf))
-    models = eqx.combine(jax.tree.map(alternate, arrays), rest)
-    value, excess, grad_norm_sq = _evaluate(loss, models)
-    return dataclasses.replace(
-        run, models=models, loss=value, excess=excess, grad_norm_sq=grad_norm_sq, dissipated=run.dissipated * (1 + amount)
-    )
+    moved = [np.abs(_compare(claim, loss, nudged).slack - ours.slack) for nudged in case.nudged]
+    return _ROUNDING_SAFETY * np.max(moved, axis=0) + _ROUNDING * ours.scale
 
 
 @eqx.filter_jit

@@ -9,7 +9,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from flowsim._systems import norm_sq
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.trajectory import Trajectory
 
@@ -44,46 +43,33 @@ def polish(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
     enough for the convergence to stay quadratic. In directions of negative curvature the step goes to the critical
     point too, so that a saddle is found as a saddle.
     """
-    size = float(jnp.sqrt(norm_sq(_gradient(loss, model))))
+    return _polish(loss, model)[0]
+
+
+def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float]:
+    """The polished model, with its Hessian's eigenvalues and gradient norm."""
+    candidate, values, size = _newton_step(loss, model)
     for _ in range(_MAX_ITERATIONS):
-        if size == 0:
+        following, candidate_values, candidate_size = _newton_step(loss, candidate)
+        if not float(candidate_size) < float(size):
             break
-        candidate, candidate_size = _newton_step(loss, model)
-        if not float(candidate_size) < size:
-            break
-        model, size = candidate, float(candidate_size)
-    return model
+        model, values, size, candidate = candidate, candidate_values, candidate_size, following
+    return model, np.asarray(values), float(size)
 
 
-def _gradient(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
-    return eqx.filter(loss.gradient(model), eqx.is_inexact_array)
-
-
-def _slope_and_hessian(loss: AbstractPopulationLoss, model: PyTree):
-    """The gradient (n,), the Hessian (n, n), and the way back from (n,) to a model."""
+@eqx.filter_jit
+def _newton_step(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[Array, " n"], Float[Array, ""]]:
+    """Where the step leads, and the Hessian's eigenvalues and the gradient norm where it starts."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(arrays)
     rebuild = lambda x: eqx.combine(unravel(x), rest)
-    gradient = lambda x: ravel_pytree(_gradient(loss, rebuild(x)))[0]
-    hessian = jax.jacfwd(gradient)(flat)
-    return flat, gradient(flat), (hessian + hessian.T) / 2, rebuild
-
-
-@eqx.filter_jit
-def _newton_step(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[Array, ""]]:
-    flat, slope, hessian, rebuild = _slope_and_hessian(loss, model)
-    values, vectors = jnp.linalg.eigh(hessian)
+    gradient = lambda x: ravel_pytree(eqx.filter(loss.gradient(rebuild(x)), eqx.is_inexact_array))[0]
+    slope, hessian = gradient(flat), jax.jacfwd(gradient)(flat)
+    values, vectors = jnp.linalg.eigh((hessian + hessian.T) / 2)
     size = jnp.linalg.norm(slope)
     shifted = jnp.where(values >= 0, values + size, values - size)
-    candidate = rebuild(flat - vectors @ (vectors.T @ slope / shifted))
-    return candidate, jnp.sqrt(norm_sq(_gradient(loss, candidate)))
-
-
-@eqx.filter_jit
-def hessian_eigenvalues(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, " n"]:
-    """Every eigenvalue of the Hessian over all weights, in increasing order."""
-    _, _, hessian, _ = _slope_and_hessian(loss, model)
-    return jnp.linalg.eigvalsh(hessian)
+    step = vectors @ (vectors.T @ slope / jnp.where(shifted == 0, 1.0, shifted))
+    return rebuild(flat - step), values, size
 
 
 def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint | None:
@@ -91,8 +77,7 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     end = eqx.filter(trajectory.end, eqx.is_inexact_array)
     if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
         return None
-    model = polish(loss, trajectory.end)
-    values = np.asarray(hessian_eigenvalues(loss, model))
+    model, values, size = _polish(loss, trajectory.end)
     threshold = _FLAT * np.max(np.abs(values))
     positive, negative = int(np.sum(values > threshold)), int(np.sum(values < -threshold))
     if negative and positive:
@@ -101,15 +86,14 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
         kind = "minimum"
     else:
         kind = "maximum" if negative else "flat"
-    moved = jax.tree.map(jnp.subtract, eqx.filter(model, eqx.is_inexact_array), end)
-    slope = _gradient(loss, model)
+    pairs = zip(jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)), jax.tree.leaves(end), strict=True)
     return EndPoint(
         kind,
         positive,
         negative,
         values.size - positive - negative,
-        float(loss.excess(model)),
-        float(jnp.sqrt(norm_sq(slope))),
-        float(jnp.sqrt(norm_sq(moved))),
+        float(eqx.filter_jit(loss.excess)(model)),
+        size,
+        float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs))),
         model,
     )

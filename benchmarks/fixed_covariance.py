@@ -1,0 +1,275 @@
+"""The fixed-covariance flow, beside what people use today: time, steps, accuracy and memory in one run.
+
+Eigenvalues geometric from 1 to 0.01 in a random basis, N = 20, rtol 1e-8, a balanced random start at half the scale
+condition, to t1 = 25 / (slowest rate at the minimum). Each measurement runs in a process of its own, so that its peak
+memory is its own; times are warm, the time to trace and compile stands apart.
+
+    python benchmarks/fixed_covariance.py            # the whole table, about an hour
+    python -c "from benchmarks.fixed_covariance import main; main(quick=True)"    # d = 16 alone
+"""
+
+import dataclasses
+import json
+import multiprocessing
+import pathlib
+import platform
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+CONTEXT_LENGTH = 20
+RTOL = 1e-8
+CONDITION = 100.0
+RESULTS = pathlib.Path(__file__).parent / "results"
+SCIPY_METHODS = ("BDF", "LSODA", "Radau")
+DIFFRAX_METHODS = ("Tsit5", "Kvaerno5")
+LIMITS = {16: 120.0, 32: 300.0, 64: 600.0, 256: 600.0, 1024: 600.0}  # seconds a method may take
+TARGETS = {16: 30.0, 32: 200.0, 64: 1000.0}  # how many times faster than the best of scipy
+
+
+@dataclasses.dataclass
+class Measurement:
+    """One method on one problem; ``seconds`` is warm, None where it was not finished, and ``note`` says why."""
+
+    method: str
+    d: int
+    seconds: float | None = None
+    compile_seconds: float | None = None
+    steps: int | None = None
+    rejected_steps: int | None = None
+    error: float | None = None
+    peak_megabytes: float | None = None
+    note: str = ""
+
+
+def problem(d: int, seed: int = 0) -> tuple[Any, Any, float]:
+    """The loss, the start and t1 at dimension d."""
+    from flowsim.initialization import balanced, random_theta
+    from flowsim.losses import LinearAttentionLoss
+    from flowsim.tasks import LinearRegression
+
+    eigenvalues = np.geomspace(1.0, 1.0 / CONDITION, d)
+    rotation = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
+    covariance = (rotation * eigenvalues) @ rotation.T
+    task = LinearRegression((covariance + covariance.T) / 2, CONTEXT_LENGTH)
+    gamma = eigenvalues + (eigenvalues + eigenvalues.sum()) / CONTEXT_LENGTH
+    scale = 0.5 * np.sqrt(2 / (np.sqrt(d) * gamma.max()))  # the bound of Lemma 5.4 is 2 / (sqrt(d) |Gamma|_op) on sigma^2
+    start = balanced(scale, random_theta(d, d, seed))
+    return LinearAttentionLoss(task), start, 25.0 / slowest_rate(eigenvalues, gamma)
+
+
+def slowest_rate(eigenvalues: np.ndarray, gamma: np.ndarray) -> float:
+    """The smallest positive eigenvalue of the Hessian at the minimum of (5.9), in the eigenbasis of Lambda.
+
+    Off the diagonal it is u^2 gamma_i lambda_i lambda_j; the diagonal of U and u make an arrowhead, whose eigenvalue
+    0 belongs to the direction in which the product u U stays the same, and which a balanced flow does not move in.
+    """
+    u = np.linalg.norm(1 / gamma) ** 0.5
+    shaft = 1 / (gamma * u)
+    curvature = gamma * eigenvalues**2
+    arrow = np.diag(np.append(u**2 * curvature, np.sum(curvature * shaft**2)))
+    arrow[-1, :-1] = arrow[:-1, -1] = 2 * u * curvature * shaft - eigenvalues**2
+    off = u**2 * np.outer(gamma * eigenvalues, eigenvalues)[~np.eye(len(gamma), dtype=bool)]
+    return float(min(np.sort(np.linalg.eigvalsh(arrow))[1], off.min(initial=np.inf)))
+
+
+def peak_megabytes() -> float:
+    """The largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def timed(run: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
+    """Seconds of the first call, the least of the others, and the result."""
+    begin = time.perf_counter()
+    result = run()
+    first = time.perf_counter() - begin
+    best = first if repeats == 0 else np.inf
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        result = run()
+        best = min(best, time.perf_counter() - begin)
+    return first, best, result
+
+
+def distance(model: Any, reference: Any) -> float:
+    """The larger of the errors in u and, in the maximum norm, in u U11."""
+    u, exact = float(model.u_minus1), float(reference.u_minus1)
+    product = np.max(np.abs(u * np.asarray(model.U11) - exact * np.asarray(reference.U11)))
+    return max(abs(u - exact), float(product))
+
+
+def measure_flowsim(d: int) -> Measurement:
+    """flowsim's own route, `gradient_flow` at its defaults; the error is against `reduced_flow`."""
+    from flowsim.flow import gradient_flow, reduced_flow
+
+    loss, start, t1 = problem(d)
+    first, best, trajectory = timed(
+        lambda: gradient_flow(loss, start, t1=t1, rtol=RTOL, points_per_decade=0), repeats=5 if d <= 256 else 1
+    )
+    measurement = Measurement("flowsim", d, best, first - best, note=str(trajectory.status))
+    measurement.steps = trajectory.certificates.steps + trajectory.certificates.rejected_steps
+    measurement.rejected_steps = trajectory.certificates.rejected_steps
+    measurement.peak_megabytes = peak_megabytes()
+    if d <= 256:  # the reference is explicit, and stiff problems take it hundreds of thousands of steps
+        measurement.error = distance(trajectory.end, reduced_flow(loss, start, [t1], 1e-12).end)
+    return measurement
+
+
+def measure_scipy(method: str, d: int) -> Measurement:
+    """`scipy.integrate.solve_ivp` as a user would call it, with the analytic gradient (5.4) in NumPy."""
+    import scipy.integrate
+
+    from flowsim.models import LinearAttention
+
+    loss, start, t1 = problem(d)
+    Lambda, Gamma = np.asarray(loss.task.covariance), np.asarray(loss.task.gamma())
+    gamma_lambda, lambda_squared = Gamma @ Lambda, Lambda @ Lambda
+
+    def field(t, y):
+        U, u = y[:-1].reshape(d, d), y[-1]
+        sandwich = gamma_lambda @ U @ Lambda
+        dU = -(u**2) * sandwich + u * lambda_squared
+        du = -u * np.sum(sandwich * U) + np.sum(lambda_squared * U)
+        return np.append(dU.ravel(), du)
+
+    y = np.append(np.asarray(start.U11).ravel(), float(start.u_minus1))
+    atol = RTOL * np.max(np.abs(y))
+    first, best, solution = timed(
+        lambda: scipy.integrate.solve_ivp(field, (0, t1), y, method=method, rtol=RTOL, atol=atol), repeats=0
+    )
+    end = LinearAttention(solution.y[:-1, -1].reshape(d, d), solution.y[-1, -1])
+    measurement = Measurement(f"scipy {method}", d, best, 0.0, note="" if solution.success else solution.message)
+    measurement.steps = len(solution.t) - 1
+    measurement.peak_megabytes = peak_megabytes()
+    measurement.error = distance(end, reference_end(loss, start, t1))
+    return measurement
+
+
+def measure_diffrax(method: str, d: int) -> Measurement:
+    """`diffrax.diffeqsolve` as its documentation shows it, the gradient by automatic differentiation."""
+    import diffrax
+    import jax
+
+    loss, start, t1 = problem(d)
+    atol = RTOL * float(max(abs(leaf).max() for leaf in jax.tree.leaves(start)))
+
+    @jax.jit
+    def solve(start):
+        return diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, args: jax.tree.map(lambda g: -g, loss.gradient(y))),
+            getattr(diffrax, method)(),
+            0.0,
+            t1,
+            None,
+            start,
+            stepsize_controller=diffrax.PIDController(RTOL, atol),
+            max_steps=10_000_000,
+            throw=False,
+        )
+
+    first, best, solution = timed(lambda: jax.block_until_ready(solve(start)), repeats=1)
+    measurement = Measurement(f"diffrax {method}", d, best, first - best)
+    measurement.steps = int(solution.stats["num_steps"])
+    measurement.rejected_steps = int(solution.stats["num_rejected_steps"])
+    measurement.peak_megabytes = peak_megabytes()
+    measurement.note = "" if diffrax.is_successful(solution.result) else str(solution.result)
+    end = jax.tree.map(lambda leaf: leaf[-1], solution.ys)
+    measurement.error = distance(end, reference_end(loss, start, t1))
+    return measurement
+
+
+def reference_end(loss: Any, start: Any, t1: float) -> Any:
+    """The state at t1 by the exact reduction, which shares neither equations nor solver with any method here."""
+    from flowsim.flow import reduced_flow
+
+    return reduced_flow(loss, start, [t1], 1e-12).end
+
+
+def _child(measure: Callable[..., Measurement], arguments: tuple, results: Any) -> None:
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    results.put(measure(*arguments))
+
+
+def in_own_process(measure: Callable[..., Measurement], *arguments: Any, limit: float) -> Measurement:
+    """A measurement in a fresh process; it is stopped at the limit, which the note then says."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    child = context.Process(target=_child, args=(measure, arguments, results))
+    child.start()
+    child.join(timeout=limit)
+    name = " ".join([measure.__name__.removeprefix("measure_"), *map(str, arguments[:-1])])
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return Measurement(name, arguments[-1], note=f"not finished in {limit:g} s")
+    if child.exitcode != 0 or results.empty():
+        return Measurement(name, arguments[-1], note=f"failed with exit code {child.exitcode} (out of memory)")
+    return results.get()
+
+
+def measure_all(dimensions: tuple[int, ...]) -> list[Measurement]:
+    """Every method at every dimension it is compared at."""
+    measurements = []
+
+    def add(measure, *arguments):
+        measurements.append(in_own_process(measure, *arguments, limit=LIMITS[arguments[-1]]))
+        print(measurements[-1], flush=True)
+
+    for d in dimensions:
+        add(measure_flowsim, d)
+        if d <= 64:
+            for method in SCIPY_METHODS:
+                add(measure_scipy, method, d)
+        if d <= 256:
+            for method in DIFFRAX_METHODS:
+                add(measure_diffrax, method, d)
+    return measurements
+
+
+def table(measurements: list[Measurement]) -> str:
+    """The measurements and the ratios as Markdown."""
+    lines = [
+        "| d | method | warm (s) | compile (s) | steps (rejected) | error | peak memory (MB) | note |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+
+    def text(value, form):
+        return "" if value is None else format(value, form)
+
+    for m in measurements:
+        rejected = "" if m.rejected_steps is None else f" ({m.rejected_steps})"
+        lines.append(
+            f"| {m.d} | {m.method} | {text(m.seconds, '.3g')} | {text(m.compile_seconds, '.2g')} | "
+            f"{text(m.steps, 'd')}{rejected} | {text(m.error, '.1e')} | {text(m.peak_megabytes, '.0f')} | {m.note} |"
+        )
+    lines += ["", "| d | flowsim is faster than the best of scipy by | asked |", "|---|---|---|"]
+    for d, target in TARGETS.items():
+        seconds = {m.method: m.seconds for m in measurements if m.d == d and m.seconds is not None}
+        rivals = [value for name, value in seconds.items() if name.startswith("scipy")]
+        if "flowsim" in seconds and rivals:
+            lines.append(f"| {d} | {min(rivals) / seconds['flowsim']:.0f}x | {target:.0f}x |")
+    return "\n".join(lines)
+
+
+def main(quick: bool = False) -> list[Measurement]:
+    """Measure, print and, unless quick, write ``results/fixed_covariance.md`` and ``.json``."""
+    measurements = measure_all((16,) if quick else tuple(LIMITS))
+    text = table(measurements)
+    print(text)
+    if not quick:
+        RESULTS.mkdir(exist_ok=True)
+        machine = f"{platform.machine()}, {multiprocessing.cpu_count()} CPUs, Python {platform.python_version()}"
+        header = f"# Fixed covariance\n\n{(__doc__ or '').split('Each')[0].strip()}\n\nMeasured on {machine}.\n\n"
+        (RESULTS / "fixed_covariance.md").write_text(header + text + "\n")
+        rows = [dataclasses.asdict(measurement) for measurement in measurements]
+        (RESULTS / "fixed_covariance.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    return measurements
+
+
+if __name__ == "__main__":
+    main()

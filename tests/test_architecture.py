@@ -1,0 +1,178 @@
+"""The shape of the package: what may import what, classes abstract or final, small modules, documented names."""
+
+import ast
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import subprocess
+import sys
+
+import equinox as eqx
+import pytest
+
+import flowsim
+
+PACKAGE = pathlib.Path(flowsim.__file__).parent
+# The pipeline is the import order; names on one line do not know each other.
+ORDER = [
+    {"_checks"},
+    {"tasks"},
+    {"models"},
+    {"moments"},
+    {"losses"},
+    {"initialization"},
+    {"trajectory"},
+    {"_newton", "_systems"},
+    {"_recording"},
+    {"_schedule"},
+    {"flow"},
+    {"_toml"},
+    {"problem"},
+    {"analysis"},
+    {"sweep"},
+    {"plots"},
+    {"report"},
+    {"_commands"},
+    {"cli"},
+]
+RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = [
+    importlib.import_module(info.name)
+    for info in pkgutil.walk_packages([str(PACKAGE)], "flowsim.")
+    if not info.name.endswith("__main__")
+]
+
+
+def stage(path: pathlib.Path) -> str:
+    """The first part of a module's name below flowsim: its place in the pipeline."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported(path: pathlib.Path) -> set[str]:
+    """Full names of everything a file imports, inside functions too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the order"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_modules_before_it(path):
+    if path == PACKAGE / "__init__.py":
+        return
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] != "flowsim":
+            continue
+        # `from flowsim import __version__` and the like name no module.
+        if len(parts) > 1 and parts[1] in RANK:
+            assert parts[1] == stage(path) or RANK[parts[1]] < RANK[stage(path)], f"{stage(path)} imports {name}"
+
+
+def test_every_module_has_a_place_in_the_order():
+    assert {stage(path) for path in FILES} - {"__init__", "__main__"} <= set(RANK)
+
+
+def test_only_the_flow_knows_the_integrator():
+    knowing = {path.name for path in FILES if any(name.split(".")[0] == "diffrax" for name in imported(path))}
+    assert knowing == {"flow.py"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_are_small_and_annotations_real(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    assert "from __future__ import annotations" not in text  # AbstractVar cannot see through strings
+
+
+def own_classes() -> list[type]:
+    classes = {
+        member
+        for module in MODULES
+        for member in vars(module).values()
+        if inspect.isclass(member) and member.__module__.startswith("flowsim")
+    }
+    return sorted(classes, key=lambda cls: cls.__qualname__)
+
+
+@pytest.mark.parametrize("cls", own_classes(), ids=lambda cls: cls.__qualname__)
+def test_classes_are_abstract_or_final(cls):
+    for base in cls.__mro__[1:]:
+        if base.__module__.startswith("flowsim"):
+            assert base.__name__.startswith("Abstract"), f"{cls.__qualname__} derives from the concrete {base.__name__}"
+    if issubclass(cls, eqx.Module):
+        abstract = bool(cls.__abstractmethods__) or bool(getattr(cls, "__abstractvars__", ()))
+        assert abstract == cls.__name__.startswith("Abstract")
+
+
+def public_definitions() -> list[tuple[str, ast.AST]]:
+    """Public classes, functions and methods; magic methods and the insides of functions are not."""
+    found = []
+
+    def visit(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.ClassDef) and not child.name.startswith("_"):
+                found.append((f"{prefix}.{child.name}", child))
+                if isinstance(child, ast.ClassDef):
+                    visit(child, f"{prefix}.{child.name}")
+
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        name = str(path.relative_to(PACKAGE))
+        found.append((name, tree))
+        if not path.stem.startswith("_"):
+            visit(tree, name)
+    return found
+
+
+def test_public_names_have_docstrings():
+    """A method that an abstract class of this package documents needs no second text."""
+    documented = {
+        name.split(".")[-1] for name, node in public_definitions() if ".Abstract" in name and ast.get_docstring(node)
+    }
+    bare = [
+        name
+        for name, node in public_definitions()
+        if not ast.get_docstring(node) and not (name.count(".") >= 3 and name.split(".")[-1] in documented)
+    ]
+    assert not bare
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_flowsim_does_not_import_jax():
+    assert run_python("import flowsim, sys; print('jax' in sys.modules, 'numpy' in sys.modules)") == "False False"
+
+
+def test_public_names_are_those_that_type_checkers_see_and_all_can_be_loaded():
+    seen = {name.split(".")[-1] for name in imported(PACKAGE / "__init__.py") if name.startswith("flowsim.")}
+    public = {name for name in dir(flowsim) if not name.startswith("_")} - sys.modules.keys()
+    submodules = {module.__name__.split(".")[1] for module in MODULES}
+    assert public - submodules - {"importlib", "TYPE_CHECKING"} == seen
+    for name in seen:
+        assert getattr(flowsim, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'gradient_flo'"):
+        flowsim.gradient_flo  # noqa: B018
+
+
+def test_importing_any_module_changes_no_setting_of_jax():
+    code = """
+import importlib, os, pkgutil
+import jax
+import flowsim
+before, environment = dict(jax.config.values), dict(os.environ)
+for info in pkgutil.walk_packages(flowsim.__path__, "flowsim."):
+    if not info.name.endswith("__main__"):
+        importlib.import_module(info.name)
+after = dict(jax.config.values)
+print({key for key in before if before[key] != after[key]}, dict(os.environ) == environment)
+"""
+    assert run_python(code) == "set() True"

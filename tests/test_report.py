@@ -1,0 +1,278 @@
+"""What is written: tables that line up, JSON that any parser reads back, and a page that needs nothing else."""
+
+import dataclasses
+import functools
+import html.parser
+import json
+import math
+import pathlib
+import re
+import tempfile
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from synthetic import predictions, trajectory
+
+from flowsim import __version__, plots, report
+from flowsim.analysis.base import Judgement, Verdict
+from flowsim.initialization import Hypothesis
+from flowsim.problem import ProblemSpec
+from flowsim.trajectory import Status
+
+SPEC = ProblemSpec.from_toml("""
+[task]
+context_length = "inf"
+covariance = [[0.5, 0.0], [0.0, 2.0]]
+[init]
+scale = 0.3
+""")
+SCALE = Hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", 0.4, "<", 2.0, True)
+UNMET = Hypothesis("Theta Lambda != 0", 0.0, ">", 0.0, False)
+SOURCE = "zhang2023, Lemma 5.4 (5.8)"
+NAN = float("nan")
+
+
+def verdict(name: str = "zhang2023.lemma-5.4.pl", judgement: Judgement = Judgement.HOLDS, **changes) -> Verdict:
+    example = Verdict(
+        id=name,
+        source=SOURCE,
+        form="printed",
+        statement="|grad l|^2 >= mu (l - min l) & more",
+        verdict=judgement,
+        margin=0.83,
+        where=2.1,
+        floor=3e-12,
+        tightness=0.0091,
+        hypotheses=(SCALE,),
+        constants={"mu": 0.0048},
+        note="",
+    )
+    return dataclasses.replace(example, **changes)
+
+
+VERDICTS = (
+    verdict(),
+    verdict(
+        "zhang2023.lemma-5.1",
+        Judgement.VIOLATED,
+        margin=-0.5,
+        where="U11 = [[1, 0], [0, 1]], u_minus1 = 2, u12 = [3, 4]",
+    ),
+    verdict(
+        "zhang2023.lemma-a.5", Judgement.UNRESOLVED, form="corrected", floor=NAN, note="Differs by <a factor> of 2."
+    ),
+    verdict("zhang2023.lemma-a.4", Judgement.VACUOUS, margin=None, where=None, floor=None, tightness=None),
+    verdict(
+        "zhang2023.sec-5.1.negative-eigenvalues", Judgement.NOT_APPLICABLE, margin=-math.inf, hypotheses=(SCALE, UNMET)
+    ),
+)
+
+
+def document(**changes) -> dict:
+    arguments = {
+        "problem": SPEC,
+        "status": Status.EXCESS,
+        "certificates": trajectory().certificates,
+        "constants": {"mu": np.float64(0.0048), "sharp": jnp.asarray(0.5), "none": NAN},
+        "limits": {"u_minus1": 3.0, "U11": jnp.eye(2)},
+        "verdicts": VERDICTS,
+    }
+    return report.verdicts_document(**(arguments | changes))
+
+
+def strictly_read(path: pathlib.Path) -> dict:
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+@functools.cache
+def figures() -> dict[str, pathlib.Path]:
+    return plots.draw_all(tempfile.mkdtemp(), trajectory(), predictions())
+
+
+def written(path: pathlib.Path, **changes) -> str:
+    arguments = {
+        "spec": SPEC,
+        "trajectory": trajectory(),
+        "verdicts": VERDICTS,
+        "figures": figures(),
+        "predictions": predictions(),
+        "facts": {"fitted rate": "1.000 in [0.999, 1.001] <95%>"},
+    }
+    report.write_report(path, **(arguments | changes))
+    return path.read_text()
+
+
+class Page(html.parser.HTMLParser):
+    """Collects the tags with their attributes, and the text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_table_lines_up_within_110_columns():
+    lines = report.verdict_table(VERDICTS).splitlines()
+    assert len(lines) == 2 + len(VERDICTS)
+    assert max(map(len, lines)) <= 110
+    for name in ("form", "verdict", "margin", "where", "floor", "tightness"):
+        start = lines[0].index(name)
+        assert all(line[start - 2 : start].strip() == "" for line in lines[2:])
+    assert re.search(r"lemma-5\.4\.pl +printed +holds +\+0\.83 +t = 2\.1 +3e-12 +0\.0091$", lines[2])
+    assert "…" in lines[3]
+    assert re.search(r"vacuous +- +- +- +-$", lines[5])
+
+
+def test_numbers_are_set_as_in_a_paper():
+    shown = {0.0: "0", 2.14e-14: "2.14×10⁻¹⁴", -1.5e12: "−1.5×10¹²", math.inf: "∞", NAN: "-", None: "-"}
+    for value, text in shown.items():
+        assert report._typeset(value) == text
+
+
+def test_the_table_of_nothing_is_its_heading():
+    assert report.verdict_table([]).splitlines()[0].split() == [
+        "claim", "form", "verdict", "margin", "where", "floor", "tightness",
+    ]  # fmt: skip
+
+
+def test_citation():
+    where_and_how = "holds, margin 0.83 at t = 2.1, numerical floor 3e-12"
+    assert report.citation(VERDICTS[0]) == f"{SOURCE} [printed]: {where_and_how}; flowsim {__version__}"
+    assert report.citation(VERDICTS[3]) == f"{SOURCE} [printed]: vacuous; flowsim {__version__}"
+
+
+def test_the_document_has_the_keys_that_others_rely_on():
+    made = document()
+    assert list(made) == ["problem", "status", "certificates", "versions", "constants", "limits", "claims"]
+    assert set(made["versions"]) == {"flowsim", "jax", "equinox", "diffrax", "numpy", "python"}
+    for claim in made["claims"]:
+        assert list(claim) == [
+            "id", "source", "form", "verdict", "margin", "where", "floor", "tightness", "hypotheses", "note",
+        ]  # fmt: skip
+    assert made["claims"][4]["hypotheses"][1] == {
+        "name": "Theta Lambda != 0", "value": 0.0, "relation": ">", "bound": 0.0, "met": False,
+    }  # fmt: skip
+    assert made["problem"]["task"]["context_length"] == "inf"
+    assert made["status"] == "stopped-excess"
+    assert made["certificates"]["steps"] == 50
+    assert made["limits"]["U11"] == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_json_round_trips_strictly(tmp_path: pathlib.Path):
+    path = tmp_path / "verdicts.json"
+    report.write_json(path, document())
+    read = strictly_read(path)
+    assert read == document()
+    assert [claim["margin"] for claim in read["claims"]] == [0.83, -0.5, 0.83, None, None]
+    assert [claim["verdict"] for claim in read["claims"]] == [judgement.value for judgement in Judgement]
+    assert read["claims"][2]["floor"] is None
+    assert read["constants"]["none"] is None
+
+
+def test_what_was_not_integrated_says_so():
+    made = document(status=None, certificates=None)
+    assert made["status"] == "not-integrated"
+    assert made["certificates"] == {}
+
+
+def test_the_audit_gives_every_entry_its_own_problem(tmp_path: pathlib.Path):
+    entries = [(SPEC, Status.EXCESS, trajectory().certificates, VERDICTS[0]), (SPEC, None, None, VERDICTS[4])]
+    path = tmp_path / "verdicts.json"
+    report.write_json(path, report.audit_document(entries))
+    read = strictly_read(path)
+    assert list(read) == ["versions", "claims"]
+    assert [claim["status"] for claim in read["claims"]] == ["stopped-excess", "not-integrated"]
+    assert read["claims"][0]["problem"]["init"]["scale"] == 0.3
+    assert read["claims"][0]["id"] == VERDICTS[0].id
+
+
+def test_json_never_holds_nan_and_a_failed_write_keeps_the_earlier_file(tmp_path: pathlib.Path):
+    path = tmp_path / "verdicts.json"
+    report.write_json(path, document())
+    before = path.read_bytes()
+    with pytest.raises(ValueError):
+        report.write_json(path, {"margin": NAN})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_page_holds_everything_and_needs_nothing(tmp_path: pathlib.Path):
+    text = written(tmp_path / "report.html")
+    page = Page(text)
+    assert page.open == []
+    for name in (*(entry.id for entry in VERDICTS), *(judgement.value for judgement in Judgement)):
+        assert name in page.text
+    for attributes in (attributes for _, attributes in page.tags):
+        assert str(attributes.get("src", "data:")).startswith("data:")
+        assert "href" not in attributes
+    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
+    assert [tag for tag, _ in page.tags].count("img") == 6
+
+
+def test_every_figure_has_a_caption_with_its_source(tmp_path: pathlib.Path):
+    text = written(tmp_path / "report.html")
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", text, re.DOTALL)
+    assert len(captions) == len(figures()) == 6
+    assert all("zhang2023" in caption for caption in captions)
+
+
+def test_the_page_says_how_it_was_computed_and_escapes_what_it_is_given(tmp_path: pathlib.Path):
+    text = written(tmp_path / "report.html")
+    page = Page(text)
+    for fact in ("1e-09", "arrowhead", "50 accepted", "stopped-excess", "covariance = [[0.5, 0.0], [0.0, 2.0]]"):
+        assert fact in page.text
+    assert "1.000 in [0.999, 1.001] <95%>" in page.text
+    assert "Differs by &lt;a factor&gt; of 2." in text
+    assert page.text.count("Theta Lambda != 0") == 1
+    assert "1 holds, 1 is violated, 1 is unresolved, 1 is vacuous, 1 is not applicable" in page.text
+
+
+def test_an_unfinished_run_is_marked(tmp_path: pathlib.Path):
+    unfinished = written(tmp_path / "report.html", trajectory=trajectory(status=Status.BUDGET))
+    assert "was not finished" in unfinished
+    assert "was not finished" not in written(tmp_path / "report.html")
+
+
+def test_a_page_without_predictions_verdicts_or_a_known_minimum(tmp_path: pathlib.Path):
+    unknown = trajectory(excess=np.full(5, NAN), balance_drift=None)
+    bare = {"predictions": None, "facts": {}, "verdicts": (), "trajectory": unknown}
+    page = Page(written(tmp_path / "report.html", figures=plots.draw_all(tmp_path, unknown), **bare))
+    assert "nan" not in page.text
+    assert [tag for tag, _ in page.tags].count("img") == 2
+
+
+def test_vector_figures_are_embedded_and_other_files_refused(tmp_path: pathlib.Path):
+    text = written(tmp_path / "report.html", figures=plots.draw_all(tmp_path, trajectory(), format="svg"))
+    assert "data:image/svg+xml;base64," in text
+    with pytest.raises(ValueError, match=r"figures must be files that a page can show .*excess\.pdf"):
+        written(tmp_path / "report.html", figures={"excess": tmp_path / "excess.pdf"})
+    assert (tmp_path / "report.html").read_text() == text
+
+
+def test_every_value_and_key_is_documented():
+    text = (pathlib.Path(__file__).parent.parent / "docs" / "verdicts.md").read_text()
+    values = [*(status.value for status in Status), *(judgement.value for judgement in Judgement), "not-integrated"]
+    certificates = [field.name for field in dataclasses.fields(trajectory().certificates)]
+    keys = [*document(), *document()["claims"][0], *document()["claims"][0]["hypotheses"][0], *certificates]
+    for name in (*values, *keys, "printed", "corrected", *predictions().constants()):
+        assert re.search(f'`"?{re.escape(name)}"?`', text), name
+    for judgement, mark in report.MARKS.items():
+        assert f"{mark} ({judgement.value.replace('-', ' ')})" in text.replace("\n", " ")

@@ -1,0 +1,53 @@
+"""Every scenario runs as a user would run it, and its verdicts are what its first lines state."""
+
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from flowsim import Judgement
+
+FOLDER = pathlib.Path(__file__).parent.parent / "scenarios"
+SCENARIOS = sorted(path.stem for path in FOLDER.glob("*.py"))
+BOUND = 0.6729  # sqrt(2 / (sqrt(3) |Gamma|_op)) with |Gamma|_op = 2.55
+
+
+def run(name: str, out: pathlib.Path):
+    return importlib.import_module(f"scenarios.{name}").main(quick=True, out=out)
+
+
+def test_fixed_covariance(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    verdicts = run("zhang2023_fixed_covariance", tmp_path)
+    assert {verdict.verdict for verdict in verdicts} == {Judgement.HOLDS}
+    by_id = {verdict.id: verdict for verdict in verdicts}
+    constants = by_id["zhang2023.lemma-5.4.pl"].constants
+    assert constants["sharp_mu"] / constants["mu"] == pytest.approx(110, rel=0.01)
+    printed = capsys.readouterr().out
+    assert all(identifier in printed for identifier in by_id)
+    assert pathlib.Path(re.findall(r"^report: (.*)$", printed, re.MULTILINE)[0]).stat().st_size > 10_000
+
+
+def test_scale_condition(tmp_path: pathlib.Path):
+    verdicts = run("zhang2023_scale_condition", tmp_path)
+    assert min(verdicts) == pytest.approx(1e-6)
+    assert max(verdicts) == pytest.approx(1e2)
+    for sigma, (theorem, without) in verdicts.items():
+        assert theorem.verdict is (Judgement.HOLDS if sigma < BOUND else Judgement.NOT_APPLICABLE)
+        assert without.verdict is Judgement.HOLDS
+    assert (tmp_path / "zhang2023_scale_condition.png").stat().st_size > 10_000
+
+
+def test_every_scenario_is_tested_short_and_in_the_table():
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    table = (FOLDER / "README.md").read_text()
+    for name in SCENARIOS:
+        text = (FOLDER / f"{name}.py").read_text()
+        assert any(name.endswith(test) for test in tested)
+        assert len(text.splitlines()) < 60
+        assert all(word in text for word in ("**Source:**", "**What it shows:**", "**What would falsify it:**"))
+        assert f"`{name}.py`" in table
+        imported = re.findall(r"^from flowsim(\S*) import (.*)$", text, re.MULTILINE)
+        assert not any(
+            part.startswith("_") for module, names in imported for part in [module.strip("."), *names.split(", ")]
+        )
