@@ -56,7 +56,9 @@ def problem(d: int, seed: int = 0) -> tuple[Any, Any, float]:
     covariance = (rotation * eigenvalues) @ rotation.T
     task = LinearRegression((covariance + covariance.T) / 2, CONTEXT_LENGTH)
     gamma = eigenvalues + (eigenvalues + eigenvalues.sum()) / CONTEXT_LENGTH
-    scale = 0.5 * np.sqrt(2 / (np.sqrt(d) * gamma.max()))  # the bound of Lemma 5.4 is 2 / (sqrt(d) |Gamma|_op) on sigma^2
+    scale = 0.5 * np.sqrt(
+        2 / (np.sqrt(d) * gamma.max())
+    )  # the bound of Lemma 5.4 is 2 / (sqrt(d) |Gamma|_op) on sigma^2
     start = balanced(scale, random_theta(d, d, seed))
     return LinearAttentionLoss(task), start, 25.0 / slowest_rate(eigenvalues, gamma)
 

@@ -5,12 +5,13 @@ value; shapes are always checked.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 
@@ -21,7 +22,7 @@ def fail(name: str, expected: str, came: str) -> NoReturn:
 
 def is_concrete(x: Any) -> bool:
     """Whether the value of ``x`` can be looked at (it is not traced)."""
-    return not isinstance(x, jax.core.Tracer)
+    return not isinstance(x, Tracer)
 
 
 def require_float64() -> None:
@@ -60,7 +61,7 @@ def shape_text(shape: tuple[int | None, ...]) -> str:
 def positive(name: str, x: ArrayLike) -> Float[Array, ""]:
     """A positive finite number."""
     value = as_array(name, x, ())
-    if is_concrete(value) and not value > 0:
+    if is_concrete(value) and not float(value) > 0:
         fail(name, "positive", f"it is {float(value):g}")
     return value
 
@@ -93,7 +94,7 @@ def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
 
 def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
     """Positive, strictly increasing, finite times."""
-    values = np.asarray(times if isinstance(times, jax.Array | np.ndarray | float) else list(times), dtype=np.float64)
+    values = np.asarray(list(times) if isinstance(times, Iterator) else times, dtype=np.float64)
     if values.ndim != 1:
         fail(name, "a list of times", f"its shape is {values.shape}")
     if not np.all(np.isfinite(values)):

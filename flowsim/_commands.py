@@ -7,6 +7,10 @@ import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+from jaxtyping import Array, Float
+from tqdm import tqdm
+
 from flowsim import _checks, _toml, initialization
 from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
@@ -29,8 +33,6 @@ def run(
     quiet: bool,
 ) -> int:
     """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
-    from flowsim import plots  # slow to import, and only needed here
-
     problem = _read(path, overrides)
     _enter(out, problem.spec, resume)
     checkpoint = out / "checkpoint"
@@ -47,16 +49,39 @@ def run(
     status, certificates = trajectory.status, trajectory.certificates
     document = verdicts_document(problem.spec, status, certificates, constants, limits, verdicts)
     write_json(out / "verdicts.json", document)
-    (out / "figures").mkdir(exist_ok=True)
-    figures = plots.draw_all(out / "figures", trajectory, promised, format)
-    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
-
     if not quiet:
         print(trajectory, *(f"  {label}: {text}" for label, text in facts.items()), "", sep="\n")
         print(verdict_table(verdicts), "", sep="\n")
+    from flowsim import plots  # slow to import, and only needed here
+
+    say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))
+    problem = _read(path, overrides)
+    _enter(out, problem.spec, resume)
+    checkpoint = out / "checkpoint"
+    trajectory = _integrated(problem, out, checkpoint, quiet)
+    status, certificates = trajectory.status, trajectory.certificates
+    say(trajectory, "")
+
+    evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
+    verdicts = [judge_on(claim, evidence) for claim in ALL_CLAIMS]
+    promised = initialization.predictions(problem.task, problem.start)
+    constants = promised.constants()
+    for verdict in verdicts:
+        constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
+    limits = {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11}
+    document = verdicts_document(problem.spec, status, certificates, constants, limits, verdicts)
+    write_json(out / "verdicts.json", document)
+    say(verdict_table(verdicts), "")
+
+    facts = _sharp_constants(verdicts) | _facts(problem, evidence)
+    say(*(f"{label}: {text}" for label, text in facts.items()), "")
+    (out / "figures").mkdir(exist_ok=True)
+    figures = plots.draw_all(out / "figures", trajectory, promised, format)
+    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
     print(f"report: {out / 'report.html'}")
     if not status.finished:
-        print(f"The integration was not finished ({status}): no claim along the flow is judged. --resume goes on.")
+        hint = "; --resume goes on with it" if status is Status.BUDGET else ""
+        print(f"The integration was not finished ({status}), so no claim along it is judged{hint}.")
         return UNFINISHED
     shutil.rmtree(checkpoint, ignore_errors=True)
     return _status(strict, verdicts)
@@ -165,6 +190,7 @@ def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> None:
             name = differing_field(ProblemSpec.from_toml(file.read_text(encoding="utf-8")), spec)
             if name is not None:
                 refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
+        if resume:
             _remove_partial_files(out)
         out.mkdir(parents=True, exist_ok=True)
         write_whole(file, lambda stream: stream.write(spec.to_toml().encode()))
@@ -231,17 +257,20 @@ def _sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[Entry]:
     """Verdicts of claims on their own problems; claims that share a problem share its flow."""
+    cases = [
+        (claim, spec_of({table: fields for table, fields in named.items() if table != "name"}, overrides))
+        for claim in chosen
+        for named in claim.problems
+    ]
+    problems = {spec: spec.build() for _, spec in cases}
     flows: dict[ProblemSpec, Evidence] = {}
-    for claim in chosen:
-        for named in claim.problems:
-            spec = spec_of({table: fields for table, fields in named.items() if table != "name"}, overrides)
-            if spec not in flows:
-                problem = spec.build()
-                flows[spec] = Evidence(problem.loss, problem.run())
-            evidence = flows[spec]
-            run = evidence.trajectory
-            status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
-            yield spec, status, certificates, judge_on(claim, evidence)
+    for claim, spec in tqdm(cases, desc="claims", leave=False, delay=2, disable=None):
+        if spec not in flows:
+            flows[spec] = Evidence(problems[spec].loss, problems[spec].run())
+        evidence = flows[spec]
+        run = evidence.trajectory
+        status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
+        yield spec, status, certificates, judge_on(claim, evidence)
 
 
 def _print_by_problem(entries: Sequence[Entry]) -> None:
@@ -263,8 +292,6 @@ def _status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status
     return VIOLATED if strict and any(verdict.verdict is Judgement.VIOLATED for verdict in verdicts) else FINISHED
 
 
-def _matrix(matrix) -> str:
-    """A matrix in rows; the corner of a large one."""
-    import numpy as np
-
+def _matrix(matrix: Float[Array, "d d"]) -> str:
+    """A matrix in rows; the corners of a large one."""
     return np.array2string(np.asarray(matrix), precision=6, suppress_small=True, threshold=100, edgeitems=3)

@@ -48,16 +48,14 @@ def radau_tableau() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     matrix = np.linalg.solve(np.vander(nodes, STAGES, increasing=True).T, (nodes[:, None] ** powers / powers).T).T
     points = np.concatenate([[0.0], nodes])
     gaps = points[:, None] - points + np.eye(STAGES + 1)
-    differences = 1 / np.prod(gaps, axis=1)
+    differences: np.ndarray = 1 / np.prod(gaps, axis=1)
     return nodes, matrix, differences / differences[0]
 
 
 ESTIMATE_WEIGHT = 0.1  # of the field at the start of the step; also damps the stiff part of the estimate
 
 
-def radau_step(
-    arrowhead: Arrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]
-) -> Step:
+def radau_step(arrowhead: Arrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
     """One step of Radau IIA (order 9) on an arrowhead flow, with structured Newton.
 
     Newton stops once its last correction of u is below ``tolerance`` times the largest weight.
@@ -82,7 +80,7 @@ def radau_step(
         return moment(1, clock)
 
     @first_moment.defjvp
-    def _(primals, tangents):
+    def first_moment_jvp(primals, tangents):
         return first_moment(*primals), -2 * moment(2, *primals) * tangents[0]
 
     def stages(u):

@@ -78,7 +78,7 @@ class ChunkStore:
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
         arrays |= {"t": chunk.t, "dissipated": chunk.dissipated, "steps": chunk.steps}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
-        write_whole(path, lambda file: np.savez(file, **arrays))
+        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
     def _path(self, index: int) -> pathlib.Path | None:
         return None if self.folder is None else self.folder / f"chunk-{index:05d}.npz"
@@ -111,10 +111,9 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
     scale = max(np.max(run.dissipated), np.finfo(float).eps * np.max(np.abs(record.loss)), np.finfo(float).tiny)
     energy_defect = float(np.max(np.abs(lost - run.dissipated)) / scale)
     drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
-    decode = eqx.filter_jit(eqx.filter_vmap(lambda system, state: system.decode(state), in_axes=(None, 0)))
     return Trajectory(
         t=jnp.asarray(run.t),
-        models=decode(system, jax.tree.map(jnp.asarray, record.state)),
+        models=_decode_all(system, jax.tree.map(jnp.asarray, record.state)),
         loss=jnp.asarray(record.loss),
         excess=jnp.asarray(record.excess),
         grad_norm_sq=jnp.asarray(record.grad_norm_sq),
@@ -128,3 +127,8 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
         settings=settings,
         status=status,
     )
+
+
+@eqx.filter_jit
+def _decode_all(system: AbstractSystem, states: PyTree) -> PyTree:
+    return eqx.filter_vmap(system.decode)(states)

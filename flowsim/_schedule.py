@@ -44,8 +44,8 @@ def output_times(first: float, per_decade: int, requested: np.ndarray, t1: float
             last = t
 
 
-def first_stop(chunks: list[Chunk], stop: Stop, earliest: float) -> tuple[int, Status] | None:
-    """Where in the last chunk a stop is first met, as the length to keep and the status."""
+def first_stop(chunks: list[Chunk], stop: Stop, earliest: float) -> tuple[int, Status | None]:
+    """Where in the last chunk a stop is first met, as the length to keep and the status; None where it is not."""
     start, last = chunks[0].record, chunks[-1]
     before = max(np.max(chunk.record.grad_norm_sq) for chunk in chunks[:-1])
     largest = np.maximum(np.maximum.accumulate(last.record.grad_norm_sq), before)
@@ -54,7 +54,7 @@ def first_stop(chunks: list[Chunk], stop: Stop, earliest: float) -> tuple[int, S
     grad_met = late & (last.record.grad_norm_sq <= stop.grad_norm**2 * largest)
     met = np.flatnonzero(excess_met | grad_met)
     if not met.size:
-        return None
+        return last.t.size, None
     return int(met[0]) + 1, Status.EXCESS if excess_met[met[0]] else Status.GRAD_NORM
 
 

@@ -15,7 +15,7 @@ from flowsim import _checks
 
 
 class ProblemError(ValueError):
-    """What is wrong with a problem, in one line that names the field."""
+    """Bad input, in one line that names the field."""
 
 
 class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,17 +17,17 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from tqdm import tqdm
 
 from flowsim import _checks
+from flowsim._arguments import check_arguments, check_model
 from flowsim._newton import ORDER, radau_step
 from flowsim._recording import Chunk, ChunkStore, join, trajectory, truncate
 from flowsim._schedule import Stop as Stop
 from flowsim._schedule import first_stop, output_times, percent
 from flowsim._systems import AbstractSystem, ArrowheadSystem, LossSystem, norm_sq
 from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss
-from flowsim.trajectory import Settings, Status, Trajectory, weights
+from flowsim.trajectory import Settings, Status, Trajectory
 
 Scalar = Float[Array, ""]
 
-SOLVERS = ("auto", "implicit", "explicit")
 _FIRST_OUTPUT = 1e-2  # of the start's timescale
 _MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000}  # a chunk
 _DENSE_LIMIT = 512  # weights, above which the Newton matrix is not formed
@@ -70,11 +70,11 @@ def gradient_flow(
     **Raises:** `ValueError` on bad arguments.
     """
     stop = Stop() if stop is None else stop
-    requested = _check_arguments(loss, model, times, t1, rtol, solver, points_per_decade, budget_seconds)
+    requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, budget_seconds)
     system, method = _system(loss, model, solver)
     state = system.encode(model)
     speed, timescale = (float(value) for value in _speed_and_timescale(system, state))
-    largest = max((float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(state) if leaf.size), default=0.0)
+    largest = max((float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(state) if leaf.size), default=0.0)
     # A start at zero has no size of its own: its first move gives one.
     atol = rtol * (largest or speed * timescale) if atol is None else float(_checks.positive("atol", atol))
     settings = Settings(method, rtol, atol)
@@ -95,30 +95,27 @@ def gradient_flow(
     earliest_stop = requested[-1] if requested.size else 0.0
 
     begin = time.monotonic()
-    chunks, status = [first], None
+    chunks: list[Chunk] = [first]
+    status = None
     with tqdm(total=100, desc="gradient flow", unit="%", disable=not progress, delay=2, leave=False) as bar:
-        for index in itertools.count():
+        while status is None:
             asked = np.asarray(list(itertools.islice(outputs, chunk_size)))
             if not asked.size:
                 status = Status.HORIZON if t1 is None and points_per_decade else Status.TIME
                 break
+            index = len(chunks) - 1
             chunk = store.load(index, first.record)
             if chunk is None:
                 chunk = _advance(system, chunks[-1], asked, chunk_size, settings, timescale)
                 store.save(index, chunk)
             chunks.append(chunk)
-            if chunk.failure is not None:
-                status = chunk.failure
-                break
-            met = first_stop(chunks, stop, earliest_stop) if t1 is None and points_per_decade else None
-            if met is not None:
-                length, status = met
+            status = chunk.failure
+            if status is None and t1 is None and points_per_decade:
+                length, status = first_stop(chunks, stop, earliest_stop)
                 chunks[-1] = truncate(chunk, length)
-                break
-            bar.update(max(0, percent(chunks, stop, t1) - bar.n))
-            if budget_seconds is not None and time.monotonic() - begin > budget_seconds:
+            if status is None and budget_seconds is not None and time.monotonic() - begin > budget_seconds:
                 status = Status.BUDGET
-                break
+            bar.update(max(0, percent(chunks, stop, t1) - bar.n))
     return trajectory(system, join(chunks), status, settings)
 
 
@@ -132,7 +129,7 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
 
     **Raises:** `ValueError` on bad arguments.
     """
-    _check_model(loss, model)
+    check_model(model)
     eta = _checks.positive("step_size", step_size)
     if steps < 1:
         _checks.fail("steps", "at least 1", f"it is {steps}")
@@ -160,12 +157,12 @@ def reduced_flow(
     arrowhead = loss.arrowhead(model)
     if arrowhead is None:
         _checks.fail("model", "one with u12 = u21 = 0", "they are not zero")
-    times = _checks.increasing_times("times", times)
+    outputs = np.append(0.0, _checks.increasing_times("times", times))
     system = ArrowheadSystem(arrowhead, loss.minimum)
     U0, u0 = system.encode(model)
     atol = rtol * float(jnp.maximum(jnp.abs(u0), jnp.max(jnp.abs(U0))))
-    solution = _solve_reduced(arrowhead, U0, u0, jnp.concatenate([jnp.zeros(1), times]), rtol, atol)
-    if solution.result != diffrax.RESULTS.successful:
+    solution = _solve_reduced(arrowhead, U0, u0, jnp.asarray(outputs), rtol, atol)
+    if solution.result != diffrax.RESULTS.successful or solution.ys is None:
         raise RuntimeError(f"the reduced flow could not be integrated: {solution.result}")
     shaft, u, clock, dissipated = solution.ys
     off = U0 * (1 - jnp.eye(shaft.shape[1]))
@@ -216,7 +213,7 @@ class _ArrowheadRadau(diffrax.AbstractAdaptiveSolver):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         state, dissipated = y0
         # Newton cannot be asked for less than rounding leaves it.
-        outcome = radau_step(args.arrowhead, state, t1 - t0, jnp.maximum(self.rtol / 10, 1e-13))
+        outcome = radau_step(args.arrowhead, state, jnp.asarray(t1 - t0), jnp.maximum(self.rtol / 10, 1e-13))
         error = jnp.where(outcome.converged, outcome.error**1.5 / self.rtol, jnp.inf)
         y1 = (outcome.state, dissipated + outcome.dissipated)
         y_error = ((jnp.zeros_like(state[0]), error), jnp.zeros_like(dissipated))
@@ -338,8 +335,9 @@ def _advance(system, before: Chunk, asked, chunk_size: int, settings: Settings, 
     y = (state, jnp.asarray(before.dissipated[-1]))
     # Padded to the one shape that is compiled.
     ts = jnp.asarray(np.concatenate([asked, np.full(chunk_size - asked.size, asked[-1])]))
-    scalars = (before.t[-1], ts, settings.rtol, settings.atol, timescale)
-    solution = _integrate(system, y, *(jnp.asarray(x, dtype=float) for x in scalars), settings.solver)
+    t0, rtol, atol, scale = jnp.asarray([before.t[-1], settings.rtol, settings.atol, timescale])
+    solution = _integrate(system, y, t0, ts, rtol, atol, scale, settings.solver)
+    assert solution.ys is not None
     states, dissipated = solution.ys
     record = _records(system, states)
     dissipated = np.asarray(dissipated)
@@ -371,38 +369,3 @@ def _system(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[A
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     method = "explicit" if solver == "explicit" else "implicit"
     return LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True)), method
-
-
-def _check_model(loss: AbstractPopulationLoss, model: PyTree) -> None:
-    _checks.require_float64()
-    flowing = weights(eqx.filter(model, eqx.is_inexact_array))
-    if not flowing:
-        _checks.fail("model", "an Equinox module with float64 weights", "it has none")
-    for name, leaf in flowing.items():
-        if leaf.dtype != jnp.float64:
-            _checks.fail(f"model.{name}", "float64", f"it is {leaf.dtype}")
-        if not bool(jnp.all(jnp.isfinite(leaf))):
-            _checks.fail(f"model.{name}", "finite", "it holds NaN or infinity")
-    value = eqx.filter_eval_shape(loss, model)
-    if value.shape != ():
-        _checks.fail("loss", "a scalar function of the model", f"its value has shape {value.shape}")
-
-
-def _check_arguments(loss, model, times, t1, rtol, solver, points_per_decade, budget_seconds) -> np.ndarray:
-    _check_model(loss, model)
-    requested = _checks.increasing_times("times", times)
-    if t1 is not None:
-        t1 = float(_checks.positive("t1", t1))
-        if requested.size and requested[-1] > t1:
-            _checks.fail("times", f"no later than t1 = {t1:g}", f"the last is {requested[-1]:g}")
-    if not 1e-14 <= rtol < 1:
-        _checks.fail("rtol", "at least 1e-14 and below 1", f"it is {rtol}")
-    if solver not in SOLVERS:
-        _checks.fail("solver", f"one of {', '.join(SOLVERS)}", f'it is "{solver}"{_checks.nearest(solver, SOLVERS)}')
-    if points_per_decade is not None and points_per_decade < 0:
-        _checks.fail("points_per_decade", "at least 0", f"it is {points_per_decade}")
-    if points_per_decade == 0 and not requested.size and t1 is None:
-        _checks.fail("points_per_decade", "positive where neither times nor t1 is given", "it is 0")
-    if budget_seconds is not None:
-        _checks.positive("budget_seconds", budget_seconds)
-    return requested

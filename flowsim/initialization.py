@@ -85,13 +85,13 @@ class Hypothesis:
     met: bool
 
 
-def hypothesis(name: str, value: ArrayLike, relation: str, bound: ArrayLike) -> Hypothesis:
+def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | float) -> Hypothesis:
     """A condition with one of the relations <, <=, >, >=, decided in float64."""
     left, right = float(value), float(bound)
     return Hypothesis(name, left, relation, right, bool(_RELATIONS[relation](left, right)))
 
 
-def agrees(name: str, value: ArrayLike, bound: ArrayLike, size: ArrayLike = 1.0) -> Hypothesis:
+def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar | float = 1.0) -> Hypothesis:
     """A condition ``value = bound``, met to within rounding of the given size."""
     left, right = float(value), float(bound)
     return Hypothesis(name, left, "=", right, bool(abs(left - right) <= _ROUNDING * float(size)))
@@ -153,7 +153,7 @@ def limit(task: LinearRegression) -> LinearAttention:
 
 
 def local_rate(task: LinearRegression) -> Scalar:
-    """The rate r of excess ~ e^{-r t} near the limit (5.9): twice the smallest positive eigenvalue of the Hessian there.
+    """The rate r of excess ~ e^{-r t} near the limit (5.9): twice the Hessian's smallest positive eigenvalue there.
 
     In the eigenbasis the Hessian is u^2 a_ij off the diagonal of U11 and an arrowhead of size d + 1 on it, whose
     zero eigenvalue is the direction (U11, -u_{-1}) along the minima.

@@ -35,6 +35,7 @@ class Status(enum.StrEnum):
 
     @property
     def finished(self) -> bool:
+        """Whether the run did what was asked, so that it can be judged."""
         return self not in (Status.BUDGET, Status.STEPS, Status.NONFINITE, Status.NEWTON)
 
 
@@ -119,7 +120,7 @@ class Trajectory(eqx.Module):
             "certificates": dataclasses.asdict(self.certificates),
         }
         arrays["metadata"] = np.asarray(json.dumps(metadata))
-        write_whole(path, lambda file: np.savez(file, **arrays))
+        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
     @staticmethod
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":

@@ -111,7 +111,7 @@ def test_classes_are_abstract_or_final(cls):
         assert abstract == cls.__name__.startswith("Abstract")
 
 
-def public_definitions() -> list[tuple[str, ast.AST]]:
+def public_definitions() -> list[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef]]:
     """Public classes, functions and methods; magic methods and the insides of functions are not."""
     found = []
 

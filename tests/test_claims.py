@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.analysis import Judgement, Relation, evidence, zhang2023
+from flowsim.analysis import Judgement, Relation, evidence
 from flowsim.analysis.evidence import Evidence, judge_on
+from flowsim.analysis.zhang2023 import claims, comparisons
 from flowsim.initialization import hypothesis, limit, pl_constant
 from flowsim.problem import spec_of
 from flowsim.trajectory import Status
@@ -24,7 +25,7 @@ def build(problem):
 
 @functools.cache
 def evidence_of(index: int) -> Evidence:
-    problem = build((*zhang2023._PROBLEMS, zhang2023._UNBALANCED, zhang2023._BEYOND)[index])
+    problem = build((*claims._PROBLEMS, claims._UNBALANCED, claims._BEYOND)[index])
     return Evidence(problem.loss, problem.run())
 
 
@@ -48,7 +49,9 @@ def test_the_count_of_negative_eigenvalues_as_printed_fails_by_what_the_correcte
 def test_unmet_hypotheses_are_named_and_the_conclusion_is_reported_all_the_same():
     verdict = judge_on(BY_KEY["theorem-4.1", "printed"], evidence_of(BEYOND))
     assert verdict.verdict is Judgement.NOT_APPLICABLE
-    assert [condition.name for condition in verdict.hypotheses if not condition.met] == ["sigma^2 |Gamma|_op sqrt(d) < 2"]
+    assert [condition.name for condition in verdict.hypotheses if not condition.met] == [
+        "sigma^2 |Gamma|_op sqrt(d) < 2"
+    ]
     assert "holds all the same" in verdict.note
     assert verdict.margin is not None
 
@@ -80,7 +83,10 @@ PLANTS = {
     ("assumption-3.3.scale", "corrected"): ("limit", lambda real: scaled_model(real, 1.001)),
     ("theorem-4.1", "printed"): ("limit", lambda real: scaled_model(real, 1.001)),
     ("lemma-5.1", "printed"): ("embed", lambda real: scaled(real, 1.000001)),
-    ("sec-5.1.negative-eigenvalues", "corrected"): ("_negative_eigenvalues", lambda real: lambda l: (real(l)[0] - 1, real(l)[1])),
+    ("sec-5.1.negative-eigenvalues", "corrected"): (
+        "_negative_eigenvalues",
+        lambda real: lambda l: (real(l)[0] - 1, real(l)[1]),
+    ),
     ("lemma-5.2", "printed"): ("_printed_field", None),
     ("lemma-a.1", "printed"): ("_printed_loss", lambda real: scaled(real, 1.000001)),
     ("corollary-a.2", "printed"): ("_printed_loss", lambda real: scaled(real, 1.000001)),
@@ -104,14 +110,14 @@ def test_planted_errors_are_refused(key, monkeypatch):
     if plant is None:
         monkeypatch.setattr(flowsim.LinearRegression, "gamma", wrong_gamma)
     else:
-        monkeypatch.setattr(zhang2023, name, plant(getattr(zhang2023, name)))
+        monkeypatch.setattr(comparisons, name, plant(getattr(comparisons, name)))
     if key[0] == "lemma-5.1":
-        monkeypatch.setattr(zhang2023, "_both_sides", lambda m, p: zhang2023_both_sides(m, p))
+        monkeypatch.setattr(comparisons, "_both_sides", lambda m, p: both_sides_uncompiled(m, p))
     verdict = judge_on(fresh(BY_KEY[key]), evidence_of(index))
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 
-zhang2023_both_sides = zhang2023._both_sides.__wrapped__
+both_sides_uncompiled = comparisons._both_sides.__wrapped__
 
 
 @pytest.mark.parametrize("claim_id", ["lemma-a.3", "lemma-a.4", "lemma-5.3"])
@@ -176,7 +182,8 @@ def test_an_identity_known_too_coarsely_is_unresolved():
 
 def test_what_promises_nothing_is_vacuous():
     case = evidence_of(EASY)
-    at_limit = flowsim.gradient_flow(case.loss, limit(case.loss.task), times=[1.0], points_per_decade=0)
+    task = build(claims._EASY).task
+    at_limit = flowsim.gradient_flow(case.loss, limit(task), times=[1.0], points_per_decade=0)
     never = flowsim.Claim(
         "test.never", "test", "nothing", lambda loss, run: flowsim.at_least(run.loss, 0.0, promised=run.t < 0)
     )
@@ -196,7 +203,9 @@ def test_a_run_that_did_not_finish_holds_nothing(status):
 def test_a_more_accurate_solve_that_fails_leaves_the_claim_unresolved():
     case = evidence_of(EASY)
     half = Evidence(case.loss, case.trajectory)
-    half.__dict__["reference"] = half.__dict__["confirmation"] = dataclasses.replace(case.trajectory, status=Status.NEWTON)
+    half.__dict__["reference"] = half.__dict__["confirmation"] = dataclasses.replace(
+        case.trajectory, status=Status.NEWTON
+    )
     assert judge_on(BY_KEY["lemma-5.4.pl", "printed"], half).verdict is Judgement.UNRESOLVED
 
 
@@ -221,7 +230,7 @@ def test_the_sharp_constant_of_pl_is_the_least_ratio_along_the_flow():
     verdict = judge_on(BY_KEY["lemma-5.4.pl", "printed"], case)
     run = case.trajectory
     assert verdict.constants["sharp_mu"] == pytest.approx(float(np.min(run.grad_norm_sq / run.excess)), rel=1e-12)
-    assert verdict.constants["mu"] == pytest.approx(float(pl_constant(case.loss.task, run.start)), rel=1e-12)
+    assert verdict.constants["mu"] == pytest.approx(float(pl_constant(build(claims._EASY).task, run.start)), rel=1e-12)
     assert verdict.margin == pytest.approx(verdict.constants["sharp_mu"] / verdict.constants["mu"] - 1, rel=1e-4)
 
 

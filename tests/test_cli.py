@@ -269,7 +269,7 @@ def test_a_resumed_run_that_was_complete_is_not_integrated_again(finished, file,
 def test_a_budget_that_runs_out(finished, file, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(file, out, "--set", "flow.budget_seconds=1e-9") == 3
-    assert "--resume goes on" in capsys.readouterr().out
+    assert "--resume goes on with it" in capsys.readouterr().out
     assert listing(out) == sorted([*RESULTS, "checkpoint"])
     document = json.loads((out / "verdicts.json").read_text())
     assert document["status"] == "budget-spent"

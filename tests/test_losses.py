@@ -136,7 +136,10 @@ def exact_excess(task, model):
         return [[Fraction(float(x)) for x in row] for row in np.asarray(array)]
 
     def multiply(A, B):
-        return [[sum((a * b for a, b in zip(row, column, strict=True)), Fraction(0)) for column in zip(*B, strict=True)] for row in A]
+        return [
+            [sum((a * b for a, b in zip(row, column, strict=True)), Fraction(0)) for column in zip(*B, strict=True)]
+            for row in A
+        ]
 
     def trace(A):
         return sum((A[i][i] for i in range(d)), Fraction(0))

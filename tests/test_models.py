@@ -11,7 +11,7 @@ from flowsim.models.linear_attention import embed
 
 
 def explicit_sum(model, prompt):
-    """zhang2023 (3.6), token by token: (u12; u_-1)^T [sum_j e_j e_j^T / N] (U11; u21^T) x_query, query token included."""
+    """zhang2023 (3.6), token by token: (u12; u_-1)^T [sum_j e_j e_j^T / N] (U11; u21^T) x_query, query included."""
     value = np.append(model.u12, model.u_minus1)
     key_query = np.vstack([model.U11, model.u21])
     context = np.column_stack([prompt.inputs, prompt.labels])

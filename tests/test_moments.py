@@ -69,7 +69,9 @@ def test_label_energy_squared(d, length):
     for a, b, c, e in itertools.product(range(d), repeat=4):
         w_moment[a, b, c, e] = inputs_moment((0, a), (0, b), (0, c), (0, e), Lambda=identity)
     expected = np.einsum("abcd,abcd->", w_moment, sample_covariance_pair(Lambda, length))
-    np.testing.assert_allclose(moments.sample_label_energy_squared(Lambda, jnp.asarray(float(length))), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        moments.sample_label_energy_squared(Lambda, jnp.asarray(float(length))), expected, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
@@ -81,7 +83,9 @@ def test_products_of_quadratic_forms(d):
         entries = [(0, a), (0, b), (0, c), (0, e)]
         two += forms[0][a, b] * forms[1][c, e] * inputs_moment(*entries, Lambda=exact)
         for f, g in itertools.product(range(d), repeat=2):
-            three += forms[0][a, b] * forms[1][c, e] * forms[2][f, g] * inputs_moment(*entries, (0, f), (0, g), Lambda=exact)
+            three += (
+                forms[0][a, b] * forms[1][c, e] * forms[2][f, g] * inputs_moment(*entries, (0, f), (0, g), Lambda=exact)
+            )
     np.testing.assert_allclose(moments.product_of_two_forms(A, B, Lambda), two, rtol=1e-12)
     np.testing.assert_allclose(moments.product_of_three_forms(A, B, C, Lambda), three, rtol=1e-12)
 

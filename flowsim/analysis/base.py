@@ -22,8 +22,8 @@ class Comparison(eqx.Module):
 
     slack: how much room the statement leaves, negative where it fails; size: of the bound, what a margin is relative
     to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
-    most 1; promised: where the statement promises anything; allowance: how far the sides may be apart for a known reason
-    that is no numerical error (the way still to go to a limit, the gap between whole numbers).
+    most 1; promised: where the statement promises anything; allowance: how far the sides may be apart for a
+    reason that is no numerical error (the way still to go to a limit).
     """
 
     slack: Series
@@ -35,12 +35,7 @@ class Comparison(eqx.Module):
 
 
 def at_least(
-    value: ArrayLike,
-    bound: ArrayLike,
-    *,
-    size: ArrayLike | None = None,
-    promised: ArrayLike | None = None,
-    allowance: ArrayLike = 0.0,
+    value: ArrayLike, bound: ArrayLike, *, size: ArrayLike | None = None, promised: ArrayLike | None = None
 ) -> Comparison:
     """The statement value >= bound; ``size`` replaces |bound| where the bound can be zero."""
     value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
@@ -52,7 +47,7 @@ def at_least(
         scale=larger,
         tightness=ratio,
         promised=jnp.broadcast_to(jnp.asarray(True) if promised is None else jnp.asarray(promised), value.shape),
-        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+        allowance=jnp.zeros_like(value),
     )
 
 

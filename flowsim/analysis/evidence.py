@@ -60,14 +60,16 @@ class Evidence:
     @functools.cached_property
     def cases(self) -> tuple["_Case", "_Case", "_Case"]:
         """The three solves from the roughest on, each ready for comparisons; the last two are solved when used."""
-        return tuple(_Case(self, name) for name in ("trajectory", "reference", "confirmation"))
+        return _Case(self, "trajectory"), _Case(self, "reference"), _Case(self, "confirmation")
 
     def ladder(self) -> dict[str, float]:
         """Largest difference of the weights from the reference's, over their norm, at the tolerance of the run."""
         if not (self.trajectory.status.finished and self.reference.status.finished):
             return {}
         ours, theirs = (eqx.filter(run.models, eqx.is_inexact_array) for run in (self.trajectory, self.reference))
-        squares = lambda tree: sum(np.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree))
+        squares = lambda tree: sum(
+            np.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree)
+        )
         gap = squares(jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), ours, theirs))
         size = np.max(squares(jax.tree.map(np.asarray, theirs)))
         return {f"{self.trajectory.settings.rtol:g}": float(np.sqrt(np.max(gap) / size)) if size > 0 else 0.0}
@@ -170,7 +172,9 @@ class _Case:
         t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in series)
         models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
         # What is static in a trajectory would be compiled in.
-        return Trajectory(t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME)
+        return Trajectory(
+            t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME
+        )
 
     @functools.cached_property
     def nudged(self) -> list[Trajectory]:
@@ -320,5 +324,9 @@ def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
     found = [claim for claim in claims if claim.id == identifier or claim.id.startswith(f"{identifier}.")]
     if not found:
         known = sorted({claim.id for claim in claims})
-        _checks.fail("claim id", "one of those `flowsim claims` lists", f'it is "{identifier}"{_checks.nearest(identifier, known)}')
+        _checks.fail(
+            "claim id",
+            "one of those `flowsim claims` lists",
+            f'it is "{identifier}"{_checks.nearest(identifier, known)}',
+        )
     return found

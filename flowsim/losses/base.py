@@ -79,15 +79,18 @@ class FunctionLoss(AbstractPopulationLoss):
         self.minimum_kind = MinimumKind.UNKNOWN if minimum is None else MinimumKind.EXACT
 
     def __call__(self, model: PyTree) -> Scalar:
-        return self.function(model)
+        value = jnp.asarray(self.function(model))
+        if value.shape != ():
+            _checks.fail("function", "scalar-valued", f"its value has shape {value.shape}")
+        return value
 
     def excess(self, model: PyTree) -> Scalar:
         if self.excess_function is None:
-            return self.function(model) - self.minimum
+            return self(model) - self.minimum
         return self.excess_function(model)
 
     def gradient(self, model: PyTree) -> PyTree:
-        return eqx.filter_grad(self.function)(model)
+        return eqx.filter_grad(self.__call__)(model)
 
     def conserved(self, model: PyTree) -> None:
         return None

@@ -34,9 +34,7 @@ class LinearAttention(eqx.Module):
     u12: Float[Array, " d"]
     u21: Float[Array, " d"]
 
-    def __init__(
-        self, U11: ArrayLike, u_minus1: ArrayLike, u12: ArrayLike | None = None, u21: ArrayLike | None = None
-    ):
+    def __init__(self, U11: ArrayLike, u_minus1: ArrayLike, u12: ArrayLike | None = None, u21: ArrayLike | None = None):
         self.U11 = _checks.as_array("U11", U11, (None, None))
         d = self.U11.shape[1]
         if self.U11.shape[0] != d:

@@ -1,0 +1,252 @@
+"""The claims of zhang2023, sections 3-5 and appendix A, each with problems chosen so that it may break."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flowsim.analysis.base import Claim, Relation
+from flowsim.analysis.zhang2023.comparisons import (
+    all_but,
+    assumption,
+    assumption_and_scale,
+    at_least_d_plus_one,
+    at_the_minimum,
+    counts,
+    dynamics,
+    exactly_rank,
+    finite_context,
+    limit_constants,
+    limit_without_balance,
+    minimum_and_excess,
+    pl,
+    pl_constants,
+    quadratic_form,
+    random_thetas_meet_it,
+    rate,
+    rate_constants,
+    same_loss,
+    stays_balanced,
+    tends_to_limit,
+    theta_lambda_follows,
+    u_bounded_below,
+    u_constants,
+    u_positive,
+)
+
+_EASY = {
+    "name": "d = 3, diagonal covariance",
+    "task": {"covariance": [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], "context_length": 10},
+    "init": {"kind": "balanced", "scale": 0.3, "theta": [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]},
+}
+_HARD = {
+    "name": "d = 8, condition 100, N = 3, rank one, sigma = 1e-4",
+    "task": {
+        "covariance": {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1},
+        "context_length": 3,
+    },
+    "init": {"kind": "balanced", "scale": 1e-4, "rank": 1, "seed": 1},
+}
+_EDGE = {
+    "name": "d = 4, just under the scale condition, N = 2",
+    "task": {"covariance": {"eigenvalues": [0.1, 0.3, 1.0, 3.0], "rotation_seed": 2}, "context_length": 2},
+    "init": {"kind": "balanced", "scale": 0.4137, "seed": 3},
+}
+_ONE_DIMENSION = {
+    "name": "d = 1, exactly solvable",
+    "task": {"covariance": [[2.0]], "context_length": 5},
+    "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
+}
+_PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
+
+
+def _with_init(problem: Mapping[str, Any], name: str, **init: Any) -> dict[str, Any]:
+    return {"name": name, "task": problem["task"], "init": init}
+
+
+_BEYOND = _with_init(_EASY, "d = 3, ten times the scale condition", kind="balanced", scale=6.7, seed=0)
+_UNBALANCED = _with_init(_EASY, "d = 3, unbalanced", kind="unbalanced", scale=0.5, seed=0)
+_INDEFINITE = _with_init(_EASY, "d = 3, balanced but indefinite", kind="balanced-indefinite", scale=0.2, seed=4)
+
+
+def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
+    options.setdefault("problems", _PROBLEMS)
+    return Claim(f"zhang2023.{part}", f"zhang2023, {source}", statement, compare, **options)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    _claim(
+        "assumption-3.3",
+        "remark after Assumption 3.3",
+        "If M has i.i.d. entries from a continuous law, Theta Theta^T = M M^T/|M M^T|_F meets the assumption a.s.",
+        random_thetas_meet_it,
+        along_flow=False,
+        problems=(_EASY, _HARD),
+        note="Judged on 32 random M; that Theta is what was drawn is by construction.",
+    ),
+    _claim(
+        "assumption-3.3.nonzero",
+        "Assumption 3.3",
+        "Theta Lambda != 0 follows from |Theta Theta^T|_F = 1 and Lambda > 0: |Theta Lambda|_F >= lambda_min",
+        theta_lambda_follows,
+        form="corrected",
+        hypotheses=all_but("Theta Lambda != 0"),
+        along_flow=False,
+        note="The part Theta Lambda != 0 of the assumption is implied by the others and needed for nothing more.",
+    ),
+    _claim(
+        "assumption-3.3.balance",
+        "Assumption 3.3 with (5.9)",
+        "Without |Theta Theta^T|_F = 1: u_{-1}^2 -> (c + sqrt(c^2 + 4 |Gamma^-1|_F^2))/2, u_{-1} U11 -> Gamma^-1",
+        limit_without_balance,
+        form="corrected",
+        relation=Relation.IDENTITY,
+        hypotheses=all_but("|Theta Theta^T|_F = 1"),
+        problems=(_UNBALANCED, *_PROBLEMS),
+        note="Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved "
+        "c = u_{-1}(0)^2 - |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).",
+    ),
+    _claim(
+        "assumption-3.3.semidefinite",
+        "Assumption 3.3 with (5.9)",
+        "Without Theta Theta^T >= 0, from a symmetric balanced start with u_{-1}(0) > 0, the flow tends to (5.9)",
+        tends_to_limit,
+        form="corrected",
+        relation=Relation.IDENTITY,
+        hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
+        problems=(_INDEFINITE,),
+        note="Semidefiniteness makes the loss negative at the start, hence keeps the flow off the saddle at 0. An "
+        "indefinite start reaches (5.9) as well unless it lies on the saddle's stable set, as "
+        "U11(0) = -u_{-1}(0) I/sqrt(d) does when Lambda is a multiple of I.",
+    ),
+    _claim(
+        "assumption-3.3.scale",
+        "Theorem 4.1 without its scale condition",
+        "From Assumption 3.3 alone, at any sigma > 0, the flow tends to (5.9)",
+        tends_to_limit,
+        form="corrected",
+        relation=Relation.IDENTITY,
+        hypotheses=assumption,
+        constants=limit_constants,
+        problems=(_BEYOND, *_PROBLEMS),
+        note="The condition on sigma is sufficient, not necessary: for a semidefinite start the diagonal of U11 in the "
+        "eigenbasis stays nonnegative and u_{-1} positive whatever sigma is.",
+    ),
+    _claim(
+        "theorem-4.1",
+        "Theorem 4.1",
+        "Under Assumption 3.3 and sigma^2 |Gamma|_op sqrt(d) < 2, W^PV and W^KQ tend to (4.1), a global minimum",
+        tends_to_limit,
+        relation=Relation.IDENTITY,
+        hypotheses=assumption_and_scale,
+        constants=limit_constants,
+    ),
+    _claim(
+        "lemma-5.1",
+        "Lemma 5.1",
+        "yhat = u^T H u with H = (1/2) X (x) (E E^T/N), u = Vec(U)",
+        quadratic_form,
+        relation=Relation.IDENTITY,
+        hypotheses=finite_context,
+        along_flow=False,
+        note="Judged on 64 random prompts with random u12 and u21.",
+    ),
+    _claim(
+        "sec-5.1.negative-eigenvalues",
+        "section 5.1",
+        "H has at least d + 1 negative eigenvalues almost surely",
+        at_least_d_plus_one,
+        constants=counts,
+        hypotheses=finite_context,
+        along_flow=False,
+        note="H has one negative eigenvalue for each positive one of E E^T, whose rank is min(N, d) + 1 almost surely: "
+        "the labels are linear in the covariates, so the context spans d dimensions at most and N when N < d.",
+    ),
+    _claim(
+        "sec-5.1.negative-eigenvalues",
+        "section 5.1",
+        "H has exactly min(N, d) + 1 negative eigenvalues almost surely",
+        exactly_rank,
+        constants=counts,
+        form="corrected",
+        relation=Relation.IDENTITY,
+        hypotheses=finite_context,
+        along_flow=False,
+        note="The printed count d + 1 needs N >= d. The form is non-convex either way.",
+    ),
+    _claim(
+        "lemma-5.2",
+        "Lemma 5.2",
+        "dU11/dt and du_{-1}/dt are (5.4), and u12 = u21 = 0 for all t",
+        dynamics,
+        relation=Relation.IDENTITY,
+        hypotheses=assumption,
+        note="Compared with the gradient of the exact loss over all weights, u12 and u21 included.",
+    ),
+    _claim(
+        "lemma-5.3",
+        "Lemma 5.3",
+        "u_{-1} U11 = Gamma^-1 at every global minimum of (5.5)",
+        at_the_minimum,
+        relation=Relation.IDENTITY,
+        note="Judged where the flow ends; the allowance is what the excess left there permits.",
+    ),
+    _claim(
+        "lemma-5.4.pl",
+        "Lemma 5.4, (5.8)",
+        "|grad l|^2 >= mu (l - min l) for all t, with mu of (5.7)",
+        pl,
+        hypotheses=assumption_and_scale,
+        constants=pl_constants,
+    ),
+    _claim(
+        "lemma-5.4.rate",
+        "proof of Lemma 5.4",
+        "l(t) - min l <= e^{-mu t} (l(0) - min l), with mu of (5.7)",
+        rate,
+        hypotheses=assumption_and_scale,
+        constants=rate_constants,
+    ),
+    _claim(
+        "lemma-5.4.limit",
+        "Lemma 5.4, (5.9)",
+        "u_{-1} -> |Gamma^-1|_F^{1/2} and U11 -> |Gamma^-1|_F^{-1/2} Gamma^-1",
+        tends_to_limit,
+        relation=Relation.IDENTITY,
+        hypotheses=assumption_and_scale,
+        constants=limit_constants,
+    ),
+    _claim(
+        "lemma-a.1",
+        "Lemma A.1",
+        "The flow of L is that of (A.11), and L - l is constant (it is tr(Lambda)/2)",
+        same_loss,
+        relation=Relation.IDENTITY,
+        hypotheses=assumption,
+    ),
+    _claim(
+        "corollary-a.2",
+        "Corollary A.2",
+        "min l = -tr(Lambda^2 Gamma^-1)/2 and l - min l = |Gamma^{1/2}(u Lambda^{1/2} U11 Lambda^{1/2} - "
+        "Lambda Gamma^-1)|_F^2/2",
+        minimum_and_excess,
+        relation=Relation.IDENTITY,
+        note="Judged by subtraction, along the trajectory and at the limit (5.9), where the minimum is attained.",
+    ),
+    _claim(
+        "lemma-a.3",
+        "Lemma A.3, (A.12)",
+        "u_{-1}^2 = tr(U11 U11^T) for all t",
+        stays_balanced,
+        relation=Relation.IDENTITY,
+        hypotheses=assumption,
+    ),
+    _claim("lemma-a.4", "Lemma A.4", "u_{-1} > 0 for all t", u_positive, hypotheses=assumption_and_scale),
+    _claim(
+        "lemma-a.5",
+        "Lemma A.5, (A.14)",
+        "u_{-1}^2 >= sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op)/(2 sqrt(d) |Lambda|_op^2) for all t",
+        u_bounded_below,
+        hypotheses=assumption_and_scale,
+        constants=u_constants,
+        note="The extracted text leaves open how far the root of (A.14) reaches; (A.15) squares the whole product.",
+    ),
+)
