@@ -33,27 +33,6 @@ def run(
     quiet: bool,
 ) -> int:
     """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
-    problem = _read(path, overrides)
-    _enter(out, problem.spec, resume)
-    checkpoint = out / "checkpoint"
-    trajectory = _integrated(problem, out, checkpoint, quiet)
-    evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
-    verdicts = [judge_on(claim, evidence) for claim in ALL_CLAIMS]
-    promised = initialization.predictions(problem.task, problem.start)
-    facts = _facts(problem, evidence) | _sharp_constants(verdicts)
-
-    constants = promised.constants()
-    for verdict in verdicts:
-        constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
-    limits = {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11}
-    status, certificates = trajectory.status, trajectory.certificates
-    document = verdicts_document(problem.spec, status, certificates, constants, limits, verdicts)
-    write_json(out / "verdicts.json", document)
-    if not quiet:
-        print(trajectory, *(f"  {label}: {text}" for label, text in facts.items()), "", sep="\n")
-        print(verdict_table(verdicts), "", sep="\n")
-    from flowsim import plots  # slow to import, and only needed here
-
     say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))
     problem = _read(path, overrides)
     _enter(out, problem.spec, resume)
@@ -72,6 +51,8 @@ def run(
     document = verdicts_document(problem.spec, status, certificates, constants, limits, verdicts)
     write_json(out / "verdicts.json", document)
     say(verdict_table(verdicts), "")
+
+    from flowsim import plots  # slow to import: not before the table
 
     facts = _sharp_constants(verdicts) | _facts(problem, evidence)
     say(*(f"{label}: {text}" for label, text in facts.items()), "")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -21,7 +22,7 @@ _RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": opera
 _ROUNDING = 1e-12
 
 
-def balanced(scale: ArrayLike, theta: ArrayLike) -> LinearAttention:
+def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
     """u_{-1} = sigma, U11 = sigma Theta Theta^T with Theta Theta^T = M M^T / |M M^T|_F.
 
     **Arguments:** scale: sigma > 0; theta: (d, r) M, not zero.
@@ -33,7 +34,7 @@ def balanced(scale: ArrayLike, theta: ArrayLike) -> LinearAttention:
     return _start(scale, _gram(theta), normalised=True)
 
 
-def balanced_indefinite(scale: ArrayLike, theta: ArrayLike) -> LinearAttention:
+def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
     """Balanced, |U11|_F = u_{-1} = sigma, but U11 = sigma sym(M)/|sym(M)|_F need not be semidefinite; M (d, d)."""
     matrix = _checks.as_array("theta", theta, (None, None))
     if matrix.shape[0] != matrix.shape[1]:
@@ -41,7 +42,7 @@ def balanced_indefinite(scale: ArrayLike, theta: ArrayLike) -> LinearAttention:
     return _start(scale, (matrix + matrix.T) / 2, normalised=True)
 
 
-def unbalanced(scale: ArrayLike, theta: ArrayLike) -> LinearAttention:
+def unbalanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
     """u_{-1} = sigma, U11 = sigma M M^T, not normalised: what Assumption 3.3 leaves out; M (d, r)."""
     return _start(scale, _gram(theta), normalised=False)
 
@@ -234,7 +235,7 @@ def _theta_lambda_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
     return weighted / jnp.where(start.u_minus1 == 0, 1.0, start.u_minus1)
 
 
-def _gram(theta: ArrayLike) -> Float[Array, "d d"]:
+def _gram(theta: ArrayLike | Iterable) -> Float[Array, "d d"]:
     matrix = _checks.as_array("theta", theta, (None, None))
     # Scaled first, so that M M^T neither overflows nor vanishes.
     size = jnp.max(jnp.abs(matrix), initial=0.0)

@@ -1,10 +1,12 @@
 """Laws of a prompt: the distribution of the covariates, the weights and the labels."""
 
 import functools
+from collections.abc import Iterable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowsim import _checks
@@ -37,7 +39,7 @@ class LinearRegression(eqx.Module):
     covariance: Float[Array, "d d"]
     context_length: Float[Array, ""]
 
-    def __init__(self, covariance: ArrayLike, context_length: ArrayLike):
+    def __init__(self, covariance: ArrayLike | Iterable, context_length: ArrayLike):
         self.covariance = _checks.positive_definite("covariance", covariance)
         self.context_length = _checks.context_length("context_length", context_length)
 
@@ -61,16 +63,14 @@ class LinearRegression(eqx.Module):
 
         **Raises:** `ValueError` if the context is infinite or its length is traced.
         """
-        if not _checks.is_concrete(self.context_length) or jnp.isinf(self.context_length):
+        if not _checks.is_concrete(self.context_length) or np.isinf(float(self.context_length)):
             _checks.fail("context_length", "a known finite number to sample a prompt", f"it is {self.context_length}")
-        return _draw(key, self.covariance, int(self.context_length))
+        return _draw(key, self.covariance, int(float(self.context_length)))
 
 
 @functools.partial(jax.jit, static_argnums=2)
 def _draw(key: PRNGKeyArray, covariance: Float[Array, "d d"], length: int) -> tuple[Prompt, Float[Array, ""]]:
-    weight_key, input_key = jax.random.split(key)
-    weight = jax.random.normal(weight_key, covariance.shape[:1])
-    factor = jnp.linalg.cholesky(covariance)
-    inputs = jax.random.normal(input_key, (length + 1, covariance.shape[0])) @ factor.T
+    normals = jax.random.normal(key, (length + 2, covariance.shape[0]))
+    weight, inputs = normals[0], normals[1:] @ jnp.linalg.cholesky(covariance).T
     labels = inputs @ weight
     return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]

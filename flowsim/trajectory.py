@@ -5,7 +5,6 @@ import enum
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -165,13 +164,13 @@ def weights(model: PyTree) -> dict[str, Any]:
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
     """Replace a file whole: write beside it, flush to the disk, rename."""
     path = pathlib.Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise

@@ -25,7 +25,7 @@ ORDER = [
     {"trajectory"},
     {"_newton", "_systems"},
     {"_recording"},
-    {"_schedule"},
+    {"_schedule", "_arguments"},
     {"flow"},
     {"_toml"},
     {"problem"},

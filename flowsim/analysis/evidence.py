@@ -235,7 +235,7 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: _Case, fine: _Case)
         margin=float(slack[worst] / safe[worst]),
         where=_place(worst, slack.size, fine),
         floor=float((error[worst] + allowance[worst]) / safe[worst]),
-        tightness=float(ours.tightness[worst]),
+        tightness=float(ours.tightness[worst]) or None,
     )
 
 

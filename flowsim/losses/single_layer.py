@@ -80,8 +80,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
         if not _checks.is_concrete(model.u12) or np.any(model.u12) or np.any(model.u21):
             return None
-        lam = self.eigenvalues
-        return Arrowhead(jnp.outer(self.gamma_eigenvalues * lam, lam), lam**2, self.eigenvectors)
+        return _arrowhead(self)
 
     def _even(self, model: LinearAttention) -> Scalar:
         """E even^2."""
@@ -95,3 +94,9 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         label_query = 2 * u / N * jnp.trace(Lambda) * product_of_two_forms(jnp.outer(p, q), U, Lambda)
         label = u**2 * (q @ Lambda @ q) * sample_label_energy_squared(Lambda, N)
         return context + query_context + query + label_context + label_query + label
+
+
+@eqx.filter_jit
+def _arrowhead(loss: LinearAttentionLoss) -> Arrowhead:
+    lam = loss.eigenvalues
+    return Arrowhead(jnp.outer(loss.gamma_eigenvalues * lam, lam), lam**2, loss.eigenvectors)

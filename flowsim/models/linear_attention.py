@@ -1,5 +1,7 @@
 """One layer of linear self-attention, written out as zhang2023 (3.3)-(3.6)."""
 
+from collections.abc import Iterable
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -34,7 +36,13 @@ class LinearAttention(eqx.Module):
     u12: Float[Array, " d"]
     u21: Float[Array, " d"]
 
-    def __init__(self, U11: ArrayLike, u_minus1: ArrayLike, u12: ArrayLike | None = None, u21: ArrayLike | None = None):
+    def __init__(
+        self,
+        U11: ArrayLike | Iterable,
+        u_minus1: ArrayLike,
+        u12: ArrayLike | Iterable | None = None,
+        u21: ArrayLike | Iterable | None = None,
+    ):
         self.U11 = _checks.as_array("U11", U11, (None, None))
         d = self.U11.shape[1]
         if self.U11.shape[0] != d:

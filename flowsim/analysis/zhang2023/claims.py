@@ -48,7 +48,7 @@ _HARD = {
 _EDGE = {
     "name": "d = 4, just under the scale condition, N = 2",
     "task": {"covariance": {"eigenvalues": [0.1, 0.3, 1.0, 3.0], "rotation_seed": 2}, "context_length": 2},
-    "init": {"kind": "balanced", "scale": 0.4137, "seed": 3},
+    "init": {"kind": "balanced", "scale": 0.385, "seed": 3},
 }
 _ONE_DIMENSION = {
     "name": "d = 1, exactly solvable",
