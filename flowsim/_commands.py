@@ -1,6 +1,7 @@
 """What each command does: print or write, and return the exit status."""
 
 import contextlib
+import dataclasses
 import errno
 import json
 import pathlib
@@ -38,7 +39,7 @@ def run(
     _enter(out, problem.spec, resume)
     checkpoint = out / "checkpoint"
     trajectory = _integrated(problem, out, checkpoint, quiet)
-    status, certificates = trajectory.status, trajectory.certificates
+    status = trajectory.status
     say(trajectory, "")
 
     evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
@@ -48,6 +49,7 @@ def run(
     for verdict in verdicts:
         constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
     limits = {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11}
+    certificates = dataclasses.asdict(trajectory.certificates) | {"ladder": evidence.ladder()}
     document = verdicts_document(problem.spec, status, certificates, constants, limits, verdicts)
     write_json(out / "verdicts.json", document)
     say(verdict_table(verdicts), "")

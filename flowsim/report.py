@@ -88,7 +88,7 @@ def versions() -> dict[str, str]:
 def verdicts_document(
     problem: ProblemSpec,
     status: Status | None,
-    certificates: Certificates | None,
+    certificates: Certificates | Mapping[str, Any] | None,
     constants: Mapping[str, Any],
     limits: Mapping[str, Any],
     verdicts: Iterable[Verdict],

@@ -12,7 +12,7 @@ import pytest
 import scipy.integrate
 import systems
 from helpers import random_model, regression, relative_error
-from systems import Factorisation, Scalar, TwoLayers
+from systems import Factorisation, Scalar, TwoLayers, Vector
 
 from benchmarks.fixed_covariance import distance, problem
 from flowsim.flow import Stop, gradient_descent, gradient_flow, reduced_flow
@@ -608,3 +608,15 @@ def test_gradient_of_the_end_points_is_where_the_field_says():
     before, now, after = (at_time(trajectory, t) for t in (1 - step, 1.0, 1 + step))
     slope = jax.tree.map(lambda a, b: (a - b) / (2 * step), after, before)
     assert relative_error(slope, jax.tree.map(jnp.negative, exact.loss.gradient(now))) < 1e-5
+
+
+def test_large_models_are_solved_without_a_matrix():
+    """600 weights, above what Newton's matrix is formed for, with rates over four decades."""
+    rates = jnp.asarray(np.geomspace(1e-2, 1e2, 600))
+    loss = FunctionLoss(lambda model: jnp.sum(rates * model.x**2) / 2, minimum=0.0)
+    trajectory = gradient_flow(
+        loss, Vector(jnp.ones(600)), times=[0.01, 0.1, 1.0, 10.0], rtol=1e-7, points_per_decade=0
+    )
+    assert trajectory.certificates.steps < 150
+    exact = np.exp(-np.outer(trajectory.t, rates))
+    np.testing.assert_allclose(trajectory.models.x, exact, rtol=0, atol=3e-7)
