@@ -43,7 +43,8 @@ def radau_tableau() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8.
     """
     legendre = np.polynomial.legendre
-    nodes = np.sort((legendre.legroots([0] * (STAGES - 1) + [-1, 1]) + 1) / 2)
+    roots = np.real(legendre.legroots([0] * (STAGES - 1) + [-1, 1]))  # newer NumPy gives them as complex numbers
+    nodes = np.sort((roots + 1) / 2)
     nodes[-1] = 1.0
     powers = np.arange(1, STAGES + 1)
     matrix = np.linalg.solve(np.vander(nodes, STAGES, increasing=True).T, (nodes[:, None] ** powers / powers).T).T

@@ -123,7 +123,7 @@ def test_scipy_agrees_on_every_route(method):
 
 def test_scipy_agrees_over_all_weights():
     """u12 and u21 nonzero: no arrowhead, and the flow of the full population loss."""
-    loss, start = LinearAttentionLoss(regression(2, 5.0)), random_model(2, seed=0, scale=0.3)
+    loss, start = LinearAttentionLoss(regression(3, 5.0)), random_model(3, seed=0, scale=0.3)
     leaves, structure = jax.tree.flatten(start)
     splits = np.cumsum([leaf.size for leaf in leaves])[:-1]
 
@@ -580,7 +580,7 @@ def compilations():
 @pytest.mark.parametrize("solver", ["auto", "implicit"])
 def test_values_of_one_shape_share_one_compilation(compilations, solver):
     def run(scale, context_length, rtol, t1):
-        loss, start = small_problem(2, scale, context_length)
+        loss, start = small_problem(3, scale, context_length)
         gradient_flow(loss, start, times=[t1 / 2, t1], t1=t1, rtol=rtol, solver=solver, points_per_decade=0)
 
     run(0.1, 10.0, 1e-8, 3.0)
