@@ -11,6 +11,7 @@ memory is its own; times are warm, the time to trace and compile stands apart.
 import dataclasses
 import json
 import multiprocessing
+import os
 import pathlib
 import platform
 import resource
@@ -206,6 +207,10 @@ def reference_end(loss: Any, start: Any, t1: float) -> Any:
 
 def _child(measure: Callable[..., Measurement], arguments: tuple, results: Any) -> None:
     import jax
+
+    # A method that wants more memory than there is fails by itself, instead of taking the machine with it.
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
     jax.config.update("jax_enable_x64", True)
     results.put(measure(*arguments))
