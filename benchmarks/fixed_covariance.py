@@ -84,10 +84,11 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def best_of(run: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """The least of the seconds that ``run`` takes, and its last result."""
+def best_of(run: Callable[[], Any], spell: float = 2.0) -> tuple[float, Any]:
+    """The least of the seconds that ``run`` takes, called until a spell is over, and its last result."""
     best, result = np.inf, None
-    for _ in range(repeats):
+    until = time.perf_counter() + spell
+    while result is None or time.perf_counter() < until:
         begin = time.perf_counter()
         result = run()
         best = min(best, time.perf_counter() - begin)
@@ -107,8 +108,8 @@ def measure_flowsim(d: int) -> Measurement:
 
     loss, start, t1 = problem(d)
     run = lambda: gradient_flow(loss, start, t1=t1, rtol=RTOL, points_per_decade=0)
-    first, _ = best_of(run, 1)
-    best, trajectory = best_of(run, 5 if d <= 256 else 2)
+    first, _ = best_of(run, 0.0)
+    best, trajectory = best_of(run)
     measurement = Measurement("flowsim", d, best, first - best, note=str(trajectory.status))
     measurement.steps = trajectory.certificates.steps + trajectory.certificates.rejected_steps
     measurement.rejected_steps = trajectory.certificates.rejected_steps
@@ -141,9 +142,7 @@ def measure_scipy(method: str, d: int) -> Measurement:
     y = np.append(np.asarray(start.U11).ravel(), float(start.u_minus1))
     atol = RTOL * np.max(np.abs(y))
     run = lambda: scipy.integrate.solve_ivp(field, (0, t1), y, method=method, rtol=RTOL, atol=atol)
-    seconds, solution = best_of(run, 1)
-    if seconds < 5:
-        seconds, solution = best_of(run, 3)
+    seconds, solution = best_of(run)
     end = LinearAttention(solution.y[:-1, -1].reshape(d, d), solution.y[-1, -1])
     measurement = Measurement(f"scipy {method}", d, seconds, note="" if solution.success else solution.message)
     measurement.steps = len(solution.t) - 1
@@ -186,8 +185,8 @@ def measure_diffrax(method: str, d: int) -> Measurement:
             throw=False,
         )
 
-    compile_seconds, compiled = best_of(lambda: jax.jit(solve).lower(y, matrices).compile(), 1)
-    seconds, solution = best_of(lambda: jax.block_until_ready(compiled(y, matrices)), 1)
+    compile_seconds, compiled = best_of(lambda: jax.jit(solve).lower(y, matrices).compile(), 0.0)
+    seconds, solution = best_of(lambda: jax.block_until_ready(compiled(y, matrices)))
     measurement = Measurement(f"diffrax {method}", d, seconds, compile_seconds)
     measurement.steps = int(solution.stats["num_steps"])
     measurement.rejected_steps = int(solution.stats["num_rejected_steps"])
