@@ -212,11 +212,15 @@ def _child(measure: Callable[..., Measurement], arguments: tuple, results: Any) 
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
     jax.config.update("jax_enable_x64", True)
-    results.put(measure(*arguments))
+    try:
+        results.put(measure(*arguments))
+    except Exception as error:
+        results.put(f"{type(error).__name__}: {error}".splitlines()[0])
+        raise
 
 
 def in_own_process(measure: Callable[..., Measurement], *arguments: Any, limit: float) -> Measurement:
-    """A measurement in a fresh process; it is stopped at the limit, which the note then says."""
+    """A measurement in a fresh process; it is stopped at the limit, and the note says why one is missing."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     child = context.Process(target=_child, args=(measure, arguments, results))
@@ -227,9 +231,10 @@ def in_own_process(measure: Callable[..., Measurement], *arguments: Any, limit: 
         child.kill()
         child.join()
         return Measurement(name, arguments[-1], note=f"not finished in {limit:g} s")
-    if child.exitcode != 0 or results.empty():
-        return Measurement(name, arguments[-1], note=f"failed with exit code {child.exitcode} (out of memory)")
-    return results.get()
+    if results.empty():
+        return Measurement(name, arguments[-1], note=f"ended by signal {-(child.exitcode or 0)}")
+    outcome = results.get()
+    return Measurement(name, arguments[-1], note=outcome) if isinstance(outcome, str) else outcome
 
 
 def measure_all(dimensions: tuple[int, ...]) -> list[Measurement]:

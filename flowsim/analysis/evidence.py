@@ -323,7 +323,7 @@ def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
     """
     found = [claim for claim in claims if claim.id == identifier or claim.id.startswith(f"{identifier}.")]
     if not found:
-        known = sorted({claim.id for claim in claims})
+        known = sorted({name for claim in claims for name in (claim.id, claim.id.rpartition(".")[0])})
         _checks.fail(
             "claim id",
             "one of those `flowsim claims` lists",
