@@ -252,3 +252,10 @@ def test_relation_of_every_identity_is_declared():
     assert ("lemma-a.3", "printed") in equalities
     assert ("lemma-5.4.pl", "printed") not in equalities
     assert evidence.judge is flowsim.judge
+
+
+def test_only_a_flow_that_can_be_solved_again_is_judged():
+    case = evidence_of(EASY)
+    descent = flowsim.gradient_descent(case.loss, case.trajectory.start, 0.01, 5)
+    with pytest.raises(ValueError, match="trajectory must be one of gradient_flow"):
+        flowsim.check(BY_KEY["lemma-5.4.pl", "printed"], case.loss, descent)

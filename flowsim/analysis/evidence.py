@@ -42,6 +42,9 @@ class Evidence:
         checkpoint: str | os.PathLike | None = None,
         progress: bool = False,
     ):
+        solver = trajectory.settings.solver
+        if solver not in ("arrowhead", "implicit", "explicit"):
+            _checks.fail("trajectory", "one of gradient_flow, to be solved again more accurately", f"it is of {solver}")
         self.loss = loss
         self.trajectory = trajectory
         self._checkpoint = None if checkpoint is None else pathlib.Path(checkpoint)
