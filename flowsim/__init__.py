@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from flowsim.analysis import find_claims as find_claims
     from flowsim.analysis import fit_rate as fit_rate
     from flowsim.analysis import judge as judge
+    from flowsim.covariance_laws import DiagonalLaw as DiagonalLaw
+    from flowsim.covariance_laws import SampledLaw as SampledLaw
     from flowsim.flow import Stop as Stop
     from flowsim.flow import gradient_descent as gradient_descent
     from flowsim.flow import gradient_flow as gradient_flow
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
+    from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
     from flowsim.models import LinearAttention as LinearAttention
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.report import citation as citation
     from flowsim.report import verdict_table as verdict_table
     from flowsim.tasks import LinearRegression as LinearRegression
+    from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
     from flowsim.trajectory import Status as Status
     from flowsim.trajectory import Trajectory as Trajectory
 
@@ -46,13 +50,14 @@ _HOMES = {
         "ALL_CLAIMS Claim Comparison Evidence Judgement Relation Verdict at_least at_most check end_point equal "
         "find_claims fit_rate judge"
     ),
+    "flowsim.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.initialization": "predictions",
-    "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss",
+    "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss RandomCovarianceLoss",
     "flowsim.models": "LinearAttention",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.report": "citation verdict_table",
-    "flowsim.tasks": "LinearRegression",
+    "flowsim.tasks": "LinearRegression RandomCovarianceRegression",
     "flowsim.trajectory": "Status Trajectory",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

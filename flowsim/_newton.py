@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.losses.arrowhead import Arrowhead, State
+from flowsim.losses.arrowhead import AbstractArrowhead, State
 
 STAGES = 5
 ORDER = 2 * STAGES - 1
@@ -60,7 +60,7 @@ _ESTIMATE_WEIGHT = 0.01
 _DAMPING = 0.1
 
 
-def radau_step(arrowhead: Arrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
+def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
     """One step of Radau IIA (order 9) on an arrowhead flow, with structured Newton.
 
     Newton stops once its last correction of u is below ``tolerance`` times the largest weight.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.losses.arrowhead import Arrowhead, State
+from flowsim.losses.arrowhead import AbstractArrowhead, State
 from flowsim.models import LinearAttention
 
 Scalar = Float[Array, ""]
@@ -57,7 +57,7 @@ class AbstractSystem(eqx.Module):
 class ArrowheadSystem(AbstractSystem):
     """(U, u) in the eigenbasis, where the field is elementwise but for one sum."""
 
-    arrowhead: Arrowhead
+    arrowhead: AbstractArrowhead
     minimum: Scalar
 
     def encode(self, model: LinearAttention) -> State:
@@ -103,3 +103,12 @@ class LossSystem(AbstractSystem):
             jnp.asarray(jnp.nan) if conserved is None else conserved,
             norm_sq(state),
         )
+
+
+def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
+    """The coordinates in which a flow is integrated from a model, and the method, for a solver that was asked for."""
+    arrowhead = loss.arrowhead(model) if solver == "auto" else None
+    if arrowhead is not None:
+        return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
+    method = "explicit" if solver == "explicit" else "implicit"
+    return LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True)), method

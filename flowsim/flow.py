@@ -22,7 +22,7 @@ from flowsim._newton import ORDER, STAGES, radau_step
 from flowsim._recording import Chunk, ChunkStore, join, trajectory, truncate
 from flowsim._schedule import Stop as Stop
 from flowsim._schedule import first_stop, output_times, percent
-from flowsim._systems import AbstractSystem, ArrowheadSystem, LossSystem, Record, norm_sq
+from flowsim._systems import AbstractSystem, ArrowheadSystem, LossSystem, Record, norm_sq, system_of
 from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss
 from flowsim.trajectory import Settings, Status, Trajectory
 
@@ -71,7 +71,7 @@ def gradient_flow(
     """
     stop = Stop() if stop is None else stop
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, budget_seconds)
-    system, method = _system(loss, model, solver)
+    system, method = system_of(loss, model, solver)
     record, *scalars = _prepare(system, model)
     state = record.state
     speed, timescale = (float(value) for value in scalars)
@@ -365,11 +365,3 @@ def _field_is_finite_near(system, state) -> bool:
     slope = system.field(state)
     ahead = [jax.tree.map(lambda x, dx, h=h: x + h * dx, state, slope) for h in (0.0, 1e-9, 1e-6, 1e-3)]
     return all(bool(jnp.isfinite(norm_sq(system.field(point)))) for point in ahead)
-
-
-def _system(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
-    arrowhead = loss.arrowhead(model) if solver == "auto" else None
-    if arrowhead is not None:
-        return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
-    method = "explicit" if solver == "explicit" else "implicit"
-    return LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True)), method

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowsim import _checks
+from flowsim.covariance_laws import AbstractCovarianceLaw
 
 
 class Prompt(eqx.Module):
@@ -63,9 +64,14 @@ class LinearRegression(eqx.Module):
 
         **Raises:** `ValueError` if the context is infinite or its length is traced.
         """
-        if not _checks.is_concrete(self.context_length) or np.isinf(float(self.context_length)):
-            _checks.fail("context_length", "a known finite number to sample a prompt", f"it is {self.context_length}")
-        return _draw(key, self.covariance, int(float(self.context_length)))
+        return _draw(key, self.covariance, _known_length(self.context_length))
+
+
+def _known_length(context_length: Float[Array, ""]) -> int:
+    """N, where prompts of it can be drawn."""
+    if not _checks.is_concrete(context_length) or np.isinf(float(context_length)):
+        _checks.fail("context_length", "a known finite number to sample a prompt", f"it is {context_length}")
+    return int(float(context_length))
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -74,3 +80,38 @@ def _draw(key: PRNGKeyArray, covariance: Float[Array, "d d"], length: int) -> tu
     weight, inputs = normals[0], normals[1:] @ jnp.linalg.cholesky(covariance).T
     labels = inputs @ weight
     return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]
+
+
+class RandomCovarianceRegression(eqx.Module):
+    """Noiseless linear regression prompts, each with a covariance of its own.
+
+    Lambda_tau from a law; given it x_i, x_query ~ N(0, Lambda_tau), w ~ N(0, I), y_i = <w, x_i>.
+
+    **Arguments:** law: of Lambda_tau; context_length: N, a whole number of at least 1, or infinity for the exact limit.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, section 4.3.
+    """
+
+    law: AbstractCovarianceLaw
+    context_length: Float[Array, ""]
+
+    def __init__(self, law: AbstractCovarianceLaw, context_length: ArrayLike):
+        if not isinstance(law, AbstractCovarianceLaw):
+            _checks.fail("law", "a law of covariances, such as DiagonalLaw(Gamma(shape, rate))", f"got {law!r:.60}")
+        self.law = law
+        self.context_length = _checks.context_length("context_length", context_length)
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.law.dimension
+
+    def sample(self, key: PRNGKeyArray) -> tuple[Prompt, Float[Array, ""]]:
+        """Draw one covariance and one prompt with it, and the query's label <w, x_query>.
+
+        **Raises:** `ValueError` if the context is infinite or its length is traced, or the law cannot be drawn from.
+        """
+        law_key, prompt_key = jax.random.split(key)
+        return _draw(prompt_key, self.law.sample(law_key), _known_length(self.context_length))

@@ -17,6 +17,7 @@ PACKAGE = pathlib.Path(flowsim.__file__).parent
 # The pipeline is the import order; names on one line do not know each other.
 ORDER = [
     {"_checks"},
+    {"covariance_laws"},
     {"tasks"},
     {"models"},
     {"moments"},

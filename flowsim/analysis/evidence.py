@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim import _checks
-from flowsim._systems import norm_sq
+from flowsim._systems import AbstractSystem, system_of
 from flowsim.analysis.base import Claim, Comparison, Judgement, Relation, Verdict
 from flowsim.flow import gradient_flow
 from flowsim.losses import AbstractPopulationLoss
@@ -49,6 +49,12 @@ class Evidence:
         self.trajectory = trajectory
         self._checkpoint = None if checkpoint is None else pathlib.Path(checkpoint)
         self._progress = progress
+        self._solver = "auto" if solver == "arrowhead" else solver
+
+    @functools.cached_property
+    def system(self) -> AbstractSystem:
+        """The coordinates of the flow, in which its records are computed again from moved weights."""
+        return system_of(self.loss, self.trajectory.start, self._solver)[0]
 
     @functools.cached_property
     def reference(self) -> Trajectory:
@@ -88,7 +94,7 @@ class Evidence:
             times=self.trajectory.t[1:],
             rtol=tighter,
             atol=settings.atol * tighter / settings.rtol,
-            solver="auto" if settings.solver == "arrowhead" else settings.solver,
+            solver=self._solver,
             points_per_decade=0,
             checkpoint=None if self._checkpoint is None else self._checkpoint / name,
             progress=self._progress,
@@ -194,7 +200,7 @@ class _Case:
             return jnp.asarray(np.asarray(leaf) * (1 + amount * signs))
 
         models = jax.tree.map(move, self.padded.models)
-        value, excess, grad_norm_sq = _evaluate(self._evidence.loss, models)
+        value, excess, grad_norm_sq = _evaluate(self._evidence.system, models)
         dissipated = jnp.asarray(np.asarray(self.padded.dissipated) * (1 + amount))
         return dataclasses.replace(
             self.padded, models=models, loss=value, excess=excess, grad_norm_sq=grad_norm_sq, dissipated=dissipated
@@ -280,12 +286,12 @@ def _rounding(claim: Claim, loss: AbstractPopulationLoss, case: _Case, ours: Com
 
 
 @eqx.filter_jit
-def _evaluate(loss: AbstractPopulationLoss, models: PyTree):
+def _evaluate(system: AbstractSystem, models: PyTree):
     arrays, rest = eqx.partition(models, eqx.is_array)
 
     def one(arrays):
-        model = eqx.combine(arrays, rest)
-        return loss(model), loss.excess(model), norm_sq(eqx.filter(loss.gradient(model), eqx.is_inexact_array))
+        record = system.record(system.encode(eqx.combine(arrays, rest)))
+        return record.loss, record.excess, record.grad_norm_sq
 
     return jax.lax.map(one, arrays)
 

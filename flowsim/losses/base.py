@@ -10,7 +10,7 @@ from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim import _checks
-from flowsim.losses.arrowhead import Arrowhead
+from flowsim.losses.arrowhead import AbstractArrowhead
 
 Scalar = Float[Array, ""]
 
@@ -49,8 +49,12 @@ class AbstractPopulationLoss(eqx.Module):
         """A quantity that the flow conserves exactly, None where none is known."""
 
     @abc.abstractmethod
-    def arrowhead(self, model: PyTree) -> Arrowhead | None:
+    def arrowhead(self, model: PyTree) -> AbstractArrowhead | None:
         """The arrowhead structure of the flow from this model, None where there is none."""
+
+    @abc.abstractmethod
+    def replicates(self) -> tuple["AbstractPopulationLoss", ...]:
+        """Independent estimates of a loss that is known by samples only; empty where it is exact."""
 
 
 class FunctionLoss(AbstractPopulationLoss):
@@ -97,3 +101,6 @@ class FunctionLoss(AbstractPopulationLoss):
 
     def arrowhead(self, model: PyTree) -> None:
         return None
+
+    def replicates(self) -> tuple[()]:
+        return ()

@@ -66,34 +66,46 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         rotated = self.eigenvectors.T @ V @ self.eigenvectors
         lam, gam = self.eigenvalues, self.gamma_eigenvalues
         square = gam[:, None] * (jnp.sqrt(jnp.outer(lam, lam)) * rotated - jnp.diag(lam / gam)) ** 2
-        return jnp.sum(square) / 2 + self._even(model) / 2
+        return jnp.sum(square) / 2 + even_energy(model, self.task.covariance, self.task.context_length) / 2
 
     def gradient(self, model: LinearAttention) -> LinearAttention:
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: LinearAttention) -> Scalar:
-        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2: the prediction is bilinear in the two groups (Lemma A.3)."""
-        value = model.u_minus1**2 + jnp.sum(model.u12**2)
-        return value - jnp.sum(model.U11**2) - jnp.sum(model.u21**2)
+        """The balance (Lemma A.3)."""
+        return balance(model)
 
     def arrowhead(self, model: LinearAttention) -> Arrowhead | None:
         """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
-        if not _checks.is_concrete(model.u12) or np.any(model.u12) or np.any(model.u21):
-            return None
-        return _arrowhead(self)
+        return _arrowhead(self) if on_the_arrow(model) else None
 
-    def _even(self, model: LinearAttention) -> Scalar:
-        """E even^2."""
-        Lambda, N = self.task.covariance, self.task.context_length
-        U, u, p, q = model.U11, model.u_minus1, model.u12, model.u21
-        pulled = U @ Lambda @ q
-        context = p @ sample_covariance_sandwich(U @ Lambda @ U.T, Lambda, N) @ p
-        query_context = 2 / N * product_of_two_forms(jnp.outer(U.T @ Lambda @ p, p), U, Lambda)
-        query = product_of_three_forms(jnp.outer(p, p), U, U, Lambda) / N**2
-        label_context = 2 * u * (p @ sample_covariance_times_trace(Lambda, N) @ pulled)
-        label_query = 2 * u / N * jnp.trace(Lambda) * product_of_two_forms(jnp.outer(p, q), U, Lambda)
-        label = u**2 * (q @ Lambda @ q) * sample_label_energy_squared(Lambda, N)
-        return context + query_context + query + label_context + label_query + label
+    def replicates(self) -> tuple[()]:
+        return ()
+
+
+def even_energy(model: LinearAttention, covariance: Float[Array, "d d"], length: Scalar) -> Scalar:
+    """E even^2 of `LinearAttentionLoss`, zero on u12 = u21 = 0: a cubic polynomial in Lambda."""
+    Lambda, N = covariance, length
+    U, u, p, q = model.U11, model.u_minus1, model.u12, model.u21
+    pulled = U @ Lambda @ q
+    context = p @ sample_covariance_sandwich(U @ Lambda @ U.T, Lambda, N) @ p
+    query_context = 2 / N * product_of_two_forms(jnp.outer(U.T @ Lambda @ p, p), U, Lambda)
+    query = product_of_three_forms(jnp.outer(p, p), U, U, Lambda) / N**2
+    label_context = 2 * u * (p @ sample_covariance_times_trace(Lambda, N) @ pulled)
+    label_query = 2 * u / N * jnp.trace(Lambda) * product_of_two_forms(jnp.outer(p, q), U, Lambda)
+    label = u**2 * (q @ Lambda @ q) * sample_label_energy_squared(Lambda, N)
+    return context + query_context + query + label_context + label_query + label
+
+
+def balance(model: LinearAttention) -> Scalar:
+    """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, conserved as the prediction is bilinear in the two groups."""
+    value = model.u_minus1**2 + jnp.sum(model.u12**2)
+    return value - jnp.sum(model.U11**2) - jnp.sum(model.u21**2)
+
+
+def on_the_arrow(model: LinearAttention) -> bool:
+    """Whether u12 = u21 = 0 exactly, as far as can be seen."""
+    return _checks.is_concrete(model.u12) and not (np.any(model.u12) or np.any(model.u21))
 
 
 @eqx.filter_jit

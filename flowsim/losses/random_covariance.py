@@ -1,0 +1,105 @@
+"""The exact population loss of one linear attention layer on prompts with random covariances."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim import _checks
+from flowsim.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
+from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.single_layer import balance, even_energy, on_the_arrow
+from flowsim.models import LinearAttention
+from flowsim.tasks import RandomCovarianceRegression
+
+Scalar = Float[Array, ""]
+
+
+class RandomCovarianceLoss(AbstractPopulationLoss):
+    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention` with Lambda_tau drawn anew for every prompt.
+
+    Exact over all weights: given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau. The part odd in
+    w, a quadratic form in V = u_{-1} U11 + u12 u21^T, is (C.5) up to a constant, its excess (C.7).
+
+    **Arguments:** task: a `RandomCovarianceRegression`.
+
+    **Source:** zhang2023 (4.10), (C.3), (C.5), (C.7); Lemma C.1 for covariances that are not diagonal.
+    """
+
+    task: RandomCovarianceRegression
+    structure: AbstractArrowhead
+    minimum: Scalar
+    operator_energy: Scalar
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: RandomCovarianceRegression):
+        if not isinstance(task, RandomCovarianceRegression):
+            _checks.fail("task", "a RandomCovarianceRegression", f"got {task!r:.60}")
+        law, N = task.law, task.context_length
+        self.task = task
+        self.structure = independent(law, N) if isinstance(law, DiagonalLaw) else _operator(law, N)
+        # What the best prediction leaves; nonnegative, though rounding may say otherwise at N = infinity.
+        energy = law.expectation(jnp.trace)
+        self.minimum = jnp.maximum(energy - jnp.sum(self.structure.drive * self.structure.target), 0.0) / 2
+        self.operator_energy = law.operator_energy(N)
+        self.minimum_kind = MinimumKind.NUMERICAL if law.replicates() else MinimumKind.EXACT
+
+    def __call__(self, model: LinearAttention) -> Scalar:
+        return self.minimum + self.excess(model)
+
+    def excess(self, model: LinearAttention) -> Scalar:
+        V = model.u_minus1 * model.U11 + jnp.outer(model.u12, model.u21)
+        odd = self.structure.excess((self.structure.coordinates(V), jnp.ones(())))
+        N = self.task.context_length
+        return odd + self.task.law.expectation(lambda Lambda: even_energy(model, Lambda, N)) / 2
+
+    def gradient(self, model: LinearAttention) -> LinearAttention:
+        return jax.grad(self.excess)(model)
+
+    def conserved(self, model: LinearAttention) -> Scalar:
+        """The balance (Lemma C.5)."""
+        return balance(model)
+
+    def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
+        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma C.1)."""
+        return self.structure if on_the_arrow(model) else None
+
+    def replicates(self) -> tuple["RandomCovarianceLoss", ...]:
+        N = self.task.context_length
+        return tuple(RandomCovarianceLoss(RandomCovarianceRegression(law, N)) for law in self.task.law.replicates())
+
+
+@eqx.filter_jit
+def independent(law: DiagonalLaw, context_length: Scalar) -> Arrowhead:
+    """The arrowhead of independent diagonal entries, from their moments m1, m2, m3 alone, with n = 1/N:
+
+        zeta_ij = (1 + n) m2_i m1_j + n (m2_i m1_j + m1_i m2_j + m1_i m1_j sum_{k not i, j} m1_k),    i not j,
+        gamma_i = zeta_ii = (1 + n) m3_i + n (m3_i + m2_i sum_{k not i} m1_k),     xi_i = m2_i.
+
+    **Source:** zhang2023 (C.3).
+    """
+    first, second, third = law.moments()
+    n, total = 1 / context_length, jnp.sum(first)
+    square_first, first_first = jnp.outer(second, first), jnp.outer(first, first)
+    others = total - first[:, None] - first[None, :]
+    zeta = (1 + n) * square_first + n * (square_first + square_first.T + first_first * others)
+    gamma = (1 + n) * third + n * (third + second * (total - first))
+    on_diagonal = jnp.eye(first.size, dtype=bool)
+    return Arrowhead(jnp.where(on_diagonal, jnp.diag(gamma), zeta), second, jnp.eye(first.size))
+
+
+@eqx.filter_jit
+def _operator(law: AbstractCovarianceLaw, context_length: Scalar) -> OperatorArrowhead:
+    """The arrowhead of U -> E[Gamma_tau Lambda_tau U Lambda_tau] in its eigenbasis."""
+    d = law.dimension
+
+    def of_one(Lambda):
+        gamma = Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(d)) / context_length
+        return jnp.kron(gamma @ Lambda, Lambda), Lambda @ Lambda
+
+    operator, square = law.expectation(of_one)
+    values, vectors = jnp.linalg.eigh((operator + operator.T) / 2)
+    # Off the diagonal U is zero, whatever the curvature there.
+    curvature = jnp.where(jnp.eye(d * d, dtype=bool), jnp.diag(values), values[-1])
+    return OperatorArrowhead(curvature, vectors.T @ square.reshape(-1), vectors)
