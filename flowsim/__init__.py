@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flowsim.flow import gradient_descent as gradient_descent
     from flowsim.flow import gradient_flow as gradient_flow
     from flowsim.flow import reduced_flow as reduced_flow
-    from flowsim.initialization import predictions as predictions
+    from flowsim.guarantees import predictions as predictions
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
@@ -52,9 +52,9 @@ _HOMES = {
     ),
     "flowsim.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
-    "flowsim.initialization": "predictions",
     "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss RandomCovarianceLoss",
     "flowsim.models": "LinearAttention",
+    "flowsim.guarantees": "predictions",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.report": "citation verdict_table",
     "flowsim.tasks": "LinearRegression RandomCovarianceRegression",

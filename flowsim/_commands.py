@@ -8,6 +8,7 @@ import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from tqdm import tqdm
@@ -15,8 +16,12 @@ from tqdm import tqdm
 from flowsim import _checks, _toml, initialization
 from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
+from flowsim.covariance_laws import DiagonalLaw
+from flowsim.guarantees import predictions
+from flowsim.losses import RandomCovarianceLoss
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
 from flowsim.report import audit_document, plain, verdict_table, verdicts_document, versions, write_json, write_report
+from flowsim.tasks import LinearRegression
 from flowsim.trajectory import Certificates, Status, Trajectory, write_whole
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
@@ -44,7 +49,7 @@ def run(
 
     evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
     verdicts = [judge_on(claim, evidence) for claim in ALL_CLAIMS]
-    promised = initialization.predictions(problem.task, problem.start)
+    promised = predictions(problem.task, problem.start)
     constants = promised.constants()
     for verdict in verdicts:
         constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
@@ -76,34 +81,40 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, as_json: 
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
     problem = _read(path, overrides)
     task, start = problem.task, problem.start
-    conditions = [*initialization.assumption_3_3(task, start), initialization.scale_condition(task, start)]
-    promised = initialization.predictions(task, start)
+    conditions = initialization.assumption_3_3(task, start)
+    if isinstance(task, LinearRegression):
+        conditions.append(initialization.scale_condition(task, start))
+    elif isinstance(problem.loss, RandomCovarianceLoss) and isinstance(task.law, DiagonalLaw):
+        conditions.append(initialization.random_scale_condition(problem.loss, start))
+    promised = predictions(task, start)
+    coefficients = _coefficients(problem)
     time = promised.guaranteed_time(epsilon)
     if as_json:
         document = {
             "problem": problem.spec,
             "versions": versions(),
             "hypotheses": conditions,
-            "gamma": promised.gamma,
+            **coefficients,
             "constants": promised.constants() | {"excess": promised.excess},
             "limits": {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11},
             "guaranteed_time": {"epsilon": epsilon, "t": time},
         }
         print(json.dumps(plain(document), indent=1))
         return FINISHED
-    print("Assumption 3.3 and the scale condition of Theorem 4.1")
+    equations = promised.equations
+    print(f"Assumption 3.3 and the scale condition, {equations.scale_bound}")
     width = max(len(condition.name) for condition in conditions)
     for condition in conditions:
         met = "met    " if condition.met else "not met"
         print(f"  {met}  {condition.name:{width}}  {condition.value:.6g} {condition.relation} {condition.bound:.6g}")
     print("What follows (zhang2023)")
     rows = {
-        "Gamma": _matrix(promised.gamma),
-        "sigma must be below (Theorem 4.1)": f"{promised.scale_bound:.6g}",
-        "mu (5.7)": f"{promised.mu:.6g}",
-        "lower bound of u_minus1 (A.14)": f"{promised.u_lower_bound:.6g}",
-        "limit of u_minus1 (5.9)": f"{float(promised.limit.u_minus1):.10g}",
-        "limit of U11 (5.9)": _matrix(promised.limit.U11),
+        **{name: _matrix(value) for name, value in coefficients.items()},
+        f"sigma must be below, {equations.scale_bound}": f"{promised.scale_bound:.6g}",
+        f"{equations.rate_symbol} {equations.mu}": f"{promised.mu:.6g}",
+        f"lower bound of u_minus1 {equations.u_lower_bound}": f"{promised.u_lower_bound:.6g}",
+        f"limit of u_minus1 {equations.limit}": f"{float(promised.limit.u_minus1):.10g}",
+        f"limit of U11 {equations.limit}": _matrix(promised.limit.U11),
         "excess at the start": f"{promised.excess:.6g}",
         f"time guaranteed for an excess of {epsilon:g}": f"{time:.6g}",
         "local rate of the excess at the minimum": f"{promised.local_rate:.6g}",
@@ -275,6 +286,16 @@ def _status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status
     return VIOLATED if strict and any(verdict.verdict is Judgement.VIOLATED for verdict in verdicts) else FINISHED
 
 
-def _matrix(matrix: Float[Array, "d d"]) -> str:
+def _coefficients(problem: Problem) -> dict[str, Array]:
+    """What the covariances enter the flow by: Gamma, or gamma_i, xi_i and zeta_ij of (C.3)."""
+    if isinstance(problem.task, LinearRegression):
+        return {"gamma": problem.task.gamma()}
+    if not isinstance(problem.task.law, DiagonalLaw):
+        return {}
+    zeta, xi = problem.loss.structure.curvature, problem.loss.structure.drive
+    return {"gamma": jnp.diagonal(zeta), "xi": xi, "zeta": zeta}
+
+
+def _matrix(matrix: Float[Array, "..."]) -> str:
     """A matrix in rows; the corners of a large one."""
     return np.array2string(np.asarray(matrix), precision=6, suppress_small=True, threshold=100, edgeitems=3)

@@ -1,25 +1,26 @@
 """Starts of a flow, the conditions a theorem puts on them, and what follows from the start alone."""
 
 import dataclasses
+import math
 import operator
 from collections.abc import Iterable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from flowsim import _checks
-from flowsim.losses import LinearAttentionLoss
+from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
+from flowsim.losses.arrowhead import AbstractArrowhead
 from flowsim.models import LinearAttention
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 Scalar = Float[Array, ""]
 
 _RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _ROUNDING = 1e-12
+_THETA_LAMBDA = {LinearRegression: "Theta Lambda", RandomCovarianceRegression: "Theta E[Lambda]"}
 
 
 def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
@@ -85,6 +86,11 @@ class Hypothesis:
     bound: float
     met: bool
 
+    @property
+    def unknown(self) -> bool:
+        """Whether a side is not known."""
+        return math.isnan(self.value) or math.isnan(self.bound)
+
 
 def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | float) -> Hypothesis:
     """A condition with one of the relations <, <=, >, >=, decided in float64."""
@@ -98,22 +104,27 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
     return Hypothesis(name, left, "=", right, bool(abs(left - right) <= _ROUNDING * float(size)))
 
 
-def assumption_3_3(task: LinearRegression, start: LinearAttention) -> list[Hypothesis]:
-    """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma."""
+def assumption_3_3(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> list[Hypothesis]:
+    """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
+
+    Random covariances enter by their mean, as in Theorem 4.5.
+    """
     size, norm, asymmetry, smallest, theta_lambda, u12, u21 = _assumption_values(task, start)
     return [
         hypothesis("sigma = u_minus1(0) > 0", start.u_minus1, ">", 0.0),
         agrees("|Theta Theta^T|_F = 1", norm, 1.0),
         agrees("Theta Theta^T symmetric", asymmetry, 0.0, norm),
         hypothesis("Theta Theta^T semidefinite", smallest, ">=", -_ROUNDING * size),
-        hypothesis("Theta Lambda != 0", theta_lambda, ">", 0.0),
+        hypothesis(f"{_THETA_LAMBDA[type(task)]} != 0", theta_lambda, ">", 0.0),
         agrees("u12(0) = 0", u12, 0.0, 0.0),
         agrees("u21(0) = 0", u21, 0.0, 0.0),
     ]
 
 
 @eqx.filter_jit
-def _assumption_values(task: LinearRegression, start: LinearAttention) -> tuple[Scalar, ...]:
+def _assumption_values(
+    task: LinearRegression | RandomCovarianceRegression, start: LinearAttention
+) -> tuple[Scalar, ...]:
     sigma, U = start.u_minus1, start.U11
     shape = U / jnp.where(sigma == 0, 1.0, sigma)
     smallest = jnp.linalg.eigvalsh((U + U.T) / 2)[0] * jnp.sign(sigma)
@@ -147,91 +158,75 @@ def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
 
 def limit(task: LinearRegression) -> LinearAttention:
     """u_{-1} = |Gamma^-1|_F^{1/2}, U11 = |Gamma^-1|_F^{-1/2} Gamma^-1. **Source:** zhang2023 (5.9)."""
-    loss = LinearAttentionLoss(task)
-    Q, inverse = loss.eigenvectors, 1 / loss.gamma_eigenvalues
-    u = jnp.sqrt(jnp.linalg.norm(inverse))
-    return LinearAttention((Q * (inverse / u)[None, :]) @ Q.T, u)
+    return balanced_minimum(LinearAttentionLoss(task).structure)
 
 
-def local_rate(task: LinearRegression) -> Scalar:
-    """The rate r of excess ~ e^{-r t} near the limit (5.9): twice the Hessian's smallest positive eigenvalue there.
+def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
+    """The global minimum with u_{-1} = |U11|_F: u_{-1} = |T|_F^{1/2}, U11 = T/u_{-1} with the best T = u_{-1} U11.
 
-    In the eigenbasis the Hessian is u^2 a_ij off the diagonal of U11 and an arrowhead of size d + 1 on it, whose
-    zero eigenvalue is the direction (U11, -u_{-1}) along the minima.
+    T = Gamma^-1 with one covariance, diag(xi_i/gamma_i) with random diagonal ones. **Source:** zhang2023 (5.9), (4.12).
     """
-    loss = LinearAttentionLoss(task)
-    lam, gam = loss.eigenvalues, loss.gamma_eigenvalues
-    d = task.dimension
-    u_squared = jnp.linalg.norm(1 / gam)
-    curvature = u_squared * jnp.outer(gam * lam, lam)
-    shaft = jnp.diag(jnp.append(jnp.diagonal(curvature), jnp.sum(lam**2 / gam) / u_squared))
-    shaft = shaft.at[:d, d].set(lam**2).at[d, :d].set(lam**2)
+    u = jnp.sqrt(jnp.linalg.norm(structure.target))
+    return LinearAttention(structure.matrix(jnp.diag(structure.target)) / u, u)
+
+
+def local_rate(structure: AbstractArrowhead) -> Scalar:
+    """The rate r of excess ~ e^{-r t} near `balanced_minimum`: twice the Hessian's smallest positive eigenvalue there.
+
+    The Hessian is u^2 a_ij off the diagonal of U and an arrowhead of size n + 1 on it, whose zero eigenvalue is the
+    direction (U11, -u_{-1}) along the minima.
+    """
+    a, b, target = structure.curvature, structure.drive, structure.target
+    n = b.size
+    u_squared = jnp.linalg.norm(target)
+    shaft = jnp.diag(jnp.append(u_squared * jnp.diagonal(a), jnp.sum(b * target) / u_squared))
+    shaft = shaft.at[:n, n].set(b).at[n, :n].set(b)
     smallest = jnp.linalg.eigvalsh(shaft)[1]
-    off = jnp.min(jnp.where(jnp.eye(d, dtype=bool), jnp.inf, curvature))
+    off = jnp.min(jnp.where(jnp.eye(n, dtype=bool), jnp.inf, u_squared * a))
     return 2 * jnp.minimum(smallest, off)
 
 
-@dataclasses.dataclass(frozen=True)
-class Predictions:
-    """What zhang2023 says of a start before anything is integrated; NaN where a formula has no real value.
+def random_scale_condition(loss: RandomCovarianceLoss, start: LinearAttention) -> Hypothesis:
+    """sigma^2 sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2] < 2 |E[Lambda_tau] Theta|_F^2.
 
-    gamma: (d, d) Gamma; mu: (5.7); u_lower_bound: (A.14); limit: (5.9); local_rate: of the excess at the limit;
-    scale_bound: sigma must be below it; excess: at the start.
+    **Source:** zhang2023 (4.11), (C.10).
     """
-
-    gamma: Float[Array, "d d"]
-    mu: float
-    u_lower_bound: float
-    limit: LinearAttention
-    local_rate: float
-    scale_bound: float
-    excess: float
-
-    def guaranteed_time(self, epsilon: float) -> float:
-        """The time after which the theorem guarantees an excess of at most epsilon: log(excess/epsilon)/mu.
-
-        Infinite where mu is not positive. **Source:** zhang2023, proof of Lemma 5.4.
-        """
-        if not epsilon > 0:
-            _checks.fail("epsilon", "positive", f"it is {epsilon}")
-        if self.excess <= epsilon:
-            return 0.0
-        return float(np.log(self.excess / epsilon) / self.mu) if self.mu > 0 else np.inf
-
-    def constants(self) -> dict[str, float]:
-        """The scalars by name."""
-        names = ("mu", "u_lower_bound", "local_rate", "scale_bound")
-        return {name: getattr(self, name) for name in names}
+    left, right = eqx.filter_jit(_random_scale)(loss, start)
+    return hypothesis("sigma^2 sqrt(d) E[|Gamma|_op |Lambda|_F^2] < 2 |E[Lambda] Theta|_F^2", left, "<", right)
 
 
-def predictions(task: LinearRegression, start: LinearAttention) -> Predictions:
-    """All that follows from a task and a start by formula."""
-    loss = LinearAttentionLoss(task)
-    values = eqx.filter_jit(_predicted_scalars)(task, start)
-    bound, mu, rate, excess = (float(value) for value in values)
-    return Predictions(
-        gamma=task.gamma(),
-        mu=mu,
-        u_lower_bound=bound,
-        limit=limit(task),
-        local_rate=rate,
-        scale_bound=float(jnp.sqrt(2 / (jnp.sqrt(task.dimension) * loss.gamma_eigenvalues[-1]))),
-        excess=excess,
-    )
+def random_scale_bound(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
+    """What sigma must be below, sqrt(2 |E[Lambda_tau] Theta|_F^2 / (sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]))."""
+    return jnp.sqrt(2 * _theta_lambda_sq(loss.task, start) / (jnp.sqrt(loss.task.dimension) * loss.operator_energy))
 
 
-def _predicted_scalars(task: LinearRegression, start: LinearAttention) -> tuple[Any, ...]:
-    bound = jnp.sqrt(u_lower_bound_sq(task, start))
-    return bound, pl_constant(task, start), local_rate(task), LinearAttentionLoss(task).excess(start)
+def random_u_lower_bound_sq(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
+    """sigma^2 (2 |E[Lambda_tau] Theta|_F^2 - sqrt(d) sigma^2 E[|Gamma_tau|_op |Lambda_tau|_F^2]) / (2 sqrt(d)
+    |E[Lambda_tau^2]|_op), the square of the bound on u_{-1}(t). **Source:** zhang2023 (C.12).
+    """
+    left, right = _random_scale(loss, start)
+    return start.u_minus1**2 * (right - left) / (2 * jnp.sqrt(loss.task.dimension) * jnp.max(loss.structure.drive))
+
+
+def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
+    """nu = eta times the square of (C.12), eta = min(gamma_i, zeta_ij). **Source:** zhang2023, Lemma C.8 (C.13)."""
+    return jnp.min(loss.structure.curvature) * random_u_lower_bound_sq(loss, start)
 
 
 def _scale(task: LinearRegression, start: LinearAttention) -> Scalar:
     return start.u_minus1**2 * LinearAttentionLoss(task).gamma_eigenvalues[-1] * jnp.sqrt(task.dimension)
 
 
-def _theta_lambda_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
-    """|Theta Lambda|_F^2 = tr(Lambda^2 Theta Theta^T)."""
-    weighted = jnp.trace(task.covariance @ task.covariance @ start.U11)
+def _random_scale(loss: RandomCovarianceLoss, start: LinearAttention) -> tuple[Scalar, Scalar]:
+    """Both sides of (4.11), times sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]."""
+    left = start.u_minus1**2 * jnp.sqrt(loss.task.dimension) * loss.operator_energy
+    return left, 2 * _theta_lambda_sq(loss.task, start)
+
+
+def _theta_lambda_sq(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> Scalar:
+    """|Theta Lambda|_F^2 = tr(Lambda^2 Theta Theta^T) with the mean covariance Lambda."""
+    mean = task.mean_covariance
+    weighted = jnp.trace(mean @ mean @ start.U11)
     return weighted / jnp.where(start.u_minus1 == 0, 1.0, start.u_minus1)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flowsim.initialization import Predictions
+from flowsim.guarantees import FIXED, Predictions
 from flowsim.models import LinearAttention
 from flowsim.trajectory import Trajectory, weights, write_whole
 
@@ -39,13 +39,16 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
         return _nothing(axes, "the minimum of this loss is not known,\nor the start is at it: no excess to draw")
     axes.plot(t, values, label="computed", **_DATA, **_dots(t))
     if predictions is not None:
+        equations = predictions.equations
         last = np.flatnonzero(np.isfinite(values))[-1]
         if predictions.mu > 0:
             envelope = values[0] * np.exp(-predictions.mu * t)
-            axes.plot(t, envelope, label=rf"$e^{{-\mu t}}$ with (5.7), $\mu$ = {_number(predictions.mu)}", **_BOUND)
+            rate = _rate(predictions)
+            label = rf"$e^{{-{rate} t}}$ with {equations.mu}, ${rate}$ = {_number(predictions.mu)}"
+            axes.plot(t, envelope, label=label, **_BOUND)
         local = values[last] * np.exp(-predictions.local_rate * (t - t[last]))
         shown = local <= np.nanmax(values)
-        label = f"rate at the limit (5.9), {_number(predictions.local_rate)}"
+        label = f"rate at the limit {equations.limit}, {_number(predictions.local_rate)}"
         axes.plot(t[shown], local[shown], label=label, **_PREDICTION)
     axes.set_yscale("log")
     axes.set_ylabel(r"excess loss  $\ell(t) - \min\,\ell$")
@@ -70,7 +73,8 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
     axes.annotate(f"smallest: {_number(ratio[lowest])}", *place, textcoords="offset points", ha=side, va="top")
     axes.set_yscale("log")
     if predictions is not None and predictions.mu > 0:
-        _level(axes, t, predictions.mu, rf"(5.7): $\mu$ = {_number(predictions.mu)}", _BOUND, below=True)
+        label = rf"{predictions.equations.mu}: ${_rate(predictions)}$ = {_number(predictions.mu)}"
+        _level(axes, t, predictions.mu, label, _BOUND, below=True)
     axes.set_ylabel(r"$\|\nabla\ell\|^2 \,/\, (\ell - \min\,\ell)$")
     return _time_axis(axes, t)
 
@@ -78,26 +82,30 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
 def value_weight(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
     """u_{-1} over time with its lower bound and its limit. **Source:** zhang2023 (A.14), (5.9)."""
     t, u = np.asarray(trajectory.t), np.asarray(trajectory.models.u_minus1)
-    bound, limit = predictions.u_lower_bound, float(predictions.limit.u_minus1)
+    bound, limit, equations = predictions.u_lower_bound, float(predictions.limit.u_minus1), predictions.equations
     axes.plot(t, u, **_DATA, **_dots(t))
     if 0 < np.min(u) < np.max(u) / 20:
         axes.set_yscale("log")
     if bound > 0:
-        _level(axes, t, bound, f"lower bound (A.14): {_number(bound)}", _BOUND, below=True)
-    _level(axes, t, limit, f"limit (5.9): {_number(limit)}", _PREDICTION)
+        _level(axes, t, bound, f"lower bound {equations.u_lower_bound}: {_number(bound)}", _BOUND, below=True)
+    _level(axes, t, limit, f"limit {equations.limit}: {_number(limit)}", _PREDICTION)
     axes.set_ylabel(r"$u_{-1}$")
     return _time_axis(axes, t)
 
 
 def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
-    """|u_{-1} U11 - Gamma^{-1}|_F / |Gamma^{-1}|_F over time. **Source:** zhang2023 (5.9)."""
+    """|u_{-1} U11 - T|_F / |T|_F over time, with T the limit of u_{-1} U11, Gamma^-1 where Lambda is fixed.
+
+    **Source:** zhang2023 (5.9), (C.8).
+    """
     t = np.asarray(trajectory.t)
-    inverse = np.asarray(predictions.limit.u_minus1 * predictions.limit.U11)
+    limit = np.asarray(predictions.product)
     product = np.asarray(trajectory.models.u_minus1)[:, None, None] * np.asarray(trajectory.models.U11)
-    values = np.linalg.norm(product - inverse, axis=(1, 2)) / np.linalg.norm(inverse)
+    values = np.linalg.norm(product - limit, axis=(1, 2)) / np.linalg.norm(limit)
     axes.plot(t, _positive(values), **_DATA, **_dots(t))
     axes.set_yscale("log")
-    axes.set_ylabel(r"$\|u_{-1}U_{11} - \Gamma^{-1}\|_F \,/\, \|\Gamma^{-1}\|_F$")
+    target = r"\Gamma^{-1}" if predictions.equations is FIXED else r"\mathrm{diag}(\xi_i/\gamma_i)"
+    axes.set_ylabel(rf"$\|u_{{-1}}U_{{11}} - {target}\|_F \,/\, \|{target}\|_F$")
     return _time_axis(axes, t)
 
 
@@ -147,7 +155,7 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
         others = 1 - np.geomspace(1 - low / bound, 1e-4, 400)
         axes.plot(others * bound, promise * others**2 * (1 - others**2), **_DATA)
         axes.set_yscale("log")
-        axes.set_ylabel(r"promised rate  $\mu$")
+        axes.set_ylabel(rf"promised rate  ${_rate(predictions)}$")
         axes.margins(y=0.1)
     else:
         axes.set_yticks([])
@@ -159,7 +167,8 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     leftwards = 0.05 < s < 1 or s > 10
     side, offset = ("right", (-7, 4)) if leftwards else ("left", (7, 4 if s > 1 or not mu > 0 else -9))
     axes.annotate(label, (position, height), offset, xycoords=place, textcoords="offset points", ha=side)
-    condition = rf"scale condition: $\sigma < \sqrt{{2/(\sqrt{{d}}\,\|\Gamma\|_{{op}})}}$ = {_number(bound)}"
+    root = r" < \sqrt{2/(\sqrt{d}\,\|\Gamma\|_{op})}" if predictions.equations is FIXED else ""
+    condition = rf"{predictions.equations.scale_bound}: $\sigma{root}$ {'=' if root else '<'} {_number(bound)}"
     axes.text(0.02, 1.03, condition, transform=axes.transAxes)
     axes.set_xlabel(r"scale of the start  $\sigma$")
     return axes
@@ -216,6 +225,11 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None) -> dict[st
     figures["conservation"] = Figure()
     conservation(figures["conservation"].add_subplot(), trajectory)
     return figures
+
+
+def _rate(predictions: Predictions) -> str:
+    """The paper's letter for the promised rate."""
+    return rf"\{predictions.equations.rate_symbol}"
 
 
 def _positive(values: ArrayLike) -> np.ndarray:

@@ -5,32 +5,22 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import msgspec
 from jaxtyping import Array, Float
-from msgspec import Meta
 
 from flowsim import _checks, _toml, flow, initialization
+from flowsim._kinds import Count, Length, Matrix, Number, Positive, Seed, Threshold, Tolerance, Vector
+from flowsim._law_table import LawTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
-from flowsim.losses import LinearAttentionLoss
+from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Trajectory
-
-# The kinds of value that a field can hold; an error quotes the description.
-Number = Annotated[float, Meta(description="a number")]
-Positive = Annotated[float, Meta(gt=0, description="a positive number")]
-Tolerance = Annotated[float, Meta(ge=1e-14, lt=1, description="at least 1e-14 and below 1")]
-Threshold = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
-Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
-Length = Annotated[int | float, Meta(description="a whole number of at least 1")]
-Seed = Annotated[int, Meta(ge=0, lt=2**32, description="a whole number of at least 0 and below 2^32")]
-Vector = Annotated[tuple[float, ...], Meta(description="a list of numbers")]
-Matrix = Annotated[tuple[tuple[float, ...], ...], Meta(description="a matrix (a list of rows)")]
 
 
 class Eigenvalues(AbstractTable, frozen=True):
@@ -49,20 +39,23 @@ class Eigenvalues(AbstractTable, frozen=True):
         return (matrix + matrix.T) / 2
 
 
-class TaskTable(AbstractTable, frozen=True):
+class TaskTable(AbstractTable, frozen=True, kw_only=True):
     """[task]: the law of a prompt."""
 
-    covariance: Matrix | Eigenvalues | Literal["identity"]
+    covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
     context_length: Length | Literal["inf"]
+    covariance_law: LawTable | None = None
     dimension: Count | None = None
     weights: Literal["isotropic"] = "isotropic"
 
     @property
     def size(self) -> int:
         """d."""
+        if self.covariance_law is not None:
+            return self.covariance_law.size
         if isinstance(self.covariance, Eigenvalues):
             return len(self.covariance.eigenvalues)
-        return self.dimension or len(self.covariance)
+        return self.dimension or len(self.covariance or ())
 
     def matrix(self) -> Float[Array, "rows columns"]:
         """The covariance, (d, d) if it is one."""
@@ -70,16 +63,28 @@ class TaskTable(AbstractTable, frozen=True):
             return self.covariance.matrix()
         if self.covariance == "identity":
             return jnp.eye(self.size)
-        return _checks.as_array("covariance", self.covariance, (None, None))
+        return _checks.as_array("covariance", self.covariance or (), (None, None))
+
+    def build(self) -> LinearRegression | RandomCovarianceRegression:
+        """The law of a prompt."""
+        length = float(self.context_length)
+        if self.covariance_law is not None:
+            return RandomCovarianceRegression(self.covariance_law.law(), length)
+        return LinearRegression(self.matrix(), length)
 
     def resolved(self) -> "TaskTable":
         """The length in one form; the dimension with the identity alone."""
+        if (self.covariance is None) == (self.covariance_law is None):
+            came = "both are" if self.covariance else "neither is"
+            refuse("task.covariance", "given, or task.covariance_law, and not both", f"{came} given")
         if self.covariance == "identity" and self.dimension is None:
             refuse("task.dimension", 'given with covariance = "identity"', "it is missing")
         if self.covariance != "identity" and self.dimension is not None:
             refuse("task.dimension", 'left out unless covariance = "identity"', "it is given")
         if isinstance(self.covariance, Eigenvalues) and not all(value > 0 for value in self.covariance.eigenvalues):
             refuse("task.covariance.eigenvalues", "positive", f"the smallest is {min(self.covariance.eigenvalues):g}")
+        if self.covariance_law is not None:
+            self.covariance_law.check()
         length = self.context_length
         if length in ("inf", math.inf):
             return msgspec.structs.replace(self, context_length="inf")
@@ -234,10 +239,11 @@ class ProblemSpec(AbstractTable, frozen=True):
         """
         _checks.require_float64()
         with _fields_of("task"):
-            task = LinearRegression(self.task.matrix(), float(self.task.context_length))
+            task = self.task.build()
         with _fields_of("init"):
             start = self.init.start(task.dimension)
-        return Problem(self, task, LinearAttentionLoss(task), start)
+        loss = LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
+        return Problem(self, task, loss, start)
 
 
 _FIELDS = _toml.fields(ProblemSpec)
@@ -248,8 +254,8 @@ class Problem:
     """A problem ready to be integrated."""
 
     spec: ProblemSpec
-    task: LinearRegression
-    loss: LinearAttentionLoss
+    task: LinearRegression | RandomCovarianceRegression
+    loss: LinearAttentionLoss | RandomCovarianceLoss
     start: LinearAttention
 
     def run(self, **how: Any) -> Trajectory:

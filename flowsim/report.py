@@ -21,7 +21,8 @@ import numpy as np
 
 from flowsim import __version__, _checks
 from flowsim.analysis.base import Judgement, Verdict
-from flowsim.initialization import Hypothesis, Predictions
+from flowsim.guarantees import Predictions
+from flowsim.initialization import Hypothesis
 from flowsim.problem import ProblemSpec
 from flowsim.trajectory import Certificates, Status, Trajectory, write_whole
 

@@ -49,6 +49,11 @@ class LinearRegression(eqx.Module):
         """d."""
         return self.covariance.shape[-1]
 
+    @property
+    def mean_covariance(self) -> Float[Array, "d d"]:
+        """Lambda."""
+        return self.covariance
+
     def gamma(self) -> Float[Array, "d d"]:
         """Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, so that E[Lambdahat^2] = Gamma Lambda.
 
@@ -107,6 +112,11 @@ class RandomCovarianceRegression(eqx.Module):
     def dimension(self) -> int:
         """d."""
         return self.law.dimension
+
+    @property
+    def mean_covariance(self) -> Float[Array, "d d"]:
+        """E Lambda_tau."""
+        return self.law.expectation(lambda Lambda: Lambda)
 
     def sample(self, key: PRNGKeyArray) -> tuple[Prompt, Float[Array, ""]]:
         """Draw one covariance and one prompt with it, and the query's label <w, x_query>.

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.initialization import Predictions
+from flowsim.guarantees import FIXED, Predictions
 from flowsim.models import LinearAttention
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
@@ -51,11 +51,11 @@ def trajectory(
 def predictions(*, mu: float = 0.25, scale_bound: float = 4.0) -> Predictions:
     """mu below the smallest ratio of the trajectory, a limit at its end."""
     return Predictions(
-        gamma=jnp.eye(2),
         mu=mu,
         u_lower_bound=0.5 if mu > 0 else float("nan"),
         limit=LinearAttention(3 * jnp.eye(2) / np.sqrt(2), 3.0),
         local_rate=1.0,
         scale_bound=scale_bound,
         excess=2.0,
+        equations=FIXED,
     )

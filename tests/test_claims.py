@@ -23,6 +23,12 @@ def build(problem):
     return spec_of({name: value for name, value in problem.items() if name != "name"}).build()
 
 
+def task_of(problem) -> flowsim.LinearRegression:
+    task = build(problem).task
+    assert isinstance(task, flowsim.LinearRegression)
+    return task
+
+
 @functools.cache
 def evidence_of(index: int) -> Evidence:
     problem = build((*claims._PROBLEMS, claims._UNBALANCED, claims._BEYOND)[index])
@@ -182,7 +188,7 @@ def test_an_identity_known_too_coarsely_is_unresolved():
 
 def test_what_promises_nothing_is_vacuous():
     case = evidence_of(EASY)
-    task = build(claims._EASY).task
+    task = task_of(claims._EASY)
     at_limit = flowsim.gradient_flow(case.loss, limit(task), times=[1.0], points_per_decade=0)
     never = flowsim.Claim(
         "test.never", "test", "nothing", lambda loss, run: flowsim.at_least(run.loss, 0.0, promised=run.t < 0)
@@ -230,7 +236,7 @@ def test_the_sharp_constant_of_pl_is_the_least_ratio_along_the_flow():
     verdict = judge_on(BY_KEY["lemma-5.4.pl", "printed"], case)
     run = case.trajectory
     assert verdict.constants["sharp_mu"] == pytest.approx(float(np.min(run.grad_norm_sq / run.excess)), rel=1e-12)
-    assert verdict.constants["mu"] == pytest.approx(float(pl_constant(build(claims._EASY).task, run.start)), rel=1e-12)
+    assert verdict.constants["mu"] == pytest.approx(float(pl_constant(task_of(claims._EASY), run.start)), rel=1e-12)
     assert verdict.margin == pytest.approx(verdict.constants["sharp_mu"] / verdict.constants["mu"] - 1, rel=1e-4)
 
 

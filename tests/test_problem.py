@@ -132,7 +132,7 @@ def test_an_override_that_is_none_is_refused(override):
 
 def test_the_task_and_the_start_are_those_written():
     problem = read().build()
-    assert_close(problem.task.covariance, np.diag([0.5, 1.0, 2.0]))
+    assert_close(problem.task.mean_covariance, np.diag([0.5, 1.0, 2.0]))
     assert float(problem.task.context_length) == 10
     theta = np.array([[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]])
     assert_close(problem.start, initialization.balanced(0.3, theta))
@@ -146,12 +146,12 @@ def test_an_infinite_context(length):
 
 
 def test_a_covariance_by_its_eigenvalues():
-    diagonal = read("task.covariance={eigenvalues=[1,2,3]}").build().task.covariance
+    diagonal = read("task.covariance={eigenvalues=[1,2,3]}").build().task.mean_covariance
     assert_close(diagonal, np.diag([1.0, 2.0, 3.0]))
-    rotated = read("task.covariance={eigenvalues=[1,2,3],rotation_seed=7}").build().task.covariance
+    rotated = read("task.covariance={eigenvalues=[1,2,3],rotation_seed=7}").build().task.mean_covariance
     np.testing.assert_allclose(np.linalg.eigvalsh(rotated), [1, 2, 3], rtol=1e-13)
     assert np.abs(np.asarray(rotated) - np.diag(np.diag(rotated))).max() > 0.1
-    other = read("task.covariance={eigenvalues=[1,2,3],rotation_seed=8}").build().task.covariance
+    other = read("task.covariance={eigenvalues=[1,2,3],rotation_seed=8}").build().task.mean_covariance
     assert not np.allclose(rotated, other)
 
 

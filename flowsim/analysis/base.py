@@ -92,6 +92,10 @@ class Relation(enum.StrEnum):
     IDENTITY = "identity"
 
 
+def _any_loss(loss: AbstractPopulationLoss) -> None:
+    return None
+
+
 def _no_hypotheses(loss: AbstractPopulationLoss, start: PyTree) -> list[Hypothesis]:
     return []
 
@@ -107,7 +111,8 @@ class Claim:
     id: ``paper.statement[.part]``; source: where it stands; statement: in one line; compare: (loss, trajectory) ->
     `Comparison`, pure JAX; form: "printed", or "corrected" where the printed form does not survive; hypotheses:
     (loss, start) -> the conditions of the statement; constants: (loss, trajectory) -> numbers by name, the claim's
-    beside the sharp ones; along_flow: whether the comparison reads a trajectory beyond its start; problems: its own
+    beside the sharp ones; setting: loss -> the `Hypothesis` that this is a loss which the statement does not speak of,
+    None where it does; along_flow: whether the comparison reads a trajectory beyond its start; problems: its own
     problems, as nested dictionaries in the form of a problem file; note: what a referee should know.
 
     **Raises:** `ValueError` on another form.
@@ -121,6 +126,7 @@ class Claim:
     relation: Relation = Relation.INEQUALITY
     hypotheses: Callable[[Any, Any], list[Hypothesis]] = _no_hypotheses
     constants: Callable[[Any, Any], dict[str, Array]] = _no_constants
+    setting: Callable[[Any], Hypothesis | None] = _any_loss
     along_flow: bool = True
     problems: tuple[Mapping[str, Any], ...] = ()
     note: str = ""

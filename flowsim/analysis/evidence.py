@@ -25,6 +25,7 @@ _ROUNDING_SAFETY = 8.0
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 _WORST_RESOLUTION = 1e-3  # an identity known no better than this is not judged
 _WORST_ENERGY_DEFECT = 1e-3
+_STUDENT_99 = {8: 3.499}  # two-sided, by the number of independent sets
 
 
 class Evidence:
@@ -71,6 +72,13 @@ class Evidence:
         """The three solves from the roughest on, each ready for comparisons; the last two are solved when used."""
         return _Case(self, "trajectory"), _Case(self, "reference"), _Case(self, "confirmation")
 
+    @functools.cached_property
+    def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+        """The flow of each independent estimate of a sampled loss, at the same times; empty for an exact loss."""
+        losses = self.loss.replicates()
+        runs = [self._solved(loss, self.trajectory.settings.rtol, None) for loss in losses]
+        return [(loss, _padded(run)) for loss, run in zip(losses, runs, strict=True)]
+
     def ladder(self) -> dict[str, float]:
         """Largest difference of the weights from the reference's, over their norm, at the tolerance of the run."""
         if not (self.trajectory.status.finished and self.reference.status.finished):
@@ -84,19 +92,23 @@ class Evidence:
         return {f"{self.trajectory.settings.rtol:g}": float(np.sqrt(np.max(gap) / size)) if size > 0 else 0.0}
 
     def _again(self, rungs: int, name: str) -> Trajectory:
+        tighter = max(self.trajectory.settings.rtol * 100.0**-rungs, _TIGHTEST)
+        return self._solved(self.loss, tighter, name)
+
+    def _solved(self, loss: AbstractPopulationLoss, rtol: float, name: str | None) -> Trajectory:
+        """The flow of a loss from the same start at the same times; a name keeps its chunks."""
         if self.trajectory.status is Status.STATIONARY:
             return self.trajectory
         settings = self.trajectory.settings
-        tighter = max(settings.rtol * 100.0**-rungs, _TIGHTEST)
         return gradient_flow(
-            self.loss,
+            loss,
             self.trajectory.start,
             times=self.trajectory.t[1:],
-            rtol=tighter,
-            atol=settings.atol * tighter / settings.rtol,
+            rtol=rtol,
+            atol=settings.atol * rtol / settings.rtol,
             solver=self._solver,
             points_per_decade=0,
-            checkpoint=None if self._checkpoint is None else self._checkpoint / name,
+            checkpoint=None if self._checkpoint is None or name is None else self._checkpoint / name,
             progress=self._progress,
         )
 
@@ -129,6 +141,8 @@ def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) ->
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
     loss, run = evidence.loss, evidence.trajectory
+    if foreign := claim.setting(loss):
+        return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
     hypotheses = tuple(claim.hypotheses(loss, run.start))
     verdict = functools.partial(_verdict, claim, hypotheses)
     if claim.along_flow and not run.status.finished:
@@ -138,6 +152,8 @@ def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     finding = _find(claim, loss, rough, fine if claim.along_flow else rough)
     if any(not condition.met for condition in hypotheses):
         unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
+        if all(condition.met or condition.unknown for condition in hypotheses):
+            return verdict(Judgement.UNRESOLVED, finding, constants, f"A side is not known here: {unmet}.")
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
     if not claim.along_flow or finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
         return verdict(finding.judgement, finding, constants)
@@ -170,20 +186,11 @@ class _Case:
 
     @functools.cached_property
     def padded(self) -> Trajectory:
-        run = self.run
-        length = 2 ** int(np.ceil(np.log2(max(run.t.size, _SHORTEST))))
+        return _padded(self.run)
 
-        def stretch(leaf):
-            leaf = np.asarray(leaf)
-            return jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
-
-        series = (run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated)
-        t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in series)
-        models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
-        # What is static in a trajectory would be compiled in.
-        return Trajectory(
-            t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME
-        )
+    @property
+    def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+        return self._evidence.replicates
 
     @functools.cached_property
     def nudged(self) -> list[Trajectory]:
@@ -223,6 +230,8 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: _Case, fine: _Case)
     error = _rounding(claim, loss, fine, ours)
     if claim.along_flow and rough is not fine:
         error = error + _solver_error(_compare(claim, loss, rough.padded), ours, fine.run.settings)
+    if fine.replicates:
+        error = error + _sampling_error(claim, fine.replicates, ours)
     slack, size, promised, allowance = ours.slack, ours.size, ours.promised, ours.allowance
     if not promised.any():
         return _Finding(Judgement.VACUOUS, note="The statement promises nothing here.")
@@ -246,6 +255,21 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: _Case, fine: _Case)
         floor=float((error[worst] + allowance[worst]) / safe[worst]),
         tightness=float(ours.tightness[worst]) or None,
     )
+
+
+def _padded(run: Trajectory) -> Trajectory:
+    """A trajectory with its end repeated up to a power of two of output times."""
+    length = 2 ** int(np.ceil(np.log2(max(run.t.size, _SHORTEST))))
+
+    def stretch(leaf):
+        leaf = np.asarray(leaf)
+        return jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
+
+    series = (run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated)
+    t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in series)
+    models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
+    # What is static in a trajectory would be compiled in.
+    return Trajectory(t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME)
 
 
 def _place(index: int, length: int, case: _Case) -> float | str:
@@ -277,6 +301,17 @@ def _solver_error(rough: Comparison, fine: Comparison, settings: Settings) -> np
     scale = np.maximum(fine.scale, np.finfo(float).tiny)
     relative = np.abs(rough.slack - fine.slack) / scale
     return (_LADDER_SAFETY * np.maximum.accumulate(relative) + settings.rtol) * scale
+
+
+def _sampling_error(
+    claim: Claim, replicates: list[tuple[AbstractPopulationLoss, Trajectory]], ours: Comparison
+) -> np.ndarray:
+    """Error of the slack from the draws of a sampled loss: half its 99% interval over independent sets of draws, and
+    how far their mean lies from the slack of all draws together, which is their bias.
+    """
+    slacks = np.stack([_compare(claim, loss, run).slack for loss, run in replicates])
+    spread = np.std(slacks, axis=0, ddof=1) / np.sqrt(len(replicates))
+    return _STUDENT_99[len(replicates)] * spread + np.abs(np.mean(slacks, axis=0) - ours.slack)
 
 
 def _rounding(claim: Claim, loss: AbstractPopulationLoss, case: _Case, ours: Comparison) -> np.ndarray:

@@ -58,7 +58,9 @@ class SampledLaw(AbstractCovarianceLaw):
         return eqx.tree_at(lambda law: (law.draw, law.matrices), self, (lambda key: c * draw(key), c * self.matrices))
 
     def expectation(self, function: Callable[[Matrix], PyTree]) -> PyTree:
-        return jax.tree.map(lambda values: jnp.mean(values, axis=0), jax.lax.map(function, self.matrices, batch_size=_BATCH))
+        return jax.tree.map(
+            lambda values: jnp.mean(values, axis=0), jax.lax.map(function, self.matrices, batch_size=_BATCH)
+        )
 
     def operator_energy(self, context_length: Scalar) -> Scalar:
         spectra = jnp.linalg.eigvalsh(self.matrices)

@@ -75,9 +75,14 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         """The balance (Lemma A.3)."""
         return balance(model)
 
+    @property
+    def structure(self) -> Arrowhead:
+        """The arrowhead of the flow on u12 = u21 = 0."""
+        return _arrowhead(self)
+
     def arrowhead(self, model: LinearAttention) -> Arrowhead | None:
         """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
-        return _arrowhead(self) if on_the_arrow(model) else None
+        return self.structure if on_the_arrow(model) else None
 
     def replicates(self) -> tuple[()]:
         return ()

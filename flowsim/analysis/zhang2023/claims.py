@@ -17,6 +17,7 @@ from flowsim.analysis.zhang2023.comparisons import (
     limit_constants,
     limit_without_balance,
     minimum_and_excess,
+    one_covariance,
     pl,
     pl_constants,
     quadratic_form,
@@ -69,6 +70,7 @@ _INDEFINITE = _with_init(_EASY, "d = 3, balanced but indefinite", kind="balanced
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     options.setdefault("problems", _PROBLEMS)
+    options.setdefault("setting", one_covariance)
     return Claim(f"zhang2023.{part}", f"zhang2023, {source}", statement, compare, **options)
 
 

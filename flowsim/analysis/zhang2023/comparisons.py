@@ -16,6 +16,7 @@ from flowsim.analysis.invariants import stays_positive
 from flowsim.analysis.rates import decayed, exponential_envelope
 from flowsim.initialization import (
     Hypothesis,
+    agrees,
     assumption_3_3,
     balanced,
     hypothesis,
@@ -25,7 +26,7 @@ from flowsim.initialization import (
     scale_condition,
     u_lower_bound_sq,
 )
-from flowsim.losses import LinearAttentionLoss
+from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.models.linear_attention import embed
 from flowsim.tasks import Prompt
@@ -43,6 +44,12 @@ def _norms(matrices: Array) -> Series:
 
 
 # Hypotheses
+
+
+def one_covariance(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of sections 3 to 5: every prompt has the same covariance."""
+    fixed = isinstance(loss, LinearAttentionLoss)
+    return None if fixed else agrees("one covariance for all prompts", 0.0, 1.0)
 
 
 def assumption(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
@@ -252,7 +259,7 @@ def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {
         "mu": _mu(loss, trajectory),
         "sharp_mu": jnp.min(jnp.where(jnp.isfinite(rates), rates, jnp.inf)),
-        "local_rate": local_rate(loss.task),
+        "local_rate": local_rate(loss.structure),
     }
 
 
@@ -261,7 +268,7 @@ def _to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> 
     p is the smaller of the ratio seen at the end and the one of the Hessian at the limit, with a factor 2 to spare.
     """
     ratio = trajectory.grad_norm_sq[-1] / jnp.where(trajectory.excess[-1] > 0, trajectory.excess[-1], 1.0)
-    p = jnp.minimum(ratio, local_rate(loss.task)) / 2
+    p = jnp.minimum(ratio, local_rate(loss.structure)) / 2
     to_go = jnp.where(trajectory.excess[-1] > 0, 2 * jnp.sqrt(trajectory.excess[-1] / p), 0.0)
     distance = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, trajectory.end, expected)))
     size = jnp.sqrt(norm_sq(expected))

@@ -1,0 +1,16 @@
+"""The kinds of value that a field of a problem file can hold; an error quotes the description."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Number = Annotated[float, Meta(description="a number")]
+Positive = Annotated[float, Meta(gt=0, description="a positive number")]
+Tolerance = Annotated[float, Meta(ge=1e-14, lt=1, description="at least 1e-14 and below 1")]
+Threshold = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
+Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+Length = Annotated[int | float, Meta(description="a whole number of at least 1")]
+Seed = Annotated[int, Meta(ge=0, lt=2**32, description="a whole number of at least 0 and below 2^32")]
+Vector = Annotated[tuple[float, ...], Meta(description="a list of numbers")]
+Matrix = Annotated[tuple[tuple[float, ...], ...], Meta(description="a matrix (a list of rows)")]
+NumberOrVector = Annotated[float, Meta(description="a number")] | Vector
