@@ -71,7 +71,7 @@ class LawTable(AbstractTable, frozen=True):
         """
         return _FAMILIES[self.family].make(self)
 
-    def coordinates(self, name: str) -> tuple[float, ...]:
+    def coordinates(self, name: str) -> tuple:
         """A parameter for every coordinate."""
         value = getattr(self, name)
         return value if isinstance(value, tuple) else (value,) * self.size

@@ -23,7 +23,7 @@ from flowsim._recording import Chunk, ChunkStore, join, trajectory, truncate
 from flowsim._schedule import Stop as Stop
 from flowsim._schedule import first_stop, output_times, percent
 from flowsim._systems import AbstractSystem, ArrowheadSystem, LossSystem, Record, norm_sq, system_of
-from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.trajectory import Settings, Status, Trajectory
 
 Scalar = Float[Array, ""]
@@ -149,18 +149,18 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
 
 
 def reduced_flow(
-    loss: LinearAttentionLoss, model: PyTree, times: ArrayLike | Iterable[float], rtol: float = 1e-12
+    loss: AbstractPopulationLoss, model: PyTree, times: ArrayLike | Iterable[float], rtol: float = 1e-12
 ) -> Trajectory:
     """The arrowhead flow by its exact reduction to d + 2 equations: a second route to the same trajectory.
 
     Off the diagonal U_ij(t) = U_ij(0) exp(-a_ij s(t)) with s = int u^2, which leaves the diagonal, u and s. They are
     integrated explicitly (Dopri8), so that neither the equations nor the solver are those of `gradient_flow`.
 
-    **Raises:** `ValueError` where u12 or u21 is not zero, or on bad times.
+    **Raises:** `ValueError` where the flow has no arrowhead, or on bad times.
     """
     arrowhead = loss.arrowhead(model)
     if arrowhead is None:
-        _checks.fail("model", "one with u12 = u21 = 0", "they are not zero")
+        _checks.fail("model", "one from which the flow has an arrowhead (u12 = u21 = 0)", "it is not")
     outputs = np.append(0.0, _checks.increasing_times("times", times))
     system = ArrowheadSystem(arrowhead, loss.minimum)
     U0, u0 = system.encode(model)

@@ -16,7 +16,7 @@ from flowsim.initialization import hypothesis, limit, pl_constant
 from flowsim.problem import spec_of
 from flowsim.trajectory import Status
 
-BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in flowsim.ALL_CLAIMS}
+BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in claims.CLAIMS}
 
 
 def build(problem):
@@ -84,7 +84,10 @@ def scaled_model(function, factor):
 # claim -> (name in the module, what to put in its place): a false constant or formula for every claim
 PLANTS = {
     ("assumption-3.3", "printed"): ("balanced", lambda real: scaled_model(real, 1.001)),
-    ("assumption-3.3.balance", "corrected"): ("_to_limit", lambda real: lambda l, t, m: real(l, t, limit(l.task))),
+    ("assumption-3.3.balance", "corrected"): (
+        "distance_to_limit",
+        lambda real: lambda l, t, m: real(l, t, limit(l.task)),
+    ),
     ("assumption-3.3.semidefinite", "corrected"): ("limit", lambda real: scaled_model(real, 1.001)),
     ("assumption-3.3.scale", "corrected"): ("limit", lambda real: scaled_model(real, 1.001)),
     ("theorem-4.1", "printed"): ("limit", lambda real: scaled_model(real, 1.001)),

@@ -158,11 +158,11 @@ class Discrete(AbstractCoordinates):
         return Discrete(factor * self.values, self.probabilities)
 
     def distribution(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
-        return jnp.sum(self.probabilities[None] * (self.values[None] <= x[:, None, None]), axis=2)
+        return jnp.sum(jnp.where(self.values[None] <= x[:, None, None], self.probabilities[None], 0.0), axis=2)
 
     def truncated_square(self, x: Float[Array, " n"]) -> Float[Array, "n m"]:
         mass = (self.probabilities * self.values**2)[None]
-        return jnp.sum(mass * (self.values[None] <= x[:, None, None]), axis=2)
+        return jnp.sum(jnp.where(self.values[None] <= x[:, None, None], mass, 0.0), axis=2)
 
     def panels(self) -> np.ndarray:
         return np.unique(np.append(0.0, np.asarray(self.values)))

@@ -69,7 +69,7 @@ class DiagonalLaw(AbstractCovarianceLaw):
         reach = jnp.sqrt(skew**2 + 4 * variance)
         shifts = jnp.stack([(skew + reach) / 2, (skew - reach) / 2])
         weights = jnp.where(random[None, :], jnp.abs(shifts[::-1]) / jnp.where(random, reach, 1.0)[None, :], 0.5)
-        nodes = first + shifts.reshape(-1)[:, None] * jnp.tile(jnp.eye(first.size), (2, 1))
+        nodes = first[None, :] + shifts.reshape(-1)[:, None] * jnp.tile(jnp.eye(first.size), (2, 1))
         at_mean = function(jnp.diag(first))
         # Differences, so that a law without variance has no error from 2 d terms.
         change = lambda node: jax.tree.map(jnp.subtract, function(jnp.diag(node)), at_mean)

@@ -26,7 +26,7 @@ from flowsim.initialization import (
     scale_condition,
     u_lower_bound_sq,
 )
-from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss
+from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
 from flowsim.models.linear_attention import embed
 from flowsim.tasks import Prompt
@@ -168,7 +168,8 @@ def _printed_loss(loss: Loss, model: LinearAttention) -> Array:
     return jnp.trace(u**2 / 2 * Gamma @ Lambda @ U @ Lambda @ U.T - u * Lambda @ Lambda @ U.T)
 
 
-def _over_models(function, trajectory: Trajectory):
+def over_models(function, trajectory: Trajectory):
+    """A function of the model at every output time."""
     return jax.lax.map(function, trajectory.models)
 
 
@@ -181,7 +182,7 @@ def dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
         square = jnp.sum((gradient.U11 + dU) ** 2) + (gradient.u_minus1 + du) ** 2
         return jnp.sqrt(square + jnp.sum(gradient.u12**2) + jnp.sum(gradient.u21**2)), size
 
-    value, size = _over_models(deviation, trajectory)
+    value, size = over_models(deviation, trajectory)
     return equal(value, jnp.zeros(()), size)
 
 
@@ -196,7 +197,7 @@ def same_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
         difference = jnp.abs(loss(model) - _printed_loss(loss, model) - constant)
         return gap / jnp.where(size > 0, size, 1.0) + difference / (constant + jnp.abs(loss(model)))
 
-    return equal(_over_models(deviation, trajectory), jnp.zeros(()), jnp.ones(()))
+    return equal(over_models(deviation, trajectory), jnp.zeros(()), jnp.ones(()))
 
 
 def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -213,7 +214,7 @@ def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
         square = jnp.sum((gamma_root @ inner) ** 2) / 2
         return _printed_loss(loss, model) - minimum, square, square - minimum
 
-    left, right, size = _over_models(sides, trajectory)
+    left, right, size = over_models(sides, trajectory)
     attained = _printed_loss(loss, limit(loss.task))
     return equal(jnp.append(left, attained), jnp.append(right, minimum), jnp.append(size, -minimum))
 
@@ -263,7 +264,9 @@ def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-def _to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> Comparison:
+def distance_to_limit(
+    loss: Loss | RandomCovarianceLoss, trajectory: Trajectory, expected: LinearAttention
+) -> Comparison:
     """The end of the flow against a limit. The way still to go is at most 2 sqrt(excess/p), where |grad|^2 >= p excess:
     p is the smaller of the ratio seen at the end and the one of the Hessian at the limit, with a factor 2 to spare.
     """
@@ -277,7 +280,7 @@ def _to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> 
 
 def tends_to_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The end of the flow against (5.9)."""
-    return _to_limit(loss, trajectory, limit(loss.task))
+    return distance_to_limit(loss, trajectory, limit(loss.task))
 
 
 def limit_without_balance(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -285,7 +288,7 @@ def limit_without_balance(loss: Loss, trajectory: Trajectory) -> Comparison:
     c = loss.conserved(trajectory.start)
     inverse = jnp.linalg.inv(loss.task.gamma())
     u = jnp.sqrt((c + jnp.sqrt(c**2 + 4 * jnp.sum(inverse**2))) / 2)
-    return _to_limit(loss, trajectory, LinearAttention(inverse / u, u))
+    return distance_to_limit(loss, trajectory, LinearAttention(inverse / u, u))
 
 
 def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
@@ -293,14 +296,14 @@ def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"u_limit": limit(loss.task).u_minus1, "u_end": trajectory.end.u_minus1}
 
 
-def stays_balanced(loss: Loss, trajectory: Trajectory) -> Comparison:
+def stays_balanced(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
     """(A.12)."""
     models = trajectory.models
     size = models.u_minus1**2 + jnp.sum(models.U11**2, axis=(1, 2))
     return equal(models.u_minus1**2, jnp.sum(models.U11**2, axis=(1, 2)), jnp.max(size))
 
 
-def u_positive(loss: Loss, trajectory: Trajectory) -> Comparison:
+def u_positive(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
     """u_{-1} > 0, relative to |U11|_F, which it equals in size."""
     return stays_positive(trajectory.models.u_minus1, _norms(trajectory.models.U11))
 
