@@ -18,15 +18,23 @@ from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
 from flowsim.covariance_laws import DiagonalLaw
 from flowsim.guarantees import predictions
+from flowsim.ledger import ledger
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
-from flowsim.report import audit_document, plain, verdict_table, verdicts_document, versions, write_json, write_report
+from flowsim.report import (
+    Entry,
+    audit_document,
+    plain,
+    verdict_table,
+    verdicts_document,
+    versions,
+    write_json,
+    write_report,
+)
 from flowsim.tasks import LinearRegression
-from flowsim.trajectory import Certificates, Status, Trajectory, write_whole
+from flowsim.trajectory import Status, Trajectory, write_whole
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
-
-Entry = tuple[ProblemSpec, Status | None, Certificates | None, Verdict]  # None: nothing was integrated
 
 
 def run(
@@ -147,7 +155,7 @@ def check(identifier: str, overrides: Sequence[str], as_json: bool, strict: bool
         print(json.dumps(audit_document(entries), indent=1))
     else:
         _print_by_problem(entries)
-    return _status(strict, [verdict for *_, verdict in entries], [status for _, status, *_ in entries])
+    return _status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
 
 
 def audit(out: pathlib.Path | None, paper: str | None, strict: bool) -> int:
@@ -161,8 +169,9 @@ def audit(out: pathlib.Path | None, paper: str | None, strict: bool) -> int:
     entries = list(_judged([claim for claim in ALL_CLAIMS if paper in (None, claim.id.partition(".")[0])]))
     if out is not None:
         write_json(out / "verdicts.json", audit_document(entries))
+        write_whole(out / "claims.md", lambda file: file.write(ledger(entries).encode()))
     _print_by_problem(entries)
-    return _status(strict, [verdict for *_, verdict in entries], [status for _, status, *_ in entries])
+    return _status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
 
 
 def _read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
@@ -252,25 +261,29 @@ def _sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
 def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[Entry]:
     """Verdicts of claims on their own problems; claims that share a problem share its flow."""
     cases = [
-        (claim, spec_of({table: fields for table, fields in named.items() if table != "name"}, overrides))
+        (
+            claim,
+            named.get("name", ""),
+            spec_of({name: table for name, table in named.items() if name != "name"}, overrides),
+        )
         for claim in chosen
         for named in claim.problems
     ]
-    problems = {spec: spec.build() for _, spec in cases}
+    problems = {spec: spec.build() for *_, spec in cases}
     flows: dict[ProblemSpec, Evidence] = {}
-    for claim, spec in tqdm(cases, desc="claims", leave=False, delay=2, disable=None):
+    for claim, name, spec in tqdm(cases, desc="claims", leave=False, delay=2, disable=None):
         if spec not in flows:
             flows[spec] = Evidence(problems[spec].loss, problems[spec].run())
         evidence = flows[spec]
         run = evidence.trajectory
         status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
-        yield spec, status, certificates, judge_on(claim, evidence)
+        yield Entry(claim, name or _toml.write_inline(spec.init), spec, status, certificates, judge_on(claim, evidence))
 
 
 def _print_by_problem(entries: Sequence[Entry]) -> None:
     """The verdicts on each problem, under the problem."""
-    for spec in dict.fromkeys(spec for spec, *_ in entries):
-        verdicts = [verdict for other, *_, verdict in entries if other == spec]
+    for spec in dict.fromkeys(entry.problem for entry in entries):
+        verdicts = [entry.verdict for entry in entries if entry.problem == spec]
         print(_heading(spec), verdict_table(verdicts), sep="\n")
         print(*(f"  {label}: {text}" for label, text in _sharp_constants(verdicts).items()), "", sep="\n")
 

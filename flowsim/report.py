@@ -12,7 +12,7 @@ import os
 import pathlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 import jinja2
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from flowsim import __version__, _checks
-from flowsim.analysis.base import Judgement, Verdict
+from flowsim.analysis.base import Claim, Judgement, Verdict
 from flowsim.guarantees import Predictions
 from flowsim.initialization import Hypothesis
 from flowsim.problem import ProblemSpec
@@ -108,18 +108,29 @@ def verdicts_document(
     )
 
 
-def audit_document(
-    entries: Iterable[tuple[ProblemSpec, Status | None, Certificates | None, Verdict]],
-) -> dict[str, Any]:
+class Entry(NamedTuple):
+    """One claim judged on one of its problems, of that name; status and certificates are None if nothing was
+    integrated.
+    """
+
+    claim: Claim
+    name: str
+    problem: ProblemSpec
+    status: Status | None
+    certificates: Certificates | None
+    verdict: Verdict
+
+
+def audit_document(entries: Iterable[Entry]) -> dict[str, Any]:
     """verdicts.json of an audit: an entry for every claim, form and problem, each with its own problem."""
     claims = [
         {
-            "problem": problem,
-            "status": status or NOT_INTEGRATED,
-            "certificates": certificates or {},
-            **_claim(verdict),
+            "problem": entry.problem,
+            "status": entry.status or NOT_INTEGRATED,
+            "certificates": entry.certificates or {},
+            **_claim(entry.verdict),
         }
-        for problem, status, certificates, verdict in entries
+        for entry in entries
     ]
     return plain({"versions": versions(), "claims": claims})
 

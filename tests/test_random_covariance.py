@@ -143,9 +143,9 @@ def test_every_claim_on_its_own_problems(key, name):
 
 
 def test_the_edge_is_just_under_the_scale_condition():
-    case = evidence_of(claims._EDGE["name"])
-    ratio = float(case.trajectory.start.u_minus1) / float(random_scale_bound(case.loss, case.trajectory.start))
-    assert 0.9 < ratio < 1
+    problem = spec_of({name: value for name, value in claims._EDGE.items() if name != "name"}).build()
+    assert isinstance(problem.loss, RandomCovarianceLoss)
+    assert 0.9 < float(problem.start.u_minus1 / random_scale_bound(problem.loss, problem.start)) < 1
 
 
 def scaled(function, factor):
@@ -281,7 +281,9 @@ def test_an_identity_of_every_law_holds_whatever_was_drawn():
 
 def law_of(**fields):
     tables = {"task": {"covariance_law": fields, "context_length": 4}, "init": {"kind": "zeros"}}
-    return spec_of(tables).build().task.law
+    task = spec_of(tables).build().task
+    assert isinstance(task, RandomCovarianceRegression) and isinstance(task.law, DiagonalLaw)
+    return task.law
 
 
 @pytest.mark.parametrize(
@@ -313,14 +315,14 @@ def test_a_number_stands_for_every_coordinate_and_the_file_reads_back():
     ("fields", "line"),
     [
         ({"family": "exponential", "rate": 1.0}, "task.covariance_law.dimension must be given where every parameter"),
-        ({"family": "exponential", "rate": [1.0, 2.0], "dimension": 3}, "task.covariance_law.rate must be of length 3"),
+        ({"family": "exponential", "rate": [1.0, 2.0], "dimension": 3}, "covariance_law.rate must be of length 3"),
         (
             {"family": "gamma", "rate": [1.0]},
-            "task.covariance_law.shape must be a number or a list of numbers, but it is",
+            "task.covariance_law.shape must be a number or a list",
         ),
         (
             {"family": "uniform", "low": [0.0], "high": 1, "rate": 1},
-            "task.covariance_law.rate must be left out with fam",
+            "task.covariance_law.rate must be left out with",
         ),
         ({"family": "exponental", "rate": [1.0]}, 'did you mean "exponential"'),
         ({"family": "uniform", "low": [-1.0], "high": 1}, "task.low must be at least 0"),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from synthetic import predictions, trajectory
 
-from flowsim import __version__, plots, report
-from flowsim.analysis.base import Judgement, Verdict
+from flowsim import __version__, ledger, plots, report
+from flowsim.analysis.base import Claim, Judgement, Verdict, at_least
 from flowsim.initialization import Hypothesis
 from flowsim.problem import ProblemSpec
 from flowsim.trajectory import Status
@@ -51,6 +51,11 @@ def verdict(name: str = "zhang2023.lemma-5.4.pl", judgement: Judgement = Judgeme
     return dataclasses.replace(example, **changes)
 
 
+def the_sides(loss, run):
+    return at_least(run.loss, 0.0)
+
+
+CLAIM = Claim("test.claim", "nowhere, (1)", "a < b | c", the_sides, note="of interest")
 VERDICTS = (
     verdict(),
     verdict(
@@ -193,7 +198,10 @@ def test_what_was_not_integrated_says_so():
 
 
 def test_the_audit_gives_every_entry_its_own_problem(tmp_path: pathlib.Path):
-    entries = [(SPEC, Status.EXCESS, trajectory().certificates, VERDICTS[0]), (SPEC, None, None, VERDICTS[4])]
+    entries = [
+        report.Entry(CLAIM, "easy", SPEC, Status.EXCESS, trajectory().certificates, VERDICTS[0]),
+        report.Entry(CLAIM, "hard", SPEC, None, None, VERDICTS[4]),
+    ]
     path = tmp_path / "verdicts.json"
     report.write_json(path, report.audit_document(entries))
     read = strictly_read(path)
@@ -201,6 +209,18 @@ def test_the_audit_gives_every_entry_its_own_problem(tmp_path: pathlib.Path):
     assert [claim["status"] for claim in read["claims"]] == ["stopped-excess", "not-integrated"]
     assert read["claims"][0]["problem"]["init"]["scale"] == 0.3
     assert read["claims"][0]["id"] == VERDICTS[0].id
+
+
+def test_the_ledger_names_statement_source_hypotheses_module_problems_and_verdicts():
+    holds, fails = (report.Entry(CLAIM, name, SPEC, None, None, v) for name, v in zip("ab", VERDICTS, strict=False))
+    page = ledger.ledger([holds, fails])
+    assert "| [test.claim](#testclaim-printed) | printed | ✓ holds (1), ✗ violated (1) |" in page
+    assert "## test.claim (printed)" in page  # what the link of the summary leads to
+    assert r"> a \< b \| c" in page
+    assert "Source: nowhere, (1)" in page and "Note: of interest" in page
+    assert f"Judged by: `{CLAIM.compare.__module__}.the_sides`" in page
+    assert r"- Hypotheses: sigma^2 \|Gamma\|\_op sqrt(d) \< 2" in page
+    assert "| a | ✓ holds | +0.83 |" in page and "| b | ✗ violated | -0.5 |" in page
 
 
 def test_json_never_holds_nan_and_a_failed_write_keeps_the_earlier_file(tmp_path: pathlib.Path):
