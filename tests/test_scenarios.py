@@ -38,6 +38,26 @@ def test_scale_condition(tmp_path: pathlib.Path):
     assert (tmp_path / "zhang2023_scale_condition.png").stat().st_size > 10_000
 
 
+def test_random_covariance(tmp_path: pathlib.Path):
+    verdicts = {(verdict.id, verdict.form): verdict.verdict for verdict in run("zhang2023_random_covariance", tmp_path)}
+    assert verdicts == {
+        ("zhang2023.lemma-c.8.pl", "printed"): Judgement.HOLDS,
+        ("zhang2023.lemma-c.8.limit", "printed"): Judgement.VIOLATED,
+        ("zhang2023.lemma-c.8.limit", "corrected"): Judgement.HOLDS,
+    }
+    assert (tmp_path / "zhang2023_random_covariance.png").stat().st_size > 10_000
+
+
+def test_one_third(tmp_path: pathlib.Path):
+    found = run("zhang2023_one_third", tmp_path)
+    for shape, points in found.items():
+        assert points[-1][0] == pytest.approx(shape / (shape + 2), rel=1e-5)
+        assert points[0][0] < points[-1][0]
+    assert found[1.0][-1][1].verdict is Judgement.HOLDS
+    assert found[1.0][0][1].verdict is found[4.0][-1][1].verdict is Judgement.NOT_APPLICABLE
+    assert (tmp_path / "zhang2023_one_third.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()

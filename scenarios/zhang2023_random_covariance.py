@@ -1,0 +1,57 @@
+"""One linear attention layer trained on prompts with random covariances: which limit of u_{-1} is right?
+
+**Source:** zhang2023 (Trained Transformers Learn Linear Models In-Context), Theorem 4.5, Lemmas C.6 to C.8, (C.15),
+(C.17).
+
+**What it shows:** with independent Exponential(1) variances the flow reaches the limit (4.12) of the theorem. Lemma C.8
+prints another one for u_{-1} in (C.15), without the squares that its own proof has in (C.17), and is violated; so is an
+equality in the proof of Lemma C.6, which holds as the inequality that the proof needs.
+
+**What would falsify it:** "violated" for Theorem 4.5 or (C.17), or "holds" for Lemma C.8's limit as printed.
+"""
+
+import pathlib
+
+import jax
+import matplotlib.style
+from matplotlib.figure import Figure
+
+import flowsim
+from flowsim import plots
+
+PROBLEM = """
+[task]
+context_length = 10
+covariance_law = {family = "exponential", rate = 1.0, dimension = 3}
+[init]
+kind = "balanced"
+scale = 0.1
+theta = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
+"""
+CLAIMS = ("theorem-4.5", "lemma-c.6.proof-equality", "lemma-c.7", "lemma-c.8", "eq-c.17")
+
+
+def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.Verdict]:
+    """Integrate, judge, and draw u_{-1} beside both limits. Quick: Lemma C.8 alone."""
+    jax.config.update("jax_enable_x64", True)
+    problem = flowsim.ProblemSpec.from_toml(PROBLEM).build()
+    trajectory = problem.run()
+    names = CLAIMS[3:4] if quick else CLAIMS
+    claims = [claim for name in names for claim in flowsim.find_claims(flowsim.ALL_CLAIMS, f"zhang2023.{name}")]
+    verdicts = flowsim.judge(claims, problem.loss, trajectory)
+
+    constants = next(verdict.constants for verdict in verdicts if verdict.id == "zhang2023.lemma-c.8.limit")
+    with matplotlib.style.context(["default", str(plots.STYLE)]):
+        figure = Figure()
+        axes = plots.value_weight(figure.add_subplot(), trajectory, flowsim.predictions(problem.task, problem.start))
+        axes.axhline(constants["u_printed"], color="C3", linestyle=":")
+        axes.annotate("(C.15) as printed", (0.02, constants["u_printed"]), (0, 3), color="C3",
+                      xycoords=axes.get_yaxis_transform(), textcoords="offset points")  # fmt: skip
+    (folder := pathlib.Path(out or ".")).mkdir(parents=True, exist_ok=True)
+    plots.save(figure, path := folder / f"{pathlib.Path(__file__).stem}.png")
+    print(trajectory, flowsim.verdict_table(verdicts), f"figure: {path.absolute()}", sep="\n\n")
+    return verdicts
+
+
+if __name__ == "__main__":
+    main()
