@@ -3,9 +3,8 @@
 **Source:** zhang2023 (Trained Transformers Learn Linear Models In-Context), section 4.3: with variances Exponential(1)
 and long prompts the trained layer predicts <w, x_query>/3 on average.
 
-**What it shows:** the flow ends at a layer that shrinks every prediction by E[lambda^2] E[lambda]/E[lambda^3] as N grows.
-For Gamma(k) variances that is k/(k + 2): one third at k = 1, and 1 only as the variances cease to be random. At
-finite N it shrinks further, by O(1/N).
+**What it shows:** as N grows the trained layer shrinks predictions by E[lambda^2] E[lambda]/E[lambda^3]. For Gamma(k)
+variances that is k/(k + 2): one third at k = 1, and 1 only as the variances cease to be random.
 
 **What would falsify it:** a factor that does not tend to k/(k + 2), or "violated".
 """
@@ -30,8 +29,7 @@ def factor(shape: float, context_length: float) -> tuple[float, flowsim.Verdict]
     task = flowsim.RandomCovarianceRegression(DiagonalLaw(Gamma(np.full(DIMENSION, shape), shape)), context_length)
     loss = flowsim.RandomCovarianceLoss(task)
     trajectory = flowsim.gradient_flow(loss, scaled_identity(0.1, DIMENSION))
-    (claim,) = flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.sec-4.3.one-third")
-    verdict = flowsim.check(claim, loss, trajectory)
+    verdict = flowsim.check(*flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.sec-4.3.one-third"), loss, trajectory)
     return verdict.constants["factor"], verdict
 
 
