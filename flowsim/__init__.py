@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flowsim.flow import gradient_flow as gradient_flow
     from flowsim.flow import reduced_flow as reduced_flow
     from flowsim.initialization import predictions as predictions
+    from flowsim.joint_law import JointLaw as JointLaw
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
@@ -48,6 +49,7 @@ _HOMES = {
     ),
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.initialization": "predictions",
+    "flowsim.joint_law": "JointLaw",
     "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss",
     "flowsim.models": "LinearAttention",
     "flowsim.problem": "Problem ProblemSpec",

@@ -18,11 +18,13 @@ PACKAGE = pathlib.Path(flowsim.__file__).parent
 ORDER = [
     {"_checks"},
     {"tasks"},
+    {"joint_law"},
     {"models"},
     {"moments"},
     {"losses"},
     {"initialization"},
     {"trajectory"},
+    {"risk"},
     {"_newton", "_systems"},
     {"_recording"},
     {"_schedule", "_arguments"},
