@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.report import citation as citation
     from flowsim.report import verdict_table as verdict_table
+    from flowsim.risk_bounds import prompt_lengths as prompt_lengths
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.trajectory import Status as Status
     from flowsim.trajectory import Trajectory as Trajectory
@@ -54,6 +55,7 @@ _HOMES = {
     "flowsim.models": "LinearAttention",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.report": "citation verdict_table",
+    "flowsim.risk_bounds": "prompt_lengths",
     "flowsim.tasks": "LinearRegression",
     "flowsim.trajectory": "Status Trajectory",
 }

@@ -99,7 +99,11 @@ def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
     """A whole number of at least one, or infinity for the exact limit."""
     require_float64()
     value = jnp.asarray(x, dtype=jnp.float64)
-    if value.ndim or (is_concrete(value) and not (value >= 1 and (jnp.isinf(value) or value == jnp.floor(value)))):
+    whole = True
+    if is_concrete(value):
+        number = np.asarray(value)  # a jnp operation on it would be traced inside a transformation
+        whole = np.all((number >= 1) & (np.isinf(number) | (number == np.floor(number))))
+    if value.ndim or not whole:
         fail(name, "a whole number of at least 1, or inf", f"it is {x}")
     return value
 

@@ -25,6 +25,7 @@ ORDER = [
     {"initialization"},
     {"trajectory"},
     {"risk"},
+    {"risk_bounds"},
     {"_newton", "_systems"},
     {"_recording"},
     {"_schedule", "_arguments"},

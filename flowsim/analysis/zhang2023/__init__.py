@@ -1,3 +1,6 @@
 """zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett)."""
 
-from flowsim.analysis.zhang2023.claims import CLAIMS as CLAIMS
+from flowsim.analysis.base import Claim
+from flowsim.analysis.zhang2023 import claims, new_prompt_claims, technical_lemmas
+
+CLAIMS: tuple[Claim, ...] = (*claims.CLAIMS, *new_prompt_claims.CLAIMS, *technical_lemmas.CLAIMS)
