@@ -25,6 +25,7 @@ from flowsim.trajectory import Trajectory
 Number = Annotated[float, Meta(description="a number")]
 Positive = Annotated[float, Meta(gt=0, description="a positive number")]
 Tolerance = Annotated[float, Meta(ge=1e-14, lt=1, description="at least 1e-14 and below 1")]
+Nonnegative = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 Threshold = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Length = Annotated[int | float, Meta(description="a whole number of at least 1")]
@@ -66,11 +67,7 @@ class TaskTable(AbstractTable, frozen=True):
 
     def matrix(self) -> Float[Array, "rows columns"]:
         """The covariance, (d, d) if it is one."""
-        if isinstance(self.covariance, Eigenvalues):
-            return self.covariance.matrix()
-        if self.covariance == "identity":
-            return jnp.eye(self.size)
-        return _checks.as_array("covariance", self.covariance, (None, None))
+        return _matrix("covariance", self.covariance, self.size)
 
     def resolved(self) -> "TaskTable":
         """The length in one form; the dimension with the identity alone."""
@@ -80,13 +77,7 @@ class TaskTable(AbstractTable, frozen=True):
             refuse("task.dimension", 'left out unless covariance = "identity"', "it is given")
         if isinstance(self.covariance, Eigenvalues) and not all(value > 0 for value in self.covariance.eigenvalues):
             refuse("task.covariance.eigenvalues", "positive", f"the smallest is {min(self.covariance.eigenvalues):g}")
-        length = self.context_length
-        if length in ("inf", math.inf):
-            return msgspec.structs.replace(self, context_length="inf")
-        # Beyond 2^53 a float64 no longer tells whole numbers apart.
-        if not 1 <= length <= 2**53 or length != int(length):
-            refuse("task.context_length", _FIELDS["task.context_length"].expected, f"it is {length!s:.60}")
-        return msgspec.structs.replace(self, context_length=int(length))
+        return msgspec.structs.replace(self, context_length=_whole("task.context_length", self.context_length))
 
 
 class ModelTable(AbstractTable, frozen=True):
@@ -206,6 +197,40 @@ class FlowTable(AbstractTable, frozen=True):
         return self
 
 
+class NewPromptTable(AbstractTable, frozen=True):
+    """[test]: the law of other prompts, for the risk of the model along the flow; default, those of training.
+
+    length: the number of their examples; covariance, query_covariance: of the covariates and of the query; scale: how
+    many times larger all covariates are, the query's too; label_noise: a standard deviation.
+    """
+
+    length: Length | Literal["inf"]
+    covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    query_covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    scale: Positive = 1.0
+    label_noise: Nonnegative = 0.0
+
+    def resolved(self) -> "NewPromptTable":
+        """The length in one form."""
+        return msgspec.structs.replace(self, length=_whole("test.length", self.length))
+
+    def task(self, training: LinearRegression) -> LinearRegression:
+        """The task of these prompts, beside that of training.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        matrices = {
+            name: _matrix(name, value, training.dimension)
+            for name in ("covariance", "query_covariance")
+            if (value := getattr(self, name)) is not None
+        }
+        d = training.dimension
+        for name, matrix in matrices.items():
+            _checks.as_array(name, matrix, (d, d))
+        options = {"covariance": training.covariance, "label_noise": self.label_noise} | matrices
+        return LinearRegression(context_length=float(self.length), **options).scaled(self.scale)
+
+
 class ProblemSpec(AbstractTable, frozen=True):
     """A problem in its resolved form: every default that the file left open is filled in."""
 
@@ -214,6 +239,7 @@ class ProblemSpec(AbstractTable, frozen=True):
     init: InitTable = InitTable()
     loss: LossTable = LossTable()
     flow: FlowTable = FlowTable()
+    test: NewPromptTable | None = None
 
     @staticmethod
     def from_toml(text: str, overrides: Sequence[str] = ()) -> "ProblemSpec":
@@ -237,7 +263,13 @@ class ProblemSpec(AbstractTable, frozen=True):
             task = LinearRegression(self.task.matrix(), float(self.task.context_length))
         with _fields_of("init"):
             start = self.init.start(task.dimension)
-        return Problem(self, task, LinearAttentionLoss(task), start)
+        if self.test is None:
+            return Problem(self, task, LinearAttentionLoss(task), start)
+        with _fields_of("test"):
+            test = self.test.task(task)
+        if test.shifts and (jnp.any(start.u12 != 0) or jnp.any(start.u21 != 0)):
+            refuse(f"test.{test.shifts[0]}", "left out where u12 or u21 is not zero", "it is given")
+        return Problem(self, task, LinearAttentionLoss(task), start, test)
 
 
 _FIELDS = _toml.fields(ProblemSpec)
@@ -245,12 +277,13 @@ _FIELDS = _toml.fields(ProblemSpec)
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem ready to be integrated."""
+    """A problem ready to be integrated; test: the law of other prompts, None where none are asked for."""
 
     spec: ProblemSpec
     task: LinearRegression
     loss: LinearAttentionLoss
     start: LinearAttention
+    test: LinearRegression | None = None
 
     def run(self, **how: Any) -> Trajectory:
         """Integrate the flow; ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""
@@ -270,11 +303,12 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
     for assignment in overrides:
         _toml.override(tables, assignment)
     for name, value in _toml.flat(tables):
-        if name != "task.context_length" and not _toml.is_finite(value):
+        if name not in ("task.context_length", "test.length") and not _toml.is_finite(value):
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
     task = spec.task.resolved()
-    return ProblemSpec(task, spec.model, spec.init.resolved(task.size), spec.loss, spec.flow.resolved())
+    test = None if spec.test is None else spec.test.resolved()
+    return ProblemSpec(task, spec.model, spec.init.resolved(task.size), spec.loss, spec.flow.resolved(), test)
 
 
 def differing_field(one: ProblemSpec, other: ProblemSpec) -> str | None:
@@ -282,6 +316,25 @@ def differing_field(one: ProblemSpec, other: ProblemSpec) -> str | None:
     left, right = (dict(_toml.flat(msgspec.to_builtins(spec))) for spec in (one, other))
     names = [name for name in left | right if name != "flow.budget_seconds"]
     return next((name for name in names if left.get(name) != right.get(name)), None)
+
+
+def _matrix(
+    name: str, covariance: tuple[tuple[float, ...], ...] | Eigenvalues | str, dimension: int
+) -> Float[Array, "rows columns"]:
+    """A covariance in any of its forms, (d, d) if it is one."""
+    if isinstance(covariance, Eigenvalues):
+        return covariance.matrix()
+    return jnp.eye(dimension) if covariance == "identity" else _checks.as_array(name, covariance, (None, None))
+
+
+def _whole(name: str, length: int | float | str) -> int | str:
+    """A number of examples in one form."""
+    if length in ("inf", math.inf):
+        return "inf"
+    # Beyond 2^53 a float64 no longer tells whole numbers apart.
+    if isinstance(length, str) or not 1 <= length <= 2**53 or length != int(length):
+        refuse(name, _FIELDS[name].expected, f"it is {length!s:.60}")
+    return int(length)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """The risk of a trained model on new prompts, exact at every training and test length."""
 
+import dataclasses
+import os
 from collections.abc import Callable
 
 import jax
@@ -12,7 +14,7 @@ from flowsim.joint_law import JointLaw
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
-from flowsim.trajectory import Trajectory
+from flowsim.trajectory import Trajectory, write_whole
 
 Scalar = Float[Array, ""]
 Matrix = Float[Array, "d d"]
@@ -73,6 +75,45 @@ def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: Arra
         return x @ slopes[0] @ x + y * (slopes[1] @ x) + y**2 * (x @ slopes[2] @ x) + y**2 * slopes[3]
 
     return jnp.std(jax.vmap(influence)(inputs, labels)) / jnp.sqrt(float(labels.shape[0]))
+
+
+@dataclasses.dataclass(frozen=True)
+class RiskCurve:
+    """Test risk against flow time, and the levels to read it against.
+
+    t, risk: (T,); limit: the risk of the limit (4.1); best_linear_error: of the best linear predictor;
+    zero_predictor_error: of predicting zero; test_length: M.
+    """
+
+    t: np.ndarray
+    risk: np.ndarray
+    limit: float
+    best_linear_error: float
+    zero_predictor_error: float
+    test_length: float
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an npz file (no pickle), whole or not at all, each number under its own name."""
+        arrays = {name: np.asarray(value) for name, value in dataclasses.asdict(self).items()}
+        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def risk_curve(trajectory: Trajectory, task: LinearRegression, limit: LinearAttention) -> RiskCurve:
+    """`risk` along a flow on prompts of a task, with its own context_length as the test length.
+
+    **Arguments:** limit: the model that the flow is predicted to tend to.
+
+    **Raises:** as `risk`.
+    """
+    M = task.context_length
+    return RiskCurve(
+        t=np.asarray(trajectory.t),
+        risk=np.asarray(risk_along(trajectory, task, M)),
+        limit=float(risk(limit, task, M)),
+        best_linear_error=float(best_linear_error(task)),
+        zero_predictor_error=float(zero_predictor_error(task)),
+        test_length=float(M),
+    )
 
 
 def best_linear_error(task: LinearRegression | JointLaw) -> Scalar:

@@ -49,7 +49,7 @@ CLAIMS: tuple[Claim, ...] = (
         prediction,
         relation=Relation.IDENTITY,
         problems=_EVERY,
-        note="Judged on the literal model with 12 prompts each of M = 1, 2, 7 and 50 examples, w from 1e-2 to 1e2.",
+        note="Judged on the literal model with 12 prompts each of M = 1 and 7 examples, w from 1e-2 to 1e2.",
     ),
     _claim(
         "theorem-4.2",

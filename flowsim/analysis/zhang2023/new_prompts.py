@@ -4,7 +4,6 @@ They speak of the task alone, so that nothing flows. Statements for all w, laws,
 listed here, the hardest among them: weights along the smallest eigenvector, a single example, labels without mean zero.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_most, equal
+from flowsim.analysis.zhang2023.statements import joined, of_task, rounded
 from flowsim.initialization import Hypothesis, hypothesis, limit
 from flowsim.joint_law import JointLaw
 from flowsim.losses import LinearAttentionLoss
@@ -36,40 +36,17 @@ Matrix = Float[Array, "d d"]
 Task = LinearRegression
 
 _LENGTHS = (1.0, 2.0, 7.0, 50.0, 1e4, float("inf"))
-_DRAWN_LENGTHS = (1, 2, 7, 50)
+_DRAWN_LENGTHS = (1, 7)
 _PROMPTS = 12
 _EPSILONS = (0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 _SCALES = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
 _ROUNDING = float(jnp.finfo(jnp.float64).eps)
 
 
-def of_task(statement: Callable[[Any], Comparison]) -> Callable[[Any, Any], Comparison]:
-    """The comparison of a statement about the task alone, compiled once a dimension."""
-    compiled = eqx.filter_jit(statement)
-
-    @functools.wraps(statement)
-    def compare(loss, trajectory):
-        return compiled(loss.task)
-
-    return compare
-
-
-def rounded(comparison: Comparison, conditioning: Scalar) -> Comparison:
-    """The comparison with rounding errors that many times larger than its terms' own."""
-    return eqx.tree_at(lambda c: c.scale, comparison, comparison.scale * conditioning)
-
-
-def _bounded(value: Array, bound: Array, energy: Scalar, conditioning: Scalar) -> Comparison:
-    """risk <= bound. A risk holds the square of Lambda Gamma^-1 - I, which is known to a few epsilon and no better, times
-    the energy E y^2.
-    """
+def _bounded(value: Array, bound: Array, energy: Array, conditioning: Scalar) -> Comparison:
+    """risk <= bound. A risk holds E y^2 times the square of Lambda Gamma^-1 - I, which is known to a few epsilon."""
     doubt = bound + 2 * jnp.sqrt(bound * energy) + conditioning * _ROUNDING * energy
     return eqx.tree_at(lambda c: c.scale, at_most(value, bound), conditioning * doubt)
-
-
-def joined(comparisons: list[Comparison]) -> Comparison:
-    """Comparisons one after the other."""
-    return jax.tree.map(lambda *series: jnp.concatenate(series), *comparisons)
 
 
 def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
@@ -95,15 +72,11 @@ def _limit_conditioning(covariance: Matrix) -> Scalar:
     return d * (1 + kappa**1.5) + d**2 * kappa**3 * _ROUNDING
 
 
-def _weights(covariance: Matrix) -> list[Array]:
+def _weights(covariance: Matrix) -> Float[Array, "K d"]:
     """Along the largest and the smallest eigenvector, tiny and huge; and a random one."""
     vectors = jnp.linalg.eigh(covariance)[1]
-    return [
-        vectors[:, -1],
-        1e3 * vectors[:, 0],
-        1e-3 * vectors[:, 0],
-        jax.random.normal(jax.random.key(0), vectors[0].shape),
-    ]
+    random = jax.random.normal(jax.random.key(0), vectors[0].shape)
+    return jnp.stack([vectors[:, -1], 1e3 * vectors[:, 0], 1e-3 * vectors[:, 0], random])
 
 
 def _at_infinity(covariance: Matrix, **shifts: Any) -> Task:
@@ -178,67 +151,84 @@ def query_orthogonal_after_gamma(task: Task) -> Comparison:
 # Theorem 4.2 and its two displays
 
 
-def _polynomials(covariance: Matrix) -> list[dict[str, Any]]:
-    """Linear labels, noisy ones, a square with E[xy] = 0, a square and a cube, along the extreme eigenvectors."""
+def _polynomials(covariance: Matrix) -> dict[str, Array]:
+    """Arguments of `JointLaw.of_polynomial`, a row a law: linear labels, noisy ones, a square with E[xy] = 0, a square
+    and a cube, along the extreme eigenvectors.
+    """
     large, _, small, random = _weights(covariance)
-    v = random / jnp.sqrt(random @ covariance @ random)
-    thin = small / jnp.sqrt(small @ covariance @ small)
-    return [
-        {"weight": thin},
-        {"weight": random, "label_noise": 0.5},
-        {"weight": jnp.zeros_like(v), "direction": v, "square": 1.0},
-        {"weight": large, "direction": thin, "square": -2.0, "label_noise": 0.1},
-        {"weight": random, "direction": v, "square": 0.3, "cube": -0.7, "label_noise": 0.2},
-    ]
+    v, thin = (w / jnp.sqrt(w @ covariance @ w) for w in (random, small))
+    return {
+        "weight": jnp.stack([thin, random, 0 * v, large, random]),
+        "direction": jnp.stack([v, v, v, thin, v]),
+        "square": jnp.asarray([0.0, 0.0, 1.0, -2.0, 0.3]),
+        "cube": jnp.asarray([0.0, 0.0, 0.0, 0.0, -0.7]),
+        "label_noise": jnp.asarray([0.0, 0.5, 0.0, 0.1, 0.2]),
+    }
 
 
-def _at_every_length(function: Callable[[Scalar], Array]) -> Array:
+def _each(function: Callable[[Any], Any], rows: Any) -> Any:
+    """The values of a function at every row, end to end."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1), jax.lax.map(function, rows))
+
+
+def _at_every_length(function: Callable[[Scalar], Any]) -> Any:
     return jax.lax.map(function, jnp.asarray(_LENGTHS))
 
 
 @of_task
 def nonlinear(task: Task) -> Comparison:
     """(4.6) against the exact risk."""
-    N, comparisons = task.context_length, []
-    for terms in _polynomials(task.covariance):
+    N, model = task.context_length, limit(task)
+
+    def sides(terms):
         law = JointLaw.of_polynomial(task.covariance, **terms)
-        value = _at_every_length(lambda M, law=law: risk(limit(task), law, M))
-        best, test, train = _at_every_length(lambda M, law=law: jnp.stack(nonlinear_risk(law, N, M))).T
-        comparisons.append(equal(value, best + test + train, 2 * law.label_energy + test + train))
-    return rounded(joined(comparisons), _conditioning(task))
+
+        def at(M):
+            best, test, train = nonlinear_risk(law, N, M)
+            return risk(model, law, M), best + test + train, 2 * law.label_energy + test + train
+
+        return _at_every_length(at)
+
+    return rounded(equal(*_each(sides, _polynomials(task.covariance))), _conditioning(task))
 
 
-def _fixed_weight_risks(task: Task, w: Array) -> Array:
-    prompts = LinearRegression(task.covariance, task.context_length, weight=w)
-    return _at_every_length(lambda M: risk(limit(task), prompts, M))
+def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) -> tuple[Array, Array, Array]:
+    """The risk for y = <w, x>, a formula for it, and E y^2, for every w at every length."""
+    Lambda, N, model = task.covariance, task.context_length, limit(task)
+
+    def sides(w):
+        def at(M):
+            test, train = formula(Lambda, w, N, M)
+            return risk(model, LinearRegression(Lambda, N, weight=w), M), test + train, w @ Lambda @ w
+
+        return _at_every_length(at)
+
+    return _each(sides, _weights(Lambda))
 
 
 @of_task
 def noiseless(task: Task) -> Comparison:
     """The display for y = <w, x> against the exact risk."""
-    Lambda, N, comparisons = task.covariance, task.context_length, []
-    for w in _weights(Lambda):
-        test, train = _at_every_length(lambda M, w=w: jnp.stack(noiseless_risk(Lambda, w, N, M))).T
-        energy = w @ Lambda @ w
-        comparisons.append(equal(_fixed_weight_risks(task, w), test + train, energy + test + train))
-    return rounded(joined(comparisons), _conditioning(task))
+    value, formula, energy = _on_every_weight(task, noiseless_risk)
+    return rounded(equal(value, formula, energy + formula), _conditioning(task))
 
 
 @of_task
 def noiseless_bounded(task: Task) -> Comparison:
     """The bound of that display."""
-    Lambda, N, comparisons = task.covariance, task.context_length, []
-    for w in _weights(Lambda):
-        bound = _at_every_length(lambda M, w=w: jnp.sum(jnp.stack(noiseless_bound(Lambda, w, N, M))))
-        comparisons.append(_bounded(_fixed_weight_risks(task, w), bound, w @ Lambda @ w, _conditioning(task)))
-    return joined(comparisons)
+    value, bound, energy = _on_every_weight(task, noiseless_bound)
+    return _bounded(value, bound, energy, _conditioning(task))
 
 
 @of_task
 def averaged_bounded(task: Task) -> Comparison:
     """Risk <= first bound <= second bound, the latter where kappa > 1: at kappa = 1 the two are equal."""
-    value = _at_every_length(lambda M: risk(limit(task), task, M))
-    tight, loose = _at_every_length(lambda M: jnp.stack(averaged_bounds(task.covariance, task.context_length, M))).T
+    model = limit(task)
+
+    def at(M):
+        return risk(model, task, M), *averaged_bounds(task.covariance, task.context_length, M)
+
+    value, tight, loose = _at_every_length(at)
     values = jnp.linalg.eigvalsh(task.covariance)
     anisotropic = values[-1] > (1 + 1e-9) * values[0]
     energy, conditioning = jnp.sum(values), _conditioning(task)
@@ -261,24 +251,23 @@ def _whole(length: Scalar) -> Scalar:
 def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]]) -> Comparison:
     """The risk at lengths (N, M) that depend on epsilon against epsilon."""
 
-    def risks(epsilon):
-        return jnp.stack([_limit_risk(task.covariance, N, M) for N, M in lengths(epsilon)])
+    def at(epsilon):
+        N, M = (jnp.stack(column) for column in zip(*lengths(epsilon), strict=True))
+        risks = jax.lax.map(lambda pair: _limit_risk(task.covariance, *pair), (N, M))
+        return risks, jnp.full(risks.shape, epsilon)
 
-    epsilons = jnp.asarray(_EPSILONS)
-    values = jax.lax.map(risks, epsilons)
-    bounds = jnp.broadcast_to(epsilons[:, None], values.shape)
-    return _bounded(values.ravel(), bounds.ravel(), jnp.trace(task.covariance), _conditioning(task))
+    value, bound = _each(at, jnp.asarray(_EPSILONS))
+    return _bounded(value, bound, jnp.trace(task.covariance), _conditioning(task))
 
 
 @of_task
 def long_enough_in_test(task: Task) -> Comparison:
     """M = 2(d+1) tr(Lambda)/epsilon, with N that suffices, ten times as long, and without end."""
-    infinite = jnp.asarray(jnp.inf)
 
     def lengths(epsilon):
         M = _whole(sufficient_test_length(task.covariance, epsilon))
         N = _whole(sufficient_context_length(task.covariance, epsilon))
-        return [(N, M), (10 * N, M), (infinite, M)]
+        return [(N, M), (10 * N, M), (jnp.asarray(jnp.inf), M)]
 
     return _reached(task, lengths)
 
@@ -314,7 +303,7 @@ def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[s
         "test_length": found.sufficient_test_length,
         "sharp_test_length": found.test_length,
         "context_length": found.sufficient_context_length,
-        "sharp_context_length": found.matching_context_length,
+        "sharp_context_length": found.smallest_context_length,
         "printed_context_length": printed_context_length(covariance, epsilon),
     }
     return {name: jnp.asarray(value, dtype=float) for name, value in constants.items()}
@@ -328,59 +317,67 @@ def task_shift(task: Task) -> Comparison:
     """The risk on noisy labels of any w, and on nonlinear ones, against the best linear predictor's error:
     label_noise^2 + 3 b^2 (v^T Lambda v)^2 + 6 c^2 (v^T Lambda v)^3.
     """
-    Lambda, comparisons = task.covariance, []
+    Lambda = task.covariance
     model = limit(_at_infinity(Lambda))
-    for w in _weights(Lambda):
-        for noise in (0.1, 10.0):
+
+    def of_weight(w):
+        def at(noise):
             prompts = _at_infinity(Lambda, weight=w, label_noise=noise)
-            size = zero_predictor_error(prompts)
-            comparisons.append(equal(risk(model, prompts, jnp.inf)[None], noise**2, size))
-    for terms in _polynomials(Lambda):
-        law, v = JointLaw.of_polynomial(Lambda, **terms), terms.get("direction", terms["weight"])
-        square, cube, noise = (terms.get(name, 0.0) for name in ("square", "cube", "label_noise"))
-        energy = v @ Lambda @ v
-        best = noise**2 + 3 * square**2 * energy**2 + 6 * cube**2 * energy**3
-        comparisons.append(equal(risk(model, law, jnp.inf)[None], best, 2 * law.label_energy))
-    return rounded(joined(comparisons), _limit_conditioning(Lambda))
+            return risk(model, prompts, jnp.inf), noise**2, zero_predictor_error(prompts)
+
+        return jax.lax.map(at, jnp.asarray([0.1, 10.0]))
+
+    def of_polynomial(terms):
+        law = JointLaw.of_polynomial(Lambda, **terms)
+        energy = terms["direction"] @ Lambda @ terms["direction"]
+        best = terms["label_noise"] ** 2 + 3 * terms["square"] ** 2 * energy**2 + 6 * terms["cube"] ** 2 * energy**3
+        return risk(model, law, jnp.inf), best, 2 * law.label_energy
+
+    linear, nonlinear = _each(of_weight, _weights(Lambda)), _each(of_polynomial, _polynomials(Lambda))
+    return rounded(joined([equal(*linear), equal(*nonlinear)]), _limit_conditioning(Lambda))
 
 
-def _query_covariances(covariance: Matrix) -> list[Matrix]:
+def _query_covariances(covariance: Matrix) -> Float[Array, "K d d"]:
     """Huge, all but along the smallest eigenvector alone, and random."""
     identity, small = jnp.eye(covariance.shape[0]), jnp.linalg.eigh(covariance)[1][:, 0]
     random = jax.random.normal(jax.random.key(1), covariance.shape)
-    return [1e4 * identity, jnp.outer(small, small) + 1e-6 * identity, random @ random.T + 1e-3 * identity]
+    return jnp.stack([1e4 * identity, jnp.outer(small, small) + 1e-6 * identity, random @ random.T + 1e-3 * identity])
 
 
 @of_task
 def query_shift(task: Task) -> Comparison:
     """The risk under a query shift against zero."""
-    Lambda, comparisons = task.covariance, []
-    for queries in _query_covariances(Lambda):
-        prompts = _at_infinity(Lambda, query_covariance=queries)
-        value = risk(limit(_at_infinity(Lambda)), prompts, jnp.inf)
-        comparisons.append(equal(value[None], 0.0, zero_predictor_error(prompts)))
-    return rounded(joined(comparisons), _limit_conditioning(Lambda))
+    model = limit(_at_infinity(task.covariance))
+
+    def sides(queries):
+        prompts = _at_infinity(task.covariance, query_covariance=queries)
+        return risk(model, prompts, jnp.inf), zero_predictor_error(prompts)
+
+    value, size = _each(sides, _query_covariances(task.covariance))
+    return rounded(equal(value, 0.0, size), _limit_conditioning(task.covariance))
 
 
 @of_task
 def covariate_shift(task: Task) -> Comparison:
     """The risk on covariates c times as large against (c^2 - 1)^2 E<w, c x>^2 = (c^2 - 1)^2 c^2 tr(Lambda)."""
-    Lambda, comparisons = task.covariance, []
-    for c in _SCALES:
-        value = risk(limit(_at_infinity(Lambda)), _at_infinity(Lambda).scaled(c), jnp.inf)
-        energy = c**2 * jnp.trace(Lambda)
-        comparisons.append(equal(value[None], (c**2 - 1) ** 2 * energy, (c**2 + 1) ** 2 * energy))
-    return rounded(joined(comparisons), _limit_conditioning(Lambda))
+    prompts = _at_infinity(task.covariance)
+    model = limit(prompts)
+
+    def sides(c):
+        energy = c**2 * jnp.trace(task.covariance)
+        return risk(model, prompts.scaled(c), jnp.inf), (c**2 - 1) ** 2 * energy, (c**2 + 1) ** 2 * energy
+
+    return rounded(equal(*_each(sides, jnp.asarray(_SCALES))), _limit_conditioning(task.covariance))
 
 
+@eqx.filter_jit
 def _rates(task: Task, prompts: Task) -> dict[str, Array]:
     """What is left of (risk - its limit)/E y^2 at finite lengths, times M and times N^2: both tend to constants."""
-    limit_risk = risk(limit(_at_infinity(task.covariance)), prompts, jnp.inf)
-    size = zero_predictor_error(prompts)
-    long, trained = 1e6, LinearRegression(task.covariance, 1e4)
-    test = risk(limit(_at_infinity(task.covariance)), prompts, long) - limit_risk
-    train = risk(limit(trained), prompts, jnp.inf) - limit_risk
-    return {"excess_times_M": long * test / size, "excess_times_N_squared": 1e8 * train / size}
+    trained, size = limit(_at_infinity(task.covariance)), zero_predictor_error(prompts)
+    limit_risk = risk(trained, prompts, jnp.inf)
+    test = risk(trained, prompts, 1e6) - limit_risk
+    train = risk(limit(LinearRegression(task.covariance, 1e4)), prompts, jnp.inf) - limit_risk
+    return {"excess_times_M": 1e6 * test / size, "excess_times_N_squared": 1e8 * train / size}
 
 
 def noisy_rates(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Claim, Comparison, Relation, at_most, equal
-from flowsim.analysis.zhang2023.new_prompts import joined, of_task, rounded
 from flowsim.analysis.zhang2023.problems import ISOTROPIC, NEAR_SINGULAR, STILL_EASY, STILL_HARD, STILL_ONE
+from flowsim.analysis.zhang2023.statements import joined, of_task, rounded
 from flowsim.tasks import LinearRegression
 
 Matrices = Float[Array, "n rows columns"]
@@ -63,7 +63,7 @@ def von_neumann(task: LinearRegression) -> Comparison:
     d, comparisons = task.dimension, []
     for n in (d, d + 3):
         U, V = _pairs(d, n)
-        of_U, of_V = (jnp.linalg.svd(matrices, compute_uv=False) for matrices in (U, V))
+        of_U, of_V = jnp.split(jnp.linalg.svd(jnp.concatenate([U, V]), compute_uv=False), 2)
         trace, products = jnp.sum(U * V, axis=(1, 2)), jnp.sum(of_U * of_V, axis=1)
         nuclear = of_U[:, 0] * jnp.sum(of_V, axis=1)
         frobenius = jnp.sqrt(float(d)) * of_U[:, 0] * jnp.linalg.norm(V, axis=(1, 2))
@@ -115,15 +115,6 @@ def products_of_semidefinite(task: LinearRegression) -> Comparison:
     return joined([equal(trace, jnp.maximum(trace, 0.0), sizes), truths])
 
 
-def quadratic_forms(loss, trajectory) -> dict[str, Array]:
-    """The largest smallest eigenvalue of (AB + BA)/2 over pairs that do not commute, over |A|_F |B|_F; -inf: none."""
-    A, B = _semidefinite_pairs(loss.task)
-    sizes = jnp.linalg.norm(A, axis=(1, 2)) * jnp.linalg.norm(B, axis=(1, 2))
-    smallest, asymmetry = _symmetric_part(A @ B)
-    found = jnp.where(asymmetry > _DO_NOT * sizes, smallest / sizes, -jnp.inf)
-    return {"noncommuting_smallest_eigenvalue": jnp.max(found)}
-
-
 _PROBLEMS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, ISOTROPIC, STILL_ONE)
 
 CLAIMS: tuple[Claim, ...] = (
@@ -152,7 +143,6 @@ CLAIMS: tuple[Claim, ...] = (
         "For semidefinite A and B: tr(AB) >= 0, and AB >= 0 if and only if A and B commute",
         products_of_semidefinite,
         relation=Relation.IDENTITY,
-        constants=quadratic_forms,
         along_flow=False,
         problems=_PROBLEMS,
         note="Judged on 50 pairs, with AB >= 0 in the sense of symmetric matrices. In the sense of quadratic forms, "
