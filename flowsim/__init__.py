@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flowsim.flow import gradient_flow as gradient_flow
     from flowsim.flow import reduced_flow as reduced_flow
     from flowsim.guarantees import predictions as predictions
+    from flowsim.joint_law import JointLaw as JointLaw
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from flowsim.models import LinearAttention as LinearAttention
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
+    from flowsim.prompt_risk import risk as risk
+    from flowsim.prompt_risk import risk_along as risk_along
     from flowsim.report import citation as citation
     from flowsim.report import verdict_table as verdict_table
+    from flowsim.risk_bounds import prompt_lengths as prompt_lengths
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
     from flowsim.trajectory import Status as Status
@@ -52,11 +56,14 @@ _HOMES = {
     ),
     "flowsim.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
+    "flowsim.joint_law": "JointLaw",
     "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss RandomCovarianceLoss",
     "flowsim.models": "LinearAttention",
     "flowsim.guarantees": "predictions",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.report": "citation verdict_table",
+    "flowsim.prompt_risk": "risk risk_along",
+    "flowsim.risk_bounds": "prompt_lengths",
     "flowsim.tasks": "LinearRegression RandomCovarianceRegression",
     "flowsim.trajectory": "Status Trajectory",
 }

@@ -66,8 +66,18 @@ def positive(name: str, x: ArrayLike) -> Float[Array, ""]:
     return value
 
 
-def positive_definite(name: str, x: ArrayLike | Iterable) -> Float[Array, "d d"]:
-    """A symmetric positive definite matrix; the message gives the smallest eigenvalue."""
+def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
+    """A finite number that is at least zero."""
+    value = as_array(name, x, ())
+    if is_concrete(value) and float(value) < 0:
+        fail(name, "at least 0", f"it is {float(value):g}")
+    return value
+
+
+def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False) -> Float[Array, "d d"]:
+    """A symmetric positive definite matrix, or with ``semi`` a semidefinite one; the message gives the smallest
+    eigenvalue.
+    """
     matrix = as_array(name, x, (None, None))
     if matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         fail(name, "a square matrix", f"its shape is {matrix.shape}")
@@ -78,8 +88,10 @@ def positive_definite(name: str, x: ArrayLike | Iterable) -> Float[Array, "d d"]
         if asymmetry > 1e-12 * size:
             fail(name, "symmetric", f"it differs from its transpose by {asymmetry:.3g}")
         smallest = np.linalg.eigvalsh(values)[0]
-        if smallest <= 1e-15 * values.shape[0] * size:
+        if not semi and smallest <= 1e-15 * values.shape[0] * size:
             fail(name, "positive definite", f"its smallest eigenvalue is {smallest:.3g}")
+        if semi and smallest < -1e-12 * size:
+            fail(name, "positive semidefinite", f"its smallest eigenvalue is {smallest:.3g}")
     return (matrix + matrix.T) / 2
 
 
@@ -87,7 +99,11 @@ def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
     """A whole number of at least one, or infinity for the exact limit."""
     require_float64()
     value = jnp.asarray(x, dtype=jnp.float64)
-    if value.ndim or (is_concrete(value) and not (value >= 1 and (jnp.isinf(value) or value == jnp.floor(value)))):
+    whole = True
+    if is_concrete(value):
+        number = np.asarray(value)  # a jnp operation on it would be traced inside a transformation
+        whole = np.all((number >= 1) & (np.isinf(number) | (number == np.floor(number))))
+    if value.ndim or not whole:
         fail(name, "a whole number of at least 1, or inf", f"it is {x}")
     return value
 

@@ -21,6 +21,7 @@ from flowsim.guarantees import predictions
 from flowsim.ledger import ledger
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
+from flowsim.prompt_risk import RiskCurve, risk_curve
 from flowsim.report import (
     Entry,
     audit_document,
@@ -69,10 +70,14 @@ def run(
 
     from flowsim import plots  # slow to import: not before the table
 
+    tested = None if problem.test is None else risk_curve(trajectory, problem.test, promised.limit)
     facts = _sharp_constants(verdicts) | _facts(problem, evidence)
+    if tested is not None:
+        tested.save(out / "test_risk.npz")
+        facts |= _test_facts(tested) if status.finished else {}
     say(*(f"{label}: {text}" for label, text in facts.items()), "")
     (out / "figures").mkdir(exist_ok=True)
-    figures = plots.draw_all(out / "figures", trajectory, promised, format)
+    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested)
     write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
     print(f"report: {out / 'report.html'}")
     if not status.finished:
@@ -201,7 +206,14 @@ def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> None:
 
 def _remove_partial_files(out: pathlib.Path) -> None:
     """What `write_whole` was writing to the folder of a run when it was killed."""
-    for pattern in (".problem.toml.*", ".trajectory.npz.*", ".verdicts.json.*", ".report.html.*", "figures/.*"):
+    for pattern in (
+        ".problem.toml.*",
+        ".trajectory.npz.*",
+        ".verdicts.json.*",
+        ".report.html.*",
+        ".test_risk.npz.*",
+        "figures/.*",
+    ):
         for partial in out.glob(pattern):
             partial.unlink()
 
@@ -246,6 +258,16 @@ def _facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     for tolerance, gap in evidence.ladder().items():
         facts[f"change of the weights, rtol {tolerance} against a hundredth"] = f"{gap:.1e}"
     return facts
+
+
+def _test_facts(tested: RiskCurve) -> dict[str, str]:
+    """The risk that a finished flow ends with on the prompts of [test], label and text."""
+    levels = (
+        f"{tested.limit:.6g} at the limit (4.1), {tested.best_linear_error:.6g} for the best linear predictor, "
+        f"{tested.zero_predictor_error:.6g} for zero"
+    )
+    label = f"risk at the end on prompts of length {tested.test_length:g}"
+    return {label: f"{tested.risk[-1]:.6g}; {levels}"}
 
 
 def _sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from msgspec import Meta
 Number = Annotated[float, Meta(description="a number")]
 Positive = Annotated[float, Meta(gt=0, description="a positive number")]
 Tolerance = Annotated[float, Meta(ge=1e-14, lt=1, description="at least 1e-14 and below 1")]
+Nonnegative = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 Threshold = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Length = Annotated[int | float, Meta(description="a whole number of at least 1")]

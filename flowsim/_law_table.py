@@ -1,4 +1,4 @@
-"""task.covariance_law: the law of a random covariance as a problem file has it."""
+"""covariance_law: the law of a random covariance as a problem file has it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,11 +11,9 @@ from flowsim._kinds import Count, Matrix, NumberOrVector, Seed
 from flowsim._toml import AbstractTable, fields, refuse
 from flowsim.covariance_laws import AbstractCovarianceLaw, DiagonalLaw, SampledLaw, WishartDraw
 
-_NAME = "task.covariance_law"
-
 
 class LawTable(AbstractTable, frozen=True):
-    """task.covariance_law. Which fields a family has is in ``_FAMILIES``; a number stands for every coordinate."""
+    """covariance_law. Which fields a family has is in ``_FAMILIES``; a number stands for every coordinate."""
 
     family: Literal["exponential", "gamma", "uniform", "log-normal", "discrete", "deterministic", "moments", "wishart"]
     dimension: Count | None = None
@@ -47,22 +45,22 @@ class LawTable(AbstractTable, frozen=True):
         """d."""
         return self.dimension or max(map(_length, self.parameters.values()))
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse fields that are missing or that the family would ignore, and lengths that differ."""
         family, given = _FAMILIES[self.family], self.parameters
-        known = fields(LawTable, f"{_NAME}.")
+        known = fields(LawTable, f"{table}.")
         for name in family.needed:
             if name not in given:
-                expected = known[f"{_NAME}.{name}"].expected
-                refuse(f"{_NAME}.{name}", expected, f'it is missing (family = "{self.family}")')
+                expected = known[f"{table}.{name}"].expected
+                refuse(f"{table}.{name}", expected, f'it is missing (family = "{self.family}")')
         for name in given:
             if name not in family.needed + family.allowed:
-                refuse(f"{_NAME}.{name}", f'left out with family = "{self.family}"', "it is given")
+                refuse(f"{table}.{name}", f'left out with family = "{self.family}"', "it is given")
         if self.dimension is None and not any(isinstance(value, tuple) for value in given.values()):
-            refuse(f"{_NAME}.dimension", "given where every parameter is one number", "it is missing")
+            refuse(f"{table}.dimension", "given where every parameter is one number", "it is missing")
         for name, value in given.items():
             if isinstance(value, tuple) and len(value) != self.size:
-                refuse(f"{_NAME}.{name}", f"of length {self.size}, the dimension", f"its length is {len(value)}")
+                refuse(f"{table}.{name}", f"of length {self.size}, the dimension", f"its length is {len(value)}")
 
     def law(self) -> AbstractCovarianceLaw:
         """The law of this table.

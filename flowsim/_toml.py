@@ -79,6 +79,7 @@ def write(table: AbstractTable) -> str:
     return "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {write_value(value)}\n" for key, value in part.items() if value is not None)
         for name, part in msgspec.to_builtins(table).items()
+        if part is not None
     )
 
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from flowsim.guarantees import FIXED, Predictions
 from flowsim.models import LinearAttention
+from flowsim.prompt_risk import RiskCurve
 from flowsim.trajectory import Trajectory, weights, write_whole
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
@@ -174,15 +175,34 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     return axes
 
 
+def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
+    """Risk on new prompts over time, with the risk of the limit and the best linear predictor's error.
+
+    **Source:** zhang2023, Theorem 4.2 (4.6), along the flow.
+    """
+    axes.plot(curve.t, _positive(curve.risk), **_DATA, **_dots(curve.t))
+    axes.set_yscale("log")
+    if curve.limit > 0:
+        _level(axes, curve.t, curve.limit, f"limit (4.1): {_number(curve.limit)}", _PREDICTION)
+    if curve.best_linear_error > 0:
+        label = f"best linear predictor: {_number(curve.best_linear_error)}"
+        _level(axes, curve.t, curve.best_linear_error, label, _BOUND, below=True)
+    length = r"\infty" if np.isinf(curve.test_length) else f"{curve.test_length:g}"
+    axes.set_ylabel(rf"risk on prompts with $M = {length}$")
+    return _time_axis(axes, curve.t)
+
+
 def draw_all(
     folder: str | os.PathLike,
     trajectory: Trajectory,
     predictions: Predictions | None = None,
     format: str = "png",
+    tested: RiskCurve | None = None,
 ) -> dict[str, pathlib.Path]:
     """Draw every figure of a run into ``folder``, each file whole or not at all.
 
-    **Arguments:** predictions: what zhang2023 says of the start, None for another model; format: "png", "svg" or "pdf".
+    **Arguments:** predictions: what zhang2023 says of the start, None for another model; format: "png", "svg" or "pdf";
+    tested: the risk on new prompts, where it was asked for.
 
     **Returns:** names and files in the order of a report, for `flowsim.report.write_report`. A page cannot show a
     pdf, so with that format these are png files and the pdf files lie beside them.
@@ -190,7 +210,7 @@ def draw_all(
     folder = pathlib.Path(folder)
     paths = {}
     with matplotlib.style.context(["default", str(STYLE)]):
-        for name, figure in _figures(trajectory, predictions).items():
+        for name, figure in _figures(trajectory, predictions, tested).items():
             paths[name] = folder / f"{name}.{'png' if format == 'pdf' else format}"
             for path in {paths[name], folder / f"{name}.{format}"}:
                 save(figure, path)
@@ -204,7 +224,7 @@ def save(figure: Figure, path: str | os.PathLike) -> None:
     write_whole(path, lambda file: figure.savefig(file, format=kind, metadata=undated))
 
 
-def _figures(trajectory: Trajectory, predictions: Predictions | None) -> dict[str, Figure]:
+def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None) -> dict[str, Figure]:
     wide = Figure(figsize=(8.0, 3.1))
     left, right = wide.subplots(1, 2, sharey=True)
     excess(left, trajectory, predictions)
@@ -222,6 +242,9 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None) -> dict[st
         for name, draw in promised.items():
             figures[name] = Figure()
             draw(figures[name].add_subplot(), trajectory, predictions)
+    if tested is not None:
+        figures["test_risk"] = Figure()
+        test_risk(figures["test_risk"].add_subplot(), tested)
     figures["conservation"] = Figure()
     conservation(figures["conservation"].add_subplot(), trajectory)
     return figures

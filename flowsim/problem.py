@@ -3,95 +3,21 @@
 import contextlib
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import msgspec
-from jaxtyping import Array, Float
 
 from flowsim import _checks, _toml, flow, initialization
-from flowsim._kinds import Count, Length, Matrix, Number, Positive, Seed, Threshold, Tolerance, Vector
-from flowsim._law_table import LawTable
+from flowsim._kinds import Count, Matrix, Number, Positive, Seed, Threshold, Tolerance, Vector
+from flowsim._task_tables import NewPromptTable, TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Trajectory
-
-
-class Eigenvalues(AbstractTable, frozen=True):
-    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws."""
-
-    eigenvalues: Vector
-    rotation_seed: Seed | None = None
-
-    def matrix(self) -> Float[Array, "d d"]:
-        """Q diag(eigenvalues) Q^T, where Q = I without a seed."""
-        values = jnp.asarray(self.eigenvalues)
-        if self.rotation_seed is None:
-            return jnp.diag(values)
-        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), len(self.eigenvalues))
-        matrix = (rotation * values[None, :]) @ rotation.T
-        return (matrix + matrix.T) / 2
-
-
-class TaskTable(AbstractTable, frozen=True, kw_only=True):
-    """[task]: the law of a prompt."""
-
-    covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
-    context_length: Length | Literal["inf"]
-    covariance_law: LawTable | None = None
-    dimension: Count | None = None
-    weights: Literal["isotropic"] = "isotropic"
-
-    @property
-    def size(self) -> int:
-        """d."""
-        if self.covariance_law is not None:
-            return self.covariance_law.size
-        if isinstance(self.covariance, Eigenvalues):
-            return len(self.covariance.eigenvalues)
-        return self.dimension or len(self.covariance or ())
-
-    def matrix(self) -> Float[Array, "rows columns"]:
-        """The covariance, (d, d) if it is one."""
-        if isinstance(self.covariance, Eigenvalues):
-            return self.covariance.matrix()
-        if self.covariance == "identity":
-            return jnp.eye(self.size)
-        return _checks.as_array("covariance", self.covariance or (), (None, None))
-
-    def build(self) -> LinearRegression | RandomCovarianceRegression:
-        """The law of a prompt."""
-        length = float(self.context_length)
-        if self.covariance_law is not None:
-            return RandomCovarianceRegression(self.covariance_law.law(), length)
-        return LinearRegression(self.matrix(), length)
-
-    def resolved(self) -> "TaskTable":
-        """The length in one form; the dimension with the identity alone."""
-        if (self.covariance is None) == (self.covariance_law is None):
-            came = "both are" if self.covariance else "neither is"
-            refuse("task.covariance", "given, or task.covariance_law, and not both", f"{came} given")
-        if self.covariance == "identity" and self.dimension is None:
-            refuse("task.dimension", 'given with covariance = "identity"', "it is missing")
-        if self.covariance != "identity" and self.dimension is not None:
-            refuse("task.dimension", 'left out unless covariance = "identity"', "it is given")
-        if isinstance(self.covariance, Eigenvalues) and not all(value > 0 for value in self.covariance.eigenvalues):
-            refuse("task.covariance.eigenvalues", "positive", f"the smallest is {min(self.covariance.eigenvalues):g}")
-        if self.covariance_law is not None:
-            self.covariance_law.check()
-        length = self.context_length
-        if length in ("inf", math.inf):
-            return msgspec.structs.replace(self, context_length="inf")
-        # Beyond 2^53 a float64 no longer tells whole numbers apart.
-        if not 1 <= length <= 2**53 or length != int(length):
-            refuse("task.context_length", _FIELDS["task.context_length"].expected, f"it is {length!s:.60}")
-        return msgspec.structs.replace(self, context_length=int(length))
 
 
 class ModelTable(AbstractTable, frozen=True):
@@ -219,6 +145,7 @@ class ProblemSpec(AbstractTable, frozen=True):
     init: InitTable = InitTable()
     loss: LossTable = LossTable()
     flow: FlowTable = FlowTable()
+    test: NewPromptTable | None = None
 
     @staticmethod
     def from_toml(text: str, overrides: Sequence[str] = ()) -> "ProblemSpec":
@@ -243,7 +170,13 @@ class ProblemSpec(AbstractTable, frozen=True):
         with _fields_of("init"):
             start = self.init.start(task.dimension)
         loss = LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
-        return Problem(self, task, loss, start)
+        if self.test is None:
+            return Problem(self, task, loss, start)
+        with _fields_of("test"):
+            test = self.test.task(task)
+        if isinstance(test, LinearRegression) and test.shifts and (jnp.any(start.u12 != 0) or jnp.any(start.u21 != 0)):
+            refuse(f"test.{test.shifts[0]}", "left out where u12 or u21 is not zero", "it is given")
+        return Problem(self, task, loss, start, test)
 
 
 _FIELDS = _toml.fields(ProblemSpec)
@@ -251,12 +184,13 @@ _FIELDS = _toml.fields(ProblemSpec)
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem ready to be integrated."""
+    """A problem ready to be integrated; test: the law of other prompts, None where none are asked for."""
 
     spec: ProblemSpec
     task: LinearRegression | RandomCovarianceRegression
     loss: LinearAttentionLoss | RandomCovarianceLoss
     start: LinearAttention
+    test: LinearRegression | RandomCovarianceRegression | None = None
 
     def run(self, **how: Any) -> Trajectory:
         """Integrate the flow; ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""
@@ -276,11 +210,12 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
     for assignment in overrides:
         _toml.override(tables, assignment)
     for name, value in _toml.flat(tables):
-        if name != "task.context_length" and not _toml.is_finite(value):
+        if name not in ("task.context_length", "test.length") and not _toml.is_finite(value):
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
     task = spec.task.resolved()
-    return ProblemSpec(task, spec.model, spec.init.resolved(task.size), spec.loss, spec.flow.resolved())
+    test = None if spec.test is None else spec.test.resolved()
+    return ProblemSpec(task, spec.model, spec.init.resolved(task.size), spec.loss, spec.flow.resolved(), test)
 
 
 def differing_field(one: ProblemSpec, other: ProblemSpec) -> str | None:

@@ -25,24 +25,47 @@ class Prompt(eqx.Module):
 
 
 class LinearRegression(eqx.Module):
-    """Noiseless linear regression prompts with a fixed covariance.
+    """Linear regression prompts with a fixed covariance; without further arguments, those of training.
 
-    x_i, x_query ~ N(0, Lambda), w ~ N(0, I), y_i = <w, x_i>; all independent.
+    x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query), y = <w, x> + label_noise N(0, 1) for the context and the query,
+    w ~ N(0, I) or fixed; all independent.
 
-    **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: N, a whole
-    number of at least 1, or infinity for the exact limit.
+    **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: the number of examples, a
+    whole number of at least 1, or infinity for the exact limit; label_noise: standard deviation of the label noise;
+    query_covariance: (d, d) Lambda_query, default Lambda (a query shift); weight: (d,) one w for every prompt (a task
+    shift). label_noise, query_covariance and weight are None where they are left out.
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** zhang2023, section 3.3.
+    **Source:** zhang2023, section 3.3; the shifts section 4.2.
     """
 
     covariance: Float[Array, "d d"]
     context_length: Float[Array, ""]
+    label_noise: Float[Array, ""] | None
+    query_covariance: Float[Array, "d d"] | None
+    weight: Float[Array, " d"] | None
 
-    def __init__(self, covariance: ArrayLike | Iterable, context_length: ArrayLike):
+    def __init__(
+        self,
+        covariance: ArrayLike | Iterable,
+        context_length: ArrayLike,
+        *,
+        label_noise: ArrayLike = 0.0,
+        query_covariance: ArrayLike | Iterable | None = None,
+        weight: ArrayLike | Iterable | None = None,
+    ):
         self.covariance = _checks.positive_definite("covariance", covariance)
         self.context_length = _checks.context_length("context_length", context_length)
+        noise = _checks.nonnegative("label_noise", label_noise)
+        # Asked of the argument: under a transformation even a constant array is traced.
+        self.label_noise = None if _checks.is_concrete(label_noise) and np.all(np.asarray(label_noise) == 0) else noise
+        d = self.dimension
+        self.query_covariance = None
+        if query_covariance is not None:
+            square = _checks.as_array("query_covariance", query_covariance, (d, d))
+            self.query_covariance = _checks.positive_definite("query_covariance", square)
+        self.weight = None if weight is None else _checks.as_array("weight", weight, (d,))
 
     @property
     def dimension(self) -> int:
@@ -53,6 +76,28 @@ class LinearRegression(eqx.Module):
     def mean_covariance(self) -> Float[Array, "d d"]:
         """Lambda."""
         return self.covariance
+
+    @property
+    def shifts(self) -> tuple[str, ...]:
+        """The arguments that set these prompts apart from those of training; none of them is a covariate shift."""
+        names = ("label_noise", "query_covariance", "weight")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    def scaled(self, c: ArrayLike) -> "LinearRegression":
+        """The task with every covariate, the query's too, c times as large: covariances c^2 Lambda, c^2 Lambda_query.
+
+        **Raises:** `ValueError` unless c > 0.
+
+        **Source:** zhang2023, section 4.2, covariate shifts.
+        """
+        square = _checks.positive("c", c) ** 2
+        return LinearRegression(
+            square * self.covariance,
+            self.context_length,
+            label_noise=0.0 if self.label_noise is None else self.label_noise,
+            query_covariance=None if self.query_covariance is None else square * self.query_covariance,
+            weight=self.weight,
+        )
 
     def gamma(self) -> Float[Array, "d d"]:
         """Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, so that E[Lambdahat^2] = Gamma Lambda.
@@ -65,11 +110,12 @@ class LinearRegression(eqx.Module):
         return (1 + inverse_n) * self.covariance + inverse_n * jnp.trace(self.covariance) * identity
 
     def sample(self, key: PRNGKeyArray) -> tuple[Prompt, Float[Array, ""]]:
-        """Draw one prompt and the query's label <w, x_query>.
+        """Draw one prompt and the query's label.
 
         **Raises:** `ValueError` if the context is infinite or its length is traced.
         """
-        return _draw(key, self.covariance, _known_length(self.context_length))
+        extra = {name: getattr(self, name) for name in self.shifts}
+        return _draw(key, self.covariance, _known_length(self.context_length), **extra)
 
 
 def _known_length(context_length: Float[Array, ""]) -> int:
@@ -80,10 +126,22 @@ def _known_length(context_length: Float[Array, ""]) -> int:
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _draw(key: PRNGKeyArray, covariance: Float[Array, "d d"], length: int) -> tuple[Prompt, Float[Array, ""]]:
+def _draw(
+    key: PRNGKeyArray,
+    covariance: Float[Array, "d d"],
+    length: int,
+    label_noise: Float[Array, ""] | None = None,
+    query_covariance: Float[Array, "d d"] | None = None,
+    weight: Float[Array, " d"] | None = None,
+) -> tuple[Prompt, Float[Array, ""]]:
     normals = jax.random.normal(key, (length + 2, covariance.shape[0]))
-    weight, inputs = normals[0], normals[1:] @ jnp.linalg.cholesky(covariance).T
-    labels = inputs @ weight
+    inputs = normals[1:] @ jnp.linalg.cholesky(covariance).T
+    if query_covariance is not None:
+        inputs = inputs.at[-1].set(jnp.linalg.cholesky(query_covariance) @ normals[-1])
+    labels = inputs @ (normals[0] if weight is None else weight)
+    if label_noise is not None:
+        # A key of its own, so that the prompt is the noiseless one of the same key, plus noise.
+        labels = labels + label_noise * jax.random.normal(jax.random.fold_in(key, 1), labels.shape)
     return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]
 
 
@@ -117,6 +175,13 @@ class RandomCovarianceRegression(eqx.Module):
     def mean_covariance(self) -> Float[Array, "d d"]:
         """E Lambda_tau."""
         return self.law.expectation(lambda Lambda: Lambda)
+
+    def scaled(self, c: ArrayLike) -> "RandomCovarianceRegression":
+        """The task with every covariate c times as large: covariances c^2 Lambda_tau.
+
+        **Raises:** `ValueError` unless c > 0.
+        """
+        return RandomCovarianceRegression(self.law.scaled(_checks.positive("c", c) ** 2), self.context_length)
 
     def sample(self, key: PRNGKeyArray) -> tuple[Prompt, Float[Array, ""]]:
         """Draw one covariance and one prompt with it, and the query's label <w, x_query>.

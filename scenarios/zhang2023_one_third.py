@@ -22,6 +22,7 @@ from flowsim.covariance_laws import DiagonalLaw, Gamma
 from flowsim.initialization import scaled_identity
 
 DIMENSION = 3
+CLAIM = "zhang2023.sec-4.3.one-third"
 
 
 def factor(shape: float, context_length: float) -> tuple[float, flowsim.Verdict]:
@@ -29,7 +30,7 @@ def factor(shape: float, context_length: float) -> tuple[float, flowsim.Verdict]
     task = flowsim.RandomCovarianceRegression(DiagonalLaw(Gamma(np.full(DIMENSION, shape), shape)), context_length)
     loss = flowsim.RandomCovarianceLoss(task)
     trajectory = flowsim.gradient_flow(loss, scaled_identity(0.1, DIMENSION))
-    verdict = flowsim.check(*flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.sec-4.3.one-third"), loss, trajectory)
+    verdict = flowsim.judge(flowsim.find_claims(flowsim.ALL_CLAIMS, CLAIM), loss, trajectory)[0]
     return verdict.constants["factor"], verdict
 
 
@@ -44,8 +45,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, li
         for index, (shape, points) in enumerate(found.items()):
             axes.semilogx(lengths[:-1], [value for value, _ in points[:-1]], "o-", color=f"C{index}", ms=3)
             axes.axhline(shape / (shape + 2), color=f"C{index}", ls="--")
-            place = (lengths[-2], shape / (shape + 2)), (0, -4)
-            axes.annotate(f"Gamma({shape:g})", *place, textcoords="offset points", ha="right", va="top")
+            axes.text(lengths[-2], shape / (shape + 2) - 0.01, f"Gamma({shape:g})", ha="right", va="top")
     (folder := pathlib.Path(out or ".")).mkdir(parents=True, exist_ok=True)
     plots.save(figure, path := folder / f"{pathlib.Path(__file__).stem}.png")
     print(

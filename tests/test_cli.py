@@ -20,6 +20,7 @@ from flowsim import _commands, cli
 from flowsim.analysis import ALL_CLAIMS, Claim
 from flowsim.analysis.inequalities import polyak_lojasiewicz
 from flowsim.problem import Problem, ProblemSpec
+from flowsim.prompt_risk import risk
 from flowsim.trajectory import Trajectory
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -111,6 +112,8 @@ def unchanged(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
         ("init.theta=[[0],[0]]", "init.theta must be not zero"),
         ("flow.times=[1,-1]", "flow.times must be positive"),
         ("model.architecture=linear-atention", 'did you mean "linear-attention"?'),
+        ("test={length=0}", "test.length must be a whole number of at least 1"),
+        ("test={length=5,scale=0}", "test.scale must be a positive number, but it is 0"),
         ("task.covarience=3", 'did you mean "covariance"?'),
         ("init.scale", "--set must be FIELD=VALUE"),
     ],
@@ -264,6 +267,33 @@ def test_a_resumed_run_that_was_complete_is_not_integrated_again(finished, file,
     assert unchanged(finished)["trajectory.npz"] == before
     assert (finished / "verdicts.json").read_text() == verdicts
     assert listing(finished) == RESULTS
+
+
+def test_a_run_with_a_test(file, finished, tmp_path, capsys):
+    """The risk on other prompts is written, drawn, printed and reported, and is the one that Theorem 4.2 ends at."""
+    out = tmp_path / "out"
+    options = ("--set", "test.length=20", "--set", "test.label_noise=0.3")
+    assert run(file, out, *options) == 0
+    assert listing(out) == sorted([*RESULTS, "test_risk.npz"])
+    assert (out / "trajectory.npz").read_bytes() == (finished / "trajectory.npz").read_bytes()
+    problem = ProblemSpec.from_toml((out / "problem.toml").read_text()).build()
+    assert problem.test is not None
+    trajectory = Trajectory.load(out / "trajectory.npz")
+    with np.load(out / "test_risk.npz", allow_pickle=False) as tested:
+        np.testing.assert_array_equal(tested["t"], trajectory.t)
+        for index in (0, 40, -1):
+            expected = risk(trajectory.at(index), problem.test, 20)
+            np.testing.assert_allclose(tested["risk"][index], expected, rtol=1e-13)
+        assert tested["best_linear_error"] == pytest.approx(0.09, rel=1e-14)
+        end = float(tested["risk"][-1])
+        np.testing.assert_allclose(tested["limit"], end, rtol=1e-5)
+    assert f"risk at the end on prompts of length 20: {end:.6g}; " in capsys.readouterr().out
+    page = (out / "report.html").read_text()
+    assert "risk at the end on prompts of length 20" in page and "label_noise = 0.3" in page
+    assert "Theorem 4.2, (4.6)" in page
+    assert (out / "figures" / "test_risk.png").stat().st_size > 1000
+    assert run(file, out, "--resume", "--quiet", "--set", "test.length=21") == 2
+    assert "test.l" in capsys.readouterr().err
 
 
 def test_a_budget_that_runs_out(finished, file, tmp_path, capsys):

@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 from synthetic import TIMES, predictions, trajectory
 
 from flowsim import plots
+from flowsim.prompt_risk import RiskCurve
 from flowsim.trajectory import Trajectory
 
 ABOUT_THE_FLOW = (plots.excess, plots.pl_ratio, plots.conservation)
@@ -159,6 +160,26 @@ def test_a_start_beyond_the_bound_stands_on_the_axis(bound: float):
     assert any("no promise" in text for text in texts(drawn))
 
 
+def curve(*, limit: float = 0.5, best_linear_error: float = 0.1, test_length: float = 20.0) -> RiskCurve:
+    return RiskCurve(TIMES, limit + np.exp(-TIMES), limit, best_linear_error, 2.0, test_length)
+
+
+def test_the_risk_on_new_prompts_stands_above_its_limit():
+    drawn = plots.test_risk(axes(), curve())
+    computed, limit, best = drawn.lines
+    np.testing.assert_array_equal(data(computed)[1], 0.5 + np.exp(-TIMES))
+    assert at(limit, 0.5) and at(best, 0.1)
+    assert texts(drawn) == ["limit (4.1): 0.5", "best linear predictor: 0.1"]
+    assert drawn.get_ylabel() == "risk on prompts with $M = 20$"
+    assert drawn.get_xlabel() == r"flow time  $t$"
+
+
+def test_a_risk_that_tends_to_zero_has_no_levels():
+    drawn = plots.test_risk(axes(), curve(limit=0.0, best_linear_error=0.0, test_length=np.inf))
+    assert len(drawn.lines) == 1
+    assert drawn.get_ylabel() == r"risk on prompts with $M = \infty$"
+
+
 def test_time_zero_has_a_place_on_the_logarithmic_axis():
     drawn = plots.excess(axes(), trajectory())
     places = drawn.transData.transform([(t, 1.0) for t in TIMES])[:, 0]
@@ -195,6 +216,7 @@ def test_draw_all_names_what_a_problem_has(tmp_path: pathlib.Path):
     assert list(figures) == ["excess", "pl-ratio", "value-weight", "distance", "scale-condition", "conservation"]
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png" for name in figures}
     assert list(plots.draw_all(tmp_path, trajectory())) == ["excess", "conservation"]
+    assert list(plots.draw_all(tmp_path, trajectory(), tested=curve())) == ["excess", "test_risk", "conservation"]
 
 
 def test_vector_formats(tmp_path: pathlib.Path):

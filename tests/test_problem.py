@@ -12,6 +12,7 @@ from hypothesis import given
 from flowsim import initialization
 from flowsim._toml import fields
 from flowsim.problem import ProblemError, ProblemSpec, StopTable, differing_field, spec_of
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Status
 
 GOOD = """
@@ -69,7 +70,13 @@ def problems(draw: st.DrawFn) -> dict:
     times = draw(st.lists(positive, unique=True, max_size=3).map(sorted))
     ends = [{"stop": {"excess": 1e-6}}, {"stop": {"grad_norm": 0.0}}, {"t1": max(times, default=1.0)}, {}]
     flow = {"times": times, "rtol": draw(st.floats(1e-14, 0.5)), "atol": draw(positive), **draw(st.sampled_from(ends))}
-    return {"task": task, "init": init, "flow": flow}
+    lengths = st.integers(1, 2**53) | st.just("inf")
+    optional = {"scale": positive, "label_noise": st.floats(0, 1e300), "query_covariance": st.just(covariance)}
+    tests = st.none() | st.fixed_dictionaries(
+        {"length": lengths}, optional={**optional, "covariance": st.just("identity")}
+    )
+    test = draw(tests)
+    return {"task": task, "init": init, "flow": flow} | ({} if test is None else {"test": test})
 
 
 @given(problems())
@@ -207,6 +214,39 @@ def test_the_first_difference_is_named():
     assert differing_field(read("flow.budget_seconds=1"), read()) is None
 
 
+def test_without_a_test_there_is_none():
+    assert read().build().test is None
+    assert "test" not in read().to_toml()
+    assert differing_field(read(), read("test.length=20")) == "test.length"
+    assert differing_field(read("test.length=20"), read()) == "test.length"
+
+
+def test_the_prompts_of_a_test_are_those_of_training_but_for_what_is_given():
+    test = read("test.length=20").build().test
+    assert isinstance(test, LinearRegression) and test.shifts == ()
+    assert_close((test.covariance, test.context_length), (np.diag([0.5, 1.0, 2.0]), np.asarray(20.0)))
+    assert read("test.length=inf").to_toml().endswith('[test]\nlength = "inf"\nscale = 1.0\nlabel_noise = 0.0\n')
+
+
+def test_every_shift_of_a_test():
+    covariances = ["test.covariance={eigenvalues=[1,2,3]}", "test.query_covariance=identity"]
+    test = read("test.length=5", "test.scale=2", "test.label_noise=0.1", *covariances).build().test
+    assert isinstance(test, LinearRegression) and test.shifts == ("label_noise", "query_covariance")
+    expected = (4 * np.diag([1.0, 2.0, 3.0]), np.asarray(0.1), 4 * np.eye(3))
+    assert_close((test.covariance, test.label_noise, test.query_covariance), expected)
+
+
+def test_a_test_on_random_covariances():
+    law = "{family='exponential',rate=1.0,dimension=3}"
+    test = read("test.length=5", "test.scale=2", f"test.covariance_law={law}").build().test
+    assert isinstance(test, RandomCovarianceRegression)
+    assert_close(test.mean_covariance, 4 * np.eye(3))
+    with pytest.raises(ProblemError, match="test.label_noise must be left out where covariances are random"):
+        read("test.length=5", "test.label_noise=1", f"test.covariance_law={law}").build()
+    with pytest.raises(ProblemError, match="test.covariance_law must be of the dimension of training, 3"):
+        read("test.length=5", f"test.covariance_law={law.replace('3', '2')}").build()
+
+
 # Bad input: (overrides, how the message begins, what else it holds).
 
 BAD = [
@@ -271,6 +311,20 @@ BAD = [
     (["flow.stop=3"], "flow.stop must be a table {excess, grad_norm}", "3"),
     (["flow.budget_seconds=0"], "flow.budget_seconds must be a positive number", "0"),
     (["loss.kind=printed"], 'loss.kind must be "exact"', "printed"),
+    (["test.scale=2"], "test.length must be a whole number of at least 1", "missing"),
+    (["test.length=0"], 'test.length must be a whole number of at least 1 or "inf"', "0"),
+    (["test.length=2.5"], "test.length must be a whole number", "2.5"),
+    (["test.length=nan"], "test.length must be", "nan"),
+    (["test.length=ten"], "test.length must be", '"ten"'),
+    (["test.length=2", "test.scale=0"], "test.scale must be a positive number", "0"),
+    (["test.length=2", "test.scale=-2"], "test.scale must be a positive number", "-2"),
+    (["test.length=2", "test.scale=inf"], "test.scale must be finite", ""),
+    (["test.length=2", "test.label_noise=-0.1"], "test.label_noise must be a number of at least 0", "-0.1"),
+    (["test.length=2", "test.covariance=[[1]]"], "test.covariance must be an array of shape (3, 3)", "(1, 1)"),
+    (["test.length=2", "test.covariance=identiti"], "test.covariance must be", 'did you mean "identity"?'),
+    (["test.length=2", "test.query_covariance=[[1,0,0],[0,1,0],[0,0,-1]]"], "test.query_covariance must be pos", "-1"),
+    (["test.length=2", "test.lenght=3"], "test.lenght is not a known field", 'did you mean "length"?'),
+    (["test=3"], "test must be a table {length", "3"),
     (["task=3"], "task must be a table {", "3"),
 ]  # fmt: skip
 
@@ -302,6 +356,10 @@ EXPLICIT = TASK + '[init]\nkind = "explicit"\n'
         (EXPLICIT + "U11 = [[1.0]]", "init.u_minus1 must be a number"),
         (EXPLICIT + "U11 = [[1, 2]]\nu_minus1 = 1", "init.U11 must be an array of shape (1, 1)"),
         (EXPLICIT + "U11 = [[1]]\nu_minus1 = 1\nu12 = [1, 2]", "init.u12 must be an array of shape (1,)"),
+        (
+            EXPLICIT + "U11 = [[1]]\nu_minus1 = 1\nu12 = [1]\n[test]\nlength = 3\nlabel_noise = 0.1",
+            "test.label_noise must be left out where u12 or u21 is not zero",
+        ),
     ],
 )
 def test_what_is_missing_or_does_not_fit_is_named(text, begins):

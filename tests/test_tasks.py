@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import covariance, largest_z, regression, sample_means
 
+from flowsim.losses import LinearAttentionLoss
 from flowsim.tasks import LinearRegression
 
 SAMPLES = 200_000
@@ -111,3 +112,76 @@ def test_a_task_can_be_built_under_a_transformation():
         return jnp.trace(LinearRegression(scale * jnp.eye(2), 4).gamma())
 
     np.testing.assert_allclose(jax.grad(gamma_trace)(1.0), 1.25 * 2 + 0.25 * 2 * 2)
+
+
+# The shifts of test prompts.
+
+
+def test_a_task_without_shifts_has_none_under_jit_either():
+    def shifts(covariance):
+        task = LinearRegression(covariance, 3)
+        return jnp.zeros(len(task.shifts)), jnp.zeros(len(task.scaled(2.0).shifts))
+
+    assert [array.shape for array in jax.jit(shifts)(jnp.eye(2))] == [(0,), (0,)]
+
+
+def test_training_prompts_are_drawn_as_they_always_were():
+    """The first draws of seed 0, kept so that a change of the sampler cannot go unseen."""
+    prompt, label = LinearRegression(np.diag([1.0, 4.0]), 2).sample(jax.random.key(0))
+    normals = jax.random.normal(jax.random.key(0), (4, 2))
+    np.testing.assert_array_equal(prompt.inputs, normals[1:3] * np.array([[1.0, 2.0]]))
+    np.testing.assert_array_equal(prompt.query, normals[3] * np.array([1.0, 2.0]))
+    np.testing.assert_allclose(label, normals[0] @ prompt.query, rtol=1e-15)
+
+
+def test_each_shift_changes_what_it_names_and_nothing_else():
+    matrix, key = covariance(2, seed=1), jax.random.key(3)
+    plain, label = LinearRegression(matrix, 3).sample(key)
+    noisy, noisy_label = LinearRegression(matrix, 3, label_noise=0.5).sample(key)
+    np.testing.assert_array_equal(noisy.inputs, plain.inputs)
+    assert np.all(noisy.labels != plain.labels) and noisy_label != label
+    moved, _ = LinearRegression(matrix, 3, query_covariance=4 * matrix).sample(key)
+    np.testing.assert_array_equal(moved.labels, plain.labels)
+    np.testing.assert_allclose(moved.query, 2 * plain.query, rtol=1e-14)
+    fixed, fixed_label = LinearRegression(matrix, 3, weight=[1.0, -2.0]).sample(key)
+    np.testing.assert_allclose(fixed.labels, plain.inputs @ np.array([1.0, -2.0]), rtol=1e-14)
+    np.testing.assert_allclose(fixed_label, plain.query @ np.array([1.0, -2.0]), rtol=1e-14)
+
+
+def test_scaled_tasks_keep_their_shifts():
+    task = LinearRegression(np.eye(2), 3, label_noise=0.5, query_covariance=2 * np.eye(2), weight=[1.0, 2.0]).scaled(
+        3.0
+    )
+    assert task.shifts == ("label_noise", "query_covariance", "weight")
+    np.testing.assert_array_equal(task.covariance, 9 * np.eye(2))
+    np.testing.assert_array_equal(task.query_covariance, 18 * np.eye(2))
+    assert task.label_noise == 0.5
+    assert LinearRegression(np.eye(2), 3, label_noise=0.0).scaled(2).shifts == ()
+
+
+@pytest.mark.parametrize("c", [0.0, -1.0, np.inf, np.nan])
+def test_a_scale_that_is_none(c):
+    with pytest.raises(ValueError, match="c must be (positive|finite)"):
+        regression(2, 3).scaled(c)
+
+
+@pytest.mark.parametrize(
+    ("shift", "message"),
+    [
+        ({"label_noise": -0.1}, "label_noise must be at least 0, but it is -0.1"),
+        ({"label_noise": np.inf}, "label_noise must be finite"),
+        ({"query_covariance": np.eye(3)}, "query_covariance must be an array of shape"),
+        ({"query_covariance": np.diag([1.0, -1.0])}, "query_covariance must be positive definite"),
+        ({"weight": np.ones(3)}, "weight must be an array of shape"),
+    ],
+)
+def test_bad_shifts_are_refused(shift, message):
+    with pytest.raises(ValueError, match=message):
+        LinearRegression(np.eye(2), 3, **shift)
+
+
+@pytest.mark.parametrize("shift", [{"label_noise": 0.1}, {"query_covariance": np.eye(2)}, {"weight": np.ones(2)}])
+def test_shifted_prompts_are_not_trained_on(shift):
+    name = next(iter(shift))
+    with pytest.raises(ValueError, match=f"task must be one of training, .* but it has a {name}"):
+        LinearAttentionLoss(LinearRegression(np.eye(2), 3, **shift))

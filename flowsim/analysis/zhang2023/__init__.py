@@ -1,7 +1,11 @@
 """zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett)."""
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.zhang2023.claims import CLAIMS as _FIXED_COVARIANCE
-from flowsim.analysis.zhang2023.random_covariance_claims import CLAIMS as _RANDOM_COVARIANCE
+from flowsim.analysis.zhang2023 import claims, new_prompt_claims, random_covariance_claims, technical_lemmas
 
-CLAIMS: tuple[Claim, ...] = _FIXED_COVARIANCE + _RANDOM_COVARIANCE
+CLAIMS: tuple[Claim, ...] = (
+    *claims.CLAIMS,
+    *new_prompt_claims.CLAIMS,
+    *random_covariance_claims.CLAIMS,
+    *technical_lemmas.CLAIMS,
+)

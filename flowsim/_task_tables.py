@@ -1,0 +1,143 @@
+"""[task] and [test] of a problem file: the laws of the prompts."""
+
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import msgspec
+from jaxtyping import Array, Float
+
+from flowsim import _checks, _toml
+from flowsim._kinds import Count, Length, Matrix, Nonnegative, Positive, Seed, Vector
+from flowsim._law_table import LawTable
+from flowsim._toml import AbstractTable, refuse
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+
+
+class Eigenvalues(AbstractTable, frozen=True):
+    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws."""
+
+    eigenvalues: Vector
+    rotation_seed: Seed | None = None
+
+    def matrix(self) -> Float[Array, "d d"]:
+        """Q diag(eigenvalues) Q^T, where Q = I without a seed."""
+        values = jnp.asarray(self.eigenvalues)
+        if self.rotation_seed is None:
+            return jnp.diag(values)
+        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), len(self.eigenvalues))
+        matrix = (rotation * values[None, :]) @ rotation.T
+        return (matrix + matrix.T) / 2
+
+
+class TaskTable(AbstractTable, frozen=True, kw_only=True):
+    """[task]: the law of a prompt."""
+
+    covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    context_length: Length | Literal["inf"]
+    covariance_law: LawTable | None = None
+    dimension: Count | None = None
+    weights: Literal["isotropic"] = "isotropic"
+
+    @property
+    def size(self) -> int:
+        """d."""
+        if self.covariance_law is not None:
+            return self.covariance_law.size
+        if isinstance(self.covariance, Eigenvalues):
+            return len(self.covariance.eigenvalues)
+        return self.dimension or len(self.covariance or ())
+
+    def build(self) -> LinearRegression | RandomCovarianceRegression:
+        """The law of a prompt."""
+        length = float(self.context_length)
+        if self.covariance_law is not None:
+            return RandomCovarianceRegression(self.covariance_law.law(), length)
+        assert self.covariance is not None, "a resolved table has one of the two"
+        return LinearRegression(_matrix("covariance", self.covariance, self.size), length)
+
+    def resolved(self) -> "TaskTable":
+        """The length in one form; the dimension with the identity alone."""
+        if (self.covariance is None) == (self.covariance_law is None):
+            came = "both are" if self.covariance else "neither is"
+            refuse("task.covariance", "given, or task.covariance_law, and not both", f"{came} given")
+        if self.covariance == "identity" and self.dimension is None:
+            refuse("task.dimension", 'given with covariance = "identity"', "it is missing")
+        if self.covariance != "identity" and self.dimension is not None:
+            refuse("task.dimension", 'left out unless covariance = "identity"', "it is given")
+        if isinstance(self.covariance, Eigenvalues) and not all(value > 0 for value in self.covariance.eigenvalues):
+            refuse("task.covariance.eigenvalues", "positive", f"the smallest is {min(self.covariance.eigenvalues):g}")
+        if self.covariance_law is not None:
+            self.covariance_law.check("task.covariance_law")
+        return msgspec.structs.replace(self, context_length=_whole("task.context_length", self.context_length))
+
+
+class NewPromptTable(AbstractTable, frozen=True):
+    """[test]: the law of other prompts, for the risk of the model along the flow; default, those of training.
+
+    length: the number of their examples; covariance, covariance_law, query_covariance: of the covariates and of the
+    query; scale: how many times larger all covariates are, the query's too; label_noise: a standard deviation.
+    """
+
+    length: Length | Literal["inf"]
+    covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    covariance_law: LawTable | None = None
+    query_covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    scale: Positive = 1.0
+    label_noise: Nonnegative = 0.0
+
+    def resolved(self) -> "NewPromptTable":
+        """The length in one form."""
+        if self.covariance is not None and self.covariance_law is not None:
+            refuse("test.covariance", "left out where test.covariance_law is given", "it is given")
+        if self.covariance_law is not None:
+            self.covariance_law.check("test.covariance_law")
+        return msgspec.structs.replace(self, length=_whole("test.length", self.length))
+
+    def task(
+        self, training: LinearRegression | RandomCovarianceRegression
+    ) -> LinearRegression | RandomCovarianceRegression:
+        """The task of these prompts, beside that of training.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        length, d = float(self.length), training.dimension
+        inherited = training.law if isinstance(training, RandomCovarianceRegression) and not self.covariance else None
+        law = self.covariance_law.law() if self.covariance_law else inherited
+        if law is not None:
+            for name, default in (("query_covariance", None), ("label_noise", 0.0)):
+                if getattr(self, name) != default:
+                    _checks.fail(name, "left out where covariances are random", "it is given")
+            if law.dimension != d:
+                _checks.fail("covariance_law", f"of the dimension of training, {d}", f"it is of {law.dimension}")
+            return RandomCovarianceRegression(law, length).scaled(self.scale)
+        matrices = {
+            name: _checks.as_array(name, _matrix(name, value, d), (d, d))
+            for name in ("covariance", "query_covariance")
+            if (value := getattr(self, name)) is not None
+        }
+        options = {"covariance": training.mean_covariance, "label_noise": self.label_noise} | matrices
+        return LinearRegression(context_length=length, **options).scaled(self.scale)
+
+
+def _matrix(
+    name: str, covariance: tuple[tuple[float, ...], ...] | Eigenvalues | str, dimension: int
+) -> Float[Array, "rows columns"]:
+    """A covariance in any of its forms, (d, d) if it is one."""
+    if isinstance(covariance, Eigenvalues):
+        return covariance.matrix()
+    return jnp.eye(dimension) if covariance == "identity" else _checks.as_array(name, covariance, (None, None))
+
+
+def _whole(name: str, length: int | float | str) -> int | str:
+    """A number of examples in one form."""
+    if length in ("inf", math.inf):
+        return "inf"
+    # Beyond 2^53 a float64 no longer tells whole numbers apart.
+    if isinstance(length, str) or not 1 <= length <= 2**53 or length != int(length):
+        refuse(name, _FIELDS[name].expected, f"it is {length!s:.60}")
+    return int(length)
+
+
+_FIELDS = _toml.fields(TaskTable, "task.") | _toml.fields(NewPromptTable, "test.")

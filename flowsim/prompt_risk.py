@@ -1,0 +1,204 @@
+"""The risk of a trained model on new prompts, exact at every training and test length."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim import _checks
+from flowsim.joint_law import JointLaw
+from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
+from flowsim.models import LinearAttention
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.trajectory import Trajectory, write_whole
+
+Scalar = Float[Array, ""]
+Task = LinearRegression | RandomCovarianceRegression | JointLaw
+Matrix = Float[Array, "d d"]
+
+
+def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
+    """E(yhat - y_query)^2 of a model on prompts with M examples, exact; no 1/2.
+
+    On prompts as in training, of any covariance, over all weights. On others, where u12 = u21 = 0: with
+    V = u_{-1} U11 the prediction is yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the error of the best
+    linear predictor plus squares, as in (4.6), which is V = Gamma^-1.
+
+    **Arguments:** model; task: the law of the test prompts, whose own context_length does not matter; test_length: M,
+    a whole number of at least 1, or infinity.
+
+    **Raises:** `ValueError` for an M that is none, for a model of another dimension, and where u12 or u21 is not zero
+    on prompts that have label noise, a query covariance, a fixed weight or a `JointLaw`. Where the weights are traced
+    the last gives NaN.
+
+    **Source:** zhang2023, Theorem 4.2 (4.6), for every V; LinearAttentionLoss.
+    """
+    _check_model(model, task)
+    return _risk_of(task, test_length)(model)
+
+
+def risk_along(trajectory: Trajectory, task: Task, test_length: ArrayLike) -> Float[Array, " T"]:
+    """`risk` at every output time of a flow: (T,), the test risk against flow time.
+
+    **Raises:** as `risk`.
+    """
+    _check_model(trajectory.models, task)
+    return jax.lax.map(_risk_of(task, test_length), trajectory.models)
+
+
+def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: ArrayLike) -> Scalar:
+    """Standard error of `risk` from the samples that a law was estimated from; zero for a law given by its moments.
+
+    The delta method: the risk is a smooth function of the sample means of x x^T, xy, y^2 x x^T and y^2.
+
+    **Raises:** as `risk`.
+    """
+    _check_model(model, law)
+    M = _checks.context_length("test_length", test_length)
+    if law.samples is None:
+        return jnp.zeros(())
+    inputs, labels = law.samples
+    V = model.u_minus1 * model.U11
+
+    def of_means(covariance, cross, square, energy):
+        spread = square - jnp.outer(cross, cross)
+        best = energy - cross @ jnp.linalg.solve(covariance, cross)
+        return best + _joint_excess(V, covariance, cross, spread, M)
+
+    square = law.spread + jnp.outer(law.cross, law.cross)
+    slopes = jax.grad(of_means, argnums=(0, 1, 2, 3))(law.covariance, law.cross, square, law.label_energy)
+
+    def influence(x, y):
+        return x @ slopes[0] @ x + y * (slopes[1] @ x) + y**2 * (x @ slopes[2] @ x) + y**2 * slopes[3]
+
+    return jnp.std(jax.vmap(influence)(inputs, labels)) / jnp.sqrt(float(labels.shape[0]))
+
+
+@dataclasses.dataclass(frozen=True)
+class RiskCurve:
+    """Test risk against flow time, and the levels to read it against.
+
+    t, risk: (T,); limit: the risk of the limit (4.1), (4.12); best_linear_error: of the best linear predictor;
+    zero_predictor_error: of predicting zero; test_length: M.
+    """
+
+    t: np.ndarray
+    risk: np.ndarray
+    limit: float
+    best_linear_error: float
+    zero_predictor_error: float
+    test_length: float
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an npz file (no pickle), whole or not at all, each number under its own name."""
+        arrays = {name: np.asarray(value) for name, value in dataclasses.asdict(self).items()}
+        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def risk_curve(
+    trajectory: Trajectory, task: LinearRegression | RandomCovarianceRegression, limit: LinearAttention
+) -> RiskCurve:
+    """`risk` along a flow on prompts of a task, with its own context_length as the test length.
+
+    **Arguments:** limit: the model that the flow is predicted to tend to.
+
+    **Raises:** as `risk`.
+    """
+    M = task.context_length
+    return RiskCurve(
+        t=np.asarray(trajectory.t),
+        risk=np.asarray(risk_along(trajectory, task, M)),
+        limit=float(risk(limit, task, M)),
+        best_linear_error=float(best_linear_error(task)),
+        zero_predictor_error=float(zero_predictor_error(task)),
+        test_length=float(M),
+    )
+
+
+def best_linear_error(task: Task) -> Scalar:
+    """min_a E(<a, x_query> - y_query)^2, the first term of (4.6); a may depend on the w of a prompt.
+
+    **Source:** zhang2023, Theorem 4.2.
+    """
+    if isinstance(task, RandomCovarianceRegression):
+        return jnp.zeros(())
+    if isinstance(task, JointLaw):
+        return jnp.maximum(task.label_energy - task.cross @ task.best_weight, 0.0)
+    return _noise_energy(task)
+
+
+def zero_predictor_error(task: Task) -> Scalar:
+    """E y_query^2, the risk of predicting zero."""
+    if isinstance(task, RandomCovarianceRegression):
+        return jnp.trace(task.mean_covariance)
+    if isinstance(task, JointLaw):
+        return task.label_energy
+    return jnp.trace(_weight_energy(task) @ _query_covariance(task)) + _noise_energy(task)
+
+
+def _risk_of(task: Task, test_length: ArrayLike) -> Callable[[LinearAttention], Scalar]:
+    """model -> risk, with all that does not depend on the model computed."""
+    M = _checks.context_length("test_length", test_length)
+    if isinstance(task, RandomCovarianceRegression):
+        random = RandomCovarianceLoss(RandomCovarianceRegression(task.law, M))
+        return lambda model: 2 * random(model)
+    if isinstance(task, LinearRegression) and not task.shifts:
+        fixed = LinearAttentionLoss(LinearRegression(task.covariance, M))
+        return lambda model: 2 * fixed(model)
+
+    def reduced(model: LinearAttention) -> Scalar:
+        V = model.u_minus1 * model.U11
+        if isinstance(task, JointLaw):
+            value = best_linear_error(task) + _joint_excess(V, task.covariance, task.cross, task.spread, M)
+        else:
+            value = _regression_risk(V, task, M)
+        outside = jnp.any(model.u12 != 0) | jnp.any(model.u21 != 0)
+        return jnp.where(outside, jnp.nan, value)
+
+    return reduced
+
+
+def _regression_risk(V: Matrix, task: LinearRegression, M: Scalar) -> Scalar:
+    """noise + |(Lambda V - I)^T w|^2_{Lambda_query} + tr(Sigma V Lambda_query V^T)/M, averaged over w."""
+    Lambda, weights, noise = task.covariance, _weight_energy(task), _noise_energy(task)
+    miss = Lambda @ V - jnp.eye(task.dimension)
+    readout = V @ _query_covariance(task) @ V.T
+    bias = jnp.trace(weights @ miss @ _query_covariance(task) @ miss.T)
+    spread = (jnp.trace(weights @ Lambda) + noise) * Lambda + Lambda @ weights @ Lambda
+    return noise + bias + jnp.trace(spread @ readout) / M
+
+
+def _joint_excess(V: Matrix, covariance: Matrix, cross: Array, spread: Matrix, M: Scalar) -> Scalar:
+    """|V^T E[xy] - a|^2_Lambda + tr(Sigma V Lambda V^T)/M, the risk above that of the best linear predictor."""
+    miss = V.T @ cross - jnp.linalg.solve(covariance, cross)
+    return miss @ covariance @ miss + jnp.trace(spread @ V @ covariance @ V.T) / M
+
+
+def _weight_energy(task: LinearRegression) -> Matrix:
+    """E[w w^T]."""
+    return jnp.eye(task.dimension) if task.weight is None else jnp.outer(task.weight, task.weight)
+
+
+def _query_covariance(task: LinearRegression) -> Matrix:
+    return task.covariance if task.query_covariance is None else task.query_covariance
+
+
+def _noise_energy(task: LinearRegression) -> Scalar:
+    return jnp.zeros(()) if task.label_noise is None else task.label_noise**2
+
+
+def _check_model(model: LinearAttention, task: Task) -> None:
+    """Refuse a model, or models with time first, that do not go with a task."""
+    d = model.U11.shape[-1]
+    if d != task.dimension:
+        _checks.fail("model", f"of the task's dimension {task.dimension}", f"it is of dimension {d}")
+    if not isinstance(task, JointLaw) and not (isinstance(task, LinearRegression) and task.shifts):
+        return
+    for name in ("u12", "u21"):
+        weight = getattr(model, name)
+        if _checks.is_concrete(weight) and np.any(np.asarray(weight)):
+            _checks.fail(name, "zero on prompts that are not as in training", "it is not")

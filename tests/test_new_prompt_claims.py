@@ -1,0 +1,164 @@
+"""Claims about new prompts and technical lemmas: their verdicts on their own problems, and planted errors refused."""
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flowsim.analysis import Judgement
+from flowsim.analysis.evidence import Evidence, judge_on
+from flowsim.analysis.zhang2023 import new_prompt_claims, new_prompts, problems, technical_lemmas
+from flowsim.problem import spec_of
+
+CLAIMS = (*new_prompt_claims.CLAIMS, *technical_lemmas.CLAIMS)
+BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in CLAIMS}
+PROBLEMS = {
+    problem["name"]: problem for problem in vars(problems).values() if isinstance(problem, dict) and "init" in problem
+}
+
+
+@functools.cache
+def evidence_of(name: str) -> Evidence:
+    tables = {table: fields for table, fields in PROBLEMS[name].items() if table != "name"}
+    problem = spec_of(tables).build()
+    return Evidence(problem.loss, problem.run())
+
+
+def expected(key: tuple[str, str], problem: dict) -> Judgement:
+    if key[0] == "sec-4.2.orthogonal-query" and problem is problems.STILL_ONE:
+        return Judgement.VACUOUS  # no query is orthogonal to the line
+    if key == ("sec-4.2.orthogonal-query", "printed") and problem is not problems.ISOTROPIC:
+        return Judgement.VIOLATED
+    if key == ("corollary-4.3.train-length", "printed"):
+        return Judgement.VIOLATED
+    return Judgement.HOLDS
+
+
+CASES = [(key, problem) for key, claim in BY_KEY.items() for problem in claim.problems]
+
+
+@pytest.mark.parametrize(("key", "problem"), CASES, ids=[f"{key[0]}-{key[1]}-{p['name']}" for key, p in CASES])
+def test_every_claim_on_its_own_problems(key, problem):
+    verdict = judge_on(BY_KEY[key], evidence_of(problem["name"]))
+    assert verdict.verdict is expected(key, problem), verdict
+
+
+def test_every_claim_has_a_hard_problem():
+    for claim in CLAIMS:
+        assert problems.STILL_HARD in claim.problems and len(claim.problems) >= 4
+
+
+# Planted errors
+
+
+def scaled(factor):
+    return lambda real: lambda *args: factor * real(*args)
+
+
+def scaled_term(index, factor):
+    """One of the terms that a formula returns."""
+    return lambda real: (
+        lambda *args: tuple(factor * term if place == index else term for place, term in enumerate(real(*args)))
+    )
+
+
+def scaled_weights(real):
+    return lambda task: eqx.tree_at(lambda m: (m.U11, m.u_minus1), real(task), replace_fn=lambda x: 1.00001 * x)
+
+
+def without_a_transpose(real):
+    """Cubature of a law that has no third Wick pairing: the off-diagonal fourth moments are halved."""
+
+    def cubature(d):
+        points, weights = real(d)
+        return points, jnp.where(jnp.sum(points != 0, axis=1) == 2, weights / 2, weights)
+
+    return cubature
+
+
+def of_another_length(real):
+    return lambda task: real(type(task)(task.covariance, 2 * task.context_length))
+
+
+EASY, LONG, ONE = (problem["name"] for problem in (problems.STILL_EASY, problems.LONG, problems.STILL_ONE))
+# (claim, form, problem, name in the module, what to put in its place)
+PLANTS = [
+    ("eq-4.2", "printed", EASY, "limit", scaled_weights),
+    ("eq-4.2", "printed", EASY, "limit", of_another_length),
+    *[("theorem-4.2", "printed", EASY, "nonlinear_risk", scaled_term(index, 1.000001)) for index in range(3)],
+    *[("theorem-4.2.noiseless", "printed", EASY, "noiseless_risk", scaled_term(index, 1.000001)) for index in range(2)],
+    ("theorem-4.2.noiseless-bound", "printed", LONG, "noiseless_bound", scaled_term(0, 0.99)),
+    ("theorem-4.2.noiseless-bound", "printed", LONG, "noiseless_bound", scaled_term(1, 0.9)),
+    ("theorem-4.2.averaged-bound", "printed", LONG, "averaged_bounds", scaled_term(0, 0.99)),
+    ("theorem-4.2.averaged-bound", "printed", LONG, "averaged_bounds", scaled_term(1, 0.9)),
+    ("corollary-4.3.test-length", "printed", ONE, "sufficient_test_length", scaled(0.4)),
+    ("corollary-4.3.train-length", "corrected", ONE, "sufficient_context_length", scaled(0.7)),
+    ("sec-4.2.task-shift", "printed", EASY, "limit", scaled_weights),
+    ("sec-4.2.query-shift", "printed", EASY, "limit", scaled_weights),
+    ("sec-4.2.covariate-shift", "printed", EASY, "limit", scaled_weights),
+    ("sec-4.2.orthogonal-query", "corrected", EASY, "limit", of_another_length),
+    ("lemma-d.2", "printed", EASY, "_cubature", without_a_transpose),
+    ("lemma-d.3", "printed", EASY, "at_most", lambda real: lambda v, b, **how: real(v, 0.999999 * b, **how)),
+    ("lemma-d.4", "printed", EASY, "_symmetric_part", lambda real: lambda p: (real(p)[0], 0 * real(p)[1])),
+]
+
+
+def fresh(claim):
+    """The claim compiled anew, so that nothing compiled for the true statement is used."""
+    statement = claim.compare.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
+    anew = eqx.filter_jit(lambda task: statement(task))
+    return dataclasses.replace(claim, compare=lambda loss, run: anew(loss.task))
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=[f"{plant[0]}-{plant[3]}-{i}" for i, plant in enumerate(PLANTS)])
+def test_planted_errors_are_refused(plant, monkeypatch):
+    part, form, problem, name, change = plant
+    claim = BY_KEY[part, form]
+    module = technical_lemmas if part.startswith("lemma") else new_prompts
+    monkeypatch.setattr(module, name, change(getattr(module, name)))
+    assert judge_on(fresh(claim), evidence_of(problem)).verdict is Judgement.VIOLATED
+
+
+def evidence_at(context_length, covariance="identity", dimension=2) -> Evidence:
+    task = {"covariance": covariance, "context_length": context_length, "dimension": dimension}
+    problem = spec_of({"task": task, "init": {"kind": "zeros"}}).build()
+    return Evidence(problem.loss, problem.run())
+
+
+@pytest.mark.parametrize("part", ["theorem-4.2.noiseless-bound", "theorem-4.2.averaged-bound"])
+def test_bounds_that_are_attained_to_rounding_are_unresolved(part):
+    assert judge_on(BY_KEY[part, "printed"], evidence_at(2**53)).verdict is Judgement.UNRESOLVED
+    verdict = judge_on(BY_KEY[part, "printed"], evidence_at("inf"))
+    assert verdict.verdict is Judgement.NOT_APPLICABLE
+
+
+def test_the_printed_training_length_is_enough_for_a_coarse_epsilon_only(monkeypatch):
+    monkeypatch.setattr(new_prompts, "_EPSILONS", (0.9, 0.8))
+    coarse = fresh(BY_KEY["corollary-4.3.train-length", "printed"])
+    assert judge_on(coarse, evidence_of(EASY)).verdict is Judgement.HOLDS
+
+
+def test_the_rates_that_a_shift_leaves_tend_to_constants():
+    """M (risk - limit) and N^2 (risk - limit) over E y^2, d = 1 and Lambda = 2: in closed form.
+
+    y = w x + noise/2: (2 Lambda + 1/4)/(Lambda + 1/4) and 4 Lambda/(Lambda + 1/4), the latter at N = 1e4.
+    """
+    constants = judge_on(BY_KEY["sec-4.2.task-shift", "printed"], evidence_of(ONE)).constants
+    np.testing.assert_allclose(constants["excess_times_M"], 4.25 / 2.25, rtol=1e-6)
+    np.testing.assert_allclose(constants["excess_times_N_squared"], 8 / 2.25, rtol=1e-3)
+
+
+def test_the_remark_on_quadratic_forms_is_true():
+    """A and B that do not commute, with x^T A B x > 0."""
+    A, B = np.diag([1.0, 2.0]), np.array([[2.0, 0.5], [0.5, 1.0]])
+    assert np.linalg.norm(A @ B - B @ A) > 0.4
+    assert np.linalg.eigvalsh(A @ B + B @ A)[0] > 0.5
+
+
+def test_the_corollary_s_lengths_beside_the_smallest():
+    lengths = judge_on(BY_KEY["corollary-4.3.test-length", "printed"], evidence_of(EASY)).constants
+    assert lengths["sharp_test_length"] < lengths["test_length"] == 800
+    assert lengths["sharp_context_length"] < lengths["context_length"]
