@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
+    from flowsim.maps import Map as Map
+    from flowsim.maps import sweep as sweep
     from flowsim.models import LinearAttention as LinearAttention
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
@@ -49,6 +51,7 @@ _HOMES = {
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.initialization": "predictions",
     "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss",
+    "flowsim.maps": "Map sweep",
     "flowsim.models": "LinearAttention",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.report": "citation verdict_table",

@@ -54,7 +54,7 @@ class Summary(NamedTuple):
     """What is kept of a flow.
 
     status: index into `STATUSES`; t, excess, grad_norm_sq, norm_sq: at its end, the last of the weights; dissipated:
-    int |grad L|^2; excess_start, excess_saddle: at time 0, and of the weights zero; largest_grad_norm_sq: so far;
+    int |grad L|^2; excess_start, excess_saddle: at time 0, and of the weights zero; largest_grad_norm_sq: along the flow; norm_sq_start: of the weights at time 0;
     escape_time: when the excess first is at most `ESCAPED` times that at the saddle; convergence_time: when it first is
     at most `CONVERGED` times that at the start, both infinite where it never is; pl: |grad|^2 / excess; rate:
     log(excess(0)/excess(t)) / t for t > 0; u: u_{-1}; sign: u_{-1} / |U|_F; closest: squared norm of the weights;
@@ -70,6 +70,7 @@ class Summary(NamedTuple):
     excess_start: Scalar
     excess_saddle: Scalar
     largest_grad_norm_sq: Scalar
+    norm_sq_start: Scalar
     escape_time: Scalar
     convergence_time: Scalar
     pl: Least
@@ -122,7 +123,7 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> Summary:
         point, seen = end_of(outcome)
         t = jnp.where(size == end - now.t, end, now.t + size)
         known = [jnp.append(before, there) for before, there in zip(carry.seen[1:], outcome.seen[1:], strict=True)]
-        crossing = functools.partial(_crossing, now.t + size * jnp.asarray(NODES), *known)
+        reaches = functools.partial(crossing, now.t + size * jnp.asarray(NODES), *known)
         dissipated = now.dissipated + outcome.dissipated
         # While little is lost, the dissipated energy has more digits than the excess.
         lost = dissipated / now.excess_start
@@ -135,8 +136,8 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> Summary:
             norm_sq=quantities["closest"],
             dissipated=dissipated,
             largest_grad_norm_sq=jnp.maximum(now.largest_grad_norm_sq, seen.grad_norm_sq),
-            escape_time=jnp.minimum(now.escape_time, crossing(ESCAPED * now.excess_saddle)),
-            convergence_time=jnp.minimum(now.convergence_time, crossing(CONVERGED * now.excess_start)),
+            escape_time=jnp.minimum(now.escape_time, reaches(ESCAPED * now.excess_saddle)),
+            convergence_time=jnp.minimum(now.convergence_time, reaches(CONVERGED * now.excess_start)),
             energy_defect=jnp.maximum(now.energy_defect, jnp.abs(now.excess_start - seen.excess - dissipated)),
             steps=now.steps + 1,
             **{name: _lesser(getattr(now, name), value, t) for name, value in quantities.items()},
@@ -184,6 +185,7 @@ def _at_start(reduced: Reduced, point: Point, seen: Seen, speed: Scalar) -> Summ
         excess_start=seen.excess,
         excess_saddle=saddle,
         largest_grad_norm_sq=seen.grad_norm_sq,
+        norm_sq_start=quantities["closest"],
         escape_time=jnp.where(seen.excess <= ESCAPED * saddle, 0.0, jnp.inf),
         convergence_time=never,
         **{name: Least(value, zero) for name, value in quantities.items()},
@@ -221,13 +223,13 @@ def _guess(carry: _Carry, size: Scalar) -> Float[Array, " stages"]:
     return jnp.where(one_sign, jnp.sign(carry.point.u) * jnp.exp(logarithms), basis @ carry.last_u)
 
 
-def _crossing(t: Nodes, excess: Nodes, grad_norm_sq: Nodes, level: Scalar) -> Scalar:
+def crossing(t: Nodes, excess: Nodes, grad_norm_sq: Nodes, level: Scalar) -> Scalar:
     """When the excess first is at most a level at these times, infinite where it never is.
 
     Between two times t is a cubic in log excess, whose derivative -excess/|grad|^2 is known at both.
     """
     below = excess <= level
-    right = jnp.clip(jnp.argmax(below), 1, STAGES)
+    right = jnp.clip(jnp.argmax(below), 1, t.shape[0] - 1)
     ends = jnp.stack([right - 1, right])
     times, slopes, logarithms = t[ends], -excess[ends] / grad_norm_sq[ends], jnp.log(excess[ends])
     width = logarithms[1] - logarithms[0]

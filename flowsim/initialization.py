@@ -3,13 +3,13 @@
 import dataclasses
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowsim import _checks
 from flowsim.losses import LinearAttentionLoss
@@ -17,6 +17,7 @@ from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
 
 Scalar = Float[Array, ""]
+Seed = int | Int[Array, ""]
 
 _RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _ROUNDING = 1e-12
@@ -57,7 +58,7 @@ def scaled_identity(scale: ArrayLike, dimension: int) -> LinearAttention:
     return _start(scale, jnp.eye(dimension), normalised=True)
 
 
-def random(scale: ArrayLike, dimension: int, seed: int) -> LinearAttention:
+def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
     """Every entry of every weight sigma N(0, 1), u12 and u21 included; one key a weight."""
     sigma = _checks.positive("scale", scale)
     keys = jax.random.split(jax.random.key(seed), 4)
@@ -65,7 +66,7 @@ def random(scale: ArrayLike, dimension: int, seed: int) -> LinearAttention:
     return LinearAttention(*(sigma * jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)))
 
 
-def random_theta(dimension: int, rank: int, seed: int) -> Float[Array, "d r"]:
+def random_theta(dimension: int, rank: int, seed: Seed) -> Float[Array, "d r"]:
     """M with independent standard normal entries.
 
     **Raises:** `ValueError` unless 1 <= rank <= dimension.
@@ -98,33 +99,64 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
     return Hypothesis(name, left, "=", right, bool(abs(left - right) <= _ROUNDING * float(size)))
 
 
+class AssumptionValues(NamedTuple):
+    """What zhang2023's Assumption 3.3 speaks of, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
+
+    size: |U11(0)|_F; norm, asymmetry: Frobenius norms of Theta Theta^T and of what it differs by from its transpose;
+    smallest: the smallest eigenvalue of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F.
+    """
+
+    sigma: Scalar
+    size: Scalar
+    norm: Scalar
+    asymmetry: Scalar
+    smallest: Scalar
+    theta_lambda: Scalar
+    u12: Scalar
+    u21: Scalar
+
+    def hypotheses(self) -> list[Hypothesis]:
+        """The parts of the assumption."""
+        return [
+            hypothesis("sigma = u_minus1(0) > 0", self.sigma, ">", 0.0),
+            agrees("|Theta Theta^T|_F = 1", self.norm, 1.0),
+            agrees("Theta Theta^T symmetric", self.asymmetry, 0.0, self.norm),
+            hypothesis("Theta Theta^T semidefinite", self.smallest, ">=", -_ROUNDING * float(self.size)),
+            hypothesis("Theta Lambda != 0", self.theta_lambda, ">", 0.0),
+            agrees("u12(0) = 0", self.u12, 0.0, 0.0),
+            agrees("u21(0) = 0", self.u21, 0.0, 0.0),
+        ]
+
+
 def assumption_3_3(task: LinearRegression, start: LinearAttention) -> list[Hypothesis]:
     """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma."""
-    size, norm, asymmetry, smallest, theta_lambda, u12, u21 = _assumption_values(task, start)
-    return [
-        hypothesis("sigma = u_minus1(0) > 0", start.u_minus1, ">", 0.0),
-        agrees("|Theta Theta^T|_F = 1", norm, 1.0),
-        agrees("Theta Theta^T symmetric", asymmetry, 0.0, norm),
-        hypothesis("Theta Theta^T semidefinite", smallest, ">=", -_ROUNDING * size),
-        hypothesis("Theta Lambda != 0", theta_lambda, ">", 0.0),
-        agrees("u12(0) = 0", u12, 0.0, 0.0),
-        agrees("u21(0) = 0", u21, 0.0, 0.0),
-    ]
+    return eqx.filter_jit(assumption_values)(task, start).hypotheses()
 
 
-@eqx.filter_jit
-def _assumption_values(task: LinearRegression, start: LinearAttention) -> tuple[Scalar, ...]:
+def assumption_values(task: LinearRegression, start: LinearAttention) -> AssumptionValues:
+    """The two sides of the assumption's parts, as pure JAX."""
     sigma, U = start.u_minus1, start.U11
     shape = U / jnp.where(sigma == 0, 1.0, sigma)
     smallest = jnp.linalg.eigvalsh((U + U.T) / 2)[0] * jnp.sign(sigma)
     theta_lambda = jnp.sqrt(jnp.maximum(_theta_lambda_sq(task, start), 0.0))
     size, norm, asymmetry = (jnp.linalg.norm(x) for x in (U, shape, shape - shape.T))
-    return size, norm, asymmetry, smallest, theta_lambda, jnp.linalg.norm(start.u12), jnp.linalg.norm(start.u21)
+    u12, u21 = jnp.linalg.norm(start.u12), jnp.linalg.norm(start.u21)
+    return AssumptionValues(sigma, size, norm, asymmetry, smallest, theta_lambda, u12, u21)
 
 
 def scale_condition(task: LinearRegression, start: LinearAttention) -> Hypothesis:
     """sigma^2 |Gamma|_op sqrt(d) < 2. **Source:** zhang2023, Theorem 4.1."""
-    return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", eqx.filter_jit(_scale)(task, start), "<", 2.0)
+    return scale_hypothesis(eqx.filter_jit(scale_value)(task, start))
+
+
+def scale_hypothesis(value: Scalar | float) -> Hypothesis:
+    """The condition of `scale_condition`, from the value of its left side."""
+    return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", value, "<", 2.0)
+
+
+def scale_value(task: LinearRegression, start: LinearAttention) -> Scalar:
+    """sigma^2 |Gamma|_op sqrt(d)."""
+    return start.u_minus1**2 * LinearAttentionLoss(task).gamma_eigenvalues[-1] * jnp.sqrt(task.dimension)
 
 
 def pl_constant(task: LinearRegression, start: LinearAttention) -> Scalar:
@@ -141,7 +173,7 @@ def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
     bound on u_{-1}(t). **Source:** zhang2023 (A.14), whose root spans the whole product, as (A.15) shows.
     """
     lam = LinearAttentionLoss(task).eigenvalues
-    margin = 2 - _scale(task, start)
+    margin = 2 - scale_value(task, start)
     return start.u_minus1**2 * _theta_lambda_sq(task, start) * margin / (2 * jnp.sqrt(task.dimension) * lam[-1] ** 2)
 
 
@@ -223,10 +255,6 @@ def predictions(task: LinearRegression, start: LinearAttention) -> Predictions:
 def _predicted_scalars(task: LinearRegression, start: LinearAttention) -> tuple[Any, ...]:
     bound = jnp.sqrt(u_lower_bound_sq(task, start))
     return bound, pl_constant(task, start), local_rate(task), LinearAttentionLoss(task).excess(start)
-
-
-def _scale(task: LinearRegression, start: LinearAttention) -> Scalar:
-    return start.u_minus1**2 * LinearAttentionLoss(task).gamma_eigenvalues[-1] * jnp.sqrt(task.dimension)
 
 
 def _theta_lambda_sq(task: LinearRegression, start: LinearAttention) -> Scalar:

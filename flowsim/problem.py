@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 from jaxtyping import Array, Float
 from msgspec import Meta
 
@@ -28,25 +29,56 @@ Tolerance = Annotated[float, Meta(ge=1e-14, lt=1, description="at least 1e-14 an
 Threshold = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Length = Annotated[int | float, Meta(description="a whole number of at least 1")]
+Ratio = Annotated[float, Meta(ge=1, description="a number of at least 1")]
 Seed = Annotated[int, Meta(ge=0, lt=2**32, description="a whole number of at least 0 and below 2^32")]
 Vector = Annotated[tuple[float, ...], Meta(description="a list of numbers")]
 Matrix = Annotated[tuple[tuple[float, ...], ...], Meta(description="a matrix (a list of rows)")]
 
 
 class Eigenvalues(AbstractTable, frozen=True):
-    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws."""
+    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws.
 
-    eigenvalues: Vector
+    The spectrum is listed, or geometric from 1 down to 1/condition in a dimension.
+    """
+
+    eigenvalues: Vector | None = None
+    condition: Ratio | None = None
+    dimension: Count | None = None
     rotation_seed: Seed | None = None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The eigenvalues."""
+        if self.eigenvalues is not None:
+            return self.eigenvalues
+        assert self.condition is not None and self.dimension is not None  # see `check`
+        return tuple(np.geomspace(1.0, 1.0 / self.condition, self.dimension).tolist())
 
     def matrix(self) -> Float[Array, "d d"]:
         """Q diag(eigenvalues) Q^T, where Q = I without a seed."""
-        values = jnp.asarray(self.eigenvalues)
+        values = jnp.asarray(self.values)
         if self.rotation_seed is None:
             return jnp.diag(values)
-        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), len(self.eigenvalues))
+        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), len(self.values))
         matrix = (rotation * values[None, :]) @ rotation.T
         return (matrix + matrix.T) / 2
+
+    def check(self) -> None:
+        """Refuse all but exactly one of the two forms."""
+        where = "task.covariance"
+        if self.eigenvalues is not None:
+            for name in ("condition", "dimension"):
+                if getattr(self, name) is not None:
+                    refuse(f"{where}.{name}", "left out where eigenvalues are given", "it is given")
+            if not all(value > 0 for value in self.eigenvalues):
+                refuse(f"{where}.eigenvalues", "positive", f"the smallest is {min(self.eigenvalues):g}")
+            return
+        if self.condition is None and self.dimension is None:
+            expected = "a list of numbers, unless condition and dimension are given"
+            refuse(f"{where}.eigenvalues", expected, "it is missing")
+        for name in ("condition", "dimension"):
+            if getattr(self, name) is None:
+                refuse(f"{where}.{name}", _FIELDS[f"{where}.{name}"].expected, "it is missing")
 
 
 class TaskTable(AbstractTable, frozen=True):
@@ -61,7 +93,7 @@ class TaskTable(AbstractTable, frozen=True):
     def size(self) -> int:
         """d."""
         if isinstance(self.covariance, Eigenvalues):
-            return len(self.covariance.eigenvalues)
+            return self.covariance.dimension or len(self.covariance.values)
         return self.dimension or len(self.covariance)
 
     def matrix(self) -> Float[Array, "rows columns"]:
@@ -78,8 +110,8 @@ class TaskTable(AbstractTable, frozen=True):
             refuse("task.dimension", 'given with covariance = "identity"', "it is missing")
         if self.covariance != "identity" and self.dimension is not None:
             refuse("task.dimension", 'left out unless covariance = "identity"', "it is given")
-        if isinstance(self.covariance, Eigenvalues) and not all(value > 0 for value in self.covariance.eigenvalues):
-            refuse("task.covariance.eigenvalues", "positive", f"the smallest is {min(self.covariance.eigenvalues):g}")
+        if isinstance(self.covariance, Eigenvalues):
+            self.covariance.check()
         length = self.context_length
         if length in ("inf", math.inf):
             return msgspec.structs.replace(self, context_length="inf")
@@ -137,15 +169,20 @@ class InitTable(AbstractTable, frozen=True):
 
         **Raises:** `ValueError` naming the argument.
         """
+        return self.start_with(d, self.scale, self.seed)
+
+    def start_with(self, d: int, scale: Any, seed: Any) -> LinearAttention:
+        """The model with another scale and seed, which may be traced: one program makes many starts."""
         known, given = _STARTS[self.kind], self.given()
+        given |= {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
         if self.kind == "explicit":
             shapes = {"U11": (d, d), "u_minus1": (), "u12": (d,), "u21": (d,)}
             return known.make(**{name: _checks.as_array(name, value, shapes[name]) for name, value in given.items()})
         if "theta" not in known.allowed:
             return known.make(**given, dimension=d)
         if self.theta is not None:
-            return known.make(self.scale, _checks.as_array("theta", self.theta, (d, None)))
-        return known.make(self.scale, initialization.random_theta(d, given.get("rank", d), given["seed"]))
+            return known.make(scale, _checks.as_array("theta", self.theta, (d, None)))
+        return known.make(scale, initialization.random_theta(d, given.get("rank", d), seed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +262,7 @@ class ProblemSpec(AbstractTable, frozen=True):
 
     def to_toml(self) -> str:
         """The file that reads back as this problem, bit for bit."""
-        return _toml.write(self)
+        return _toml.write(msgspec.to_builtins(self))
 
     def build(self) -> "Problem":
         """Task, loss and start of this problem.
