@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flowsim._newton import STAGES
-from flowsim._reduced import NODES, Point, Reduced, Seen, end_of, reduce, step
+from flowsim._reduced import NODES, Point, Seen, end_of, reduce, step
 from flowsim._schedule import HORIZON_DECADES
 from flowsim.losses.arrowhead import Arrowhead, State
 from flowsim.trajectory import Status
@@ -34,7 +34,11 @@ _SAFETY, _LEAST_FACTOR, _LARGEST_FACTOR = 0.9, 0.2, 10.0
 
 
 class Ends(NamedTuple):
-    """What ends a flow: t1, or where that is infinite the relative stops, from the time ``earliest`` on."""
+    """What ends a flow: t1, or where that is infinite the relative stops, from the time ``earliest`` on.
+
+    Here the excess is relative to the smaller of those at the start and at the saddle, and the gradient norm to the
+    smaller of the largest seen and that of the landscape (`Landscape`): from a huge start no flow ends on its way.
+    """
 
     t1: Scalar
     earliest: Scalar
@@ -50,11 +54,31 @@ class Least(NamedTuple):
     t: Scalar
 
 
+class Landscape(NamedTuple):
+    """The natural scales of a loss.
+
+    excess: of the weights zero, the saddle; weights: norm at the balanced minimum, where u U = diag(b_i/a_ii) and
+    |U|_F = u; gradient: |b| u there.
+    """
+
+    excess: Scalar
+    weights: Scalar
+    gradient: Scalar
+
+
+def landscape(arrowhead: Arrowhead) -> Landscape:
+    """The natural scales of a loss with an arrowhead."""
+    b = arrowhead.drive
+    product = b / jnp.diagonal(arrowhead.curvature)
+    squared = jnp.linalg.norm(product)
+    return Landscape(b @ product / 2, jnp.sqrt(2 * squared), jnp.linalg.norm(b) * jnp.sqrt(squared))
+
+
 class Summary(NamedTuple):
     """What is kept of a flow.
 
-    status: index into `STATUSES`; t, excess, grad_norm_sq, norm_sq: at its end, the last of the weights; dissipated:
-    int |grad L|^2; excess_start, excess_saddle: at time 0, and of the weights zero; largest_grad_norm_sq: along the flow; norm_sq_start: of the weights at time 0;
+    status: index into `STATUSES`; t, excess, grad_norm_sq, norm_sq: at its end, the last of the weights;
+    excess_start, norm_sq_start: at time 0; largest_grad_norm_sq: along the flow; dissipated: int |grad L|^2;
     escape_time: when the excess first is at most `ESCAPED` times that at the saddle; convergence_time: when it first is
     at most `CONVERGED` times that at the start, both infinite where it never is; pl: |grad|^2 / excess; rate:
     log(excess(0)/excess(t)) / t for t > 0; u: u_{-1}; sign: u_{-1} / |U|_F; closest: squared norm of the weights;
@@ -66,11 +90,10 @@ class Summary(NamedTuple):
     excess: Scalar
     grad_norm_sq: Scalar
     norm_sq: Scalar
-    dissipated: Scalar
     excess_start: Scalar
-    excess_saddle: Scalar
-    largest_grad_norm_sq: Scalar
     norm_sq_start: Scalar
+    largest_grad_norm_sq: Scalar
+    dissipated: Scalar
     escape_time: Scalar
     convergence_time: Scalar
     pl: Least
@@ -102,13 +125,14 @@ def integrate(arrowheads: Arrowhead, starts: State, ends: Ends) -> Summary:
 
 def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> Summary:
     reduced, point, seen = reduce(arrowhead, start)
+    scales = landscape(arrowhead)
     field = arrowhead.field(start)
     _, change = jax.jvp(arrowhead.field, (start,), (field,))
     speed, bend = _norm(field), _norm(change)
     timescale = jnp.where(bend > 0, speed / bend, 1 / speed)
     first = _FIRST_STEP * timescale
     end = jnp.minimum(ends.t1, first * 10.0**HORIZON_DECADES)
-    summary = _at_start(reduced, point, seen, speed)
+    summary = _at_start(point, seen, speed, scales)
     carry = _Carry(point, seen, first, jnp.full(STAGES + 1, point.u), first, summary)
 
     def advance(carry: _Carry) -> _Carry:
@@ -136,18 +160,22 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> Summary:
             norm_sq=quantities["closest"],
             dissipated=dissipated,
             largest_grad_norm_sq=jnp.maximum(now.largest_grad_norm_sq, seen.grad_norm_sq),
-            escape_time=jnp.minimum(now.escape_time, reaches(ESCAPED * now.excess_saddle)),
+            escape_time=jnp.minimum(now.escape_time, reaches(ESCAPED * scales.excess)),
             convergence_time=jnp.minimum(now.convergence_time, reaches(CONVERGED * now.excess_start)),
             energy_defect=jnp.maximum(now.energy_defect, jnp.abs(now.excess_start - seen.excess - dissipated)),
             steps=now.steps + 1,
             **{name: _lesser(getattr(now, name), value, t) for name, value in quantities.items()},
             rate=_lesser(now.rate, decayed / t, t),
         )
-        after = after._replace(status=_status(after, ends, end))
+        after = after._replace(status=_status(after, ends, end, scales))
         stuck = following < _SMALLEST_STEP * jnp.maximum(now.t, timescale)
         status = jnp.where(stuck, _CODE[Status.NEWTON], _RUNNING)
-        on = _Carry(point, seen, jnp.minimum(following, _GROWTH * t), jnp.append(carry.point.u, outcome.stages.u), size, after)
-        again = carry._replace(size=following, summary=now._replace(rejected_steps=now.rejected_steps + 1, status=status))
+        on = _Carry(
+            point, seen, jnp.minimum(following, _GROWTH * t), jnp.append(carry.point.u, outcome.stages.u), size, after
+        )
+        again = carry._replace(
+            size=following, summary=now._replace(rejected_steps=now.rejected_steps + 1, status=status)
+        )
         return jax.tree.map(functools.partial(jnp.where, accepted), on, again)
 
     return jax.lax.while_loop(lambda carry: carry.summary.status == _RUNNING, advance, carry).summary
@@ -170,9 +198,8 @@ def _quantities(point: Point, seen: Seen) -> dict[str, Scalar]:
     }
 
 
-def _at_start(reduced: Reduced, point: Point, seen: Seen, speed: Scalar) -> Summary:
+def _at_start(point: Point, seen: Seen, speed: Scalar, scales: Landscape) -> Summary:
     zero, never, none = jnp.zeros(()), jnp.asarray(jnp.inf), jnp.asarray(0)
-    saddle = jnp.sum(reduced.drive**2 / reduced.shaft_curvature) / 2
     status = jnp.where(speed > 0, _RUNNING, _CODE[Status.STATIONARY])
     quantities = _quantities(point, seen)
     return Summary(
@@ -181,12 +208,11 @@ def _at_start(reduced: Reduced, point: Point, seen: Seen, speed: Scalar) -> Summ
         excess=seen.excess,
         grad_norm_sq=seen.grad_norm_sq,
         norm_sq=quantities["closest"],
-        dissipated=zero,
         excess_start=seen.excess,
-        excess_saddle=saddle,
-        largest_grad_norm_sq=seen.grad_norm_sq,
         norm_sq_start=quantities["closest"],
-        escape_time=jnp.where(seen.excess <= ESCAPED * saddle, 0.0, jnp.inf),
+        largest_grad_norm_sq=seen.grad_norm_sq,
+        dissipated=zero,
+        escape_time=jnp.where(seen.excess <= ESCAPED * scales.excess, 0.0, jnp.inf),
         convergence_time=never,
         **{name: Least(value, zero) for name, value in quantities.items()},
         rate=Least(never, zero),
@@ -196,11 +222,12 @@ def _at_start(reduced: Reduced, point: Point, seen: Seen, speed: Scalar) -> Summ
     )
 
 
-def _status(now: Summary, ends: Ends, end: Scalar) -> Int[Array, ""]:
+def _status(now: Summary, ends: Ends, end: Scalar, scales: Landscape) -> Int[Array, ""]:
     """How the flow ends here, if it does."""
     late = jnp.isinf(ends.t1) & (now.t >= ends.earliest)
-    below = now.excess <= ends.stop_excess * now.excess_start
-    at_rest = now.grad_norm_sq <= ends.stop_grad_norm**2 * now.largest_grad_norm_sq
+    below = now.excess <= ends.stop_excess * jnp.minimum(now.excess_start, scales.excess)
+    largest = jnp.minimum(now.largest_grad_norm_sq, scales.gradient**2)
+    at_rest = now.grad_norm_sq <= ends.stop_grad_norm**2 * largest
     last = jnp.where(jnp.isinf(ends.t1), _CODE[Status.HORIZON], _CODE[Status.TIME])
     conditions = [late & below, late & at_rest, now.t >= end, now.steps + now.rejected_steps >= _MAX_STEPS]
     codes = [_CODE[Status.EXCESS], _CODE[Status.GRAD_NORM], last, _CODE[Status.STEPS]]

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,36 +14,27 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowsim import initialization
-from flowsim._batch import CONVERGED, ESCAPED, STATUSES, Ends, Least, Summary, crossing, integrate
+from flowsim._batch import (
+    CONVERGED,
+    ESCAPED,
+    STATUSES,
+    Ends,
+    Landscape,
+    Least,
+    Summary,
+    crossing,
+    integrate,
+    landscape,
+)
+from flowsim._records import Promises, Record, promises_of, record
 from flowsim._systems import norm_sq
 from flowsim.analysis.rates import decayed
 from flowsim.losses.arrowhead import Arrowhead
-from flowsim.problem import InitTable, Problem, ProblemSpec, TaskTable
-from flowsim.trajectory import Status, Trajectory
+from flowsim.problem import InitTable, Problem, ProblemSpec, StopTable, TaskTable
+from flowsim.trajectory import Trajectory
 
 Scalar = Float[Array, ""]
 
-OUTCOMES = ("global-minimum", "saddle", "other-critical-point", "unfinished", "undecided", "failed")
-MARGINS = {"lemma-5.4.pl": "margin_pl", "lemma-5.4.rate": "margin_rate", "lemma-a.5": "margin_u_lower_bound",
-           "lemma-a.4": "margin_u_positive"}  # fmt: skip
-_NUMBERS = (
-    "t_end", "excess_start", "excess_saddle", "excess_end", "grad_norm_end", "weights_norm_end", "escape_time",
-    "convergence_time", "guaranteed_time", "mu", "u_lower_bound", "sharp_mu_pl", "sharp_mu_rate", "smallest_u",
-    *MARGINS.values(), *(f"{name}_time" for name in MARGINS.values()), "smallest_margin", "smallest_margin_time",
-    "closest_to_saddle", "energy_defect",
-)  # fmt: skip
-_WORDS = {"outcome": OUTCOMES, "status": tuple(STATUSES), "smallest_margin_name": ("", *MARGINS)}
-DTYPES = (
-    {"condition_met": np.dtype(bool), "assumption_met": np.dtype(bool)}
-    | {name: np.dtype(f"<U{max(map(len, words))}") for name, words in _WORDS.items()}
-    | {name: np.dtype(float) for name in _NUMBERS}
-    | {"steps": np.dtype(int), "rejected_steps": np.dtype(int)}
-)
-Record = dict[str, np.ndarray]
-
-_AT_MINIMUM = 1e-6  # of the excess at the saddle
-_AT_REST = 1e-8  # of the largest gradient norm
-_AT_SADDLE = 1e-3  # of the weights' norm at the minimum
 _LANE_ENTRIES = 2**15
 _MOST_LANES = 128
 
@@ -66,25 +57,6 @@ class _Task(NamedTuple):
 
     loss: PyTree
     arrowhead: PyTree
-
-
-class _Promises(NamedTuple):
-    """What zhang2023 assumes and promises of a start: see `_promises`."""
-
-    assumption: initialization.AssumptionValues
-    scale: Scalar
-    mu: Scalar
-    u_lower_bound_sq: Scalar
-
-
-def _promises(loss: PyTree, start: PyTree) -> _Promises:
-    """All that is particular to zhang2023's flows with a fixed covariance."""
-    return _Promises(
-        initialization.assumption_values(loss.task, start),
-        initialization.scale_value(loss.task, start),
-        initialization.pl_constant(loss.task, start),
-        initialization.u_lower_bound_sq(loss.task, start),
-    )
 
 
 def plan(specs: Sequence[ProblemSpec]) -> list[Batch]:
@@ -123,14 +95,12 @@ def run(batch: Batch, specs: Sequence[ProblemSpec]) -> Record:
     """Integrate the cells of a batch, whose problems are given; everything found, a row a cell."""
     if batch.dimension is None:
         return _run_alone(specs[0])
-    spare = [specs[-1]] * (batch.lanes - len(specs))
-    arrowheads, states, promises = _prepared([*specs, *spare], batch.dimension)
-    ends = [_ends(spec) for spec in [*specs, *spare]]
-    rtol = np.asarray([end.rtol for end in ends])
-    summary = integrate(arrowheads, states, jax.tree.map(lambda *x: np.stack(x), *ends))
-    minimum = _norm_at_minimum(arrowheads.drive, arrowheads.curvature)
-    record = _record(jax.tree.map(np.asarray, summary), promises, minimum, rtol)
-    return {name: values[: len(specs)] for name, values in record.items()}
+    lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]
+    arrowheads, states, promises = _prepared(lanes, batch.dimension)
+    ends = _ends(lanes)
+    summary = integrate(arrowheads, states, ends)
+    found = record(*jax.tree.map(np.asarray, (summary, promises, _landscapes(arrowheads), ends.rtol)))
+    return {name: values[: len(specs)] for name, values in found.items()}
 
 
 def _without_numbers(table: InitTable) -> InitTable:
@@ -148,8 +118,7 @@ def _rounded_up(d: int) -> int:
 def _slowest_rate(problem: Problem) -> float:
     """About the rate at which a flow ends, rounded so that it orders the cells on every machine alike."""
     arrowhead = _arrowhead(problem.loss, problem.task.dimension)
-    squared = np.linalg.norm(np.asarray(arrowhead.drive / jnp.diagonal(arrowhead.curvature)))
-    return round(float(np.log10(np.min(np.asarray(arrowhead.curvature)) * squared)), 3)
+    return round(float(jnp.log10(jnp.min(arrowhead.curvature) * landscape(arrowhead).weights ** 2)), 3)
 
 
 def _arrowhead(loss: Any, d: int) -> Arrowhead:
@@ -165,24 +134,22 @@ def _task(table: TaskTable) -> _Task:
     return jax.tree.map(np.asarray, _Task(loss, _arrowhead(loss, table.size)))
 
 
-def _ends(spec: ProblemSpec) -> Ends:
-    flow = spec.flow
-    stop = (flow.stop.excess, flow.stop.grad_norm) if flow.stop is not None else (0.0, 0.0)
-    return Ends(*map(np.float64, (flow.t1 or np.inf, flow.times[-1] if flow.times else 0.0, *stop, flow.rtol)))
+def _ends(specs: Sequence[ProblemSpec]) -> Ends:
+    rows = []
+    for flow in (spec.flow for spec in specs):
+        stop = (0.0, 0.0) if flow.stop is None else (flow.stop.excess, flow.stop.grad_norm)
+        rows.append((flow.t1 or math.inf, flow.times[-1] if flow.times else 0.0, *stop, flow.rtol))
+    return Ends(*jnp.asarray(np.asarray(rows).T))
 
 
-def _prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Arrowhead, tuple, _Promises]:
+def _prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Arrowhead, tuple, Promises]:
     """Arrowheads and starts of cells in lanes of one dimension, and what is promised of them."""
     lanes = len(specs)
     groups: dict[tuple[InitTable, int], list[int]] = {}
     for lane, spec in enumerate(specs):
         groups.setdefault((_without_numbers(spec.init), spec.task.size), []).append(lane)
     # A padded weight is zero and stays so; its curvature need only be positive on the diagonal.
-    arrowheads = Arrowhead(
-        np.tile(np.eye(dimension), (lanes, 1, 1)),
-        np.zeros((lanes, dimension)),
-        np.tile(np.eye(dimension), (lanes, 1, 1)),
-    )  # fmt: skip
+    curvature, drive = np.tile(np.eye(dimension), (lanes, 1, 1)), np.zeros((lanes, dimension))
     U, u = np.zeros((lanes, dimension, dimension)), np.zeros(lanes)
     rows: list[Any] = [None] * lanes
     for (table, d), members in groups.items():
@@ -194,9 +161,12 @@ def _prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Arrowhead, 
         for place, lane in enumerate(members):
             (own_U, own_u), rows[lane] = jax.tree.map(lambda leaf, place=place: leaf[place], found)
             U[lane, :d, :d], u[lane] = own_U, own_u
-            arrowheads.curvature[lane, :d, :d] = tasks.arrowhead.curvature[place]
-            arrowheads.drive[lane, :d] = tasks.arrowhead.drive[place]
-    return arrowheads, (U, u), jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+            curvature[lane, :d, :d] = tasks.arrowhead.curvature[place]
+            drive[lane, :d] = tasks.arrowhead.drive[place]
+    # The states are in the eigenbasis already.
+    basis = jnp.broadcast_to(jnp.eye(dimension), curvature.shape)
+    arrowheads = Arrowhead(jnp.asarray(curvature), jnp.asarray(drive), basis)
+    return arrowheads, (jnp.asarray(U), jnp.asarray(u)), jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -205,7 +175,7 @@ def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], 
 
     def one(task, scale, seed):
         start = table.start_with(d, scale, seed)
-        return task.arrowhead.state(start), _promises(task.loss, start)
+        return task.arrowhead.state(start), promises_of(task.loss, start)
 
     return jax.vmap(one)(tasks, scales, seeds)
 
@@ -213,24 +183,34 @@ def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], 
 def _run_alone(spec: ProblemSpec) -> Record:
     """A cell without arrowhead, by `gradient_flow`."""
     problem = spec.build()
-    trajectory = problem.run()
-    arrowhead = _arrowhead(problem.loss, problem.task.dimension)
-    saddle = problem.loss.excess(initialization.zeros(problem.task.dimension))
-    summary = jax.tree.map(lambda leaf: np.asarray(leaf)[None], _summary(trajectory, saddle))
-    promises = jax.tree.map(lambda leaf: np.asarray(leaf)[None], _promises_alone(problem.loss, problem.start))
-    rtol = np.asarray([spec.flow.rtol])
-    return _record(summary, promises, _norm_at_minimum(arrowhead.drive[None], arrowhead.curvature[None]), rtol)
+    scales = landscape(_arrowhead(problem.loss, problem.task.dimension))
+    summary = _summary(_to_its_end(problem, scales), scales.excess)
+    promises = _promises_alone(problem.loss, problem.start)
+    one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (summary, promises, scales))
+    return record(*one, rtol=np.asarray([spec.flow.rtol]))
+
+
+def _to_its_end(problem: Problem, scales: Landscape) -> Trajectory:
+    """The trajectory, with the stops of `Ends`."""
+    stop = problem.spec.flow.stop
+    if stop is None:
+        return problem.run()
+    loss, start = problem.loss, problem.start
+    slope = jnp.sqrt(norm_sq(loss.gradient(start)))
+    excess = stop.excess * min(1.0, float(scales.excess / loss.excess(start)))
+    nearer = StopTable(excess, stop.grad_norm * min(1.0, float(scales.gradient / slope)))
+    flow = msgspec.structs.replace(problem.spec.flow, stop=nearer)
+    return dataclasses.replace(problem, spec=msgspec.structs.replace(problem.spec, flow=flow)).run()
 
 
 @eqx.filter_jit
-def _promises_alone(loss: PyTree, start: PyTree) -> _Promises:
-    return _promises(loss, start)
+def _promises_alone(loss: PyTree, start: PyTree) -> Promises:
+    return promises_of(loss, start)
 
 
-def _norm_at_minimum(drive: Float[Array, "n d"], curvature: Float[Array, "n d d"]) -> np.ndarray:
-    """Norm of the weights at the balanced minimum: u U = diag(b_i/a_ii), |U|_F = u."""
-    product = np.asarray(drive) / np.diagonal(np.asarray(curvature), axis1=1, axis2=2)
-    return np.sqrt(2 * np.linalg.norm(product, axis=1))
+@jax.jit
+def _landscapes(arrowheads: Arrowhead) -> Landscape:
+    return jax.vmap(landscape)(arrowheads)
 
 
 def _summary(trajectory: Trajectory, saddle: Scalar) -> Summary:
@@ -249,11 +229,10 @@ def _summary(trajectory: Trajectory, saddle: Scalar) -> Summary:
         excess=excess[-1],
         grad_norm_sq=slopes[-1],
         norm_sq=norms[-1],
-        dissipated=trajectory.dissipated[-1],
         excess_start=excess[0],
-        excess_saddle=saddle,
-        largest_grad_norm_sq=jnp.max(slopes),
         norm_sq_start=norms[0],
+        largest_grad_norm_sq=jnp.max(slopes),
+        dissipated=trajectory.dissipated[-1],
         escape_time=crossing(t, excess, slopes, ESCAPED * saddle),
         convergence_time=crossing(t, excess, slopes, CONVERGED * excess[0]),
         pl=least(jnp.where(excess > 0, slopes / excess, jnp.inf)),
@@ -265,78 +244,3 @@ def _summary(trajectory: Trajectory, saddle: Scalar) -> Summary:
         steps=jnp.asarray(trajectory.certificates.steps),
         rejected_steps=jnp.asarray(trajectory.certificates.rejected_steps),
     )
-
-
-def _record(summary: Any, promises: Any, minimum: np.ndarray, rtol: np.ndarray) -> Record:
-    """Everything that a map holds of cells, which lead every array."""
-    met = [
-        (
-            initialization.scale_hypothesis(float(scale)).met,
-            all(part.met for part in initialization.AssumptionValues(*map(float, parts)).hypotheses()),
-        )
-        for scale, *parts in zip(promises.scale, *promises.assumption, strict=True)
-    ]
-    condition, assumption = np.asarray(met).T
-    mu = promises.mu
-    bound = np.sqrt(np.where(promises.u_lower_bound_sq > 0, promises.u_lower_bound_sq, np.nan))
-    promised = np.where(mu > 0, mu, np.nan)
-    margins = {
-        "margin_pl": (summary.pl.value / promised - 1, summary.pl.t),
-        "margin_rate": (summary.rate.value / promised - 1, summary.rate.t),
-        "margin_u_lower_bound": (summary.u.value / bound - 1, summary.u.t),
-        "margin_u_positive": (summary.sign.value, summary.sign.t),
-    }
-    values = np.stack([np.where(np.isfinite(value), value, np.nan) for value, _ in margins.values()])
-    times = np.stack([t for _, t in margins.values()])
-    # Lemma A.4 bounds by zero, so that its margin is not comparable: it counts where it is none.
-    counted = np.isfinite(values) & np.stack([*np.ones((3, mu.size), dtype=bool), values[3] <= 0])
-    known = np.any(counted, axis=0)
-    smallest = np.argmin(np.where(counted, values, np.inf), axis=0)[None]
-    pick = lambda rows: np.where(known, np.take_along_axis(rows, smallest, axis=0)[0], np.nan)
-    guaranteed = np.where(condition & assumption & (mu > 0), np.log(1 / CONVERGED) / promised, np.inf)
-    start_size = np.sqrt(np.minimum(summary.norm_sq_start, minimum**2))
-    closest = np.sqrt(summary.closest.value) / np.where(start_size > 0, start_size, 1.0)
-    record = {
-        "condition_met": condition,
-        "assumption_met": assumption,
-        "outcome": _outcome(summary, minimum, closest, rtol),
-        "status": np.asarray([STATUSES[code].value for code in summary.status]),
-        "smallest_margin_name": np.where(known, np.asarray(tuple(MARGINS))[smallest[0]], ""),
-        "t_end": summary.t,
-        "excess_start": summary.excess_start,
-        "excess_saddle": summary.excess_saddle,
-        "excess_end": summary.excess,
-        "grad_norm_end": np.sqrt(summary.grad_norm_sq),
-        "weights_norm_end": np.sqrt(summary.norm_sq),
-        "escape_time": summary.escape_time,
-        "convergence_time": summary.convergence_time,
-        "guaranteed_time": guaranteed,
-        "mu": mu,
-        "u_lower_bound": bound,
-        "sharp_mu_pl": summary.pl.value,
-        "sharp_mu_rate": summary.rate.value,
-        "smallest_u": summary.u.value,
-        **{name: row for name, row in zip(margins, values, strict=True)},
-        **{f"{name}_time": np.where(np.isfinite(row), t, np.nan) for name, row, t in zip(margins, values, times, strict=True)},
-        "smallest_margin": pick(values),
-        "smallest_margin_time": pick(times),
-        "closest_to_saddle": closest,
-        "energy_defect": summary.energy_defect / np.maximum(summary.dissipated, np.finfo(float).tiny),
-        "steps": summary.steps,
-        "rejected_steps": summary.rejected_steps,
-    }
-    return {name: record[name].astype(dtype) for name, dtype in DTYPES.items()}
-
-
-def _outcome(summary: Any, minimum: np.ndarray, closest: np.ndarray, rtol: np.ndarray) -> np.ndarray:
-    """Where the flow ended: docs/maps.md says each in words."""
-    finished = np.asarray([STATUSES[code].finished for code in summary.status])
-    stopped = np.asarray([STATUSES[code] in (Status.GRAD_NORM, Status.STATIONARY) for code in summary.status])
-    at_rest = stopped | (summary.grad_norm_sq <= _AT_REST**2 * summary.largest_grad_norm_sq)
-    at_minimum = summary.excess <= _AT_MINIMUM * summary.excess_saddle
-    at_zero = np.sqrt(summary.norm_sq) <= _AT_SADDLE * minimum
-    # On the saddle's stable set errors of size rtol grow as fast as the flow falls: they decide once it is this close.
-    undecided = closest <= np.sqrt(rtol)
-    conditions = [~finished, at_rest & ~at_minimum & at_zero, undecided, at_minimum, at_rest]
-    names = ["failed", "saddle", "undecided", "global-minimum", "other-critical-point"]
-    return np.select(conditions, names, "unfinished")

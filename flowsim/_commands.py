@@ -171,10 +171,10 @@ def sweep(
     for assignment in overrides:
         _toml.override(tables, assignment)
     tables, axes = maps.tables_of(tables), tuple(Axis.parse(axis) for axis in over)
-    cells = maps.checked(tables, axes, disk_budget)
+    plan = maps.checked(tables, axes, disk_budget)
     with _folder(out):
         maps.enter(out, tables, axes, resume)
-    found = maps.finish(Map(tables, axes, {}, out), cells, not quiet)
+    found = maps.finish(Map(tables, axes, {}, out), plan, not quiet)
 
     from flowsim import map_plots  # slow to import
 

@@ -106,14 +106,14 @@ class AssumptionValues(NamedTuple):
     smallest: the smallest eigenvalue of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F.
     """
 
-    sigma: Scalar
-    size: Scalar
-    norm: Scalar
-    asymmetry: Scalar
-    smallest: Scalar
-    theta_lambda: Scalar
-    u12: Scalar
-    u21: Scalar
+    sigma: Scalar | float
+    size: Scalar | float
+    norm: Scalar | float
+    asymmetry: Scalar | float
+    smallest: Scalar | float
+    theta_lambda: Scalar | float
+    u12: Scalar | float
+    u21: Scalar | float
 
     def hypotheses(self) -> list[Hypothesis]:
         """The parts of the assumption."""

@@ -10,7 +10,7 @@ import pathlib
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from flowsim import _cells, _checks, _toml
 from flowsim._axes import Axis, grid_shape, specs
-from flowsim._cells import DTYPES, Batch, Record
+from flowsim._cells import Batch
+from flowsim._records import DTYPES, Record
 from flowsim._toml import refuse
 from flowsim.problem import ProblemSpec
 from flowsim.trajectory import write_whole
@@ -131,10 +132,10 @@ def sweep(
         Axis.parse(f"{field}={values}") if isinstance(values, str) else Axis.of(field, values)
         for field, values in axes.items()
     )
-    cells = checked(tables, parsed, disk_budget)
+    plan = checked(tables, parsed, disk_budget)
     folder = pathlib.Path(out)
     enter(folder, tables, parsed, resume)
-    return finish(Map(tables, parsed, {}, folder), cells, progress)
+    return finish(Map(tables, parsed, {}, folder), plan, progress)
 
 
 def tables_of(problem: ProblemSpec | Mapping[str, Any]) -> dict[str, Any]:
@@ -148,8 +149,15 @@ def _given(value: Any) -> Any:
     return value
 
 
-def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: float) -> list[ProblemSpec]:
-    """The problems of all cells, the last axis running fastest; nothing is integrated.
+class Plan(NamedTuple):
+    """The problems of all cells, the last axis running fastest, and the batches in which they are integrated."""
+
+    cells: list[ProblemSpec]
+    batches: list[Batch]
+
+
+def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: float) -> Plan:
+    """What a sweep will do; nothing is integrated or written.
 
     **Raises:** `ProblemError` in one line where one of them is no problem, or the map is larger than the disk budget,
     in MB.
@@ -169,7 +177,8 @@ def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: floa
     if not megabytes <= disk_budget:
         came = f"its {count} cells take {megabytes:.3g} MB"
         refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
-    return list(specs(tables, axes))
+    cells = list(specs(tables, axes))
+    return Plan(cells, _cells.plan(cells))
 
 
 def enter(folder: pathlib.Path, tables: Mapping[str, Any], axes: tuple[Axis, ...], resume: bool) -> None:
@@ -206,13 +215,13 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     return next((name for name in left | right if left.get(name) != right.get(name)), None)
 
 
-def finish(unfinished: Map, cells: Sequence[ProblemSpec], progress: bool) -> Map:
+def finish(unfinished: Map, plan: Plan, progress: bool) -> Map:
     """The map of a sweep, from its finished batches and the others, which are integrated."""
     folder = unfinished.folder
     if (folder / "map.npz").exists():
         shutil.rmtree(folder / "cells", ignore_errors=True)
         return Map.load(folder)
-    batches = _cells.plan(cells)
+    cells, batches = plan
     records: dict[int, Record] = {}
     with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
         for number, record in _records(folder / "cells", batches, cells):
