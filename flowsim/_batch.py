@@ -117,13 +117,27 @@ class _Carry(NamedTuple):
     summary: Summary
 
 
+class Flows(NamedTuple):
+    """Flows with lanes leading: coefficients of their arrowheads, and starts in the eigenbasis."""
+
+    curvature: Float[Array, "lanes d d"]
+    drive: Float[Array, "lanes d"]
+    U: Float[Array, "lanes d d"]
+    u: Float[Array, " lanes"]
+
+
 @jax.jit
-def integrate(arrowheads: Arrowhead, starts: State, ends: Ends) -> Summary:
-    """Integrate a batch of flows, which leads every array, in lockstep."""
-    return jax.vmap(_integrate)(arrowheads, starts, ends)
+def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Point, Landscape]:
+    """Integrate a batch of flows in lockstep: their summaries, where they end, and their natural scales."""
+
+    def one(flow: Flows, ends: Ends) -> tuple[Summary, Point, Landscape]:
+        arrowhead = Arrowhead(flow.curvature, flow.drive, jnp.eye(flow.drive.shape[0]))
+        return _integrate(arrowhead, (flow.U, flow.u), ends)
+
+    return jax.vmap(one)(flows, ends)
 
 
-def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> Summary:
+def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> tuple[Summary, Point, Landscape]:
     reduced, point, seen = reduce(arrowhead, start)
     scales = landscape(arrowhead)
     field = arrowhead.field(start)
@@ -178,7 +192,8 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> Summary:
         )
         return jax.tree.map(functools.partial(jnp.where, accepted), on, again)
 
-    return jax.lax.while_loop(lambda carry: carry.summary.status == _RUNNING, advance, carry).summary
+    carry = jax.lax.while_loop(lambda carry: carry.summary.status == _RUNNING, advance, carry)
+    return carry.summary, carry.point, scales
 
 
 def _norm(tree: State) -> Scalar:

@@ -19,6 +19,7 @@ from flowsim._batch import (
     ESCAPED,
     STATUSES,
     Ends,
+    Flows,
     Landscape,
     Least,
     Summary,
@@ -36,7 +37,7 @@ from flowsim.trajectory import Trajectory
 Scalar = Float[Array, ""]
 
 _LANE_ENTRIES = 2**15
-_MOST_LANES = 128
+_FEWEST_LANES, _MOST_LANES = 8, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +87,9 @@ def plan(specs: Sequence[ProblemSpec]) -> list[Batch]:
     for dimension, members in sorted(classes.items()):
         cells = [index for _, index in sorted(members)]
         count = math.ceil(len(cells) / np.clip(_LANE_ENTRIES // dimension**2, 1, _MOST_LANES))
-        lanes = math.ceil(len(cells) / count)
-        batches += [Batch(tuple(cells[i : i + lanes]), dimension, lanes) for i in range(0, len(cells), lanes)]
+        share = math.ceil(len(cells) / count)
+        lanes = max(_FEWEST_LANES, 1 << (share - 1).bit_length())
+        batches += [Batch(tuple(cells[i : i + share]), dimension, lanes) for i in range(0, len(cells), share)]
     return batches + [Batch((index,)) for index in alone]
 
 
@@ -96,10 +98,10 @@ def run(batch: Batch, specs: Sequence[ProblemSpec]) -> Record:
     if batch.dimension is None:
         return _run_alone(specs[0])
     lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]
-    arrowheads, states, promises = _prepared(lanes, batch.dimension)
+    flows, promises = _prepared(lanes, batch.dimension)
     ends = _ends(lanes)
-    summary = integrate(arrowheads, states, ends)
-    found = record(*jax.tree.map(np.asarray, (summary, promises, _landscapes(arrowheads), ends.rtol)))
+    summary, _, scales = integrate(flows, ends)
+    found = record(*jax.tree.map(np.asarray, (summary, promises, scales, ends.rtol)))
     return {name: values[: len(specs)] for name, values in found.items()}
 
 
@@ -110,9 +112,9 @@ def _without_numbers(table: InitTable) -> InitTable:
 
 
 def _rounded_up(d: int) -> int:
-    """The least of 1, 2, 3, 4, 6, 8, 12, ... that is at least d: few programs serve all dimensions."""
-    power = 1 << (d - 1).bit_length()
-    return 3 * power // 4 if d <= 3 * power // 4 and power >= 4 else power
+    """The least of 4, 6, 8, 12, 16, 24, ... that is at least d: few programs serve all dimensions."""
+    power = 1 << (max(d, 4) - 1).bit_length()
+    return 3 * power // 4 if power > 4 and d <= 3 * power // 4 else power
 
 
 def _slowest_rate(problem: Problem) -> float:
@@ -142,8 +144,8 @@ def _ends(specs: Sequence[ProblemSpec]) -> Ends:
     return Ends(*jnp.asarray(np.asarray(rows).T))
 
 
-def _prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Arrowhead, tuple, Promises]:
-    """Arrowheads and starts of cells in lanes of one dimension, and what is promised of them."""
+def _prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, Promises]:
+    """The flows of cells in lanes of one dimension, and what is promised of them."""
     lanes = len(specs)
     groups: dict[tuple[InitTable, int], list[int]] = {}
     for lane, spec in enumerate(specs):
@@ -163,10 +165,8 @@ def _prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Arrowhead, 
             U[lane, :d, :d], u[lane] = own_U, own_u
             curvature[lane, :d, :d] = tasks.arrowhead.curvature[place]
             drive[lane, :d] = tasks.arrowhead.drive[place]
-    # The states are in the eigenbasis already.
-    basis = jnp.broadcast_to(jnp.eye(dimension), curvature.shape)
-    arrowheads = Arrowhead(jnp.asarray(curvature), jnp.asarray(drive), basis)
-    return arrowheads, (jnp.asarray(U), jnp.asarray(u)), jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    promises = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    return Flows(*(jnp.asarray(array) for array in (curvature, drive, U, u))), promises
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -206,11 +206,6 @@ def _to_its_end(problem: Problem, scales: Landscape) -> Trajectory:
 @eqx.filter_jit
 def _promises_alone(loss: PyTree, start: PyTree) -> Promises:
     return promises_of(loss, start)
-
-
-@jax.jit
-def _landscapes(arrowheads: Arrowhead) -> Landscape:
-    return jax.vmap(landscape)(arrowheads)
 
 
 def _summary(trajectory: Trajectory, saddle: Scalar) -> Summary:

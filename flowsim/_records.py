@@ -31,6 +31,7 @@ Record = dict[str, np.ndarray]
 
 _AT_MINIMUM = 1e-6  # of the excess at the saddle
 _AT_REST = 1e-8  # of the largest gradient norm
+_STILL = 1e-3  # the fall of log excess over an e-fold of time
 _AT_SADDLE = 1e-3  # of the weights' norm at the minimum
 
 
@@ -53,6 +54,7 @@ def promises_of(loss: PyTree, start: PyTree) -> Promises:
     )
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of flows that could not be integrated
 def record(summary: Any, promises: Any, scales: Any, rtol: np.ndarray) -> Record:
     """Everything that a map holds of cells, which lead every array."""
     met = [
@@ -83,6 +85,8 @@ def record(summary: Any, promises: Any, scales: Any, rtol: np.ndarray) -> Record
     guaranteed = np.where(assumption & (promised > 0), np.log(1 / CONVERGED) / promised, np.inf)
     start_size = np.sqrt(np.minimum(summary.norm_sq_start, scales.weights**2))
     closest = np.sqrt(summary.closest.value) / np.where(start_size > 0, start_size, 1.0)
+    # Less energy than the excess can be computed to is none.
+    least_energy = np.maximum(np.finfo(float).eps * summary.excess_start, np.finfo(float).tiny)
     found = {
         "condition_met": condition,
         "assumption_met": assumption,
@@ -111,7 +115,7 @@ def record(summary: Any, promises: Any, scales: Any, rtol: np.ndarray) -> Record
         "smallest_margin": pick(values),
         "smallest_margin_time": pick(times),
         "closest_to_saddle": closest,
-        "energy_defect": summary.energy_defect / np.maximum(summary.dissipated, np.finfo(float).tiny),
+        "energy_defect": summary.energy_defect / np.maximum(summary.dissipated, least_energy),
         "steps": summary.steps,
         "rejected_steps": summary.rejected_steps,
     }
@@ -123,7 +127,9 @@ def _outcome(summary: Any, scales: Any, closest: np.ndarray, rtol: np.ndarray) -
     finished = np.asarray([STATUSES[code].finished for code in summary.status])
     stopped = np.asarray([STATUSES[code] in (Status.GRAD_NORM, Status.STATIONARY) for code in summary.status])
     largest = np.minimum(np.sqrt(summary.largest_grad_norm_sq), scales.gradient)
-    at_rest = stopped | (np.sqrt(summary.grad_norm_sq) <= _AT_REST * largest)
+    slow = stopped | (np.sqrt(summary.grad_norm_sq) <= _AT_REST * largest)
+    # In a flat valley the gradient is small too, but the excess falls as fast as time grows.
+    at_rest = slow & (summary.t * summary.grad_norm_sq <= _STILL * summary.excess)
     at_minimum = summary.excess <= _AT_MINIMUM * scales.excess
     at_zero = np.sqrt(summary.norm_sq) <= _AT_SADDLE * scales.weights
     # On the saddle's stable set errors of size rtol grow as fast as the flow falls: they decide once it is this close.
