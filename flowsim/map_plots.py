@@ -157,10 +157,10 @@ def _symbols(axes: Axes, here: np.ndarray, symbol: str, colour: str) -> None:
     axes.plot(x + 0.5, y + 0.5, linestyle="", marker=symbol, color=colour, mfc="none", markersize=size)
 
 
-def _edges(held: np.ndarray) -> list[list[tuple[float, float]]]:
+def _edges(held: np.ndarray) -> list[list[tuple[int, int]]]:
     """The sides of cells between those where something holds and those where it does not."""
-    across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(held[1:] != held[:-1])]
-    along = [[(i, j + 1), (i + 1, j + 1)] for i, j in np.argwhere(held[:, 1:] != held[:, :-1])]
+    across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(held[1:] != held[:-1]).tolist()]
+    along = [[(i, j + 1), (i + 1, j + 1)] for i, j in np.argwhere(held[:, 1:] != held[:, :-1]).tolist()]
     return across + along
 
 
