@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
+    from flowsim.maps import Map as Map
+    from flowsim.maps import sweep as sweep
     from flowsim.models import LinearAttention as LinearAttention
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
@@ -58,6 +60,7 @@ _HOMES = {
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.joint_law": "JointLaw",
     "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss RandomCovarianceLoss",
+    "flowsim.maps": "Map sweep",
     "flowsim.models": "LinearAttention",
     "flowsim.guarantees": "predictions",
     "flowsim.problem": "Problem ProblemSpec",

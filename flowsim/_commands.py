@@ -13,13 +13,15 @@ import numpy as np
 from jaxtyping import Array, Float
 from tqdm import tqdm
 
-from flowsim import _checks, _toml, initialization
+from flowsim import _checks, _toml, initialization, maps
+from flowsim._axes import Axis
 from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
 from flowsim.covariance_laws import DiagonalLaw
 from flowsim.guarantees import predictions
 from flowsim.ledger import ledger
 from flowsim.losses import RandomCovarianceLoss
+from flowsim.maps import Map
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
 from flowsim.prompt_risk import RiskCurve, risk_curve
 from flowsim.report import (
@@ -179,13 +181,53 @@ def audit(out: pathlib.Path | None, paper: str | None, strict: bool) -> int:
     return _status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
 
 
+def sweep(
+    path: pathlib.Path,
+    over: Sequence[str],
+    out: pathlib.Path,
+    overrides: Sequence[str],
+    resume: bool,
+    format: str,
+    disk_budget: float,
+    quiet: bool,
+) -> int:
+    """Integrate the problem over a grid of its fields and draw the map; everything goes to the folder ``out``."""
+    tables = _toml.parse(_text(path))
+    for assignment in overrides:
+        _toml.override(tables, assignment)
+    tables, axes = maps.tables_of(tables), tuple(Axis.parse(axis) for axis in over)
+    plan = maps.checked(tables, axes, disk_budget)
+    with _folder(out):
+        maps.enter(out, tables, axes, resume)
+    found = maps.finish(Map(tables, axes, {}, out), plan, not quiet)
+
+    from flowsim import map_plots  # slow to import
+
+    (out / "figures").mkdir(exist_ok=True)
+    figure = out / "figures" / f"map.{format}"
+    map_plots.draw(found, figure)
+    outcomes, counts = np.unique(found["outcome"], return_counts=True)
+    if not quiet:
+        print(*(f"{count:>8}  {outcome}" for outcome, count in zip(outcomes, counts, strict=True)), sep="\n")
+    print(f"map: {figure}")
+    failed = np.argwhere(found["outcome"] == "failed")
+    if failed.size:
+        print(f"{len(failed)} cells were not integrated to their end, the first of them by:")
+        print(found.command(failed[0].tolist()))
+        return UNFINISHED
+    return FINISHED
+
+
 def _read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
     """The problem of a file, checked to the last field."""
+    return ProblemSpec.from_toml(_text(path), overrides).build()
+
+
+def _text(path: pathlib.Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: {getattr(error, 'strerror', 'not UTF-8')}")
-    return ProblemSpec.from_toml(text, overrides).build()
 
 
 def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> None:

@@ -56,8 +56,8 @@ def radau_tableau() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 # The scale of the estimate is a matter of convention: with these two the error of a step is found to be at most about
 # it, on stiff stretches too, where it is of the estimate's order and not of the method's.
-_ESTIMATE_WEIGHT = 0.01
-_DAMPING = 0.1
+ESTIMATE_WEIGHT = 0.01
+DAMPING = 0.1
 
 
 def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
@@ -103,7 +103,7 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
         rates = step * u**2
         system = [[A[i, j] * rates[j] * shaft_curvature + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
         sources = step * (A @ u)
-        entries = _solve_small(system, [shaft + b * sources[i] for i in range(STAGES)])
+        entries = solve_small(system, [shaft + b * sources[i] for i in range(STAGES)])
         return jnp.stack(entries), A @ rates
 
     def slope(u, entries, off_shaft):
@@ -119,7 +119,7 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
         u, _, iterations = carry
         jacobian, value = jax.jacfwd(residual, has_aux=True)(u)
         rows = [[jacobian[i, j] for j in range(STAGES)] for i in range(STAGES)]
-        correction = jnp.stack(_solve_small(rows, [value[i] for i in range(STAGES)]))
+        correction = jnp.stack(solve_small(rows, [value[i] for i in range(STAGES)]))
         return u - correction, jnp.max(jnp.abs(correction)), iterations + 1
 
     def unconverged(carry):
@@ -140,17 +140,17 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
     start_rate = jnp.sum(a * U * U)
     start_slope = jnp.sum(b * shaft) - u_start * start_rate
     start_shaft_slope = -(u_start**2) * shaft_curvature * shaft + u_start * b
-    rule = _ESTIMATE_WEIGHT * step * differences
+    rule = ESTIMATE_WEIGHT * step * differences
     shaft_estimate = rule[0] * start_shaft_slope + rule[1:] @ shaft_slopes
     estimate = rule[0] * start_slope + rule[1:] @ slopes
-    shaft_estimate = shaft_estimate / (1 + _DAMPING * step * u_start**2 * shaft_curvature)
-    estimate = estimate / (1 + _DAMPING * step * start_rate)
+    shaft_estimate = shaft_estimate / (1 + DAMPING * step * u_start**2 * shaft_curvature)
+    estimate = estimate / (1 + DAMPING * step * start_rate)
     size = jnp.maximum(size, jnp.maximum(jnp.abs(u[-1]), jnp.max(jnp.abs(entries[-1]))))
     error = jnp.maximum(jnp.abs(estimate), jnp.max(jnp.abs(shaft_estimate))) / size
     return Step(state_end, dissipated, error, correction <= tolerance * size)
 
 
-def _solve_small(matrix: list[list], right: list) -> list:
+def solve_small(matrix: list[list], right: list) -> list:
     """Solve a small linear system whose entries are arrays, one system an element, without pivoting.
 
     Unrolled, it compiles to a few fused loops; a batched LAPACK call costs more than the whole step.

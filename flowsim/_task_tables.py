@@ -6,29 +6,59 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim import _checks, _toml
-from flowsim._kinds import Count, Length, Matrix, Nonnegative, Positive, Seed, Vector
+from flowsim._kinds import Count, Length, Matrix, Nonnegative, Positive, Ratio, Seed, Vector
 from flowsim._law_table import LawTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
 class Eigenvalues(AbstractTable, frozen=True):
-    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws."""
+    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws.
 
-    eigenvalues: Vector
+    The spectrum is listed, or geometric from 1 down to 1/condition in a dimension.
+    """
+
+    eigenvalues: Vector | None = None
+    condition: Ratio | None = None
+    dimension: Count | None = None
     rotation_seed: Seed | None = None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The eigenvalues."""
+        if self.eigenvalues is not None:
+            return self.eigenvalues
+        assert self.condition is not None and self.dimension is not None  # see `check`
+        return tuple(np.geomspace(1.0, 1.0 / self.condition, self.dimension).tolist())
 
     def matrix(self) -> Float[Array, "d d"]:
         """Q diag(eigenvalues) Q^T, where Q = I without a seed."""
-        values = jnp.asarray(self.eigenvalues)
+        values = jnp.asarray(self.values)
         if self.rotation_seed is None:
             return jnp.diag(values)
-        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), len(self.eigenvalues))
+        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), len(self.values))
         matrix = (rotation * values[None, :]) @ rotation.T
         return (matrix + matrix.T) / 2
+
+    def check(self, where: str) -> None:
+        """Refuse all but exactly one of the two forms."""
+        if self.eigenvalues is not None:
+            for name in ("condition", "dimension"):
+                if getattr(self, name) is not None:
+                    refuse(f"{where}.{name}", "left out where eigenvalues are given", "it is given")
+            if not all(value > 0 for value in self.eigenvalues):
+                refuse(f"{where}.eigenvalues", "positive", f"the smallest is {min(self.eigenvalues):g}")
+            return
+        if self.condition is None and self.dimension is None:
+            expected = "a list of numbers, unless condition and dimension are given"
+            refuse(f"{where}.eigenvalues", expected, "it is missing")
+        for name in ("condition", "dimension"):
+            if getattr(self, name) is None:
+                refuse(f"{where}.{name}", _FIELDS[f"{where}.{name}"].expected, "it is missing")
 
 
 class TaskTable(AbstractTable, frozen=True, kw_only=True):
@@ -46,7 +76,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         if self.covariance_law is not None:
             return self.covariance_law.size
         if isinstance(self.covariance, Eigenvalues):
-            return len(self.covariance.eigenvalues)
+            return self.covariance.dimension or len(self.covariance.values)
         return self.dimension or len(self.covariance or ())
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
@@ -66,8 +96,8 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             refuse("task.dimension", 'given with covariance = "identity"', "it is missing")
         if self.covariance != "identity" and self.dimension is not None:
             refuse("task.dimension", 'left out unless covariance = "identity"', "it is given")
-        if isinstance(self.covariance, Eigenvalues) and not all(value > 0 for value in self.covariance.eigenvalues):
-            refuse("task.covariance.eigenvalues", "positive", f"the smallest is {min(self.covariance.eigenvalues):g}")
+        if isinstance(self.covariance, Eigenvalues):
+            self.covariance.check("task.covariance")
         if self.covariance_law is not None:
             self.covariance_law.check("task.covariance_law")
         return msgspec.structs.replace(self, context_length=_whole("task.context_length", self.context_length))
@@ -93,6 +123,9 @@ class NewPromptTable(AbstractTable, frozen=True):
             refuse("test.covariance", "left out where test.covariance_law is given", "it is given")
         if self.covariance_law is not None:
             self.covariance_law.check("test.covariance_law")
+        for name in ("covariance", "query_covariance"):
+            if isinstance(table := getattr(self, name), Eigenvalues):
+                table.check(f"test.{name}")
         return msgspec.structs.replace(self, length=_whole("test.length", self.length))
 
     def task(

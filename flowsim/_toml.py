@@ -49,12 +49,21 @@ def override(tables: dict[str, Any], assignment: str) -> None:
     name, equals, text = (part.strip() for part in assignment.partition("="))
     if not (name and equals):
         refuse("--set", "FIELD=VALUE, such as init.scale=0.3", f"it is {assignment!r}")
+    assign(tables, name, read_value(name, text))
+
+
+def read_value(name: str, text: str) -> Any:
+    """The value that a text in TOML is, or a bare word."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         if not re.fullmatch(r"[A-Za-z][\w-]*", text):
             refuse(name, "set to a TOML value", f"it is {text!r:.60}")
-        value = text
+        return text
+
+
+def assign(tables: dict[str, Any], name: str, value: Any) -> None:
+    """Set the field of a dotted name in place, in tables that are made where there are none."""
     *parents, last = name.split(".")
     for parent in parents:
         tables = tables.setdefault(parent, {})
@@ -74,11 +83,11 @@ def decode(tables: Mapping[str, Any], kind: type[Table]) -> Table:
         _explain(str(error), tables, fields(kind))
 
 
-def write(table: AbstractTable) -> str:
-    """The TOML text that reads back as this table of tables, bit for bit."""
+def write(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """The TOML text that reads back as these tables, bit for bit; None stands for a field that is left out."""
     return "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {write_value(value)}\n" for key, value in part.items() if value is not None)
-        for name, part in msgspec.to_builtins(table).items()
+        for name, part in tables.items()
         if part is not None
     )
 

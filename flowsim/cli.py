@@ -17,6 +17,11 @@ Overrides = Annotated[
     tyro.conf.UseAppendAction,
     tyro.conf.arg(name="set", metavar="FIELD=VALUE", help="override fields of the problem, such as init.scale=0.3"),
 ]
+Axes = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="over", metavar="FIELD=VALUES"),
+]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
 
 BAD_INPUT, UNFINISHED, INTERRUPTED = 2, 3, 130
@@ -108,12 +113,40 @@ def audit(out: Folder | None = None, paper: str | None = None, strict: bool = Fa
     return _commands.audit(out, paper, strict)
 
 
+def sweep(
+    problem: ProblemFile,
+    /,
+    over: Axes,
+    out: Folder,
+    overrides: Overrides = (),
+    resume: bool = False,
+    format: Literal["png", "svg", "pdf"] = "png",
+    disk_budget: Annotated[float, tyro.conf.arg(metavar="MB")] = 256.0,
+    quiet: bool = False,
+) -> int:
+    """Integrate the flows of a grid of problems, and draw a map of what becomes of them.
+
+    Args:
+        problem: the problem file that all cells share.
+        over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; once an axis.
+        out: where the map goes; it must not hold another sweep.
+        resume: go on with the sweep in DIR.
+        format: of the figure.
+        disk_budget: how much may be written; a larger sweep is refused.
+        quiet: print neither progress nor summary.
+    """
+    _prepare_jax()
+    from flowsim import _commands
+
+    return _commands.sweep(problem, sum(over, ()), out, sum(overrides, ()), resume, format, disk_budget, quiet)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status.
 
     0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
     """
-    commands = {function.__name__: function for function in (run, init, claims, check, audit)}
+    commands = {function.__name__: function for function in (run, init, claims, check, audit, sweep)}
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
         return tyro.extras.subcommand_cli_from_dict(

@@ -4,11 +4,12 @@ import dataclasses
 import math
 import operator
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowsim import _checks
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
@@ -17,10 +18,10 @@ from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 Scalar = Float[Array, ""]
+Seed = int | Int[Array, ""]
 
 _RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _ROUNDING = 1e-12
-_THETA_LAMBDA = {LinearRegression: "Theta Lambda", RandomCovarianceRegression: "Theta E[Lambda]"}
 
 
 def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
@@ -58,7 +59,7 @@ def scaled_identity(scale: ArrayLike, dimension: int) -> LinearAttention:
     return _start(scale, jnp.eye(dimension), normalised=True)
 
 
-def random(scale: ArrayLike, dimension: int, seed: int) -> LinearAttention:
+def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
     """Every entry of every weight sigma N(0, 1), u12 and u21 included; one key a weight."""
     sigma = _checks.positive("scale", scale)
     keys = jax.random.split(jax.random.key(seed), 4)
@@ -66,7 +67,7 @@ def random(scale: ArrayLike, dimension: int, seed: int) -> LinearAttention:
     return LinearAttention(*(sigma * jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)))
 
 
-def random_theta(dimension: int, rank: int, seed: int) -> Float[Array, "d r"]:
+def random_theta(dimension: int, rank: int, seed: Seed) -> Float[Array, "d r"]:
     """M with independent standard normal entries.
 
     **Raises:** `ValueError` unless 1 <= rank <= dimension.
@@ -104,38 +105,67 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
     return Hypothesis(name, left, "=", right, bool(abs(left - right) <= _ROUNDING * float(size)))
 
 
-def assumption_3_3(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> list[Hypothesis]:
-    """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
+class AssumptionValues(NamedTuple):
+    """What zhang2023's Assumption 3.3 speaks of, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
 
-    Random covariances enter by their mean, as in Theorem 4.5.
+    size: |U11(0)|_F; norm, asymmetry: Frobenius norms of Theta Theta^T and of what it differs by from its transpose;
+    smallest: the smallest eigenvalue of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F, where random
+    covariances enter by their mean, as in Theorem 4.5.
     """
-    size, norm, asymmetry, smallest, theta_lambda, u12, u21 = _assumption_values(task, start)
-    return [
-        hypothesis("sigma = u_minus1(0) > 0", start.u_minus1, ">", 0.0),
-        agrees("|Theta Theta^T|_F = 1", norm, 1.0),
-        agrees("Theta Theta^T symmetric", asymmetry, 0.0, norm),
-        hypothesis("Theta Theta^T semidefinite", smallest, ">=", -_ROUNDING * size),
-        hypothesis(f"{_THETA_LAMBDA[type(task)]} != 0", theta_lambda, ">", 0.0),
-        agrees("u12(0) = 0", u12, 0.0, 0.0),
-        agrees("u21(0) = 0", u21, 0.0, 0.0),
-    ]
+
+    sigma: Scalar | float
+    size: Scalar | float
+    norm: Scalar | float
+    asymmetry: Scalar | float
+    smallest: Scalar | float
+    theta_lambda: Scalar | float
+    u12: Scalar | float
+    u21: Scalar | float
+
+    def hypotheses(self, mean: bool = False) -> list[Hypothesis]:
+        """The parts of the assumption; mean: whether the covariances are random."""
+        theta_lambda = "Theta E[Lambda]" if mean else "Theta Lambda"
+        return [
+            hypothesis("sigma = u_minus1(0) > 0", self.sigma, ">", 0.0),
+            agrees("|Theta Theta^T|_F = 1", self.norm, 1.0),
+            agrees("Theta Theta^T symmetric", self.asymmetry, 0.0, self.norm),
+            hypothesis("Theta Theta^T semidefinite", self.smallest, ">=", -_ROUNDING * float(self.size)),
+            hypothesis(f"{theta_lambda} != 0", self.theta_lambda, ">", 0.0),
+            agrees("u12(0) = 0", self.u12, 0.0, 0.0),
+            agrees("u21(0) = 0", self.u21, 0.0, 0.0),
+        ]
 
 
-@eqx.filter_jit
-def _assumption_values(
-    task: LinearRegression | RandomCovarianceRegression, start: LinearAttention
-) -> tuple[Scalar, ...]:
+def assumption_3_3(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> list[Hypothesis]:
+    """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma."""
+    values = eqx.filter_jit(assumption_values)(task, start)
+    return values.hypotheses(mean=isinstance(task, RandomCovarianceRegression))
+
+
+def assumption_values(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> AssumptionValues:
+    """The two sides of the assumption's parts, as pure JAX."""
     sigma, U = start.u_minus1, start.U11
     shape = U / jnp.where(sigma == 0, 1.0, sigma)
     smallest = jnp.linalg.eigvalsh((U + U.T) / 2)[0] * jnp.sign(sigma)
     theta_lambda = jnp.sqrt(jnp.maximum(_theta_lambda_sq(task, start), 0.0))
     size, norm, asymmetry = (jnp.linalg.norm(x) for x in (U, shape, shape - shape.T))
-    return size, norm, asymmetry, smallest, theta_lambda, jnp.linalg.norm(start.u12), jnp.linalg.norm(start.u21)
+    u12, u21 = jnp.linalg.norm(start.u12), jnp.linalg.norm(start.u21)
+    return AssumptionValues(sigma, size, norm, asymmetry, smallest, theta_lambda, u12, u21)
 
 
 def scale_condition(task: LinearRegression, start: LinearAttention) -> Hypothesis:
     """sigma^2 |Gamma|_op sqrt(d) < 2. **Source:** zhang2023, Theorem 4.1."""
-    return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", eqx.filter_jit(_scale)(task, start), "<", 2.0)
+    return scale_hypothesis(eqx.filter_jit(scale_value)(task, start))
+
+
+def scale_hypothesis(value: Scalar | float) -> Hypothesis:
+    """The condition of `scale_condition`, from the value of its left side."""
+    return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", value, "<", 2.0)
+
+
+def scale_value(task: LinearRegression, start: LinearAttention) -> Scalar:
+    """sigma^2 |Gamma|_op sqrt(d)."""
+    return start.u_minus1**2 * LinearAttentionLoss(task).gamma_eigenvalues[-1] * jnp.sqrt(task.dimension)
 
 
 def pl_constant(task: LinearRegression, start: LinearAttention) -> Scalar:
@@ -152,7 +182,7 @@ def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
     bound on u_{-1}(t). **Source:** zhang2023 (A.14), whose root spans the whole product, as (A.15) shows.
     """
     lam = LinearAttentionLoss(task).eigenvalues
-    margin = 2 - _scale(task, start)
+    margin = 2 - scale_value(task, start)
     return start.u_minus1**2 * _theta_lambda_sq(task, start) * margin / (2 * jnp.sqrt(task.dimension) * lam[-1] ** 2)
 
 
@@ -191,7 +221,7 @@ def random_scale_condition(loss: RandomCovarianceLoss, start: LinearAttention) -
 
     **Source:** zhang2023 (4.11), (C.10).
     """
-    left, right = eqx.filter_jit(_random_scale)(loss, start)
+    left, right = eqx.filter_jit(random_scale_sides)(loss, start)
     return hypothesis("sigma^2 sqrt(d) E[|Gamma|_op |Lambda|_F^2] < 2 |E[Lambda] Theta|_F^2", left, "<", right)
 
 
@@ -204,7 +234,7 @@ def random_u_lower_bound_sq(loss: RandomCovarianceLoss, start: LinearAttention) 
     """sigma^2 (2 |E[Lambda_tau] Theta|_F^2 - sqrt(d) sigma^2 E[|Gamma_tau|_op |Lambda_tau|_F^2]) / (2 sqrt(d)
     |E[Lambda_tau^2]|_op), the square of the bound on u_{-1}(t). **Source:** zhang2023 (C.12).
     """
-    left, right = _random_scale(loss, start)
+    left, right = random_scale_sides(loss, start)
     return start.u_minus1**2 * (right - left) / (2 * jnp.sqrt(loss.task.dimension) * jnp.max(loss.structure.drive))
 
 
@@ -213,11 +243,7 @@ def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Sc
     return jnp.min(loss.structure.curvature) * random_u_lower_bound_sq(loss, start)
 
 
-def _scale(task: LinearRegression, start: LinearAttention) -> Scalar:
-    return start.u_minus1**2 * LinearAttentionLoss(task).gamma_eigenvalues[-1] * jnp.sqrt(task.dimension)
-
-
-def _random_scale(loss: RandomCovarianceLoss, start: LinearAttention) -> tuple[Scalar, Scalar]:
+def random_scale_sides(loss: RandomCovarianceLoss, start: LinearAttention) -> tuple[Scalar, Scalar]:
     """Both sides of (4.11), times sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]."""
     left = start.u_minus1**2 * jnp.sqrt(loss.task.dimension) * loss.operator_energy
     return left, 2 * _theta_lambda_sq(loss.task, start)

@@ -68,15 +68,20 @@ class InitTable(AbstractTable, frozen=True):
 
         **Raises:** `ValueError` naming the argument.
         """
+        return self.start_with(d, self.scale, self.seed)
+
+    def start_with(self, d: int, scale: Any, seed: Any) -> LinearAttention:
+        """The model with another scale and seed, which may be traced: one program makes many starts."""
         known, given = _STARTS[self.kind], self.given()
+        given |= {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
         if self.kind == "explicit":
             shapes = {"U11": (d, d), "u_minus1": (), "u12": (d,), "u21": (d,)}
             return known.make(**{name: _checks.as_array(name, value, shapes[name]) for name, value in given.items()})
         if "theta" not in known.allowed:
             return known.make(**given, dimension=d)
         if self.theta is not None:
-            return known.make(self.scale, _checks.as_array("theta", self.theta, (d, None)))
-        return known.make(self.scale, initialization.random_theta(d, given.get("rank", d), given["seed"]))
+            return known.make(scale, _checks.as_array("theta", self.theta, (d, None)))
+        return known.make(scale, initialization.random_theta(d, given.get("rank", d), seed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +162,7 @@ class ProblemSpec(AbstractTable, frozen=True):
 
     def to_toml(self) -> str:
         """The file that reads back as this problem, bit for bit."""
-        return _toml.write(self)
+        return _toml.write(msgspec.to_builtins(self))
 
     def build(self) -> "Problem":
         """Task, loss and start of this problem.

@@ -76,5 +76,5 @@ def test_small_systems_are_solved_element_by_element():
     rng = np.random.default_rng(0)
     matrices, right = rng.standard_normal((7, STAGES, STAGES)) + 5 * np.eye(STAGES), rng.standard_normal((7, STAGES))
     rows = [[jnp.asarray(matrices[:, i, j]) for j in range(STAGES)] for i in range(STAGES)]
-    solution = _newton._solve_small(rows, [jnp.asarray(right[:, i]) for i in range(STAGES)])
+    solution = _newton.solve_small(rows, [jnp.asarray(right[:, i]) for i in range(STAGES)])
     np.testing.assert_allclose(jnp.stack(solution, 1), np.linalg.solve(matrices, right[..., None])[..., 0], rtol=1e-12)

@@ -1,0 +1,285 @@
+"""Maps: what becomes of a flow over a grid of problems and starts."""
+
+import concurrent.futures
+import dataclasses
+import itertools
+import json
+import math
+import os
+import pathlib
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from tqdm import tqdm
+
+from flowsim import _cells, _checks, _toml
+from flowsim._axes import Axis, grid_shape, specs
+from flowsim._cells import Batch
+from flowsim._records import DTYPES, Record
+from flowsim._toml import refuse
+from flowsim.problem import ProblemSpec
+from flowsim.trajectory import write_whole
+
+DISK_BUDGET = 256.0  # MB
+_WORKERS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Map:
+    """What a sweep found, a value a cell.
+
+    tables: the problem that all cells share, as nested mappings in the form of a problem file; axes: what varies;
+    quantities: arrays by name in the shape of the grid, an axis each, which ``docs/maps.md`` lists; folder: where the
+    map lies.
+    """
+
+    tables: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    quantities: Record
+    folder: pathlib.Path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many cells there are along each axis."""
+        return grid_shape(self.axes)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.quantities:
+            hint = _checks.nearest(name, self.quantities)
+            raise KeyError(f"{name} is not in the map{hint or '; known: ' + ', '.join(self.quantities)}")
+        return self.quantities[name]
+
+    def command(self, index: int | Sequence[int]) -> str:
+        """The line for a shell that integrates one cell by itself, as ``flowsim run`` does.
+
+        **Arguments:** index: the place of the cell along each axis, or along the only one; negative ones count from
+        the end.
+
+        **Raises:** `ValueError` where there is no such cell.
+        """
+        places = self._places(index)
+        values = [axis.as_text(place) for axis, place in zip(self.axes, places, strict=True)]
+        out = self.folder / "runs" / "-".join(map(str, places))
+        words = ["flowsim", "run", str(self.folder / "problem.toml")]
+        return shlex.join([*words, *itertools.chain(*(("--set", value) for value in values)), "--out", str(out)])
+
+    def problem(self, index: int | Sequence[int]) -> ProblemSpec:
+        """The problem of one cell; its arguments are those of `command`."""
+        chosen = zip(self.axes, self._places(index), strict=True)
+        (spec,) = specs(self.tables, tuple(Axis(axis.field, axis.values[place : place + 1]) for axis, place in chosen))
+        return spec
+
+    def save(self) -> None:
+        """Write ``map.npz`` to the folder, whole or not at all; it holds no pickle."""
+        axes = [dataclasses.asdict(axis) for axis in self.axes]
+        arrays = {"metadata": np.asarray(json.dumps({"problem": self.tables, "axes": axes}))} | self.quantities
+        write_whole(self.folder / "map.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+    @staticmethod
+    def load(path: str | os.PathLike) -> "Map":
+        """Read the map of a folder, or its ``map.npz``.
+
+        **Raises:** `ValueError` where the file is no map.
+        """
+        path = pathlib.Path(path)
+        path = path / "map.npz" if path.is_dir() else path
+        with np.load(path, allow_pickle=False) as file:
+            if not {"metadata", *DTYPES} <= set(file.files):
+                _checks.fail("path", "a map written by flowsim", f"{path} is none")
+            metadata = json.loads(str(file["metadata"]))
+            quantities = {name: file[name] for name in DTYPES}
+        axes = tuple(Axis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
+        return Map(metadata["problem"], axes, quantities, path.parent)
+
+    def _places(self, index: int | Sequence[int]) -> tuple[int, ...]:
+        given = (index,) if isinstance(index, int | np.integer) else tuple(index)
+        fits = len(given) == len(self.shape) and all(-n <= i < n for i, n in zip(given, self.shape, strict=True))
+        if not fits:
+            _checks.fail("index", f"that of a cell of the grid of shape {self.shape}", f"it is {index}")
+        return tuple(int(i) % n for i, n in zip(given, self.shape, strict=True))
+
+
+def sweep(
+    problem: ProblemSpec | Mapping[str, Any],
+    axes: Mapping[str, Iterable[Any] | str],
+    *,
+    out: str | os.PathLike,
+    resume: bool = False,
+    disk_budget: float = DISK_BUDGET,
+    progress: bool = False,
+) -> Map:
+    """Integrate the flows of a grid of problems, and keep of each where it ends, how long it takes, and its margins.
+
+    Cells whose flow is an arrowhead are integrated in batches, the others one by one with `gradient_flow`. Finished
+    batches are kept in ``out/cells`` until the map is whole; a sweep that was stopped goes on from them to the same
+    map, bit for bit.
+
+    **Arguments:** problem: what all cells share, a `ProblemSpec` or nested mappings in the form of a problem file;
+    axes: dotted names of fields with the values each takes, as a list or in the form of the command line
+    (``"geom:1e-3:1:31"``); out: a folder for ``map.npz``; resume: go on with the sweep that is there; disk_budget: how
+    much may be written, in MB; progress: show a bar.
+
+    **Returns:** the `Map`; a cell whose flow could not be integrated has the outcome "failed".
+
+    **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is written.
+    """
+    tables = tables_of(problem)
+    parsed = tuple(
+        Axis.parse(f"{field}={values}") if isinstance(values, str) else Axis.of(field, values)
+        for field, values in axes.items()
+    )
+    plan = checked(tables, parsed, disk_budget)
+    folder = pathlib.Path(out)
+    enter(folder, tables, parsed, resume)
+    return finish(Map(tables, parsed, {}, folder), plan, progress)
+
+
+def tables_of(problem: ProblemSpec | Mapping[str, Any]) -> dict[str, Any]:
+    """A problem as nested mappings, without the fields that are left out."""
+    return json.loads(json.dumps(_given(msgspec.to_builtins(problem))))
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _given(part) for key, part in value.items() if part is not None}
+    return value
+
+
+class Plan(NamedTuple):
+    """The problems of all cells, the last axis running fastest, and the batches in which they are integrated."""
+
+    cells: list[ProblemSpec]
+    batches: list[Batch]
+
+
+def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: float) -> Plan:
+    """What a sweep will do; nothing is integrated or written.
+
+    **Raises:** `ProblemError` in one line where one of them is no problem, or the map is larger than the disk budget,
+    in MB.
+    """
+    _checks.require_float64()
+    if not axes:
+        refuse("a sweep", "over at least one axis", "there is none")
+    names = [axis.field for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            refuse("a sweep", "over different fields", f"{name} is there twice")
+    if "budget_seconds" in tables.get("flow", {}):
+        refuse("flow.budget_seconds", "left out of a sweep, whose cells do not depend on the clock", "it is given")
+    count = math.prod(grid_shape(axes))
+    # Finished batches and the map lie side by side until the map is whole.
+    megabytes = 2 * count * sum(dtype.itemsize for dtype in DTYPES.values()) / 1e6
+    if not megabytes <= disk_budget:
+        came = f"its {count} cells take {megabytes:.3g} MB"
+        refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
+    cells = list(specs(tables, axes))
+    return Plan(cells, _cells.plan(cells))
+
+
+def enter(folder: pathlib.Path, tables: Mapping[str, Any], axes: tuple[Axis, ...], resume: bool) -> None:
+    """Make the folder of a sweep, or come back to it.
+
+    **Raises:** `ProblemError` in one line where it holds a run, another sweep, or this one without ``resume``.
+    """
+    marker = folder / "sweep.json"
+    document = {"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}
+    document = json.loads(json.dumps(document))
+    if marker.exists():
+        if not resume:
+            refuse("--out", "a folder without a sweep", f"{folder} holds one: add --resume to go on, or take another")
+        difference = _difference(json.loads(marker.read_text(encoding="utf-8")), document)
+        if difference is not None:
+            refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
+    elif (folder / "problem.toml").exists():
+        refuse("--out", "a folder without a run", f"{folder} holds one: take another")
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    for partial in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
+        partial.unlink()
+    text = json.dumps(document, indent=1) + "\n"
+    write_whole(marker, lambda file: file.write(text.encode()))
+    write_whole(folder / "problem.toml", lambda file: file.write(_toml.write(tables).encode()))
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first axis or field in which two sweeps differ."""
+    left, right = (
+        {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
+        | dict(_toml.flat(document["problem"]))
+        for document in (one, other)
+    )
+    return next((name for name in left | right if left.get(name) != right.get(name)), None)
+
+
+def finish(unfinished: Map, plan: Plan, progress: bool) -> Map:
+    """The map of a sweep, from its finished batches and the others, which are integrated."""
+    folder = unfinished.folder
+    if (folder / "map.npz").exists():
+        shutil.rmtree(folder / "cells", ignore_errors=True)
+        return Map.load(folder)
+    cells, batches = plan
+    records: dict[int, Record] = {}
+    with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
+        for number, record in _records(folder / "cells", batches, cells):
+            records[number] = record
+            bar.update(len(batches[number].cells))
+    order = np.concatenate([np.asarray(batch.cells) for batch in batches])
+    quantities = {}
+    for name, dtype in DTYPES.items():
+        flat = np.empty(len(cells), dtype)
+        flat[order] = np.concatenate([records[number][name] for number in range(len(batches))])
+        quantities[name] = flat.reshape(unfinished.shape)
+    finished = dataclasses.replace(unfinished, quantities=quantities)
+    finished.save()
+    shutil.rmtree(folder / "cells")
+    return finished
+
+
+def _records(
+    folder: pathlib.Path, batches: Sequence[Batch], cells: Sequence[ProblemSpec]
+) -> Iterator[tuple[int, Record]]:
+    """What is found of every batch, in the order in which they finish; what a folder holds comes first."""
+
+    def work(number: int) -> tuple[int, Record]:
+        record = _cells.run(batches[number], [cells[index] for index in batches[number].cells])
+        arrays = {"cells": np.asarray(batches[number].cells)} | record
+        write_whole(_path(folder, number), lambda file: np.savez(file, allow_pickle=False, **arrays))
+        return number, record
+
+    later, compiled = [], set()
+    for number, batch in enumerate(batches):
+        record = _stored(_path(folder, number), batch)
+        program = (batch.dimension, batch.lanes)
+        if record is not None:
+            yield number, record
+        elif batch.dimension is None or program not in compiled:
+            # The first of its kind is compiled once, and not by two threads at the same time.
+            compiled.add(program)
+            yield work(number)
+        else:
+            later.append(number)
+    with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
+        futures = [pool.submit(work, number) for number in later]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    return folder / f"batch-{number:05d}.npz"
+
+
+def _stored(path: pathlib.Path, batch: Batch) -> Record | None:
+    """A finished batch; None where there is none."""
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        if not np.array_equal(file["cells"], np.asarray(batch.cells)):
+            return None
+        return {name: file[name] for name in DTYPES}

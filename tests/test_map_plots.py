@@ -1,0 +1,114 @@
+"""The picture of a map: every cell in its place, the theorem's edge between the right ones, nothing by colour alone."""
+
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, QuadMesh
+from matplotlib.figure import Figure
+
+from flowsim import map_plots
+from flowsim._axes import Axis
+from flowsim._records import DTYPES, OUTCOMES
+from flowsim.maps import Map
+
+SCALES = tuple(np.geomspace(1e-3, 10, 12).tolist())
+KINDS = ("balanced", "balanced-indefinite", "random")
+
+
+def table(*axes: Axis) -> Map:
+    """A map in which the condition holds for the first seven values of the first axis; outcomes take turns."""
+    shape = tuple(len(axis.values) for axis in axes)
+    place = np.indices(shape)[0]
+    quantities = {name: np.ones(shape, dtype) for name, dtype in DTYPES.items()}
+    quantities["condition_met"] = place < 7
+    quantities["outcome"] = np.resize(np.asarray(OUTCOMES), shape)
+    quantities["convergence_time"] = 10.0 ** (place - 2)
+    quantities["escape_time"] = np.where(place == 0, np.inf, 10.0 ** (place - 3))
+    quantities["smallest_margin"] = np.where(place < 7, place - 1.0, np.nan)
+    return Map({}, axes, quantities, pathlib.Path())
+
+
+def panels(figure: Figure) -> list[Axes]:
+    return [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+
+
+def mesh(axes: Axes) -> np.ma.MaskedArray:
+    (found,) = [artist for artist in axes.collections if isinstance(artist, QuadMesh)]
+    return np.ma.asarray(found.get_array())
+
+
+def test_one_axis_gives_lines_and_the_edge_between_its_cells():
+    drawn = map_plots.figure(table(Axis("init.scale", SCALES)))
+    outcome, times, margins = panels(drawn)
+    assert [text.get_text() for text in outcome.get_yticklabels()] == [name.replace("-", " ") for name in OUTCOMES]
+    for panel in (outcome, times, margins):
+        (edge,) = [line for line in panel.lines if set(np.asarray(line.get_xdata()).tolist()) == {6.5}]
+        assert edge.get_linestyle() == "--"
+    curves = {str(line.get_label()): np.asarray(line.get_ydata()) for line in times.lines}
+    np.testing.assert_allclose(curves[r"excess below $10^{-6}$ of the start's"], 10.0 ** (np.arange(12) - 2))
+    assert np.isnan(curves["left the saddle"][0])
+    assert margins.get_xlabel() == "init.scale"
+
+
+def test_two_axes_give_images_with_every_cell_in_its_place():
+    found = table(Axis("init.scale", SCALES), Axis("init.kind", KINDS))
+    outcome, times, margins = panels(map_plots.figure(found))
+    np.testing.assert_array_equal(np.asarray(OUTCOMES)[mesh(outcome).astype(int)], found["outcome"].T)
+    np.testing.assert_array_equal(mesh(times), found["convergence_time"].T)
+    np.testing.assert_array_equal(np.ma.getmaskarray(mesh(margins)), ~(found["smallest_margin"] > 0).T)
+    crosses = [line for line in margins.lines if line.get_marker() == "x"]
+    assert sorted(np.concatenate([np.asarray(line.get_xdata()) for line in crosses])) == [0.5] * 3 + [1.5] * 3
+    for panel in (outcome, times, margins):
+        (edge,) = [artist for artist in panel.collections if isinstance(artist, LineCollection)]
+        points = np.concatenate([np.asarray(segment) for segment in edge.get_segments()])
+        assert set(points[:, 0]) == {7.0}
+        assert (points[:, 1].min(), points[:, 1].max()) == (0, 3)
+
+
+def test_outcomes_differ_by_symbol():
+    found = table(Axis("init.scale", SCALES), Axis("init.kind", KINDS))
+    outcome, *_ = panels(map_plots.figure(found))
+    markers = {}
+    for line in outcome.lines:
+        for x, y in zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True):
+            markers.setdefault(str(found["outcome"][int(x), int(y)]), set()).add(line.get_marker())
+    assert set(markers) == set(OUTCOMES) - {"global-minimum"}
+    assert len({marker for (marker,) in markers.values()}) == len(OUTCOMES) - 1
+
+
+def test_further_axes_give_rows():
+    scale, seed, rank = Axis("init.scale", SCALES), Axis("init.seed", (1, 2)), Axis("init.rank", (1, 2))
+    found = table(scale, seed, Axis("init.kind", KINDS), rank)
+    drawn = panels(map_plots.figure(found))
+    assert len(drawn) == 3 * 6
+    titles = [axes.get_title(loc="left") for axes in drawn[::3]]
+    assert titles == [f"init.kind={kind}\ninit.rank={rank}" for kind, rank in itertools.product(KINDS, (1, 2))]
+    many = table(scale, seed, Axis("init.rank", tuple(range(1, 31))))
+    assert len(panels(map_plots.figure(many))) == 3 * 8
+
+
+def test_ticks_are_round_and_in_place():
+    found = table(Axis("init.scale", SCALES), Axis("task.context_length", (5, 10, "inf")))
+    outcome, *_ = panels(map_plots.figure(found))
+    labels = [text.get_text() for text in outcome.get_xticklabels()]
+    assert labels == ["0.001", "0.01", "0.1", "1", "10"]
+    np.testing.assert_allclose(outcome.get_xticks(), np.linspace(0.5, 11.5, 5))
+    assert [text.get_text() for text in outcome.get_yticklabels()] == ["5", "10", "inf"]
+
+
+@pytest.mark.parametrize("shape", [(1,), (12,), (1, 1), (3, 1), (2, 2, 1)])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_nothing_to_draw_is_drawn(shape, value, tmp_path):
+    names = ("init.scale", "init.seed", "init.rank")
+    found = table(*(Axis(name, tuple(range(1, n + 1))) for name, n in zip(names, shape, strict=False)))
+    for name, dtype in DTYPES.items():
+        if dtype.kind == "f":
+            found.quantities[name][...] = value
+    map_plots.draw(found, tmp_path / "map.png")
+    first = (tmp_path / "map.png").read_bytes()
+    map_plots.draw(found, tmp_path / "map.png")
+    assert (tmp_path / "map.png").read_bytes() == first
+    assert len(first) > 5_000
