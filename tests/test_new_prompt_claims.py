@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -122,8 +123,9 @@ def test_planted_errors_are_refused(plant, monkeypatch):
     assert judge_on(fresh(claim), evidence_of(problem)).verdict is Judgement.VIOLATED
 
 
-def evidence_at(context_length, covariance="identity", dimension=2) -> Evidence:
-    task = {"covariance": covariance, "context_length": context_length, "dimension": dimension}
+def evidence_at(context_length, covariance: Any = "identity") -> Evidence:
+    task = {"covariance": covariance, "context_length": context_length}
+    task |= {"dimension": 2} if covariance == "identity" else {}
     problem = spec_of({"task": task, "init": {"kind": "zeros"}}).build()
     return Evidence(problem.loss, problem.run())
 
@@ -139,6 +141,14 @@ def test_the_printed_training_length_is_enough_for_a_coarse_epsilon_only(monkeyp
     monkeypatch.setattr(new_prompts, "_EPSILONS", (0.9, 0.8))
     coarse = fresh(BY_KEY["corollary-4.3.train-length", "printed"])
     assert judge_on(coarse, evidence_of(EASY)).verdict is Judgement.HOLDS
+
+
+def test_a_covariance_beyond_float64_is_unresolved_and_has_no_lengths():
+    evidence = evidence_at(3, {"eigenvalues": [1e-200, 1e-199]})
+    for key in (("corollary-4.3.test-length", "printed"), ("theorem-4.2.averaged-bound", "printed")):
+        verdict = judge_on(BY_KEY[key], evidence)
+        assert verdict.verdict is Judgement.UNRESOLVED
+        assert verdict.constants == {}
 
 
 def test_the_rates_that_a_shift_leaves_tend_to_constants():
