@@ -203,7 +203,7 @@ def _swatch(name: str) -> tuple[Line2D, ...]:
 def _condition(held: np.ndarray) -> str:
     if np.all(held) or not np.any(held):
         return f"hypotheses of Theorem 4.1: met {'everywhere' if np.all(held) else 'nowhere'}"
-    return "edge of the hypotheses of Theorem 4.1"
+    return "edge of the hypotheses of the theorem"
 
 
 def _drawable(values: np.ndarray) -> np.ndarray:

@@ -4,8 +4,10 @@ Nothing is computed here beyond ratios of what a trajectory and its predictions 
 touched: figures are made without pyplot, and the style is in force only while `draw_all` draws.
 """
 
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any, SupportsFloat
 
 import matplotlib.style
@@ -215,6 +217,17 @@ def draw_all(
             for path in {paths[name], folder / f"{name}.{format}"}:
                 save(figure, path)
     return paths
+
+
+@contextlib.contextmanager
+def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
+    """A figure in flowsim's style, written to a path once it is drawn; the options are those of `Figure`."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.style.context(["default", str(STYLE)]):
+        figure = Figure(**options)
+        yield figure
+        save(figure, path)
 
 
 def save(figure: Figure, path: str | os.PathLike) -> None:

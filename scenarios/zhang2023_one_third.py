@@ -12,9 +12,7 @@ variances that is k/(k + 2): one third at k = 1, and 1 only as the variances cea
 import pathlib
 
 import jax
-import matplotlib.style
 import numpy as np
-from matplotlib.figure import Figure
 
 import flowsim
 from flowsim import plots
@@ -40,14 +38,13 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, li
     lengths = [20.0, np.inf] if quick else [*np.geomspace(10, 1e4, 7).round(), np.inf]
     found = {shape: [factor(shape, N) for N in lengths] for shape in ((1.0, 4.0) if quick else (0.5, 1.0, 4.0, 20.0))}
 
-    with matplotlib.style.context(["default", str(plots.STYLE)]):
-        axes = (figure := Figure()).add_subplot(xlabel="context length  $N$", ylabel="mean prediction over label")
+    path = pathlib.Path(out or ".", "zhang2023_one_third.png")
+    with plots.drawing(path) as figure:
+        axes = figure.add_subplot(xlabel="context length  $N$", ylabel="mean prediction over label")
         for index, (shape, points) in enumerate(found.items()):
             axes.semilogx(lengths[:-1], [value for value, _ in points[:-1]], "o-", color=f"C{index}", ms=3)
             axes.axhline(shape / (shape + 2), color=f"C{index}", ls="--")
             axes.text(lengths[-2], shape / (shape + 2) - 0.01, f"Gamma({shape:g})", ha="right", va="top")
-    (folder := pathlib.Path(out or ".")).mkdir(parents=True, exist_ok=True)
-    plots.save(figure, path := folder / f"{pathlib.Path(__file__).stem}.png")
     print(
         *(f"Gamma({k:g}), N = inf: {p[-1][0]:.6f}, k/(k + 2) = {k / (k + 2):.6f}" for k, p in found.items()), sep="\n"
     )

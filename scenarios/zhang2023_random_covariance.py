@@ -13,8 +13,6 @@ equality in the proof of Lemma C.6, which holds as the inequality that the proof
 import pathlib
 
 import jax
-import matplotlib.style
-from matplotlib.figure import Figure
 
 import flowsim
 from flowsim import plots
@@ -41,14 +39,12 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.V
     verdicts = flowsim.judge(claims, problem.loss, trajectory)
 
     constants = next(verdict.constants for verdict in verdicts if verdict.id == "zhang2023.lemma-c.8.limit")
-    with matplotlib.style.context(["default", str(plots.STYLE)]):
-        figure = Figure()
+    path = pathlib.Path(out or ".", "zhang2023_random_covariance.png")
+    with plots.drawing(path) as figure:
         axes = plots.value_weight(figure.add_subplot(), trajectory, flowsim.predictions(problem.task, problem.start))
         axes.axhline(constants["u_printed"], color="C3", linestyle=":")
         axes.annotate("(C.15) as printed", (0.02, constants["u_printed"]), (0, 3), color="C3",
                       xycoords=axes.get_yaxis_transform(), textcoords="offset points")  # fmt: skip
-    (folder := pathlib.Path(out or ".")).mkdir(parents=True, exist_ok=True)
-    plots.save(figure, path := folder / f"{pathlib.Path(__file__).stem}.png")
     print(trajectory, flowsim.verdict_table(verdicts), f"figure: {path.absolute()}", sep="\n\n")
     return verdicts
 

@@ -12,9 +12,7 @@ scales that the theorem leaves out; the time that it guarantees runs off to infi
 import pathlib
 
 import jax
-import matplotlib.style
 import numpy as np
-from matplotlib.figure import Figure
 
 import flowsim
 from flowsim import initialization, plots
@@ -42,15 +40,13 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, li
     bound = predict(1.0).scale_bound
     below = bound * (1 - np.geomspace(1 - 1e-6 / bound, 1e-4, 100))
     path = pathlib.Path(out or ".", "zhang2023_scale_condition.png")
-    with matplotlib.style.context(["default", str(plots.STYLE)]):
-        figure = Figure()
+    with plots.drawing(path) as figure:
         axes = figure.add_subplot(xscale="log", yscale="log", xlim=(1e-6, 1e2))
         axes.axvspan(1e-6, bound, facecolor="C2", alpha=0.12, label="scale condition met")
         axes.plot(below, [predict(sigma).guaranteed_time(EPSILON) for sigma in below], "C1--", label="guaranteed")
         axes.plot(list(needed), list(needed.values()), "C0.-", label="needed")
         axes.set(xlabel=r"scale of the start  $\sigma$", ylabel=r"time $t$ to an excess of $10^{-6}$")
         axes.legend()
-        plots.save(figure, path)
     print(f"figure: {path.absolute()}")
     return verdicts
 

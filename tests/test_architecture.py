@@ -27,7 +27,7 @@ ORDER = [
     {"guarantees"},
     {"trajectory"},
     {"prompt_risk"},
-    {"risk_bounds"},
+    {"risk_bounds", "sampling"},
     {"_newton", "_systems"},
     {"_recording"},
     {"_schedule", "_arguments", "_reduced"},

@@ -4,6 +4,7 @@ import importlib
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from flowsim import Judgement
@@ -58,13 +59,20 @@ def test_one_third(tmp_path: pathlib.Path):
     assert (tmp_path / "zhang2023_one_third.png").stat().st_size > 10_000
 
 
+def test_figure_1(tmp_path: pathlib.Path):
+    for title, (low, high, exact) in run("zhang2023_figure_1", tmp_path).items():
+        assert np.all((low < exact) & (exact < high)), title
+        assert np.all(high < 4 * low), title
+    assert (tmp_path / "zhang2023_figure_1.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()
     for name in SCENARIOS:
         text = (FOLDER / f"{name}.py").read_text()
         assert any(name.endswith(test) for test in tested)
-        assert len(text.splitlines()) < 60
+        assert len(text.splitlines()) < 70
         assert all(word in text for word in ("**Source:**", "**What it shows:**", "**What would falsify it:**"))
         assert f"`{name}.py`" in table
         imported = re.findall(r"^from flowsim(\S*) import (.*)$", text, re.MULTILINE)

@@ -280,7 +280,7 @@ def test_axes(text, values):
 
 BAD = [
     (["init.scal=0.1"], 'init.scal is not a known field; did you mean "init.scale"?'),
-    (["scale=0.1,0.2"], 'scale is not a known field; did you mean "init.scale"?'),
+    (["scales=0.1,0.2"], "scales is not a known field; did you mean "),
     (["init.scale=geom:0:1:3"], "init.scale must be swept geometrically between positive numbers"),
     (["init.scale=geom:1:2"], "init.scale must be swept over geom:FROM:TO:COUNT"),
     (["init.scale=geom:1:2:x"], "init.scale must be swept over geom:FROM:TO:COUNT"),
