@@ -1,8 +1,8 @@
 """A sweep of 1,000 starts, beside the same flows one by one and beside scipy: cost of a flow, accuracy and memory.
 
-The problem is that of `fixed_covariance` at d = 16: eigenvalues geometric from 1 to 0.01 in a random basis, N = 20, rtol
-1e-8, to t1 = 25 / (slowest rate at the minimum). The starts are balanced and random, 25 at each of 40 scales, geometric
-from 1e-4 of the scale condition's bound to half of it. Each measurement runs in a process of its own; times are warm,
+The problem is that of `fixed_covariance` at d = 16: eigenvalues geometric from 1 to 0.01 in a random basis, N = 20,
+rtol 1e-8, to t1 = 25 / (slowest rate at the minimum). The starts are balanced and random, 25 at each of 40 scales,
+geometric from 1e-4 of the scale condition's bound to half of it. Each measurement runs in a process of its own; times are warm,
 those of a sweep hold all it does, files included.
 
     python benchmarks/sweep.py            # the whole table, a few minutes
@@ -40,7 +40,6 @@ SEEDS = 25
 SCALES = 40
 RESULTS = pathlib.Path(__file__).parent / "results"
 LIMIT = 900.0
-SAMPLE = 5  # every so many-th start is integrated by the other methods
 TARGETS = {"flowsim one by one": 5.0, "scipy": 50.0}
 SCIPY_METHODS = ("BDF", "LSODA")
 
