@@ -2,8 +2,8 @@
 
 The problem is that of `fixed_covariance` at d = 16: eigenvalues geometric from 1 to 0.01 in a random basis, N = 20,
 rtol 1e-8, to t1 = 25 / (slowest rate at the minimum). The starts are balanced and random, 25 at each of 40 scales,
-geometric from 1e-4 of the scale condition's bound to half of it. Each measurement runs in a process of its own; times are warm,
-those of a sweep hold all it does, files included.
+geometric from 1e-4 of the scale condition's bound to half of it. Each measurement runs in a process of its own; times
+are warm, those of a sweep hold all it does, files included.
 
     python benchmarks/sweep.py            # the whole table, a few minutes
     python -c "from benchmarks.sweep import main; main(quick=True)"    # 100 starts
