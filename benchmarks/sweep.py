@@ -40,7 +40,6 @@ SEEDS = 25
 SCALES = 40
 RESULTS = pathlib.Path(__file__).parent / "results"
 LIMIT = 900.0
-SAMPLE = 5  # every so many-th start is integrated by the other methods
 TARGETS = {"flowsim one by one": 5.0, "scipy": 50.0}
 SCIPY_METHODS = ("BDF", "LSODA")
 

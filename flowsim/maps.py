@@ -1,7 +1,7 @@
 """Maps: what becomes of a flow over a grid of problems and starts."""
 
-import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -25,7 +25,6 @@ from flowsim.problem import ProblemSpec
 from flowsim.trajectory import write_whole
 
 DISK_BUDGET = 256.0  # MB
-_WORKERS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,16 +221,16 @@ def finish(unfinished: Map, plan: Plan, progress: bool) -> Map:
         shutil.rmtree(folder / "cells", ignore_errors=True)
         return Map.load(folder)
     cells, batches = plan
-    records: dict[int, Record] = {}
+    records: list[Record] = []
     with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
-        for number, record in _records(folder / "cells", batches, cells):
-            records[number] = record
-            bar.update(len(batches[number].cells))
+        for batch, record in zip(batches, _records(folder / "cells", batches, cells), strict=True):
+            records.append(record)
+            bar.update(len(batch.cells))
     order = np.concatenate([np.asarray(batch.cells) for batch in batches])
     quantities = {}
     for name, dtype in DTYPES.items():
         flat = np.empty(len(cells), dtype)
-        flat[order] = np.concatenate([records[number][name] for number in range(len(batches))])
+        flat[order] = np.concatenate([record[name] for record in records])
         quantities[name] = flat.reshape(unfinished.shape)
     finished = dataclasses.replace(unfinished, quantities=quantities)
     finished.save()
@@ -239,36 +238,17 @@ def finish(unfinished: Map, plan: Plan, progress: bool) -> Map:
     return finished
 
 
-def _records(
-    folder: pathlib.Path, batches: Sequence[Batch], cells: Sequence[ProblemSpec]
-) -> Iterator[tuple[int, Record]]:
-    """What is found of every batch, in the order in which they finish; what a folder holds comes first."""
+def _records(folder: pathlib.Path, batches: Sequence[Batch], cells: Sequence[ProblemSpec]) -> Iterator[Record]:
+    """What is found of every batch, by the folder or by integration."""
 
-    def work(number: int) -> tuple[int, Record]:
-        record = _cells.run(batches[number], [cells[index] for index in batches[number].cells])
-        arrays = {"cells": np.asarray(batches[number].cells)} | record
-        write_whole(_path(folder, number), lambda file: np.savez(file, allow_pickle=False, **arrays))
-        return number, record
-
-    later, compiled = [], set()
     for number, batch in enumerate(batches):
         record = _stored(_path(folder, number), batch)
-        program = (batch.dimension, batch.lanes)
-        if record is not None:
-            yield number, record
-        elif batch.dimension is None or program not in compiled:
-            # The first of its kind is compiled once, and not by two threads at the same time.
-            compiled.add(program)
-            yield work(number)
-        else:
-            later.append(number)
-    with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
-        futures = [pool.submit(work, number) for number in later]
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        if record is None:
+            # One at a time: XLA shares a batch among the cores, and two of them at once can wait for each other.
+            record = _cells.run(batch, [cells[index] for index in batch.cells])
+            arrays = {"cells": np.asarray(batch.cells)} | record
+            write_whole(_path(folder, number), functools.partial(np.savez, allow_pickle=False, **arrays))
+        yield record
 
 
 def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
