@@ -211,7 +211,7 @@ def test_help_imports_nothing_heavy():
     script = """
 import sys
 from flowsim.cli import main
-for command in ([], ["run"], ["init"], ["claims"], ["check"], ["audit"]):
+for command in ([], ["run"], ["init"], ["claims"], ["check"], ["audit"], ["sweep"]):
     try:
         main([*command, "--help"])
     except SystemExit as stop:
@@ -221,7 +221,18 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert child.returncode == 0, child.stderr
-    for word in ("PROBLEM.toml", "--out", "--set", "--resume", "--strict", "--format", "CLAIM_ID", "--paper"):
+    for word in (
+        "PROBLEM.toml",
+        "--out",
+        "--set",
+        "--resume",
+        "--strict",
+        "--format",
+        "CLAIM_ID",
+        "--paper",
+        "--over",
+        "--disk-budget",
+    ):
         assert word in child.stdout
 
 
