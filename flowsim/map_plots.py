@@ -72,7 +72,7 @@ def _lines(found: Map) -> Figure:
     for name, label, style in (
         ("convergence_time", r"excess below $10^{-6}$ of the start's", {"color": "C0", "linestyle": "-"}),
         ("escape_time", "left the saddle", {"color": "C3", "linestyle": "-."}),
-        ("guaranteed_time", "guaranteed (Lemma 5.4)", {"color": "C1", "linestyle": "--"}),
+        ("guaranteed_time", "guaranteed", {"color": "C1", "linestyle": "--"}),
     ):
         values = _drawable(found[name])
         if np.any(np.isfinite(values)):
@@ -125,6 +125,9 @@ def _images(found: Map) -> Figure:
     known = [name for name in OUTCOMES if np.any(found["outcome"] == name)]
     handles: list[Any] = [_swatch(name) for name in known] + [Line2D([], [], **_BOUNDARY)]
     labels = [name.replace("-", " ") for name in known] + [_condition(held)]
+    if np.any(found["smallest_margin"] <= 0):
+        handles.append(Line2D([], [], linestyle="", marker="x", color="black"))
+        labels.append("margin not positive")
     together = {tuple: HandlerTuple(ndivide=1)}
     drawn.legend(handles, labels, handler_map=together, loc="outside upper left", ncols=len(labels))
     if len(shown) < len(slices):
@@ -202,7 +205,7 @@ def _swatch(name: str) -> tuple[Line2D, ...]:
 
 def _condition(held: np.ndarray) -> str:
     if np.all(held) or not np.any(held):
-        return f"hypotheses of Theorem 4.1: met {'everywhere' if np.all(held) else 'nowhere'}"
+        return f"hypotheses of the theorem: met {'everywhere' if np.all(held) else 'nowhere'}"
     return "edge of the hypotheses of the theorem"
 
 

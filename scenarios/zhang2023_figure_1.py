@@ -40,7 +40,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, np.n
     models = {(":", N): balanced_minimum(flowsim.LinearAttentionLoss(fixed(N)).structure) for N in LENGTHS}
     models |= {("-", N): balanced_minimum(flowsim.RandomCovarianceLoss(random(N)).structure) for N in LENGTHS}
     M, found = [10, 40] if quick else [*range(1, 21), *range(25, 151, 5)], {}
-    panels = {"fixed covariance": fixed} | {f"c = {c}": functools.partial(random, c=c) for c in (1.0, 4.0, 9.0)}
+    panels = {"fixed covariance": fixed} | {f"c = {c}": functools.partial(random, c=c) for c in (1, 4, 9)}
     path = pathlib.Path(out or ".", "zhang2023_figure_1.png")
     with plots.drawing(path, figsize=(8, 6)) as figure:
         for axes, (title, task) in zip(figure.subplots(2, 2, sharex=True).flat, panels.items(), strict=True):

@@ -66,6 +66,26 @@ def test_figure_1(tmp_path: pathlib.Path):
     assert (tmp_path / "zhang2023_figure_1.png").stat().st_size > 10_000
 
 
+def test_covariate_shift(tmp_path: pathlib.Path):
+    risks, verdicts = run("zhang2023_covariate_shift", tmp_path)
+    # The limit of covariates doubled: (c^2 - 1)^2 c^2 tr Lambda = 9 tr(4 Lambda) as M, N -> infinity.
+    assert 5 < risks["covariates doubled"][-1] < 9
+    assert np.min(risks["covariates doubled"]) < 0.5 < risks["covariates halved"][-1] < 1
+    assert all(risks[name][-1] < 0.11 for name in ("as in training", "label noise 0.5", "isotropic query"))
+    refuted = [(verdict.id, verdict.form) for verdict in verdicts if verdict.verdict is not Judgement.HOLDS]
+    assert refuted == [("zhang2023.sec-4.2.orthogonal-query", "printed")]
+    assert (tmp_path / "zhang2023_covariate_shift.png").stat().st_size > 10_000
+
+
+def test_initialization_map(tmp_path: pathlib.Path):
+    found, end = run("zhang2023_initialization_map", tmp_path)
+    assert set(found["outcome"][:, :, 0].flat) == {"global-minimum"}
+    assert set(found["outcome"][:, :, 1].flat) == {"global-minimum", "other-critical-point"}
+    assert (end.kind, end.positive, end.negative, end.flat) == ("minimum", 15, 0, 1)
+    assert end.excess == pytest.approx(0.483069, rel=1e-5)
+    assert (tmp_path / "zhang2023_initialization_map.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()

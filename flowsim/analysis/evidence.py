@@ -77,7 +77,7 @@ class Evidence:
         """The flow of each independent estimate of a sampled loss, at the same times; empty for an exact loss."""
         losses = self.loss.replicates()
         runs = [self._solved(loss, self.trajectory.settings.rtol, None) for loss in losses]
-        return [(loss, _padded(run)) for loss, run in zip(losses, runs, strict=True)]
+        return [(loss, padded(run)) for loss, run in zip(losses, runs, strict=True)]
 
     def ladder(self) -> dict[str, float]:
         """Largest difference of the weights from the reference's, over their norm, at the tolerance of the run."""
@@ -186,7 +186,7 @@ class _Case:
 
     @functools.cached_property
     def padded(self) -> Trajectory:
-        return _padded(self.run)
+        return padded(self.run)
 
     @property
     def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
@@ -257,7 +257,7 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: _Case, fine: _Case)
     )
 
 
-def _padded(run: Trajectory) -> Trajectory:
+def padded(run: Trajectory) -> Trajectory:
     """A trajectory with its end repeated up to a power of two of output times."""
     length = 2 ** int(np.ceil(np.log2(max(run.t.size, _SHORTEST))))
 
