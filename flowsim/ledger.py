@@ -36,19 +36,19 @@ def _section(group: Sequence[Entry]) -> str:
     lines = [
         f"## {claim.id} ({claim.form})",
         "",
-        f"> {_escaped(claim.statement)}",
+        f"> {escaped(claim.statement)}",
         "",
         f"- Source: {claim.source}",
-        f"- Hypotheses: {'; '.join(map(_escaped, hypotheses)) or 'none'}",
+        f"- Hypotheses: {'; '.join(map(escaped, hypotheses)) or 'none'}",
         f"- Judged by: `{compare.__module__}.{compare.__name__}`",
     ]
     if claim.note:
-        lines.append(f"- Note: {_escaped(claim.note)}")
+        lines.append(f"- Note: {escaped(claim.note)}")
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]
     for entry in group:
         verdict = entry.verdict
         margin, floor = (_digits(value, form) for value, form in ((verdict.margin, "+.3g"), (verdict.floor, ".0e")))
-        lines.append(f"| {_escaped(entry.name)} | {MARKS[verdict.verdict]} {verdict.verdict} | {margin} | {floor} |")
+        lines.append(f"| {escaped(entry.name)} | {MARKS[verdict.verdict]} {verdict.verdict} | {margin} | {floor} |")
     return "\n".join(lines) + "\n"
 
 
@@ -62,7 +62,7 @@ def _digits(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text in which Markdown finds no markup."""
     for character in "\\|*_<>":
         text = text.replace(character, f"\\{character}")
