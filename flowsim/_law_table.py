@@ -67,7 +67,10 @@ class LawTable(AbstractTable, frozen=True):
 
         **Raises:** `ValueError` naming the argument.
         """
-        return _FAMILIES[self.family].make(self)
+        try:
+            return _FAMILIES[self.family].make(self)
+        except ValueError as error:
+            raise ValueError(f"covariance_law.{error}") from None
 
     def coordinates(self, name: str) -> tuple:
         """A parameter for every coordinate."""

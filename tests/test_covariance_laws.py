@@ -161,7 +161,7 @@ def test_a_wishart_law_by_its_draws():
         ),
         (lambda: Moments(1.0, 2.0, 3.0), "third must be at least 4"),
         (lambda: Moments(1.0, 2.0, np.inf), "third must be finite"),
-        (lambda: DiagonalLaw(LogNormal(0.0, 20.0)), "covariance law must be one with finite third moments"),
+        (lambda: DiagonalLaw(LogNormal(0.0, 20.0)), "moments must be finite up to the third, but one is not"),
         (lambda: DiagonalLaw(), "coordinates must be at least one family"),
         (lambda: DiagonalLaw(Gamma(1.0, 1.0)).scaled(0.0), "factor must be positive"),
         (lambda: WishartDraw(np.eye(3), 2), "degrees must be at least the dimension 3, but it is 2"),

@@ -325,9 +325,16 @@ def test_a_number_stands_for_every_coordinate_and_the_file_reads_back():
             "task.covariance_law.rate must be left out with",
         ),
         ({"family": "exponental", "rate": [1.0]}, 'did you mean "exponential"'),
-        ({"family": "uniform", "low": [-1.0], "high": 1}, "task.low must be at least 0"),
+        ({"family": "uniform", "low": [-1.0], "high": 1}, "task.covariance_law.low must be at least 0"),
+        (
+            {"family": "log-normal", "location": [0.0], "spread": 20.0},
+            "covariance_law.moments must be finite up to",
+        ),
         ({"family": "moments", "first": [1.0], "second": 2, "third": 1e400}, "finite"),
-        ({"family": "discrete", "values": [[0.0]], "probabilities": [[1.0]]}, "task.values must be positive"),
+        (
+            {"family": "discrete", "values": [[0.0]], "probabilities": [[1.0]]},
+            "task.covariance_law.values must be positive",
+        ),
     ],
 )
 def test_a_law_that_is_none_is_refused_in_one_line(fields, line):

@@ -37,9 +37,9 @@ class DiagonalLaw(AbstractCovarianceLaw):
         moments = self.moments()
         if _checks.is_concrete(moments):
             if not np.all(np.isfinite(moments)):
-                _checks.fail("covariance law", "one with finite third moments", "it has an infinite one")
+                _checks.fail("moments", "finite up to the third", "one is not")
             if np.any(moments[0] <= 0):
-                _checks.fail("covariance law", "one of positive values", f"a mean is {np.min(moments[0]):g}")
+                _checks.fail("moments", "those of positive variables", f"a mean is {np.min(moments[0]):g}")
 
     @property
     def dimension(self) -> int:
