@@ -34,7 +34,8 @@ from flowsim.report import (
     write_json,
     write_report,
 )
-from flowsim.tasks import LinearRegression
+from flowsim.risk_bounds import PromptLengths, prompt_lengths
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Status, Trajectory, write_whole
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
@@ -90,7 +91,7 @@ def run(
     return _status(strict, verdicts)
 
 
-def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, as_json: bool) -> int:
+def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, risk: float | None, as_json: bool) -> int:
     """Print the conditions that a start meets or not, and what follows from it. Integrates nothing."""
     if not epsilon > 0:
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
@@ -104,6 +105,7 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, as_json: 
     promised = predictions(task, start)
     coefficients = _coefficients(problem)
     time = promised.guaranteed_time(epsilon)
+    lengths = None if risk is None else _prompt_lengths(task, risk)
     if as_json:
         document = {
             "problem": problem.spec,
@@ -113,6 +115,7 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, as_json: 
             "constants": promised.constants() | {"excess": promised.excess},
             "limits": {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11},
             "guaranteed_time": {"epsilon": epsilon, "t": time},
+            "prompt_lengths": lengths,
         }
         print(json.dumps(plain(document), indent=1))
         return FINISHED
@@ -134,6 +137,14 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, as_json: 
         f"time guaranteed for an excess of {epsilon:g}": f"{time:.6g}",
         "local rate of the excess at the minimum": f"{promised.local_rate:.6g}",
     }
+    if lengths is not None:
+        rows |= {
+            f"M, N that suffice for a risk of {risk:g} (Corollary 4.3)": (
+                f"{lengths.sufficient_test_length:.0f}, {lengths.sufficient_context_length:.0f}"
+            ),
+            f"smallest M at N = {lengths.context_length:.0f}": str(lengths.test_length),
+            "smallest N with M infinite": str(lengths.smallest_context_length),
+        }
     width = max(map(len, rows))
     for label, text in rows.items():
         print(f"  {label:{width}}  " + text.replace("\n", "\n" + " " * (width + 4)))
@@ -361,6 +372,16 @@ def _status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status
     if any(status is not None and not status.finished for status in statuses):
         return UNFINISHED
     return VIOLATED if strict and any(verdict.verdict is Judgement.VIOLATED for verdict in verdicts) else FINISHED
+
+
+def _prompt_lengths(task: LinearRegression | RandomCovarianceRegression, epsilon: float) -> PromptLengths:
+    """Corollary 4.3 at the sufficient N."""
+    if not isinstance(task, LinearRegression):
+        refuse("--risk", "left out where covariances are random", "it is given")
+    try:
+        return prompt_lengths(task.covariance, epsilon)
+    except ValueError as error:
+        raise ProblemError(f"--risk: {error}") from None
 
 
 def _coefficients(problem: Problem) -> dict[str, Array]:

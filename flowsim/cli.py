@@ -53,18 +53,26 @@ def run(
     return _commands.run(problem, out, sum(overrides, ()), resume, strict, format, quiet)
 
 
-def init(problem: ProblemFile, /, overrides: Overrides = (), epsilon: float = 1e-6, json: bool = False) -> int:
+def init(
+    problem: ProblemFile,
+    /,
+    overrides: Overrides = (),
+    epsilon: float = 1e-6,
+    risk: float | None = None,
+    json: bool = False,
+) -> int:
     """Which theorem conditions a start meets, and what follows. Integrates nothing.
 
     Args:
         problem: the problem file.
         epsilon: the excess loss for which the guaranteed time is given.
+        risk: also say how long prompts must be for this risk.
         json: print JSON.
     """
     _prepare_jax()
     from flowsim import _commands
 
-    return _commands.init(problem, sum(overrides, ()), epsilon, json)
+    return _commands.init(problem, sum(overrides, ()), epsilon, risk, json)
 
 
 def claims(json: bool = False) -> int:

@@ -436,6 +436,33 @@ def test_init_in_words_and_in_json(file, tmp_path, capsys):
     assert listing(tmp_path) == ["problem.toml"]
 
 
+def test_init_says_how_long_prompts_must_be(file, capsys):
+    identity = ["--set", "task.covariance=identity", "--set", "task.dimension=2"]
+    assert cli.main(["init", str(file), "--json", "--risk", "0.01", *identity]) == 0
+    lengths = json.loads(capsys.readouterr().out)["prompt_lengths"]
+    assert (lengths["sufficient_test_length"], lengths["sufficient_context_length"]) == (1200, 60)
+    assert (lengths["test_length"], lengths["smallest_context_length"]) == (996, 40)
+    assert cli.main(["init", str(file), "--risk", "0.01", *identity]) == 0
+    assert "smallest M at N = 60" in capsys.readouterr().out
+    assert cli.main(["init", str(file), "--risk", "-1"]) == 2
+    assert "--risk: epsilon must be positive" in one_line(capsys)
+
+
+def test_init_with_random_covariances(tmp_path, capsys):
+    path = tmp_path / "problem.toml"
+    law = '{family = "exponential", rate = 1.0, dimension = 2}'
+    path.write_text(f"[task]\ncontext_length = 10\ncovariance_law = {law}\n[init]\nscale = 0.1\n")
+    assert cli.main(["init", str(path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    np.testing.assert_allclose(document["xi"], [2.0, 2.0])
+    np.testing.assert_allclose(document["gamma"], [6 + 1.4, 6 + 1.4])  # (1 + 1/N) 6 + (6 + 2)/N
+    assert any("E[|Gamma|_op |Lambda|_F^2]" in condition["name"] for condition in document["hypotheses"])
+    assert cli.main(["init", str(path)]) == 0
+    assert "nu (C.13)" in capsys.readouterr().out
+    assert cli.main(["init", str(path), "--risk", "0.1"]) == 2
+    assert "--risk must be left out where covariances are random" in one_line(capsys)
+
+
 def test_claims_in_words_and_in_json(monkeypatch, capsys):
     monkeypatch.setattr(_commands, "ALL_CLAIMS", ALL_CLAIMS)
     assert cli.main(["claims", "--json"]) == 0
