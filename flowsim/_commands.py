@@ -316,7 +316,7 @@ def _facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
 def _test_facts(tested: RiskCurve) -> dict[str, str]:
     """The risk that a finished flow ends with on the prompts of [test], label and text."""
     levels = (
-        f"{tested.limit:.6g} at the limit (4.1), {tested.best_linear_error:.6g} for the best linear predictor, "
+        f"{tested.limit:.6g} at the limit, {tested.best_linear_error:.6g} for the best linear predictor, "
         f"{tested.zero_predictor_error:.6g} for zero"
     )
     label = f"risk at the end on prompts of length {tested.test_length:g}"

@@ -107,7 +107,7 @@ def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Ax
     values = np.linalg.norm(product - limit, axis=(1, 2)) / np.linalg.norm(limit)
     axes.plot(t, _positive(values), **_DATA, **_dots(t))
     axes.set_yscale("log")
-    target = r"\Gamma^{-1}" if predictions.equations is FIXED else r"\mathrm{diag}(\xi_i/\gamma_i)"
+    target = r"\Gamma^{-1}" if predictions.equations is FIXED else r"T"
     axes.set_ylabel(rf"$\|u_{{-1}}U_{{11}} - {target}\|_F \,/\, \|{target}\|_F$")
     return _time_axis(axes, t)
 
@@ -146,6 +146,8 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     s^2 (1 - s^2) with s = sigma / bound. **Source:** zhang2023, Theorem 4.1 and Lemma 5.4 (5.7).
     """
     sigma, bound, mu = float(trajectory.start.u_minus1), predictions.scale_bound, predictions.mu
+    if not bound > 0:
+        return _nothing(axes, "no condition on the scale is known of this start")
     s = abs(sigma) / bound
     low = bound * min(1e-2, s / 10 if s > 0 else 1e-2)
     axes.set_xscale("log")
@@ -185,7 +187,7 @@ def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
     axes.plot(curve.t, _positive(curve.risk), **_DATA, **_dots(curve.t))
     axes.set_yscale("log")
     if curve.limit > 0:
-        _level(axes, curve.t, curve.limit, f"limit (4.1): {_number(curve.limit)}", _PREDICTION)
+        _level(axes, curve.t, curve.limit, f"limit: {_number(curve.limit)}", _PREDICTION)
     if curve.best_linear_error > 0:
         label = f"best linear predictor: {_number(curve.best_linear_error)}"
         _level(axes, curve.t, curve.best_linear_error, label, _BOUND, below=True)

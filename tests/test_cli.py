@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from flowsim import _commands, cli
-from flowsim.analysis import ALL_CLAIMS, Claim
+from flowsim.analysis import ALL_CLAIMS, Claim, find_claims
 from flowsim.analysis.inequalities import polyak_lojasiewicz
 from flowsim.problem import Problem, ProblemSpec
 from flowsim.prompt_risk import risk
@@ -434,6 +434,33 @@ def test_init_in_words_and_in_json(file, tmp_path, capsys):
     assert document["constants"]["u_lower_bound"] is None
     np.testing.assert_allclose(document["gamma"], 1.1 * np.array([[0.5, 0.1], [0.1, 1]]) + 0.15 * np.eye(2))
     assert listing(tmp_path) == ["problem.toml"]
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        "family = 'exponential', rate = [1.0, 2.0]",
+        "family = 'moments', first = 1.0, second = 2.0, third = 6.0, dimension = 2",
+        "family = 'wishart', mean = [[1.0, 0.3], [0.3, 0.5]], degrees = 4, samples = 64",
+    ],
+    ids=["exponential", "moments", "wishart"],
+)
+def test_a_run_on_random_covariances(law, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_commands, "ALL_CLAIMS", tuple(find_claims(ALL_CLAIMS, "zhang2023.lemma-c.5")))
+    path, out = tmp_path / "problem.toml", tmp_path / "out"
+    path.write_text(f"[task]\ncontext_length = 10\ncovariance_law = {{{law}}}\n[init]\nscale = 0.2\n[test]\nlength = 5")
+    assert cli.main(["run", str(path), "--out", str(out), "--quiet"]) == 0
+    document = json.loads((out / "verdicts.json").read_text())
+    assert [claim["verdict"] for claim in document["claims"]] == ["holds"]
+    assert (document["constants"]["mu"] is None) == ("exponential" not in law)
+    assert {figure.stem for figure in (out / "figures").iterdir()} >= {
+        "excess",
+        "distance",
+        "scale-condition",
+        "test_risk",
+    }
+    with np.load(out / "test_risk.npz") as file:
+        np.testing.assert_allclose(file["risk"][-1], file["limit"], rtol=1e-5)
 
 
 def test_init_says_how_long_prompts_must_be(file, capsys):

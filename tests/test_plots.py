@@ -169,7 +169,7 @@ def test_the_risk_on_new_prompts_stands_above_its_limit():
     computed, limit, best = drawn.lines
     np.testing.assert_array_equal(data(computed)[1], 0.5 + np.exp(-TIMES))
     assert at(limit, 0.5) and at(best, 0.1)
-    assert texts(drawn) == ["limit (4.1): 0.5", "best linear predictor: 0.1"]
+    assert texts(drawn) == ["limit: 0.5", "best linear predictor: 0.1"]
     assert drawn.get_ylabel() == "risk on prompts with $M = 20$"
     assert drawn.get_xlabel() == r"flow time  $t$"
 
