@@ -8,37 +8,32 @@ import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
-from jaxtyping import Array, Float
 from tqdm import tqdm
 
-from flowsim import _checks, _toml, initialization, maps
+from flowsim import _checks, _toml, maps
 from flowsim._axes import Axis
 from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
-from flowsim.covariance_laws import DiagonalLaw
 from flowsim.guarantees import predictions
 from flowsim.ledger import ledger
-from flowsim.losses import RandomCovarianceLoss
 from flowsim.maps import Map
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
 from flowsim.prompt_risk import RiskCurve, risk_curve
 from flowsim.report import (
     Entry,
     audit_document,
-    plain,
     verdict_table,
     verdicts_document,
-    versions,
     write_json,
     write_report,
 )
-from flowsim.risk_bounds import PromptLengths, prompt_lengths
-from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Status, Trajectory, write_whole
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
+
+_CASES = 64  # that are judged before their programs are forgotten
 
 
 def run(
@@ -52,7 +47,7 @@ def run(
 ) -> int:
     """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
     say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))
-    problem = _read(path, overrides)
+    problem = read(path, overrides)
     _enter(out, problem.spec, resume)
     checkpoint = out / "checkpoint"
     trajectory = _integrated(problem, out, checkpoint, quiet)
@@ -89,66 +84,6 @@ def run(
         return UNFINISHED
     shutil.rmtree(checkpoint, ignore_errors=True)
     return _status(strict, verdicts)
-
-
-def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, risk: float | None, as_json: bool) -> int:
-    """Print the conditions that a start meets or not, and what follows from it. Integrates nothing."""
-    if not epsilon > 0:
-        refuse("--epsilon", "positive", f"it is {epsilon:g}")
-    problem = _read(path, overrides)
-    task, start = problem.task, problem.start
-    conditions = initialization.assumption_3_3(task, start)
-    if isinstance(task, LinearRegression):
-        conditions.append(initialization.scale_condition(task, start))
-    elif isinstance(problem.loss, RandomCovarianceLoss) and isinstance(task.law, DiagonalLaw):
-        conditions.append(initialization.random_scale_condition(problem.loss, start))
-    promised = predictions(task, start)
-    coefficients = _coefficients(problem)
-    time = promised.guaranteed_time(epsilon)
-    lengths = None if risk is None else _prompt_lengths(task, risk)
-    if as_json:
-        document = {
-            "problem": problem.spec,
-            "versions": versions(),
-            "hypotheses": conditions,
-            **coefficients,
-            "constants": promised.constants() | {"excess": promised.excess},
-            "limits": {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11},
-            "guaranteed_time": {"epsilon": epsilon, "t": time},
-            "prompt_lengths": lengths,
-        }
-        print(json.dumps(plain(document), indent=1))
-        return FINISHED
-    equations = promised.equations
-    print(f"Assumption 3.3 and the scale condition, {equations.scale_bound}")
-    width = max(len(condition.name) for condition in conditions)
-    for condition in conditions:
-        met = "met    " if condition.met else "not met"
-        print(f"  {met}  {condition.name:{width}}  {condition.value:.6g} {condition.relation} {condition.bound:.6g}")
-    print("What follows (zhang2023)")
-    rows = {
-        **{name: _matrix(value) for name, value in coefficients.items()},
-        f"sigma must be below, {equations.scale_bound}": f"{promised.scale_bound:.6g}",
-        f"{equations.rate_symbol} {equations.mu}": f"{promised.mu:.6g}",
-        f"lower bound of u_minus1 {equations.u_lower_bound}": f"{promised.u_lower_bound:.6g}",
-        f"limit of u_minus1 {equations.limit}": f"{float(promised.limit.u_minus1):.10g}",
-        f"limit of U11 {equations.limit}": _matrix(promised.limit.U11),
-        "excess at the start": f"{promised.excess:.6g}",
-        f"time guaranteed for an excess of {epsilon:g}": f"{time:.6g}",
-        "local rate of the excess at the minimum": f"{promised.local_rate:.6g}",
-    }
-    if lengths is not None:
-        rows |= {
-            f"M, N that suffice for a risk of {risk:g} (Corollary 4.3)": (
-                f"{lengths.sufficient_test_length:.0f}, {lengths.sufficient_context_length:.0f}"
-            ),
-            f"smallest M at N = {lengths.context_length:.0f}": str(lengths.test_length),
-            "smallest N with M infinite": str(lengths.smallest_context_length),
-        }
-    width = max(map(len, rows))
-    for label, text in rows.items():
-        print(f"  {label:{width}}  " + text.replace("\n", "\n" + " " * (width + 4)))
-    return FINISHED
 
 
 def claims(as_json: bool) -> int:
@@ -229,7 +164,7 @@ def sweep(
     return FINISHED
 
 
-def _read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
+def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
     """The problem of a file, checked to the last field."""
     return ProblemSpec.from_toml(_text(path), overrides).build()
 
@@ -346,7 +281,10 @@ def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[
     ]
     problems = {spec: spec.build() for *_, spec in cases}
     flows: dict[ProblemSpec, Evidence] = {}
-    for claim, name, spec in tqdm(cases, desc="claims", leave=False, delay=2, disable=None):
+    for count, (claim, name, spec) in enumerate(tqdm(cases, desc="claims", leave=False, delay=2, disable=None)):
+        if count % _CASES == _CASES - 1:
+            # Each compiled program holds memory maps, of which Linux gives a process 65,530; the disk keeps it.
+            jax.clear_caches()
         if spec not in flows:
             flows[spec] = Evidence(problems[spec].loss, problems[spec].run())
         evidence = flows[spec]
@@ -372,28 +310,3 @@ def _status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status
     if any(status is not None and not status.finished for status in statuses):
         return UNFINISHED
     return VIOLATED if strict and any(verdict.verdict is Judgement.VIOLATED for verdict in verdicts) else FINISHED
-
-
-def _prompt_lengths(task: LinearRegression | RandomCovarianceRegression, epsilon: float) -> PromptLengths:
-    """Corollary 4.3 at the sufficient N."""
-    if not isinstance(task, LinearRegression):
-        refuse("--risk", "left out where covariances are random", "it is given")
-    try:
-        return prompt_lengths(task.covariance, epsilon)
-    except ValueError as error:
-        raise ProblemError(f"--risk: {error}") from None
-
-
-def _coefficients(problem: Problem) -> dict[str, Array]:
-    """What the covariances enter the flow by: Gamma, or gamma_i, xi_i and zeta_ij of (C.3)."""
-    if isinstance(problem.task, LinearRegression):
-        return {"gamma": problem.task.gamma()}
-    if not isinstance(problem.task.law, DiagonalLaw):
-        return {}
-    zeta, xi = problem.loss.structure.curvature, problem.loss.structure.drive
-    return {"gamma": jnp.diagonal(zeta), "xi": xi, "zeta": zeta}
-
-
-def _matrix(matrix: Float[Array, "..."]) -> str:
-    """A matrix in rows; the corners of a large one."""
-    return np.array2string(np.asarray(matrix), precision=6, suppress_small=True, threshold=100, edgeitems=3)

@@ -70,9 +70,9 @@ def init(
         json: print JSON.
     """
     _prepare_jax()
-    from flowsim import _commands
+    from flowsim import _init_command
 
-    return _commands.init(problem, sum(overrides, ()), epsilon, risk, json)
+    return _init_command.init(problem, sum(overrides, ()), epsilon, risk, json)
 
 
 def claims(json: bool = False) -> int:

@@ -47,6 +47,7 @@ ORDER = [
     {"report"},
     {"ledger"},
     {"_commands"},
+    {"_init_command"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
