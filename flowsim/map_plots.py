@@ -35,7 +35,7 @@ _LOOKS = {
     "failed": ("#000000", "x"),
 }
 _BOUNDARY: dict[str, Any] = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
-_EDGE = _BOUNDARY | {"linestyle": "-"}  # it is drawn a cell at a time, too short for dashes
+_EDGE: dict[str, Any] = _BOUNDARY | {"linestyle": "-"}  # it is drawn a cell at a time, too short for dashes
 _DARK = ("saddle", "other-critical-point", "undecided", "failed")
 _MOST_ROWS = 8
 _FEW = 8  # values of an axis that are all written out
