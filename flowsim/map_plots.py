@@ -35,6 +35,7 @@ _LOOKS = {
     "failed": ("#000000", "x"),
 }
 _BOUNDARY: dict[str, Any] = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
+_EDGE: dict[str, Any] = _BOUNDARY | {"linestyle": "-"}  # it is drawn a cell at a time, too short for dashes
 _DARK = ("saddle", "other-critical-point", "undecided", "failed")
 _MOST_ROWS = 8
 _FEW = 8  # values of an axis that are all written out
@@ -113,7 +114,7 @@ def _images(found: Map) -> Figure:
         _mesh(drawn, row[2], margins[at], _log_norm(margins), "smallest margin")
         _symbols(row[2], found["smallest_margin"][at] <= 0, "x", "black")
         for panel in row:
-            panel.add_collection(LineCollection(_edges(held[at]), **_BOUNDARY))
+            panel.add_collection(LineCollection(_edges(held[at]), **_EDGE))
             panel.grid(False)
             _ticks(panel.xaxis, found.axes[0])
             _ticks(panel.yaxis, found.axes[1])
@@ -123,7 +124,7 @@ def _images(found: Map) -> Figure:
     for panel in panels[-1]:
         panel.set_xlabel(found.axes[0].field)
     known = [name for name in OUTCOMES if np.any(found["outcome"] == name)]
-    handles: list[Any] = [_swatch(name) for name in known] + [Line2D([], [], **_BOUNDARY)]
+    handles: list[Any] = [_swatch(name) for name in known] + [Line2D([], [], **_EDGE)]
     labels = [name.replace("-", " ") for name in known] + [_condition(held)]
     if np.any(found["smallest_margin"] <= 0):
         handles.append(Line2D([], [], linestyle="", marker="x", color="black"))

@@ -152,6 +152,14 @@ def test_an_infinite_context(length):
     assert spec.task.context_length == "inf"
 
 
+def test_a_covariance_by_its_condition_number():
+    geometric = read("task.covariance={condition=100,dimension=3,rotation_seed=7}")
+    listed = read("task.covariance={eigenvalues=[1,0.1,0.01],rotation_seed=7}").build().task.covariance
+    np.testing.assert_allclose(geometric.build().task.covariance, listed, rtol=1e-14)
+    assert geometric.task.size == 3
+    assert ProblemSpec.from_toml(geometric.to_toml()) == geometric
+
+
 def test_a_covariance_by_its_eigenvalues():
     diagonal = read("task.covariance={eigenvalues=[1,2,3]}").build().task.mean_covariance
     assert_close(diagonal, np.diag([1.0, 2.0, 3.0]))
@@ -267,6 +275,11 @@ BAD = [
     (["task.covariance={eigenvalues=[1,-2,3]}"], "task.covariance.eigenvalues must be positive", "-2"),
     (["task.covariance={eigenvalues=[]}"], "task.covariance must be", ""),
     (["task.covariance={eigenvalue=[1]}"], "task.covariance.eigenvalue is not a known field", 'mean "eigenvalues"?'),
+    (["task.covariance={eigenvalues=[1,2],condition=3}"], "task.covariance.condition must be left out", "given"),
+    (["task.covariance={eigenvalues=[1,2],dimension=2}"], "task.covariance.dimension must be left out", "given"),
+    (["task.covariance={condition=3}"], "task.covariance.dimension must be a whole number of at least 1", "missing"),
+    (["task.covariance={dimension=3}"], "task.covariance.condition must be a number of at least 1", "missing"),
+    (["task.covariance={condition=0.5,dimension=3}"], "task.covariance.condition must be a number of", "0.5"),
     (["task.covariance={rotation_seed=1}"], "task.covariance.eigenvalues must be a list of numbers", "missing"),
     (["task.covariance={eigenvalues=[1,2,3],rotation_seed=-1}"], "task.covariance.rotation_seed must be", "-1"),
     (["task.context_length=0"], "task.context_length must be a whole number of at least 1", "0"),
