@@ -154,8 +154,8 @@ def test_an_infinite_context(length):
 
 def test_a_covariance_by_its_condition_number():
     geometric = read("task.covariance={condition=100,dimension=3,rotation_seed=7}")
-    listed = read("task.covariance={eigenvalues=[1,0.1,0.01],rotation_seed=7}").build().task.covariance
-    np.testing.assert_allclose(geometric.build().task.covariance, listed, rtol=1e-14)
+    listed = read("task.covariance={eigenvalues=[1,0.1,0.01],rotation_seed=7}").build().task.mean_covariance
+    np.testing.assert_allclose(geometric.build().task.mean_covariance, listed, rtol=1e-14)
     assert geometric.task.size == 3
     assert ProblemSpec.from_toml(geometric.to_toml()) == geometric
 
