@@ -1,4 +1,4 @@
-"""Exact expectations of polynomials in Gaussian vectors and sample covariances.
+"""Exact expectations of polynomials of low degree in Gaussian vectors and sample covariances.
 
 Throughout x ~ N(0, Lambda) and S = (1/N) sum_{i <= N} x_i x_i^T. An infinite N is allowed. Each formula is
 Isserlis' theorem (Wick's), written for the products that the exact losses need.

@@ -1,0 +1,9 @@
+"""Exact expectations of polynomials in Gaussian vectors and sample covariances."""
+
+from flowsim.moments.gaussian import product_of_three_forms as product_of_three_forms
+from flowsim.moments.gaussian import product_of_two_forms as product_of_two_forms
+from flowsim.moments.gaussian import sample_covariance_sandwich as sample_covariance_sandwich
+from flowsim.moments.gaussian import sample_covariance_times_trace as sample_covariance_times_trace
+from flowsim.moments.gaussian import sample_label_energy_squared as sample_label_energy_squared
+from flowsim.moments.polynomial import TracePolynomial as TracePolynomial
+from flowsim.moments.polynomial import wishart_expectation as wishart_expectation
