@@ -32,10 +32,10 @@ class LinearAttentionLoss(AbstractPopulationLoss):
     and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0 the even part is
     zero and L - tr(Lambda)/2 is the loss (5.5); there E odd^2 / 2 - min L is Corollary A.2's square.
 
-    **Arguments:** task: a `LinearRegression` without label noise, query covariance or fixed weight, which only test
-    prompts have.
+    **Arguments:** task: a `LinearRegression` with isotropic weights, without label noise, query covariance or fixed
+    weight, which only test prompts have.
 
-    **Raises:** `ValueError` for a task with one of them.
+    **Raises:** `ValueError` for another task.
 
     **Source:** zhang2023 (3.8), (5.5), Corollary A.2; the even part by Isserlis' theorem.
     """
@@ -49,6 +49,8 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         if task.shifts:
             came = f"it has a {task.shifts[0]}, which is for test prompts"
             _checks.fail("task", "one of training, without label_noise, query_covariance and weight", came)
+        if task.weights != "isotropic":
+            _checks.fail("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
         self.task = task
         self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(task.covariance)
         self.minimum_kind = MinimumKind.EXACT
