@@ -1,3 +1,4 @@
 """In-context models: each holds its own weights and predicts the query label of one prompt."""
 
 from flowsim.models.linear_attention import LinearAttention as LinearAttention
+from flowsim.models.masked_attention import MaskedAttention as MaskedAttention
