@@ -150,8 +150,11 @@ class NewPromptTable(AbstractTable, frozen=True):
             for name in ("covariance", "query_covariance")
             if (value := getattr(self, name)) is not None
         }
-        options = {"covariance": training.mean_covariance, "label_noise": self.label_noise} | matrices
-        return LinearRegression(context_length=length, **options).scaled(self.scale)
+        covariance = matrices.get("covariance", training.mean_covariance)
+        query = matrices.get("query_covariance")
+        return LinearRegression(covariance, length, label_noise=self.label_noise, query_covariance=query).scaled(
+            self.scale
+        )
 
 
 def _matrix(

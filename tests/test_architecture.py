@@ -21,6 +21,7 @@ ORDER = [
     {"tasks"},
     {"joint_law"},
     {"models"},
+    {"starts"},
     {"moments"},
     {"losses"},
     {"initialization"},
