@@ -38,6 +38,8 @@ ORDER = [
     {"_kinds"},
     {"_law_table"},
     {"_task_tables"},
+    {"_model_table"},
+    {"_init_table"},
     {"problem"},
     {"analysis"},
     {"_axes", "_records"},
