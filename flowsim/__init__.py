@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from flowsim.maps import Map as Map
     from flowsim.maps import sweep as sweep
     from flowsim.models import LinearAttention as LinearAttention
+    from flowsim.models import LoopedAttention as LoopedAttention
+    from flowsim.models import MaskedAttention as MaskedAttention
+    from flowsim.models import MultiLayerAttention as MultiLayerAttention
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.prompt_risk import risk as risk
@@ -61,7 +64,7 @@ _HOMES = {
     "flowsim.joint_law": "JointLaw",
     "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss RandomCovarianceLoss",
     "flowsim.maps": "Map sweep",
-    "flowsim.models": "LinearAttention",
+    "flowsim.models": "LinearAttention LoopedAttention MaskedAttention MultiLayerAttention",
     "flowsim.guarantees": "predictions",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.report": "citation verdict_table",

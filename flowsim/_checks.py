@@ -74,25 +74,45 @@ def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
     return value
 
 
+def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A matrix with as many rows as columns, or a stack of them; neither may be empty."""
+    if matrices.shape[-2] != matrices.shape[-1] or matrices.size == 0:
+        fail(name, "a square matrix" if matrices.ndim == 2 else "square matrices", f"its shape is {matrices.shape}")
+    return matrices
+
+
+def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
+    """A symmetric matrix, or a stack of them, exactly symmetric though rounding may have made it slightly less."""
+    if is_concrete(matrices):
+        values = np.asarray(matrices)
+        asymmetry = np.max(np.abs(values - np.swapaxes(values, -1, -2)))
+        if asymmetry > 1e-12 * np.max(np.abs(values)):
+            fail(name, "symmetric", f"it differs from its transpose by {asymmetry:.3g}")
+    return (matrices + jnp.swapaxes(matrices, -1, -2)) / 2
+
+
+def count(name: str, x: Any) -> int:
+    """A whole number of at least one, known at once."""
+    if isinstance(x, bool) or not isinstance(x, int | np.integer) or x < 1:
+        fail(name, "a whole number of at least 1", f"it is {x!r:.60}")
+    return int(x)
+
+
 def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False) -> Float[Array, "d d"]:
     """A symmetric positive definite matrix, or with ``semi`` a semidefinite one; the message gives the smallest
     eigenvalue.
     """
-    matrix = as_array(name, x, (None, None))
-    if matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-        fail(name, "a square matrix", f"its shape is {matrix.shape}")
-    if is_concrete(matrix):
-        values = np.asarray(matrix)
+    given = square(name, as_array(name, x, (None, None)))
+    matrix = symmetric(name, given)
+    if is_concrete(given):
+        values = np.asarray(given)
         size = np.max(np.abs(values))
-        asymmetry = np.max(np.abs(values - values.T))
-        if asymmetry > 1e-12 * size:
-            fail(name, "symmetric", f"it differs from its transpose by {asymmetry:.3g}")
         smallest = np.linalg.eigvalsh(values)[0]
         if not semi and smallest <= 1e-15 * values.shape[0] * size:
             fail(name, "positive definite", f"its smallest eigenvalue is {smallest:.3g}")
         if semi and smallest < -1e-12 * size:
             fail(name, "positive semidefinite", f"its smallest eigenvalue is {smallest:.3g}")
-    return (matrix + matrix.T) / 2
+    return matrix
 
 
 def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:

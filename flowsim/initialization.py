@@ -38,9 +38,7 @@ def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
 
 def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
     """Balanced, |U11|_F = u_{-1} = sigma, but U11 = sigma sym(M)/|sym(M)|_F need not be semidefinite; M (d, d)."""
-    matrix = _checks.as_array("theta", theta, (None, None))
-    if matrix.shape[0] != matrix.shape[1]:
-        _checks.fail("theta", "a square matrix", f"its shape is {matrix.shape}")
+    matrix = _checks.square("theta", _checks.as_array("theta", theta, (None, None)))
     return _start(scale, (matrix + matrix.T) / 2, normalised=True)
 
 

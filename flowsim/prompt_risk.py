@@ -24,16 +24,16 @@ Matrix = Float[Array, "d d"]
 def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
     """E(yhat - y_query)^2 of a model on prompts with M examples, exact; no 1/2.
 
-    On prompts as in training, of any covariance, over all weights. On others, where u12 = u21 = 0: with
-    V = u_{-1} U11 the prediction is yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the error of the best
-    linear predictor plus squares, as in (4.6), which is V = Gamma^-1.
+    On prompts as in training, of any covariance and with isotropic w, over all weights. On others, where
+    u12 = u21 = 0: with V = u_{-1} U11 the prediction is yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the
+    error of the best linear predictor plus squares, as in (4.6), which is V = Gamma^-1.
 
     **Arguments:** model; task: the law of the test prompts, whose own context_length does not matter; test_length: M,
     a whole number of at least 1, or infinity.
 
     **Raises:** `ValueError` for an M that is none, for a model of another dimension, and where u12 or u21 is not zero
-    on prompts that have label noise, a query covariance, a fixed weight or a `JointLaw`. Where the weights are traced
-    the last gives NaN.
+    on prompts that have label noise, a query covariance, a w of another law or a `JointLaw`. Where the weights are
+    traced the last gives NaN.
 
     **Source:** zhang2023, Theorem 4.2 (4.6), for every V; LinearAttentionLoss.
     """
@@ -137,7 +137,7 @@ def zero_predictor_error(task: Task) -> Scalar:
         return jnp.trace(task.mean_covariance)
     if isinstance(task, JointLaw):
         return task.label_energy
-    return jnp.trace(_weight_energy(task) @ _query_covariance(task)) + _noise_energy(task)
+    return jnp.trace(task.weight_energy @ _query_covariance(task)) + _noise_energy(task)
 
 
 def _risk_of(task: Task, test_length: ArrayLike) -> Callable[[LinearAttention], Scalar]:
@@ -146,7 +146,7 @@ def _risk_of(task: Task, test_length: ArrayLike) -> Callable[[LinearAttention], 
     if isinstance(task, RandomCovarianceRegression):
         random = RandomCovarianceLoss(RandomCovarianceRegression(task.law, M))
         return lambda model: 2 * random(model)
-    if isinstance(task, LinearRegression) and not task.shifts:
+    if isinstance(task, LinearRegression) and _as_in_training(task):
         fixed = LinearAttentionLoss(LinearRegression(task.covariance, M))
         return lambda model: 2 * fixed(model)
 
@@ -164,7 +164,7 @@ def _risk_of(task: Task, test_length: ArrayLike) -> Callable[[LinearAttention], 
 
 def _regression_risk(V: Matrix, task: LinearRegression, M: Scalar) -> Scalar:
     """noise + |(Lambda V - I)^T w|^2_{Lambda_query} + tr(Sigma V Lambda_query V^T)/M, averaged over w."""
-    Lambda, weights, noise = task.covariance, _weight_energy(task), _noise_energy(task)
+    Lambda, weights, noise = task.covariance, task.weight_energy, _noise_energy(task)
     miss = Lambda @ V - jnp.eye(task.dimension)
     readout = V @ _query_covariance(task) @ V.T
     bias = jnp.trace(weights @ miss @ _query_covariance(task) @ miss.T)
@@ -178,9 +178,9 @@ def _joint_excess(V: Matrix, covariance: Matrix, cross: Array, spread: Matrix, M
     return miss @ covariance @ miss + jnp.trace(spread @ V @ covariance @ V.T) / M
 
 
-def _weight_energy(task: LinearRegression) -> Matrix:
-    """E[w w^T]."""
-    return jnp.eye(task.dimension) if task.weight is None else jnp.outer(task.weight, task.weight)
+def _as_in_training(task: LinearRegression) -> bool:
+    """Whether zhang2023 trains on such prompts, so that the exact loss knows them over all weights of a model."""
+    return not task.shifts and task.weights == "isotropic"
 
 
 def _query_covariance(task: LinearRegression) -> Matrix:
@@ -196,7 +196,7 @@ def _check_model(model: LinearAttention, task: Task) -> None:
     d = model.U11.shape[-1]
     if d != task.dimension:
         _checks.fail("model", f"of the task's dimension {task.dimension}", f"it is of dimension {d}")
-    if not isinstance(task, JointLaw) and not (isinstance(task, LinearRegression) and task.shifts):
+    if isinstance(task, RandomCovarianceRegression) or isinstance(task, LinearRegression) and _as_in_training(task):
         return
     for name in ("u12", "u21"):
         weight = getattr(model, name)

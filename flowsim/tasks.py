@@ -7,10 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flowsim import _checks
 from flowsim.covariance_laws import AbstractCovarianceLaw
+
+LAWS_OF_WEIGHTS = ("isotropic", "inverse-covariance")
 
 
 class Prompt(eqx.Module):
@@ -28,16 +31,17 @@ class LinearRegression(eqx.Module):
     """Linear regression prompts with a fixed covariance; without further arguments, those of training.
 
     x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query), y = <w, x> + label_noise N(0, 1) for the context and the query,
-    w ~ N(0, I) or fixed; all independent.
+    w ~ N(0, I), N(0, Lambda^-1) or fixed; all independent.
 
     **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: the number of examples, a
     whole number of at least 1, or infinity for the exact limit; label_noise: standard deviation of the label noise;
     query_covariance: (d, d) Lambda_query, default Lambda (a query shift); weight: (d,) one w for every prompt (a task
-    shift). label_noise, query_covariance and weight are None where they are left out.
+    shift); weights: "isotropic" for w ~ N(0, I), "inverse-covariance" for w ~ N(0, Lambda^-1). label_noise,
+    query_covariance and weight are None where they are left out.
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** zhang2023, section 3.3; the shifts section 4.2.
+    **Source:** zhang2023, section 3.3; the shifts section 4.2; w ~ N(0, Lambda^-1) ahn2023, section 5.2.
     """
 
     covariance: Float[Array, "d d"]
@@ -45,6 +49,7 @@ class LinearRegression(eqx.Module):
     label_noise: Float[Array, ""] | None
     query_covariance: Float[Array, "d d"] | None
     weight: Float[Array, " d"] | None
+    weights: str = eqx.field(static=True)
 
     def __init__(
         self,
@@ -54,7 +59,12 @@ class LinearRegression(eqx.Module):
         label_noise: ArrayLike = 0.0,
         query_covariance: ArrayLike | Iterable | None = None,
         weight: ArrayLike | Iterable | None = None,
+        weights: str = "isotropic",
     ):
+        if weights not in LAWS_OF_WEIGHTS:
+            expected = f"one of {', '.join(LAWS_OF_WEIGHTS)}"
+            _checks.fail("weights", expected, f'it is "{weights}"{_checks.nearest(weights, LAWS_OF_WEIGHTS)}')
+        self.weights = weights
         self.covariance = _checks.positive_definite("covariance", covariance)
         self.context_length = _checks.context_length("context_length", context_length)
         noise = _checks.nonnegative("label_noise", label_noise)
@@ -66,6 +76,8 @@ class LinearRegression(eqx.Module):
             square = _checks.as_array("query_covariance", query_covariance, (d, d))
             self.query_covariance = _checks.positive_definite("query_covariance", square)
         self.weight = None if weight is None else _checks.as_array("weight", weight, (d,))
+        if weight is not None and weights != "isotropic":
+            _checks.fail("weight", f'left out with weights = "{weights}"', "it is given")
 
     @property
     def dimension(self) -> int:
@@ -78,6 +90,14 @@ class LinearRegression(eqx.Module):
         return self.covariance
 
     @property
+    def weight_energy(self) -> Float[Array, "d d"]:
+        """E[w w^T]."""
+        if self.weight is not None:
+            return jnp.outer(self.weight, self.weight)
+        identity = jnp.eye(self.dimension)
+        return identity if self.weights == "isotropic" else jnp.linalg.solve(self.covariance, identity)
+
+    @property
     def shifts(self) -> tuple[str, ...]:
         """The arguments that set these prompts apart from those of training; none of them is a covariate shift."""
         names = ("label_noise", "query_covariance", "weight")
@@ -85,6 +105,8 @@ class LinearRegression(eqx.Module):
 
     def scaled(self, c: ArrayLike) -> "LinearRegression":
         """The task with every covariate, the query's too, c times as large: covariances c^2 Lambda, c^2 Lambda_query.
+
+        Weights of the law "inverse-covariance" are then w ~ N(0, (c^2 Lambda)^-1), so that the labels keep their law.
 
         **Raises:** `ValueError` unless c > 0.
 
@@ -97,6 +119,7 @@ class LinearRegression(eqx.Module):
             label_noise=0.0 if self.label_noise is None else self.label_noise,
             query_covariance=None if self.query_covariance is None else square * self.query_covariance,
             weight=self.weight,
+            weights=self.weights,
         )
 
     def gamma(self) -> Float[Array, "d d"]:
@@ -115,7 +138,7 @@ class LinearRegression(eqx.Module):
         **Raises:** `ValueError` if the context is infinite or its length is traced.
         """
         extra = {name: getattr(self, name) for name in self.shifts}
-        return _draw(key, self.covariance, _known_length(self.context_length), **extra)
+        return _draw(key, self.covariance, _known_length(self.context_length), self.weights, **extra)
 
 
 def _known_length(context_length: Float[Array, ""]) -> int:
@@ -125,20 +148,26 @@ def _known_length(context_length: Float[Array, ""]) -> int:
     return int(float(context_length))
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.jit, static_argnums=(2, 3))
 def _draw(
     key: PRNGKeyArray,
     covariance: Float[Array, "d d"],
     length: int,
+    weights: str = "isotropic",
     label_noise: Float[Array, ""] | None = None,
     query_covariance: Float[Array, "d d"] | None = None,
     weight: Float[Array, " d"] | None = None,
 ) -> tuple[Prompt, Float[Array, ""]]:
     normals = jax.random.normal(key, (length + 2, covariance.shape[0]))
-    inputs = normals[1:] @ jnp.linalg.cholesky(covariance).T
+    root = jnp.linalg.cholesky(covariance)
+    inputs = normals[1:] @ root.T
+    if weight is None:
+        weight = normals[0]
+        if weights == "inverse-covariance":
+            weight = solve_triangular(root.T, weight)
     if query_covariance is not None:
         inputs = inputs.at[-1].set(jnp.linalg.cholesky(query_covariance) @ normals[-1])
-    labels = inputs @ (normals[0] if weight is None else weight)
+    labels = inputs @ weight
     if label_noise is not None:
         # A key of its own, so that the prompt is the noiseless one of the same key, plus noise.
         labels = labels + label_noise * jax.random.normal(jax.random.fold_in(key, 1), labels.shape)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim import _checks
-from flowsim.models import LinearAttention
+from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention, MultiLayerAttention
 
 
 class Status(enum.StrEnum):
@@ -114,6 +114,7 @@ class Trajectory(eqx.Module):
         arrays |= {name: np.asarray(leaf) for name, leaf in weights(self.models).items()}
         metadata = {
             "model": type(self.models).__name__,
+            "fields": _static_fields(self.models),
             "status": self.status.value,
             "settings": dataclasses.asdict(self.settings),
             "certificates": dataclasses.asdict(self.certificates),
@@ -134,10 +135,10 @@ class Trajectory(eqx.Module):
         metadata = json.loads(str(arrays.pop("metadata")))
         series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
         if like is None:
-            if metadata["model"] != LinearAttention.__name__:
+            kind = _OWN_MODELS.get(metadata["model"])
+            if kind is None:
                 _checks.fail("like", f"a model of the class {metadata['model']}", "nothing was given")
-            d = arrays["U11"].shape[-1]
-            like = LinearAttention(jnp.zeros((d, d)), 0.0)
+            like = kind(**{name: np.zeros(array.shape[1:]) for name, array in arrays.items()}, **metadata["fields"])
         names = list(weights(like))
         if set(names) != set(arrays):
             _checks.fail("like", f"a model with the weights {sorted(arrays)}", f"it has {sorted(names)}")
@@ -152,6 +153,7 @@ class Trajectory(eqx.Module):
         )
 
 
+_OWN_MODELS = {kind.__name__: kind for kind in (LinearAttention, LoopedAttention, MaskedAttention, MultiLayerAttention)}
 _SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
@@ -159,6 +161,14 @@ def weights(model: PyTree) -> dict[str, Any]:
     """The weights of a model by name: attribute names, joined by dots where nested."""
     leaves = jax.tree_util.tree_leaves_with_path(model)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if eqx.is_array(leaf)}
+
+
+def _static_fields(model: PyTree) -> dict[str, Any]:
+    """The fields of one of flowsim's own models that are no weights, such as its number of loops."""
+    if type(model) not in _OWN_MODELS.values():
+        return {}
+    fields = dataclasses.fields(model)
+    return {field.name: getattr(model, field.name) for field in fields if field.metadata.get("static", False)}
 
 
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:

@@ -37,11 +37,12 @@ SHIFTS = {
     "noise": {"label_noise": 0.8},
     "query": {"query_covariance": QUERIES},
     "weight": {"weight": W},
+    "law of w": {"weights": "inverse-covariance"},
     "everything": {"label_noise": 0.3, "query_covariance": QUERIES, "weight": W},
 }
 
 
-@pytest.mark.parametrize(("name", "M"), [("noise", 1), ("query", 5), ("weight", 1), ("everything", 5)])
+@pytest.mark.parametrize(("name", "M"), [("noise", 1), ("query", 5), ("weight", 1), ("law of w", 3), ("everything", 5)])
 def test_shifted_tasks_by_sampling(name, M):
     """Within three standard errors of the literal model, trained at N = 3 and at any weights, scaled covariates too."""
     models = [limit(regression(2, 3, seed=4)), reduced(random_model(2, seed=1, scale=0.8))]
@@ -246,7 +247,8 @@ def test_a_test_length_that_is_none(M):
 @pytest.mark.parametrize("weight", ["u12", "u21"])
 def test_weights_that_only_training_prompts_allow(weight):
     model = LinearAttention(np.eye(2), 1.0, **{weight: [0.0, 1e-300]})
-    for task in (shifted(3, label_noise=0.1), law_of(np.eye(2), POLYNOMIALS["all"])):
+    others = (shifted(3, label_noise=0.1), shifted(3, weights="inverse-covariance"))
+    for task in (*others, law_of(np.eye(2), POLYNOMIALS["all"])):
         with pytest.raises(ValueError, match=f"{weight} must be zero on prompts that are not as in training"):
             risk(model, task, 3)
         assert jnp.isnan(jax.jit(lambda model, task=task: risk(model, task, 3))(model))

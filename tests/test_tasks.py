@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import covariance, largest_z, regression, sample_means
 
+from flowsim.initialization import limit
 from flowsim.losses import LinearAttentionLoss
 from flowsim.tasks import LinearRegression
 
@@ -56,6 +57,61 @@ def test_samples_follow_the_stated_law():
     }
     mean, error = sample_means(moments, SAMPLES, seed=7)
     assert largest_z(mean, error, expected) < 4
+
+
+@pytest.mark.parametrize("weights", ["isotropic", "inverse-covariance"])
+def test_weights_follow_the_law_that_is_asked_for(weights):
+    task = LinearRegression(covariance(2, seed=5), 4, weights=weights)
+    S = np.asarray(task.covariance)
+    law = np.eye(2) if weights == "isotropic" else np.linalg.inv(S)
+
+    def moments(key):
+        prompt, label = task.sample(key)
+        w = jnp.linalg.lstsq(prompt.inputs, prompt.labels)[0]
+        first, second = prompt.inputs[:2]
+        return {
+            "weight": jnp.outer(w, w),
+            "weight and query": jnp.outer(w, prompt.query),
+            "label squared": label**2,
+            "labels with each other": prompt.labels[0] * prompt.labels[1] * jnp.outer(first, second),
+            # Label given w: <w, x>, so that E[y^4] = 3 E(w^T S w)^2 = 3 (tr(S E) ^2 + 2 tr(S E S E)) with E = E[w w^T].
+            "label to the fourth": label**4,
+        }
+
+    expected = {
+        "weight": law,
+        "weight and query": np.zeros((2, 2)),
+        "label squared": np.trace(S @ law),
+        "labels with each other": S @ law @ S,
+        "label to the fourth": 3 * (np.trace(S @ law) ** 2 + 2 * np.trace(S @ law @ S @ law)),
+    }
+    mean, error = sample_means(moments, SAMPLES, seed=3)
+    assert largest_z(mean, error, expected) < 4
+    np.testing.assert_allclose(task.weight_energy, law, rtol=1e-14)
+
+
+def test_inverse_covariance_weights_are_kept_and_move_with_the_covariates():
+    """Twice the covariates, half the weight: the same labels."""
+    task = LinearRegression(covariance(2, seed=5), 3, weights="inverse-covariance")
+    larger, key = task.scaled(2.0), jax.random.key(1)
+    assert larger.weights == "inverse-covariance" and task.shifts == ()
+    (prompt, label), (scaled, scaled_label) = task.sample(key), larger.sample(key)
+    np.testing.assert_allclose(scaled.inputs, 2 * prompt.inputs, rtol=1e-14)
+    np.testing.assert_allclose((scaled_label, *scaled.labels), (label, *prompt.labels), rtol=1e-13)
+
+
+def test_weights_of_another_law_are_refused_by_name():
+    with pytest.raises(
+        ValueError, match='^weights must be one of isotropic, inverse-covariance, but it is "inverse"; did'
+    ):
+        LinearRegression(np.eye(2), 3, weights="inverse")
+    with pytest.raises(ValueError, match='^weight must be left out with weights = "inverse-covariance"'):
+        LinearRegression(np.eye(2), 3, weights="inverse-covariance", weight=[1.0, 2.0])
+    for of_zhang2023 in (LinearAttentionLoss, limit):
+        with pytest.raises(
+            ValueError, match='task must be one with weights = "isotropic", but its weights are "inverse'
+        ):
+            of_zhang2023(LinearRegression(np.eye(2), 3, weights="inverse-covariance"))
 
 
 def test_one_weight_vector_explains_every_label_of_a_prompt():

@@ -3,5 +3,6 @@
 from flowsim.losses.base import AbstractPopulationLoss as AbstractPopulationLoss
 from flowsim.losses.base import FunctionLoss as FunctionLoss
 from flowsim.losses.base import MinimumKind as MinimumKind
+from flowsim.losses.masked_attention import MaskedAttentionLoss as MaskedAttentionLoss
 from flowsim.losses.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss
 from flowsim.losses.single_layer import LinearAttentionLoss as LinearAttentionLoss

@@ -32,10 +32,10 @@ class LinearAttentionLoss(AbstractPopulationLoss):
     and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0 the even part is
     zero and L - tr(Lambda)/2 is the loss (5.5); there E odd^2 / 2 - min L is Corollary A.2's square.
 
-    **Arguments:** task: a `LinearRegression` without label noise, query covariance or fixed weight, which only test
-    prompts have.
+    **Arguments:** task: a `LinearRegression` with isotropic weights, without label noise, query covariance or fixed
+    weight, which only test prompts have.
 
-    **Raises:** `ValueError` for a task with one of them.
+    **Raises:** `ValueError` for another task.
 
     **Source:** zhang2023 (3.8), (5.5), Corollary A.2; the even part by Isserlis' theorem.
     """
@@ -49,6 +49,8 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         if task.shifts:
             came = f"it has a {task.shifts[0]}, which is for test prompts"
             _checks.fail("task", "one of training, without label_noise, query_covariance and weight", came)
+        if task.weights != "isotropic":
+            _checks.fail("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
         self.task = task
         self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(task.covariance)
         self.minimum_kind = MinimumKind.EXACT
@@ -69,10 +71,14 @@ class LinearAttentionLoss(AbstractPopulationLoss):
 
     def excess(self, model: LinearAttention) -> Scalar:
         V = model.u_minus1 * model.U11 + jnp.outer(model.u12, model.u21)
+        return self.odd_excess(V) + even_energy(model, self.task.covariance, self.task.context_length) / 2
+
+    def odd_excess(self, V: Float[Array, "d d"]) -> Scalar:
+        """(1/2) E odd^2 above its minimum, (1/2) |Gamma^{1/2} (Lambda^{1/2} V Lambda^{1/2} - Lambda Gamma^-1)|_F^2."""
         rotated = self.eigenvectors.T @ V @ self.eigenvectors
         lam, gam = self.eigenvalues, self.gamma_eigenvalues
         square = gam[:, None] * (jnp.sqrt(jnp.outer(lam, lam)) * rotated - jnp.diag(lam / gam)) ** 2
-        return jnp.sum(square) / 2 + even_energy(model, self.task.covariance, self.task.context_length) / 2
+        return jnp.sum(square) / 2
 
     def gradient(self, model: LinearAttention) -> LinearAttention:
         return jax.grad(self.excess)(model)
@@ -98,14 +104,28 @@ def even_energy(model: LinearAttention, covariance: Float[Array, "d d"], length:
     """E even^2 of `LinearAttentionLoss`, zero on u12 = u21 = 0: a cubic polynomial in Lambda."""
     Lambda, N = covariance, length
     U, u, p, q = model.U11, model.u_minus1, model.u12, model.u21
-    pulled = U @ Lambda @ q
-    context = p @ sample_covariance_sandwich(U @ Lambda @ U.T, Lambda, N) @ p
     query_context = 2 / N * product_of_two_forms(jnp.outer(U.T @ Lambda @ p, p), U, Lambda)
     query = product_of_three_forms(jnp.outer(p, p), U, U, Lambda) / N**2
-    label_context = 2 * u * (p @ sample_covariance_times_trace(Lambda, N) @ pulled)
     label_query = 2 * u / N * jnp.trace(Lambda) * product_of_two_forms(jnp.outer(p, q), U, Lambda)
+    return even_context_energy(p, U, u, q, Lambda, N) + query_context + query + label_query
+
+
+def even_context_energy(
+    p: Float[Array, " d"],
+    U: Float[Array, "d d"],
+    u: Scalar,
+    q: Float[Array, " d"],
+    covariance: Float[Array, "d d"],
+    length: Scalar,
+) -> Scalar:
+    """E (p^T S U x + u (w^T S w) q^T x)^2 with the sample covariance S of the context: the even part of a layer with
+    these weights that does not attend to its query x.
+    """
+    Lambda, N = covariance, length
+    context = p @ sample_covariance_sandwich(U @ Lambda @ U.T, Lambda, N) @ p
+    label_context = 2 * u * (p @ sample_covariance_times_trace(Lambda, N) @ U @ Lambda @ q)
     label = u**2 * (q @ Lambda @ q) * sample_label_energy_squared(Lambda, N)
-    return context + query_context + query + label_context + label_query + label
+    return context + label_context + label
 
 
 def balance(model: LinearAttention) -> Scalar:

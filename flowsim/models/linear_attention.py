@@ -43,10 +43,8 @@ class LinearAttention(eqx.Module):
         u12: ArrayLike | Iterable | None = None,
         u21: ArrayLike | Iterable | None = None,
     ):
-        self.U11 = _checks.as_array("U11", U11, (None, None))
+        self.U11 = _checks.square("U11", _checks.as_array("U11", U11, (None, None)))
         d = self.U11.shape[1]
-        if self.U11.shape[0] != d:
-            _checks.fail("U11", "a square matrix", f"its shape is {self.U11.shape}")
         self.u_minus1 = _checks.as_array("u_minus1", u_minus1, ())
         self.u12 = _checks.as_array("u12", jnp.zeros(d) if u12 is None else u12, (d,))
         self.u21 = _checks.as_array("u21", jnp.zeros(d) if u21 is None else u21, (d,))

@@ -5,6 +5,8 @@ from flowsim.moments.gaussian import product_of_two_forms as product_of_two_form
 from flowsim.moments.gaussian import sample_covariance_sandwich as sample_covariance_sandwich
 from flowsim.moments.gaussian import sample_covariance_times_trace as sample_covariance_times_trace
 from flowsim.moments.gaussian import sample_label_energy_squared as sample_label_energy_squared
+from flowsim.moments.polynomial import TracePolynomial as TracePolynomial
+from flowsim.moments.polynomial import wishart_expectation as wishart_expectation
 from flowsim.moments.spectrum import Quadrature as Quadrature
 from flowsim.moments.spectrum import mean_central_trace_power as mean_central_trace_power
 from flowsim.moments.spectrum import mean_trace_power as mean_trace_power

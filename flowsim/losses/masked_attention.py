@@ -1,0 +1,89 @@
+"""The exact population loss of one linear attention layer that does not attend to its query."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim import _checks
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.single_layer import LinearAttentionLoss, even_context_energy
+from flowsim.models import MaskedAttention
+from flowsim.tasks import LinearRegression
+
+Scalar = Float[Array, ""]
+
+
+class MaskedAttentionLoss(AbstractPopulationLoss):
+    """f = E (b^T C A x + <w, x>)^2 of `MaskedAttention` for the query x, exact over all of (b, A).
+
+    C is the second moment matrix of the context's tokens (x_i, y_i), with the sample covariance S in its first block.
+    With b = (b_x, beta), A = [A_x; alpha^T] and V = beta A_x + b_x alpha^T the error splits into a part odd in w and a
+    part even in w,
+
+        odd = w^T (S V + I) x,     even = b_x^T S A_x x + beta (w^T S w) alpha^T x,
+
+    and f = E odd^2 + E even^2, since the two are uncorrelated: the loss of `LinearAttention` without its 1/2 and what
+    the query adds to the attention, at u = -b and U = A. The square of odd is least at V = -Gamma^-1, and the even part
+    is zero at (8), so that this is a global minimum.
+
+    **Arguments:** task: as for `LinearAttentionLoss`; Sigma is its covariance, n its context length.
+
+    **Raises:** `ValueError` for another task.
+
+    **Source:** ahn2023 (6), whose expectation lacks the square that (5) and (15) have, (15) and Theorem 1.
+    """
+
+    unmasked: LinearAttentionLoss
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: LinearRegression):
+        self.unmasked = LinearAttentionLoss(task)
+        self.minimum_kind = MinimumKind.EXACT
+
+    @property
+    def task(self) -> LinearRegression:
+        """The law of the prompts."""
+        return self.unmasked.task
+
+    @property
+    def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """tr Sigma - tr(Sigma^2 Gamma^-1) = sum lambda_i (lambda_i + tr Sigma)/(n gamma_i)."""
+        return 2 * self.unmasked.minimum
+
+    def minimizer(self, gamma: ArrayLike = 1.0) -> MaskedAttention:
+        """b = gamma e_{d+1}, A = -[Gamma^-1; 0]/gamma with Gamma = ((n+1)/n) Sigma + (tr Sigma/n) I.
+
+        **Raises:** `ValueError` for gamma = 0.
+
+        **Source:** ahn2023, Theorem 1 (8).
+        """
+        scale = _checks.as_array("gamma", gamma, ())
+        if _checks.is_concrete(scale) and float(scale) == 0:
+            _checks.fail("gamma", "a number other than 0", "it is 0")
+        d, Q = self.task.dimension, self.unmasked.eigenvectors
+        inverse = (Q / self.unmasked.gamma_eigenvalues[None, :]) @ Q.T
+        return MaskedAttention(
+            jnp.zeros(d + 1).at[d].set(scale), -jnp.concatenate([inverse, jnp.zeros((1, d))]) / scale
+        )
+
+    def __call__(self, model: MaskedAttention) -> Scalar:
+        return self.minimum + self.excess(model)
+
+    def excess(self, model: MaskedAttention) -> Scalar:
+        b_x, beta, A_x, alpha = model.b[:-1], model.b[-1], model.A[:-1], model.A[-1]
+        odd = 2 * self.unmasked.odd_excess(-beta * A_x - jnp.outer(b_x, alpha))
+        return odd + even_context_energy(b_x, A_x, beta, alpha, self.task.covariance, self.task.context_length)
+
+    def gradient(self, model: MaskedAttention) -> MaskedAttention:
+        return jax.grad(self.excess)(model)
+
+    def conserved(self, model: MaskedAttention) -> Scalar:
+        """|b|^2 - |A|_F^2: f depends on the products of their entries alone, so that <b, df/db> = <A, df/dA>."""
+        return jnp.sum(model.b**2) - jnp.sum(model.A**2)
+
+    def arrowhead(self, model: MaskedAttention) -> None:
+        return None
+
+    def replicates(self) -> tuple[()]:
+        return ()

@@ -1,0 +1,48 @@
+"""One layer of linear self-attention that does not attend to the query, written out as ahn2023 (3)-(7)."""
+
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim import _checks
+from flowsim.models.linear_attention import embed
+from flowsim.tasks import Prompt
+
+
+def attend(
+    Z: Float[Array, "rows columns"], P: Float[Array, "rows rows"], Q: Float[Array, "rows rows"]
+) -> Float[Array, "rows columns"]:
+    """Attn(Z) = P Z M (Z^T Q Z), with the mask M = diag(1, .., 1, 0) of the query. **Source:** ahn2023 (2), (3)."""
+    return P @ Z.at[:, -1].set(0.0) @ (Z.T @ Q @ Z)
+
+
+class MaskedAttention(eqx.Module):
+    """Single-layer masked linear self-attention, predicting -[Z_0 + (1/n) P Z_0 M (Z_0^T Q Z_0)]_{d+1, n+1}.
+
+    P = [0; b^T] and Q = [A 0]: the other entries do not reach the prediction.
+
+    **Arguments:** b: (d + 1,) the last row of P; A: (d + 1, d) the first d columns of Q.
+
+    **Raises:** `ValueError` naming a weight of the wrong shape or with entries that are not finite.
+
+    **Source:** ahn2023 (3)-(7).
+    """
+
+    b: Float[Array, " rows"]
+    A: Float[Array, "rows d"]
+
+    def __init__(self, b: ArrayLike | Iterable, A: ArrayLike | Iterable):
+        self.A = _checks.as_array("A", A, (None, None))
+        rows, d = self.A.shape
+        if rows != d + 1:
+            _checks.fail("A", "an array of shape (d + 1, d)", f"its shape is {self.A.shape}")
+        self.b = _checks.as_array("b", b, (rows,))
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        Z = embed(prompt)
+        rows, d = self.A.shape
+        P = jnp.zeros((rows, rows)).at[d].set(self.b)
+        Q = jnp.zeros((rows, rows)).at[:, :d].set(self.A)
+        return -(Z + attend(Z, P, Q) / prompt.inputs.shape[0])[-1, -1]

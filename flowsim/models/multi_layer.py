@@ -1,0 +1,89 @@
+"""Linear transformers of several layers, looped or untied, written out layer by layer."""
+
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim import _checks
+from flowsim.models.linear_attention import embed
+from flowsim.models.masked_attention import attend
+from flowsim.tasks import Prompt
+
+
+class LoopedAttention(eqx.Module):
+    """One masked linear attention layer applied L times, Z <- Z - (1/n) P Z M (Z^T Q Z), predicting -[Z]_{d+1, n+1}.
+
+    P = [0 0; u^T 1] and Q = [A 0; 0 0]. With Sigmahat = (1/n) sum x_i x_i^T and R = (I - Sigmahat A)^L the label is
+    missed by w^T R x_query - u^T (I - R) x_query: L steps of gradient descent preconditioned by A, where u = 0.
+
+    **Arguments:** A: (d, d) the preconditioner; u: (d,) value weights of the covariates, default zero; loops: L, a
+    whole number of at least 1.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** gatmiry2024 (2)-(5), section 3.5.
+    """
+
+    A: Float[Array, "d d"]
+    u: Float[Array, " d"]
+    loops: int = eqx.field(static=True)
+
+    def __init__(self, A: ArrayLike | Iterable, u: ArrayLike | Iterable | None = None, *, loops: int):
+        self.A = _checks.square("A", _checks.as_array("A", A, (None, None)))
+        d = self.A.shape[0]
+        self.u = _checks.as_array("u", jnp.zeros(d) if u is None else u, (d,))
+        self.loops = _checks.count("loops", loops)
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        Z = embed(prompt)
+        d, n = self.u.shape[0], prompt.inputs.shape[0]
+        P = jnp.zeros((d + 1, d + 1)).at[d, :d].set(self.u).at[d, d].set(1.0)
+        Q = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(self.A)
+        for _ in range(self.loops):
+            Z = Z - attend(Z, P, Q) / n
+        return -Z[-1, -1]
+
+
+class MultiLayerAttention(eqx.Module):
+    """k masked linear attention layers, Z_{i+1} = Z_i + (1/n) P_i Z_i M (Z_i^T Q_i Z_i), predicting -[Z_k]_{d+1, n+1}.
+
+    P_i = [B_i 0; 0 1] and Q_i = [-A_i 0; 0 0], so that covariates and labels follow
+
+        X_{i+1} = X_i - (1/n) B_i X_i M X_i^T A_i X_i,     Y_{i+1} = Y_i - (1/n) Y_i M X_i^T A_i X_i.
+
+    Without B the label is missed by w^T (I - Sigmahat A_0) .. (I - Sigmahat A_{k-1}) x_query. A has gatmiry2024's sign,
+    positive at the optimum; ahn2023's A_i are minus these.
+
+    **Arguments:** A: (k, d, d) the preconditioners; B: (k - 1, d, d) what moves the covariates, in ahn2023's sign
+    (the last layer's does not reach the prediction), or None for covariates that stay; symmetric: whether the A_i are
+    symmetric and stay so along a flow.
+
+    **Raises:** `ValueError` naming the argument, for an A that is not symmetric with ``symmetric`` too.
+
+    **Source:** ahn2023 (3)-(5), (9), (13), (53), (54).
+    """
+
+    A: Float[Array, "k d d"]
+    B: Float[Array, "rest d d"] | None
+    symmetric: bool = eqx.field(static=True)
+
+    def __init__(self, A: ArrayLike | Iterable, B: ArrayLike | Iterable | None = None, *, symmetric: bool = True):
+        matrices = _checks.square("A", _checks.as_array("A", A, (None, None, None)))
+        self.A = _checks.symmetric("A", matrices) if symmetric else matrices
+        k, d, _ = self.A.shape
+        self.B = None if B is None else _checks.as_array("B", B, (k - 1, d, d))
+        self.symmetric = symmetric
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        Z = embed(prompt)
+        (k, d, _), n = self.A.shape, prompt.inputs.shape[0]
+        B = jnp.zeros((k, d, d))
+        if self.B is not None:
+            B = B.at[:-1].set(self.B)
+        for i in range(k):
+            P = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(B[i]).at[d, d].set(1.0)
+            Q = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(-self.A[i])
+            Z = Z + attend(Z, P, Q) / n
+        return -Z[-1, -1]

@@ -1,0 +1,113 @@
+"""Evaluating polynomials in traces of words by arrays."""
+
+from collections.abc import Mapping, Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+Scalar = Float[Array, ""]
+
+
+class TraceForm(eqx.Module):
+    """sum_m c_m prod_k tr(word_mk), for matrices given by their letters, a lower-case letter being a transpose.
+
+    Each word is cut into halves, of which few are distinct: with U_i the products of the left halves and V_j of the
+    right ones, all traces are entries of the Gram matrix <U_i, V_j^T>, one matrix product.
+
+    **Arguments:** monomials: of each term its words, none of them empty; coefficients: c; letters: capital letters of
+    the matrices.
+    """
+
+    coefficients: Float[Array, " terms"]
+    factors: Int[Array, "terms degree"]
+    left: Int[Array, " words"]
+    right: Int[Array, " words"]
+    lefts: tuple[str, ...] = eqx.field(static=True)
+    rights: tuple[str, ...] = eqx.field(static=True)
+    letters: str = eqx.field(static=True)
+
+    def __init__(self, monomials: Sequence[Sequence[str]], coefficients: Sequence[float], letters: str):
+        words = sorted({word for monomial in monomials for word in monomial}, key=lambda word: (-len(word), word))
+        lefts: dict[str, int] = {}
+        rights: dict[str, int] = {}
+        halves = [_halves(word, lefts, rights) for word in words]
+        self.left = jnp.asarray([lefts[left] for left, _ in halves], dtype=int)
+        self.right = jnp.asarray([rights[right] for _, right in halves], dtype=int)
+        self.lefts, self.rights = tuple(lefts), tuple(rights)
+        places = {word: index for index, word in enumerate(words)}
+        degree = max((len(monomial) for monomial in monomials), default=0)
+        # The place after the last word holds 1.
+        table = np.full((len(monomials), degree), len(words))
+        for row, monomial in zip(table, monomials, strict=True):
+            row[: len(monomial)] = [places[word] for word in monomial]
+        self.factors = jnp.asarray(table)
+        self.coefficients = jnp.asarray(coefficients, dtype=float)
+        self.letters = letters
+
+    def __call__(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Scalar:
+        """The value at matrices by their letters."""
+        return jnp.sum(self.terms(matrices))
+
+    def weighted(self, weights: Float[Array, " terms"], matrices: Mapping[str, Float[Array, "d d"]]) -> Scalar:
+        """The value with each term times a weight."""
+        return jnp.sum(weights * self.terms(matrices))
+
+    def terms(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Float[Array, " terms"]:
+        """Every term of the sum."""
+        return self._terms(self._traces(matrices))
+
+    def terms_on_diagonals(
+        self, diagonals: Mapping[str, Float[Array, " r"]], multiplicities: Float[Array, " r"]
+    ) -> Float[Array, " terms"]:
+        """Every term at diagonal matrices, given by their distinct columns of entries and how often each stands."""
+        if not self.lefts:
+            return self._terms(jnp.zeros(0))
+        lefts, rights = (self._products(names, diagonals, jnp.multiply, jnp.asarray) for names in self._halves)
+        return self._terms(((lefts * multiplicities[None, :]) @ rights.T)[self.left, self.right])
+
+    @property
+    def _halves(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.lefts, self.rights
+
+    def _traces(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Float[Array, " words"]:
+        if not self.lefts:
+            return jnp.zeros(0)
+        lefts, rights = (self._products(names, matrices, jnp.matmul, jnp.transpose) for names in self._halves)
+        return (lefts.reshape(len(lefts), -1) @ jnp.swapaxes(rights, 1, 2).reshape(len(rights), -1).T)[
+            self.left, self.right
+        ]
+
+    def _products(self, names, values, multiply, transpose) -> Float[Array, "..."]:
+        """The products of letters, each from the one that is a letter shorter."""
+        first = next(iter(values.values()))
+        identity = jnp.ones_like(first) if first.ndim == 1 else jnp.eye(first.shape[0])
+        known = {"": identity}
+
+        def product(name: str):
+            if name not in known:
+                last = name[-1]
+                factor = values[last] if last.isupper() else transpose(values[last.upper()])
+                known[name] = factor if len(name) == 1 else multiply(product(name[:-1]), factor)
+            return known[name]
+
+        return jnp.stack([product(name) for name in names])
+
+    def _terms(self, traces: Float[Array, " words"]) -> Float[Array, " terms"]:
+        value = self.coefficients
+        padded = jnp.append(traces, 1.0)
+        for column in range(self.factors.shape[1]):
+            value = value * padded[self.factors[:, column]]
+        return value
+
+
+def _halves(word: str, lefts: dict[str, int], rights: dict[str, int]) -> tuple[str, str]:
+    """Cut a cyclic word into halves, at the place that needs the fewest new products, and note them."""
+    middle = (len(word) + 1) // 2
+    turns = [word[i:] + word[:i] for i in range(len(word))]
+    cuts = [(turn[:middle], turn[middle:]) for turn in turns]
+    left, right = min(cuts, key=lambda cut: ((cut[0] not in lefts) + (cut[1] not in rights), cut))
+    lefts.setdefault(left, len(lefts))
+    rights.setdefault(right, len(rights))
+    return left, right

@@ -1,0 +1,63 @@
+"""A trajectory that was written is read back whole, whatever model of flowsim's it is of."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_close
+
+from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention, MultiLayerAttention
+from flowsim.trajectory import Certificates, Settings, Status, Trajectory
+
+A = np.array([[1.0, 0.5], [0.5, 2.0]])
+MODELS = {
+    "linear-attention": LinearAttention(A, 0.5, [1.0, 2.0]),
+    "looped": LoopedAttention(A, [1.0, 2.0], loops=3),
+    "multi-layer": MultiLayerAttention([A, 2 * A]),
+    "free": MultiLayerAttention([A, [[1.0, 2.0], [3.0, 4.0]]], symmetric=False),
+    "residual stream": MultiLayerAttention([A, 2 * A], [[[1.0, 2.0], [3.0, 4.0]]]),
+    "masked-attention": MaskedAttention([1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+}
+
+
+class Own(eqx.Module):
+    """A user's model."""
+
+    x: jnp.ndarray
+    size: int = eqx.field(static=True)
+
+
+def path(model):
+    """A trajectory along which every weight grows in proportion to 1 + t."""
+    t = jnp.asarray([0.0, 0.5, 2.0])
+    grown = jax.vmap(lambda time: jax.tree.map(lambda weight: (1 + time) * weight, model))(t)
+    certificates, settings = Certificates(1e-6, None, 50, 2), Settings("implicit", 1e-9, 1e-12)
+    return Trajectory(t, grown, t, t, t, t, certificates, settings, Status.TIME)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_of_flowsim_comes_back_without_a_pattern(name, tmp_path):
+    trajectory = path(MODELS[name])
+    trajectory.save(tmp_path / "trajectory.npz")
+    loaded = Trajectory.load(tmp_path / "trajectory.npz")
+    assert_close(loaded, trajectory)
+    assert type(loaded.models) is type(MODELS[name])
+
+
+def test_each_weight_is_written_under_its_own_name_with_time_first(tmp_path):
+    path(MODELS["residual stream"]).save(tmp_path / "trajectory.npz")
+    with np.load(tmp_path / "trajectory.npz", allow_pickle=False) as file:
+        T = file["t"].size
+        assert file["A"].shape == (T, 2, 2, 2) and file["B"].shape == (T, 1, 2, 2)
+        assert set(file.files) == {"t", "loss", "excess", "grad_norm_sq", "dissipated", "A", "B", "metadata"}
+
+
+def test_a_user_s_model_needs_a_pattern_that_fits(tmp_path):
+    trajectory = path(Own(jnp.ones(2), 2))
+    trajectory.save(tmp_path / "trajectory.npz")
+    with pytest.raises(ValueError, match="like must be a model of the class Own, but nothing was given"):
+        Trajectory.load(tmp_path / "trajectory.npz")
+    with pytest.raises(ValueError, match=r"like must be a model with the weights \['x'\]"):
+        Trajectory.load(tmp_path / "trajectory.npz", MODELS["looped"])
+    assert_close(Trajectory.load(tmp_path / "trajectory.npz", Own(jnp.zeros(2), 2)), trajectory)
