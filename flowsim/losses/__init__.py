@@ -5,4 +5,6 @@ from flowsim.losses.base import FunctionLoss as FunctionLoss
 from flowsim.losses.base import MinimumKind as MinimumKind
 from flowsim.losses.masked_attention import MaskedAttentionLoss as MaskedAttentionLoss
 from flowsim.losses.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss
+from flowsim.losses.scalar_layers import ScalarLayersLoss as ScalarLayersLoss
+from flowsim.losses.scalar_layers import ScalarLoopLoss as ScalarLoopLoss
 from flowsim.losses.single_layer import LinearAttentionLoss as LinearAttentionLoss
