@@ -27,6 +27,13 @@ class Prompt(eqx.Module):
     query: Float[Array, " d"]
 
 
+def _law_of_weights(word: str) -> str:
+    if word not in LAWS_OF_WEIGHTS:
+        expected = f"one of {', '.join(LAWS_OF_WEIGHTS)}"
+        _checks.fail("weights", expected, f'it is "{word}"{_checks.nearest(word, LAWS_OF_WEIGHTS)}')
+    return word
+
+
 class LinearRegression(eqx.Module):
     """Linear regression prompts with a fixed covariance; without further arguments, those of training.
 
@@ -61,10 +68,7 @@ class LinearRegression(eqx.Module):
         weight: ArrayLike | Iterable | None = None,
         weights: str = "isotropic",
     ):
-        if weights not in LAWS_OF_WEIGHTS:
-            expected = f"one of {', '.join(LAWS_OF_WEIGHTS)}"
-            _checks.fail("weights", expected, f'it is "{weights}"{_checks.nearest(weights, LAWS_OF_WEIGHTS)}')
-        self.weights = weights
+        self.weights = _law_of_weights(weights)
         self.covariance = _checks.positive_definite("covariance", covariance)
         self.context_length = _checks.context_length("context_length", context_length)
         noise = _checks.nonnegative("label_noise", label_noise)
@@ -219,3 +223,39 @@ class RandomCovarianceRegression(eqx.Module):
         """
         law_key, prompt_key = jax.random.split(key)
         return _draw(prompt_key, self.law.sample(law_key), _known_length(self.context_length))
+
+
+class SpectralRegression(eqx.Module):
+    """Regression prompts of `LinearRegression` by the spectrum of their covariance, for models that share its basis.
+
+    No matrix is formed, so that the dimension may be a million.
+
+    **Arguments:** eigenvalues: (r,) of Lambda, positive; context_length: as in `LinearRegression`; multiplicities: (r,)
+    how often each stands, whole numbers of at least 1, default once; weights: the law of w, there too.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+
+    eigenvalues: Float[Array, " r"]
+    multiplicities: Float[Array, " r"]
+    context_length: Float[Array, ""]
+    dimension: int = eqx.field(static=True)
+    weights: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        eigenvalues: ArrayLike | Iterable,
+        context_length: ArrayLike,
+        *,
+        multiplicities: Iterable[int] | None = None,
+        weights: str = "inverse-covariance",
+    ):
+        self.eigenvalues = _checks.as_array("eigenvalues", eigenvalues, (None,))
+        r = self.eigenvalues.size
+        counts = [1] * r if multiplicities is None else [_checks.count("multiplicities", m) for m in multiplicities]
+        self.multiplicities = _checks.as_array("multiplicities", counts, (r,))
+        if not r or float(np.min(self.eigenvalues)) <= 0:
+            _checks.fail("eigenvalues", "positive numbers", f"they are {np.asarray(self.eigenvalues).tolist()!s:.60}")
+        self.context_length = _checks.context_length("context_length", context_length)
+        self.dimension = sum(counts)
+        self.weights = _law_of_weights(weights)

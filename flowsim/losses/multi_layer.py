@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,13 +25,12 @@ from flowsim.losses.residual_energy import (
 )
 from flowsim.losses.scalar_layers import layer_minimum, scalar_minimum
 from flowsim.models import LoopedAttention, MultiLayerAttention
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, SpectralRegression
 
 Scalar = Float[Array, ""]
 
 MOST_LOOPS = {True: 7, False: 4}  # by whether the matrices are symmetric
 MOST_LAYERS = {True: 4, False: 3}
-_SYMMETRY = 1e-12
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -43,7 +43,7 @@ class AbstractLayersLoss(AbstractPopulationLoss):
     minimizer: the model with the smallest known loss.
     """
 
-    task: AbstractVar[LinearRegression]
+    task: AbstractVar[Any]
     energy: AbstractVar[ResidualEnergy]
     minimizer: AbstractVar[PyTree]
 
@@ -83,10 +83,10 @@ class AbstractLayersLoss(AbstractPopulationLoss):
 class LoopedLoss(AbstractLayersLoss):
     """The exact population loss of `LoopedAttention`, over symmetric A with u = 0, or over all (A, u).
 
-    L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,  A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u,
+    L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,
 
-    with C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). The paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L} for
-    the first term, which equals it on multiples of I and is never above it: ``form="printed"``.
+    A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u; C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). For the first term the
+    paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L}, equal to it on multiples of I and never above: ``form="printed"``.
 
     **Arguments:** task: a `LinearRegression` of training; loops: L; form: "exact" or "printed"; symmetric: whether the
     loss is that of symmetric A and u = 0 alone, in which case its gradient is symmetric. At other weights it is then
@@ -109,35 +109,26 @@ class LoopedLoss(AbstractLayersLoss):
 
     def __init__(self, task: LinearRegression, loops: int, *, form: str = "exact", symmetric: bool = True):
         _check_task(task)
-        _check_depth("loops", loops, MOST_LOOPS[symmetric], symmetric)
-        if form not in ("exact", "printed"):
-            _checks.fail("form", '"exact" or "printed"', f"it is {form!r}")
-        if form == "printed" and not (symmetric and task.weights == "inverse-covariance"):
-            came = f'symmetric = {symmetric}, task.weights = "{task.weights}"'
-            _checks.fail("form", '"exact" unless symmetric and with inverse-covariance weights', came)
-        n, d = float(task.context_length), task.dimension
-        scalar, _ = scalar_minimum(d, n, loops)
-        weighted = task.weights == "isotropic"
-        polynomial = power_terms(2 * loops) if form == "printed" else loop_terms(loops, symmetric, weighted)
+        check_depth("loops", loops, True, symmetric)
         self.task, self.loops, self.symmetric = task, loops, symmetric
-        self.energy = ResidualEnergy(polynomial, n, d, [scalar])
-        self.bias = None if symmetric else ResidualEnergy(bias_terms(loops), n, d, [scalar])
-        self.root, inverse_root = _roots(task.covariance)
-        best = _best_layers(self.energy, task, jnp.asarray([scalar]))
-        self.minimizer = LoopedAttention(inverse_root @ best[0] @ inverse_root, loops=loops)
-        self.minimum = self(self.minimizer) if weighted else self.energy.constant
+        self.energy = residual_energy(task, loops, looped=True, symmetric=symmetric, form=form)
+        self.bias = None if symmetric else _bias_energy(task, loops, self.energy.centres)
+        self.root, best = _root_and_best(self.energy, task)
+        self.minimizer = LoopedAttention(best[0], loops=loops)
+        self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
         self.minimum_kind = MinimumKind.NUMERICAL
 
     def degree(self) -> int:
         return 2 * self.loops
 
     def terms(self, model: LoopedAttention) -> Float[Array, " terms"]:
+        if model.loops != self.loops:
+            _checks.fail("loops", f"{self.loops}, as in the loss", f"it is {model.loops}")
         A = model.A
         if self.symmetric:
-            _require_symmetric("A", A)
-            if _checks.is_concrete(model.u) and np.any(model.u):
+            A = _checks.symmetric("A", A)
+            if _checks.is_concrete(model.u) and np.any(np.asarray(model.u)):
                 _checks.fail("u", "zero, unless the loss is made with symmetric=False", "it is not")
-            A = (A + A.T) / 2
         layers = (self.root @ A @ self.root)[None]
         terms = self.energy.terms(layers, _weight(self.task))
         if self.bias is None:
@@ -153,7 +144,7 @@ class LoopedLoss(AbstractLayersLoss):
 class MultiLayerLoss(AbstractLayersLoss):
     """The exact population loss of `MultiLayerAttention` without B, over symmetric matrices or over all.
 
-    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k) with A'_i = S^{1/2} A_i S^{1/2}, C = I for w ~ N(0, S^-1) and
+    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k), A'_i = S^{1/2} A_i S^{1/2}; C = I for w ~ N(0, S^-1) and
     C = S for w ~ N(0, I). In symmetric matrices the gradient is the symmetrised one: another flow than that in all.
 
     **Arguments:** task: a `LinearRegression` of training; layers: k; symmetric: whether the A_i are.
@@ -174,29 +165,24 @@ class MultiLayerLoss(AbstractLayersLoss):
 
     def __init__(self, task: LinearRegression, layers: int, *, symmetric: bool = True):
         _check_task(task)
-        _check_depth("layers", layers, MOST_LAYERS[symmetric], symmetric)
-        n, d = float(task.context_length), task.dimension
-        scalars, _ = layer_minimum(d, n, layers)
-        weighted = task.weights == "isotropic"
+        check_depth("layers", layers, False, symmetric)
         self.task, self.layers, self.symmetric = task, layers, symmetric
-        self.energy = ResidualEnergy(layer_terms(layers, symmetric, weighted), n, d, scalars)
-        self.root, inverse_root = _roots(task.covariance)
-        best = _best_layers(self.energy, task, jnp.asarray(scalars))
-        self.minimizer = MultiLayerAttention(inverse_root @ best @ inverse_root, symmetric=symmetric)
-        self.minimum = self(self.minimizer) if weighted else self.energy.constant
+        self.energy = residual_energy(task, layers, looped=False, symmetric=symmetric)
+        self.root, best = _root_and_best(self.energy, task)
+        self.minimizer = MultiLayerAttention(best, symmetric=symmetric)
+        self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
         self.minimum_kind = MinimumKind.NUMERICAL
 
     def degree(self) -> int:
         return 2 * self.layers
 
     def terms(self, model: MultiLayerAttention) -> Float[Array, " terms"]:
-        A = model.A
         if model.B is not None:
             came = "it has one: ScalarLayersLoss is exact on multiples of I, a Monte Carlo loss elsewhere"
             _checks.fail("B", "left out", came)
-        if self.symmetric:
-            _require_symmetric("A", A)
-            A = (A + jnp.swapaxes(A, 1, 2)) / 2
+        if model.A.shape[0] != self.layers:
+            _checks.fail("layers", f"{self.layers}, as in the loss", f"there are {model.A.shape[0]}")
+        A = _checks.symmetric("A", model.A) if self.symmetric else model.A
         return self.energy.terms(self.root @ A @ self.root, _weight(self.task))
 
     def gradient(self, model: MultiLayerAttention) -> MultiLayerAttention:
@@ -213,52 +199,77 @@ def _check_task(task: LinearRegression) -> None:
         _checks.fail("task.context_length", "a number that is known", "it is traced")
 
 
-def _check_depth(name: str, depth: int, most: int, symmetric: bool) -> None:
-    if not 1 <= depth <= most:
+def check_depth(name: str, depth: int, looped: bool, symmetric: bool) -> None:
+    """Refuse a depth at which there is no exact form.
+
+    **Raises:** `ValueError` that says which there are.
+    """
+    most = (MOST_LOOPS if looped else MOST_LAYERS)[symmetric]
+    if not 1 <= _checks.count(name, depth) <= most:
         space = "symmetric matrices" if symmetric else "all matrices"
         expected = f"between 1 and {most}, where the loss over {space} is exact (Monte Carlo is the way beyond that)"
         _checks.fail(name, expected, f"it is {depth}")
 
 
-def _require_symmetric(name: str, matrices: Float[Array, "..."]) -> None:
-    if _checks.is_concrete(matrices):
-        matrices = np.asarray(matrices)
-        asymmetry = np.max(np.abs(matrices - np.swapaxes(matrices, -1, -2)), initial=0.0)
-        if asymmetry > _SYMMETRY * np.max(np.abs(matrices), initial=0.0):
-            came = f"it differs from its transpose by {asymmetry:.3g}"
-            _checks.fail(name, "symmetric, unless the loss is made with symmetric=False", came)
+def residual_energy(
+    task: LinearRegression | SpectralRegression,
+    depth: int,
+    *,
+    looped: bool,
+    symmetric: bool = True,
+    form: str = "exact",
+) -> ResidualEnergy:
+    """E tr(C R R^T) about the best multiples of I, or what the paper prints for it."""
+    inverse = task.weights == "inverse-covariance"
+    if form not in ("exact", "printed"):
+        _checks.fail("form", '"exact" or "printed"', f'it is "{form}"')
+    if form == "printed" and not (looped and symmetric and inverse):
+        came = f'looped = {looped}, symmetric = {symmetric}, weights = "{task.weights}"'
+        _checks.fail("form", '"exact" unless looped, symmetric and with inverse-covariance weights', came)
+    length, d = float(task.context_length), task.dimension
+    if not looped:
+        centres, _ = layer_minimum(d, length, depth)
+        return ResidualEnergy(layer_terms(depth, symmetric, not inverse), length, d, centres)
+    centre, _ = scalar_minimum(d, length, depth)
+    terms = power_terms(2 * depth) if form == "printed" else loop_terms(depth, symmetric, not inverse)
+    return ResidualEnergy(terms, length, d, [centre])
+
+
+def _bias_energy(task: LinearRegression, loops: int, centres: Float[Array, " 1"]) -> ResidualEnergy:
+    return ResidualEnergy(bias_terms(loops), float(task.context_length), task.dimension, np.asarray(centres).tolist())
 
 
 def _weight(task: LinearRegression) -> dict[str, Float[Array, "d d"]]:
     return {WEIGHT: task.covariance} if task.weights == "isotropic" else {}
 
 
-def _roots(covariance: Float[Array, "d d"]) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
-    """S^{1/2} and S^{-1/2}."""
-    values, vectors = jnp.linalg.eigh(covariance)
-    root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
-    return root, (vectors / jnp.sqrt(values)[None, :]) @ vectors.T
-
-
-def _best_layers(energy: ResidualEnergy, task: LinearRegression, scalars: Float[Array, " k"]) -> Float[Array, "k d d"]:
-    """The best A'_i that are diagonal in the eigenbasis of S; multiples of I where w ~ N(0, S^-1)."""
-    d = task.dimension
-    start = jnp.broadcast_to(scalars[:, None], (scalars.size, d))
-    if task.weights == "inverse-covariance":
-        return start[:, :, None] * jnp.eye(d)[None]
+def _root_and_best(energy: ResidualEnergy, task: LinearRegression) -> tuple[Float[Array, "d d"], Float[Array, "k d d"]]:
+    """S^{1/2}, and the best A_i that are diagonal in the eigenbasis of S."""
     values, vectors = jnp.linalg.eigh(task.covariance)
+    best = best_eigenvalues(energy, values, jnp.ones_like(values), task.weights) / values[None, :]
+    return (vectors * jnp.sqrt(values)[None, :]) @ vectors.T, jnp.einsum("ij,kj,lj->kil", vectors, best, vectors)
 
-    def loss(layers: Float[Array, "k d"]) -> Scalar:
-        return jnp.sum(energy.terms_on_diagonals(layers, jnp.ones(d), {WEIGHT: values}))
 
-    return jnp.einsum("ij,kj,lj->kil", vectors, _minimized(loss, start), vectors)
+def best_eigenvalues(
+    energy: ResidualEnergy, covariance: Float[Array, " r"], multiplicities: Float[Array, " r"], weights: str
+) -> Float[Array, "k r"]:
+    """The best a'_ij = lambda_j a_ij: the same for all j where w ~ N(0, S^-1)."""
+    start = jnp.broadcast_to(energy.centres[:, None], (energy.centres.size, covariance.size))
+    if weights == "inverse-covariance":
+        return start
+
+    def loss(layers: Float[Array, "k r"]) -> Scalar:
+        return jnp.sum(energy.terms_on_diagonals(layers, multiplicities, {WEIGHT: covariance}))
+
+    return _minimized(loss, start)
 
 
 def _minimized(loss: Callable[[Array], Scalar], start: Array) -> Array:
-    """The minimum near a start, to rounding: BFGS, then Newton's method on the gradient."""
-    near = optimistix.minimise(lambda x, args: loss(x), optimistix.BFGS(1e-8, 1e-10), start, max_steps=2000)
+    """The minimum near a start, to rounding: BFGS as far as it gets, then Newton's method on the gradient."""
+    solver = optimistix.BFGS(1e-6, 1e-9)
+    near = optimistix.minimise(lambda x, args: loss(x), solver, start, max_steps=1000, throw=False).value
     newton = optimistix.Newton(1e-13, 1e-14)
-    return optimistix.root_find(lambda x, args: jax.grad(loss)(x), newton, near.value, throw=False).value
+    return optimistix.root_find(lambda x, args: jax.grad(loss)(x), newton, near, throw=False).value
 
 
 def _taylor_remainder(loss: Callable[[PyTree], Scalar], origin: PyTree, model: PyTree, degree: int) -> Scalar:

@@ -1,5 +1,6 @@
 """In-context models: each holds its own weights and predicts the query label of one prompt."""
 
+from flowsim.models.diagonal_layers import DiagonalLayers as DiagonalLayers
 from flowsim.models.linear_attention import LinearAttention as LinearAttention
 from flowsim.models.masked_attention import MaskedAttention as MaskedAttention
 from flowsim.models.multi_layer import LoopedAttention as LoopedAttention
