@@ -114,22 +114,22 @@ EXPLICIT = ["init.kind=explicit"]
 
 
 def test_every_start_of_a_restricted_flow():
-    layers, loop = (read(model, RESTRICT).build().start for model in ("multi-layer", "looped"))
-    assert_close((layers, loop), (ScalarLayers([0.0, 0.0]), ScalarLoop(0.0, loops=2)))
-    stream = ["model.residual_stream=true", RESTRICT]
-    equal = read("multi-layer", "init.kind=scaled-identity", "init.scale=0.5", *stream).build().start
+    def start(model, *overrides):
+        spec = read(model, *overrides, RESTRICT)
+        assert ProblemSpec.from_toml(spec.to_toml()) == spec
+        return spec.init.start(2, spec.model, restricted=True)
+
+    assert_close((start("multi-layer"), start("looped")), (ScalarLayers([0.0, 0.0]), ScalarLoop(0.0, loops=2)))
+    stream = "model.residual_stream=true"
+    equal = start("multi-layer", "init.kind=scaled-identity", "init.scale=0.5", stream)
     assert_close(equal, ScalarLayers([0.5, 0.5], [0.5]))
-    drawn = read("multi-layer", "init.kind=random", "init.scale=0.5", "init.seed=3", *stream).build().start
     a, b = np.split(np.ravel(starts.gaussian(0.5, 1, 3, layers=3)), [2])
+    drawn = start("multi-layer", "init.kind=random", "init.scale=0.5", "init.seed=3", stream)
     assert_close(drawn, ScalarLayers(a, b))
-    assert_close(read("multi-layer", *EXPLICIT, "init.a=[1,2]", RESTRICT).build().start, ScalarLayers([1.0, 2.0]))
-    given = read("multi-layer", *EXPLICIT, "init.a=[1,2]", "init.b=[3]", *stream)
-    assert_close(given.build().start, ScalarLayers([1.0, 2.0], [3.0]))
-    assert ProblemSpec.from_toml(given.to_toml()) == given
+    assert_close(start("multi-layer", *EXPLICIT, "init.a=[1,2]"), ScalarLayers([1.0, 2.0]))
+    assert_close(start("multi-layer", *EXPLICIT, "init.a=[1,2]", "init.b=[3]", stream), ScalarLayers([1.0, 2.0], [3.0]))
     # Beyond the depths at which the loss is known in matrices.
-    assert_close(
-        read("looped", *EXPLICIT, "init.a=2", "model.loops=9", RESTRICT).build().start, ScalarLoop(2.0, loops=9)
-    )
+    assert_close(start("looped", *EXPLICIT, "init.a=2", "model.loops=9"), ScalarLoop(2.0, loops=9))
 
 
 def test_a_restricted_flow_is_that_of_the_paper_s_appendix():
