@@ -1,4 +1,4 @@
-"""Both sides of what gatmiry2024 says of the flow: how fast the loss falls, where the flow is then, and where it ends."""
+"""Both sides of what gatmiry2024 says of the flow: how fast the loss falls, where the flow is then, where it ends."""
 
 import jax
 import jax.numpy as jnp

@@ -239,7 +239,7 @@ def proximity_factor(loss: Loss) -> float:
 
 
 def proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The distance of A from A_opt against c epsilon, with the least epsilon > 4 delta for which L <= epsilon^{2L}/2."""
+    """The distance of A from A_opt against c epsilon, with the least epsilon > 4 delta that L <= epsilon^{2L}/2 allows."""
     points = everywhere(loss, trajectory)
     epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * loops(loss))), 4.0 * delta(loss))
     bound = proximity_factor(loss) * epsilon

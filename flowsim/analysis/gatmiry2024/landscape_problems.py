@@ -17,7 +17,8 @@ def looped(
     return {"name": name, "task": task, "model": model, **({"init": {"kind": "zeros"}} | tables)}
 
 
-_EIGENBASIS = {"restrict": "eigenbasis"}
+# Far from a stiff solver's rounding, so that the flow can be solved again more accurately.
+_EIGENBASIS = {"restrict": "eigenbasis", "rtol": 1e-6}
 _ANISOTROPIC = {"eigenvalues": [0.1, 1.0, 3.0], "rotation_seed": 2}
 
 EASY = looped("d = 2, L = 2, n = 4000000, from zero", 2, 4_000_000, dimension=2)
@@ -35,6 +36,7 @@ INFINITE = looped("d = 3, L = 2, n = inf", 2, "inf", dimension=3)
 WIDE = looped("d = 100000, L = 2, n = inf, from zero", 2, "inf", dimension=100_000, flow=_EIGENBASIS)
 WIDE_LONG = looped("d = 100000, L = 2, n = 10^30, from zero", 2, 10**30, dimension=100_000, flow=_EIGENBASIS)
 WIDE_DEEP = looped("d = 20000, L = 3, n = inf, from zero", 3, "inf", dimension=20_000, flow=_EIGENBASIS)
+WIDE_ENOUGH = looped("d = 8000, L = 2, n = 10^30, from zero", 2, 10**30, dimension=8000, flow=_EIGENBASIS)
 CROWDED = looped("d = 500000, L = 1, n = 1000000, from zero", 1, 1_000_000, dimension=500_000, flow=_EIGENBASIS)
 FEW = looped("d = 5, L = 2, n = 2, from zero", 2, 2, dimension=5)
 FEW_DEEP = looped("d = 5, L = 3, n = 4, from zero", 3, 4, dimension=5)

@@ -135,6 +135,12 @@ def error(loss: LoopedLoss) -> Comparison:
 
 
 @of_loss
+def error_in_printed_norms(loss: LoopedLoss) -> Comparison:
+    """With Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |x|_{Sigma*} and |w|_{Sigma*^-1}."""
+    return _bounded(loss, lambda zeta: 1.0, mean=True, swapped=False)
+
+
+@of_loss
 def error_from_below(loss: LoopedLoss) -> Comparison:
     """With zeta Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |w|_{Sigma*} and |x|_{Sigma*^-1}."""
     return _bounded(loss, lambda zeta: zeta, mean=True, swapped=True)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from flowsim.analysis.base import Comparison
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
-from flowsim.models import DiagonalLayers, LoopedAttention
+from flowsim.models import DiagonalLayers
 from flowsim.trajectory import Trajectory
 
 Scalar = Float[Array, ""]
@@ -140,8 +140,8 @@ def deviation(loss: Loss, models: PyTree) -> Series:
 
 
 def drawn(loss: Loss) -> PyTree:
-    """Models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, with |r| from 1e-4 to 100 and of both signs, for D = I, of rank one,
-    of half the rank, and drawn, in a basis that is not that of Sigma*.
+    """Models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, with |r| from 1e-4 to 100 and of both signs, for D = I, of rank
+    one, of half the rank, and drawn, in a basis that is not that of Sigma*.
     """
     r = covariance_eigenvalues(loss).size
     rng = np.random.default_rng(0)
