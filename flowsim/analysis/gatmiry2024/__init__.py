@@ -3,6 +3,6 @@
 """
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.gatmiry2024 import landscape_claims
+from flowsim.analysis.gatmiry2024 import flow_claims, landscape_claims
 
-CLAIMS: tuple[Claim, ...] = (*landscape_claims.CLAIMS,)
+CLAIMS: tuple[Claim, ...] = (*landscape_claims.CLAIMS, *flow_claims.CLAIMS)

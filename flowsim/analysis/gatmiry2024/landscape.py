@@ -13,6 +13,7 @@ from flowsim.analysis.gatmiry2024.setting import (
     Points,
     Scalar,
     Series,
+    compared,
     delta,
     delta_power,
     dimension_loss,
@@ -24,7 +25,7 @@ from flowsim.analysis.gatmiry2024.setting import (
     whitened,
 )
 from flowsim.analysis.inequalities import dominance_floor, gradient_dominance, sharp_dominance
-from flowsim.analysis.zhang2023.statements import joined, rounded
+from flowsim.analysis.zhang2023.statements import joined
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
@@ -120,7 +121,7 @@ def appendix_threshold(loss: Loss) -> Scalar:
 
 def _dominates(loss: Loss, points: Points, constant: float, threshold: Scalar) -> Comparison:
     comparison = gradient_dominance(points.grad_norm_sq, points.loss, constant, dominance_power(loss), threshold)
-    return rounded(comparison, points.conditioning)
+    return compared(comparison, points)
 
 
 def dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -199,7 +200,7 @@ def _epsilon_dominance(loss: Loss, trajectory: Trajectory, constant: float) -> C
     points = everywhere(loss, trajectory)
     epsilon, promised = _epsilons(loss, points.loss)
     comparison = at_least(points.grad_norm_sq, constant * epsilon ** (4 * loops(loss) - 2), promised=promised)
-    return rounded(comparison, points.conditioning)
+    return compared(comparison, points)
 
 
 def epsilon_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -239,11 +240,11 @@ def proximity_factor(loss: Loss) -> float:
 
 
 def proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The distance of A from A_opt against c epsilon, with the least epsilon > 4 delta that L <= epsilon^{2L}/2 allows."""
+    """The distance of A from A_opt against c epsilon, epsilon > 4 delta the least that L <= epsilon^{2L}/2 allows."""
     points = everywhere(loss, trajectory)
     epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * loops(loss))), 4.0 * delta(loss))
     bound = proximity_factor(loss) * epsilon
-    return rounded(at_most(points.deviation, bound, promised=(bound < 1) & (bound > 0)), points.conditioning)
+    return compared(at_most(points.deviation, bound, promised=(bound < 1) & (bound > 0)), points)
 
 
 def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
@@ -268,4 +269,4 @@ def appendix_proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
     epsilon = _crossing(lambda e: e**power - delta_power(loss) * (e + 2.0) ** power, points.loss)
     bound = 4.0 * epsilon + 16.0 * delta(loss) * dimension_root(loss)
     promised = (bound < 1) & (points.loss > 0) & (epsilon > 10.0 ** (_SMALLEST + 1))
-    return rounded(at_most(points.deviation, bound, promised=promised), points.conditioning)
+    return compared(at_most(points.deviation, bound, promised=promised), points)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.analysis.base import Comparison
+from flowsim.analysis.zhang2023.statements import rounded
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
 from flowsim.models import DiagonalLayers
@@ -24,7 +25,8 @@ Scalar = Float[Array, ""]
 Series = Float[Array, " T"]
 Loss = LoopedLoss | DiagonalLayersLoss
 
-_DISTANCES = np.concatenate([np.geomspace(1e-4, 1e2, 19), -np.geomspace(1e-4, 1e2, 19)])
+_DISTANCES = np.concatenate([np.geomspace(1e-4, 1e2, 13), -np.geomspace(1e-4, 1e2, 13)])
+_FEWEST_DIGITS = 6.0
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -178,6 +180,13 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
         trajectory.loss, trajectory.grad_norm_sq, deviation(loss, trajectory.models), jnp.ones_like(trajectory.loss)
     )
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), along, at_points(loss, drawn(loss)))
+
+
+def compared(comparison: Comparison, points: Points) -> Comparison:
+    """A comparison of points with the rounding errors of their losses; without those that keep few digits."""
+    known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
+    comparison = eqx.tree_at(lambda c: c.promised, comparison, comparison.promised & known)
+    return rounded(comparison, points.conditioning)
 
 
 def of_loss(statement: Callable[[Loss], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
