@@ -6,7 +6,7 @@ and loops, Sigma* its covariance, and A_opt = c Sigma*^-1 its minimiser.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -43,8 +43,9 @@ class Points(NamedTuple):
 
 def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of the paper: one matrix for all layers, w ~ N(0, Sigma*^-1)."""
-    ours = isinstance(loss, LoopedLoss) or (isinstance(loss, DiagonalLayersLoss) and loss.looped)
-    if not ours:
+    if not isinstance(loss, LoopedLoss | DiagonalLayersLoss) or (
+        isinstance(loss, DiagonalLayersLoss) and not loss.looped
+    ):
         return agrees("a looped transformer", 0.0, 1.0)
     inverse = loss.task.weights == "inverse-covariance"
     return None if inverse else agrees("w ~ N(0, Sigma*^-1)", 0.0, 1.0)
@@ -130,7 +131,7 @@ def all_of(*parts: Callable[[Loss, PyTree], list[Hypothesis]]) -> Callable[[Loss
 
 def whitened(loss: Loss, models: PyTree) -> Float[Array, "T r"]:
     """The eigenvalues of Sigma*^{1/2} A Sigma*^{1/2} at each of many models."""
-    if isinstance(models, DiagonalLayers):
+    if isinstance(loss, DiagonalLayersLoss):
         return models.scaled[:, 0] / jnp.sqrt(loss.task.multiplicities)[None, :] * loss.task.eigenvalues[None, :]
     whole = jnp.einsum("ij,tjk,kl->til", loss.root, models.A, loss.root)
     return jnp.linalg.eigvalsh((whole + jnp.swapaxes(whole, 1, 2)) / 2)
@@ -189,7 +190,7 @@ def compared(comparison: Comparison, points: Points) -> Comparison:
     return rounded(comparison, points.conditioning)
 
 
-def of_loss(statement: Callable[[Loss], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
+def of_loss(statement: Callable[[Any], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
     """The comparison of a statement about the loss alone, compiled."""
     compiled = eqx.filter_jit(statement)
 
