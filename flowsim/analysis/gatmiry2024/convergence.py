@@ -16,7 +16,7 @@ from flowsim.analysis.gatmiry2024.setting import (
     loops,
     whitened,
 )
-from flowsim.analysis.zhang2023.statements import joined
+from flowsim.analysis.statements import joined
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.trajectory import Trajectory
 

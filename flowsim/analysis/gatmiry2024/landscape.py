@@ -25,7 +25,7 @@ from flowsim.analysis.gatmiry2024.setting import (
     whitened,
 )
 from flowsim.analysis.inequalities import dominance_floor, gradient_dominance, sharp_dominance
-from flowsim.analysis.zhang2023.statements import joined
+from flowsim.analysis.statements import joined
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention

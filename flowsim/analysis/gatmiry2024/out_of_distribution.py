@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_most, equal
 from flowsim.analysis.gatmiry2024.setting import Scalar, delta, dimension_root, of_loss
-from flowsim.analysis.zhang2023.statements import joined, rounded
+from flowsim.analysis.statements import joined, rounded
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention

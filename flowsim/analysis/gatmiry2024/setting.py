@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.analysis.base import Comparison
-from flowsim.analysis.zhang2023.statements import rounded
+from flowsim.analysis.statements import rounded
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
 from flowsim.models import DiagonalLayers
