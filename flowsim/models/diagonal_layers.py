@@ -29,4 +29,4 @@ class DiagonalLayers(eqx.Module):
 
     def eigenvalues(self, task: SpectralRegression) -> Float[Array, "k r"]:
         """a_ij."""
-        return self.scaled / jnp.sqrt(task.multiplicities)
+        return self.scaled / jnp.sqrt(task.multiplicities)[None, :]
