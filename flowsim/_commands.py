@@ -228,7 +228,7 @@ def _integrated(problem: Problem, out: pathlib.Path, checkpoint: pathlib.Path, q
         if trajectory.status.finished:
             return trajectory
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
-    trajectory.save(file)
+    trajectory.save(file, problem.matrices(trajectory.models))
     return trajectory
 
 

@@ -17,7 +17,10 @@ from flowsim.losses import (
     MaskedAttentionLoss,
     MultiLayerLoss,
     RandomCovarianceLoss,
+    ScalarLayersLoss,
+    ScalarLoopLoss,
 )
+from flowsim.losses.scalar_layers import restricted_speeds
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 Task = LinearRegression | RandomCovarianceRegression
@@ -32,13 +35,15 @@ class LossTable(AbstractTable, frozen=True):
 class ModelTable(AbstractTable, frozen=True):
     """[model]: the in-context model. Which fields go with which architecture is in ``_ARCHITECTURES``.
 
-    symmetric: whether the matrices are symmetric (and u = 0), and the flow is among such.
+    symmetric: whether the matrices are symmetric (and u = 0), and the flow is among such; residual_stream: whether the
+    layers move the covariates too, by matrices B_i.
     """
 
     architecture: Literal["linear-attention", "masked-attention", "looped", "multi-layer"] = "linear-attention"
     loops: Count | None = None
     layers: Count | None = None
     symmetric: Flag | None = None
+    residual_stream: Flag | None = None
 
     @property
     def depth(self) -> int:
@@ -50,10 +55,11 @@ class ModelTable(AbstractTable, frozen=True):
         """The law of w where the file does not say."""
         return _ARCHITECTURES[self.architecture].laws_of_weights[0]
 
-    def resolved(self, task: TaskTable, loss: LossTable, *, symmetric: bool) -> "ModelTable":
+    def resolved(self, task: TaskTable, loss: LossTable, *, symmetric: bool, restricted: bool) -> "ModelTable":
         """With the defaults of its architecture, which the law of the prompts and the form of the loss must suit.
 
-        **Arguments:** symmetric: whether the start is, with u = 0.
+        **Arguments:** symmetric: whether the start is, with u = 0; restricted: whether the flow is on the multiples of
+        the inverse covariance.
         """
         known, named = _ARCHITECTURES[self.architecture], f'with architecture = "{self.architecture}"'
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
@@ -71,22 +77,41 @@ class ModelTable(AbstractTable, frozen=True):
         if loss.kind not in known.losses:
             expected = " or ".join(f'"{kind}"' for kind in known.losses)
             refuse("loss.kind", f"{expected} {named}", f'it is "{loss.kind}"')
+        if restricted and "symmetric" not in known.fields:
+            refuse("flow.restrict", f"left out {named}", "it is given")
         # A looped flow from a symmetric start stays symmetric by itself where w ~ N(0, covariance^-1).
         stays = self.loops is None or (symmetric and task.weights == "inverse-covariance")
-        defaults = {"symmetric": stays} if "symmetric" in known.fields else {}
+        defaults = {"symmetric": stays or restricted, "residual_stream": False}
+        defaults = {name: value for name, value in defaults.items() if name in known.fields}
         resolved = msgspec.structs.replace(self, **(defaults | given))
+        if restricted:
+            resolved._check_restricted(task, loss)
+        elif resolved.residual_stream:
+            expected = 'false unless flow.restrict = "inverse-covariance", where the loss is known'
+            refuse("model.residual_stream", expected, "it is true")
         if loss.kind == "printed" and not (resolved.symmetric and task.weights == "inverse-covariance"):
             expected = '"exact" or "limit" unless the model is symmetric and w has the law "inverse-covariance"'
             refuse("loss.kind", expected, f'it is "{loss.kind}"')
         return resolved
 
-    def loss(self, task: Task, kind: str) -> AbstractPopulationLoss:
+    def _check_restricted(self, task: TaskTable, loss: LossTable) -> None:
+        if not self.symmetric:
+            refuse("model.symmetric", "true where flow.restrict is given", "it is false")
+        if task.weights != "inverse-covariance":
+            refuse("task.weights", '"inverse-covariance" where flow.restrict is given', f'it is "{task.weights}"')
+        if loss.kind == "printed":
+            # On multiples of the inverse covariance it is the exact loss.
+            refuse("loss.kind", '"exact" or "limit" where flow.restrict is given', f'it is "{loss.kind}"')
+
+    def loss(self, task: Task, kind: str, restricted: bool) -> AbstractPopulationLoss:
         """The population loss of this model, resolved, on the prompts of a task.
 
         **Raises:** `ValueError` naming the argument, which is a field of this table.
         """
         if kind == "limit" and isinstance(task, LinearRegression):
             task = LinearRegression(task.covariance, float("inf"), weights=task.weights)
+        if restricted:
+            return _restricted_loss(self, task)
         return _ARCHITECTURES[self.architecture].loss(self, task, kind)
 
 
@@ -119,11 +144,20 @@ def _layers_loss(model: ModelTable, task: LinearRegression, kind: str) -> Abstra
     return MultiLayerLoss(task, model.depth, symmetric=model.symmetric)
 
 
+def _restricted_loss(model: ModelTable, task: Any) -> AbstractPopulationLoss:
+    d, n, speeds = task.dimension, task.context_length, restricted_speeds(task.covariance)
+    if model.loops is not None:
+        return ScalarLoopLoss(d, n, model.loops, speed=speeds.a)
+    return ScalarLayersLoss(d, n, model.depth, bool(model.residual_stream), speeds=speeds)
+
+
 _EITHER_LAW = ("inverse-covariance", "isotropic")
 _ARCHITECTURES = {
     "linear-attention": _Architecture(_single_layer_loss),
     "masked-attention": _Architecture(_masked_loss, losses=("exact", "limit")),
     "looped": _Architecture(_looped_loss, ("loops", "symmetric"), _EITHER_LAW, ("exact", "printed", "limit")),
-    "multi-layer": _Architecture(_layers_loss, ("layers", "symmetric"), _EITHER_LAW, ("exact", "limit")),
+    "multi-layer": _Architecture(
+        _layers_loss, ("layers", "symmetric", "residual_stream"), _EITHER_LAW, ("exact", "limit")
+    ),
 }
 _FIELDS = _toml.fields(ModelTable, "model.")

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import msgspec
 from jaxtyping import Array, PyTree
@@ -33,7 +34,9 @@ class StopTable(AbstractTable, frozen=True):
 
 
 class FlowTable(AbstractTable, frozen=True):
-    """[flow]: how far to integrate, and how accurately."""
+    """[flow]: how far to integrate, and how accurately; restrict: to matrices A_i = a_i covariance^-1 and B_i = b_i I,
+    among which the flow is that of ahn2023's Theorems 4 and 5.
+    """
 
     times: Vector = ()
     t1: Positive | None = None
@@ -42,6 +45,12 @@ class FlowTable(AbstractTable, frozen=True):
     solver: Literal["auto", "implicit", "explicit"] = "auto"
     stop: StopTable | None = None
     budget_seconds: Positive | None = None
+    restrict: Literal["inverse-covariance"] | None = None
+
+    @property
+    def restricted(self) -> bool:
+        """Whether the flow is on a set of its own."""
+        return self.restrict is not None
 
     def resolved(self) -> "FlowTable":
         """With the stops where they are what ends the flow; no time beyond t1."""
@@ -87,9 +96,9 @@ class ProblemSpec(AbstractTable, frozen=True):
         with _fields_of("task"):
             task = self.task.build()
         with _fields_of("init"):
-            start = self.init.start(task.dimension, self.model)
+            start = self.init.start(task.dimension, self.model, self.flow.restricted)
         with _fields_of("model"):
-            loss = self.model.loss(task, self.loss.kind)
+            loss = self.model.loss(task, self.loss.kind, self.flow.restricted)
         if self.test is None:
             return Problem(self, task, loss, start)
         with _fields_of("test"):
@@ -121,6 +130,12 @@ class Problem:
             return self.loss.minimizer()
         return getattr(self.loss, "minimizer", None)
 
+    def matrices(self, models: PyTree) -> dict[str, Array]:
+        """The matrices that a restricted flow's models stand for, by name and with time first; none of other flows."""
+        if not self.spec.flow.restricted:
+            return {}
+        return weights(jax.vmap(lambda model: model.attention(self.task.mean_covariance))(models))
+
     @property
     def constants(self) -> dict[str, float]:
         """What is known before anything is integrated, by name."""
@@ -130,13 +145,16 @@ class Problem:
     def limits(self) -> dict[str, Array]:
         """The weights that the flow is predicted to tend to, by name: of other models those of least known loss."""
         if self.predictions is None:
-            return weights(self.minimizer)
+            best: Any = self.minimizer
+            matrices = best.attention(self.task.mean_covariance) if self.spec.flow.restricted else None
+            return weights(best) | weights(matrices)
         return {"u_minus1": self.predictions.limit.u_minus1, "U11": self.predictions.limit.U11}
 
     def run(self, **how: Any) -> Trajectory:
         """Integrate the flow; ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""
         table = self.spec.flow
-        asked = {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
+        fields = msgspec.structs.asdict(table).items()
+        asked = {name: value for name, value in fields if value is not None and name != "restrict"}
         if table.stop is not None:
             asked["stop"] = flow.Stop(excess=table.stop.excess, grad_norm=table.stop.grad_norm)
         return flow.gradient_flow(self.loss, self.start, **asked, **how)
@@ -155,11 +173,13 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
     task = spec.task.resolved(spec.model.weights)
-    model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric)
+    restricted = spec.flow.restricted
+    model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric, restricted=restricted)
     test = None if spec.test is None else spec.test.resolved()
     if test is not None and model.architecture != "linear-attention":
         refuse("test", f'left out with architecture = "{model.architecture}"', "it is given")
-    return ProblemSpec(task, model, spec.init.resolved(task.size, model), spec.loss, spec.flow.resolved(), test)
+    init = spec.init.resolved(task.size, model, restricted)
+    return ProblemSpec(task, model, init, spec.loss, spec.flow.resolved(), test)
 
 
 def differing_field(one: ProblemSpec, other: ProblemSpec) -> str | None:

@@ -10,8 +10,8 @@ from helpers import assert_close
 
 import flowsim
 from flowsim import cli, starts
-from flowsim.losses import LoopedLoss, MaskedAttentionLoss, MultiLayerLoss
-from flowsim.models import LoopedAttention, MaskedAttention, MultiLayerAttention
+from flowsim.losses import LoopedLoss, MaskedAttentionLoss, MultiLayerLoss, ScalarLayersLoss
+from flowsim.models import LoopedAttention, MaskedAttention, MultiLayerAttention, ScalarLayers, ScalarLoop
 from flowsim.problem import ProblemError, ProblemSpec
 from flowsim.tasks import LinearRegression
 from flowsim.trajectory import Trajectory
@@ -109,7 +109,66 @@ def test_the_loss_is_that_of_the_file():
         assert eqx.tree_equal(read(model, *overrides).build().loss, loss)
 
 
+RESTRICT = "flow.restrict=inverse-covariance"
 EXPLICIT = ["init.kind=explicit"]
+
+
+def test_every_start_of_a_restricted_flow():
+    layers, loop = (read(model, RESTRICT).build().start for model in ("multi-layer", "looped"))
+    assert_close((layers, loop), (ScalarLayers([0.0, 0.0]), ScalarLoop(0.0, loops=2)))
+    stream = ["model.residual_stream=true", RESTRICT]
+    equal = read("multi-layer", "init.kind=scaled-identity", "init.scale=0.5", *stream).build().start
+    assert_close(equal, ScalarLayers([0.5, 0.5], [0.5]))
+    drawn = read("multi-layer", "init.kind=random", "init.scale=0.5", "init.seed=3", *stream).build().start
+    a, b = np.split(np.ravel(starts.gaussian(0.5, 1, 3, layers=3)), [2])
+    assert_close(drawn, ScalarLayers(a, b))
+    assert_close(read("multi-layer", *EXPLICIT, "init.a=[1,2]", RESTRICT).build().start, ScalarLayers([1.0, 2.0]))
+    given = read("multi-layer", *EXPLICIT, "init.a=[1,2]", "init.b=[3]", *stream)
+    assert_close(given.build().start, ScalarLayers([1.0, 2.0], [3.0]))
+    assert ProblemSpec.from_toml(given.to_toml()) == given
+    # Beyond the depths at which the loss is known in matrices.
+    assert_close(
+        read("looped", *EXPLICIT, "init.a=2", "model.loops=9", RESTRICT).build().start, ScalarLoop(2.0, loops=9)
+    )
+
+
+def test_a_restricted_flow_is_that_of_the_paper_s_appendix():
+    """ahn2023: dA_i/dt = -(1/d) Tr(S grad_{A_i} f) S^-1, with the gradient of the loss in matrices."""
+    start = [*EXPLICIT, "init.a=[0.3,0.7]", RESTRICT]
+    restricted, matrices = read("multi-layer", *start).build(), read("multi-layer").build()
+    loss = restricted.loss
+    assert isinstance(loss, ScalarLayersLoss)
+    slope = loss.gradient(restricted.start).a * loss.speeds(restricted.start).a
+    gradient = matrices.loss.gradient(restricted.start.attention(S)).A
+    np.testing.assert_allclose(slope, np.trace(S @ np.asarray(gradient), axis1=1, axis2=2) / 2, rtol=1e-11)
+    for kind in ("exact", "limit"):
+        same = [read("multi-layer", f"loss.kind={kind}", *more).build().loss for more in (start, [])]
+        assert_close(same[0](restricted.start), same[1](restricted.start.attention(S)), rtol=1e-12)
+
+
+def test_for_a_multiple_of_the_identity_a_restricted_flow_is_the_flow_of_the_matrices(tmp_path, monkeypatch):
+    """Saved as matrices too, each at its own time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    text = f"[task]\ncontext_length = 6\ncovariance = [[0.5, 0], [0, 0.5]]\n[model]\n{MODELS['multi-layer']}[init]\n"
+    flow = '[flow]\ntimes = [0.5, 2]\nt1 = 2\nrtol = 1e-10\nsolver = "explicit"\n'
+    (tmp_path / "problem.toml").write_text(
+        f'{text}kind = "explicit"\na = [0.3, 0.7]\n{flow}restrict = "inverse-covariance"'
+    )
+    assert cli.main(["run", str(tmp_path / "problem.toml"), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    A = [[[0.6, 0.0], [0.0, 0.6]], [[1.4, 0.0], [0.0, 1.4]]]
+    free = ProblemSpec.from_toml(f'{text}kind = "explicit"\nA = {A}\n{flow}').build().run(points_per_decade=0)
+    restricted = Trajectory.load(tmp_path / "out" / "trajectory.npz")
+    assert isinstance(restricted.models, ScalarLayers)
+    with np.load(tmp_path / "out" / "trajectory.npz", allow_pickle=False) as file:
+        here = np.searchsorted(file["t"], free.t)
+        np.testing.assert_array_equal(file["t"][here], free.t)
+        np.testing.assert_allclose(file["A"][here], free.models.A, rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(file["grad_norm_sq"][here], free.grad_norm_sq, rtol=1e-7)
+        np.testing.assert_allclose(file["a"], 0.5 * file["A"][:, :, 0, 0], rtol=1e-14)
+    limits = json.loads((tmp_path / "out" / "verdicts.json").read_text())["limits"]
+    np.testing.assert_allclose(limits["A"], np.asarray(limits["a"])[:, None, None] * np.eye(2) / 0.5, rtol=1e-14)
+
+
 BAD = [
     ("looped", ["model.loops=0"], "model.loops must be a whole number of at least 1, but it is 0"),
     ("looped", ["model.loops=8"], "model.loops must be between 1 and 7, where the loss over symmetric matrices is ex"),
@@ -140,6 +199,23 @@ BAD = [
     ("multi-layer", ["loss.kind=printed"], 'loss.kind must be "exact" or "limit" with architecture = "multi-layer"'),
     ("multi-layer", [*EXPLICIT, "init.A=[[1,0],[0,1]]"], "init.A must be an array of shape (2, 2, 2)"),
     ("multi-layer", [*EXPLICIT, "init.A=[[[1,0],[0,1]],[[1,2],[3,4]]]"], "init.A must be symmetric, but it differs"),
+    ("looped", ["loss.kind=printed", RESTRICT], 'loss.kind must be "exact" or "limit" where flow.restrict is given'),
+    ("looped", ["task.weights=isotropic", RESTRICT], 'task.weights must be "inverse-covariance" where flow.res'),
+    ("looped", ["model.residual_stream=true", RESTRICT], "model.residual_stream must be left out with architecture"),
+    ("looped", [*EXPLICIT, "init.a=[1]", RESTRICT], "init.a must be an array of shape (), but its shape is (1,)"),
+    ("looped", [*EXPLICIT, "init.A=[[1,0],[0,1]]", RESTRICT], "init.a must be a number or a list of numbers"),
+    ("looped", ["flow.restrict=inverse"], 'flow.restrict must be "inverse-covariance", but it is "inverse"; did you'),
+    ("multi-layer", ["model.symmetric=false", RESTRICT], "model.symmetric must be true where flow.restrict is given"),
+    ("multi-layer", ["model.residual_stream=true"], 'model.residual_stream must be false unless flow.restrict = "inv'),
+    ("multi-layer", ["init.kind=random-diagonal", RESTRICT], 'init.kind must be one of "zeros", "scaled-identity", "r'),
+    ("multi-layer", [*EXPLICIT, "init.a=[1]", RESTRICT], "init.a must be an array of shape (2,)"),
+    ("multi-layer", [*EXPLICIT, "init.a=[1,2]", "init.b=[1]", RESTRICT], "init.b must be left out with model.residual"),
+    (
+        "multi-layer",
+        [*EXPLICIT, "init.a=[1,2]", "model.residual_stream=true", RESTRICT],
+        "init.b must be a list of numbers with model.residual_stream = true, but it is missing",
+    ),
+    ("masked-attention", [RESTRICT], 'flow.restrict must be left out with architecture = "masked-attention"'),
     ("masked-attention", ["task.weights=inverse-covariance"], 'task.weights must be "isotropic" with architecture'),
     ("masked-attention", ["init.kind=scaled-identity"], 'init.kind must be one of "zeros", "random", "explicit" with'),
     ("masked-attention", [*EXPLICIT, "init.b=[1,2,3]"], "init.A must be a matrix"),
