@@ -113,7 +113,7 @@ def _bounded(loss: LoopedLoss, low: Callable[[float], float], *, mean: bool, swa
         errors = jax.lax.map(lambda W: _largest_error(loss, W, left, right), W)
         parts.append(at_most(errors, (1 + x) ** 2 * (1 + x - zeta) ** (2 * loss.loops)))
     values = jnp.linalg.eigvalsh(loss.task.covariance)
-    return rounded(joined(parts), loss.task.dimension * values[-1] / values[0])
+    return rounded(joined(parts), float(loss.task.dimension) * values[-1] / values[0])
 
 
 @of_loss

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.analysis.base import Comparison
-from flowsim.analysis.statements import rounded
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
 from flowsim.models import DiagonalLayers
@@ -132,7 +131,7 @@ def all_of(*parts: Callable[[Loss, PyTree], list[Hypothesis]]) -> Callable[[Loss
 def whitened(loss: Loss, models: PyTree) -> Float[Array, "T r"]:
     """The eigenvalues of Sigma*^{1/2} A Sigma*^{1/2} at each of many models."""
     if isinstance(loss, DiagonalLayersLoss):
-        return models.scaled[:, 0] / jnp.sqrt(loss.task.multiplicities)[None, :] * loss.task.eigenvalues[None, :]
+        return models.eigenvalues(loss.task)[:, 0] * loss.task.eigenvalues[None, :]
     whole = jnp.einsum("ij,tjk,kl->til", loss.root, models.A, loss.root)
     return jnp.linalg.eigvalsh((whole + jnp.swapaxes(whole, 1, 2)) / 2)
 
@@ -186,8 +185,8 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
 def compared(comparison: Comparison, points: Points) -> Comparison:
     """A comparison of points with the rounding errors of their losses; without those that keep few digits."""
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
-    comparison = eqx.tree_at(lambda c: c.promised, comparison, comparison.promised & known)
-    return rounded(comparison, points.conditioning)
+    moved = comparison.promised & known, comparison.scale * points.conditioning
+    return eqx.tree_at(lambda c: (c.promised, c.scale), comparison, moved)
 
 
 def of_loss(statement: Callable[[Any], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
