@@ -171,8 +171,7 @@ def _whole(name: str, length: int | float | str) -> int | str:
     """A number of examples in one form."""
     if length in ("inf", math.inf):
         return "inf"
-    # Beyond 2^53 a float64 no longer tells whole numbers apart.
-    if isinstance(length, str) or not 1 <= length <= 2**53 or length != int(length):
+    if isinstance(length, str) or not length >= 1 or length != int(length):
         refuse(name, _FIELDS[name].expected, f"it is {length!s:.60}")
     return int(length)
 

@@ -47,6 +47,12 @@ def still(loss, start) -> Evidence:
     return Evidence(loss, run)
 
 
+def at_minimum(loops, n, multiplicities) -> Evidence:
+    task = SpectralRegression(np.ones(len(multiplicities)), n, multiplicities=multiplicities)
+    loss = DiagonalLayersLoss(task, loops)
+    return still(loss, loss.minimizer)
+
+
 def matrices(loops, n, eigenvalues) -> Evidence:
     d = len(eigenvalues)
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))[0]
@@ -57,7 +63,7 @@ def matrices(loops, n, eigenvalues) -> Evidence:
 
 CASES = {
     "wide": lambda: diagonal(2, np.inf, [LIMIT], [0.0], rtol=1e-6),
-    "crowded": lambda: diagonal(1, 1e6, [500_000], [0.0], rtol=1e-6),
+    "crowded": lambda: at_minimum(1, 1e6, [500_000]),
     "long": lambda: diagonal(2, 1e24, [1, 1], [0.0, 2.5], rtol=1e-7),
     "few": lambda: diagonal(2, 2, [5], [0.0], rtol=1e-6),
     "prompts": lambda: matrices(2, 6, [0.3, 2.0]),
@@ -87,9 +93,8 @@ VERDICTS = [
     ("theorem-3.3.time", "printed", "long", HOLDS),
     ("theorem-3.3.time", "printed", "one loop", AWAY),
     ("theorem-3.3.neighbourhood", "printed", "long", HOLDS),
-    ("theorem-3.3.neighbourhood", "printed", "few", VACUOUS),
+    ("theorem-3.3.neighbourhood", "printed", "wide", VACUOUS),
     ("theorem-4.4", "printed", "long", HOLDS),
-    ("theorem-4.4", "printed", "few", VACUOUS),
     ("lemma-a.9", "printed", "long", HOLDS),
     ("theorem-3.2.loss", "printed", "long", HOLDS),
     ("theorem-3.2.loss", "printed", "few", AWAY),
@@ -143,7 +148,7 @@ def test_where_prompts_are_not_much_longer_than_the_dimension_the_minimum_is_abo
     n, d = 1e6, 5e5
     assert constants["minimum"] == pytest.approx(d * (d + 1) / (n + d + 1), rel=1e-9)
     assert constants["threshold"] == pytest.approx(64 * d / n**0.5) and constants["threshold"] < constants["minimum"]
-    assert constants["minimum"] < constants["fails_at_and_below"] < 1.01 * constants["minimum"]
+    assert constants["fails_at_and_below"] == pytest.approx(constants["minimum"], rel=1e-12)
 
 
 def test_short_contexts_end_nearer_to_zero_than_to_the_identity():
@@ -200,7 +205,6 @@ PLANTS = {
     ("lemma-a.9", "printed"): ("long", landscape, "_crossing", scaled(0.1)),
     ("theorem-a.12.ode", "corrected"): ("prompts", convergence, "_solution", scaled(1.001)),
     ("theorem-a.13", "corrected"): ("longer", out_of_distribution, "_covariances", lambda real: wider(real)),
-    ("theorem-4.5", "corrected"): ("longer", out_of_distribution, "_covariances", lambda real: wider(real)),
     ("sec-5.2", "corrected"): ("few", convergence, "_CONVERGED", lambda real: 1e-30),
 }
 
@@ -243,18 +247,16 @@ def test_dominance_says_where_it_fails():
 
 def test_other_losses_are_not_spoken_of():
     assert looped(LinearAttentionLoss(LinearRegression(np.eye(2), 5))) is not None
-    task = SpectralRegression([1.0, 2.0], 5)
-    assert looped(DiagonalLayersLoss(SpectralRegression([1.0, 2.0], 5, weights="isotropic"), 1)) is not None
-    assert looped(DiagonalLayersLoss(task, 1)) is None
+    assert looped(evidence_of("crowded").loss) is None
 
 
 def test_the_picture_shows_the_promise_the_sharp_line_and_where_it_fails():
     axes = Figure().add_subplot()
-    run = evidence_of("crowded").trajectory
-    dominance_plots.gradient_dominance(axes, run, constant=1 / 16, power=1.0, threshold=32_000.0)
+    run = evidence_of("wide").trajectory
+    dominance_plots.gradient_dominance(axes, run, constant=1 / 16, power=1.5, threshold=1.0)
     labels = [text.get_text() for text in axes.legend_.get_texts()]
     assert labels[0] == "computed" and any("fails" in label for label in labels)
     curve = axes.lines[0]
     np.testing.assert_array_equal(curve.get_xdata(), run.loss)
     promised = next(line for line in axes.lines if line.get_linestyle() == "--")
-    np.testing.assert_allclose(promised.get_ydata(), np.asarray(promised.get_xdata()) / 16)
+    np.testing.assert_allclose(promised.get_ydata(), np.asarray(promised.get_xdata()) ** 1.5 / 16)
