@@ -2,12 +2,11 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim import _checks
-from flowsim.losses.multi_layer import AbstractLayersLoss, best_eigenvalues, check_depth, residual_energy
 from flowsim.losses.base import MinimumKind
+from flowsim.losses.multi_layer import AbstractLayersLoss, best_eigenvalues, check_depth, residual_energy
 from flowsim.losses.residual_energy import WEIGHT, ResidualEnergy
 from flowsim.models import DiagonalLayers
 from flowsim.tasks import SpectralRegression
@@ -18,8 +17,8 @@ Scalar = Float[Array, ""]
 class DiagonalLayersLoss(AbstractLayersLoss):
     """`LoopedLoss` or `MultiLayerLoss` on matrices that are diagonal in the eigenbasis of the covariance.
 
-    The same polynomial with tr(word) = sum_j m_j prod a'_ij and a'_ij = lambda_j a_ij: a cost that grows with the number
-    of distinct eigenvalues and not with the dimension.
+    The same polynomial with tr(word) = sum_j m_j prod a'_ij and a'_ij = lambda_j a_ij, at a cost that grows with the
+    number of distinct eigenvalues and not with the dimension.
 
     **Arguments:** task: a `SpectralRegression`; depth: the number of loops or layers; looped: whether one matrix serves
     for all layers; form: "exact" or "printed", as in `LoopedLoss`.

@@ -83,9 +83,9 @@ class AbstractLayersLoss(AbstractPopulationLoss):
 class LoopedLoss(AbstractLayersLoss):
     """The exact population loss of `LoopedAttention`, over symmetric A with u = 0, or over all (A, u).
 
-    L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,  A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u,
+    L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,
 
-    with C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). The paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L} for
+    A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u, with C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). The paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L} for
     the first term, which equals it on multiples of I and is never above it: ``form="printed"``.
 
     **Arguments:** task: a `LinearRegression` of training; loops: L; form: "exact" or "printed"; symmetric: whether the
@@ -125,7 +125,7 @@ class LoopedLoss(AbstractLayersLoss):
         A = model.A
         if self.symmetric:
             A = _checks.symmetric("A", A)
-            if _checks.is_concrete(model.u) and np.any(model.u):
+            if _checks.is_concrete(model.u) and np.any(np.asarray(model.u)):
                 _checks.fail("u", "zero, unless the loss is made with symmetric=False", "it is not")
         layers = (self.root @ A @ self.root)[None]
         terms = self.energy.terms(layers, _weight(self.task))
@@ -142,7 +142,7 @@ class LoopedLoss(AbstractLayersLoss):
 class MultiLayerLoss(AbstractLayersLoss):
     """The exact population loss of `MultiLayerAttention` without B, over symmetric matrices or over all.
 
-    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k) with A'_i = S^{1/2} A_i S^{1/2}, C = I for w ~ N(0, S^-1) and
+    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k), A'_i = S^{1/2} A_i S^{1/2}; C = I for w ~ N(0, S^-1) and
     C = S for w ~ N(0, I). In symmetric matrices the gradient is the symmetrised one: another flow than that in all.
 
     **Arguments:** task: a `LinearRegression` of training; layers: k; symmetric: whether the A_i are.
@@ -208,7 +208,12 @@ def check_depth(name: str, depth: int, looped: bool, symmetric: bool) -> None:
 
 
 def residual_energy(
-    task: LinearRegression | SpectralRegression, depth: int, *, looped: bool, symmetric: bool = True, form: str = "exact"
+    task: LinearRegression | SpectralRegression,
+    depth: int,
+    *,
+    looped: bool,
+    symmetric: bool = True,
+    form: str = "exact",
 ) -> ResidualEnergy:
     """E tr(C R R^T) about the best multiples of I, or what the paper prints for it."""
     inverse = task.weights == "inverse-covariance"

@@ -34,9 +34,7 @@ class ResidualEnergy(eqx.Module):
     form: TraceForm
     centres: Float[Array, " k"]
 
-    def __init__(
-        self, polynomial: TracePolynomial, context_length: float, dimension: int, centres: Sequence[float]
-    ):
+    def __init__(self, polynomial: TracePolynomial, context_length: float, dimension: int, centres: Sequence[float]):
         length = None if np.isinf(context_length) else int(context_length)
         moved = dict(zip(_LETTERS, map(Fraction, map(float, centres)), strict=False))
         expansion = about(at_size(polynomial.terms, length, dimension), moved, dimension, polynomial.symmetric)
@@ -61,9 +59,7 @@ class ResidualEnergy(eqx.Module):
         fixed: Mapping[str, Float[Array, " r"]] | None = None,
     ) -> Float[Array, " terms"]:
         """The same for diagonal matrices with ``multiplicities`` equal entries each."""
-        return self.form.terms_on_diagonals(
-            self._named(self.centres[:, None] - layers, fixed), multiplicities
-        )
+        return self.form.terms_on_diagonals(self._named(self.centres[:, None] - layers, fixed), multiplicities)
 
     def _named(self, offsets: Array, fixed: Mapping[str, Array] | None) -> dict[str, Array]:
         return dict(zip(_LETTERS, offsets, strict=False)) | dict(fixed or {})

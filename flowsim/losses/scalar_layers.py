@@ -24,7 +24,10 @@ def layer_minimum(dimension: int, context_length: float, layers: int, looped: bo
     start = 0.5 * (1 + 0.3 * np.linspace(-1, 1, k)) if k > 1 else np.array([0.5])
     options = {"xatol": 1e-13, "fatol": 1e-16, "maxiter": 20000, "maxfev": 20000}
     found = scipy.optimize.minimize(
-        lambda a: float(np.sum(c * np.prod(np.asarray(a)[None] ** e, axis=1))), start, method="Nelder-Mead", options=options
+        lambda a: float(np.sum(c * np.prod(np.asarray(a)[None] ** e, axis=1))),
+        start,
+        method="Nelder-Mead",
+        options=options,
     )
     return tuple(map(float, found.x)), float(found.fun)
 

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
@@ -40,10 +41,12 @@ class TracePolynomial:
         """The form in which each term keeps its power of 1/n, and that power."""
         keys = list(self.terms)
         words = [tuple(word for word in monomial if word) for _, monomial in keys]
-        degrees = np.asarray([power for power, _ in keys])
-        sizes = np.asarray([monomial.count("") for _, monomial in keys])
+        degrees = np.asarray([float(power) for power, _ in keys])
+        sizes = np.asarray([float(monomial.count("")) for _, monomial in keys])
         coefficients = [float(self.terms[key]) for key in keys]
-        return TraceForm(words, coefficients, self.letters), np.stack([degrees, sizes])
+        # Kept for later calls, so that it must not be part of a transformation that asks for it first.
+        with jax.ensure_compile_time_eval():
+            return TraceForm(words, coefficients, self.letters), np.stack([degrees, sizes])
 
     def __call__(self, length: ArrayLike, **matrices: ArrayLike | Iterable) -> Float[Array, ""]:
         """The value at a context length n >= 1, or infinity, and (d, d) matrices by their letters.
@@ -54,7 +57,7 @@ class TracePolynomial:
         values = self._matrices(matrices)
         form, (degrees, sizes) = self._form
         d = float(next(iter(values.values())).shape[0])
-        weights = (1 / n) ** jnp.asarray(degrees) * d ** jnp.asarray(sizes, dtype=float)
+        weights = (1 / n) ** jnp.asarray(degrees) * d ** jnp.asarray(sizes)
         return form.weighted(weights, values)
 
     def exact(self, length: int, **matrices: Sequence[Sequence[int | Fraction]]) -> Fraction:
@@ -78,6 +81,10 @@ class TracePolynomial:
         return total
 
     def _matrices(self, given: Mapping[str, ArrayLike | Iterable]) -> dict[str, Float[Array, "d d"]]:
+        if not self.letters:
+            _checks.fail(
+                "words", "with a fixed matrix, which gives the dimension (an identity will do)", "there is none"
+            )
         if sorted(given) != list(self.letters):
             _checks.fail("matrices", f"one for each of the letters {', '.join(self.letters)}", f"got {sorted(given)}")
         values = {name: _checks.as_array(name, matrix, (None, None)) for name, matrix in given.items()}
@@ -95,9 +102,7 @@ class TracePolynomial:
         return " + ".join(text(*key, value) for key, value in sorted(self.terms.items())) or "0"
 
 
-def wishart_expectation(
-    *words: str | Mapping[Sequence[str], int], symmetric: str = ""
-) -> TracePolynomial:
+def wishart_expectation(*words: str | Mapping[Sequence[str], int], symmetric: str = "") -> TracePolynomial:
     """E tr(w_1) tr(w_2) ... for words in W = (1/n) sum_{i <= n} z_i z_i^T, z_i ~ N(0, I), and fixed matrices, exactly.
 
     **Arguments:** words: strings of letters, W the random matrix, each other capital letter a fixed matrix and a
@@ -120,7 +125,7 @@ def wishart_expectation(
 
 
 def at_size(terms: Terms, length: int | None, dimension: int) -> Expansion:
-    """The polynomial at one n (None for infinity) and d, exactly: what is left are traces of words that are not empty."""
+    """The polynomial at one n (None for infinity) and d, exactly, in the traces of words that are not empty."""
     values: Expansion = collections.defaultdict(Fraction)
     for (power, words), coefficient in terms.items():
         if length is None and power:

@@ -1,8 +1,10 @@
 """Evaluating polynomials in traces of words by arrays."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -24,12 +26,14 @@ class TraceForm(eqx.Module):
     factors: Int[Array, "terms degree"]
     left: Int[Array, " words"]
     right: Int[Array, " words"]
+    words: tuple[str, ...] = eqx.field(static=True)
     lefts: tuple[str, ...] = eqx.field(static=True)
     rights: tuple[str, ...] = eqx.field(static=True)
     letters: str = eqx.field(static=True)
 
     def __init__(self, monomials: Sequence[Sequence[str]], coefficients: Sequence[float], letters: str):
         words = sorted({word for monomial in monomials for word in monomial}, key=lambda word: (-len(word), word))
+        self.words = tuple(words)
         lefts: dict[str, int] = {}
         rights: dict[str, int] = {}
         halves = [_halves(word, lefts, rights) for word in words]
@@ -74,6 +78,9 @@ class TraceForm(eqx.Module):
     def _traces(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Float[Array, " words"]:
         if not self.lefts:
             return jnp.zeros(0)
+        if len(set("".join(self.words))) == 1:
+            powers = _power_traces(len(self.words[0]), matrices[self.letters])
+            return powers[jnp.asarray([len(word) - 1 for word in self.words])]
         lefts, rights = (self._products(names, matrices, jnp.matmul, jnp.transpose) for names in self._halves)
         return (lefts.reshape(len(lefts), -1) @ jnp.swapaxes(rights, 1, 2).reshape(len(rights), -1).T)[
             self.left, self.right
@@ -100,6 +107,30 @@ class TraceForm(eqx.Module):
         for column in range(self.factors.shape[1]):
             value = value * padded[self.factors[:, column]]
         return value
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _power_traces(highest: int, matrix: Float[Array, "d d"]) -> Float[Array, " highest"]:
+    """tr M, tr M^2, ..., of which the derivative of tr M^j is j M^{j-1}: fewer products than the chain rule takes."""
+    powers = _powers((highest + 1) // 2, matrix)
+    pairs = [(powers[(j + 1) // 2], powers[j // 2]) for j in range(1, highest + 1)]
+    return jnp.stack([jnp.sum(left * right.T) for left, right in pairs])
+
+
+@_power_traces.defjvp
+def _power_traces_jvp(highest, primals, tangents):
+    (matrix,), (step,) = primals, tangents
+    powers = _powers(highest - 1, matrix)
+    slopes = [j * jnp.sum(power.T * step) for j, power in enumerate(powers, start=1)]
+    return _power_traces(highest, matrix), jnp.stack(slopes)
+
+
+def _powers(highest: int, matrix: Float[Array, "d d"]) -> list[Float[Array, "d d"]]:
+    """I, M, ..., M^highest."""
+    powers = [jnp.eye(matrix.shape[0])]
+    for _ in range(highest):
+        powers.append(powers[-1] @ matrix)
+    return powers
 
 
 def _halves(word: str, lefts: dict[str, int], rights: dict[str, int]) -> tuple[str, str]:

@@ -148,7 +148,9 @@ def check_words(words: Iterable[str], symmetric: str) -> None:
     """
     for word in words:
         if not (word.isascii() and (word.isalpha() or not word)) or "w" in word:
-            _checks.fail("words", "of ASCII letters, with W for the Wishart matrix and lower case for a transpose", word)
+            _checks.fail(
+                "words", "of ASCII letters, with W for the Wishart matrix and lower case for a transpose", word
+            )
     if not (symmetric.isascii() and symmetric.isupper() or not symmetric) or "W" in symmetric:
         _checks.fail("symmetric", "capital letters other than W", f"it is {symmetric!r}")
 

@@ -1,4 +1,4 @@
-"""What the lemmas of gatmiry2024 speak of: L, n and the spectrum of the covariance, and the problems they are judged on."""
+"""What the lemmas of gatmiry2024 speak of: L, n and the spectrum of the covariance; the problems to judge them on."""
 
 import dataclasses
 from fractions import Fraction
@@ -59,6 +59,14 @@ def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
     if one and loss.task.weights == "inverse-covariance":
         return None
     return agrees("a looped transformer, w drawn from N(0, covariance^-1)", 0.0, 1.0)
+
+
+def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of the paper, at a finite n."""
+    if (foreign := looped(loss)) is not None:
+        return foreign
+    length = float(loss.task.context_length)
+    return None if np.isfinite(length) else hypothesis("n < infinity", length, "<", np.inf)
 
 
 def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:

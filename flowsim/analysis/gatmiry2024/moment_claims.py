@@ -18,7 +18,7 @@ from flowsim.analysis.gatmiry2024.lemma_settings import (
 _PROBLEMS = (SHORTEST, PAPER, ONE_LOOP, EDGE, ASTRONOMICAL)
 _LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
 _CONDITION = (
-    "Lemma A.2, on which this rests, asks for n >= 4 k^2 d^2; the statement has lost the condition and fails without it: "
+    "Lemma A.2, on which this rests, asks for n >= 4 k^2 d^2; the statement has lost that and fails without: "
     "section 3.2 leaves n > d, and at n = d + 1, L = 3, d = 10 the sixth moment is too large. "
 )
 

@@ -132,7 +132,7 @@ def isotropic_moments(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The constant 4, the sharp one here, and what alpha - 1 is over its leading term k (k - 1)(d + 1)/(2n) at k = 2L."""
+    """The constant 4, the sharp one here, and alpha - 1 over its leading term k (k - 1)(d + 1)/(2n) at k = 2L."""
     known = shape(loss)
     errors, n = isotropic_errors(known), math.inf if known.length is None else known.length
     sharp = max(
