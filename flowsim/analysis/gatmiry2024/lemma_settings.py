@@ -9,6 +9,7 @@ import numpy as np
 
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
+from flowsim.tasks import LinearRegression
 
 Loss = LoopedLoss | DiagonalLayersLoss
 
@@ -41,11 +42,11 @@ class Shape:
 def shape(loss: Loss) -> Shape:
     """The numbers of a looped model's problem; eigenvalues as floats give them."""
     task = loss.task
-    if isinstance(loss, LoopedLoss):
-        loops, values = loss.loops, jnp.linalg.eigvalsh(task.covariance)
-        counts = np.ones(task.dimension)
+    loops = loss.loops if isinstance(loss, LoopedLoss) else loss.depth
+    if isinstance(task, LinearRegression):
+        values, counts = jnp.linalg.eigvalsh(task.covariance), np.ones(task.dimension)
     else:
-        loops, values, counts = loss.depth, task.eigenvalues, task.multiplicities
+        values, counts = task.eigenvalues, task.multiplicities
     n = float(task.context_length)
     pairs = sorted(zip(np.asarray(values).tolist(), np.asarray(counts, dtype=int).tolist(), strict=True), reverse=True)
     eigenvalues, multiplicities = zip(*pairs, strict=True)
@@ -55,15 +56,16 @@ def shape(loss: Loss) -> Shape:
 
 def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of the paper: one matrix for all layers, w ~ N(0, S^-1)."""
-    one = isinstance(loss, LoopedLoss) or (isinstance(loss, DiagonalLayersLoss) and loss.looped)
-    if one and loss.task.weights == "inverse-covariance":
+    one_matrix = isinstance(loss, LoopedLoss) or isinstance(loss, DiagonalLayersLoss) and loss.looped
+    if isinstance(loss, Loss) and one_matrix and loss.task.weights == "inverse-covariance":
         return None
     return agrees("a looped transformer, w drawn from N(0, covariance^-1)", 0.0, 1.0)
 
 
 def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of the paper, at a finite n."""
-    if (foreign := looped(loss)) is not None:
+    foreign = looped(loss)
+    if foreign is not None or not isinstance(loss, Loss):
         return foreign
     length = float(loss.task.context_length)
     return None if np.isfinite(length) else hypothesis("n < infinity", length, "<", np.inf)
@@ -111,6 +113,10 @@ ONE_LOOP = problem(
     "L = 1, d = 4, condition 100, n = 5", 1, 5, {"eigenvalues": [0.01, 0.1, 0.3, 1.0], "rotation_seed": 1}
 )
 ONE_DIMENSION = problem("L = 2, d = 1, n = 64", 2, 64, [[2.0]])
+SHORT = problem("L = 2, d = 3, anisotropic, n = 5", 2, 5, SKEW)
+SINGLE = problem("L = 1, d = 3, anisotropic, n = 4", 1, 4, SKEW)
+DEEP = problem("L = 3, d = 4, condition 100, n = 6", 3, 6, {"eigenvalues": [0.01, 0.1, 0.3, 1.0], "rotation_seed": 1})
+LONG = problem("L = 2, d = 3, anisotropic, n = 1000", 2, 1000, SKEW)
 ASTRONOMICAL = problem(
     "L = 3, d = 3, condition 1e4, n = 1e18", 3, 1e18, {"eigenvalues": [1e-4, 0.1, 1.0], "rotation_seed": 2}
 )
