@@ -118,5 +118,5 @@ SINGLE = problem("L = 1, d = 3, anisotropic, n = 4", 1, 4, SKEW)
 DEEP = problem("L = 3, d = 4, condition 100, n = 6", 3, 6, {"eigenvalues": [0.01, 0.1, 0.3, 1.0], "rotation_seed": 1})
 LONG = problem("L = 2, d = 3, anisotropic, n = 1000", 2, 1000, SKEW)
 ASTRONOMICAL = problem(
-    "L = 3, d = 3, condition 1e4, n = 1e18", 3, 1e18, {"eigenvalues": [1e-4, 0.1, 1.0], "rotation_seed": 2}
+    "L = 3, d = 3, condition 1e4, n = 1e15", 3, 10**15, {"eigenvalues": [1e-4, 0.1, 1.0], "rotation_seed": 2}
 )
