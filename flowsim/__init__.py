@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
+    from flowsim.losses import MaskedAttentionLoss as MaskedAttentionLoss
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
     from flowsim.maps import Map as Map
     from flowsim.maps import sweep as sweep
@@ -62,7 +63,9 @@ _HOMES = {
     "flowsim.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.joint_law": "JointLaw",
-    "flowsim.losses": "AbstractPopulationLoss FunctionLoss LinearAttentionLoss RandomCovarianceLoss",
+    "flowsim.losses": (
+        "AbstractPopulationLoss FunctionLoss LinearAttentionLoss MaskedAttentionLoss RandomCovarianceLoss"
+    ),
     "flowsim.maps": "Map sweep",
     "flowsim.models": "LinearAttention LoopedAttention MaskedAttention MultiLayerAttention",
     "flowsim.guarantees": "predictions",

@@ -94,7 +94,7 @@ def _coefficients(problem: Problem) -> dict[str, Array]:
     """What the covariances enter the flow by: Gamma, or gamma_i, xi_i and zeta_ij of (C.3)."""
     if isinstance(problem.task, LinearRegression):
         return {"gamma": problem.task.gamma()}
-    if not isinstance(problem.task.law, DiagonalLaw):
+    if not (isinstance(problem.loss, RandomCovarianceLoss) and isinstance(problem.loss.task.law, DiagonalLaw)):
         return {}
     zeta, xi = problem.loss.structure.curvature, problem.loss.structure.drive
     return {"gamma": jnp.diagonal(zeta), "xi": xi, "zeta": zeta}

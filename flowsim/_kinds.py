@@ -13,6 +13,11 @@ Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Length = Annotated[int | float, Meta(description="a whole number of at least 1")]
 Ratio = Annotated[float, Meta(ge=1, description="a number of at least 1")]
 Seed = Annotated[int, Meta(ge=0, lt=2**32, description="a whole number of at least 0 and below 2^32")]
+Flag = Annotated[bool, Meta(description="true or false")]
 Vector = Annotated[tuple[float, ...], Meta(description="a list of numbers")]
 Matrix = Annotated[tuple[tuple[float, ...], ...], Meta(description="a matrix (a list of rows)")]
+Matrices = Annotated[
+    tuple[tuple[float | tuple[float, ...], ...], ...],
+    Meta(description="a matrix (a list of rows), or a list of them for a model of several layers"),
+]
 NumberOrVector = Annotated[float, Meta(description="a number")] | Vector

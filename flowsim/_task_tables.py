@@ -68,7 +68,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
     context_length: Length | Literal["inf"]
     covariance_law: LawTable | None = None
     dimension: Count | None = None
-    weights: Literal["isotropic"] = "isotropic"
+    weights: Literal["isotropic", "inverse-covariance"] | None = None
 
     @property
     def size(self) -> int:
@@ -84,11 +84,11 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         length = float(self.context_length)
         if self.covariance_law is not None:
             return RandomCovarianceRegression(self.covariance_law.law(), length)
-        assert self.covariance is not None, "a resolved table has one of the two"
-        return LinearRegression(_matrix("covariance", self.covariance, self.size), length)
+        assert self.covariance is not None and self.weights is not None, "a resolved table has them"
+        return LinearRegression(_matrix("covariance", self.covariance, self.size), length, weights=self.weights)
 
-    def resolved(self) -> "TaskTable":
-        """The length in one form; the dimension with the identity alone."""
+    def resolved(self, weights: str) -> "TaskTable":
+        """The length in one form; the dimension with the identity alone; a law of w, by default ``weights``."""
         if (self.covariance is None) == (self.covariance_law is None):
             came = "both are" if self.covariance else "neither is"
             refuse("task.covariance", "given, or task.covariance_law, and not both", f"{came} given")
@@ -100,7 +100,8 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             self.covariance.check("task.covariance")
         if self.covariance_law is not None:
             self.covariance_law.check("task.covariance_law")
-        return msgspec.structs.replace(self, context_length=_whole("task.context_length", self.context_length))
+        length = _whole("task.context_length", self.context_length)
+        return msgspec.structs.replace(self, context_length=length, weights=self.weights or weights)
 
 
 class NewPromptTable(AbstractTable, frozen=True):
@@ -150,8 +151,11 @@ class NewPromptTable(AbstractTable, frozen=True):
             for name in ("covariance", "query_covariance")
             if (value := getattr(self, name)) is not None
         }
-        options = {"covariance": training.mean_covariance, "label_noise": self.label_noise} | matrices
-        return LinearRegression(context_length=length, **options).scaled(self.scale)
+        covariance = matrices.get("covariance", training.mean_covariance)
+        query = matrices.get("query_covariance")
+        return LinearRegression(covariance, length, label_noise=self.label_noise, query_covariance=query).scaled(
+            self.scale
+        )
 
 
 def _matrix(

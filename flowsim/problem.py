@@ -3,112 +3,23 @@
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
 import msgspec
+from jaxtyping import PyTree
 
-from flowsim import _checks, _toml, flow, initialization
-from flowsim._kinds import Count, Matrix, Number, Positive, Seed, Threshold, Tolerance, Vector
+from flowsim import _checks, _toml, flow
+from flowsim._init_table import InitTable as InitTable
+from flowsim._kinds import Positive, Threshold, Tolerance, Vector
+from flowsim._model_table import LossTable, ModelTable
 from flowsim._task_tables import NewPromptTable, TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
-from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
-from flowsim.models import LinearAttention
+from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Trajectory
-
-
-class ModelTable(AbstractTable, frozen=True):
-    """[model]: the in-context model."""
-
-    architecture: Literal["linear-attention"] = "linear-attention"
-
-
-class InitTable(AbstractTable, frozen=True):
-    """[init]: the start. Which fields go with which kind is in ``_STARTS``."""
-
-    kind: Literal[
-        "balanced", "balanced-indefinite", "unbalanced", "zeros", "scaled-identity", "random", "explicit"
-    ] = "balanced"  # fmt: skip
-    scale: Positive | None = None
-    theta: Matrix | None = None
-    rank: Count | None = None
-    seed: Seed | None = None
-    U11: Matrix | None = None
-    u_minus1: Number | None = None
-    u12: Vector | None = None
-    u21: Vector | None = None
-
-    def given(self) -> dict[str, Any]:
-        """The fields that are not left out, beside the kind."""
-        fields = msgspec.structs.asdict(self).items()
-        return {name: value for name, value in fields if value is not None and name != "kind"}
-
-    def resolved(self, d: int) -> "InitTable":
-        """With rank and seed where a matrix is drawn; nothing that the kind would ignore."""
-        known, given = _STARTS[self.kind], self.given()
-        for name in known.needed:
-            if name not in given:
-                refuse(f"init.{name}", _FIELDS[f"init.{name}"].expected, f'it is missing (kind = "{self.kind}")')
-        for name in given:
-            if name not in known.needed + known.allowed:
-                refuse(f"init.{name}", f'left out with kind = "{self.kind}"', "it is given")
-            if name in ("rank", "seed") and self.theta is not None:
-                refuse(f"init.{name}", "left out where theta is given", "it is given")
-        if self.rank is not None and self.rank > d:
-            refuse("init.rank", f"at most the dimension, {d}", f"it is {self.rank}")
-        drawn = () if self.theta is not None else known.allowed
-        defaults = {name: value for name, value in {"rank": d, "seed": 0}.items() if name in drawn}
-        return msgspec.structs.replace(self, **(defaults | given))
-
-    def start(self, d: int) -> LinearAttention:
-        """The model of this table, resolved, in dimension d.
-
-        **Raises:** `ValueError` naming the argument.
-        """
-        return self.start_with(d, self.scale, self.seed)
-
-    def start_with(self, d: int, scale: Any, seed: Any) -> LinearAttention:
-        """The model with another scale and seed, which may be traced: one program makes many starts."""
-        known, given = _STARTS[self.kind], self.given()
-        given |= {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
-        if self.kind == "explicit":
-            shapes = {"U11": (d, d), "u_minus1": (), "u12": (d,), "u21": (d,)}
-            return known.make(**{name: _checks.as_array(name, value, shapes[name]) for name, value in given.items()})
-        if "theta" not in known.allowed:
-            return known.make(**given, dimension=d)
-        if self.theta is not None:
-            return known.make(scale, _checks.as_array("theta", self.theta, (d, None)))
-        return known.make(scale, initialization.random_theta(d, given.get("rank", d), seed))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Start:
-    """A kind of start: what makes it, the fields that it needs, and those that it may have."""
-
-    make: Callable[..., LinearAttention]
-    needed: tuple[str, ...] = ()
-    allowed: tuple[str, ...] = ()
-
-
-_STARTS = {
-    "balanced": _Start(initialization.balanced, ("scale",), ("theta", "rank", "seed")),
-    # Drawn square and not as a factor, so that it has no rank to choose.
-    "balanced-indefinite": _Start(initialization.balanced_indefinite, ("scale",), ("theta", "seed")),
-    "unbalanced": _Start(initialization.unbalanced, ("scale",), ("theta", "rank", "seed")),
-    "zeros": _Start(initialization.zeros),
-    "scaled-identity": _Start(initialization.scaled_identity, ("scale",)),
-    "random": _Start(initialization.random, ("scale",), ("seed",)),
-    "explicit": _Start(LinearAttention, ("U11", "u_minus1"), ("u12", "u21")),
-}
-
-
-class LossTable(AbstractTable, frozen=True):
-    """[loss]: how the population loss is evaluated."""
-
-    kind: Literal["exact"] = "exact"
 
 
 class StopTable(AbstractTable, frozen=True):
@@ -173,8 +84,9 @@ class ProblemSpec(AbstractTable, frozen=True):
         with _fields_of("task"):
             task = self.task.build()
         with _fields_of("init"):
-            start = self.init.start(task.dimension)
-        loss = LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
+            start = self.init.start(task.dimension, self.model)
+        with _fields_of("model"):
+            loss = self.model.loss(task, self.loss.kind)
         if self.test is None:
             return Problem(self, task, loss, start)
         with _fields_of("test"):
@@ -184,18 +96,22 @@ class ProblemSpec(AbstractTable, frozen=True):
         return Problem(self, task, loss, start, test)
 
 
-_FIELDS = _toml.fields(ProblemSpec)
-
-
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """A problem ready to be integrated; test: the law of other prompts, None where none are asked for."""
 
     spec: ProblemSpec
     task: LinearRegression | RandomCovarianceRegression
-    loss: LinearAttentionLoss | RandomCovarianceLoss
-    start: LinearAttention
+    loss: AbstractPopulationLoss
+    start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
+
+    @property
+    def minimizer(self) -> PyTree | None:
+        """The model of least known loss, where the loss knows one: of a masked layer that with gamma = 1 in (8)."""
+        if isinstance(self.loss, MaskedAttentionLoss):
+            return self.loss.minimizer()
+        return getattr(self.loss, "minimizer", None)
 
     def run(self, **how: Any) -> Trajectory:
         """Integrate the flow; ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""
@@ -218,9 +134,12 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
         if name not in ("task.context_length", "test.length") and not _toml.is_finite(value):
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
-    task = spec.task.resolved()
+    task = spec.task.resolved(spec.model.weights)
+    model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric)
     test = None if spec.test is None else spec.test.resolved()
-    return ProblemSpec(task, spec.model, spec.init.resolved(task.size), spec.loss, spec.flow.resolved(), test)
+    if test is not None and model.architecture != "linear-attention":
+        refuse("test", f'left out with architecture = "{model.architecture}"', "it is given")
+    return ProblemSpec(task, model, spec.init.resolved(task.size, model), spec.loss, spec.flow.resolved(), test)
 
 
 def differing_field(one: ProblemSpec, other: ProblemSpec) -> str | None:

@@ -74,6 +74,23 @@ def test_label_energy_squared(d, length):
     )
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_token_covariance_times_a_form(d, length):
+    """The mean over w, of degree four, by three Hermite nodes a coordinate; over the inputs by pairings."""
+    Lambda = covariance(d, seed=d)
+    pair = sample_covariance_pair(Lambda, length)
+    form = np.random.default_rng(d).standard_normal((d + 1, d + 1))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(3)
+    expected = np.zeros((d + 1, d + 1))
+    for choice in itertools.product(range(3), repeat=d):
+        tokens = np.vstack([np.eye(d), nodes[list(choice)]])
+        value = np.einsum("abce,ma,nb,pc,qe,mn->pq", pair, tokens, tokens, tokens, tokens, form, optimize=True)
+        expected += np.prod((weights / weights.sum())[list(choice)]) * value
+    actual = moments.token_covariance_times_form(jnp.asarray(form), jnp.asarray(Lambda), jnp.asarray(float(length)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_products_of_quadratic_forms(d):
     Lambda = jnp.asarray(covariance(d, seed=d))

@@ -74,7 +74,7 @@ def test_loops_are_steps_of_preconditioned_gradient_descent(drawn):
 def test_covariates_that_move_follow_their_recursion(drawn):
     """ahn2023 (54) with A of the other sign, the query's column included; the labels keep the row of w^T X_0."""
     prompt, w, error = drawn
-    A, B = symmetrise(matrices(LAYERS)), matrices(LAYERS - 1, seed=2)
+    A, B = symmetrise(jnp.asarray(matrices(LAYERS))), matrices(LAYERS - 1, seed=2)
     X = np.column_stack([np.asarray(prompt.inputs).T, prompt.query])
     mask = np.diag([1.0] * N + [0.0])
     Y = w @ X

@@ -5,5 +5,6 @@ from flowsim.moments.gaussian import product_of_two_forms as product_of_two_form
 from flowsim.moments.gaussian import sample_covariance_sandwich as sample_covariance_sandwich
 from flowsim.moments.gaussian import sample_covariance_times_trace as sample_covariance_times_trace
 from flowsim.moments.gaussian import sample_label_energy_squared as sample_label_energy_squared
+from flowsim.moments.gaussian import token_covariance_times_form as token_covariance_times_form
 from flowsim.moments.polynomial import TracePolynomial as TracePolynomial
 from flowsim.moments.polynomial import wishart_expectation as wishart_expectation

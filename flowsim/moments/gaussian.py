@@ -32,6 +32,30 @@ def sample_label_energy_squared(covariance: Matrix, length: Scalar) -> Scalar:
     return trace_squared + 2 * jnp.trace(sample_covariance_sandwich(identity, covariance, length))
 
 
+def token_covariance_times_form(
+    form: Float[Array, "rows rows"], covariance: Matrix, length: Scalar
+) -> Float[Array, "rows rows"]:
+    """E[<C, X> C] for a fixed (d + 1, d + 1) X, with C = (1/N) sum z_i z_i^T of the tokens z = (x, <w, x>), w ~ N(0, I).
+
+    Given w it is <M, X> M + 2 M X M / N with M = E[z z^T | w], where X stands for its symmetric part; every entry is
+    then a polynomial of degree four in w.
+
+    **Source:** ahn2023, proofs of Lemmas 6 and 7, for every X.
+    """
+    Lambda, X = covariance, _symmetric(form)
+    P, q, s = X[:-1, :-1], X[:-1, -1], X[-1, -1]
+    trace, square = jnp.trace(Lambda), Lambda @ Lambda
+    label_energy_squared = trace**2 + 2 * jnp.trace(square)
+    of_inputs = jnp.trace(P @ Lambda)
+    means = _bordered((of_inputs + s * trace) * Lambda, 2 * square @ q, of_inputs * trace + s * label_energy_squared)
+    pairs = _bordered(
+        Lambda @ P @ Lambda + s * square,
+        trace * Lambda @ q + square @ q,
+        jnp.trace(P @ square) + s * label_energy_squared,
+    )
+    return means + 2 * pairs / length
+
+
 def product_of_two_forms(first: Matrix, second: Matrix, covariance: Matrix) -> Scalar:
     """E[(x^T A x)(x^T B x)] = tr A' tr B' + 2 tr A'B', with A' = sym(A) Lambda and likewise B'."""
     A, B = _symmetric(first) @ covariance, _symmetric(second) @ covariance
@@ -49,5 +73,9 @@ def product_of_three_forms(first: Matrix, second: Matrix, third: Matrix, covaria
     return a * b * c + 2 * pairs + 8 * jnp.trace(A @ B @ C)
 
 
-def _symmetric(matrix: Matrix) -> Matrix:
+def _bordered(block: Matrix, border: Float[Array, " d"], corner: Scalar) -> Float[Array, "rows rows"]:
+    return jnp.block([[block, border[:, None]], [border[None, :], corner[None, None]]])
+
+
+def _symmetric(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return (matrix + matrix.T) / 2

@@ -1,0 +1,129 @@
+"""[model] and [loss] of a problem file: which in-context model, and which form of its population loss."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from flowsim import _toml
+from flowsim._kinds import Count, Flag
+from flowsim._task_tables import TaskTable
+from flowsim._toml import AbstractTable, refuse
+from flowsim.losses import (
+    AbstractPopulationLoss,
+    LinearAttentionLoss,
+    LoopedLoss,
+    MaskedAttentionLoss,
+    MultiLayerLoss,
+    RandomCovarianceLoss,
+)
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+
+Task = LinearRegression | RandomCovarianceRegression
+
+
+class LossTable(AbstractTable, frozen=True):
+    """[loss]: exact; the formula that a paper prints where that is another; or the limit of a long context."""
+
+    kind: Literal["exact", "printed", "limit"] = "exact"
+
+
+class ModelTable(AbstractTable, frozen=True):
+    """[model]: the in-context model. Which fields go with which architecture is in ``_ARCHITECTURES``.
+
+    symmetric: whether the matrices are symmetric (and u = 0), and the flow is among such.
+    """
+
+    architecture: Literal["linear-attention", "masked-attention", "looped", "multi-layer"] = "linear-attention"
+    loops: Count | None = None
+    layers: Count | None = None
+    symmetric: Flag | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many layers have weights of their own."""
+        return self.layers or 1
+
+    @property
+    def weights(self) -> str:
+        """The law of w where the file does not say."""
+        return _ARCHITECTURES[self.architecture].laws_of_weights[0]
+
+    def resolved(self, task: TaskTable, loss: LossTable, *, symmetric: bool) -> "ModelTable":
+        """With the defaults of its architecture, which the law of the prompts and the form of the loss must suit.
+
+        **Arguments:** symmetric: whether the start is, with u = 0.
+        """
+        known, named = _ARCHITECTURES[self.architecture], f'with architecture = "{self.architecture}"'
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        for name in given:
+            if name not in (*known.fields, "architecture"):
+                refuse(f"model.{name}", f"left out {named}", "it is given")
+        for name in ("loops", "layers"):
+            if name in known.fields and name not in given:
+                came = f'it is missing (architecture = "{self.architecture}")'
+                refuse(f"model.{name}", _FIELDS[f"model.{name}"].expected, came)
+        if task.covariance_law is not None and self.architecture != "linear-attention":
+            refuse("task.covariance_law", f"left out {named}: its loss is for one fixed covariance", "it is given")
+        if task.weights not in known.laws_of_weights:
+            refuse("task.weights", f'"{known.laws_of_weights[0]}" {named}', f'it is "{task.weights}"')
+        if loss.kind not in known.losses:
+            expected = " or ".join(f'"{kind}"' for kind in known.losses)
+            refuse("loss.kind", f"{expected} {named}", f'it is "{loss.kind}"')
+        # A looped flow from a symmetric start stays symmetric by itself where w ~ N(0, covariance^-1).
+        stays = self.loops is None or (symmetric and task.weights == "inverse-covariance")
+        defaults = {"symmetric": stays} if "symmetric" in known.fields else {}
+        resolved = msgspec.structs.replace(self, **(defaults | given))
+        if loss.kind == "printed" and not (resolved.symmetric and task.weights == "inverse-covariance"):
+            expected = '"exact" or "limit" unless the model is symmetric and w has the law "inverse-covariance"'
+            refuse("loss.kind", expected, f'it is "{loss.kind}"')
+        return resolved
+
+    def loss(self, task: Task, kind: str) -> AbstractPopulationLoss:
+        """The population loss of this model, resolved, on the prompts of a task.
+
+        **Raises:** `ValueError` naming the argument, which is a field of this table.
+        """
+        if kind == "limit" and isinstance(task, LinearRegression):
+            task = LinearRegression(task.covariance, float("inf"), weights=task.weights)
+        return _ARCHITECTURES[self.architecture].loss(self, task, kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Architecture:
+    """What goes with an architecture: the form of its loss, fields, laws of w (the default first), kinds of loss."""
+
+    loss: Callable[[ModelTable, Any, str], AbstractPopulationLoss]
+    fields: tuple[str, ...] = ()
+    laws_of_weights: tuple[str, ...] = ("isotropic",)
+    losses: tuple[str, ...] = ("exact",)
+
+
+def _single_layer_loss(model: ModelTable, task: Task, kind: str) -> AbstractPopulationLoss:
+    return LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
+
+
+def _masked_loss(model: ModelTable, task: LinearRegression, kind: str) -> AbstractPopulationLoss:
+    return MaskedAttentionLoss(task)
+
+
+def _looped_loss(model: ModelTable, task: LinearRegression, kind: str) -> AbstractPopulationLoss:
+    assert model.loops is not None and model.symmetric is not None, "a resolved table has both"
+    form = "printed" if kind == "printed" else "exact"
+    return LoopedLoss(task, model.loops, form=form, symmetric=model.symmetric)
+
+
+def _layers_loss(model: ModelTable, task: LinearRegression, kind: str) -> AbstractPopulationLoss:
+    assert model.symmetric is not None, "a resolved table has it"
+    return MultiLayerLoss(task, model.depth, symmetric=model.symmetric)
+
+
+_EITHER_LAW = ("inverse-covariance", "isotropic")
+_ARCHITECTURES = {
+    "linear-attention": _Architecture(_single_layer_loss),
+    "masked-attention": _Architecture(_masked_loss, losses=("exact", "limit")),
+    "looped": _Architecture(_looped_loss, ("loops", "symmetric"), _EITHER_LAW, ("exact", "printed", "limit")),
+    "multi-layer": _Architecture(_layers_loss, ("layers", "symmetric"), _EITHER_LAW, ("exact", "limit")),
+}
+_FIELDS = _toml.fields(ModelTable, "model.")
