@@ -31,16 +31,22 @@ if TYPE_CHECKING:
     from flowsim.guarantees import predictions as predictions
     from flowsim.joint_law import JointLaw as JointLaw
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
+    from flowsim.losses import DiagonalLayersLoss as DiagonalLayersLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
+    from flowsim.losses import LoopedLoss as LoopedLoss
     from flowsim.losses import MaskedAttentionLoss as MaskedAttentionLoss
+    from flowsim.losses import MultiLayerLoss as MultiLayerLoss
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
     from flowsim.maps import Map as Map
     from flowsim.maps import sweep as sweep
+    from flowsim.models import DiagonalLayers as DiagonalLayers
     from flowsim.models import LinearAttention as LinearAttention
     from flowsim.models import LoopedAttention as LoopedAttention
     from flowsim.models import MaskedAttention as MaskedAttention
     from flowsim.models import MultiLayerAttention as MultiLayerAttention
+    from flowsim.moments import TracePolynomial as TracePolynomial
+    from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.prompt_risk import risk as risk
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from flowsim.risk_bounds import prompt_lengths as prompt_lengths
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
+    from flowsim.tasks import SpectralRegression as SpectralRegression
     from flowsim.trajectory import Status as Status
     from flowsim.trajectory import Trajectory as Trajectory
 
@@ -64,16 +71,18 @@ _HOMES = {
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.joint_law": "JointLaw",
     "flowsim.losses": (
-        "AbstractPopulationLoss FunctionLoss LinearAttentionLoss MaskedAttentionLoss RandomCovarianceLoss"
+        "AbstractPopulationLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss "
+        "MultiLayerLoss RandomCovarianceLoss"
     ),
     "flowsim.maps": "Map sweep",
-    "flowsim.models": "LinearAttention LoopedAttention MaskedAttention MultiLayerAttention",
+    "flowsim.models": "DiagonalLayers LinearAttention LoopedAttention MaskedAttention MultiLayerAttention",
+    "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.guarantees": "predictions",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.report": "citation verdict_table",
     "flowsim.prompt_risk": "risk risk_along",
     "flowsim.risk_bounds": "prompt_lengths",
-    "flowsim.tasks": "LinearRegression RandomCovarianceRegression",
+    "flowsim.tasks": "LinearRegression RandomCovarianceRegression SpectralRegression",
     "flowsim.trajectory": "Status Trajectory",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

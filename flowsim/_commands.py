@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,9 +15,9 @@ from tqdm import tqdm
 
 from flowsim import _checks, _toml, maps
 from flowsim._axes import Axis
+from flowsim._model_table import ModelTable
 from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
-from flowsim.guarantees import predictions
 from flowsim.ledger import ledger
 from flowsim.maps import Map
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
@@ -55,27 +56,27 @@ def run(
     say(trajectory, "")
 
     evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
-    verdicts = [judge_on(claim, evidence) for claim in ALL_CLAIMS]
-    promised = predictions(problem.task, problem.start)
-    constants = promised.constants()
+    verdicts = [judge_on(claim, evidence) for claim in ALL_CLAIMS if claim.is_about(problem.start)]
+    constants = problem.constants
     for verdict in verdicts:
         constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
-    limits = {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11}
     certificates = dataclasses.asdict(trajectory.certificates) | {"ladder": evidence.ladder()}
-    document = verdicts_document(problem.spec, status, certificates, constants, limits, verdicts)
+    document = verdicts_document(problem.spec, status, certificates, constants, problem.limits, verdicts)
     write_json(out / "verdicts.json", document)
     say(verdict_table(verdicts), "")
 
     from flowsim import plots  # slow to import: not before the table
 
-    tested = None if problem.test is None else risk_curve(trajectory, problem.test, promised.limit)
+    promised, tested = problem.predictions, None
+    if promised is not None and problem.test is not None:
+        tested = risk_curve(trajectory, problem.test, promised.limit)
     facts = _sharp_constants(verdicts) | _facts(problem, evidence)
     if tested is not None:
         tested.save(out / "test_risk.npz")
         facts |= _test_facts(tested) if status.finished else {}
     say(*(f"{label}: {text}" for label, text in facts.items()), "")
     (out / "figures").mkdir(exist_ok=True)
-    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested)
+    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, problem.minimizer)
     write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
     print(f"report: {out / 'report.html'}")
     if not status.finished:
@@ -235,6 +236,8 @@ def _facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     if not trajectory.status.finished:
         return {}
     facts = {}
+    if problem.predictions is None and not math.isnan(problem.loss.minimum):
+        facts["least loss that is known"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
     if rate := fit_rate(trajectory):
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
@@ -302,8 +305,9 @@ def _print_by_problem(entries: Sequence[Entry]) -> None:
 
 
 def _heading(spec: ProblemSpec) -> str:
-    """A problem in two lines: its task and its start."""
-    return "\n".join(f"[{name}] {_toml.write_inline(getattr(spec, name))}" for name in ("task", "init"))
+    """A problem in a few lines: its task, its model where that is not the default, and its start."""
+    tables = ("task", "init") if spec.model == ModelTable() else ("task", "model", "init")
+    return "\n".join(f"[{name}] {_toml.write_inline(getattr(spec, name))}" for name in tables)
 
 
 def _status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status | None] = ()) -> int:

@@ -2,8 +2,9 @@
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,7 +13,6 @@ from flowsim import initialization
 from flowsim._commands import FINISHED, read
 from flowsim._toml import refuse
 from flowsim.covariance_laws import DiagonalLaw
-from flowsim.guarantees import predictions
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.problem import Problem, ProblemError
 from flowsim.report import plain, versions
@@ -25,13 +25,15 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, risk: flo
     if not epsilon > 0:
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
     problem = read(path, overrides)
+    promised = problem.predictions
+    if promised is None:
+        return _other_model(problem, risk, as_json)
     task, start = problem.task, problem.start
     conditions = initialization.assumption_3_3(task, start)
     if isinstance(task, LinearRegression):
         conditions.append(initialization.scale_condition(task, start))
     elif isinstance(problem.loss, RandomCovarianceLoss) and isinstance(task.law, DiagonalLaw):
         conditions.append(initialization.random_scale_condition(problem.loss, start))
-    promised = predictions(task, start)
     coefficients = _coefficients(problem)
     time = promised.guaranteed_time(epsilon)
     lengths = None if risk is None else _prompt_lengths(task, risk)
@@ -42,7 +44,7 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, risk: flo
             "hypotheses": conditions,
             **coefficients,
             "constants": promised.constants() | {"excess": promised.excess},
-            "limits": {"u_minus1": promised.limit.u_minus1, "U11": promised.limit.U11},
+            "limits": problem.limits,
             "guaranteed_time": {"epsilon": epsilon, "t": time},
             "prompt_lengths": lengths,
         }
@@ -74,10 +76,42 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, risk: flo
             f"smallest M at N = {lengths.context_length:.0f}": str(lengths.test_length),
             "smallest N with M infinite": str(lengths.smallest_context_length),
         }
+    _print_rows(rows)
+    return FINISHED
+
+
+def _other_model(problem: Problem, risk: float | None, as_json: bool) -> int:
+    """The same of a model that zhang2023 does not speak of."""
+    if risk is not None:
+        refuse("--risk", 'left out unless architecture = "linear-attention"', "it is given")
+    loss, start = problem.loss, problem.start
+    value, excess = (float(eqx.filter_jit(function)(start)) for function in (loss, loss.excess))
+    if as_json:
+        document = {
+            "problem": problem.spec,
+            "versions": versions(),
+            "hypotheses": [],
+            "constants": problem.constants | {"loss": value, "excess": excess},
+            "limits": problem.limits,
+            "guaranteed_time": None,
+            "prompt_lengths": None,
+        }
+        print(json.dumps(plain(document), indent=1))
+        return FINISHED
+    print("What is known before anything is integrated")
+    _print_rows(
+        {"loss at the start": f"{value:.10g}", "excess at the start": f"{excess:.10g}"}
+        | {f"least loss that is known ({loss.minimum_kind})": f"{float(loss.minimum):.10g}"}
+        | {f"{name} there": _matrix(weight) for name, weight in problem.limits.items()}
+    )
+    return FINISHED
+
+
+def _print_rows(rows: Mapping[str, str]) -> None:
+    """Labels and texts, which may have several lines, in two columns."""
     width = max(map(len, rows))
     for label, text in rows.items():
         print(f"  {label:{width}}  " + text.replace("\n", "\n" + " " * (width + 4)))
-    return FINISHED
 
 
 def _prompt_lengths(task: LinearRegression | RandomCovarianceRegression, epsilon: float) -> PromptLengths:

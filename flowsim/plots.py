@@ -12,12 +12,12 @@ from typing import Any, SupportsFloat
 
 import matplotlib.style
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, PyTree
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flowsim.guarantees import FIXED, Predictions
-from flowsim.models import LinearAttention
+from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention
 from flowsim.prompt_risk import RiskCurve
 from flowsim.trajectory import Trajectory, weights, write_whole
 
@@ -29,6 +29,8 @@ _DATA: _Role = {"color": "C0", "linestyle": "-"}
 _BOUND: _Role = {"color": "C1", "linestyle": "--"}
 _PREDICTION: _Role = {"color": "C2", "linestyle": "-."}
 _SECOND: _Role = {"color": "C3", "linestyle": "-", "marker": ".", "markevery": 6}
+# The weights whose squares the conserved quantity adds; it subtracts the others'.
+_VALUES = {LinearAttention: ("u_minus1", "u12"), MaskedAttention: ("b",)}
 
 
 def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
@@ -112,20 +114,35 @@ def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Ax
     return _time_axis(axes, t)
 
 
+def distance_to_optimum(axes: Axes, trajectory: Trajectory, minimizer: LoopedAttention) -> Axes:
+    """The distance of (A, u) from the weights of least known loss, over the norm of these, over time.
+
+    **Source:** gatmiry2024, Theorem 3.3.
+    """
+    t, models = np.asarray(trajectory.t), trajectory.models
+    gap = _squared_norm(models.A - minimizer.A[None]) + _squared_norm(models.u - minimizer.u[None])
+    size = np.sum(np.asarray(minimizer.A) ** 2) + np.sum(np.asarray(minimizer.u) ** 2)
+    axes.plot(t, _positive(np.sqrt(gap / size)), **_DATA, **_dots(t))
+    axes.set_yscale("log")
+    axes.set_ylabel(r"$\|(A, u) - (A, u)_{opt}\|_F \,/\, \|(A, u)_{opt}\|_F$")
+    return _time_axis(axes, t)
+
+
 def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     """What an exact flow keeps at zero, relative to the size of its terms, over time.
 
     The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, for linear attention, the drift of
-    u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, with the solver's tolerance beside them. Exact zeros have no place on a
-    logarithmic axis and are left out.
+    u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, for masked attention that of |b|^2 - |A|_F^2, with the solver's tolerance
+    beside them. Exact zeros have no place on a logarithmic axis and are left out.
     """
     t, dissipated = np.asarray(trajectory.t), np.asarray(trajectory.dissipated)
     known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
     energy = _relative(np.asarray(known[0] - known) - dissipated, dissipated)
     curves = [(energy, "energy defect", _DATA)]
-    if isinstance(trajectory.models, LinearAttention):
+    added = _VALUES.get(type(trajectory.models))
+    if added is not None:
         squared = {name: _squared_norm(leaf) for name, leaf in weights(trajectory.models).items()}
-        balance = squared["u_minus1"] + squared["u12"] - squared["U11"] - squared["u21"]
+        balance = np.sum([square if name in added else -square for name, square in squared.items()], axis=0)
         drift = _relative(balance - balance[0], np.sum(list(squared.values()), axis=0))
         curves.append((drift, "balance drift", _SECOND))
     if not any(np.any(np.isfinite(values)) for values, _, _ in curves):
@@ -202,11 +219,12 @@ def draw_all(
     predictions: Predictions | None = None,
     format: str = "png",
     tested: RiskCurve | None = None,
+    minimizer: PyTree | None = None,
 ) -> dict[str, pathlib.Path]:
     """Draw every figure of a run into ``folder``, each file whole or not at all.
 
     **Arguments:** predictions: what zhang2023 says of the start, None for another model; format: "png", "svg" or "pdf";
-    tested: the risk on new prompts, where it was asked for.
+    tested: the risk on new prompts, where it was asked for; minimizer: a model of least known loss.
 
     **Returns:** names and files in the order of a report, for `flowsim.report.write_report`. A page cannot show a
     pdf, so with that format these are png files and the pdf files lie beside them.
@@ -214,7 +232,7 @@ def draw_all(
     folder = pathlib.Path(folder)
     paths = {}
     with matplotlib.style.context(["default", str(STYLE)]):
-        for name, figure in _figures(trajectory, predictions, tested).items():
+        for name, figure in _figures(trajectory, predictions, tested, minimizer).items():
             paths[name] = folder / f"{name}.{'png' if format == 'pdf' else format}"
             for path in {paths[name], folder / f"{name}.{format}"}:
                 save(figure, path)
@@ -239,7 +257,9 @@ def save(figure: Figure, path: str | os.PathLike) -> None:
     write_whole(path, lambda file: figure.savefig(file, format=kind, metadata=undated))
 
 
-def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None) -> dict[str, Figure]:
+def _figures(
+    trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None, minimizer: PyTree | None
+) -> dict[str, Figure]:
     wide = Figure(figsize=(8.0, 3.1))
     left, right = wide.subplots(1, 2, sharey=True)
     excess(left, trajectory, predictions)
@@ -257,6 +277,9 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: Ri
         for name, draw in promised.items():
             figures[name] = Figure()
             draw(figures[name].add_subplot(), trajectory, predictions)
+    if isinstance(minimizer, LoopedAttention):
+        figures["distance-to-optimum"] = Figure()
+        distance_to_optimum(figures["distance-to-optimum"].add_subplot(), trajectory, minimizer)
     if tested is not None:
         figures["test_risk"] = Figure()
         test_risk(figures["test_risk"].add_subplot(), tested)

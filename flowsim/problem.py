@@ -3,12 +3,13 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
 import msgspec
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from flowsim import _checks, _toml, flow
 from flowsim._init_table import InitTable as InitTable
@@ -17,9 +18,11 @@ from flowsim._model_table import LossTable, ModelTable
 from flowsim._task_tables import NewPromptTable, TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
+from flowsim.guarantees import Predictions, predictions
 from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
+from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
-from flowsim.trajectory import Trajectory
+from flowsim.trajectory import Trajectory, weights
 
 
 class StopTable(AbstractTable, frozen=True):
@@ -106,12 +109,29 @@ class Problem:
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
 
+    @functools.cached_property
+    def predictions(self) -> Predictions | None:
+        """What zhang2023 says of the start; None for another model."""
+        return predictions(self.task, self.start) if isinstance(self.start, LinearAttention) else None
+
     @property
     def minimizer(self) -> PyTree | None:
-        """The model of least known loss, where the loss knows one: of a masked layer that with gamma = 1 in (8)."""
+        """A model of least known loss, where the loss knows one: of a masked layer that with gamma = 1 in (8)."""
         if isinstance(self.loss, MaskedAttentionLoss):
             return self.loss.minimizer()
         return getattr(self.loss, "minimizer", None)
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """What is known before anything is integrated, by name."""
+        return {"minimum": float(self.loss.minimum)} if self.predictions is None else self.predictions.constants()
+
+    @property
+    def limits(self) -> dict[str, Array]:
+        """The weights that the flow is predicted to tend to, by name: of other models those of least known loss."""
+        if self.predictions is None:
+            return weights(self.minimizer)
+        return {"u_minus1": self.predictions.limit.u_minus1, "U11": self.predictions.limit.U11}
 
     def run(self, **how: Any) -> Trajectory:
         """Integrate the flow; ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""

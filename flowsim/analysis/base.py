@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim import _checks
-from flowsim.initialization import Hypothesis
+from flowsim.initialization import Hypothesis, agrees
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.trajectory import Trajectory
 
@@ -112,8 +112,9 @@ class Claim:
     `Comparison`, pure JAX; form: "printed", or "corrected" where the printed form does not survive; hypotheses:
     (loss, start) -> the conditions of the statement; constants: (loss, trajectory) -> numbers by name, the claim's
     beside the sharp ones; setting: loss -> the `Hypothesis` that this is a loss which the statement does not speak of,
-    None where it does; along_flow: whether the comparison reads a trajectory beyond its start; problems: its own
-    problems, as nested dictionaries in the form of a problem file; note: what a referee should know.
+    None where it does; models: the classes of models that it is about, empty for all; along_flow: whether the
+    comparison reads a trajectory beyond its start; problems: its own problems, as nested dictionaries in the form of a
+    problem file; note: what a referee should know.
 
     **Raises:** `ValueError` on another form.
     """
@@ -127,6 +128,7 @@ class Claim:
     hypotheses: Callable[[Any, Any], list[Hypothesis]] = _no_hypotheses
     constants: Callable[[Any, Any], dict[str, Array]] = _no_constants
     setting: Callable[[Any], Hypothesis | None] = _any_loss
+    models: tuple[type[eqx.Module], ...] = ()
     along_flow: bool = True
     problems: tuple[Mapping[str, Any], ...] = ()
     note: str = ""
@@ -134,6 +136,16 @@ class Claim:
     def __post_init__(self):
         if self.form not in ("printed", "corrected"):
             _checks.fail("form", '"printed" or "corrected"', f'it is "{self.form}"')
+
+    def is_about(self, model: PyTree) -> bool:
+        """Whether the statement speaks of such a model."""
+        return not self.models or isinstance(model, self.models)
+
+    def foreign(self, loss: AbstractPopulationLoss, model: PyTree) -> Hypothesis | None:
+        """The `Hypothesis` that this is a model or a loss which the statement does not speak of; None where it does."""
+        if self.is_about(model):
+            return self.setting(loss)
+        return agrees(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}", 0.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

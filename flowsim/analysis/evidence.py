@@ -141,7 +141,7 @@ def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) ->
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
     loss, run = evidence.loss, evidence.trajectory
-    if foreign := claim.setting(loss):
+    if foreign := claim.foreign(loss, run.start):
         return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
     hypotheses = tuple(claim.hypotheses(loss, run.start))
     verdict = functools.partial(_verdict, claim, hypotheses)

@@ -85,8 +85,8 @@ class LoopedLoss(AbstractLayersLoss):
 
     L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,
 
-    A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u, with C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). The paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L} for
-    the first term, which equals it on multiples of I and is never above it: ``form="printed"``.
+    A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u; C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). For the first term the
+    paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L}, equal to it on multiples of I and never above: ``form="printed"``.
 
     **Arguments:** task: a `LinearRegression` of training; loops: L; form: "exact" or "printed"; symmetric: whether the
     loss is that of symmetric A and u = 0 alone, in which case its gradient is symmetric. At other weights it is then
@@ -122,6 +122,8 @@ class LoopedLoss(AbstractLayersLoss):
         return 2 * self.loops
 
     def terms(self, model: LoopedAttention) -> Float[Array, " terms"]:
+        if model.loops != self.loops:
+            _checks.fail("loops", f"{self.loops}, as in the loss", f"it is {model.loops}")
         A = model.A
         if self.symmetric:
             A = _checks.symmetric("A", A)
@@ -178,6 +180,8 @@ class MultiLayerLoss(AbstractLayersLoss):
         if model.B is not None:
             came = "it has one: ScalarLayersLoss is exact on multiples of I, a Monte Carlo loss elsewhere"
             _checks.fail("B", "left out", came)
+        if model.A.shape[0] != self.layers:
+            _checks.fail("layers", f"{self.layers}, as in the loss", f"there are {model.A.shape[0]}")
         A = _checks.symmetric("A", model.A) if self.symmetric else model.A
         return self.energy.terms(self.root @ A @ self.root, _weight(self.task))
 
@@ -261,10 +265,11 @@ def best_eigenvalues(
 
 
 def _minimized(loss: Callable[[Array], Scalar], start: Array) -> Array:
-    """The minimum near a start, to rounding: BFGS, then Newton's method on the gradient."""
-    near = optimistix.minimise(lambda x, args: loss(x), optimistix.BFGS(1e-8, 1e-10), start, max_steps=2000)
+    """The minimum near a start, to rounding: BFGS as far as it gets, then Newton's method on the gradient."""
+    solver = optimistix.BFGS(1e-6, 1e-9)
+    near = optimistix.minimise(lambda x, args: loss(x), solver, start, max_steps=1000, throw=False).value
     newton = optimistix.Newton(1e-13, 1e-14)
-    return optimistix.root_find(lambda x, args: jax.grad(loss)(x), newton, near.value, throw=False).value
+    return optimistix.root_find(lambda x, args: jax.grad(loss)(x), newton, near, throw=False).value
 
 
 def _taylor_remainder(loss: Callable[[PyTree], Scalar], origin: PyTree, model: PyTree, degree: int) -> Scalar:
