@@ -23,7 +23,7 @@ from flowsim.losses.residual_energy import (
     loop_terms,
     power_terms,
 )
-from flowsim.losses.scalar_layers import layer_minimum, scalar_minimum
+from flowsim.losses.scalar_minima import layer_minimum, scalar_minimum
 from flowsim.models import LoopedAttention, MultiLayerAttention
 from flowsim.tasks import LinearRegression, SpectralRegression
 

@@ -5,8 +5,9 @@ smaller than d, or 1e300.
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
@@ -15,7 +16,9 @@ import numpy as np
 
 from flowsim import _checks
 
-_DIGITS = 40  # of nodes and weights, where float64 asks for 17
+_FIRST_DIGITS = 64
+_AGREEMENT, _NOTHING = Decimal("1e-20"), Decimal("1e-300")
+_MOST_ITERATIONS = 50
 
 
 class Quadrature(NamedTuple):
@@ -45,17 +48,17 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
     In zonal polynomials the power sum tr S^m of S = n W has parts of the shape kappa = (a, b, 1, .., 1) alone, and the
     expectation of each is known. With the coefficient f of 2 kappa, the number of standard tableaux of that shape,
 
-        E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)),    c(s) = 2 (j - 1) - (i - 1)
+        E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)),
 
-    over the boxes s = (i, j) of kappa, where prod' leaves out (1, 1).
+    with c(s) = 2 (j - 1) - (i - 1), over the boxes s = (i, j) of kappa, where prod' leaves out (1, 1).
 
     **Raises:** `ValueError` unless d >= 1 and m >= 0 are whole and n is a whole number of at least 1 or infinity.
 
     **Source:** Hanlon, Stanley and Stembridge, Some combinatorial aspects of the spectra of normally distributed random
     matrices (1992), Theorem 5.4; Macdonald, Symmetric Functions and Hall Polynomials, VI (10.36), VII.2.
     """
-    d, n = _whole("dimension", dimension), _length(context_length)
-    m = _whole("power", power, least=0)
+    d, n = _checks.count("dimension", dimension), _length(context_length)
+    m = _whole("power", power)
     if n is None or m == 0:
         return Fraction(d)
     return Fraction(_trace_powers(d, n, m)[m], n**m)
@@ -63,91 +66,119 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
 
 def mean_central_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
     """E tr (W - I)^m, an exact rational number. **Raises:** as `mean_trace_power`."""
-    d, n = _whole("dimension", dimension), _length(context_length)
-    m = _whole("power", power, least=0)
+    d, n = _checks.count("dimension", dimension), _length(context_length)
+    m = _whole("power", power)
     if n is None:
         return Fraction(d if m == 0 else 0)
-    return _central(n, _trace_powers(d, n, m), m)
+    return _central_trace_powers(d, n, m)[m]
 
 
 @functools.lru_cache(maxsize=256)
 def spectral_quadrature(dimension: int, context_length: int | float, degree: int) -> Quadrature:
     """Gauss quadrature of f -> E tr f(W), exact for polynomials of the given degree.
 
-    All weights are positive, so that the expectation of what is not negative is found to full relative precision, however
-    small it is. An infinite n has one node, y = 0.
+    All weights are positive, so that the expectation of what is not negative is found to full relative precision,
+    however small it is. An infinite n has one node, y = 0.
 
     **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; degree: at least 0.
 
     **Raises:** `ValueError` naming the argument.
     """
-    nodes, weights = precise_quadrature(dimension, context_length, degree, _DIGITS)
-    rule = Quadrature(np.array([float(y) for y in nodes]), np.array([float(w) for w in weights]))
-    for array in rule:
+    degree = _whole("degree", degree)
+    compute = lambda digits: itertools.chain(*precise_quadrature(dimension, context_length, degree, digits))
+    offsets, weights = np.split(np.array(list(map(float, converged(compute, context_length)))), 2)
+    for array in (offsets, weights):
         array.flags.writeable = False
-    return rule
+    return Quadrature(offsets, weights)
 
 
 def precise_quadrature(
     dimension: int, context_length: int | float, degree: int, digits: int
 ) -> tuple[list[Decimal], list[Decimal]]:
-    """Offsets and weights of `spectral_quadrature` to so many digits."""
-    d, n = _whole("dimension", dimension), _length(context_length)
-    size = _whole("degree", degree, least=0) // 2 + 1
-    if n is None:
-        return [Decimal(0)], [Decimal(d)]
-    recurrence = spectral_recurrence(d, n, size, digits + 5)
-    nodes = zeros(recurrence, digits + 5)
+    """Offsets and weights of `spectral_quadrature`, computed in decimals of so many digits, some of which are lost."""
+    if _length(context_length) is None:
+        return [Decimal(0)], [Decimal(_checks.count("dimension", dimension))]
+    recurrence = spectral_recurrence(dimension, context_length, degree // 2 + 1, digits)
+    nodes = zeros(recurrence, digits)
     with localcontext() as context:
-        context.prec = digits + 5
-        weights = [recurrence.total / sum(squares(recurrence, y)) for y in nodes]
-    return nodes, weights
+        context.prec = digits
+        return nodes, [recurrence.total / sum(squares(recurrence, y)) for y in nodes]
 
 
-@functools.lru_cache(maxsize=256)
-def spectral_recurrence(dimension: int, context_length: int, size: int, digits: int) -> Recurrence:
-    """The recurrence of the mean spectral measure of W - I, a finite n, for the first ``size`` shifts, to so many digits.
+def converged(compute: Callable[[int], Iterable[Decimal]], context_length: int | float) -> list[Decimal]:
+    """What ``compute(digits)`` gives with so many digits that twice as many change nothing that float64 can see.
 
-    From the exact moments by Chebyshev's algorithm, which loses digits: twice as many give the same answer, or again
-    twice as many are taken.
+    context_length: n, as what cancels to 1/n begins as n^{-1/2}.
     """
-    powers = _trace_powers(dimension, context_length, 2 * size - 1)
-    moments = [_central(context_length, powers, m) for m in range(2 * size)]
-    precision = digits + 8 * size
-    coarse, fine = _chebyshev(moments, precision), _chebyshev(moments, 2 * precision)
-    while not _agree(coarse, fine, digits):
-        precision *= 2
-        coarse, fine = fine, _chebyshev(moments, 2 * precision)
+    n = _length(context_length)
+    digits = _FIRST_DIGITS + (0 if n is None else len(str(n)))
+    coarse, fine = list(compute(digits)), list(compute(2 * digits))
+    # A node may be zero; no weight is as small as this.
+    nothing = _NOTHING / (n or 1)
+    while any(abs(a - b) > _AGREEMENT * max(abs(b), nothing) for a, b in zip(coarse, fine, strict=True)):
+        digits *= 2
+        coarse, fine = fine, list(compute(2 * digits))
     return fine
 
 
+def spectral_recurrence(
+    dimension: int, context_length: int | float, size: int, digits: int, *, times_x: bool = False
+) -> Recurrence:
+    """The recurrence of the mean spectral measure of W - I for the first ``size`` shifts, at a finite n.
+
+    Chebyshev's algorithm on the exact moments, in decimals of so many digits, some of which are lost; times_x: whether
+    the measure is that of f -> E tr W f(W - I) instead.
+    """
+    d, n = _checks.count("dimension", dimension), _length(context_length)
+    if n is None:
+        _checks.fail("context_length", "finite, as W = I has one eigenvalue", "it is inf")
+    moments = _central_trace_powers(d, n, 2 * size)
+    if times_x:
+        moments = [moment + following for moment, following in itertools.pairwise(moments)]
+    with localcontext() as context:
+        context.prec = digits
+        now = [Decimal(moment.numerator) / Decimal(moment.denominator) for moment in moments[: 2 * size]]
+        before, total = [Decimal(0)] * len(now), now[0]
+        shifts, norms = [now[1] / now[0]], []
+        for k in range(1, size):
+            beta = norms[-1] if norms else Decimal(0)
+            after = [Decimal(0)] * len(now)
+            for i in range(k, len(now) - k):
+                after[i] = now[i + 1] - shifts[-1] * now[i] - beta * before[i]
+            shifts.append(after[k + 1] / after[k] - now[k] / now[k - 1])
+            norms.append(after[k] / now[k - 1])
+            before, now = now, after
+        return Recurrence(total, shifts, norms)
+
+
 def zeros(recurrence: Recurrence, digits: int) -> list[Decimal]:
-    """The zeros of p_m, increasing, to so many digits each: eigenvalues of the Jacobi matrix, then Newton's method."""
+    """The zeros of p_m, increasing: eigenvalues of the Jacobi matrix, then Newton's method in so many digits."""
     alphas, betas = recurrence.shifts, recurrence.norms
-    scale = betas[0].sqrt() if betas else Decimal(1)
-    off = np.sqrt([float(beta / scale**2) for beta in betas])
+    scale = abs(betas[0]).sqrt() if betas else Decimal(1)
+    off = np.sqrt([abs(float(beta / scale**2)) for beta in betas])
     jacobi = np.diag([float(alpha / scale) for alpha in alphas]) + np.diag(off, 1) + np.diag(off, -1)
     starts = np.linalg.eigvalsh(jacobi)
-    # Newton's steps lose the digits by which p_m is smaller near a zero than its terms.
     with localcontext() as context:
-        context.prec = 2 * digits + 4 * len(alphas)
-        return [_newton(recurrence, Decimal(float(start)) * scale, digits) for start in starts]
+        context.prec = digits
+        close = Decimal(10) ** -(digits // 2)
+        return [_newton(recurrence, Decimal(float(start)) * scale, close) for start in starts]
 
 
 def squares(recurrence: Recurrence, y: Decimal) -> list[Decimal]:
     """p_k(y)^2 of the polynomials of degree 0, .., m-1, normalised to be orthonormal under the measure of mass 1."""
     before, here, norm = Decimal(0), Decimal(1), Decimal(1)
     values = [Decimal(1)]
-    for alpha, beta, following in zip(recurrence.shifts, [Decimal(0), *recurrence.norms], recurrence.norms, strict=False):
+    for alpha, beta, following in zip(
+        recurrence.shifts, [Decimal(0), *recurrence.norms], recurrence.norms, strict=False
+    ):
         before, here = here, (y - alpha) * here - beta * before
         norm *= following
         values.append(here * here / norm)
     return values
 
 
-def _newton(recurrence: Recurrence, y: Decimal, digits: int) -> Decimal:
-    smallest = Decimal(10) ** -(digits + 2)
-    while True:
+def _newton(recurrence: Recurrence, y: Decimal, close: Decimal) -> Decimal:
+    for _ in range(_MOST_ITERATIONS):
         before, here, slope_before, slope = Decimal(0), Decimal(1), Decimal(0), Decimal(0)
         for alpha, beta in zip(recurrence.shifts, [Decimal(0), *recurrence.norms], strict=True):
             after = (y - alpha) * here - beta * before
@@ -155,37 +186,16 @@ def _newton(recurrence: Recurrence, y: Decimal, digits: int) -> Decimal:
             before, here = here, after
         step = here / slope
         y -= step
-        if abs(step) <= smallest * abs(y):
-            return y
+        # The error is now about the square of the step.
+        if abs(step) <= close * abs(y):
+            break
+    return y
 
 
-def _chebyshev(moments: Sequence[Fraction], precision: int) -> Recurrence:
-    """The recurrence of a measure from its moments, in decimals of so many digits."""
-    with localcontext() as context:
-        context.prec = precision
-        now = [Decimal(moment.numerator) / Decimal(moment.denominator) for moment in moments]
-        before = [Decimal(0)] * len(now)
-        alphas, betas = [now[1] / now[0]], []
-        for k in range(1, len(now) // 2):
-            beta = betas[-1] if betas else Decimal(0)
-            after = [Decimal(0)] * len(now)
-            for i in range(k, len(now) - k):
-                after[i] = now[i + 1] - alphas[-1] * now[i] - beta * before[i]
-            alphas.append(after[k + 1] / after[k] - now[k] / now[k - 1])
-            betas.append(after[k] / now[k - 1])
-            before, now = now, after
-        return Recurrence(Decimal(moments[0].numerator), alphas, betas)
-
-
-def _agree(first: Recurrence, second: Recurrence, digits: int) -> bool:
-    with localcontext() as context:
-        context.prec = digits + 5
-        share = Decimal(10) ** -digits
-        pairs = [*zip(first.norms, second.norms, strict=True), *zip(first.shifts, second.shifts, strict=True)]
-        # A shift may be zero by chance; they are of the size of the first norm, (d + 1)/n, or larger.
-        least = second.norms[0] if second.norms else Decimal(1)
-        positive = all(beta > 0 for beta in second.norms)
-        return positive and all(abs(a - b) <= share * max(abs(b), least) for a, b in pairs)
+@functools.lru_cache(maxsize=256)
+def _central_trace_powers(d: int, n: int, highest: int) -> list[Fraction]:
+    powers = _trace_powers(d, n, highest)
+    return [_central(n, powers, m) for m in range(highest + 1)]
 
 
 def _central(n: int, powers: Sequence[int], m: int) -> Fraction:
@@ -234,10 +244,10 @@ def _products(start: int, step: int, highest: int) -> list[int]:
     return values
 
 
-def _whole(name: str, x: int | float, least: int = 1) -> int:
-    if not (math.isfinite(x) and x == math.floor(x) and x >= least):
-        _checks.fail(name, f"a whole number of at least {least}", f"it is {x}")
-    return int(x)
+def _whole(name: str, x: int) -> int:
+    if isinstance(x, bool) or x < 0:
+        _checks.fail(name, "a whole number of at least 0", f"it is {x}")
+    return x
 
 
 def _length(context_length: int | float) -> int | None:
