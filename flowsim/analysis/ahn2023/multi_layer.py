@@ -1,7 +1,7 @@
 """Both sides of ahn2023's statements on layers without B: Theorems 3 and 4, their proofs, and Lemma 8.
 
-The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here. S is the set
-{A_i = a_i Sigma^-1}. With A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss does not depend on Sigma, and S is {A'_i = a_i I}.
+The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here. S is the set of
+A_i = a_i Sigma^-1. With A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss does not depend on Sigma, and on S A'_i = a_i I.
 """
 
 import itertools
@@ -307,9 +307,8 @@ def lemma_8(loss: Loss, trajectory: Trajectory) -> Comparison:
     """f at points of S in every order of the layers against the first order."""
     points = drawn_scalars(loss)[:, :, None, None] * jnp.eye(loss.task.dimension)[None, None]
     values = _permuted(loss, points)
-    return rounded(
-        equal(values.reshape(-1), jnp.repeat(values[:, 0], values.shape[1]), values.reshape(-1)), _cancellation(loss)
-    )
+    first, values = jnp.repeat(values[:, 0], values.shape[1]), values.reshape(-1)
+    return rounded(equal(values, first, values), _cancellation(loss))
 
 
 def lemma_8_general(loss: Loss, trajectory: Trajectory) -> Comparison:

@@ -124,7 +124,7 @@ _THEOREM_3 = (
     _claim(
         "theorem-3.multiples",
         "Theorem 3",
-        "For two layers and Sigma = I two different multiples of I, in either order, minimise f over symmetric matrices",
+        "For k = 2 and Sigma = I two different multiples of I, in either order, minimise f over symmetric matrices",
         multi_layer.theorem_3_multiples,
         form="corrected",
         relation=Relation.IDENTITY,

@@ -66,7 +66,7 @@ _THEOREM_5 = (
         multi_layer_scalars.eq_35_in_the_set,
         relation=Relation.IDENTITY,
         **_WITH_B_OPTIONS,
-        note="It leaves S at once unless Sigma is a multiple of I, so that (35) is no longer known of it; -s_i I is meant.",
+        note="It leaves S at once unless Sigma is a multiple of I, so that (35) says no more of it; -s_i I is meant.",
     ),
     _claim(
         "eq-36",
