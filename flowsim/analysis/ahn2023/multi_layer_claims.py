@@ -209,12 +209,12 @@ _THEOREM_4 = (
     _claim(
         "theorem-4.invariant",
         "proof of Theorem 4",
-        "S is invariant under plain gradient flow: at points of S every grad_{A_i} f is a multiple of Sigma^-1",
-        multi_layer.invariant_set,
+        "Plain gradient flow leaves S: at points of S no grad_{A_i} f is a multiple of Sigma^-1, unless Sigma ~ I",
+        multi_layer.leaves_the_set,
         form="corrected",
-        relation=Relation.IDENTITY,
+        hypotheses=multi_layer.anisotropic,
         problems=(ISOTROPIC[0], *_STATIC),
-        note="Not said by the paper, which is why it takes an S-constrained flow: it is so only for Sigma ~ I.",
+        note="Not said by the paper, which takes an S-constrained flow for its proof.",
     ),
     _claim(
         "eq-25",

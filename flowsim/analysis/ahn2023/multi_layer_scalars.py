@@ -1,10 +1,11 @@
 """Both sides of ahn2023's statements on layers with B, Theorem 5 and its proof, on the set S.
 
-S is {A_i = a_i Sigma^-1, B_i = b_i I}. There the loss is a function F(a, b) of scalars, an expectation over the mean
-spectrum of a Wishart matrix, which Gauss quadrature gives exactly. By rotation invariance the gradient over all
-matrices is grad_{A_i} = (dF/da_i) Sigma/d and grad_{B_i} = (dF/db_i) I/d. A has the sign of `MultiLayerAttention`.
+S is {A_i = a_i Sigma^-1, B_i = b_i I}, on which the loss is `ScalarLayersLoss`, a function F(a, b). By rotation
+invariance the gradient over all matrices is grad_{A_i} = (dF/da_i) Sigma/d and grad_{B_i} = (dF/db_i) I/d there. A has
+the sign of `MultiLayerAttention`.
 """
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,11 +17,13 @@ from jaxtyping import Array, Float
 from flowsim.analysis.ahn2023.multi_layer import Loss, best_scalars, drawn_scalars
 from flowsim.analysis.base import Comparison, at_least, at_most, equal
 from flowsim.analysis.statements import rounded
-from flowsim.moments import spectral_quadrature
+from flowsim.losses import ScalarLayersLoss
+from flowsim.models import ScalarLayers
 from flowsim.trajectory import Trajectory
 
 Scalar = Float[Array, ""]
-Points = Float[Array, "n k+rest"]
+Point = Float[Array, " scalars"]  # a_0 .. a_{k-1}, b_0 .. b_{k-2}
+Points = Float[Array, "n scalars"]
 
 _STARTS = 64
 _CONDITIONING = 1e3  # of sums of positive terms whose factors cancel
@@ -30,30 +33,25 @@ _POLISHING = 3
 _AT_REST = 1e-10
 
 
-class Spectrum(NamedTuple):
-    """E tr f(W) = sum_j weights_j f(points_j), for the f that k layers with scalars make."""
-
-    points: Float[Array, " m"]
-    weights: Float[Array, " m"]
+def on_the_set(loss: Loss) -> ScalarLayersLoss:
+    """F(a, b)."""
+    return _scalar_loss(loss.task.dimension, float(loss.task.context_length), loss.layers)
 
 
-def spectrum(loss: Loss) -> Spectrum:
-    """The rule of that many layers, whose f has degree 3^k - 1."""
-    rule = spectral_quadrature(loss.task.dimension, float(loss.task.context_length), 3**loss.layers - 1)
-    return Spectrum(1 + jnp.asarray(rule.offsets), jnp.asarray(rule.weights))
+@functools.lru_cache(maxsize=16)
+def _scalar_loss(d: int, n: float, k: int) -> ScalarLayersLoss:
+    return ScalarLayersLoss(d, n, k, residual_stream=True)
 
 
-def scalar_loss(rule: Spectrum, a: Float[Array, " k"], b: Float[Array, " rest"]) -> Scalar:
-    """F(a, b) = E tr q_k(W)^2: t = x p^2, q <- q (1 - a_i t), p <- p (1 - a_i b_i t)."""
-    p, q = jnp.ones_like(rule.points), jnp.ones_like(rule.points)
-    for a_i, b_i in zip(a, jnp.append(b, 0.0), strict=True):
-        t = rule.points * p**2
-        p, q = p * (1 - a_i * b_i * t), q * (1 - a_i * t)
-    return jnp.sum(rule.weights * q**2)
+def _value(F: ScalarLayersLoss, point: Point) -> Scalar:
+    return F(ScalarLayers(point[: F.layers], point[F.layers :]))
 
 
-def _flat(rule: Spectrum, k: int, point: Float[Array, " n"]) -> Scalar:
-    return scalar_loss(rule, point[:k], point[k:])
+def lowest(loss: Loss) -> Point:
+    """The best scalars that are known."""
+    best = on_the_set(loss).minimizer
+    assert best.b is not None, "the loss is one with B"
+    return jnp.concatenate([best.a, best.b])
 
 
 def drawn_points(loss: Loss) -> Points:
@@ -64,13 +62,13 @@ def drawn_points(loss: Loss) -> Points:
 
 
 @eqx.filter_jit
-def _slopes(rule: Spectrum, k: int, points: Points) -> Points:
-    return jax.vmap(lambda point: jax.grad(_flat, argnums=2)(rule, k, point))(points)
+def _slopes(F: ScalarLayersLoss, points: Points) -> Points:
+    return jax.vmap(lambda point: jax.grad(_value, argnums=1)(F, point))(points)
 
 
 def slopes(loss: Loss, points: Points) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
     """dF/da and dF/db."""
-    both = _slopes(spectrum(loss), loss.layers, points)
+    both = _slopes(on_the_set(loss), points)
     return both[:, : loss.layers], both[:, loss.layers :]
 
 
@@ -82,8 +80,8 @@ def _squares(loss: Loss, points: Points) -> tuple[Float[Array, " n"], Float[Arra
 
 
 class Minima(NamedTuple):
-    """Local minima of F from many starts, the lowest first: their values, where they are, and whether they are at rest
-    with a positive definite Hessian.
+    """Where many starts lead on S, by value: the loss, the scalars, and whether it is a local minimum for sure, at rest
+    and with a positive definite Hessian.
     """
 
     values: Float[Array, " n"]
@@ -92,17 +90,18 @@ class Minima(NamedTuple):
 
 
 @eqx.filter_jit
-def _minima(rule: Spectrum, k: int, starts: Points) -> Minima:
-    def one(start: Array) -> tuple[Scalar, Array, Array]:
-        function = lambda point, _: _flat(rule, k, point)
+def _minima(F: ScalarLayersLoss, starts: Points) -> Minima:
+    value = functools.partial(_value, F)
+    slope, hessian = jax.grad(value), jax.hessian(value)
+
+    def one(start: Point) -> tuple[Scalar, Point, Array]:
+        function = lambda point, _: value(point)
         point = optimistix.minimise(function, _BFGS, start, max_steps=_MAX_STEPS, throw=False).value
-        slope, hessian = jax.grad(_flat, argnums=2), jax.hessian(_flat, argnums=2)
         for _ in range(_POLISHING):
-            point = point - jnp.linalg.solve(hessian(rule, k, point), slope(rule, k, point))
-        values = jnp.linalg.eigvalsh(hessian(rule, k, point))
-        still = jnp.linalg.norm(slope(rule, k, point)) <= _AT_REST * values[-1] * jnp.linalg.norm(point)
-        proper = (values[0] > _AT_REST * values[-1]) & still
-        return _flat(rule, k, point), point, proper
+            point = point - jnp.linalg.solve(hessian(point), slope(point))
+        curvatures = jnp.linalg.eigvalsh(hessian(point))
+        still = jnp.linalg.norm(slope(point)) <= _AT_REST * curvatures[-1] * jnp.linalg.norm(point)
+        return value(point), point, (curvatures[0] > _AT_REST * curvatures[-1]) & still
 
     values, points, proper = jax.vmap(one)(starts)
     order = jnp.argsort(jnp.where(proper, values, jnp.inf))
@@ -114,31 +113,31 @@ def local_minima(loss: Loss) -> Minima:
     k = loss.layers
     starts = jax.random.uniform(jax.random.key(7), (_STARTS, 2 * k - 1))
     scale = jnp.concatenate([jnp.full(k, 2.0), jnp.ones(k - 1)])
-    return _minima(spectrum(loss), k, starts * scale[None, :])
+    return _minima(on_the_set(loss), starts * scale[None, :])
 
 
 def theorem_5(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The sum of (14) over all matrices at the lowest local minimum on S, relative to that at zero weights."""
-    lowest = local_minima(loss).points[0]
-    squares = sum(_squares(loss, jnp.stack([lowest, jnp.zeros_like(lowest)])))
+    """The sum of (14) over all matrices at the best scalars, relative to that at zero weights."""
+    best = lowest(loss)
+    of_A, of_B = _squares(loss, jnp.stack([best, jnp.zeros_like(best)]))
+    squares = of_A + of_B
     return rounded(equal(squares[:1], 0.0, squares[1:]), jnp.asarray(_CONDITIONING))
 
 
 def other_minima(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The highest local minimum found on S against the lowest, where it is one for sure."""
-    found = local_minima(loss)
-    highest = jnp.max(jnp.where(found.proper, found.values, found.values[0]))
-    return at_least(highest[None], found.values[0], size=found.values[0])
+    """The highest local minimum found on S against the lowest."""
+    found, least = local_minima(loss), on_the_set(loss).minimum
+    return at_least(jnp.max(jnp.where(found.proper, found.values, least))[None], least, size=least)
 
 
 def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The lowest local minimum on S, its loss, that without B, and how many values the starts lead to."""
-    found = local_minima(loss)
+    """The best scalars, their loss, that without B, and how many local minima of different value 64 starts lead to."""
+    F, found = on_the_set(loss), local_minima(loss)
     values = jnp.sort(jnp.where(found.proper, found.values, found.values[0]))
-    a, b = found.points[0, : loss.layers], found.points[0, loss.layers :]
+    a, b = jnp.split(lowest(loss), [loss.layers])
     named = {f"a_{i}": value for i, value in enumerate(a)} | {f"b_{i}": value for i, value in enumerate(b)}
     distinct = 1 + jnp.sum(jnp.diff(values) > 1e-6 * values[0])
-    return named | {"loss": found.values[0], "loss_without_B": loss.minimum, "local_minima": distinct}
+    return named | {"loss": F.minimum, "loss_without_B": loss.minimum, "local_minima": distinct}
 
 
 def _decrease(loss: Loss, step_of_B: Scalar) -> tuple[Array, Array]:
@@ -150,7 +149,8 @@ def _decrease(loss: Loss, step_of_B: Scalar) -> tuple[Array, Array]:
     d, Sigma = loss.task.dimension, loss.task.covariance
     # tr(Sigma grad_A) = (dF/da) tr(Sigma^2)/d and <grad_A, Sigma^-1> = dF/da.
     along_a = jnp.sum(of_a**2, axis=1) * jnp.sum(Sigma**2) / d
-    return -along_a - jnp.sum(of_b**2, axis=1) * step_of_B / d, sum(_squares(loss, points))
+    of_A, of_B = _squares(loss, points)
+    return -along_a - jnp.sum(of_b**2, axis=1) * step_of_B / d, of_A + of_B
 
 
 def eq_35(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -180,7 +180,7 @@ def eq_35_in_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 def _perturbed(loss: Loss, of_A: bool, replacement: Array) -> tuple[Array, Array, Array]:
     """The two derivatives of (36) or (37) at points of S for drawn R_j or S_j, every j, and the size of their terms."""
-    of_a, of_b = slopes(loss, drawn_points(loss))
+    of_a, of_b = slopes(loss, drawn_points(loss)[1:])
     d, slope = loss.task.dimension, of_a if of_A else of_b
     gradient = (loss.task.covariance if of_A else jnp.eye(d)) / d
     drawn = jax.random.normal(jax.random.key(11), (*slope.shape, d, d))
@@ -213,19 +213,19 @@ def eq_37_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def loss_tends_to_zero(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The lowest loss found on S against 0, relative to that of predicting 0."""
-    return equal(local_minima(loss).values[:1], 0.0, float(loss.task.dimension))
+    """The least loss known on S against 0, relative to that of predicting 0."""
+    return equal(on_the_set(loss).minimum[None], 0.0, float(loss.task.dimension))
 
 
 def increasing(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """a_i < a_{i+1} at the lowest local minimum on S."""
-    a = local_minima(loss).points[0, : loss.layers]
+    """a_i < a_{i+1} at the best scalars."""
+    a = lowest(loss)[: loss.layers]
     return rounded(at_least(a[1:], a[:-1]), jnp.asarray(_CONDITIONING))
 
 
-def increasing_at_every_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The same at every local minimum found."""
+def not_increasing_elsewhere(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The largest a_i - a_{i+1} at any local minimum found, against 0."""
     found = local_minima(loss)
     a = found.points[:, : loss.layers]
-    promised = jnp.repeat(found.proper, loss.layers - 1)
-    return rounded(at_least(a[:, 1:].reshape(-1), a[:, :-1].reshape(-1), promised=promised), jnp.asarray(_CONDITIONING))
+    falls = jnp.where(found.proper, jnp.max(a[:, :-1] - a[:, 1:], axis=1), -jnp.inf)
+    return rounded(at_least(jnp.max(falls)[None], 0.0, size=jnp.max(a)), jnp.asarray(_CONDITIONING))
