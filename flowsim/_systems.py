@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, State
+from flowsim.losses.scalar_layers import AbstractScalarLoss
 from flowsim.models import LinearAttention
 
 Scalar = Float[Array, ""]
@@ -105,10 +106,41 @@ class LossSystem(AbstractSystem):
         )
 
 
+class ScaledSystem(AbstractSystem):
+    """The flow d theta/dt = -c grad L of a loss, c a number for each array: a gradient flow in theta / sqrt(c)."""
+
+    plain: LossSystem
+    roots: PyTree
+
+    def encode(self, model: PyTree) -> PyTree:
+        return jax.tree.map(jnp.divide, self.plain.encode(model), self.roots)
+
+    def decode(self, state: PyTree) -> PyTree:
+        return self.plain.decode(self._weights(state))
+
+    def field(self, state: PyTree) -> PyTree:
+        return jax.tree.map(jnp.multiply, self.plain.field(self._weights(state)), self.roots)
+
+    def record(self, state: PyTree) -> Record:
+        record = self.plain.record(self._weights(state))
+        return record._replace(state=state, grad_norm_sq=norm_sq(self.field(state)), norm_sq=norm_sq(state))
+
+    def _weights(self, state: PyTree) -> PyTree:
+        return jax.tree.map(jnp.multiply, state, self.roots)
+
+
+def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:
+    """The flow of a loss in the arrays of the model, whatever structure it may have."""
+    plain = LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True))
+    if not isinstance(loss, AbstractScalarLoss):
+        return plain
+    return ScaledSystem(plain, jax.tree.map(jnp.sqrt, plain.encode(loss.speeds(model))))
+
+
 def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
     """The coordinates in which a flow is integrated from a model, and the method, for a solver that was asked for."""
     arrowhead = loss.arrowhead(model) if solver == "auto" else None
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     method = "explicit" if solver == "explicit" else "implicit"
-    return LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True)), method
+    return loss_system(loss, model), method

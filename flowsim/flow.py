@@ -22,7 +22,7 @@ from flowsim._newton import ORDER, STAGES, radau_step
 from flowsim._recording import Chunk, ChunkStore, join, trajectory, truncate
 from flowsim._schedule import Stop as Stop
 from flowsim._schedule import first_stop, output_times, percent
-from flowsim._systems import AbstractSystem, ArrowheadSystem, LossSystem, Record, norm_sq, system_of
+from flowsim._systems import AbstractSystem, ArrowheadSystem, Record, loss_system, norm_sq, system_of
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.trajectory import Settings, Status, Trajectory
 
@@ -123,6 +123,13 @@ def gradient_flow(
     return trajectory(system, join(chunks), status, settings)
 
 
+def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
+    """The trajectory of a flow at t = 0 alone, for statements that need no more of it; nothing is integrated."""
+    system, method = system_of(loss, model, "auto")
+    record, *_ = _prepare(system, model)
+    return trajectory(system, _at_rest(record, np.zeros(1)), Status.TIME, Settings(method, 0.0, 0.0))
+
+
 def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: float, steps: int) -> Trajectory:
     """Explicit gradient descent, theta <- theta - eta grad L(theta), to set beside a flow.
 
@@ -138,7 +145,7 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
     if steps < 1:
         _checks.fail("steps", "at least 1", f"it is {steps}")
     counts = np.unique(np.concatenate([[0], np.round(np.geomspace(1, steps, 200))]).astype(int))
-    system = LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True))
+    system = loss_system(loss, model)
     states, dissipated = _descend(system, system.encode(model), eta, jnp.asarray(np.diff(counts)))
     record = _records(system, states)
     finite = np.isfinite(record.loss) & np.isfinite(record.grad_norm_sq) & np.isfinite(dissipated)

@@ -8,4 +8,6 @@ from flowsim.losses.masked_attention import MaskedAttentionLoss as MaskedAttenti
 from flowsim.losses.multi_layer import LoopedLoss as LoopedLoss
 from flowsim.losses.multi_layer import MultiLayerLoss as MultiLayerLoss
 from flowsim.losses.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss
+from flowsim.losses.scalar_layers import ScalarLayersLoss as ScalarLayersLoss
+from flowsim.losses.scalar_layers import ScalarLoopLoss as ScalarLoopLoss
 from flowsim.losses.single_layer import LinearAttentionLoss as LinearAttentionLoss

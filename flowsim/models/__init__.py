@@ -5,3 +5,5 @@ from flowsim.models.linear_attention import LinearAttention as LinearAttention
 from flowsim.models.masked_attention import MaskedAttention as MaskedAttention
 from flowsim.models.multi_layer import LoopedAttention as LoopedAttention
 from flowsim.models.multi_layer import MultiLayerAttention as MultiLayerAttention
+from flowsim.models.scalar_layers import ScalarLayers as ScalarLayers
+from flowsim.models.scalar_layers import ScalarLoop as ScalarLoop

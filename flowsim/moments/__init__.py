@@ -8,3 +8,7 @@ from flowsim.moments.gaussian import sample_label_energy_squared as sample_label
 from flowsim.moments.gaussian import token_covariance_times_form as token_covariance_times_form
 from flowsim.moments.polynomial import TracePolynomial as TracePolynomial
 from flowsim.moments.polynomial import wishart_expectation as wishart_expectation
+from flowsim.moments.spectrum import Quadrature as Quadrature
+from flowsim.moments.spectrum import mean_central_trace_power as mean_central_trace_power
+from flowsim.moments.spectrum import mean_trace_power as mean_trace_power
+from flowsim.moments.spectrum import spectral_quadrature as spectral_quadrature

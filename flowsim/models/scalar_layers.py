@@ -1,0 +1,74 @@
+"""Deep linear transformers whose matrices are multiples of S^-1 and I: one number a matrix."""
+
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim import _checks
+from flowsim.models.multi_layer import LoopedAttention, MultiLayerAttention
+from flowsim.tasks import Prompt
+
+
+class ScalarLayers(eqx.Module):
+    """`MultiLayerAttention` with A_i = a_i S^-1 and B_i = b_i I, the set S of ahn2023's Theorems 4 and 5.
+
+    It predicts on prompts of covariance I, where A_i = a_i I; others are to be multiplied by S^{-1/2} first.
+
+    **Arguments:** a: (k,) positive at the optimum; b: (k - 1,) in ahn2023's sign, or None for covariates that stay.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** ahn2023, Theorems 4 and 5, with a_i = -(the paper's).
+    """
+
+    a: Float[Array, " k"]
+    b: Float[Array, " rest"] | None
+
+    def __init__(self, a: ArrayLike | Iterable, b: ArrayLike | Iterable | None = None):
+        self.a = _checks.as_array("a", a, (None,))
+        if self.a.shape == (0,):
+            _checks.fail("a", "of at least one layer", "it is empty")
+        self.b = None if b is None else _checks.as_array("b", b, (self.a.shape[0] - 1,))
+
+    def attention(self, covariance: ArrayLike | Iterable) -> MultiLayerAttention:
+        """The transformer with these scalars for prompts of covariance S, (d, d)."""
+        S = _checks.positive_definite("covariance", covariance)
+        B = None if self.b is None else self.b[:, None, None] * jnp.eye(S.shape[0])[None]
+        return MultiLayerAttention(self.a[:, None, None] * _inverse(S)[None], B)
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        return self.attention(jnp.eye(prompt.query.shape[0]))(prompt)
+
+
+class ScalarLoop(eqx.Module):
+    """`LoopedAttention` with A = a S^-1 and u = 0.
+
+    It predicts on prompts of covariance I, where A = a I; others are to be multiplied by S^{-1/2} first.
+
+    **Arguments:** a: scalar, positive at the optimum; loops: L.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** gatmiry2024, sections 3.4 and 3.5.
+    """
+
+    a: Float[Array, ""]
+    loops: int = eqx.field(static=True)
+
+    def __init__(self, a: ArrayLike, *, loops: int):
+        self.a = _checks.as_array("a", a, ())
+        self.loops = _checks.count("loops", loops)
+
+    def attention(self, covariance: ArrayLike | Iterable) -> LoopedAttention:
+        """The transformer with this scalar for prompts of covariance S, (d, d)."""
+        return LoopedAttention(self.a * _inverse(_checks.positive_definite("covariance", covariance)), loops=self.loops)
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        return self.attention(jnp.eye(prompt.query.shape[0]))(prompt)
+
+
+def _inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    inverse = jnp.linalg.inv(matrix)
+    return (inverse + inverse.T) / 2
