@@ -108,10 +108,14 @@ class ProblemSpec(AbstractTable, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem ready to be integrated; test: the law of other prompts, None where none are asked for."""
+    """A problem ready to be integrated.
+
+    task: the law of the prompts, of a class in `flowsim.tasks`; test: that of other prompts, None where none are asked
+    for.
+    """
 
     spec: ProblemSpec
-    task: LinearRegression | RandomCovarianceRegression | SpectralRegression
+    task: Any
     loss: AbstractPopulationLoss
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
