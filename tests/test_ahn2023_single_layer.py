@@ -26,17 +26,20 @@ FLOW = ("theorem-1.flow", "corrected")
 REFUTED = {"eq-6", "sec-4.parameters", "lemma-6.unique", "lemma-6.inner-product", "lemma-7.unique", "lemma-7.sum"}
 
 
+def build(problem) -> flowsim.Problem:
+    return spec_of({name: value for name, value in problem.items() if name != "name"}, ["flow.rtol=1e-6"]).build()
+
+
 def loss_of(problem) -> MaskedAttentionLoss:
-    return MaskedAttentionLoss(spec_of({"task": problem["task"], "init": {"kind": "zeros"}}).build().task)
+    loss = build(problem).loss
+    assert isinstance(loss, MaskedAttentionLoss)
+    return loss
 
 
 @functools.cache
 def _evidence(text: str) -> Evidence:
-    problem = json.loads(text)
-    loss, init = loss_of(problem), problem["init"]
-    d = loss.task.dimension
-    start = MaskedAttention(init.get("b", np.zeros(d + 1)), init.get("A", np.zeros((d + 1, d))))
-    return Evidence(loss, flowsim.gradient_flow(loss, start, rtol=1e-6))
+    problem = build(json.loads(text))
+    return Evidence(problem.loss, problem.run())
 
 
 def evidence_of(problem) -> Evidence:

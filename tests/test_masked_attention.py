@@ -62,7 +62,7 @@ def test_loss_and_gradient_by_sampling(d, length):
 @pytest.mark.parametrize("length", [1, 4, np.inf])
 def test_the_mask_changes_what_u12_does_and_nothing_else(length):
     """Where b_x = 0 and at n = inf the loss is twice that of the layer without a mask; elsewhere it is another."""
-    masked, unmasked = (kind(regression(3, length)) for kind in (MaskedAttentionLoss, LinearAttentionLoss))
+    masked, unmasked = MaskedAttentionLoss(regression(3, length)), LinearAttentionLoss(regression(3, length))
     model = drawn(3, seed=2)
     without = MaskedAttention(model.b.at[:-1].set(0.0), model.A)
     np.testing.assert_allclose(masked(without), 2 * unmasked(same_unmasked(without)), rtol=1e-12)
