@@ -114,22 +114,22 @@ EXPLICIT = ["init.kind=explicit"]
 
 
 def test_every_start_of_a_restricted_flow():
-    layers, loop = (read(model, RESTRICT).build().start for model in ("multi-layer", "looped"))
-    assert_close((layers, loop), (ScalarLayers([0.0, 0.0]), ScalarLoop(0.0, loops=2)))
-    stream = ["model.residual_stream=true", RESTRICT]
-    equal = read("multi-layer", "init.kind=scaled-identity", "init.scale=0.5", *stream).build().start
+    def start(model, *overrides):
+        spec = read(model, *overrides, RESTRICT)
+        assert ProblemSpec.from_toml(spec.to_toml()) == spec
+        return spec.init.start(spec.task.build(), spec.model, spec.flow.restrict)
+
+    assert_close((start("multi-layer"), start("looped")), (ScalarLayers([0.0, 0.0]), ScalarLoop(0.0, loops=2)))
+    stream = "model.residual_stream=true"
+    equal = start("multi-layer", "init.kind=scaled-identity", "init.scale=0.5", stream)
     assert_close(equal, ScalarLayers([0.5, 0.5], [0.5]))
-    drawn = read("multi-layer", "init.kind=random", "init.scale=0.5", "init.seed=3", *stream).build().start
     a, b = np.split(np.ravel(starts.gaussian(0.5, 1, 3, layers=3)), [2])
+    drawn = start("multi-layer", "init.kind=random", "init.scale=0.5", "init.seed=3", stream)
     assert_close(drawn, ScalarLayers(a, b))
-    assert_close(read("multi-layer", *EXPLICIT, "init.a=[1,2]", RESTRICT).build().start, ScalarLayers([1.0, 2.0]))
-    given = read("multi-layer", *EXPLICIT, "init.a=[1,2]", "init.b=[3]", *stream)
-    assert_close(given.build().start, ScalarLayers([1.0, 2.0], [3.0]))
-    assert ProblemSpec.from_toml(given.to_toml()) == given
+    assert_close(start("multi-layer", *EXPLICIT, "init.a=[1,2]"), ScalarLayers([1.0, 2.0]))
+    assert_close(start("multi-layer", *EXPLICIT, "init.a=[1,2]", "init.b=[3]", stream), ScalarLayers([1.0, 2.0], [3.0]))
     # Beyond the depths at which the loss is known in matrices.
-    assert_close(
-        read("looped", *EXPLICIT, "init.a=2", "model.loops=9", RESTRICT).build().start, ScalarLoop(2.0, loops=9)
-    )
+    assert_close(start("looped", *EXPLICIT, "init.a=2", "model.loops=9"), ScalarLoop(2.0, loops=9))
 
 
 def test_a_restricted_flow_is_that_of_the_paper_s_appendix():
@@ -352,3 +352,28 @@ def test_cells_of_a_sweep_are_integrated_one_by_one(tmp_path):
     assert np.all(np.isnan(table["mu"])) and not np.any(table["condition_met"])
     assert np.all(np.isinf(table["closest_to_saddle"]))
     assert table["outcome"].tolist() == ["unfinished"] * 2
+
+
+@pytest.mark.parametrize("model", ["looped", "multi-layer"])
+def test_a_flow_in_the_eigenbasis_is_that_of_the_matrices(model):
+    overrides = ["init.kind=scaled-identity", "init.scale=0.2", "flow.t1=0.5", "flow.rtol=1e-10"]
+    covariance = "task.covariance={eigenvalues=[0.5,0.5,2.0],rotation_seed=1}"
+    matrices = read(model, covariance, *overrides).build()
+    spectral = read(model, covariance, *overrides, "flow.restrict=eigenbasis").build()
+    assert spectral.task.multiplicities.tolist() == [2.0, 1.0]
+    run, reduced = matrices.run(), spectral.run()
+    found = spectral.matrices(reduced.models)["eigenvalues"][-1].reshape(-1)
+    ends = run.end.A.reshape(-1, 3, 3)
+    expected = np.concatenate([np.unique(np.linalg.eigvalsh(A).round(6)) for A in ends])
+    np.testing.assert_allclose(np.sort(found), np.sort(expected), atol=1e-6)
+    assert_close(reduced.loss[-1], run.loss[-1], rtol=1e-8)
+
+
+def test_an_eigenbasis_takes_no_space_and_any_length():
+    overrides = ['task.covariance="identity"', "task.dimension=1000000", f"task.context_length={10**30}"]
+    spec = read("looped", *overrides, "flow.restrict=eigenbasis")
+    assert ProblemSpec.from_toml(spec.to_toml()) == spec
+    problem = spec.build()
+    assert_close(problem.loss(problem.start), jnp.asarray(1e6), rtol=1e-12)
+    with pytest.raises(ProblemError, match='init.kind must be one of "zeros", "scaled-identity", "random-diagonal"'):
+        read("looped", "flow.restrict=eigenbasis", "init.kind=random", "init.scale=1.0")

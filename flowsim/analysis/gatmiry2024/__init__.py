@@ -3,6 +3,20 @@
 """
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.gatmiry2024 import flow_claims, landscape_claims
+from flowsim.analysis.gatmiry2024 import (
+    algebra_claims,
+    figure_claims,
+    flow_claims,
+    landscape_claims,
+    moment_claims,
+    pairings,
+)
 
-CLAIMS: tuple[Claim, ...] = (*landscape_claims.CLAIMS, *flow_claims.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (
+    *landscape_claims.CLAIMS,
+    *flow_claims.CLAIMS,
+    *algebra_claims.CLAIMS,
+    *moment_claims.CLAIMS,
+    *pairings.CLAIMS,
+    *figure_claims.CLAIMS,
+)
