@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from tqdm import tqdm
 
 from flowsim import _checks, _toml, maps
@@ -21,6 +22,7 @@ from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, en
 from flowsim.flow import start_alone
 from flowsim.ledger import ledger
 from flowsim.maps import Map
+from flowsim.models import LoopedAttention
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
 from flowsim.prompt_risk import RiskCurve, risk_curve
 from flowsim.report import (
@@ -227,7 +229,7 @@ def _integrated(problem: Problem, out: pathlib.Path, checkpoint: pathlib.Path, q
         if trajectory.status.finished:
             return trajectory
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
-    trajectory.save(file)
+    trajectory.save(file, problem.matrices(trajectory.models))
     return trajectory
 
 
@@ -246,10 +248,18 @@ def _facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
         facts["end point, polished by Newton's method"] = (
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )
-        facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions"
+        outside = _directions_outside(problem.start) if getattr(problem.loss, "symmetric", False) else 0
+        space = f", {outside} of them out of the symmetric matrices" if outside else ""
+        facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions{space}"
     for tolerance, gap in evidence.ladder().items():
         facts[f"change of the weights, rtol {tolerance} against a hundredth"] = f"{gap:.1e}"
     return facts
+
+
+def _directions_outside(model: PyTree) -> int:
+    """How many directions of the weights leave the symmetric matrices A_i, and u = 0 in a looped model."""
+    *_, d = model.A.shape
+    return model.A.size // d * (d - 1) // 2 + (d if isinstance(model, LoopedAttention) else 0)
 
 
 def _test_facts(tested: RiskCurve) -> dict[str, str]:

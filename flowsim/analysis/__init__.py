@@ -1,5 +1,6 @@
 """Claims about a flow, and verdicts on them: one file a paper, and what they share."""
 
+from flowsim.analysis.ahn2023 import CLAIMS as _AHN2023
 from flowsim.analysis.base import Claim as Claim
 from flowsim.analysis.base import Comparison as Comparison
 from flowsim.analysis.base import Judgement as Judgement
@@ -20,4 +21,4 @@ from flowsim.analysis.rates import RateFit as RateFit
 from flowsim.analysis.rates import fit_rate as fit_rate
 from flowsim.analysis.zhang2023 import CLAIMS as _ZHANG2023
 
-ALL_CLAIMS: tuple[Claim, ...] = (*_ZHANG2023, *_GATMIRY2024)
+ALL_CLAIMS: tuple[Claim, ...] = (*_ZHANG2023, *_AHN2023, *_GATMIRY2024)

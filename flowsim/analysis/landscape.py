@@ -1,4 +1,4 @@
-"""Where a flow ended: a Newton polish, and the Hessian's inertia there."""
+"""Where a flow ended: a Newton polish, the Hessian's inertia there, and whether it is the global minimum."""
 
 import dataclasses
 
@@ -9,12 +9,14 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from flowsim.analysis.base import Comparison, at_least
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.trajectory import Trajectory
 
 LARGEST_HESSIAN = 700  # weights, above which it is not formed
 _FLAT = 1e-9
 _MAX_ITERATIONS = 60
+_AT_REST = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,3 +99,29 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
         float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs))),
         model,
     )
+
+
+def hessian_eigenvalues(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, " n"]:
+    """The eigenvalues of the loss's Hessian over all weights, in increasing order."""
+    flat, unravel = ravel_pytree(model)
+    return jnp.linalg.eigvalsh(jax.hessian(lambda x: loss.excess(unravel(x)))(flat))
+
+
+def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
+    """The excess at the end of the flow against what it can still lose, at most |grad|^2 over the Hessian's smallest
+    eigenvalue above rounding. It speaks of flows that end at rest, with no negative eigenvalue, off the global minimum.
+    """
+    values = hessian_eigenvalues(loss, trajectory.end)
+    rounding = _FLAT * values[-1]
+    curvature = jnp.min(jnp.where(values > rounding, values, jnp.inf))
+    slope_sq, excess = trajectory.grad_norm_sq, trajectory.excess
+    at_rest = slope_sq[-1] <= _AT_REST * jnp.max(slope_sq)
+    elsewhere = excess[-1] > _AT_REST * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
+    promised = at_rest & elsewhere & (values[0] >= -rounding)
+    return at_least(excess[-1][None], slope_sq[-1] / curvature, size=excess[0], promised=promised)
+
+
+def end_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:
+    """The excess at the end of the flow and at the saddle of zero weights."""
+    zero = jax.tree.map(jnp.zeros_like, trajectory.end)
+    return {"excess_end": trajectory.excess[-1], "excess_at_zero": loss.excess(zero)}

@@ -39,7 +39,7 @@ def restricted_speeds(
     """The speeds of ahn2023's flow on the set A_i = a_i S^-1, B_i = b_i I, for a covariance S.
 
     Printed is dA_i/dt = -r_i S^-1, r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
-    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d, so
+    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d, grad_{B_i} f = (df/db_i) I/d, so
     that c_a = tr(S^2)/d: f falls d times as fast as (26) needs. B_i leaves the set, unless S is a multiple s of I, and
     then c_b = 1/s. Corrected are r_i and s_i with the 1/d of the text above them, and dB_i/dt = -s_i I:
 

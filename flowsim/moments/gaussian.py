@@ -35,7 +35,7 @@ def sample_label_energy_squared(covariance: Matrix, length: Scalar) -> Scalar:
 def token_covariance_times_form(
     form: Float[Array, "rows rows"], covariance: Matrix, length: Scalar
 ) -> Float[Array, "rows rows"]:
-    """E[<C, X> C] for a fixed (d + 1, d + 1) X, with C = (1/N) sum z_i z_i^T of the tokens z = (x, <w, x>), w ~ N(0, I).
+    """E[<C, X> C] for a fixed (d + 1, d + 1) X and C = (1/N) sum z_i z_i^T of the tokens z = (x, <w, x>), w ~ N(0, I).
 
     Given w it is <M, X> M + 2 M X M / N with M = E[z z^T | w], where X stands for its symmetric part; every entry is
     then a polynomial of degree four in w.

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowsim.analysis.base import Claim, Relation
+from flowsim.analysis.landscape import end_constants, ends_above_the_minimum
+from flowsim.analysis.statements import finite_context
 from flowsim.analysis.zhang2023.comparisons import (
     all_but,
     assumption,
@@ -13,10 +15,7 @@ from flowsim.analysis.zhang2023.comparisons import (
     blocks_not_zero,
     counts,
     dynamics,
-    end_constants,
-    ends_above_the_minimum,
     exactly_rank,
-    finite_context,
     limit_constants,
     limit_without_balance,
     minimum_and_excess,

@@ -7,7 +7,6 @@ every parameter, not about a flow, are judged at the points of the trajectory. T
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from flowsim._systems import norm_sq
@@ -38,8 +37,6 @@ Loss = LinearAttentionLoss
 
 _PROMPTS = 64
 _RANDOM_STARTS = 32
-_FLAT = 1e-9  # of the Hessian's largest eigenvalue
-_AT_REST = 1e-12
 
 
 def _norms(matrices: Array) -> Series:
@@ -72,11 +69,6 @@ def all_but(*left_out: str):
         return [condition for condition in assumption_3_3(loss.task, start) if condition.name not in left_out]
 
     return hypotheses
-
-
-def finite_context(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
-    """Prompts can only be drawn at a finite N."""
-    return [hypothesis("N finite, so that prompts can be drawn", loss.task.context_length, "<", jnp.inf)]
 
 
 # Section 5.1: statements about one prompt
@@ -299,27 +291,6 @@ def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
     size = jnp.linalg.norm(start.u12) + jnp.linalg.norm(start.u21)
     kept = all_but("u12(0) = 0", "u21(0) = 0")(loss, start)
     return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", size, ">", 0.0)]
-
-
-def ends_above_the_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The excess at the end of the flow against what it can still lose, at most |grad|^2 over the Hessian's smallest
-    eigenvalue above rounding. It speaks of flows that end at rest, with no negative eigenvalue, off the global minimum.
-    """
-    flat, unravel = ravel_pytree(trajectory.end)
-    values = jnp.linalg.eigvalsh(jax.hessian(lambda x: loss.excess(unravel(x)))(flat))
-    rounding = _FLAT * values[-1]
-    curvature = jnp.min(jnp.where(values > rounding, values, jnp.inf))
-    slope_sq, excess = trajectory.grad_norm_sq, trajectory.excess
-    at_rest = slope_sq[-1] <= _AT_REST * jnp.max(slope_sq)
-    elsewhere = excess[-1] > _AT_REST * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
-    promised = at_rest & elsewhere & (values[0] >= -rounding)
-    return at_least(excess[-1][None], slope_sq[-1] / curvature, size=excess[0], promised=promised)
-
-
-def end_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The excess at the end of the flow and at the saddle of zero weights."""
-    zero = jax.tree.map(jnp.zeros_like, trajectory.end)
-    return {"excess_end": trajectory.excess[-1], "excess_at_zero": loss.excess(zero)}
 
 
 def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_most, equal
-from flowsim.analysis.zhang2023.statements import joined, of_task, rounded
+from flowsim.analysis.statements import joined, of_task, rounded
 from flowsim.initialization import Hypothesis, hypothesis, limit
 from flowsim.joint_law import JointLaw
 from flowsim.losses import LinearAttentionLoss

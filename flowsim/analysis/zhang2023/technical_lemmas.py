@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Claim, Comparison, Relation, at_most, equal
+from flowsim.analysis.statements import joined, of_task, rounded
 from flowsim.analysis.zhang2023.comparisons import one_covariance
 from flowsim.analysis.zhang2023.problems import ISOTROPIC, NEAR_SINGULAR, STILL_EASY, STILL_HARD, STILL_ONE
-from flowsim.analysis.zhang2023.statements import joined, of_task, rounded
 from flowsim.tasks import LinearRegression
 
 Matrices = Float[Array, "n rows columns"]

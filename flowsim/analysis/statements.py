@@ -1,4 +1,4 @@
-"""Comparisons of statements about a task alone, and of several statements at once."""
+"""Statements about a task alone, several statements at once, and a condition that many share."""
 
 import functools
 from collections.abc import Callable
@@ -7,9 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowsim.analysis.base import Comparison
+from flowsim.initialization import Hypothesis, hypothesis
 
 
 def of_task(statement: Callable[[Any], Comparison]) -> Callable[[Any, Any], Comparison]:
@@ -31,3 +32,8 @@ def rounded(comparison: Comparison, conditioning: Float[Array, ""]) -> Compariso
 def joined(comparisons: list[Comparison]) -> Comparison:
     """Comparisons one after the other."""
     return jax.tree.map(lambda *series: jnp.concatenate(series), *comparisons)
+
+
+def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
+    """Prompts can only be drawn at a finite context length."""
+    return [hypothesis("context length finite, so that prompts can be drawn", loss.task.context_length, "<", jnp.inf)]

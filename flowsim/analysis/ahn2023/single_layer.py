@@ -1,0 +1,271 @@
+"""Both sides of every statement of ahn2023's section 4, the single layer.
+
+The loss is known by two routes: `MaskedAttentionLoss` splits the error by its parity in w, and `in_context_loss` here
+is the appendix's, a quadratic form in each X_j = b a_j^T. The paper's symbols are used throughout.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flowsim.analysis.base import Comparison, at_most, equal
+from flowsim.analysis.landscape import hessian_eigenvalues
+from flowsim.analysis.statements import joined, of_task, rounded
+from flowsim.initialization import Hypothesis, agrees, hypothesis
+from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
+from flowsim.models import MaskedAttention
+from flowsim.models.linear_attention import embed
+from flowsim.models.masked_attention import attend
+from flowsim.moments import token_covariance_times_form
+from flowsim.tasks import LinearRegression, Prompt
+from flowsim.trajectory import Trajectory
+
+Scalar = Float[Array, ""]
+Vector = Float[Array, " d"]
+Square = Float[Array, "rows rows"]
+Task = LinearRegression
+Loss = MaskedAttentionLoss
+
+_RESCALINGS = (1e-3, 0.1, -1.0, 7.0, 1e3)
+_DRAWN = 8
+_PROMPTS = 16
+_FLAT = 1e-9  # of the largest eigenvalue of a Hessian
+_AT_MINIMUM = 1e-12  # of the loss at zero weights
+_AT_EQUALITY = 1e-6
+
+
+# Hypotheses
+
+
+def masked_layer(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of section 4: one layer under the parametrisation (7)."""
+    fits = isinstance(loss, MaskedAttentionLoss)
+    return None if fits else agrees("one masked linear attention layer", 0.0, 1.0)
+
+
+def isotropic(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """Sigma = I."""
+    return [agrees("Sigma = I", jnp.linalg.norm(loss.task.covariance - jnp.eye(loss.task.dimension)), 0.0)]
+
+
+def diagonal(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """Sigma = Lambda."""
+    Sigma = loss.task.covariance
+    off = jnp.linalg.norm(Sigma - jnp.diag(jnp.diagonal(Sigma)))
+    return [agrees("Sigma diagonal", off, 0.0, jnp.linalg.norm(Sigma))]
+
+
+def two_dimensions(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """d >= 2."""
+    return [hypothesis("d >= 2", float(loss.task.dimension), ">=", 2.0)]
+
+
+# The loss as the appendix writes it
+
+
+def weight_times_token_covariance(task: Task, s: Vector) -> Square:
+    """E[<w, s> C], by Stein's lemma the derivative along s of E[C | w], which is affine in w, at E[w] = 0."""
+
+    def given(w):
+        tokens = jnp.concatenate([jnp.eye(task.dimension), w[None, :]])
+        return tokens @ task.covariance @ tokens.T
+
+    return jax.jvp(given, (jnp.zeros_like(s),), (s,))[1]
+
+
+def form_times_token_covariance(task: Task, X: Square) -> Square:
+    """E[<C, X> C]."""
+    return token_covariance_times_form(X, task.covariance, task.context_length)
+
+
+def component(task: Task, X: Square, s: Vector) -> Scalar:
+    """E(<C, X> + <w, s>)^2, which is f_j(X) of Lemmas 6 and 7 at s = e_j."""
+    linear = weight_times_token_covariance(task, s)
+    return jnp.sum(X * (form_times_token_covariance(task, X) + 2 * linear)) + s @ s
+
+
+def in_context_loss(task: Task, model: MaskedAttention) -> Scalar:
+    """f(b, A) of (15): the sum of `component` at X = b (A s)^T over the columns s of a root of Sigma."""
+    columns = jnp.linalg.cholesky(task.covariance).T
+    return jnp.sum(jax.vmap(lambda s: component(task, jnp.outer(model.b, model.A @ s), s))(columns))
+
+
+def _drawn(d: int) -> MaskedAttention:
+    """Many weights with independent standard normal entries."""
+    entries = jnp.asarray(np.random.default_rng(0).standard_normal((_DRAWN, d + 1, d + 1)))
+    return jax.vmap(lambda one: MaskedAttention(one[0], one[:, 1:]))(entries)
+
+
+def on_drawn(task: Task, left: Callable, right: Callable) -> Comparison:
+    """left(model) = right(model) > 0 at drawn weights."""
+    models = _drawn(task.dimension)
+    sides = jax.vmap(left)(models), jax.vmap(right)(models)
+    return of_sums(task, equal(*sides, sides[1]))
+
+
+def of_sums(task: Task, comparison: Comparison) -> Comparison:
+    """The comparison with rounding errors of sums of (d + 1)^2 terms."""
+    return rounded(comparison, jnp.asarray((task.dimension + 1.0) ** 2))
+
+
+# Section 4
+
+
+@of_task
+def without_square(task: Task) -> Comparison:
+    """(6) as printed, E[b^T C A + w^T] E[x_query], against the loss (5)."""
+    d, Sigma = task.dimension, task.covariance
+    mean = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(Sigma).at[d, d].set(jnp.trace(Sigma))
+    mean_query = jnp.zeros(d)
+    return on_drawn(task, lambda model: model.b @ mean @ model.A @ mean_query, MaskedAttentionLoss(task))
+
+
+@of_task
+def with_square(task: Task) -> Comparison:
+    """(15) by the appendix's route against the loss (5) by the parity of the error."""
+    return on_drawn(task, lambda model: in_context_loss(task, model), MaskedAttentionLoss(task))
+
+
+def prompts_of(task: Task) -> Prompt:
+    """Prompts of the task, many."""
+    return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
+
+
+def _reaches(task: Task, count: int) -> Comparison:
+    """The predictions with all of P and Q against those with the last row of P and the first ``count`` columns of Q
+    alone, and against those without the first ``count`` rows of P and the last column of Q.
+    """
+    d, n, prompts = task.dimension, float(task.context_length), prompts_of(task)
+    P, Q = jax.random.normal(jax.random.key(2), (2, d + 1, d + 1))
+    indices = jnp.arange(d + 1)
+    only = jnp.where(indices[:, None] == d, P, 0.0), jnp.where(indices[None, :] < count, Q, 0.0)
+    without = jnp.where(indices[:, None] < count, 0.0, P), jnp.where(indices[None, :] == d, 0.0, Q)
+
+    def of(P, Q):
+        return jax.vmap(lambda prompt: attend(embed(prompt), P, Q)[-1, -1] / n)(prompts)
+
+    sizes = jax.vmap(lambda prompt: jnp.linalg.norm(embed(prompt)) ** 3 / n)(prompts)
+    sizes = sizes * jnp.linalg.norm(P) * jnp.linalg.norm(Q)
+    return joined([equal(of(*some), of(P, Q), sizes) for some in (only, without)])
+
+
+def nothing_drawn() -> Comparison:
+    """Where prompts cannot be drawn."""
+    return equal(jnp.zeros(1), 0.0, 1.0)
+
+
+def parameters_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The rows and columns that reach the prediction, counted by n."""
+    n = loss.task.context_length
+    return nothing_drawn() if jnp.isinf(n) else _reaches(loss.task, int(n))
+
+
+def parameters(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The rows and columns that reach the prediction, counted by d."""
+    return nothing_drawn() if jnp.isinf(loss.task.context_length) else _reaches(loss.task, loss.task.dimension)
+
+
+def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:
+    """At (8), re-scaled by each gamma: f against its minimum, and the gradients in b and in A, of the size of their
+    parts, against zero.
+    """
+    loss = MaskedAttentionLoss(task)
+    f = lambda model: in_context_loss(task, model)
+
+    def sides(gamma):
+        model = loss.minimizer(gamma)
+        value, gradient = jax.value_and_grad(f)(model)
+        part_b = jax.grad(f)(MaskedAttention(jnp.zeros_like(model.b), model.A)).b
+        part_A = jax.grad(f)(MaskedAttention(model.b, jnp.zeros_like(model.A))).A
+        slope_b, slope_A, size_b, size_A = (jnp.linalg.norm(x) for x in (gradient.b, gradient.A, part_b, part_A))
+        sizes = jnp.stack([jnp.trace(task.covariance), size_b, size_A])
+        return jnp.stack([value, slope_b, slope_A]), jnp.stack([loss.minimum, 0.0, 0.0]), sizes
+
+    values, expected, sizes = (side.reshape(-1) for side in jax.vmap(sides)(gammas))
+    return of_sums(task, equal(values, expected, sizes))
+
+
+@of_task
+def minimum_at_8(task: Task) -> Comparison:
+    """(8)."""
+    return _minimum_at(task, jnp.ones(1))
+
+
+@of_task
+def minimum_at_rescalings(task: Task) -> Comparison:
+    """(8) with b <- gamma b and A <- A/gamma, gamma = 1e-3, 0.1, -1, 7 and 1e3."""
+    return _minimum_at(task, jnp.asarray(_RESCALINGS))
+
+
+@of_task
+def isotropic_form(task: Task) -> Comparison:
+    """A of the display after Theorem 1 against (8)."""
+    d, n = task.dimension, task.context_length
+    printed = -jnp.eye(d + 1, d) / ((1 - 1 / n) + (d + 2) / n)
+    A = MaskedAttentionLoss(task).minimizer().A
+    return equal(jnp.linalg.norm(A - printed)[None], 0.0, jnp.linalg.norm(A))
+
+
+def swapped(task: Task) -> MaskedAttention:
+    """b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}: labels and covariates change places in the first
+    eigendirection, of the largest lambda, and nothing is predicted in the others.
+    """
+    loss = MaskedAttentionLoss(task).unmasked
+    u, d = loss.eigenvectors[:, -1], task.dimension
+    root = jnp.sqrt(loss.gamma_eigenvalues[-1])
+    return MaskedAttention(jnp.append(u, 0.0) / root, -jnp.zeros((d + 1, d)).at[d].set(u) / root)
+
+
+@of_task
+def unique_minimum(task: Task) -> Comparison:
+    """How many directions at (8) are flat, of which the re-scaling is one, and whether `swapped` is a minimum too."""
+    loss = MaskedAttentionLoss(task)
+    best = loss.minimizer(jnp.linalg.norm(loss.minimizer().A) ** 0.5)
+    values = hessian_eigenvalues(loss, best)
+    flat = jnp.sum(values <= _FLAT * values[-1]).astype(float)
+    other = (loss.excess(swapped(task)) <= _AT_MINIMUM * jnp.trace(task.covariance)).astype(float)
+    return joined([at_most(flat[None], 1.5, size=1.0), at_most(other[None], 0.5, size=1.0)])
+
+
+def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
+    """(lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 + 2/n)] with t = tr Sigma, and
+    n sum_{j > 1} lambda_j^2.
+    """
+    loss, n = MaskedAttentionLoss(task).unmasked, task.context_length
+    lam, first, t = loss.eigenvalues, loss.eigenvalues[-1], jnp.trace(task.covariance)
+    factor = 1 + 2 / n
+    bracket = factor * (t**2 + 2 * jnp.sum(lam**2)) - (t + 2 * first / n) ** 2 / factor
+    return (first / loss.gamma_eigenvalues[-1]) ** 2 * bracket, n * jnp.sum(lam[:-1] ** 2)
+
+
+@of_task
+def swapped_minimum(task: Task) -> Comparison:
+    """At `swapped`: the gradient against zero, the excess against sum_{j > 1} lambda_j^2/gamma_j, and whether the
+    Hessian is semidefinite against the inequality, as numbers, with a doubt of 1 where its sides all but agree.
+    """
+    loss, model = MaskedAttentionLoss(task), swapped(task)
+    lam, gam = loss.unmasked.eigenvalues, loss.unmasked.gamma_eigenvalues
+    gradient = loss.gradient(model)
+    slope = jnp.linalg.norm(gradient.b) + jnp.linalg.norm(gradient.A)
+    size = jnp.linalg.norm(loss.gradient(MaskedAttention(model.b, jnp.zeros_like(model.A))).A)
+    values = hessian_eigenvalues(loss, model)
+    semidefinite = values[0] >= -_FLAT * values[-1]
+    left, right = _swapped_sides(task)
+    doubt = jnp.abs(left - right) <= _AT_EQUALITY * left
+    above, expected = loss.excess(model), jnp.sum(lam[:-1] ** 2 / gam[:-1])
+    return joined(
+        [
+            of_sums(task, equal(slope[None], 0.0, size)),
+            of_sums(task, equal(above[None], expected, jnp.trace(task.covariance))),
+            equal(semidefinite.astype(float)[None], (left >= right).astype(float), 1.0, allowance=doubt.astype(float)),
+        ]
+    )
+
+
+def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """Both sides of the inequality."""
+    left, right = _swapped_sides(loss.task)
+    return {"left": left, "right": right}
