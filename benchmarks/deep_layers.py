@@ -185,11 +185,11 @@ def _sampled(sampler: Callable, A: np.ndarray, value: float, size: float, limit:
         values, slopes = sampler(A, key)
         return jnp.sum(values**2), jnp.sum(values), jnp.sum(slopes**2, axis=0), jnp.sum(slopes, axis=0)
 
-    A = jnp.asarray(A)
-    jax.block_until_ready(sums(A, jax.random.key(0)))
+    point = jnp.asarray(A)
+    jax.block_until_ready(sums(point, jax.random.key(0)))
     begin, total, count, error = time.perf_counter(), None, 0, np.inf
     while error > ACCURACY and time.perf_counter() - begin < limit:
-        part = jax.device_get(sums(A, jax.random.key(1 + count)))
+        part = jax.device_get(sums(point, jax.random.key(1 + count)))
         total = part if total is None else tuple(a + b for a, b in zip(total, part, strict=True))
         count += BATCH
         second, first, slope_second, slope_first = (np.asarray(x) / count for x in total)

@@ -32,6 +32,7 @@ from flowsim._systems import norm_sq
 from flowsim.analysis.evidence import padded
 from flowsim.analysis.rates import decayed
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead
+from flowsim.models import LinearAttention
 from flowsim.problem import InitTable, Problem, ProblemSpec, StopTable, TaskTable
 from flowsim.trajectory import Trajectory
 
@@ -71,19 +72,20 @@ def plan(specs: Sequence[ProblemSpec]) -> list[Batch]:
     """
     alone: list[int] = []
     classes: dict[int, list[tuple[float, int]]] = {}
-    slowest: dict[TaskTable, float] = {}
+    slowest: dict[tuple, float] = {}
     batched: dict[tuple, bool] = {}
     for index, spec in enumerate(specs):
         d = spec.task.size
         law = spec.task.covariance_law
-        kind = (_without_numbers(spec.init), d, spec.flow.solver, law and law.family)
-        if kind not in batched or spec.task not in slowest:
+        kind = (_without_numbers(spec.init), d, spec.flow.solver, law and law.family, spec.model, spec.loss)
+        of_loss = (spec.task, spec.model, spec.loss)
+        if kind not in batched or of_loss not in slowest:
             problem = spec.build()
             structure = problem.loss.arrowhead(problem.start)
             batched[kind] = spec.flow.solver == "auto" and isinstance(structure, Arrowhead)
-            slowest[spec.task] = _slowest_rate(problem)
+            slowest[of_loss] = _slowest_rate(problem)
         if batched[kind]:
-            classes.setdefault(_rounded_up(d), []).append((slowest[spec.task], index))
+            classes.setdefault(_rounded_up(d), []).append((slowest[of_loss], index))
         else:
             alone.append(index)
     batches = []
@@ -121,7 +123,11 @@ def _rounded_up(d: int) -> int:
 
 
 def _slowest_rate(problem: Problem) -> float:
-    """About the rate at which a flow ends, rounded so that it orders the cells on every machine alike."""
+    """About the rate at which a flow ends, rounded so that it orders the cells on every machine alike; 0 for a model
+    whose cells are in no batch.
+    """
+    if not isinstance(problem.start, LinearAttention):
+        return 0.0
     arrowhead = _arrowhead(problem.loss, problem.task.dimension)
     return round(float(jnp.log10(jnp.min(arrowhead.curvature) * landscape(arrowhead).weights ** 2)), 3)
 
@@ -187,16 +193,31 @@ def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], 
 def _run_alone(spec: ProblemSpec) -> Record:
     """A cell without arrowhead, by `gradient_flow`."""
     problem = spec.build()
-    scales = landscape(_arrowhead(problem.loss, problem.task.dimension))
+    scales = _scales(problem)
     run = _to_its_end(problem, scales)
     summary = _summary(padded(run), scales.excess)._replace(
         status=jnp.asarray(STATUSES.index(run.status)),
         steps=jnp.asarray(run.certificates.steps),
         rejected_steps=jnp.asarray(run.certificates.rejected_steps),
     )
+    if bool(norm_sq(eqx.filter_jit(problem.loss.gradient)(_weights_zero(problem)))):
+        # The weights zero are no saddle to come near to.
+        summary = summary._replace(closest=Least(jnp.asarray(jnp.inf), jnp.zeros(())))
     promises = _promises_alone(problem.loss, problem.start)
     one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (summary, promises, scales))
     return record(*one, rtol=np.asarray([spec.flow.rtol]))
+
+
+def _scales(problem: Problem) -> Landscape:
+    """The natural scales of any loss; without arrowhead its gradient has none."""
+    if isinstance(problem.start, LinearAttention):
+        return landscape(_arrowhead(problem.loss, problem.task.dimension))
+    excess = eqx.filter_jit(problem.loss.excess)(_weights_zero(problem))
+    return Landscape(excess, jnp.sqrt(norm_sq(problem.minimizer)), jnp.asarray(jnp.inf))
+
+
+def _weights_zero(problem: Problem) -> PyTree:
+    return jax.tree.map(jnp.zeros_like, problem.start)
 
 
 def _to_its_end(problem: Problem, scales: Landscape) -> Trajectory:
@@ -221,8 +242,12 @@ def _promises_alone(loss: PyTree, start: PyTree) -> Promises:
 def _summary(trajectory: Trajectory, saddle: Scalar) -> Summary:
     """The same of a trajectory at its output times, but for how the solver fared."""
     t, excess, slopes = trajectory.t, trajectory.excess, trajectory.grad_norm_sq
-    u, U = trajectory.models.u_minus1, jnp.sqrt(jnp.sum(trajectory.models.U11**2, axis=(1, 2)))
-    norms = jax.vmap(norm_sq)(trajectory.models)
+    models = trajectory.models
+    u = sign = jnp.full_like(t, jnp.nan)
+    if isinstance(models, LinearAttention):
+        u, U = models.u_minus1, jnp.sqrt(jnp.sum(models.U11**2, axis=(1, 2)))
+        sign = u / U
+    norms = jax.vmap(norm_sq)(models)
 
     def least(values: Array) -> Least:
         index = jnp.nanargmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
@@ -243,7 +268,7 @@ def _summary(trajectory: Trajectory, saddle: Scalar) -> Summary:
         pl=least(jnp.where(excess > 0, slopes / excess, jnp.inf)),
         rate=least(jnp.where(t > 0, decayed(trajectory) / t, jnp.inf)),
         u=least(u),
-        sign=least(u / U),
+        sign=least(sign),
         closest=least(norms),
         energy_defect=jnp.max(jnp.abs(excess[0] - excess - trajectory.dissipated)),
         steps=jnp.asarray(0),

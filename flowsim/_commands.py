@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from tqdm import tqdm
 
 from flowsim import _checks, _toml, maps
@@ -18,8 +19,10 @@ from flowsim._axes import Axis
 from flowsim._model_table import ModelTable
 from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
+from flowsim.flow import start_alone
 from flowsim.ledger import ledger
 from flowsim.maps import Map
+from flowsim.models import LoopedAttention
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field, spec_of
 from flowsim.prompt_risk import RiskCurve, risk_curve
 from flowsim.report import (
@@ -226,7 +229,7 @@ def _integrated(problem: Problem, out: pathlib.Path, checkpoint: pathlib.Path, q
         if trajectory.status.finished:
             return trajectory
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
-    trajectory.save(file)
+    trajectory.save(file, problem.matrices(trajectory.models))
     return trajectory
 
 
@@ -245,10 +248,18 @@ def _facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
         facts["end point, polished by Newton's method"] = (
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )
-        facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions"
+        outside = _directions_outside(problem.start) if getattr(problem.loss, "symmetric", False) else 0
+        space = f", {outside} of them out of the symmetric matrices" if outside else ""
+        facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions{space}"
     for tolerance, gap in evidence.ladder().items():
         facts[f"change of the weights, rtol {tolerance} against a hundredth"] = f"{gap:.1e}"
     return facts
+
+
+def _directions_outside(model: PyTree) -> int:
+    """How many directions of the weights leave the symmetric matrices A_i, and u = 0 in a looped model."""
+    *_, d = model.A.shape
+    return model.A.size // d * (d - 1) // 2 + (d if isinstance(model, LoopedAttention) else 0)
 
 
 def _test_facts(tested: RiskCurve) -> dict[str, str]:
@@ -272,7 +283,7 @@ def _sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 
 def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[Entry]:
-    """Verdicts of claims on their own problems; claims that share a problem share its flow."""
+    """Verdicts of claims on their own problems; claims that share a problem share its flow, if any of them needs it."""
     cases = [
         (
             claim,
@@ -283,13 +294,16 @@ def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[
         for named in claim.problems
     ]
     problems = {spec: spec.build() for *_, spec in cases}
+    flowing = {spec for claim, _, spec in cases if claim.along_flow}
     flows: dict[ProblemSpec, Evidence] = {}
     for count, (claim, name, spec) in enumerate(tqdm(cases, desc="claims", leave=False, delay=2, disable=None)):
         if count % _CASES == _CASES - 1:
             # Each compiled program holds memory maps, of which Linux gives a process 65,530; the disk keeps it.
             jax.clear_caches()
         if spec not in flows:
-            flows[spec] = Evidence(problems[spec].loss, problems[spec].run())
+            problem = problems[spec]
+            trajectory = problem.run() if spec in flowing else start_alone(problem.loss, problem.start)
+            flows[spec] = Evidence(problem.loss, trajectory)
         evidence = flows[spec]
         run = evidence.trajectory
         status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)

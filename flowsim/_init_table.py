@@ -10,14 +10,27 @@ import msgspec
 from jaxtyping import PyTree
 
 from flowsim import _checks, _toml, initialization, starts
-from flowsim._kinds import Count, Matrices, Matrix, Number, Positive, Seed, Vector
-from flowsim._model_table import ModelTable
+from flowsim._kinds import Count, Matrices, Matrix, Number, NumberOrVector, Positive, Seed, Vector
+from flowsim._model_table import ModelTable, Task
 from flowsim._toml import AbstractTable, refuse
-from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention, MultiLayerAttention
+from flowsim.models import (
+    DiagonalLayers,
+    LinearAttention,
+    LoopedAttention,
+    MaskedAttention,
+    MultiLayerAttention,
+    ScalarLayers,
+    ScalarLoop,
+)
+from flowsim.tasks import SpectralRegression
 
 
 class InitTable(AbstractTable, frozen=True):
-    """[init]: the start. Which kinds an architecture has, and which fields go with each, is in ``_STARTS``."""
+    """[init]: the start. Which kinds an architecture has, and which fields go with each, is in ``_STARTS``.
+
+    On the multiples a_i of the inverse covariance and b_i of I, where ``flow.restrict`` can put a flow, scale is that
+    of these numbers; in the eigenbasis of the covariance, of the eigenvalues.
+    """
 
     kind: (
         Literal[
@@ -42,6 +55,7 @@ class InitTable(AbstractTable, frozen=True):
     u21: Vector | None = None
     A: Matrices | None = None
     u: Vector | None = None
+    a: NumberOrVector | None = None
     b: Vector | None = None
 
     def given(self) -> dict[str, Any]:
@@ -54,9 +68,9 @@ class InitTable(AbstractTable, frozen=True):
         """Whether an explicit start is symmetric, with u = 0; so is every other one."""
         return (self.A is None or tuple(zip(*self.A, strict=False)) == self.A) and not any(self.u or ())
 
-    def resolved(self, d: int, model: ModelTable) -> "InitTable":
+    def resolved(self, d: int, model: ModelTable, restrict: str | None) -> "InitTable":
         """With rank and seed where a matrix is drawn; nothing that the kind would ignore."""
-        kind, known = self._known(model)
+        kind, known = self._known(model, restrict)
         given = self.given()
         for name in known.needed:
             if name not in given:
@@ -75,27 +89,39 @@ class InitTable(AbstractTable, frozen=True):
         defaults = {name: value for name, value in {"rank": d, "seed": 0}.items() if name in drawn}
         return msgspec.structs.replace(self, kind=kind, **(defaults | given))
 
-    def start(self, d: int, model: ModelTable) -> PyTree:
-        """The model of this table, resolved, in dimension d.
+    def start(self, task: Task, model: ModelTable, restrict: str | None) -> PyTree:
+        """The model of this table, resolved, for the prompts of a task.
 
         **Raises:** `ValueError` naming the argument.
         """
-        _, known = self._known(model)
-        return known.make(self, d, model)
+        if isinstance(task, SpectralRegression):
+            return DiagonalLayers(self._eigenvalues(task, model), task)
+        _, known = self._known(model, restrict)
+        return known.make(self, task.dimension, model)
+
+    def _eigenvalues(self, task: SpectralRegression, model: ModelTable) -> jax.Array:
+        """Of every matrix, one for each eigenvalue of the covariance."""
+        shape = (model.depth, task.eigenvalues.size)
+        if self.kind != "random-diagonal":
+            return jnp.full(shape, self.scale or 0.0)
+        return _scale(self) * jax.random.normal(jax.random.key(_seed(self)), shape)
 
     def start_with(self, d: int, scale: Any, seed: Any) -> LinearAttention:
         """The linear attention with another scale and seed, which may be traced: one program makes many starts."""
         given = self.given()
         others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
-        return msgspec.structs.replace(self, **others).start(d, ModelTable())
+        _, known = self._known(ModelTable(), None)
+        return known.make(msgspec.structs.replace(self, **others), d, ModelTable())
 
-    def _known(self, model: ModelTable) -> tuple[str, "_Start"]:
+    def _known(self, model: ModelTable, restrict: str | None) -> tuple[str, "_Start"]:
         """The kind, and what is known of it."""
-        table = _STARTS[model.architecture]
+        table = _STARTS[restrict or model.architecture]
         kind = self.kind or ("balanced" if "balanced" in table else None)
         if kind is None or kind not in table:
             known = ", ".join(f'"{name}"' for name in table)
-            named = f'architecture = "{model.architecture}"'
+            named = f'architecture = "{model.architecture}"' + (
+                f' and flow.restrict = "{restrict}"' if restrict else ""
+            )
             refuse("init.kind", f"one of {known} with {named}", f'it is "{kind}"' if kind else "it is missing")
         return kind, table[kind]
 
@@ -176,6 +202,36 @@ def _equal_layers(table: InitTable, d: int, model: ModelTable) -> PyTree:
     return _layers(jnp.broadcast_to((table.scale or 0.0) * jnp.eye(d), (model.depth, d, d)), model)
 
 
+def _scalars(a: Any, model: ModelTable, b: Any) -> PyTree:
+    """The model of these multiples of the inverse covariance and of I."""
+    if model.loops is not None:
+        return ScalarLoop(a[0], loops=model.loops)
+    return ScalarLayers(a, b if model.residual_stream else None)
+
+
+def _explicit_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
+    k = model.depth
+    weights = table.arrays({"a": () if model.loops is not None else (k,), "b": (k - 1,)})
+    if ("b" in weights) != bool(model.residual_stream):
+        expected = "a list of numbers" if model.residual_stream else "left out"
+        came = "it is given" if "b" in weights else "it is missing"
+        _checks.fail("b", f"{expected} with model.residual_stream = {str(bool(model.residual_stream)).lower()}", came)
+    return _scalars(jnp.atleast_1d(weights["a"]), model, weights.get("b"))
+
+
+def _equal_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
+    """Every scalar the same; zero for the kind that has no scale."""
+    value = table.scale or 0.0
+    return _scalars(jnp.full(model.depth, value), model, jnp.full(model.depth - 1, value))
+
+
+def _random_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
+    """Every scalar scale N(0, 1), with the keys of the matrices they stand for."""
+    k = model.depth
+    drawn = jnp.ravel(starts.gaussian(_scale(table), 1, _seed(table), 2 * k - 1))
+    return _scalars(drawn[:k], model, drawn[k:])
+
+
 def _random(make: Callable[..., PyTree]) -> _Start:
     return _Start(lambda table, d, model: make(_scale(table), d, _seed(table)), ("scale",), ("seed",))
 
@@ -205,4 +261,11 @@ _STARTS: dict[str, dict[str, _Start]] = {
     },
 }
 _STARTS["multi-layer"] = _STARTS["looped"] | {"explicit": _Start(_explicit_layers, ("A",))}
+_STARTS["inverse-covariance"] = {
+    "zeros": _Start(_equal_scalars),
+    "scaled-identity": _Start(_equal_scalars, ("scale",)),
+    "random": _Start(_random_scalars, ("scale",), ("seed",)),
+    "explicit": _Start(_explicit_scalars, ("a",), ("b",)),
+}
+_STARTS["eigenbasis"] = {name: _STARTS["looped"][name] for name in ("zeros", "scaled-identity", "random-diagonal")}
 _FIELDS = _toml.fields(InitTable, "init.")

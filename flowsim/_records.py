@@ -10,6 +10,7 @@ from flowsim import initialization
 from flowsim._batch import CONVERGED, STATUSES
 from flowsim.covariance_laws import DiagonalLaw
 from flowsim.losses import LinearAttentionLoss
+from flowsim.models import LinearAttention
 from flowsim.trajectory import Status
 
 Scalar = Float[Array, ""]
@@ -52,7 +53,10 @@ class Promises(NamedTuple):
 
 
 def promises_of(loss: PyTree, start: PyTree) -> Promises:
-    """All that is particular to zhang2023; NaN where its theorem says nothing of the loss."""
+    """All that is particular to zhang2023; NaN where its theorem says nothing of the model or the loss."""
+    unknown = jnp.asarray(jnp.nan)
+    if not isinstance(start, LinearAttention):
+        return Promises(initialization.AssumptionValues(*[unknown] * 8), *[unknown] * 3)
     assumption = initialization.assumption_values(loss.task, start)
     if isinstance(loss, LinearAttentionLoss):
         return Promises(
@@ -62,7 +66,7 @@ def promises_of(loss: PyTree, start: PyTree) -> Promises:
             initialization.u_lower_bound_sq(loss.task, start),
         )
     if not isinstance(loss.task.law, DiagonalLaw):
-        return Promises(assumption, *[jnp.asarray(jnp.nan)] * 3)
+        return Promises(assumption, *[unknown] * 3)
     left, right = initialization.random_scale_sides(loss, start)
     return Promises(
         assumption,

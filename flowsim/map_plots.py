@@ -58,6 +58,11 @@ def met(found: Map) -> np.ndarray:
     return found["condition_met"] & found["assumption_met"]
 
 
+def _spoken_of(found: Map) -> bool:
+    """Whether the theorem says anything of some cell, met or not."""
+    return bool(np.any(np.isfinite(found["mu"])))
+
+
 def _lines(found: Map) -> Figure:
     (axis,) = found.axes
     place = np.arange(len(axis.values))
@@ -96,7 +101,8 @@ def _lines(found: Map) -> Figure:
             panel.axvline(edge, **_BOUNDARY)
     _ticks(margins.xaxis, axis, 0.0)
     margins.set_xlabel(axis.field)
-    drawn.legend([Line2D([], [], **_BOUNDARY)], [_condition(held)], loc="outside upper right")
+    if _spoken_of(found):
+        drawn.legend([Line2D([], [], **_BOUNDARY)], [_condition(held)], loc="outside upper right")
     return drawn
 
 
@@ -124,8 +130,11 @@ def _images(found: Map) -> Figure:
     for panel in panels[-1]:
         panel.set_xlabel(found.axes[0].field)
     known = [name for name in OUTCOMES if np.any(found["outcome"] == name)]
-    handles: list[Any] = [_swatch(name) for name in known] + [Line2D([], [], **_EDGE)]
-    labels = [name.replace("-", " ") for name in known] + [_condition(held)]
+    handles: list[Any] = [_swatch(name) for name in known]
+    labels = [name.replace("-", " ") for name in known]
+    if _spoken_of(found):
+        handles.append(Line2D([], [], **_EDGE))
+        labels.append(_condition(held))
     if np.any(found["smallest_margin"] <= 0):
         handles.append(Line2D([], [], linestyle="", marker="x", color="black"))
         labels.append("margin not positive")

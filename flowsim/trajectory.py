@@ -5,17 +5,17 @@ import enum
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim import _checks
-from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention, MultiLayerAttention
+from flowsim import models as own_models
 
 
 class Status(enum.StrEnum):
@@ -108,13 +108,17 @@ class Trajectory(eqx.Module):
             f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
         )
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write an npz file (no pickle), whole or not at all; each weight under its own name."""
+    def save(self, path: str | os.PathLike, beside: Mapping[str, ArrayLike] | None = None) -> None:
+        """Write an npz file (no pickle), whole or not at all; each weight under its own name.
+
+        **Arguments:** beside: further arrays for readers of the file, which `load` leaves out.
+        """
         arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
-        arrays |= {name: np.asarray(leaf) for name, leaf in weights(self.models).items()}
+        arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(beside or {})).items()}
         metadata = {
             "model": type(self.models).__name__,
             "fields": _static_fields(self.models),
+            "beside": list(beside or ()),
             "status": self.status.value,
             "settings": dataclasses.asdict(self.settings),
             "certificates": dataclasses.asdict(self.certificates),
@@ -133,12 +137,14 @@ class Trajectory(eqx.Module):
                 _checks.fail("path", "a trajectory written by flowsim", f"{path} holds no metadata")
             arrays = {name: file[name] for name in file.files}
         metadata = json.loads(str(arrays.pop("metadata")))
+        for name in metadata["beside"]:
+            del arrays[name]
         series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
         if like is None:
             kind = _OWN_MODELS.get(metadata["model"])
             if kind is None:
                 _checks.fail("like", f"a model of the class {metadata['model']}", "nothing was given")
-            like = kind(**{name: np.zeros(array.shape[1:]) for name, array in arrays.items()}, **metadata["fields"])
+            like = _pattern(kind, arrays, metadata["fields"])
         names = list(weights(like))
         if set(names) != set(arrays):
             _checks.fail("like", f"a model with the weights {sorted(arrays)}", f"it has {sorted(names)}")
@@ -153,7 +159,7 @@ class Trajectory(eqx.Module):
         )
 
 
-_OWN_MODELS = {kind.__name__: kind for kind in (LinearAttention, LoopedAttention, MaskedAttention, MultiLayerAttention)}
+_OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}
 _SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
@@ -169,6 +175,15 @@ def _static_fields(model: PyTree) -> dict[str, Any]:
         return {}
     fields = dataclasses.fields(model)
     return {field.name: getattr(model, field.name) for field in fields if field.metadata.get("static", False)}
+
+
+def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Mapping[str, Any]) -> PyTree:
+    """A model of one of flowsim's own classes with these weights, which have time first, and other fields."""
+    model = object.__new__(kind)
+    found = {name: jnp.zeros(array.shape[1:]) for name, array in arrays.items()} | dict(fixed)
+    for field in dataclasses.fields(kind):
+        object.__setattr__(model, field.name, found.get(field.name))
+    return model
 
 
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:

@@ -1,6 +1,7 @@
 """What several test files share: comparisons that look at shapes, and random problems that are repeatable."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +71,6 @@ def largest_z(mean: PyTree, error: PyTree, expected: PyTree) -> float:
     return float(max(jax.tree.leaves(scores)))
 
 
-def symmetrise(matrix: Array) -> Array:
+def symmetrise(matrix: Any) -> Any:
     """(A + A^T) / 2."""
     return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from helpers import assert_close
 
-from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention, MultiLayerAttention
+from flowsim import models
+from flowsim.models import (
+    DiagonalLayers,
+    LinearAttention,
+    LoopedAttention,
+    MaskedAttention,
+    MultiLayerAttention,
+    ScalarLayers,
+    ScalarLoop,
+)
+from flowsim.tasks import SpectralRegression
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
 A = np.array([[1.0, 0.5], [0.5, 2.0]])
@@ -17,6 +27,9 @@ MODELS = {
     "multi-layer": MultiLayerAttention([A, 2 * A]),
     "free": MultiLayerAttention([A, [[1.0, 2.0], [3.0, 4.0]]], symmetric=False),
     "residual stream": MultiLayerAttention([A, 2 * A], [[[1.0, 2.0], [3.0, 4.0]]]),
+    "diagonal layers": DiagonalLayers([[1.0, 2.0]], SpectralRegression([1.0, 3.0], 5)),
+    "scalars": ScalarLayers([1.0, 2.0], [3.0]),
+    "looped scalar": ScalarLoop(0.5, loops=7),
     "masked-attention": MaskedAttention([1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
 }
 
@@ -43,6 +56,18 @@ def test_every_model_of_flowsim_comes_back_without_a_pattern(name, tmp_path):
     loaded = Trajectory.load(tmp_path / "trajectory.npz")
     assert_close(loaded, trajectory)
     assert type(loaded.models) is type(MODELS[name])
+
+
+def test_no_model_of_flowsim_is_left_out():
+    assert {type(model) for model in MODELS.values()} == {x for x in vars(models).values() if isinstance(x, type)}
+
+
+def test_arrays_beside_the_weights_are_for_other_readers(tmp_path):
+    trajectory = path(MODELS["scalars"])
+    trajectory.save(tmp_path / "trajectory.npz", {"A": np.ones((3, 2))})
+    with np.load(tmp_path / "trajectory.npz", allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["A"], np.ones((3, 2)))
+    assert_close(Trajectory.load(tmp_path / "trajectory.npz"), trajectory)
 
 
 def test_each_weight_is_written_under_its_own_name_with_time_first(tmp_path):

@@ -27,6 +27,7 @@ class DiagonalLayers(eqx.Module):
         values = _checks.as_array("eigenvalues", eigenvalues, (None, task.eigenvalues.size))
         self.scaled = values * jnp.sqrt(task.multiplicities)[None, :]
 
-    def eigenvalues(self, task: SpectralRegression) -> Float[Array, "k r"]:
-        """a_ij."""
-        return self.scaled / jnp.sqrt(task.multiplicities)
+    def eigenvalues(self, task: SpectralRegression) -> Float[Array, "... k r"]:
+        """a_ij, behind a leading axis of times in the models of a trajectory."""
+        axes = tuple(range(self.scaled.ndim - 1))
+        return self.scaled / jnp.expand_dims(jnp.sqrt(task.multiplicities), axes)

@@ -102,7 +102,7 @@ class TracePolynomial:
         return " + ".join(text(*key, value) for key, value in sorted(self.terms.items())) or "0"
 
 
-def wishart_expectation(*words: str | Mapping[Sequence[str], int], symmetric: str = "") -> TracePolynomial:
+def wishart_expectation(*words: str | Mapping[tuple[str, ...], int], symmetric: str = "") -> TracePolynomial:
     """E tr(w_1) tr(w_2) ... for words in W = (1/n) sum_{i <= n} z_i z_i^T, z_i ~ N(0, I), and fixed matrices, exactly.
 
     **Arguments:** words: strings of letters, W the random matrix, each other capital letter a fixed matrix and a

@@ -21,7 +21,7 @@ _EXPONENT_BITS = 6
 _EXPONENT = (1 << _EXPONENT_BITS) - 1
 
 
-def expected_traces(words: Mapping[Sequence[str], int], symmetric: Iterable[str] = ()) -> Terms:
+def expected_traces(words: Mapping[Monomial, int], symmetric: Iterable[str] = ()) -> Terms:
     """E sum c tr(w_1) tr(w_2) ... as a polynomial in 1/n and traces of fixed words, with integer coefficients.
 
     Gaussian integration by parts on one factor z of one W of a trace tr(W M): the pair of z within its own W leaves
@@ -155,16 +155,16 @@ def check_words(words: Iterable[str], symmetric: str) -> None:
         _checks.fail("symmetric", "capital letters other than W", f"it is {symmetric!r}")
 
 
-def residual_words(layers: Sequence[str], symmetric: Iterable[str], weight: str = "") -> dict[tuple[str], int]:
+def residual_words(layers: Sequence[str], symmetric: Iterable[str], weight: str = "") -> dict[Monomial, int]:
     """tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), as words; S is the ``weight``, left out for the identity."""
     factors = ["W" + layer for layer in layers]
     factors += [transposed(factor, {*symmetric, "W"}) for factor in reversed(factors)]
-    words: dict[tuple[str], int] = collections.defaultdict(int)
+    words: dict[Monomial, int] = collections.defaultdict(int)
     for kept in itertools.product((False, True), repeat=len(factors)):
         words["".join([weight, *itertools.compress(factors, kept)]),] += (-1) ** sum(kept)
     return words
 
 
-def power_words(letter: str, power: int) -> dict[tuple[str], int]:
+def power_words(letter: str, power: int) -> dict[Monomial, int]:
     """tr (I - W A)^m, as words."""
     return {(("W" + letter) * m,): (-1) ** m * math.comb(power, m) for m in range(power + 1)}

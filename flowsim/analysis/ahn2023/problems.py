@@ -9,7 +9,7 @@ def _single_layer(name: str, covariance: Any, context_length: int | str, **task:
     return {"name": name, "task": table, "model": {"architecture": "masked-attention"}, "init": {"kind": "zeros"}}
 
 
-def _from(problem: dict[str, Any], b: Sequence[float], A: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _from(problem: dict[str, Any], b: Sequence[float], A: Sequence[Sequence[float | int]]) -> dict[str, Any]:
     return {**problem, "init": {"kind": "explicit", "b": b, "A": A}}
 
 
