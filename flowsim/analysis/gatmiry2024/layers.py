@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_most, equal
-from flowsim.analysis.zhang2023.statements import rounded
+from flowsim.analysis.statements import rounded
 from flowsim.losses import LoopedLoss
 from flowsim.losses.residual_energy import layer_terms, loop_terms, power_terms
 from flowsim.models.linear_attention import embed
