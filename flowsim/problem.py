@@ -20,7 +20,7 @@ from flowsim._task_tables import NewPromptTable, TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
 from flowsim.guarantees import Predictions, predictions
-from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
+from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 from flowsim.trajectory import Trajectory, weights
@@ -110,13 +110,13 @@ class ProblemSpec(AbstractTable, frozen=True):
 class Problem:
     """A problem ready to be integrated.
 
-    task: the law of the prompts, of a class in `flowsim.tasks`; test: that of other prompts, None where none are asked
-    for.
+    task: the law of the prompts, of a class in `flowsim.tasks`; loss: of one in `flowsim.losses`; test: the law of
+    other prompts, None where none are asked for.
     """
 
     spec: ProblemSpec
     task: Any
-    loss: AbstractPopulationLoss
+    loss: Any
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
 

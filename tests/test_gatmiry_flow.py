@@ -167,6 +167,7 @@ def test_each_error_in_the_bound_on_other_prompts_fails_by_itself():
 def test_the_largest_error_is_that_of_the_literal_transformer():
     """X X^T/n of the prompt is Sigma*^{1/2} W Sigma*^{1/2}, w and x the extreme ones."""
     loss, n = evidence_of("prompts").loss, 6
+    assert isinstance(loss, LoopedLoss)
     W = jnp.asarray([[0.7, 0.2], [0.2, 1.3]])
     S = loss.root @ W @ loss.root
     inputs = np.zeros((n, 2))
@@ -254,9 +255,10 @@ def test_the_picture_shows_the_promise_the_sharp_line_and_where_it_fails():
     axes = Figure().add_subplot()
     run = evidence_of("wide").trajectory
     dominance_plots.gradient_dominance(axes, run, constant=1 / 16, power=1.5, threshold=1.0)
+    assert axes.legend_ is not None
     labels = [text.get_text() for text in axes.legend_.get_texts()]
     assert labels[0] == "computed" and any("fails" in label for label in labels)
     curve = axes.lines[0]
     np.testing.assert_array_equal(curve.get_xdata(), run.loss)
     promised = next(line for line in axes.lines if line.get_linestyle() == "--")
-    np.testing.assert_allclose(promised.get_ydata(), np.asarray(promised.get_xdata()) ** 1.5 / 16)
+    np.testing.assert_allclose(np.asarray(promised.get_ydata()), np.asarray(promised.get_xdata()) ** 1.5 / 16)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 from helpers import assert_close, covariance, largest_z, sample_means
-from jax.flatten_util import ravel_pytree
 
 from flowsim.flow import gradient_descent, gradient_flow
 from flowsim.losses import LoopedLoss, MinimumKind, MultiLayerLoss, ScalarLayersLoss, ScalarLoopLoss
@@ -94,12 +93,11 @@ def test_loops_keep_all_digits_at_the_minimum_and_near_it(d, n, loops):
 def test_layers_that_move_the_covariates_keep_their_digits(n, k):
     loss = ScalarLayersLoss(5, n, k, residual_stream=True)
     best = loss.minimizer
-    assert best.b is not None
     at_minimum = rational_loss(best.a, best.b, 5, n)
     assert error(evaluated(loss, best)[0], at_minimum) < 1e-14
     assert error(loss.minimum, at_minimum) < 1e-14
     for size, tolerance in ((0.1, 1e-13), (1e-3, 1e-11)):
-        near = ScalarLayers(best.a * (1 + size), best.b * (1 - size / 2))
+        near = ScalarLayers(best.a * (1 + size), jnp.asarray(best.b) * (1 - size / 2))
         exact = rational_loss(near.a, near.b, 5, n)
         value, excess, _, _ = evaluated(loss, near)
         assert error(value, exact) < tolerance
@@ -136,8 +134,8 @@ def test_the_loss_is_the_mean_squared_error_of_the_literal_transformer(k):
 def test_the_scalars_predict_on_prompts_of_covariance_one():
     law = LinearRegression(covariance(3, 2), 7, weights="inverse-covariance")
     prompt, _ = law.sample(jax.random.key(0))
-    inverse_root = jnp.linalg.inv(jnp.linalg.cholesky(law.covariance))
-    whitened = type(prompt)(prompt.inputs @ inverse_root.T, prompt.labels, inverse_root @ prompt.query)
+    inverse_root = np.linalg.inv(np.linalg.cholesky(np.asarray(law.covariance)))
+    whitened = type(prompt)(prompt.inputs @ inverse_root.T, prompt.labels, jnp.asarray(inverse_root @ prompt.query))
     for scalars in (ScalarLayers([0.5, 0.8], [0.4]), ScalarLoop(0.7, loops=3)):
         expected = eqx.filter_jit(scalars.attention(law.covariance))(prompt)
         np.testing.assert_allclose(eqx.filter_jit(scalars)(whitened), expected, rtol=1e-12)
@@ -218,7 +216,7 @@ def test_layers_reach_the_best_of_all_polynomials(d, n, k):
     value = moments[0] - sum(c * moment for c, moment in zip(r, moments[1:], strict=False))
     scalars, minimum = layer_minimum(d, n, k)
     assert error(jnp.asarray(minimum), value) < 1e-15
-    assert np.all(np.diff(scalars) > 0)
+    assert list(scalars) == sorted(scalars)
     # sum a_i and prod a_i are coefficients of q.
     assert error(jnp.asarray(math.fsum(scalars)), r[0]) < 1e-15
     assert error(jnp.asarray(math.prod(scalars)), r[-1] * (-1) ** (k - 1)) < 1e-14
@@ -302,10 +300,12 @@ def test_the_gradient_is_zero_at_the_minima():
         assert float(excess) < 1e-30
     loss = ScalarLayersLoss(5, 20, 3, residual_stream=True)
     assert loss.minimum_kind is MinimumKind.NUMERICAL
-    scalars, model = ravel_pytree(loss.minimizer)
-    of_scalars = lambda scalars: loss(model(scalars))
-    newton = np.linalg.solve(jax.jit(jax.hessian(of_scalars))(scalars), jax.jit(jax.grad(of_scalars))(scalars))
-    np.testing.assert_array_less(np.abs(newton), 1e-12 * scalars)
+    bend = eqx.filter_jit(jax.hessian(loss.__call__))(loss.minimizer)
+    gradient = evaluated(loss, loss.minimizer)[3]
+    step = np.linalg.solve(
+        np.block([[bend.a.a, bend.a.b], [bend.b.a, bend.b.b]]), np.append(gradient.a, gradient.b)
+    )  # Newton's
+    np.testing.assert_array_less(np.abs(step), 1e-12 * np.append(loss.minimizer.a, np.asarray(loss.minimizer.b)))
 
 
 def test_without_sampling_noise_the_loss_is_a_product():
@@ -367,7 +367,7 @@ def test_restricted_speeds_are_those_of_the_paper_on_matrices():
     s = np.trace(inverse_root @ gradient_b @ root)
     np.testing.assert_allclose(restricted_speeds(S, form="printed").a, r / slopes[0], rtol=1e-12)
     speeds = restricted_speeds(S, residual_stream=True)
-    np.testing.assert_allclose([speeds.a, speeds.b], [r / 3 / slopes[0], s / 3 / slopes[1]], rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(speeds), [r / 3 / slopes[0], s / 3 / slopes[1]], rtol=1e-12)
     # -s_i S^-1 = -db/dt I at S = 4 I.
     np.testing.assert_allclose(restricted_speeds(4 * np.eye(3), form="printed", residual_stream=True).b, 1 / 4)
     with pytest.raises(ValueError, match="a multiple of I, as the printed flow of the B_i leaves"):

@@ -64,8 +64,8 @@ def _on_prompts(sides):
         axes = tuple(range(1, value.ndim))
         size = jnp.max(jnp.abs(expected), axis=axes) + jnp.max(jnp.abs(value), axis=axes)
         gap = jnp.max(jnp.abs(value - expected), axis=axes)
-        # A layer multiplies what rounding has left by at most about d.
-        return rounded(equal(gap, 0.0, size), jnp.asarray(float(loss.task.dimension) ** loss.layers))
+        # A layer sums over n tokens, and multiplies what rounding has left by about d at most.
+        return rounded(equal(gap, 0.0, size), jnp.asarray(float(n) * loss.task.dimension**loss.layers))
 
     compare.__name__, compare.__doc__ = sides.__name__, sides.__doc__
     return compare

@@ -102,7 +102,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         constants=figures.ratio_constants,
         note="L layers can be the polynomial of degree L that is least on the spectrum of W, L loops only (1 - a x)^L. "
-        "As n grows the factor tends to a ratio of moments of the Gaussian orthogonal ensemble: (2L - 1)!!/L! at d = 1, "
+        "As n grows the factor tends to a ratio of moments of Gaussian matrices: (2L - 1)!!/L! at d = 1, "
         "towards the Catalan number of L as d grows.",
     ),
     _claim(

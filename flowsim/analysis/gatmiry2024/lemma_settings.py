@@ -94,7 +94,7 @@ def long_context(multiple: int):
     return hypotheses
 
 
-def problem(name: str, loops: int, length: float | str, covariance: Any, **task: Any) -> dict[str, Any]:
+def problem(name: str, loops: int, length: float | int | str, covariance: Any, **task: Any) -> dict[str, Any]:
     """A problem about a task and L; nothing flows."""
     return {
         "name": name,
