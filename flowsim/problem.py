@@ -181,7 +181,7 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
         if name not in ("task.context_length", "test.length") and not _toml.is_finite(value):
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
-    task = spec.task.resolved(spec.model.weights)
+    task = spec.task.resolved(spec.model.law_of_weights)
     model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric, restrict=spec.flow.restrict)
     test = None if spec.test is None else spec.test.resolved()
     if test is not None and model.architecture != "linear-attention":
