@@ -111,6 +111,16 @@ def test_gatmiry2024_figure_3(tmp_path: pathlib.Path):
     assert (tmp_path / "gatmiry2024_figure_3.png").stat().st_size > 10_000
 
 
+def test_gatmiry2024_step_size(tmp_path: pathlib.Path):
+    (loops, step, bound), deep = run("gatmiry2024_step_size", tmp_path)
+    assert loops == 1
+    # One layer: L'' = 2 (1 + (d + 1)/n) in every direction, and ten rounds of bisection.
+    assert bound == pytest.approx(1 / (1 + 6 / 20), rel=1e-12)
+    assert 0.98 * bound < step <= bound
+    assert deep[1] < 0.5 * deep[2]
+    assert (tmp_path / "gatmiry2024_step_size.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()
