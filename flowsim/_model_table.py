@@ -54,7 +54,7 @@ class ModelTable(AbstractTable, frozen=True):
         return self.layers or 1
 
     @property
-    def weights(self) -> str:
+    def law_of_weights(self) -> str:
         """The law of w where the file does not say."""
         return _ARCHITECTURES[self.architecture].laws_of_weights[0]
 

@@ -20,7 +20,7 @@ from flowsim._task_tables import NewPromptTable, TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
 from flowsim.guarantees import Predictions, predictions
-from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
+from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 from flowsim.trajectory import Trajectory, weights
@@ -110,13 +110,13 @@ class ProblemSpec(AbstractTable, frozen=True):
 class Problem:
     """A problem ready to be integrated.
 
-    task: the law of the prompts, of a class in `flowsim.tasks`; test: that of other prompts, None where none are asked
-    for.
+    task: the law of the prompts, of a class in `flowsim.tasks`; loss: of one in `flowsim.losses`; test: the law of
+    other prompts, None where none are asked for.
     """
 
     spec: ProblemSpec
     task: Any
-    loss: AbstractPopulationLoss
+    loss: Any
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
 
@@ -181,7 +181,7 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
         if name not in ("task.context_length", "test.length") and not _toml.is_finite(value):
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
-    task = spec.task.resolved(spec.model.weights)
+    task = spec.task.resolved(spec.model.law_of_weights)
     model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric, restrict=spec.flow.restrict)
     test = None if spec.test is None else spec.test.resolved()
     if test is not None and model.architecture != "linear-attention":

@@ -97,7 +97,7 @@ def test_layers_that_move_the_covariates_keep_their_digits(n, k):
     assert error(evaluated(loss, best)[0], at_minimum) < 1e-14
     assert error(loss.minimum, at_minimum) < 1e-14
     for size, tolerance in ((0.1, 1e-13), (1e-3, 1e-11)):
-        near = ScalarLayers(best.a * (1 + size), best.b * (1 - size / 2))
+        near = ScalarLayers(best.a * (1 + size), jnp.asarray(best.b) * (1 - size / 2))
         exact = rational_loss(near.a, near.b, 5, n)
         value, excess, _, _ = evaluated(loss, near)
         assert error(value, exact) < tolerance
@@ -135,7 +135,7 @@ def test_the_scalars_predict_on_prompts_of_covariance_one():
     law = LinearRegression(covariance(3, 2), 7, weights="inverse-covariance")
     prompt, _ = law.sample(jax.random.key(0))
     inverse_root = np.linalg.inv(np.linalg.cholesky(np.asarray(law.covariance)))
-    whitened = type(prompt)(prompt.inputs @ inverse_root.T, prompt.labels, inverse_root @ prompt.query)
+    whitened = type(prompt)(prompt.inputs @ inverse_root.T, prompt.labels, jnp.asarray(inverse_root @ prompt.query))
     for scalars in (ScalarLayers([0.5, 0.8], [0.4]), ScalarLoop(0.7, loops=3)):
         expected = eqx.filter_jit(scalars.attention(law.covariance))(prompt)
         np.testing.assert_allclose(eqx.filter_jit(scalars)(whitened), expected, rtol=1e-12)
@@ -305,7 +305,7 @@ def test_the_gradient_is_zero_at_the_minima():
     step = np.linalg.solve(
         np.block([[bend.a.a, bend.a.b], [bend.b.a, bend.b.b]]), np.append(gradient.a, gradient.b)
     )  # Newton's
-    np.testing.assert_array_less(np.abs(step), 1e-12 * np.append(loss.minimizer.a, loss.minimizer.b))
+    np.testing.assert_array_less(np.abs(step), 1e-12 * np.append(loss.minimizer.a, np.asarray(loss.minimizer.b)))
 
 
 def test_without_sampling_noise_the_loss_is_a_product():
@@ -367,7 +367,7 @@ def test_restricted_speeds_are_those_of_the_paper_on_matrices():
     s = np.trace(inverse_root @ gradient_b @ root)
     np.testing.assert_allclose(restricted_speeds(S, form="printed").a, r / slopes[0], rtol=1e-12)
     speeds = restricted_speeds(S, residual_stream=True)
-    np.testing.assert_allclose(speeds, [r / 3 / slopes[0], s / 3 / slopes[1]], rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(speeds), [r / 3 / slopes[0], s / 3 / slopes[1]], rtol=1e-12)
     # -s_i S^-1 = -db/dt I at S = 4 I.
     np.testing.assert_allclose(restricted_speeds(4 * np.eye(3), form="printed", residual_stream=True).b, 1 / 4)
     with pytest.raises(ValueError, match="a multiple of I, as the printed flow of the B_i leaves"):

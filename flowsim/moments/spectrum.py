@@ -45,8 +45,8 @@ class Recurrence(NamedTuple):
 def mean_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
     """E tr W^m, an exact rational number; d for an infinite n.
 
-    The power sum tr S^m of S = n W is a sum of zonal polynomials, of partitions kappa = (a, b, 1, .., 1) of m alone, and
-    each of them has a known expectation. With f(2 kappa) the number of standard tableaux of the shape (2a, 2b, 2, .., 2)
+    The power sum tr S^m of S = n W is a sum of zonal polynomials, of partitions kappa = (a, b, 1, .., 1) of m alone,
+    each with a known expectation. With f(2 kappa) the number of standard tableaux of the shape (2a, 2b, 2, .., 2)
 
         E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)),
 

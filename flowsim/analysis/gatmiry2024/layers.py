@@ -4,7 +4,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -201,7 +201,7 @@ def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
     letters = "ABCDEFG"[:layers]
     if not sample_roots:
         return layer_terms(layers, True, False)
-    words: dict[Sequence[str], int] = collections.defaultdict(int)
+    words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     factors = ["W" + letter for letter in letters + letters[::-1]]
     for kept in itertools.product((False, True), repeat=len(factors)):
         words["".join(itertools.compress(factors, kept)),] += (-1) ** sum(kept)
@@ -211,7 +211,7 @@ def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
 @functools.cache
 def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
     """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2 with the population covariance, or with the sample's in its place."""
-    words: dict[Sequence[str], int] = collections.defaultdict(int)
+    words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     for i, j in itertools.product(range(1, loops + 1), repeat=2):
         word = "U" + "WA" * i + ("W" if sample_root else "") + "AW" * j
         words[word,] += math.comb(loops, i) * math.comb(loops, j) * (-1) ** (i + j)

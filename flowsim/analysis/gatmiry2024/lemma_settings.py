@@ -7,11 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from flowsim.analysis.gatmiry2024.setting import Loss, looped
+from flowsim.analysis.gatmiry2024.setting import loops as loops_of
 from flowsim.initialization import Hypothesis, agrees, hypothesis
-from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
+from flowsim.losses import AbstractPopulationLoss, LoopedLoss
 from flowsim.tasks import LinearRegression
-
-Loss = LoopedLoss | DiagonalLayersLoss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,6 @@ class Shape:
 def shape(loss: Loss) -> Shape:
     """The numbers of a looped model's problem; eigenvalues as floats give them."""
     task = loss.task
-    loops = loss.loops if isinstance(loss, LoopedLoss) else loss.depth
     if isinstance(task, LinearRegression):
         values, counts = jnp.linalg.eigvalsh(task.covariance), np.ones(task.dimension)
     else:
@@ -51,15 +50,7 @@ def shape(loss: Loss) -> Shape:
     pairs = sorted(zip(np.asarray(values).tolist(), np.asarray(counts, dtype=int).tolist(), strict=True), reverse=True)
     eigenvalues, multiplicities = zip(*pairs, strict=True)
     length = None if np.isinf(n) else int(n)
-    return Shape(loops, task.dimension, length, tuple(map(Fraction, eigenvalues)), multiplicities)
-
-
-def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the paper: one matrix for all layers, w ~ N(0, S^-1)."""
-    one_matrix = isinstance(loss, LoopedLoss) or isinstance(loss, DiagonalLayersLoss) and loss.looped
-    if isinstance(loss, Loss) and one_matrix and loss.task.weights == "inverse-covariance":
-        return None
-    return agrees("a looped transformer, w drawn from N(0, covariance^-1)", 0.0, 1.0)
+    return Shape(loops_of(loss), task.dimension, length, tuple(map(Fraction, eigenvalues)), multiplicities)
 
 
 def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | None:
