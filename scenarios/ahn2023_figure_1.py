@@ -25,7 +25,7 @@ VARIANCES = np.array([1, 1, 0.5, 0.25, 1]) ** 2
 
 def train(seed: int, layers: int, **how) -> tuple[flowsim.MultiLayerLoss, flowsim.Trajectory, float]:
     """The loss, the flow from a Gaussian start, and the excess at which L-BFGS ends from there."""
-    U = jax.random.orthogonal(jax.random.key(seed), 5)
+    U = np.asarray(jax.random.orthogonal(jax.random.key(seed), 5))
     task = flowsim.LinearRegression((U.T * VARIANCES) @ U, context_length=20, weights="inverse-covariance")
     loss = flowsim.MultiLayerLoss(task, layers)
     start = flowsim.MultiLayerAttention(starts.symmetric(1.0, 5, seed, layers))
@@ -49,8 +49,9 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple]:
                 axes.loglog(run.t[1:], distance_to_identity(A), "-", color="tab:red", lw=1)
                 axes.loglog(run.t[1:], distance_to_identity(preconditioned(run_loss, A)), "-", color="tab:blue", lw=1)
                 axes.set(xlabel="time", title=f"distance to identity, layer {i}")
-            for axes, values in zip((above[k], below[k]), (run.loss, run.excess), strict=True):
-                axes.loglog(run.t[1:], values[1:], "-", color="tab:blue", lw=1)
+            for axes, name, title in ((above[k], "loss", "loss"), (below[k], "excess", "loss above its minimum")):
+                axes.loglog(run.t[1:], getattr(run, name)[1:], "-", color="tab:blue", lw=1)
+                axes.set(xlabel="time", title=title)
         shown = np.asarray(preconditioned(loss, first.end.A))
         for i, axes in enumerate(below[:k]):
             image = axes.imshow(shown[i], cmap="RdBu", vmin=-np.max(shown), vmax=np.max(shown))
@@ -58,13 +59,9 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple]:
             figure.colorbar(image, ax=axes)
         above[0].legend(["$A_0$", r"$\Sigma^{1/2} A_0 \Sigma^{1/2}$"])
         above[k].axhline(float(loss.minimum), color="k", ls="--")
-        above[k].set(xlabel="time", title="loss")
-        below[k].set(xlabel="time", title="loss above its minimum")
     for _, run, excess in runs:
         print(f"{run.status}, loss {run.loss[-1]:.10f}, excess {run.excess[-1]:.1e}; of L-BFGS {excess:.1e}")
-    print(
-        f"least loss on multiples of the inverse covariance {loss.minimum:.10f}", f"figure: {path.absolute()}", sep="\n"
-    )
+    print(f"least loss on multiples of covariance^-1 {loss.minimum:.10f}", f"figure: {path.absolute()}", sep="\n")
     return runs
 
 

@@ -119,6 +119,20 @@ def test_gatmiry2024_step_size(tmp_path: pathlib.Path):
     assert 0.98 * bound < step <= bound
     assert deep[1] < 0.5 * deep[2]
     assert (tmp_path / "gatmiry2024_step_size.png").stat().st_size > 10_000
+def test_ahn2023_figure_1(tmp_path: pathlib.Path):
+    ((loss, flow, by_lbfgs),) = run("ahn2023_figure_1", tmp_path)
+    assert abs(flow.excess[-1]) < 1e-8 * loss.minimum
+    assert abs(by_lbfgs) < 1e-8 * loss.minimum
+    assert (tmp_path / "ahn2023_figure_1.png").stat().st_size > 10_000
+
+
+def test_gd_plus_plus(tmp_path: pathlib.Path):
+    loss, flows, verdicts = run("ahn2023_gd_plus_plus", tmp_path)
+    assert float(loss.minimum) == pytest.approx(0.38412069579805, rel=1e-10)  # two layers
+    assert all(flow.loss[-1] > (1 - 1e-12) * loss.minimum for flow in flows)
+    refuted = [verdict.id for verdict in verdicts if verdict.verdict is not Judgement.HOLDS]
+    assert refuted == ["ahn2023.figure-3.loss"]
+    assert (tmp_path / "ahn2023_gd_plus_plus.png").stat().st_size > 10_000
 
 
 def test_every_scenario_is_tested_short_and_in_the_table():

@@ -43,12 +43,12 @@ def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | No
 def two_isotropic_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
     """The hypotheses of Theorem 3, where N(0, I) and N(0, Sigma^-1) are the same law of w."""
     off = jnp.max(jnp.abs(loss.task.covariance - jnp.eye(loss.task.dimension)))
-    return [agrees("k = 2", loss.layers, 2.0), agrees("|Sigma - I| = 0", off, 0.0)]
+    return [agrees("k = 2", float(loss.layers), 2.0), agrees("|Sigma - I| = 0", off, 0.0)]
 
 
 def several_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
     """Layers to exchange."""
-    return [hypothesis("k >= 2", loss.layers, ">=", 2.0)]
+    return [hypothesis("k >= 2", float(loss.layers), ">=", 2.0)]
 
 
 def anisotropic(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
@@ -98,12 +98,14 @@ def on_the_set(loss: Loss, scalars: Float[Array, " k"]) -> MultiLayerAttention:
     return model_of(loss, scalars[:, None, None] * jnp.eye(loss.task.dimension)[None])
 
 
+@eqx.filter_jit
 def drawn_scalars(loss: Loss) -> Float[Array, "n k"]:
     """Points a of S: of the size of the best ones and far from them, one with two equal."""
     drawn = jax.random.uniform(jax.random.key(0), (_DRAWN, loss.layers), minval=-0.5, maxval=1.5)
     return drawn.at[0].set(drawn[0, 0]) * jnp.max(best_scalars(loss))
 
 
+@eqx.filter_jit
 def drawn_matrices(loss: Loss, key: int) -> Float[Array, "n k d d"]:
     """Matrices A' of the space of the loss."""
     units = basis(loss)
@@ -117,10 +119,13 @@ def gradients(loss: Loss, points: Float[Array, "n k"]) -> Float[Array, "n k d d"
     return jax.lax.map(lambda a: loss.gradient(on_the_set(loss, a)).A, points)
 
 
+@eqx.filter_jit
 def _cancellation(loss: Loss) -> Scalar:
-    """How many times larger than the loss the terms are that sum to it, at the worst of the drawn points of S."""
+    """How many times larger than the loss the terms are that sum to it, at the worst of the drawn points of S, times
+    the number of roundings in one of them, d for each layer.
+    """
     digits = jax.lax.map(lambda a: loss.digits(on_the_set(loss, a)), drawn_scalars(loss))
-    return loss.task.dimension * jnp.max(10.0 ** (15.66 - digits))
+    return loss.layers * loss.task.dimension * jnp.max(10.0 ** (15.66 - digits))
 
 
 # Minimisation from many starts

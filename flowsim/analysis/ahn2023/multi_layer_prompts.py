@@ -49,18 +49,22 @@ def _draw(loss: Loss, n: int, key: Array) -> Drawn:
     return Drawn(Prompt(inputs, inputs @ weight, query), weight, inverse @ primed @ inverse, loss.root @ B @ inverse)
 
 
+@eqx.filter_jit
+def _draws(loss: Loss, n: int) -> Drawn:
+    """What 64 keys draw."""
+    return jax.vmap(lambda key: _draw(loss, n, key))(jax.random.split(jax.random.key(0), _PROMPTS))
+
+
 def _on_prompts(sides):
     """The comparison of two sides, each an array a drawn prompt, relative to their largest entry."""
 
-    @eqx.filter_jit
-    def both(loss: Loss, n: int, keys: Array) -> tuple[Array, Array]:
-        return jax.lax.map(lambda key: sides(_draw(loss, n, key)), keys)
+    both = eqx.filter_jit(jax.vmap(sides))
 
     def compare(loss: Loss, trajectory: Trajectory) -> Comparison:
         if not jnp.isfinite(loss.task.context_length):
             return equal(jnp.zeros(1), 0.0, 1.0)
-        n, keys = int(loss.task.context_length), jax.random.split(jax.random.key(0), _PROMPTS)
-        value, expected = both(loss, n, keys)
+        n = int(loss.task.context_length)
+        value, expected = both(_draws(loss, n))
         axes = tuple(range(1, value.ndim))
         size = jnp.max(jnp.abs(expected), axis=axes) + jnp.max(jnp.abs(value), axis=axes)
         gap = jnp.max(jnp.abs(value - expected), axis=axes)
