@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flowsim.losses import MaskedAttentionLoss as MaskedAttentionLoss
     from flowsim.losses import MultiLayerLoss as MultiLayerLoss
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
+    from flowsim.losses import ScalarLayersLoss as ScalarLayersLoss
+    from flowsim.losses import ScalarLoopLoss as ScalarLoopLoss
     from flowsim.maps import Map as Map
     from flowsim.maps import sweep as sweep
     from flowsim.models import DiagonalLayers as DiagonalLayers
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from flowsim.models import LoopedAttention as LoopedAttention
     from flowsim.models import MaskedAttention as MaskedAttention
     from flowsim.models import MultiLayerAttention as MultiLayerAttention
+    from flowsim.models import ScalarLayers as ScalarLayers
+    from flowsim.models import ScalarLoop as ScalarLoop
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.problem import Problem as Problem
@@ -72,10 +76,12 @@ _HOMES = {
     "flowsim.joint_law": "JointLaw",
     "flowsim.losses": (
         "AbstractPopulationLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss "
-        "MultiLayerLoss RandomCovarianceLoss"
+        "MultiLayerLoss RandomCovarianceLoss ScalarLayersLoss ScalarLoopLoss"
     ),
     "flowsim.maps": "Map sweep",
-    "flowsim.models": "DiagonalLayers LinearAttention LoopedAttention MaskedAttention MultiLayerAttention",
+    "flowsim.models": (
+        "DiagonalLayers LinearAttention LoopedAttention MaskedAttention MultiLayerAttention ScalarLayers ScalarLoop"
+    ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.guarantees": "predictions",
     "flowsim.problem": "Problem ProblemSpec",

@@ -19,6 +19,7 @@ from flowsim._axes import Axis
 from flowsim._model_table import ModelTable
 from flowsim._toml import refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, Evidence, Judgement, Verdict, end_point, find_claims, fit_rate, judge_on
+from flowsim.flow import start_alone
 from flowsim.ledger import ledger
 from flowsim.maps import Map
 from flowsim.models import LoopedAttention
@@ -282,7 +283,7 @@ def _sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 
 def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[Entry]:
-    """Verdicts of claims on their own problems; claims that share a problem share its flow."""
+    """Verdicts of claims on their own problems; claims that share a problem share its flow, if any of them needs it."""
     cases = [
         (
             claim,
@@ -293,13 +294,16 @@ def _judged(chosen: Iterable[Claim], overrides: Sequence[str] = ()) -> Iterator[
         for named in claim.problems
     ]
     problems = {spec: spec.build() for *_, spec in cases}
+    flowing = {spec for claim, _, spec in cases if claim.along_flow}
     flows: dict[ProblemSpec, Evidence] = {}
     for count, (claim, name, spec) in enumerate(tqdm(cases, desc="claims", leave=False, delay=2, disable=None)):
         if count % _CASES == _CASES - 1:
             # Each compiled program holds memory maps, of which Linux gives a process 65,530; the disk keeps it.
             jax.clear_caches()
         if spec not in flows:
-            flows[spec] = Evidence(problems[spec].loss, problems[spec].run())
+            problem = problems[spec]
+            trajectory = problem.run() if spec in flowing else start_alone(problem.loss, problem.start)
+            flows[spec] = Evidence(problem.loss, trajectory)
         evidence = flows[spec]
         run = evidence.trajectory
         status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)

@@ -17,7 +17,7 @@ from flowsim.losses import RandomCovarianceLoss
 from flowsim.problem import Problem, ProblemError
 from flowsim.report import plain, versions
 from flowsim.risk_bounds import PromptLengths, prompt_lengths
-from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 
 def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, risk: float | None, as_json: bool) -> int:
@@ -26,7 +26,7 @@ def init(path: pathlib.Path, overrides: Sequence[str], epsilon: float, risk: flo
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
     problem = read(path, overrides)
     promised = problem.predictions
-    if promised is None:
+    if promised is None or isinstance(problem.task, SpectralRegression):
         return _other_model(problem, risk, as_json)
     task, start = problem.task, problem.start
     conditions = initialization.assumption_3_3(task, start)

@@ -11,9 +11,10 @@ from jaxtyping import PyTree
 
 from flowsim import _checks, _toml, initialization, starts
 from flowsim._kinds import Count, Matrices, Matrix, Number, NumberOrVector, Positive, Seed, Vector
-from flowsim._model_table import ModelTable
+from flowsim._model_table import ModelTable, Task
 from flowsim._toml import AbstractTable, refuse
 from flowsim.models import (
+    DiagonalLayers,
     LinearAttention,
     LoopedAttention,
     MaskedAttention,
@@ -21,13 +22,14 @@ from flowsim.models import (
     ScalarLayers,
     ScalarLoop,
 )
+from flowsim.tasks import SpectralRegression
 
 
 class InitTable(AbstractTable, frozen=True):
     """[init]: the start. Which kinds an architecture has, and which fields go with each, is in ``_STARTS``.
 
-    On the multiples a_i of the inverse covariance and b_i of I, where ``flow.restrict`` puts a flow, scale is that of
-    these numbers.
+    On the multiples a_i of the inverse covariance and b_i of I, where ``flow.restrict`` can put a flow, scale is that
+    of these numbers; in the eigenbasis of the covariance, of the eigenvalues.
     """
 
     kind: (
@@ -66,9 +68,9 @@ class InitTable(AbstractTable, frozen=True):
         """Whether an explicit start is symmetric, with u = 0; so is every other one."""
         return (self.A is None or tuple(zip(*self.A, strict=False)) == self.A) and not any(self.u or ())
 
-    def resolved(self, d: int, model: ModelTable, restricted: bool) -> "InitTable":
+    def resolved(self, d: int, model: ModelTable, restrict: str | None) -> "InitTable":
         """With rank and seed where a matrix is drawn; nothing that the kind would ignore."""
-        kind, known = self._known(model, restricted)
+        kind, known = self._known(model, restrict)
         given = self.given()
         for name in known.needed:
             if name not in given:
@@ -87,27 +89,39 @@ class InitTable(AbstractTable, frozen=True):
         defaults = {name: value for name, value in {"rank": d, "seed": 0}.items() if name in drawn}
         return msgspec.structs.replace(self, kind=kind, **(defaults | given))
 
-    def start(self, d: int, model: ModelTable, restricted: bool) -> PyTree:
-        """The model of this table, resolved, in dimension d.
+    def start(self, task: Task, model: ModelTable, restrict: str | None) -> PyTree:
+        """The model of this table, resolved, for the prompts of a task.
 
         **Raises:** `ValueError` naming the argument.
         """
-        _, known = self._known(model, restricted)
-        return known.make(self, d, model)
+        if isinstance(task, SpectralRegression):
+            return DiagonalLayers(self._eigenvalues(task, model), task)
+        _, known = self._known(model, restrict)
+        return known.make(self, task.dimension, model)
+
+    def _eigenvalues(self, task: SpectralRegression, model: ModelTable) -> jax.Array:
+        """Of every matrix, one for each eigenvalue of the covariance."""
+        shape = (model.depth, task.eigenvalues.size)
+        if self.kind != "random-diagonal":
+            return jnp.full(shape, self.scale or 0.0)
+        return _scale(self) * jax.random.normal(jax.random.key(_seed(self)), shape)
 
     def start_with(self, d: int, scale: Any, seed: Any) -> LinearAttention:
         """The linear attention with another scale and seed, which may be traced: one program makes many starts."""
         given = self.given()
         others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
-        return msgspec.structs.replace(self, **others).start(d, ModelTable(), restricted=False)
+        _, known = self._known(ModelTable(), None)
+        return known.make(msgspec.structs.replace(self, **others), d, ModelTable())
 
-    def _known(self, model: ModelTable, restricted: bool) -> tuple[str, "_Start"]:
+    def _known(self, model: ModelTable, restrict: str | None) -> tuple[str, "_Start"]:
         """The kind, and what is known of it."""
-        table = _RESTRICTED_STARTS if restricted else _STARTS[model.architecture]
+        table = _STARTS[restrict or model.architecture]
         kind = self.kind or ("balanced" if "balanced" in table else None)
         if kind is None or kind not in table:
             known = ", ".join(f'"{name}"' for name in table)
-            named = f'architecture = "{model.architecture}"' + " and flow.restrict" * restricted
+            named = f'architecture = "{model.architecture}"' + (
+                f' and flow.restrict = "{restrict}"' if restrict else ""
+            )
             refuse("init.kind", f"one of {known} with {named}", f'it is "{kind}"' if kind else "it is missing")
         return kind, table[kind]
 
@@ -247,10 +261,11 @@ _STARTS: dict[str, dict[str, _Start]] = {
     },
 }
 _STARTS["multi-layer"] = _STARTS["looped"] | {"explicit": _Start(_explicit_layers, ("A",))}
-_RESTRICTED_STARTS = {
+_STARTS["inverse-covariance"] = {
     "zeros": _Start(_equal_scalars),
     "scaled-identity": _Start(_equal_scalars, ("scale",)),
     "random": _Start(_random_scalars, ("scale",), ("seed",)),
     "explicit": _Start(_explicit_scalars, ("a",), ("b",)),
 }
+_STARTS["eigenbasis"] = {name: _STARTS["looped"][name] for name in ("zeros", "scaled-identity", "random-diagonal")}
 _FIELDS = _toml.fields(InitTable, "init.")

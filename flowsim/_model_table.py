@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
+import equinox as eqx
+import jax.numpy as jnp
 import msgspec
 
 from flowsim import _toml
@@ -12,6 +14,7 @@ from flowsim._task_tables import TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim.losses import (
     AbstractPopulationLoss,
+    DiagonalLayersLoss,
     LinearAttentionLoss,
     LoopedLoss,
     MaskedAttentionLoss,
@@ -21,9 +24,9 @@ from flowsim.losses import (
     ScalarLoopLoss,
 )
 from flowsim.losses.scalar_layers import restricted_speeds
-from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
-Task = LinearRegression | RandomCovarianceRegression
+Task = LinearRegression | RandomCovarianceRegression | SpectralRegression
 
 
 class LossTable(AbstractTable, frozen=True):
@@ -55,11 +58,10 @@ class ModelTable(AbstractTable, frozen=True):
         """The law of w where the file does not say."""
         return _ARCHITECTURES[self.architecture].laws_of_weights[0]
 
-    def resolved(self, task: TaskTable, loss: LossTable, *, symmetric: bool, restricted: bool) -> "ModelTable":
+    def resolved(self, task: TaskTable, loss: LossTable, *, symmetric: bool, restrict: str | None) -> "ModelTable":
         """With the defaults of its architecture, which the law of the prompts and the form of the loss must suit.
 
-        **Arguments:** symmetric: whether the start is, with u = 0; restricted: whether the flow is on the multiples of
-        the inverse covariance.
+        **Arguments:** symmetric: whether the start is, with u = 0; restrict: the set that the flow is on.
         """
         known, named = _ARCHITECTURES[self.architecture], f'with architecture = "{self.architecture}"'
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
@@ -77,15 +79,17 @@ class ModelTable(AbstractTable, frozen=True):
         if loss.kind not in known.losses:
             expected = " or ".join(f'"{kind}"' for kind in known.losses)
             refuse("loss.kind", f"{expected} {named}", f'it is "{loss.kind}"')
-        if restricted and "symmetric" not in known.fields:
+        if restrict and "symmetric" not in known.fields:
             refuse("flow.restrict", f"left out {named}", "it is given")
         # A looped flow from a symmetric start stays symmetric by itself where w ~ N(0, covariance^-1).
         stays = self.loops is None or (symmetric and task.weights == "inverse-covariance")
-        defaults = {"symmetric": stays or restricted, "residual_stream": False}
+        defaults = {"symmetric": stays or restrict is not None, "residual_stream": False}
         defaults = {name: value for name, value in defaults.items() if name in known.fields}
         resolved = msgspec.structs.replace(self, **(defaults | given))
-        if restricted:
-            resolved._check_restricted(task, loss)
+        if restrict and not resolved.symmetric:
+            refuse("model.symmetric", "true where flow.restrict is given", "it is false")
+        if restrict == "inverse-covariance":
+            resolved._check_on_scalars(task, loss)
         elif resolved.residual_stream:
             expected = 'false unless flow.restrict = "inverse-covariance", where the loss is known'
             refuse("model.residual_stream", expected, "it is true")
@@ -94,23 +98,25 @@ class ModelTable(AbstractTable, frozen=True):
             refuse("loss.kind", expected, f'it is "{loss.kind}"')
         return resolved
 
-    def _check_restricted(self, task: TaskTable, loss: LossTable) -> None:
-        if not self.symmetric:
-            refuse("model.symmetric", "true where flow.restrict is given", "it is false")
+    def _check_on_scalars(self, task: TaskTable, loss: LossTable) -> None:
+        here = 'with flow.restrict = "inverse-covariance"'
         if task.weights != "inverse-covariance":
-            refuse("task.weights", '"inverse-covariance" where flow.restrict is given', f'it is "{task.weights}"')
+            refuse("task.weights", f'"inverse-covariance" {here}', f'it is "{task.weights}"')
         if loss.kind == "printed":
             # On multiples of the inverse covariance it is the exact loss.
-            refuse("loss.kind", '"exact" or "limit" where flow.restrict is given', f'it is "{loss.kind}"')
+            refuse("loss.kind", f'"exact" or "limit" {here}', f'it is "{loss.kind}"')
 
-    def loss(self, task: Task, kind: str, restricted: bool) -> AbstractPopulationLoss:
+    def loss(self, task: Task, kind: str, restrict: str | None) -> AbstractPopulationLoss:
         """The population loss of this model, resolved, on the prompts of a task.
 
         **Raises:** `ValueError` naming the argument, which is a field of this table.
         """
-        if kind == "limit" and isinstance(task, LinearRegression):
-            task = LinearRegression(task.covariance, float("inf"), weights=task.weights)
-        if restricted:
+        if kind == "limit":
+            task = eqx.tree_at(lambda task: task.context_length, task, jnp.asarray(jnp.inf))
+        if isinstance(task, SpectralRegression):
+            form = "printed" if kind == "printed" else "exact"
+            return DiagonalLayersLoss(task, self.loops or self.depth, looped=self.loops is not None, form=form)
+        if restrict:
             return _restricted_loss(self, task)
         return _ARCHITECTURES[self.architecture].loss(self, task, kind)
 
@@ -125,7 +131,7 @@ class _Architecture:
     losses: tuple[str, ...] = ("exact",)
 
 
-def _single_layer_loss(model: ModelTable, task: Task, kind: str) -> AbstractPopulationLoss:
+def _single_layer_loss(model: ModelTable, task: Any, kind: str) -> AbstractPopulationLoss:
     return LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
 
 

@@ -13,7 +13,7 @@ from flowsim import _checks, _toml
 from flowsim._kinds import Count, Length, Matrix, Nonnegative, Positive, Ratio, Seed, Vector
 from flowsim._law_table import LawTable
 from flowsim._toml import AbstractTable, refuse
-from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 
 class Eigenvalues(AbstractTable, frozen=True):
@@ -86,6 +86,21 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
         return LinearRegression(_matrix("covariance", self.covariance, self.size), length, weights=self.weights)
+
+    def spectrum(self) -> SpectralRegression:
+        """The law of a prompt by the eigenvalues of its covariance; an identity of any size takes no space."""
+        assert self.covariance is not None and self.weights is not None, "a resolved table has them"
+        if self.covariance == "identity":
+            values, counts = np.ones(1), np.asarray([self.size])
+        elif isinstance(self.covariance, Eigenvalues):
+            values, counts = np.unique(self.covariance.values, return_counts=True)
+        else:
+            matrix = _matrix("covariance", self.covariance, self.size)
+            values = np.linalg.eigvalsh(_checks.positive_definite("covariance", matrix))
+            counts = np.ones(values.size, dtype=int)
+        return SpectralRegression(
+            values, float(self.context_length), multiplicities=counts.tolist(), weights=self.weights
+        )
 
     def resolved(self, weights: str) -> "TaskTable":
         """The length in one form; the dimension with the identity alone; a law of w, by default ``weights``."""
@@ -171,10 +186,10 @@ def _whole(name: str, length: int | float | str) -> int | str:
     """A number of examples in one form."""
     if length in ("inf", math.inf):
         return "inf"
-    # Beyond 2^53 a float64 no longer tells whole numbers apart.
-    if isinstance(length, str) or not 1 <= length <= 2**53 or length != int(length):
+    if isinstance(length, str) or not 1 <= length <= _LONGEST or length != int(length):
         refuse(name, _FIELDS[name].expected, f"it is {length!s:.60}")
     return int(length)
 
 
+_LONGEST = 10**300  # a theorem can ask for more examples than there are atoms
 _FIELDS = _toml.fields(TaskTable, "task.") | _toml.fields(NewPromptTable, "test.")

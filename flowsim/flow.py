@@ -123,6 +123,13 @@ def gradient_flow(
     return trajectory(system, join(chunks), status, settings)
 
 
+def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
+    """The trajectory of a flow at t = 0 alone, for statements that need no more of it; nothing is integrated."""
+    system, method = system_of(loss, model, "auto")
+    record, *_ = _prepare(system, model)
+    return trajectory(system, _at_rest(record, np.zeros(1)), Status.TIME, Settings(method, 0.0, 0.0))
+
+
 def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: float, steps: int) -> Trajectory:
     """Explicit gradient descent, theta <- theta - eta grad L(theta), to set beside a flow.
 

@@ -20,9 +20,9 @@ from flowsim._task_tables import NewPromptTable, TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
 from flowsim.guarantees import Predictions, predictions
-from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
+from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 from flowsim.trajectory import Trajectory, weights
 
 
@@ -34,8 +34,11 @@ class StopTable(AbstractTable, frozen=True):
 
 
 class FlowTable(AbstractTable, frozen=True):
-    """[flow]: how far to integrate, and how accurately; restrict: to matrices A_i = a_i covariance^-1 and B_i = b_i I,
-    among which the flow is that of ahn2023's Theorems 4 and 5.
+    """[flow]: how far to integrate, and how accurately.
+
+    restrict: "inverse-covariance" to matrices A_i = a_i covariance^-1 and B_i = b_i I, among which the flow is that of
+    ahn2023's Theorems 4 and 5; "eigenbasis" to matrices that are diagonal in the eigenbasis of the covariance, which
+    the flow never leaves: it is integrated by eigenvalues, so that the dimension may be a million.
     """
 
     times: Vector = ()
@@ -45,12 +48,7 @@ class FlowTable(AbstractTable, frozen=True):
     solver: Literal["auto", "implicit", "explicit"] = "auto"
     stop: StopTable | None = None
     budget_seconds: Positive | None = None
-    restrict: Literal["inverse-covariance"] | None = None
-
-    @property
-    def restricted(self) -> bool:
-        """Whether the flow is on a set of its own."""
-        return self.restrict is not None
+    restrict: Literal["inverse-covariance", "eigenbasis"] | None = None
 
     def resolved(self) -> "FlowTable":
         """With the stops where they are what ends the flow; no time beyond t1."""
@@ -94,12 +92,12 @@ class ProblemSpec(AbstractTable, frozen=True):
         """
         _checks.require_float64()
         with _fields_of("task"):
-            task = self.task.build()
+            task = self.task.spectrum() if self.flow.restrict == "eigenbasis" else self.task.build()
         with _fields_of("init"):
-            start = self.init.start(task.dimension, self.model, self.flow.restricted)
+            start = self.init.start(task, self.model, self.flow.restrict)
         with _fields_of("model"):
-            loss = self.model.loss(task, self.loss.kind, self.flow.restricted)
-        if self.test is None:
+            loss = self.model.loss(task, self.loss.kind, self.flow.restrict)
+        if self.test is None or isinstance(task, SpectralRegression):
             return Problem(self, task, loss, start)
         with _fields_of("test"):
             test = self.test.task(task)
@@ -110,18 +108,24 @@ class ProblemSpec(AbstractTable, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem ready to be integrated; test: the law of other prompts, None where none are asked for."""
+    """A problem ready to be integrated.
+
+    task: the law of the prompts, of a class in `flowsim.tasks`; loss: of one in `flowsim.losses`; test: the law of
+    other prompts, None where none are asked for.
+    """
 
     spec: ProblemSpec
-    task: LinearRegression | RandomCovarianceRegression
-    loss: AbstractPopulationLoss
+    task: Any
+    loss: Any
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
 
     @functools.cached_property
     def predictions(self) -> Predictions | None:
         """What zhang2023 says of the start; None for another model."""
-        return predictions(self.task, self.start) if isinstance(self.start, LinearAttention) else None
+        if not isinstance(self.start, LinearAttention) or isinstance(self.task, SpectralRegression):
+            return None
+        return predictions(self.task, self.start)
 
     @property
     def minimizer(self) -> PyTree | None:
@@ -131,10 +135,15 @@ class Problem:
         return getattr(self.loss, "minimizer", None)
 
     def matrices(self, models: PyTree) -> dict[str, Array]:
-        """The matrices that a restricted flow's models stand for, by name and with time first; none of other flows."""
-        if not self.spec.flow.restricted:
+        """The matrices that a restricted flow's models stand for, or their eigenvalues in the basis of the covariance,
+        by name and with time first; none of other flows.
+        """
+        if isinstance(self.task, SpectralRegression):
+            return {"eigenvalues": models.eigenvalues(self.task)}
+        if self.spec.flow.restrict is None:
             return {}
-        return weights(jax.vmap(lambda model: model.attention(self.task.mean_covariance))(models))
+        covariance = self.task.mean_covariance
+        return weights(jax.vmap(lambda model: model.attention(covariance))(models))
 
     @property
     def constants(self) -> dict[str, float]:
@@ -145,9 +154,9 @@ class Problem:
     def limits(self) -> dict[str, Array]:
         """The weights that the flow is predicted to tend to, by name: of other models those of least known loss."""
         if self.predictions is None:
-            best: Any = self.minimizer
-            matrices = best.attention(self.task.mean_covariance) if self.spec.flow.restricted else None
-            return weights(best) | weights(matrices)
+            best = self.minimizer
+            alone = jax.tree.map(lambda leaf: leaf[None], best)
+            return weights(best) | {name: leaf[0] for name, leaf in self.matrices(alone).items()}
         return {"u_minus1": self.predictions.limit.u_minus1, "U11": self.predictions.limit.U11}
 
     def run(self, **how: Any) -> Trajectory:
@@ -173,12 +182,11 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
     task = spec.task.resolved(spec.model.law_of_weights)
-    restricted = spec.flow.restricted
-    model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric, restricted=restricted)
+    model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric, restrict=spec.flow.restrict)
     test = None if spec.test is None else spec.test.resolved()
     if test is not None and model.architecture != "linear-attention":
         refuse("test", f'left out with architecture = "{model.architecture}"', "it is given")
-    init = spec.init.resolved(task.size, model, restricted)
+    init = spec.init.resolved(task.size, model, spec.flow.restrict)
     return ProblemSpec(task, model, init, spec.loss, spec.flow.resolved(), test)
 
 

@@ -46,7 +46,7 @@ ORDER = [
     {"_cells"},
     {"maps"},
     {"plots"},
-    {"map_plots"},
+    {"dominance_plots", "map_plots"},
     {"report"},
     {"ledger"},
     {"_commands"},

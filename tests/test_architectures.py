@@ -117,7 +117,7 @@ def test_every_start_of_a_restricted_flow():
     def start(model, *overrides):
         spec = read(model, *overrides, RESTRICT)
         assert ProblemSpec.from_toml(spec.to_toml()) == spec
-        return spec.init.start(2, spec.model, restricted=True)
+        return spec.init.start(spec.task.build(), spec.model, spec.flow.restrict)
 
     assert_close((start("multi-layer"), start("looped")), (ScalarLayers([0.0, 0.0]), ScalarLoop(0.0, loops=2)))
     stream = "model.residual_stream=true"
@@ -368,3 +368,28 @@ def test_cells_of_a_sweep_are_integrated_one_by_one(tmp_path):
     assert np.all(np.isnan(table["mu"])) and not np.any(table["condition_met"])
     assert np.all(np.isinf(table["closest_to_saddle"]))
     assert table["outcome"].tolist() == ["unfinished"] * 2
+
+
+@pytest.mark.parametrize("model", ["looped", "multi-layer"])
+def test_a_flow_in_the_eigenbasis_is_that_of_the_matrices(model):
+    overrides = ["init.kind=scaled-identity", "init.scale=0.2", "flow.t1=0.5", "flow.rtol=1e-10"]
+    covariance = "task.covariance={eigenvalues=[0.5,0.5,2.0],rotation_seed=1}"
+    matrices = read(model, covariance, *overrides).build()
+    spectral = read(model, covariance, *overrides, "flow.restrict=eigenbasis").build()
+    assert spectral.task.multiplicities.tolist() == [2.0, 1.0]
+    run, reduced = matrices.run(), spectral.run()
+    found = spectral.matrices(reduced.models)["eigenvalues"][-1].reshape(-1)
+    ends = run.end.A.reshape(-1, 3, 3)
+    expected = np.concatenate([np.unique(np.linalg.eigvalsh(A).round(6)) for A in ends])
+    np.testing.assert_allclose(np.sort(found), np.sort(expected), atol=1e-6)
+    assert_close(reduced.loss[-1], run.loss[-1], rtol=1e-8)
+
+
+def test_an_eigenbasis_takes_no_space_and_any_length():
+    overrides = ['task.covariance="identity"', "task.dimension=1000000", f"task.context_length={10**30}"]
+    spec = read("looped", *overrides, "flow.restrict=eigenbasis")
+    assert ProblemSpec.from_toml(spec.to_toml()) == spec
+    problem = spec.build()
+    assert_close(problem.loss(problem.start), jnp.asarray(1e6), rtol=1e-12)
+    with pytest.raises(ProblemError, match='init.kind must be one of "zeros", "scaled-identity", "random-diagonal"'):
+        read("looped", "flow.restrict=eigenbasis", "init.kind=random", "init.scale=1.0")

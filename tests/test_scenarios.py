@@ -86,6 +86,31 @@ def test_initialization_map(tmp_path: pathlib.Path):
     assert (tmp_path / "zhang2023_initialization_map.png").stat().st_size > 10_000
 
 
+def test_gatmiry2024_figure_1(tmp_path: pathlib.Path):
+    for gap, scaled, c in run("gatmiry2024_figure_1", tmp_path).values():
+        assert gap == pytest.approx(1 - c, rel=1e-4)
+        assert scaled < 1e-5 < 0.2 < gap
+    assert (tmp_path / "gatmiry2024_figure_1.png").stat().st_size > 10_000
+
+
+def test_gatmiry2024_figure_2_4(tmp_path: pathlib.Path):
+    found = run("gatmiry2024_figure_2_4", tmp_path)
+    # One layer is one loop, with A = n/(n + d + 1) I and the loss d (d + 1)/(n + d + 1).
+    assert found[1] == pytest.approx((110 / 31, 110 / 31, 20 / 31), rel=1e-6)
+    looped, layers, a = found[2]
+    assert 1.2 < looped / layers < 1.3
+    assert a < 20 / 31
+    assert (tmp_path / "gatmiry2024_figure_2_4.png").stat().st_size > 10_000
+
+
+def test_gatmiry2024_figure_3(tmp_path: pathlib.Path):
+    for (title, _), curves in run("gatmiry2024_figure_3", tmp_path).items():
+        assert np.all(np.diff(curves["median"]) < 0)
+        if title == "covariance as in training":
+            assert curves["mean"][-1] > 2 * np.min(curves["mean"])
+    assert (tmp_path / "gatmiry2024_figure_3.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()

@@ -14,10 +14,11 @@ from flowsim.analysis.evidence import check as check
 from flowsim.analysis.evidence import find_claims as find_claims
 from flowsim.analysis.evidence import judge as judge
 from flowsim.analysis.evidence import judge_on as judge_on
+from flowsim.analysis.gatmiry2024 import CLAIMS as _GATMIRY2024
 from flowsim.analysis.landscape import EndPoint as EndPoint
 from flowsim.analysis.landscape import end_point as end_point
 from flowsim.analysis.rates import RateFit as RateFit
 from flowsim.analysis.rates import fit_rate as fit_rate
 from flowsim.analysis.zhang2023 import CLAIMS as _ZHANG2023
 
-ALL_CLAIMS: tuple[Claim, ...] = (*_ZHANG2023, *_AHN2023)
+ALL_CLAIMS: tuple[Claim, ...] = (*_ZHANG2023, *_AHN2023, *_GATMIRY2024)

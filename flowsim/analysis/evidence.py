@@ -251,7 +251,7 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: _Case, fine: _Case)
     return _Finding(
         judgement,
         margin=float(slack[worst] / safe[worst]),
-        where=_place(worst, slack.size, fine),
+        where=_place(worst, slack.size, fine, claim.along_flow),
         floor=float((error[worst] + allowance[worst]) / safe[worst]),
         tightness=float(ours.tightness[worst]) or None,
     )
@@ -272,9 +272,13 @@ def padded(run: Trajectory) -> Trajectory:
     return Trajectory(t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME)
 
 
-def _place(index: int, length: int, case: _Case) -> float | str:
-    if length == case.padded.t.size:
+def _place(index: int, length: int, case: _Case, along_flow: bool) -> float | str:
+    """A time, or the number of a point; points of a claim along the flow may follow the times."""
+    times = case.padded.t.size
+    if length == times or (along_flow and index < times < length):
         return float(case.padded.t[index])
+    if along_flow and length > times:
+        index, length = index - times, length - times
     return f"point {index + 1} of {length}" if length > 1 else "one point"
 
 

@@ -10,4 +10,6 @@ from flowsim.losses.multi_layer import MultiLayerLoss as MultiLayerLoss
 from flowsim.losses.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss
 from flowsim.losses.scalar_layers import ScalarLayersLoss as ScalarLayersLoss
 from flowsim.losses.scalar_layers import ScalarLoopLoss as ScalarLoopLoss
+from flowsim.losses.scalar_layers import Speeds as Speeds
+from flowsim.losses.scalar_layers import restricted_speeds as restricted_speeds
 from flowsim.losses.single_layer import LinearAttentionLoss as LinearAttentionLoss

@@ -229,7 +229,7 @@ def residual_energy(
     length, d = float(task.context_length), task.dimension
     if not looped:
         centres, _ = layer_minimum(d, length, depth)
-        return ResidualEnergy(layer_terms(depth, symmetric, not inverse), length, d, centres.tolist())
+        return ResidualEnergy(layer_terms(depth, symmetric, not inverse), length, d, list(map(float, centres)))
     centre, _ = scalar_minimum(d, length, depth)
     terms = power_terms(2 * depth) if form == "printed" else loop_terms(depth, symmetric, not inverse)
     return ResidualEnergy(terms, length, d, [centre])

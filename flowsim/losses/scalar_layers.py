@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim import _checks
@@ -39,9 +40,9 @@ def restricted_speeds(
     """The speeds of ahn2023's flow on the set A_i = a_i S^-1, B_i = b_i I, for a covariance S.
 
     Printed is dA_i/dt = -r_i S^-1, r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
-    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d, so
-    that c_a = tr(S^2)/d: f falls d times as fast as (26) needs. B_i leaves the set, unless S is a multiple s of I, and
-    then c_b = 1/s. Corrected are r_i and s_i with the 1/d of the text above them, and dB_i/dt = -s_i I:
+    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d:
+    c_a = tr(S^2)/d, with which f falls d times as fast as (26) needs. B_i leaves the set, unless S is a multiple s of
+    I, and then c_b = 1/s. Corrected are r_i and s_i with the 1/d of the text above them, and dB_i/dt = -s_i I:
 
         c_a = tr(S^2)/d^2,   c_b = 1/d,
 
@@ -71,13 +72,13 @@ class AbstractScalarLoss(AbstractPopulationLoss):
     """E tr q(W)^2 of scalars. Its flow is that of the matrices that they stand for.
 
     By default S = I, where dA_i/dt = -grad gives da_i/dt = -(1/d) dL/da_i, as the gradient at A_i = a_i I is
-    (dL/da_i) I/d; the squared gradient norm of the flow is the matrices' too.
+    (dL/da_i) I/d. The squared gradient norm along the flow is the matrices' too, and atol is in units of a_i/sqrt(c).
 
     dimension: d; context_length: n.
     """
 
-    context_length: eqx.AbstractVar[Scalar]
-    dimension: eqx.AbstractVar[int]
+    context_length: AbstractVar[Scalar]
+    dimension: AbstractVar[int]
 
     @abc.abstractmethod
     def speeds(self, model: PyTree) -> PyTree:
@@ -120,7 +121,8 @@ class ScalarLoopLoss(AbstractScalarLoss):
         self.offsets, self.weights = map(jnp.asarray, spectral_quadrature(dimension, n, 2 * loops))
         self.speed = _checks.positive("speed", 1 / dimension if speed is None else speed)
         shortfall, value = precise_loop(dimension, n, loops)
-        self.minimum, self.best = jnp.asarray(float(value)), jax.tree.map(jnp.asarray, split([shortfall]))
+        self.minimum = jnp.asarray(float(value), dtype=jnp.float64)
+        self.best = jax.tree.map(jnp.asarray, split([shortfall]))
         self.minimum_kind = MinimumKind.EXACT
 
     def __call__(self, model: ScalarLoop) -> Scalar:
@@ -216,7 +218,7 @@ class ScalarLayersLoss(AbstractScalarLoss):
             best = split(shortfalls)
             self.best = jax.tree.map(jnp.asarray, best)
             self.minimizer, self.minimum_kind = ScalarLayers(best.scalars), MinimumKind.EXACT
-        self.minimum = jnp.asarray(float(value))
+        self.minimum = jnp.asarray(float(value), dtype=jnp.float64)
         degree = 3**k - 1 if residual_stream else 2 * k
         self.offsets, self.weights = map(jnp.asarray, spectral_quadrature(d, n, degree))
 
@@ -274,7 +276,7 @@ class ScalarLayersLoss(AbstractScalarLoss):
         # q has degree 3^k - 1 - k in the scalars.
         nodes, weights = np.polynomial.legendre.leggauss(3**self.layers - 1 - self.layers)
         s, weights = jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
-        parts = weights * (1 - s) * jax.vmap(jax.grad(jax.grad(along)))(s)
+        parts = weights * (1 - s) * jax.vmap(jax.jacfwd(jax.jacfwd(along)))(s)
         value = self(model)
         return jnp.where(jnp.sum(jnp.abs(parts)) < value, jnp.sum(parts), value - self.minimum)
 

@@ -37,7 +37,7 @@ def scalar_shortfall(dimension: int, context_length: int | float, loops: int) ->
     return float(precise_loop(dimension, context_length, loops)[0])
 
 
-def layer_minimum(dimension: int, context_length: int | float, layers: int) -> tuple[Float[np.ndarray, " k"], float]:
+def layer_minimum(dimension: int, context_length: int | float, layers: int) -> tuple[tuple[float, ...], float]:
     """The a_i, increasing, that minimise E tr prod_i (I - a_i W)^2, and the minimum.
 
     Over all polynomials q of degree k with q(0) = 1 the minimum of E tr q(W)^2 is the Christoffel function of the mean
@@ -48,10 +48,10 @@ def layer_minimum(dimension: int, context_length: int | float, layers: int) -> t
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** Szego, Orthogonal Polynomials, Theorem 3.1.4; for ahn2023, Theorem 4.
+    **Source:** Szego, Orthogonal Polynomials, section 3.1; for ahn2023, Theorem 4.
     """
     shortfalls, value = precise_layers(dimension, context_length, layers)
-    return split(shortfalls).scalars, float(value)
+    return tuple(float(1 - shortfall) for shortfall in shortfalls), float(value)
 
 
 class Split(NamedTuple):

@@ -101,7 +101,7 @@ def _left(point: Point, ratios: Nodes, roots: Nodes) -> Nodes:
 
 
 @jax.jit
-def _descend(points: Float[Array, "starts coordinates"], ratios: Nodes, roots: Nodes, steps: int):
+def _descend(points: Float[Array, "starts coordinates"], ratios: Nodes, roots: Nodes, steps):
     """So many steps of Levenberg and Marquardt's method from each point; where they end, and the loss there."""
 
     def step(_, carry):

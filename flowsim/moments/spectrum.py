@@ -45,8 +45,8 @@ class Recurrence(NamedTuple):
 def mean_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
     """E tr W^m, an exact rational number; d for an infinite n.
 
-    In zonal polynomials the power sum tr S^m of S = n W has parts of the shape kappa = (a, b, 1, .., 1) alone, and the
-    expectation of each is known. With the coefficient f of 2 kappa, the number of standard tableaux of that shape,
+    The power sum tr S^m of S = n W is a sum of zonal polynomials, of partitions kappa = (a, b, 1, .., 1) of m alone,
+    each with a known expectation. With f(2 kappa) the number of standard tableaux of the shape (2a, 2b, 2, .., 2)
 
         E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)),
 
@@ -55,7 +55,7 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
     **Raises:** `ValueError` unless d >= 1 and m >= 0 are whole and n is a whole number of at least 1 or infinity.
 
     **Source:** Hanlon, Stanley and Stembridge, Some combinatorial aspects of the spectra of normally distributed random
-    matrices (1992), Theorem 5.4; Macdonald, Symmetric Functions and Hall Polynomials, VI (10.36), VII.2.
+    matrices (1992); Macdonald, Symmetric Functions and Hall Polynomials, sections VI.10 and VII.2.
     """
     d, n = _checks.count("dimension", dimension), _length(context_length)
     m = _whole("power", power)

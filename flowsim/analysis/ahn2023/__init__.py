@@ -1,6 +1,6 @@
 """ahn2023: Transformers learn to implement preconditioned gradient descent for in-context learning (Ahn et al.)."""
 
-from flowsim.analysis.ahn2023 import single_layer_claims
+from flowsim.analysis.ahn2023 import multi_layer_claims, residual_stream_claims, single_layer_claims
 from flowsim.analysis.base import Claim
 
-CLAIMS: tuple[Claim, ...] = single_layer_claims.CLAIMS
+CLAIMS: tuple[Claim, ...] = (*single_layer_claims.CLAIMS, *multi_layer_claims.CLAIMS, *residual_stream_claims.CLAIMS)

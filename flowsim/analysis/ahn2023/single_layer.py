@@ -6,6 +6,7 @@ is the appendix's, a quadratic form in each X_j = b a_j^T. The paper's symbols a
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,18 +139,19 @@ def _reaches(task: Task, count: int) -> Comparison:
     """The predictions with all of P and Q against those with the last row of P and the first ``count`` columns of Q
     alone, and against those without the first ``count`` rows of P and the last column of Q.
     """
-    d, n, prompts = task.dimension, float(task.context_length), prompts_of(task)
-    P, Q = jax.random.normal(jax.random.key(2), (2, d + 1, d + 1))
-    indices = jnp.arange(d + 1)
-    only = jnp.where(indices[:, None] == d, P, 0.0), jnp.where(indices[None, :] < count, Q, 0.0)
-    without = jnp.where(indices[:, None] < count, 0.0, P), jnp.where(indices[None, :] == d, 0.0, Q)
+    d, prompts = task.dimension, prompts_of(task)
+    P, Q = np.random.default_rng(1).standard_normal((2, d + 1, d + 1))
+    row, column = np.indices((d + 1, d + 1))
+    only = P * (row == d), Q * (column < count)
+    without = P * (row >= count), Q * (column < d)
+    full, *others = (_read_off(prompts, jnp.asarray(a), jnp.asarray(b)) for a, b in ((P, Q), only, without))
+    return joined([equal(other, full, jnp.max(jnp.abs(full))) for other in others])
 
-    def of(P, Q):
-        return jax.vmap(lambda prompt: attend(embed(prompt), P, Q)[-1, -1] / n)(prompts)
 
-    sizes = jax.vmap(lambda prompt: jnp.linalg.norm(embed(prompt)) ** 3 / n)(prompts)
-    sizes = sizes * jnp.linalg.norm(P) * jnp.linalg.norm(Q)
-    return joined([equal(of(*some), of(P, Q), sizes) for some in (only, without)])
+@eqx.filter_jit
+def _read_off(prompts: Prompt, P: Square, Q: Square) -> Float[Array, " n"]:
+    """[Attn(Z_0)/n]_{d+1,n+1} on every prompt."""
+    return jax.vmap(lambda prompt: attend(embed(prompt), P, Q)[-1, -1] / prompt.inputs.shape[0])(prompts)
 
 
 def nothing_drawn() -> Comparison:

@@ -28,6 +28,7 @@ from flowsim.analysis.ahn2023.problems import (
     ISOTROPIC_INFINITE,
     ISOTROPIC_LARGE,
     ISOTROPIC_PAIR,
+    ISOTROPIC_SHORT,
     ONE,
 )
 from flowsim.analysis.ahn2023.single_layer import (
@@ -52,9 +53,8 @@ from flowsim.analysis.statements import finite_context
 
 _EVERY = (EASY, HARD, DIAGONAL_LARGE, ISOTROPIC, DOMINANT, INFINITE, ONE)
 _DRAWN = (EASY, HARD, DIAGONAL, ONE)
-_ISOTROPIC = (ISOTROPIC, ISOTROPIC_LARGE, ISOTROPIC_PAIR, ISOTROPIC_INFINITE)
+_ISOTROPIC = (ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE, ISOTROPIC_INFINITE)
 _DIAGONAL = (EASY, DIAGONAL, DIAGONAL_LARGE, ISOTROPIC_INFINITE)
-_DIMENSIONS = (EASY, HARD, INFINITE)
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
@@ -202,7 +202,7 @@ CLAIMS: tuple[Claim, ...] = (
         unique_component_minimum,
         relation=Relation.INEQUALITY,
         hypotheses=isotropic,
-        problems=_ISOTROPIC[:3],
+        problems=_ISOTROPIC[:2],
         note="Only the symmetric part of X enters f_j, as C is symmetric: any antisymmetric matrix may be added to "
         "X_j. Theorem 1 needs no uniqueness.",
     ),
@@ -213,7 +213,7 @@ CLAIMS: tuple[Claim, ...] = (
         unique_symmetric_component_minimum,
         form="corrected",
         hypotheses=_of_finite_context(isotropic),
-        problems=_ISOTROPIC[:3],
+        problems=_ISOTROPIC[:2],
         note="The printed uniqueness holds among symmetric matrices. At n = inf, where C depends on w alone, it does "
         "not even there.",
     ),
@@ -231,7 +231,7 @@ CLAIMS: tuple[Claim, ...] = (
         "<C, E_{d+1,j}> = sum_i <w, x_i> x_i[j]",
         inner_product_as_printed,
         hypotheses=finite_context,
-        problems=(ISOTROPIC, ISOTROPIC_LARGE, ISOTROPIC_PAIR),
+        problems=_ISOTROPIC[:3],
         note="The factor 1/n of C is left out, here and in the next displays; (19) has it again.",
     ),
     _claim(
@@ -241,7 +241,7 @@ CLAIMS: tuple[Claim, ...] = (
         inner_product,
         form="corrected",
         hypotheses=finite_context,
-        problems=(ISOTROPIC, ISOTROPIC_LARGE, ISOTROPIC_PAIR),
+        problems=_ISOTROPIC[:3],
         note="With the factor 1/n of C.",
     ),
     _claim(

@@ -1,0 +1,22 @@
+"""gatmiry2024: Can Looped Transformers Learn to Implement Multi-step Gradient Descent for In-context Learning?
+(Gatmiry, Saunshi, Reddi, Jegelka, Kumar).
+"""
+
+from flowsim.analysis.base import Claim
+from flowsim.analysis.gatmiry2024 import (
+    algebra_claims,
+    figure_claims,
+    flow_claims,
+    landscape_claims,
+    moment_claims,
+    pairings,
+)
+
+CLAIMS: tuple[Claim, ...] = (
+    *landscape_claims.CLAIMS,
+    *flow_claims.CLAIMS,
+    *algebra_claims.CLAIMS,
+    *moment_claims.CLAIMS,
+    *pairings.CLAIMS,
+    *figure_claims.CLAIMS,
+)

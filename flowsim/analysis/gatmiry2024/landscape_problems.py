@@ -1,0 +1,53 @@
+"""Problems on which gatmiry2024's statements about landscape and flow are most likely to break."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Problem = Mapping[str, Any]
+
+
+def looped(
+    name: str, loops: int, context_length: int | float | str, *, covariance: Any = "identity", **tables: Any
+) -> Problem:
+    """A problem for a looped transformer; ``dimension`` goes to the task, init and flow are tables."""
+    task = {"covariance": covariance, "context_length": context_length, "weights": "inverse-covariance"}
+    if "dimension" in tables:
+        task["dimension"] = tables.pop("dimension")
+    model = {"architecture": "looped", "loops": loops}
+    return {"name": name, "task": task, "model": model, **({"init": {"kind": "zeros"}} | tables)}
+
+
+# Far from a stiff solver's rounding, so that the flow can be solved again more accurately.
+_EIGENBASIS = {"restrict": "eigenbasis", "rtol": 1e-6}
+_ANISOTROPIC = {"eigenvalues": [0.1, 1.0, 3.0], "rotation_seed": 2}
+
+EASY = looped("d = 2, L = 2, n = 4000000, from zero", 2, 4_000_000, dimension=2)
+SHORT = looped("d = 3, L = 2, n = 2, from zero", 2, 2, dimension=3)
+ONE_LOOP = looped("d = 3, L = 1, n = 10000000", 1, 10_000_000, dimension=3)
+ONE_DIMENSION = looped("d = 1, L = 3, n = 10^9", 3, 1_000_000_000, dimension=1)
+RANDOM = looped(
+    "d = 4, L = 2, n = 50, random start", 2, 50, dimension=4, init={"kind": "random", "scale": 1.0, "seed": 1}
+)
+OVERSHOT = looped("d = 2, L = 3, n = 10, from 3 I", 3, 10, dimension=2, init={"kind": "scaled-identity", "scale": 3.0})
+ANISOTROPIC = looped("d = 3, condition 30, L = 2, n = 10^8", 2, 100_000_000, covariance=_ANISOTROPIC)
+VERY_LONG = looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2)
+VERY_LONG_ANISOTROPIC = looped("d = 3, condition 30, L = 2, n = 10^24", 2, 10**24, covariance=_ANISOTROPIC)
+INFINITE = looped("d = 3, L = 2, n = inf", 2, "inf", dimension=3)
+WIDE = looped("d = 100000, L = 2, n = inf, from zero", 2, "inf", dimension=100_000, flow=_EIGENBASIS)
+WIDE_LONG = looped("d = 100000, L = 2, n = 10^30, from zero", 2, 10**30, dimension=100_000, flow=_EIGENBASIS)
+WIDE_DEEP = looped("d = 20000, L = 3, n = inf, from zero", 3, "inf", dimension=20_000, flow=_EIGENBASIS)
+WIDE_ENOUGH = looped("d = 8000, L = 2, n = 10^30, from zero", 2, 10**30, dimension=8000, flow=_EIGENBASIS)
+CROWDED = looped("d = 500000, L = 1, n = 1000000, from zero", 1, 1_000_000, dimension=500_000, flow=_EIGENBASIS)
+FEW = looped("d = 5, L = 2, n = 2, from zero", 2, 2, dimension=5)
+FEW_DEEP = looped("d = 5, L = 3, n = 4, from zero", 3, 4, dimension=5)
+TEN = looped("d = 10, L = 2, n = 20, from zero", 2, 20, dimension=10)
+FEW_RANDOM = looped(
+    "d = 3, L = 2, n = 2, random start", 2, 2, dimension=3, init={"kind": "random", "scale": 0.5, "seed": 2}
+)
+TEN_TO_THE_16 = looped("d = 2, L = 2, n = 10^16", 2, 10**16, dimension=2)
+SKEWED = looped(
+    "d = 3, condition 10^4, L = 3, n = 10^18",
+    3,
+    10**18,
+    covariance={"eigenvalues": [0.01, 1.0, 100.0], "rotation_seed": 3},
+)

@@ -1,0 +1,222 @@
+"""ahn2023's layers: verdicts as they are, planted errors refused, the floor left open, and gradients by two routes."""
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowsim
+from flowsim.analysis import Judgement
+from flowsim.analysis.ahn2023 import (
+    figures,
+    multi_layer,
+    multi_layer_claims,
+    multi_layer_problems,
+    multi_layer_prompts,
+    multi_layer_scalars,
+    residual_stream_claims,
+)
+from flowsim.analysis.evidence import Evidence, judge_on
+from flowsim.models import ScalarLayers
+from flowsim.problem import spec_of
+from flowsim.trajectory import Certificates, Settings, Status, Trajectory
+
+CLAIMS = (*multi_layer_claims.CLAIMS, *residual_stream_claims.CLAIMS)
+BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
+# Large variances, so that tr Sigma^-1 < 1; on the last the paper's two layers of Theorem 3.
+SMALL, ONE, ISOTROPIC = ([5.0, 10.0], 3), ([2.0], 4), ([1.0, 1.0], 3)
+VIOLATED = {
+    ("eq-11", "printed"),
+    ("sec-5.2.hessian", "printed"),
+    ("eq-61", "printed"),
+    ("eq-28", "printed"),
+    ("eq-25", "printed"),
+    ("eq-35", "printed"),
+    ("eq-35.constrained", "printed"),
+    ("eq-37", "printed"),
+    ("figure-1.plain", "printed"),
+    ("figure-1.loss", "printed"),
+    ("figure-3.loss", "printed"),
+}
+
+
+def at_rest(loss: flowsim.MultiLayerLoss, start: flowsim.MultiLayerAttention) -> Trajectory:
+    """The start alone, for statements that need no flow."""
+    leading = lambda value: jnp.asarray(value)[None]
+    slope = jnp.sum(loss.gradient(start).A ** 2)
+    series = (jax.tree.map(leading, start), leading(loss(start)), leading(loss.excess(start)), leading(slope))
+    settings = Settings("implicit", 1e-9, 1e-9)
+    return Trajectory(jnp.zeros(1), *series, jnp.zeros(1), Certificates(0.0, None, 0, 0), settings, Status.STATIONARY)
+
+
+@functools.cache
+def static(which: str) -> Evidence:
+    eigenvalues, n = {"small": SMALL, "one": ONE, "isotropic": ISOTROPIC}[which]
+    task = flowsim.LinearRegression(np.diag(eigenvalues), n, weights="inverse-covariance")
+    loss = flowsim.MultiLayerLoss(task, 2)
+    start = flowsim.MultiLayerAttention(jnp.zeros((2, len(eigenvalues), len(eigenvalues))))
+    return Evidence(loss, at_rest(loss, start))
+
+
+@functools.cache
+def trained() -> Evidence:
+    task = flowsim.LinearRegression(np.diag([0.5, 2.0]), 6, weights="inverse-covariance")
+    loss = flowsim.MultiLayerLoss(task, 2)
+    start = flowsim.MultiLayerAttention(flowsim.starts.symmetric(1.0, 2, 0, 2))
+    return Evidence(loss, flowsim.gradient_flow(loss, start, rtol=1e-6))
+
+
+def evidence_of(claim: flowsim.Claim) -> Evidence:
+    if claim.along_flow:
+        return trained()
+    return static("isotropic" if claim.id.startswith("ahn2023.theorem-3") else "small")
+
+
+@pytest.mark.parametrize("key", BY_KEY, ids="-".join)
+def test_every_verdict(key):
+    claim = BY_KEY[key]
+    verdict = judge_on(claim, evidence_of(claim))
+    if key == ("figure-4.elsewhere", "corrected"):
+        return  # said of three layers, by the scenario
+    assert verdict.verdict is (Judgement.VIOLATED if key in VIOLATED else Judgement.HOLDS), verdict
+
+
+def test_every_problem_is_one():
+    problems = {str(problem): problem for claim in CLAIMS for problem in claim.problems}
+    for problem in problems.values():
+        spec_of({name: table for name, table in problem.items() if name != "name"})
+    assert len({problem["name"] for problem in problems.values()}) == len(problems)
+    assert multi_layer_problems.PAPER["task"]["context_length"] == 20
+
+
+def scaled(factor):
+    return lambda real: lambda *args: jax.tree.map(lambda value: factor * value, real(*args))
+
+
+def first_scaled(factor):
+    return lambda real: lambda *args: (factor * real(*args)[0], *real(*args)[1:])
+
+
+def bent(real):
+    """Gradients with something in them that no rotation leaves."""
+    return lambda loss, points: real(loss, points).at[..., 0, 0].multiply(1 + 1e-6)
+
+
+PLANTS = {
+    ("theorem-3", "printed"): (
+        multi_layer,
+        "basis",
+        lambda real: lambda loss: multi_layer.multiples(loss)[:, :1] * 0.0,
+    ),
+    ("theorem-3.multiples", "corrected"): (multi_layer, "_many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-3.proof", "printed"): (multi_layer, "at_most", lambda real: lambda x, y: real(y, x)),
+    ("theorem-3.convex", "printed"): (multi_layer, "at_least", lambda real: lambda x, y, size: real(-x, y, size=size)),
+    ("theorem-4", "printed"): (multi_layer, "best_scalars", scaled(1.001)),
+    ("theorem-4.minimum", "corrected"): (multi_layer, "best_scalars", scaled(0.1)),
+    ("theorem-4.global", "corrected"): (multi_layer, "_many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-4.on-the-set", "corrected"): (multi_layer, "_many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-4.gradient", "corrected"): (multi_layer, "gradients", bent),
+    ("eq-25", "corrected"): (multi_layer, "gradients", bent),
+    ("eq-26", "printed"): (multi_layer, "_decrease", first_scaled(0.499)),
+    ("eq-26", "corrected"): (multi_layer, "_decrease", first_scaled(1 + 1e-9)),
+    ("lemma-8", "printed"): (multi_layer, "_permuted", lambda real: lambda *a: real(*a) * jnp.array([[1, 1 + 1e-9]])),
+    ("theorem-5", "printed"): (multi_layer_scalars, "lowest", scaled(1.001)),
+    ("eq-35", "corrected"): (multi_layer_scalars, "_squares", first_scaled(1 + 1e-6)),
+    ("figure-1.preconditioner", "printed"): (figures, "preconditioned", lambda real: lambda loss, A: A),
+    ("figure-1.plain", "corrected"): (figures, "distance_to_identity", lambda real: lambda M: real(M) + 0.01 * M.ndim),
+    ("figure-1.loss", "corrected"): (figures, "_to_go", scaled(1e-9)),
+    ("figure-2", "printed"): (figures, "best_scalars", scaled(1.001)),
+}
+
+
+@pytest.mark.parametrize("key", PLANTS, ids="-".join)
+def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
+    module, name, plant = PLANTS[key]
+    real = getattr(module, name)
+    monkeypatch.setattr(module, name, plant(real))
+    claim = BY_KEY[key]
+    # A function of its own: what was compiled with the real one is not used again.
+    planted = dataclasses.replace(claim, compare=lambda *args: claim.compare(*args), constants=lambda *args: {})
+    verdict = judge_on(planted, evidence_of(claim))
+    assert verdict.verdict is Judgement.VIOLATED, verdict
+
+
+def test_planted_errors_on_prompts_and_in_theorem_5_are_refused():
+    @multi_layer_prompts._on_prompts
+    def without_the_label(drawn):
+        return multi_layer_prompts._layers(drawn, multi_layer_prompts._labelled(drawn))[-1, -1, -1:], jnp.stack(
+            [multi_layer_prompts._layers(drawn, multi_layer_prompts.embed(drawn.prompt))[-1, -1, -1]]
+        )
+
+    def not_in_the_set(loss, trajectory):
+        """R~_j = r_j I, as printed after (34)."""
+        sides = multi_layer_scalars._perturbed(loss, True, jnp.eye(2))
+        return multi_layer_scalars.equal(*sides)
+
+    for key, compare in ((("lemma-9", "printed"), without_the_label), (("eq-36", "printed"), not_in_the_set)):
+        verdict = judge_on(dataclasses.replace(BY_KEY[key], compare=compare), static("small"))
+        assert verdict.verdict is Judgement.VIOLATED, verdict
+
+
+def test_at_the_noise_floor_nothing_is_decided(monkeypatch: pytest.MonkeyPatch):
+    """Where the sides differ by rounding alone: (26) at d = 1, where there is no factor d to spare."""
+    assert judge_on(BY_KEY["eq-26", "printed"], static("one")).verdict is Judgement.UNRESOLVED
+    # Lemma 8's matrices off S put on S; Theorem 3's matrices diagonal from the first.
+    points = lambda loss, key: multi_layer.drawn_scalars(loss)[:, :, None, None] * jnp.eye(2)[None, None]
+    monkeypatch.setattr(multi_layer, "drawn_matrices", points)
+    assert judge_on(BY_KEY["lemma-8.general", "corrected"], static("small")).verdict is not Judgement.HOLDS
+    assert judge_on(BY_KEY["theorem-3.proof", "printed"], static("isotropic")).verdict is Judgement.UNRESOLVED
+
+
+def test_hypotheses_and_settings():
+    assert judge_on(BY_KEY["theorem-3", "printed"], static("small")).verdict is Judgement.NOT_APPLICABLE
+    assert judge_on(BY_KEY["theorem-4.invariant", "corrected"], static("isotropic")).verdict is Judgement.NOT_APPLICABLE
+    task = flowsim.LinearRegression(np.eye(2), 3)
+    loss = flowsim.MultiLayerLoss(task, 2)
+    other = Evidence(loss, at_rest(loss, flowsim.MultiLayerAttention(jnp.zeros((2, 2, 2)))))
+    assert judge_on(BY_KEY["theorem-4", "printed"], other).verdict is Judgement.NOT_APPLICABLE
+
+
+def test_the_gradient_over_all_matrices_with_B_is_that_of_the_scalars():
+    """Monte Carlo of the literal model, gradients in A and B by differentiating its prediction."""
+    Sigma, a, b = jnp.array([[1.0, 0.3], [0.3, 0.5]]), jnp.array([0.4, 0.7]), jnp.array([0.5])
+    task = flowsim.LinearRegression(Sigma, 12, weights="inverse-covariance")
+    model = ScalarLayers(a, b).attention(Sigma)
+
+    @eqx.filter_jit
+    def drawn(keys):
+        def one(key):
+            prompt, label = task.sample(key)
+            return eqx.filter_grad(lambda m: (m(prompt) - label) ** 2)(model)
+
+        return jax.vmap(one)(keys)
+
+    found = drawn(jax.random.split(jax.random.key(3), 40_000))
+    loss = multi_layer_scalars._scalar_loss(2, 12.0, 2)
+    slopes = jax.grad(loss.__call__)(ScalarLayers(a, b))
+    for samples, slope, direction in ((found.A, slopes.a, Sigma), (found.B, slopes.b, jnp.eye(2))):
+        expected = slope[:, None, None] * direction[None] / 2
+        error = jnp.std(samples, axis=0) / samples.shape[0] ** 0.5
+        assert np.all(np.abs(np.mean(samples, axis=0) - expected) < 4.5 * error)
+        assert np.all(error < 0.1 * np.max(np.abs(expected)))
+
+
+def test_equal_scalars_are_a_strict_saddle():
+    """The critical point with a_0 = a_1 on S: moving them apart by s lowers the loss by 2 s^2 E tr W^2 (1 - a W)^2."""
+    loss = static("isotropic").loss
+    slope = jax.jit(jax.grad(lambda a: loss(multi_layer.on_the_set(loss, jnp.stack([a, a])))))
+    low, high = 0.0, 2.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    here = loss(multi_layer.on_the_set(loss, jnp.array([low, low])))
+    apart = loss(multi_layer.on_the_set(loss, jnp.array([low - 1e-3, low + 1e-3])))
+    rule = flowsim.moments.spectral_quadrature(2, 3, 4)
+    x = 1 + rule.offsets
+    assert float((apart - here) / 1e-6) == pytest.approx(
+        -2 * np.sum(rule.weights * x**2 * (1 - low * x) ** 2), rel=1e-4
+    )
