@@ -3,8 +3,8 @@
 **Source:** gatmiry2024, section 5: training by finite steps, with d = 5, n = 20, Sigma* = I, from A = 0.
 
 **What it shows:** the flow beside gradient descent with steps on both sides of the largest that converges, found by
-bisection for 1 to 4 loops, and the classical bound 2/curvature at the minimum. One loop, a quadratic, diverges beyond
-that bound. More loops are steep where they start: descent from zero diverges long before it.
+bisection, and the bound 2/curvature at the minimum. One loop, a quadratic, diverges beyond that bound. More loops are
+steep where they start: descent from zero diverges long before it.
 
 **What would falsify it:** a largest step away from the bound at L = 1, or beyond it at any L.
 """
@@ -62,7 +62,6 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple[int
                 axes.plot(run.t[1:], np.clip(run.excess[1:], 1e-13, 1e4), style, label=label)
             axes.set(xlabel="t, or step times count", ylabel="excess loss", ylim=(1e-12, 1e3))
             axes.legend(loc="lower left")
-    print(f"figure: {path.absolute()}")
     return rows
 
 

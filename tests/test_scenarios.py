@@ -119,6 +119,8 @@ def test_gatmiry2024_step_size(tmp_path: pathlib.Path):
     assert 0.98 * bound < step <= bound
     assert deep[1] < 0.5 * deep[2]
     assert (tmp_path / "gatmiry2024_step_size.png").stat().st_size > 10_000
+
+
 def test_ahn2023_figure_1(tmp_path: pathlib.Path):
     ((loss, flow, by_lbfgs),) = run("ahn2023_figure_1", tmp_path)
     assert abs(flow.excess[-1]) < 1e-8 * loss.minimum
