@@ -68,7 +68,7 @@ def run(
     write_json(out / "verdicts.json", document)
     say(verdict_table(verdicts), "")
 
-    from flowsim import plots  # slow to import: not before the table
+    from flowsim import dominance_plots, plots  # slow to import: not before the table
 
     promised, tested = problem.predictions, None
     if promised is not None and problem.test is not None:
@@ -79,7 +79,8 @@ def run(
         facts |= _test_facts(tested) if status.finished else {}
     say(*(f"{label}: {text}" for label, text in facts.items()), "")
     (out / "figures").mkdir(exist_ok=True)
-    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, problem.minimizer)
+    more = dominance_plots.of_verdicts(verdicts, trajectory)
+    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, problem.minimizer, more)
     write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
     print(f"report: {out / 'report.html'}")
     if not status.finished:

@@ -1,11 +1,25 @@
 """The squared gradient against the loss itself, beside the line that a gradient dominance condition draws."""
 
+import functools
+from collections.abc import Callable, Iterable
+
 import numpy as np
 from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
 
+from flowsim.analysis.base import Verdict
 from flowsim.analysis.inequalities import dominance_floor, sharp_dominance
 from flowsim.trajectory import Trajectory
+
+
+def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[[Axes], Axes]]:
+    """The picture of the first verdict on a gradient dominance, by its constants; none where there is no such."""
+    names = ("constant", "power", "threshold")
+    for verdict in verdicts:
+        if all(name in verdict.constants for name in names):
+            known = {name: verdict.constants[name] for name in names}
+            return {"gradient-dominance": functools.partial(gradient_dominance, trajectory=trajectory, **known)}
+    return {}
 
 
 def gradient_dominance(

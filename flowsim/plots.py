@@ -7,7 +7,7 @@ touched: figures are made without pyplot, and the style is in force only while `
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, SupportsFloat
 
 import matplotlib.style
@@ -220,11 +220,13 @@ def draw_all(
     format: str = "png",
     tested: RiskCurve | None = None,
     minimizer: PyTree | None = None,
+    more: Mapping[str, Callable[[Axes], Axes]] | None = None,
 ) -> dict[str, pathlib.Path]:
     """Draw every figure of a run into ``folder``, each file whole or not at all.
 
     **Arguments:** predictions: what zhang2023 says of the start, None for another model; format: "png", "svg" or "pdf";
-    tested: the risk on new prompts, where it was asked for; minimizer: a model of least known loss.
+    tested: the risk on new prompts, where it was asked for; minimizer: a model of least known loss;
+    more: further pictures by name, each drawn on its axes.
 
     **Returns:** names and files in the order of a report, for `flowsim.report.write_report`. A page cannot show a
     pdf, so with that format these are png files and the pdf files lie beside them.
@@ -232,7 +234,11 @@ def draw_all(
     folder = pathlib.Path(folder)
     paths = {}
     with matplotlib.style.context(["default", str(STYLE)]):
-        for name, figure in _figures(trajectory, predictions, tested, minimizer).items():
+        figures = _figures(trajectory, predictions, tested, minimizer)
+        for name, draw in (more or {}).items():
+            figures[name] = Figure()
+            draw(figures[name].add_subplot())
+        for name, figure in figures.items():
             paths[name] = folder / f"{name}.{'png' if format == 'pdf' else format}"
             for path in {paths[name], folder / f"{name}.{format}"}:
                 save(figure, path)

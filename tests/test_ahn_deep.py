@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -203,7 +204,7 @@ def test_the_gradient_over_all_matrices_with_B_is_that_of_the_scalars():
 
 def test_equal_scalars_are_a_strict_saddle():
     """The critical point with a_0 = a_1 on S: moving them apart by s lowers the loss by 2 s^2 E tr W^2 (1 - a W)^2."""
-    loss = static("isotropic").loss
+    loss: Any = static("isotropic").loss
     slope = jax.jit(jax.grad(lambda a: loss(multi_layer.on_the_set(loss, jnp.stack([a, a])))))
     low, high = 0.0, 2.0
     for _ in range(50):

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, PyTree
 from flowsim.analysis.base import Comparison
 from flowsim.initialization import Hypothesis, hypothesis
 
+LONGEST_DRAWN = 100_000
+
 
 def of_task(statement: Callable[[Any], Comparison]) -> Callable[[Any, Any], Comparison]:
     """The comparison of a statement about the task alone, compiled once a dimension."""
@@ -35,5 +37,11 @@ def joined(comparisons: list[Comparison]) -> Comparison:
 
 
 def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
-    """Prompts can only be drawn at a finite context length."""
-    return [hypothesis("context length finite, so that prompts can be drawn", loss.task.context_length, "<", jnp.inf)]
+    """Prompts that are judged one by one must fit into memory."""
+    name = f"context length at most {LONGEST_DRAWN}, so that prompts can be drawn"
+    return [hypothesis(name, loss.task.context_length, "<=", float(LONGEST_DRAWN))]
+
+
+def can_be_drawn(task: Any) -> bool:
+    """Whether `finite_context` is met."""
+    return float(task.context_length) <= LONGEST_DRAWN

@@ -19,7 +19,7 @@ from flowsim.analysis.ahn2023.single_layer import (
     weight_times_token_covariance,
 )
 from flowsim.analysis.base import Comparison, at_most, equal
-from flowsim.analysis.statements import of_task
+from flowsim.analysis.statements import can_be_drawn, of_task
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
 from flowsim.models.linear_attention import embed
@@ -123,7 +123,7 @@ def _inner_products(task: Task, factor: float) -> Comparison:
 
 def inner_product_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
     """Without 1/n."""
-    return nothing_drawn() if jnp.isinf(loss.task.context_length) else _inner_products(loss.task, 1.0)
+    return nothing_drawn() if not can_be_drawn(loss.task) else _inner_products(loss.task, 1.0)
 
 
 def inner_product(loss: Loss, trajectory: Trajectory) -> Comparison:

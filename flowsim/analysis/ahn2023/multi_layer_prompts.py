@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from flowsim.analysis.ahn2023.multi_layer import Loss, basis
 from flowsim.analysis.base import Comparison, equal
-from flowsim.analysis.statements import rounded
+from flowsim.analysis.statements import can_be_drawn, rounded
 from flowsim.models import MultiLayerAttention
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
@@ -61,7 +61,7 @@ def _on_prompts(sides):
     both = eqx.filter_jit(jax.vmap(sides))
 
     def compare(loss: Loss, trajectory: Trajectory) -> Comparison:
-        if not jnp.isfinite(loss.task.context_length):
+        if not can_be_drawn(loss.task):
             return equal(jnp.zeros(1), 0.0, 1.0)
         n = int(loss.task.context_length)
         value, expected = both(_draws(loss, n))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim.analysis.base import Comparison, at_most, equal
 from flowsim.analysis.landscape import hessian_eigenvalues
-from flowsim.analysis.statements import joined, of_task, rounded
+from flowsim.analysis.statements import can_be_drawn, joined, of_task, rounded
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
 from flowsim.models import MaskedAttention
@@ -167,7 +167,7 @@ def parameters_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 def parameters(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The rows and columns that reach the prediction, counted by d."""
-    return nothing_drawn() if jnp.isinf(loss.task.context_length) else _reaches(loss.task, loss.task.dimension)
+    return nothing_drawn() if not can_be_drawn(loss.task) else _reaches(loss.task, loss.task.dimension)
 
 
 def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:

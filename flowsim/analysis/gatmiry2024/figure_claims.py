@@ -7,7 +7,7 @@ from flowsim.analysis.gatmiry2024 import figures
 from flowsim.analysis.gatmiry2024.lemma_settings import (
     Loss,
     looped_by_matrices,
-    looped_with_finite_context,
+    looped_with_few_dimensions,
     problem,
     shape,
 )
@@ -46,7 +46,7 @@ _LENGTHS = (_TWO, _LONGER, _LONGEST)
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     options.setdefault("hypotheses", _identity)
     options.setdefault("along_flow", False)
-    options.setdefault("setting", looped_with_finite_context)
+    options.setdefault("setting", looped_with_few_dimensions)
     options.setdefault("problems", _LENGTHS)
     return Claim(f"gatmiry2024.{part}", f"gatmiry2024, {source}", statement, compare, **options)
 

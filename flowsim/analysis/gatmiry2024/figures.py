@@ -114,13 +114,23 @@ def prompt_risks(
 
     **Arguments:** eigenvalues: of the covariance T of the prompts; most: l goes from 1 to it.
     """
-    z = np.random.default_rng(0).standard_normal((prompts, n, d))
-    factor = np.eye(d) - a * (np.swapaxes(z, 1, 2) @ z / n) * np.asarray(eigenvalues)[None, None, :]
+    factor = np.eye(d) - a * _drawn_wishart(d, n, prompts) * np.asarray(eigenvalues)[None, None, :]
     power, risks = np.broadcast_to(np.eye(d), factor.shape), []
     for _ in range(most):
         power = power @ factor
         risks.append(np.sum(power**2, axis=(1, 2)))
     return np.stack(risks, axis=1)
+
+
+def _drawn_wishart(d: int, n: int, count: int) -> Float[np.ndarray, "count d d"]:
+    """Draws of W, by Bartlett's decomposition where n >= d, so that a long context takes no space."""
+    rng = np.random.default_rng(0)
+    if n < d:
+        z = rng.standard_normal((count, n, d))
+        return np.swapaxes(z, 1, 2) @ z / n
+    factor = np.tril(rng.standard_normal((count, d, d)), -1)
+    factor[:, range(d), range(d)] = np.sqrt(rng.chisquare(n - np.arange(d), (count, d)))
+    return factor @ np.swapaxes(factor, 1, 2) / n
 
 
 def _trained(loss: Loss) -> tuple[int, int, int, float]:

@@ -4,6 +4,7 @@ from flowsim.analysis.base import Claim, Relation
 from flowsim.analysis.gatmiry2024 import convergence, out_of_distribution
 from flowsim.analysis.gatmiry2024 import landscape_problems as problems
 from flowsim.analysis.gatmiry2024.setting import all_of, identity_covariance, long_context, looped, matrices
+from flowsim.analysis.statements import finite_context
 
 _FLOW = (
     problems.EASY,
@@ -30,7 +31,7 @@ CLAIMS: tuple[Claim, ...] = (
         "L loops with Q = [A 0; 0 0], P = [0 0; 0 1] predict w_L^T x_q of L steps of preconditioned gradient descent",
         out_of_distribution.implements_descent,
         relation=Relation.IDENTITY,
-        hypotheses=out_of_distribution.finite_context,
+        hypotheses=finite_context,
         setting=matrices,
         along_flow=False,
         problems=(problems.RANDOM, problems.SHORT, problems.OVERSHOT),
@@ -43,7 +44,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The steps are w_t = w_{t-1} - (1/n) A grad |X^T w - y|^2",
         out_of_distribution.implements_printed_steps,
         relation=Relation.IDENTITY,
-        hypotheses=out_of_distribution.finite_context,
+        hypotheses=finite_context,
         setting=matrices,
         along_flow=False,
         problems=(problems.RANDOM, problems.SHORT),
@@ -57,7 +58,7 @@ CLAIMS: tuple[Claim, ...] = (
         out_of_distribution.implements_descent,
         form="corrected",
         relation=Relation.IDENTITY,
-        hypotheses=out_of_distribution.finite_context,
+        hypotheses=finite_context,
         setting=matrices,
         along_flow=False,
         problems=(problems.RANDOM, problems.SHORT),

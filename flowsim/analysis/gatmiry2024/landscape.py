@@ -151,6 +151,7 @@ def _dominance_constants(loss: Loss, trajectory: Trajectory, threshold: Scalar) 
     power, L = dominance_power(loss), loops(loss)
     return {
         "constant": jnp.asarray(_DOMINANCE),
+        "power": jnp.asarray(power),
         "sharp_constant": sharp_dominance(*sides, power, threshold),
         "limit_constant": jnp.asarray(4.0 * L**2 * dimension_loss(loss)),
         "threshold": threshold,

@@ -9,9 +9,12 @@ import numpy as np
 
 from flowsim.analysis.gatmiry2024.setting import Loss, looped
 from flowsim.analysis.gatmiry2024.setting import loops as loops_of
+from flowsim.analysis.statements import can_be_drawn
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, LoopedLoss
 from flowsim.tasks import LinearRegression
+
+_FEW_DIMENSIONS = 100.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +65,19 @@ def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | Non
     return None if np.isfinite(length) else hypothesis("n < infinity", length, "<", np.inf)
 
 
+def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of the figures, where contexts can be drawn by the thousand."""
+    if (foreign := looped_with_finite_context(loss)) is not None or not isinstance(loss, Loss):
+        return foreign
+    d = float(loss.task.dimension)
+    return None if d <= _FEW_DIMENSIONS else hypothesis("d small enough for draws", d, "<=", _FEW_DIMENSIONS)
+
+
 def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of the paper, on matrices and with prompts that can be drawn."""
-    if isinstance(loss, LoopedLoss) and looped(loss) is None and np.isfinite(float(loss.task.context_length)):
+    if isinstance(loss, LoopedLoss) and looped(loss) is None and can_be_drawn(loss.task):
         return None
-    return agrees("a looped transformer on matrices, w drawn from N(0, covariance^-1), n finite", 0.0, 1.0)
+    return agrees("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw", 0.0, 1.0)
 
 
 def over_determined(loss: Loss, start: Any) -> list[Hypothesis]:

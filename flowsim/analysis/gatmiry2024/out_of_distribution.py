@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_most, equal
 from flowsim.analysis.gatmiry2024.setting import Scalar, delta, dimension_root, of_loss
-from flowsim.analysis.statements import joined, rounded
-from flowsim.initialization import Hypothesis, hypothesis
+from flowsim.analysis.statements import can_be_drawn, joined, rounded
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.tasks import Prompt
@@ -27,11 +26,6 @@ _ZETAS = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 # Proposition 3.1
-
-
-def finite_context(loss: LoopedLoss, start: LoopedAttention) -> list[Hypothesis]:
-    """Prompts can only be drawn at a finite n."""
-    return [hypothesis("n finite, so that prompts can be drawn", loss.task.context_length, "<", jnp.inf)]
 
 
 @jax.jit
@@ -50,7 +44,7 @@ def _steps(prompts: Prompt, A: Float[Array, "P d d"], steps: Array, size: Scalar
 
 def _descends(loss: LoopedLoss, size: float) -> Comparison:
     """The literal transformer of (2)-(5) against gradient descent, at drawn A without symmetry."""
-    if jnp.isinf(loss.task.context_length):
+    if not can_be_drawn(loss.task):
         return equal(jnp.zeros(1), 0.0, 1.0)
     keys = jax.random.split(jax.random.key(0), _PROMPTS)
     prompts = jax.vmap(lambda key: loss.task.sample(key)[0])(keys)

@@ -14,6 +14,7 @@ from flowsim.analysis.base import Comparison, at_least, equal
 from flowsim.analysis.inequalities import polyak_lojasiewicz, sharp_constant
 from flowsim.analysis.invariants import stays_positive
 from flowsim.analysis.rates import decayed, exponential_envelope
+from flowsim.analysis.statements import can_be_drawn
 from flowsim.initialization import (
     Hypothesis,
     agrees,
@@ -81,7 +82,7 @@ def _prompts(loss: Loss):
 
 def quadratic_form(loss: Loss, trajectory: Trajectory) -> Comparison:
     """yhat from (3.6) against u^T H u with H = X/2 (x) E E^T/N, over random prompts and weights, u12 and u21 too."""
-    if jnp.isinf(loss.task.context_length):
+    if not can_be_drawn(loss.task):
         return equal(jnp.zeros(1), 0.0, 1.0)
     start, d = trajectory.start, loss.task.dimension
     extra = jax.random.normal(jax.random.key(1), (2, d))
@@ -104,7 +105,7 @@ def _both_sides(model: LinearAttention, prompts: Prompt) -> tuple[Array, Array, 
 
 def _negative_eigenvalues(loss: Loss) -> tuple[Array, Array]:
     """How many eigenvalues of H are negative on each random prompt, and by how much the count is unsure."""
-    if jnp.isinf(loss.task.context_length):
+    if not can_be_drawn(loss.task):
         return jnp.zeros(1), jnp.zeros(1)
     return _count(_prompts(loss))
 
