@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -146,6 +146,11 @@ class Claim:
         if self.is_about(model):
             return self.setting(loss)
         return agrees(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}", 0.0, 1.0)
+
+
+def about(claims: Iterable[Claim], *models: type[eqx.Module]) -> tuple[Claim, ...]:
+    """The same claims, each about these classes of models alone."""
+    return tuple(dataclasses.replace(claim, models=models) for claim in claims)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 (Gatmiry, Saunshi, Reddi, Jegelka, Kumar).
 """
 
-from flowsim.analysis.base import Claim
+from flowsim.analysis.base import Claim, about
 from flowsim.analysis.gatmiry2024 import (
     algebra_claims,
     figure_claims,
@@ -11,12 +11,18 @@ from flowsim.analysis.gatmiry2024 import (
     moment_claims,
     pairings,
 )
+from flowsim.models import DiagonalLayers, LoopedAttention, ScalarLoop
 
-CLAIMS: tuple[Claim, ...] = (
-    *landscape_claims.CLAIMS,
-    *flow_claims.CLAIMS,
-    *algebra_claims.CLAIMS,
-    *moment_claims.CLAIMS,
-    *pairings.CLAIMS,
-    *figure_claims.CLAIMS,
+CLAIMS: tuple[Claim, ...] = about(
+    (
+        *landscape_claims.CLAIMS,
+        *flow_claims.CLAIMS,
+        *algebra_claims.CLAIMS,
+        *moment_claims.CLAIMS,
+        *pairings.CLAIMS,
+        *figure_claims.CLAIMS,
+    ),
+    LoopedAttention,
+    ScalarLoop,
+    DiagonalLayers,
 )
