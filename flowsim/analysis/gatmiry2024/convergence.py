@@ -16,7 +16,7 @@ from flowsim.analysis.gatmiry2024.setting import (
     loops,
     whitened,
 )
-from flowsim.analysis.statements import joined
+from flowsim.analysis.statements import joined, rounded
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.trajectory import Trajectory
 
@@ -132,7 +132,9 @@ def _solves(loss: Loss, trajectory: Trajectory, solution, sign: float) -> Compar
     g, slope = jax.vmap(jax.value_and_grad(lambda t: solution(loss, start, t)))(times)
     field = sign * _DOMINANCE * g ** dominance_power(loss)
     first = equal(solution(loss, start, jnp.zeros(()))[None], start[None], start[None])
-    return joined([first, equal(slope, field, jnp.maximum(jnp.abs(slope), jnp.abs(field)))])
+    sides = joined([first, equal(slope, field, jnp.maximum(jnp.abs(slope), jnp.abs(field)))])
+    # Powers of powers of rounded numbers.
+    return rounded(sides, jnp.asarray(64.0))
 
 
 def printed_solution_solves(loss: Loss, trajectory: Trajectory) -> Comparison:
