@@ -198,6 +198,9 @@ def _prepare_jax() -> None:
         sys.exit(_stop(BAD_INPUT, line))
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
+    # jaxlib 0.10.1 takes two preferences of its own compiler for features of another machine, and says so at length
+    # for every program that it loads from the cache.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
 
     jax.config.update("jax_enable_x64", True)
