@@ -390,7 +390,11 @@ def child(
     ids = ",".join(claim.id for claim in FEW)
     arguments = [at, str(int(number)), ids, "run", str(file), "--out", str(out), "--resume", "--quiet"]
     command = [sys.executable, "-c", CHILD, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    # What the command line sets before it imports JAX, which the child has imported by then.
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
 
 
 def test_a_killed_run_goes_on_bit_for_bit(finished, file, tmp_path):
