@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flowsim.analysis import at_least as at_least
     from flowsim.analysis import at_most as at_most
     from flowsim.analysis import check as check
+    from flowsim.analysis import confidence_band as confidence_band
     from flowsim.analysis import end_point as end_point
     from flowsim.analysis import equal as equal
     from flowsim.analysis import find_claims as find_claims
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
     from flowsim.losses import LoopedLoss as LoopedLoss
     from flowsim.losses import MaskedAttentionLoss as MaskedAttentionLoss
+    from flowsim.losses import MonteCarloLoss as MonteCarloLoss
     from flowsim.losses import MultiLayerLoss as MultiLayerLoss
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
     from flowsim.losses import ScalarLayersLoss as ScalarLayersLoss
     from flowsim.losses import ScalarLoopLoss as ScalarLoopLoss
     from flowsim.maps import Map as Map
     from flowsim.maps import sweep as sweep
+    from flowsim.models import Decoder as Decoder
     from flowsim.models import DiagonalLayers as DiagonalLayers
     from flowsim.models import LinearAttention as LinearAttention
     from flowsim.models import LoopedAttention as LoopedAttention
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from flowsim.models import MultiLayerAttention as MultiLayerAttention
     from flowsim.models import ScalarLayers as ScalarLayers
     from flowsim.models import ScalarLoop as ScalarLoop
+    from flowsim.models import SoftmaxAttention as SoftmaxAttention
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.problem import Problem as Problem
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
     from flowsim.tasks import SpectralRegression as SpectralRegression
+    from flowsim.training import Curriculum as Curriculum
+    from flowsim.training import train as train
     from flowsim.trajectory import Status as Status
     from flowsim.trajectory import Trajectory as Trajectory
 
@@ -68,19 +74,20 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "flowsim.analysis": (
-        "ALL_CLAIMS Claim Comparison Evidence Judgement Relation Verdict at_least at_most check end_point equal "
-        "find_claims fit_rate judge"
+        "ALL_CLAIMS Claim Comparison Evidence Judgement Relation Verdict at_least at_most check "
+        "confidence_band end_point equal find_claims fit_rate judge"
     ),
     "flowsim.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.joint_law": "JointLaw",
     "flowsim.losses": (
         "AbstractPopulationLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss "
-        "MultiLayerLoss RandomCovarianceLoss ScalarLayersLoss ScalarLoopLoss"
+        "MonteCarloLoss MultiLayerLoss RandomCovarianceLoss ScalarLayersLoss ScalarLoopLoss"
     ),
     "flowsim.maps": "Map sweep",
     "flowsim.models": (
-        "DiagonalLayers LinearAttention LoopedAttention MaskedAttention MultiLayerAttention ScalarLayers ScalarLoop"
+        "Decoder DiagonalLayers LinearAttention LoopedAttention MaskedAttention MultiLayerAttention ScalarLayers "
+        "ScalarLoop SoftmaxAttention"
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.guarantees": "predictions",
@@ -89,6 +96,7 @@ _HOMES = {
     "flowsim.prompt_risk": "risk risk_along",
     "flowsim.risk_bounds": "prompt_lengths",
     "flowsim.tasks": "LinearRegression RandomCovarianceRegression SpectralRegression",
+    "flowsim.training": "Curriculum train",
     "flowsim.trajectory": "Status Trajectory",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -136,16 +136,20 @@ class LinearRegression(eqx.Module):
         identity = jnp.eye(self.dimension)
         return (1 + inverse_n) * self.covariance + inverse_n * jnp.trace(self.covariance) * identity
 
-    def sample(self, key: PRNGKeyArray) -> tuple[Prompt, Float[Array, ""]]:
+    def sample(self, key: PRNGKeyArray, dimension: ArrayLike | None = None) -> tuple[Prompt, Float[Array, ""]]:
         """Draw one prompt and the query's label.
+
+        **Arguments:** dimension: how many coordinates of the covariates are kept, default all; the others are zero, for
+        the labels too. It may be traced.
 
         **Raises:** `ValueError` if the context is infinite or its length is traced.
         """
         extra = {name: getattr(self, name) for name in self.shifts}
-        return _draw(key, self.covariance, _known_length(self.context_length), self.weights, **extra)
+        length = _known_length(self.context_length)
+        return _draw(key, self.covariance, length, self.weights, dimension=dimension, **extra)
 
 
-def _known_length(context_length: Float[Array, ""]) -> int:
+def _known_length(context_length: Float[Array, ""] | Float[np.ndarray, ""]) -> int:
     """N, where prompts of it can be drawn."""
     if not _checks.is_concrete(context_length) or np.isinf(float(context_length)):
         _checks.fail("context_length", "a known finite number to sample a prompt", f"it is {context_length}")
@@ -161,6 +165,7 @@ def _draw(
     label_noise: Float[Array, ""] | None = None,
     query_covariance: Float[Array, "d d"] | None = None,
     weight: Float[Array, " d"] | None = None,
+    dimension: ArrayLike | None = None,
 ) -> tuple[Prompt, Float[Array, ""]]:
     normals = jax.random.normal(key, (length + 2, covariance.shape[0]))
     root = jnp.linalg.cholesky(covariance)
@@ -171,6 +176,8 @@ def _draw(
             weight = solve_triangular(root.T, weight)
     if query_covariance is not None:
         inputs = inputs.at[-1].set(jnp.linalg.cholesky(query_covariance) @ normals[-1])
+    if dimension is not None:
+        inputs = jnp.where(jnp.arange(inputs.shape[1]) < dimension, inputs, 0.0)
     labels = inputs @ weight
     if label_noise is not None:
         # A key of its own, so that the prompt is the noiseless one of the same key, plus noise.
@@ -216,13 +223,16 @@ class RandomCovarianceRegression(eqx.Module):
         """
         return RandomCovarianceRegression(self.law.scaled(_checks.positive("c", c) ** 2), self.context_length)
 
-    def sample(self, key: PRNGKeyArray) -> tuple[Prompt, Float[Array, ""]]:
+    def sample(self, key: PRNGKeyArray, dimension: ArrayLike | None = None) -> tuple[Prompt, Float[Array, ""]]:
         """Draw one covariance and one prompt with it, and the query's label <w, x_query>.
+
+        **Arguments:** dimension: as in `LinearRegression.sample`.
 
         **Raises:** `ValueError` if the context is infinite or its length is traced, or the law cannot be drawn from.
         """
         law_key, prompt_key = jax.random.split(key)
-        return _draw(prompt_key, self.law.sample(law_key), _known_length(self.context_length))
+        length = _known_length(self.context_length)
+        return _draw(prompt_key, self.law.sample(law_key), length, dimension=dimension)
 
 
 class SpectralRegression(eqx.Module):

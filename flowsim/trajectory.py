@@ -74,7 +74,7 @@ class Trajectory(eqx.Module):
     """
 
     t: Float[Array, " T"]
-    models: PyTree[Float[Array, "T ..."]]
+    models: PyTree
     loss: Float[Array, " T"]
     excess: Float[Array, " T"]
     grad_norm_sq: Float[Array, " T"]
@@ -128,7 +128,7 @@ class Trajectory(eqx.Module):
 
     @staticmethod
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
-        """Read a trajectory; ``like`` is a model of the same structure, needed for a user's own.
+        """Read a trajectory; ``like`` is a model of the same structure, needed for a user's own and for modules within.
 
         **Raises:** `ValueError` where the file is no trajectory, or ``like`` is missing or does not fit.
         """
@@ -142,7 +142,7 @@ class Trajectory(eqx.Module):
         series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
         if like is None:
             kind = _OWN_MODELS.get(metadata["model"])
-            if kind is None:
+            if kind is None or any("." in name for name in arrays):
                 _checks.fail("like", f"a model of the class {metadata['model']}", "nothing was given")
             like = _pattern(kind, arrays, metadata["fields"])
         names = list(weights(like))

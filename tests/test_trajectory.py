@@ -9,6 +9,7 @@ from helpers import assert_close
 
 from flowsim import models
 from flowsim.models import (
+    Decoder,
     DiagonalLayers,
     LinearAttention,
     LoopedAttention,
@@ -16,6 +17,7 @@ from flowsim.models import (
     MultiLayerAttention,
     ScalarLayers,
     ScalarLoop,
+    SoftmaxAttention,
 )
 from flowsim.tasks import SpectralRegression
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory
@@ -31,7 +33,9 @@ MODELS = {
     "scalars": ScalarLayers([1.0, 2.0], [3.0]),
     "looped scalar": ScalarLoop(0.5, loops=7),
     "masked-attention": MaskedAttention([1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+    "softmax": SoftmaxAttention([A], [2 * A], rho=3.0),
 }
+DECODER = Decoder(2, embedding=4, layers=1, heads=2, longest=3, key=jax.random.key(0))
 
 
 class Own(eqx.Module):
@@ -44,7 +48,9 @@ class Own(eqx.Module):
 def path(model):
     """A trajectory along which every weight grows in proportion to 1 + t."""
     t = jnp.asarray([0.0, 0.5, 2.0])
-    grown = jax.vmap(lambda time: jax.tree.map(lambda weight: (1 + time) * weight, model))(t)
+    weights, rest = eqx.partition(model, eqx.is_array)
+    grown = jax.vmap(lambda time: jax.tree.map(lambda weight: (1 + time) * weight, weights))(t)
+    grown = eqx.combine(grown, rest)
     certificates, settings = Certificates(1e-6, None, 50, 2), Settings("implicit", 1e-9, 1e-12)
     return Trajectory(t, grown, t, t, t, t, certificates, settings, Status.TIME)
 
@@ -59,7 +65,18 @@ def test_every_model_of_flowsim_comes_back_without_a_pattern(name, tmp_path):
 
 
 def test_no_model_of_flowsim_is_left_out():
-    assert {type(model) for model in MODELS.values()} == {x for x in vars(models).values() if isinstance(x, type)}
+    own = {type(model) for model in (*MODELS.values(), DECODER)}
+    assert own == {x for x in vars(models).values() if isinstance(x, type)}
+
+
+def test_a_decoder_comes_back_with_a_pattern_alone(tmp_path):
+    trajectory = path(DECODER)
+    trajectory.save(tmp_path / "trajectory.npz")
+    loaded = Trajectory.load(tmp_path / "trajectory.npz", DECODER)
+    assert_close(eqx.filter(loaded, eqx.is_array), eqx.filter(trajectory, eqx.is_array))
+    assert loaded.models.longest == 3
+    with pytest.raises(ValueError, match="like must be a model of the class Decoder, but nothing was given"):
+        Trajectory.load(tmp_path / "trajectory.npz")
 
 
 def test_arrays_beside_the_weights_are_for_other_readers(tmp_path):

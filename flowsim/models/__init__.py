@@ -1,5 +1,6 @@
 """In-context models: each holds its own weights and predicts the query label of one prompt."""
 
+from flowsim.models.decoder import Decoder as Decoder
 from flowsim.models.diagonal_layers import DiagonalLayers as DiagonalLayers
 from flowsim.models.linear_attention import LinearAttention as LinearAttention
 from flowsim.models.masked_attention import MaskedAttention as MaskedAttention
@@ -7,3 +8,4 @@ from flowsim.models.multi_layer import LoopedAttention as LoopedAttention
 from flowsim.models.multi_layer import MultiLayerAttention as MultiLayerAttention
 from flowsim.models.scalar_layers import ScalarLayers as ScalarLayers
 from flowsim.models.scalar_layers import ScalarLoop as ScalarLoop
+from flowsim.models.softmax_attention import SoftmaxAttention as SoftmaxAttention

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from flowsim import _checks
+from flowsim.models.residuals import beside, product
 from flowsim.tasks import Prompt
 
 
@@ -56,3 +57,14 @@ class LinearAttention(eqx.Module):
         W_KQ = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(self.U11).at[d, :d].set(self.u21)
         N = prompt.inputs.shape[0]
         return (E + W_PV @ E @ (E.T @ W_KQ @ E) / N)[-1, -1]
+
+    def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
+        """(I - u_{-1} Lambdahat U11; 0): what is missed is (w^T, 1) times it times x_query, given Lambdahat.
+
+        NaN unless u12 = u21 = 0: the prediction is not linear in w and x_query elsewhere.
+        """
+        R = beside(jnp.eye(self.u12.size), covariance) - product(
+            covariance, beside(self.u_minus1 * self.U11, covariance)
+        )
+        R = jnp.where(jnp.any(self.u12 != 0) | jnp.any(self.u21 != 0), jnp.nan, R)
+        return jnp.concatenate([R, jnp.zeros_like(R[:1])])

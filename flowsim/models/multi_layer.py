@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from flowsim import _checks
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
+from flowsim.models.residuals import beside, layered_residual, product
 from flowsim.tasks import Prompt
 
 
@@ -45,6 +46,12 @@ class LoopedAttention(eqx.Module):
             Z = Z - attend(Z, P, Q) / n
         return -Z[-1, -1]
 
+    def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
+        """(R; -u^T (I - R)): what is missed is (w^T, 1) times it times x_query, given the sample covariances."""
+        A = jnp.broadcast_to(self.A[None], (self.loops, *self.A.shape))
+        R = layered_residual(A, None, covariance)
+        return jnp.concatenate([R, product(beside(self.u[None], R), R) - beside(self.u[None], R)])
+
 
 class MultiLayerAttention(eqx.Module):
     """k masked linear attention layers, Z_{i+1} = Z_i + (1/n) P_i Z_i M (Z_i^T Q_i Z_i), predicting -[Z_k]_{d+1, n+1}.
@@ -78,12 +85,23 @@ class MultiLayerAttention(eqx.Module):
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         Z = embed(prompt)
-        (k, d, _), n = self.A.shape, prompt.inputs.shape[0]
+        A, n = self._preconditioners, prompt.inputs.shape[0]
+        k, d, _ = A.shape
         B = jnp.zeros((k, d, d))
         if self.B is not None:
             B = B.at[:-1].set(self.B)
         for i in range(k):
             P = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(B[i]).at[d, d].set(1.0)
-            Q = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(-self.A[i])
+            Q = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(-A[i])
             Z = Z + attend(Z, P, Q) / n
         return -Z[-1, -1]
+
+    def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
+        """(R; 0): what is missed is (w^T, 1) times it times x_query, given the sample covariances."""
+        R = layered_residual(self._preconditioners, self.B, covariance)
+        return jnp.concatenate([R, jnp.zeros_like(R[:1])])
+
+    @property
+    def _preconditioners(self) -> Float[Array, "k d d"]:
+        """The A_i, from which derivatives are symmetric where they are."""
+        return _checks.symmetric("A", self.A) if self.symmetric else self.A

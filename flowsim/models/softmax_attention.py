@@ -1,0 +1,50 @@
+"""Layers of softmax self-attention in the merged form of linear self-attention."""
+
+import math
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim import _checks
+from flowsim.models.linear_attention import embed
+from flowsim.tasks import Prompt
+
+
+class SoftmaxAttention(eqx.Module):
+    """k layers of softmax self-attention, E <- E + W^PV E softmax(E^T W^KQ E / rho), predicting [E_k]_{d+1, N+1}.
+
+    The softmax is taken column by column: column j holds what token j attends to, and adds up to one. Nothing is
+    masked, as in the paper: the query's column attends to itself too, with a label of 0, so that of uniform attention
+    N/(N + 1) falls on the examples; and in layers before the last the examples attend to the query.
+
+    As z -> 0, softmax(z) = (1 + z - mean z)/(N + 1): small W^KQ make this linear attention on tokens that are centred,
+    beside the mean of the values.
+
+    **Arguments:** W_PV: (k, d+1, d+1) the projections times the values, one a layer; W_KQ: (k, d+1, d+1) the keys
+    times the queries; rho: the positive number that scores are divided by, default sqrt(d + 1): the square root of the
+    width of keys and queries, which (d+1, d+1) matrices have here, as in scaled dot-product attention. Other values
+    only rescale W^KQ, and with it the time of a flow.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, section 3.2, the softmax module merged as in (3.3), the embedding (3.4).
+    """
+
+    W_PV: Float[Array, "k rows rows"]
+    W_KQ: Float[Array, "k rows rows"]
+    rho: float = eqx.field(static=True)
+
+    def __init__(self, W_PV: ArrayLike | Iterable, W_KQ: ArrayLike | Iterable, *, rho: float | None = None):
+        self.W_PV = _checks.square("W_PV", _checks.as_array("W_PV", W_PV, (None, None, None)))
+        if self.W_PV.shape[-1] < 2:
+            _checks.fail("W_PV", "of shape (k, d+1, d+1) with d at least 1", f"its shape is {self.W_PV.shape}")
+        self.W_KQ = _checks.as_array("W_KQ", W_KQ, self.W_PV.shape)
+        self.rho = math.sqrt(self.W_PV.shape[-1]) if rho is None else float(_checks.positive("rho", rho))
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        E = embed(prompt)
+        for W_PV, W_KQ in zip(self.W_PV, self.W_KQ, strict=True):
+            E = E + W_PV @ E @ jax.nn.softmax(E.T @ W_KQ @ E / self.rho, axis=0)
+        return E[-1, -1]
