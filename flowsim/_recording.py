@@ -1,6 +1,7 @@
 """What a run has finished: its records in memory, its chunks on disk."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from flowsim import _checks
+from flowsim import _checks, _hosts
 from flowsim._systems import AbstractSystem, Record
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory, write_whole
 
@@ -31,57 +32,73 @@ class Chunk:
 
 
 class ChunkStore:
-    """A folder of finished chunks, tied to the one run that they belong to.
+    """A folder of finished chunks, tied to the one run that they belong to. Where several hosts share a mesh, the
+    first one alone reads and writes.
 
     **Raises:** `ValueError` where the folder holds the chunks of another run.
     """
 
-    def __init__(self, folder: str | os.PathLike | None, identity: PyTree):
-        self.folder = None if folder is None else pathlib.Path(folder)
-        if self.folder is None:
-            return
+    def __init__(self, folder: str | os.PathLike | None, identity: PyTree, mesh: jax.sharding.Mesh | None):
+        self.folder, self._mesh = None if folder is None else pathlib.Path(folder), mesh
+        if self.folder is not None:
+            _hosts.by_first(mesh, functools.partial(self._enter, self.folder, identity))
+
+    def _enter(self, folder: pathlib.Path, identity: PyTree) -> None:
         digest = hashlib.sha256()
         arrays, rest = eqx.partition(identity, eqx.is_array)
         digest.update(repr(rest).encode())
         for leaf in jax.tree.leaves(arrays):
-            digest.update(np.asarray(leaf).tobytes())
-        self.folder.mkdir(parents=True, exist_ok=True)
-        marker = self.folder / "identity.json"
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                leaf = jax.random.key_data(leaf)
+            # What several hosts have parts of cannot be read.
+            if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+                digest.update(np.asarray(leaf).tobytes())
+        folder.mkdir(parents=True, exist_ok=True)
+        marker = folder / "identity.json"
         if marker.exists():
             if json.loads(marker.read_text())["sha256"] != digest.hexdigest():
-                _checks.fail("checkpoint", "empty or of this same run", f"{self.folder} holds another run")
+                _checks.fail("checkpoint", "empty or of this same run", f"{folder} holds another run")
         else:
             content = json.dumps({"sha256": digest.hexdigest()}).encode()
             write_whole(marker, lambda file: file.write(content))
 
     def load(self, index: int, like: Record) -> Chunk | None:
         """The chunk of that number, None where it is not finished; ``like`` gives the structure."""
-        path = self._path(index)
-        if path is None or not path.exists():
+        if self.folder is None:
             return None
-        with np.load(path, allow_pickle=False) as file:
-            leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
-            failure = str(file["failure"])
-            return Chunk(
-                file["t"],
-                jax.tree.unflatten(jax.tree.structure(like), leaves),
-                file["dissipated"],
-                file["steps"],
-                Status(failure) if failure else None,
-            )
+        file = _hosts.by_first(self._mesh, functools.partial(_read, self._path(self.folder, index)))
+        if file is None:
+            return None
+        leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
+        failure = str(file["failure"])
+        return Chunk(
+            file["t"],
+            jax.tree.unflatten(jax.tree.structure(like), leaves),
+            file["dissipated"],
+            file["steps"],
+            Status(failure) if failure else None,
+        )
 
     def save(self, index: int, chunk: Chunk) -> None:
         """Write a chunk, whole or not at all."""
-        path = self._path(index)
-        if path is None:
+        if self.folder is None:
             return
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
         arrays |= {"t": chunk.t, "dissipated": chunk.dissipated, "steps": chunk.steps}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
-        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write = functools.partial(np.savez, allow_pickle=False, **arrays)
+        _hosts.by_first(self._mesh, functools.partial(write_whole, self._path(self.folder, index), write))
 
-    def _path(self, index: int) -> pathlib.Path | None:
-        return None if self.folder is None else self.folder / f"chunk-{index:05d}.npz"
+    @staticmethod
+    def _path(folder: pathlib.Path, index: int) -> pathlib.Path:
+        return folder / f"chunk-{index:05d}.npz"
+
+
+def _read(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 def join(chunks: list[Chunk]) -> Chunk:

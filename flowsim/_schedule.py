@@ -15,7 +15,7 @@ HORIZON_DECADES = 18
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Where a run without t1 ends by itself; both are relative.
+    """Where a run without t1 ends by itself; both are relative, and 0 is never met.
 
     excess: to the start's excess; grad_norm: to the largest gradient norm seen.
     """
@@ -50,7 +50,7 @@ def first_stop(chunks: list[Chunk], stop: Stop, earliest: float) -> tuple[int, S
     before = max(np.max(chunk.record.grad_norm_sq) for chunk in chunks[:-1])
     largest = np.maximum(np.maximum.accumulate(last.record.grad_norm_sq), before)
     late = last.t >= earliest
-    excess_met = late & (last.record.excess <= stop.excess * start.excess[0])
+    excess_met = late & (stop.excess > 0) & (last.record.excess <= stop.excess * start.excess[0])
     grad_met = late & (last.record.grad_norm_sq <= stop.grad_norm**2 * largest)
     met = np.flatnonzero(excess_met | grad_met)
     if not met.size:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 from flowsim.losses.scalar_layers import AbstractScalarLoss
 from flowsim.models import LinearAttention
@@ -142,5 +142,25 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     arrowhead = loss.arrowhead(model) if solver == "auto" else None
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
-    method = "explicit" if solver == "explicit" else "implicit"
-    return loss_system(loss, model), method
+    if solver == "auto":
+        # One implicit step takes some fourteen Jacobians, each as many fields as there are weights: where a field is a
+        # sum over samples, that pays only for flows far stiffer than those of any paper here.
+        solver = "explicit" if isinstance(loss, MonteCarloLoss) else "implicit"
+    return loss_system(loss, model), solver
+
+
+def mesh_of(loss: AbstractPopulationLoss) -> jax.sharding.Mesh | None:
+    """The devices that share the arithmetic of a loss, where there are several."""
+    return loss.mesh if isinstance(loss, MonteCarloLoss) else None
+
+
+def identity(system: AbstractSystem) -> AbstractSystem:
+    """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
+    if isinstance(system, LossSystem) and isinstance(system.loss, MonteCarloLoss):
+        return LossSystem(system.loss.undrawn(), system.fixed)
+    return system
+
+
+def prepared(loss: AbstractPopulationLoss, model: PyTree) -> AbstractPopulationLoss:
+    """The loss ready for flows from a model: its prompts drawn, where it is known by prompts."""
+    return loss.prepared(model) if isinstance(loss, MonteCarloLoss) else loss

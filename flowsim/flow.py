@@ -16,14 +16,24 @@ import optimistix
 from jaxtyping import Array, ArrayLike, Float, PyTree
 from tqdm import tqdm
 
-from flowsim import _checks
+from flowsim import _checks, _hosts
 from flowsim._arguments import check_arguments, check_model
 from flowsim._newton import ORDER, STAGES, radau_step
 from flowsim._recording import Chunk, ChunkStore, join, trajectory, truncate
 from flowsim._schedule import Stop as Stop
 from flowsim._schedule import first_stop, output_times, percent
-from flowsim._systems import AbstractSystem, ArrowheadSystem, Record, loss_system, norm_sq, system_of
-from flowsim.losses import AbstractPopulationLoss
+from flowsim._systems import (
+    AbstractSystem,
+    ArrowheadSystem,
+    Record,
+    identity,
+    loss_system,
+    mesh_of,
+    norm_sq,
+    prepared,
+    system_of,
+)
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.trajectory import Settings, Status, Trajectory
 
 Scalar = Float[Array, ""]
@@ -34,6 +44,7 @@ _DENSE_LIMIT = 512  # weights, above which the Newton matrix is not formed
 _SNAPSHOT_BYTES = 2**28
 _CHUNK_ENTRIES = 2**17
 _CHUNK_OUTPUTS = 32
+_REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
 def gradient_flow(
@@ -59,8 +70,9 @@ def gradient_flow(
     extra output times, positive and increasing; t1: where to end, default at a stop, though not before the last of
     ``times``; rtol: relative error of a step; atol: absolute error of a step in the units of the weights, default
     rtol times the start's largest weight, so that a start near a saddle leaves it at the right time; solver: "auto"
-    takes the structured Newton where the loss has an arrowhead and "implicit" (Kvaerno5 with Newton) elsewhere,
-    "explicit" is Tsit5, for comparison; stop: relative thresholds; points_per_decade: logarithmic output times,
+    takes the structured Newton where the loss has an arrowhead, "explicit" (Tsit5) where it is a `MonteCarloLoss`, and
+    "implicit" (Kvaerno5 with Newton) elsewhere; stop: relative thresholds, for a `MonteCarloLoss` of the gradient alone
+    and not below ten rtol with the explicit solver; points_per_decade: logarithmic output times,
     default 24 or as many as keep the weights under 256 MiB, 0 for ``times`` alone; budget_seconds: wall-clock limit,
     looked at after every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes on
     bit for bit; progress: show a bar.
@@ -70,8 +82,14 @@ def gradient_flow(
     **Raises:** `ValueError` on bad arguments.
     """
     stop = Stop() if stop is None else stop
+    if isinstance(loss, MonteCarloLoss):
+        # The weights that suit the samples best have less loss on these than any others, the best for all included.
+        stop = dataclasses.replace(stop, excess=0.0)
+        if solver != "implicit" and stop.grad_norm > 0:
+            # Where stability limits the steps of an explicit solver, its errors keep the gradient at a few rtol.
+            stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, budget_seconds)
-    system, method = system_of(loss, model, solver)
+    system, method = system_of(prepared(loss, model), model, solver)
     record, *scalars = _prepare(system, model)
     state = record.state
     speed, timescale = (float(value) for value in scalars)
@@ -92,7 +110,9 @@ def gradient_flow(
         points_per_decade = int(np.clip(_SNAPSHOT_BYTES / (8 * 12 * entries), 1, 24))
     chunk_size = int(np.clip(_CHUNK_ENTRIES / entries, 1, _CHUNK_OUTPUTS))
     outputs = output_times(_FIRST_OUTPUT * timescale, points_per_decade, requested, t1)
-    store = ChunkStore(checkpoint, (system, state, requested, t1, points_per_decade, dataclasses.asdict(settings)))
+    mesh = mesh_of(loss)
+    asked_for = (state, requested, t1, points_per_decade, dataclasses.asdict(settings))
+    store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
     earliest_stop = requested[-1] if requested.size else 0.0
 
     begin = time.monotonic()
@@ -116,8 +136,9 @@ def gradient_flow(
                 length, status = first_stop(chunks, stop, earliest_stop)
                 chunks[-1] = truncate(chunk, length)
             # Chunks from the disk are free: every call gets on by one at least.
-            if status is None and fresh and budget_seconds is not None and time.monotonic() - begin > budget_seconds:
-                status = Status.BUDGET
+            if status is None and fresh and budget_seconds is not None:
+                spent = _hosts.by_first(mesh, lambda: time.monotonic() - begin)
+                status = Status.BUDGET if spent > budget_seconds else None
             if status is None:
                 bar.update(max(0, percent(chunks, stop, t1) - bar.n))
     return trajectory(system, join(chunks), status, settings)
@@ -125,7 +146,7 @@ def gradient_flow(
 
 def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
     """The trajectory of a flow at t = 0 alone, for statements that need no more of it; nothing is integrated."""
-    system, method = system_of(loss, model, "auto")
+    system, method = system_of(prepared(loss, model), model, "auto")
     record, *_ = _prepare(system, model)
     return trajectory(system, _at_rest(record, np.zeros(1)), Status.TIME, Settings(method, 0.0, 0.0))
 
@@ -145,7 +166,7 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
     if steps < 1:
         _checks.fail("steps", "at least 1", f"it is {steps}")
     counts = np.unique(np.concatenate([[0], np.round(np.geomspace(1, steps, 200))]).astype(int))
-    system = loss_system(loss, model)
+    system = loss_system(prepared(loss, model), model)
     states, dissipated = _descend(system, system.encode(model), eta, jnp.asarray(np.diff(counts)))
     record = _records(system, states)
     finite = np.isfinite(record.loss) & np.isfinite(record.grad_norm_sq) & np.isfinite(dissipated)

@@ -1,6 +1,7 @@
-"""Random starts of deep and masked linear transformers; those of one linear attention layer are in `initialization`.
+"""Random starts of deep and masked linear transformers and of softmax attention.
 
-A looped model takes one matrix, ``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``, a model of k layers as many,
+Those of one linear attention layer are in `initialization`. A looped model takes one matrix,
+``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``, a model of k layers as many,
 ``MultiLayerAttention(symmetric(0.1, 3, seed=0, layers=3))``. Every matrix has a key of its own: the first ones of a
 deeper model are those of a shallow one.
 """
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowsim import _checks
-from flowsim.models import MaskedAttention
+from flowsim.models import MaskedAttention, SoftmaxAttention
 
 Seed = int | Int[Array, ""]
 
@@ -51,3 +52,13 @@ def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
     size, d = _checks.positive("scale", scale), _checks.count("dimension", dimension)
     keys = jax.random.split(jax.random.key(seed))
     return MaskedAttention(size * jax.random.normal(keys[0], (d + 1,)), size * jax.random.normal(keys[1], (d + 1, d)))
+
+
+def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> SoftmaxAttention:
+    """Every entry of W^PV and W^KQ scale N(0, 1), W^PV before W^KQ in each layer.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    d, k = _checks.count("dimension", dimension), _checks.count("layers", layers)
+    drawn = gaussian(scale, d + 1, seed, 2 * k)
+    return SoftmaxAttention(drawn[::2], drawn[1::2])

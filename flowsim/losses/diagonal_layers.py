@@ -1,7 +1,6 @@
 """The exact losses of looped and multi-layer transformers where all matrices share their eigenvectors."""
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float
 
 from flowsim import _checks
@@ -55,6 +54,3 @@ class DiagonalLayersLoss(AbstractLayersLoss):
         weight = {WEIGHT: lam} if self.task.weights == "isotropic" else {}
         layers = lam[None, :] * model.eigenvalues(self.task)
         return self.energy.terms_on_diagonals(layers, self.task.multiplicities, weight)
-
-    def gradient(self, model: DiagonalLayers) -> DiagonalLayers:
-        return jax.grad(self.__call__)(model)

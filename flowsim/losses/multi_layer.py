@@ -64,6 +64,9 @@ class AbstractLayersLoss(AbstractPopulationLoss):
         # The minimum is not where the terms are centred.
         return _taylor_remainder(self, self.minimizer, model, self.degree())
 
+    def gradient(self, model: PyTree) -> PyTree:
+        return jax.grad(self.__call__)(model)
+
     def conserved(self, model: PyTree) -> None:
         return None
 
@@ -112,7 +115,8 @@ class LoopedLoss(AbstractLayersLoss):
         check_depth("loops", loops, True, symmetric)
         self.task, self.loops, self.symmetric = task, loops, symmetric
         self.energy = residual_energy(task, loops, looped=True, symmetric=symmetric, form=form)
-        self.bias = None if symmetric else _bias_energy(task, loops, self.energy.centres)
+        centres = self.energy.centres.tolist()
+        self.bias = None if symmetric else ResidualEnergy(bias_terms(loops), *_size(task), centres)
         self.root, best = _root_and_best(self.energy, task)
         self.minimizer = LoopedAttention(best[0], loops=loops)
         self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
@@ -136,9 +140,6 @@ class LoopedLoss(AbstractLayersLoss):
         u = self.root @ model.u
         bias = self.bias.terms(layers, {BIAS: jnp.outer(u, u)})
         return jnp.concatenate([terms, bias])
-
-    def gradient(self, model: LoopedAttention) -> LoopedAttention:
-        return jax.grad(self.__call__)(model)
 
 
 class MultiLayerLoss(AbstractLayersLoss):
@@ -185,9 +186,6 @@ class MultiLayerLoss(AbstractLayersLoss):
         A = _checks.symmetric("A", model.A) if self.symmetric else model.A
         return self.energy.terms(self.root @ A @ self.root, _weight(self.task))
 
-    def gradient(self, model: MultiLayerAttention) -> MultiLayerAttention:
-        return jax.grad(self.__call__)(model)
-
 
 def _check_task(task: LinearRegression) -> None:
     if not isinstance(task, LinearRegression):
@@ -226,7 +224,7 @@ def residual_energy(
     if form == "printed" and not (looped and symmetric and inverse):
         came = f'looped = {looped}, symmetric = {symmetric}, weights = "{task.weights}"'
         _checks.fail("form", '"exact" unless looped, symmetric and with inverse-covariance weights', came)
-    length, d = float(task.context_length), task.dimension
+    length, d = _size(task)
     if not looped:
         centres, _ = layer_minimum(d, length, depth)
         return ResidualEnergy(layer_terms(depth, symmetric, not inverse), length, d, list(map(float, centres)))
@@ -235,8 +233,9 @@ def residual_energy(
     return ResidualEnergy(terms, length, d, [centre])
 
 
-def _bias_energy(task: LinearRegression, loops: int, centres: Float[Array, " 1"]) -> ResidualEnergy:
-    return ResidualEnergy(bias_terms(loops), float(task.context_length), task.dimension, np.asarray(centres).tolist())
+def _size(task: LinearRegression | SpectralRegression) -> tuple[float, int]:
+    """n and d."""
+    return float(task.context_length), task.dimension
 
 
 def _weight(task: LinearRegression) -> dict[str, Float[Array, "d d"]]:

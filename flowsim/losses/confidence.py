@@ -1,0 +1,72 @@
+"""How far means of independent draws can be trusted: Student's quantiles, and the weight of the largest draws."""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from jax.scipy.special import betainc
+from jaxtyping import Float
+
+LARGEST = 0.01  # the part of the draws whose share of the mean is reported
+_ROUNDING = 1e-9
+HEAVIEST_SHAPE = 0.5  # from there on a law has no variance, and its means no interval
+
+
+@functools.cache
+def student_quantile(level: float, count: int) -> float:
+    """The t with P(|T| <= t) = level for Student's law with count - 1 degrees of freedom."""
+    freedom = float(count - 1)
+    outside = lambda t: float(betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
+    low, high = 0.0, 1.0
+    while outside(high) > 1 - level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if outside(middle) > 1 - level else (low, middle)
+    return high
+
+
+class Tail(NamedTuple):
+    """The largest of nonnegative draws: the share of the mean that the largest 1% carry, and the Pareto shape k of
+    the law beyond them (moments of order 1/k and more are infinite; 0 for an exponential tail).
+    """
+
+    share: float
+    shape: float
+
+
+def tail(values: Float[np.ndarray, " samples"]) -> Tail:
+    """The tail of a sample of nonnegative numbers."""
+    ordered = np.sort(np.asarray(values))
+    total, largest = np.sum(ordered), ordered[-max(1, int(LARGEST * ordered.size)) :]
+    share = float(np.sum(largest) / total) if total > 0 else 0.0
+    count = min(ordered.size // 5, int(3 * np.sqrt(ordered.size)))
+    excesses = ordered[-count:] - ordered[-count - 1]
+    # Squared errors that differ by rounding alone have no tail.
+    return Tail(share, pareto_shape(np.where(excesses > _ROUNDING * ordered[-1], excesses, 0.0)))
+
+
+def pareto_shape(excesses: Float[np.ndarray, " samples"]) -> float:
+    """The shape k of a generalised Pareto law, from the excesses over a threshold in increasing order.
+
+    **Source:** Zhang and Stephens, A new and efficient estimation method for the generalized Pareto distribution,
+    Technometrics 51 (2009).
+    """
+    n = excesses.size
+    if n < 5 or excesses[-1] <= 0:
+        return 0.0
+    count = 30 + int(np.sqrt(n))
+    quartile = excesses[max(int(n / 4 + 0.5) - 1, 0)]
+    steps = 1 - np.sqrt(count / (np.arange(1, count + 1) - 0.5))
+    scales = 1 / excesses[-1] + steps / (3 * max(quartile, 1e-12 * excesses[-1]))
+    shapes = np.mean(np.log1p(-scales[:, None] * excesses[None, :]), axis=1)
+    likelihood = n * (np.log(-scales / shapes) - shapes - 1)
+    weights = np.exp(likelihood - np.max(likelihood))
+    scale = np.sum(scales * weights) / np.sum(weights)
+    return float(np.mean(np.log1p(-scale * excesses)))
+
+
+def half_width(values: Float[np.ndarray, "groups ..."], level: float) -> np.ndarray:
+    """Half the interval of the mean of independent, nearly Gaussian values, one a group."""
+    groups = values.shape[0]
+    return np.asarray(student_quantile(level, groups) * np.std(values, axis=0, ddof=1) / np.sqrt(groups))
