@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowsim import initialization
@@ -62,7 +63,7 @@ class _Task(NamedTuple):
     arrowhead: PyTree
 
 
-def plan(specs: Sequence[ProblemSpec]) -> list[Batch]:
+def plan(specs: Sequence[ProblemSpec], mesh: Mesh | None) -> list[Batch]:
     """The batches of a sweep: each cell is in one, and a sweep has the same ones on every machine.
 
     Cells of similar dimension are together, in the order of how long their flows take, as a batch takes as long as its
@@ -80,7 +81,7 @@ def plan(specs: Sequence[ProblemSpec]) -> list[Batch]:
         kind = (_without_numbers(spec.init), d, spec.flow.solver, law and law.family, spec.model, spec.loss)
         of_loss = (spec.task, spec.model, spec.loss)
         if kind not in batched or of_loss not in slowest:
-            problem = spec.build()
+            problem = spec.build(mesh=mesh)
             structure = problem.loss.arrowhead(problem.start)
             batched[kind] = spec.flow.solver == "auto" and isinstance(structure, Arrowhead)
             slowest[of_loss] = _slowest_rate(problem)
@@ -98,16 +99,46 @@ def plan(specs: Sequence[ProblemSpec]) -> list[Batch]:
     return batches + [Batch((index,)) for index in alone]
 
 
-def run(batch: Batch, specs: Sequence[ProblemSpec]) -> Record:
-    """Integrate the cells of a batch, whose problems are given; everything found, a row a cell."""
-    if batch.dimension is None:
-        return _run_alone(specs[0])
+def together(batches: Sequence[Batch], most: int) -> list[list[int]]:
+    """The places of batches that are integrated at once, each by a device of its own: at most so many, of one shape."""
+    groups: list[list[int]] = []
+    for place, batch in enumerate(batches):
+        like = batches[groups[-1][0]] if groups else None
+        same = like is not None and (like.dimension, like.lanes) == (batch.dimension, batch.lanes)
+        if same and batch.dimension is not None and len(groups[-1]) < most:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def run(batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | None) -> list[Record]:
+    """Integrate batches of one shape, of cells whose problems are given: everything found, a row a cell.
+
+    Every device of a mesh takes a batch, by the program of a device alone, so that the bytes are the same; or all share
+    the samples of a cell that has any.
+    """
+    members = [[cells[index] for index in batch.cells] for batch in batches]
+    if batches[0].dimension is None:
+        return [_run_alone(members[0][0], mesh)]
+    devices = [None] * len(batches) if mesh is None else mesh.devices.flat
+    # All are begun before the first is waited for.
+    begun = [_begun(batch, specs, device) for batch, specs, device in zip(batches, members, devices, strict=False)]
+    finished = [record(*jax.tree.map(np.asarray, one)) for one in begun]
+    return [
+        {name: values[: len(specs)] for name, values in found.items()}
+        for specs, found in zip(members, finished, strict=True)
+    ]
+
+
+def _begun(batch: Batch, specs: Sequence[ProblemSpec], device: Any) -> tuple[Summary, Promises, Landscape, Array]:
+    """What is recorded of a batch, while its device may still be at work."""
+    assert batch.dimension is not None, "these cells have one"
     lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]
     flows, promises = _prepared(lanes, batch.dimension)
     ends = _ends(lanes)
-    summary, _, scales = integrate(flows, ends)
-    found = record(*jax.tree.map(np.asarray, (summary, promises, scales, ends.rtol)))
-    return {name: values[: len(specs)] for name, values in found.items()}
+    summary, _, scales = integrate(*jax.device_put((flows, ends), device))
+    return summary, promises, scales, ends.rtol
 
 
 def _without_numbers(table: InitTable) -> InitTable:
@@ -190,9 +221,9 @@ def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], 
     return jax.vmap(one)(tasks, scales, seeds)
 
 
-def _run_alone(spec: ProblemSpec) -> Record:
+def _run_alone(spec: ProblemSpec, mesh: Mesh | None) -> Record:
     """A cell without arrowhead, by `gradient_flow`."""
-    problem = spec.build()
+    problem = spec.build(mesh=mesh)
     scales = _scales(problem)
     run = _to_its_end(problem, scales)
     summary = _summary(padded(run), scales.excess)._replace(

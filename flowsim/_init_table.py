@@ -21,6 +21,7 @@ from flowsim.models import (
     MultiLayerAttention,
     ScalarLayers,
     ScalarLoop,
+    SoftmaxAttention,
 )
 from flowsim.tasks import SpectralRegression
 
@@ -54,9 +55,12 @@ class InitTable(AbstractTable, frozen=True):
     u12: Vector | None = None
     u21: Vector | None = None
     A: Matrices | None = None
+    B: Matrices | None = None
     u: Vector | None = None
     a: NumberOrVector | None = None
     b: Vector | None = None
+    W_PV: Matrices | None = None
+    W_KQ: Matrices | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not left out, beside the kind."""
@@ -171,35 +175,67 @@ def _explicit_masked(table: InitTable, d: int, model: ModelTable) -> MaskedAtten
     return MaskedAttention(**table.arrays({"b": (d + 1,), "A": (d + 1, d)}))
 
 
-def _layers(matrices: jax.Array, model: ModelTable, u: jax.Array | None = None) -> PyTree:
-    """The looped model of one matrix, or the model with one matrix for each layer."""
+def _explicit_softmax(table: InitTable, d: int, model: ModelTable) -> SoftmaxAttention:
+    shape = (model.depth, d + 1, d + 1)
+    weights = table.arrays({"W_PV": shape, "W_KQ": shape})
+    return SoftmaxAttention(weights["W_PV"], weights["W_KQ"])
+
+
+def _layers(matrices: jax.Array, model: ModelTable) -> PyTree:
+    """The looped model of one matrix, or the model with one matrix for each layer, and then one for each B_i."""
+    k = model.depth
     if model.loops is None:
-        return MultiLayerAttention(matrices, symmetric=bool(model.symmetric))
-    A = _checks.symmetric("A", matrices[0]) if model.symmetric else matrices[0]
-    return LoopedAttention(A, u, loops=model.loops)
+        B = matrices[k:] if model.residual_stream else None
+        return MultiLayerAttention(matrices[:k], B, symmetric=bool(model.symmetric))
+    return LoopedAttention(_checks.symmetric("A", matrices[0]) if model.symmetric else matrices[0], loops=model.loops)
+
+
+def _count(model: ModelTable) -> int:
+    """How many matrices the model has: A_i, and B_i of all layers but the last."""
+    return 2 * model.depth - 1 if model.residual_stream else model.depth
 
 
 def _explicit_layers(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    if model.loops is None:
-        return _layers(table.arrays({"A": (model.depth, d, d)})["A"], model)
-    weights = table.arrays({"A": (d, d), "u": (d,)})
+    k = model.depth
+    _check_moves(model, "B", "matrices", table.B is not None)
+    # An empty list has no shape to check.
+    weights = table.arrays({"A": (k, d, d)} | ({"B": (k - 1, d, d)} if table.B else {}))
+    if model.residual_stream and k == 1:
+        weights["B"] = jnp.zeros((0, d, d))
+    return MultiLayerAttention(**weights, symmetric=bool(model.symmetric))
+
+
+def _explicit_loop(table: InitTable, d: int, model: ModelTable) -> PyTree:
     if model.symmetric and any(table.u or ()):
         _checks.fail("u", "zero with model.symmetric = true", "it is not")
-    return _layers(weights["A"][None], model, weights.get("u"))
+    weights = table.arrays({"A": (d, d), "u": (d,)})
+    looped = _layers(weights["A"][None], model)
+    return LoopedAttention(looped.A, weights.get("u"), loops=looped.loops)
+
+
+def _check_moves(model: ModelTable, name: str, kind: str, given: bool) -> None:
+    """What moves the covariates must be given where the model does, and nowhere else."""
+    if given != bool(model.residual_stream):
+        expected = f"a list of {kind}" if model.residual_stream else "left out"
+        came = "it is given" if given else "it is missing"
+        _checks.fail(name, f"{expected} with model.residual_stream = {str(bool(model.residual_stream)).lower()}", came)
 
 
 def _random_layers(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    draw = starts.symmetric if model.symmetric else starts.gaussian
-    return _layers(draw(_scale(table), d, _seed(table), model.depth), model)
+    """The A_i with the keys that they have without B, symmetric where the model is; B_i is never symmetric."""
+    drawn = starts.gaussian(_scale(table), d, _seed(table), _count(model))
+    if model.symmetric:
+        drawn = drawn.at[: model.depth].set(starts.symmetric(_scale(table), d, _seed(table), model.depth))
+    return _layers(drawn, model)
 
 
 def _diagonal_layers(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    return _layers(starts.diagonal(_scale(table), d, _seed(table), model.depth), model)
+    return _layers(starts.diagonal(_scale(table), d, _seed(table), _count(model)), model)
 
 
 def _equal_layers(table: InitTable, d: int, model: ModelTable) -> PyTree:
     """Every matrix scale I; zero for the kind that has no scale."""
-    return _layers(jnp.broadcast_to((table.scale or 0.0) * jnp.eye(d), (model.depth, d, d)), model)
+    return _layers(jnp.broadcast_to((table.scale or 0.0) * jnp.eye(d), (_count(model), d, d)), model)
 
 
 def _scalars(a: Any, model: ModelTable, b: Any) -> PyTree:
@@ -212,10 +248,7 @@ def _scalars(a: Any, model: ModelTable, b: Any) -> PyTree:
 def _explicit_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
     k = model.depth
     weights = table.arrays({"a": () if model.loops is not None else (k,), "b": (k - 1,)})
-    if ("b" in weights) != bool(model.residual_stream):
-        expected = "a list of numbers" if model.residual_stream else "left out"
-        came = "it is given" if "b" in weights else "it is missing"
-        _checks.fail("b", f"{expected} with model.residual_stream = {str(bool(model.residual_stream)).lower()}", came)
+    _check_moves(model, "b", "numbers", "b" in weights)
     return _scalars(jnp.atleast_1d(weights["a"]), model, weights.get("b"))
 
 
@@ -252,15 +285,21 @@ _STARTS: dict[str, dict[str, _Start]] = {
         "random": _random(starts.masked),
         "explicit": _Start(_explicit_masked, ("b", "A")),
     },
+    "softmax-attention": {
+        "random": _Start(
+            lambda table, d, model: starts.softmax(_scale(table), d, _seed(table), model.depth), ("scale",), ("seed",)
+        ),
+        "explicit": _Start(_explicit_softmax, ("W_PV", "W_KQ")),
+    },
     "looped": {
         "zeros": _Start(_equal_layers),
         "scaled-identity": _Start(_equal_layers, ("scale",)),
         "random": _Start(_random_layers, ("scale",), ("seed",)),
         "random-diagonal": _Start(_diagonal_layers, ("scale",), ("seed",)),
-        "explicit": _Start(_explicit_layers, ("A",), ("u",)),
+        "explicit": _Start(_explicit_loop, ("A",), ("u",)),
     },
 }
-_STARTS["multi-layer"] = _STARTS["looped"] | {"explicit": _Start(_explicit_layers, ("A",))}
+_STARTS["multi-layer"] = _STARTS["looped"] | {"explicit": _Start(_explicit_layers, ("A",), ("B",))}
 _STARTS["inverse-covariance"] = {
     "zeros": _Start(_equal_scalars),
     "scaled-identity": _Start(_equal_scalars, ("scale",)),

@@ -5,24 +5,30 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
+from jaxtyping import PyTree
 
 from flowsim import _toml
-from flowsim._kinds import Count, Flag
+from flowsim._kinds import Count, Flag, Seed
 from flowsim._task_tables import TaskTable
 from flowsim._toml import AbstractTable, refuse
+from flowsim.initialization import balanced_minimum
 from flowsim.losses import (
     AbstractPopulationLoss,
     DiagonalLayersLoss,
     LinearAttentionLoss,
     LoopedLoss,
     MaskedAttentionLoss,
+    MonteCarloLoss,
     MultiLayerLoss,
     RandomCovarianceLoss,
     ScalarLayersLoss,
     ScalarLoopLoss,
 )
+from flowsim.losses.multi_layer import MOST_LAYERS, MOST_LOOPS
 from flowsim.losses.scalar_layers import restricted_speeds
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
@@ -30,9 +36,26 @@ Task = LinearRegression | RandomCovarianceRegression | SpectralRegression
 
 
 class LossTable(AbstractTable, frozen=True):
-    """[loss]: exact; the formula that a paper prints where that is another; or the limit of a long context."""
+    """[loss]: exact; the formula that a paper prints where that is another; the limit of a long context; or by prompts.
 
-    kind: Literal["exact", "printed", "limit"] = "exact"
+    samples, replicates, seed, method: as the arguments of `MonteCarloLoss`, for kind = "monte-carlo" alone.
+    """
+
+    kind: Literal["exact", "printed", "limit", "monte-carlo"] = "exact"
+    samples: Count | None = None
+    replicates: Count | None = None
+    seed: Seed | None = None
+    method: Literal["auto", "prompts", "inputs", "covariances", "radial"] | None = None
+
+    def resolved(self) -> "LossTable":
+        """With the defaults of a sampled loss."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if self.kind == "monte-carlo":
+            return LossTable(**(_SAMPLED | given))
+        for name in _SAMPLED:
+            if name in given:
+                refuse(f"loss.{name}", f'left out with kind = "{self.kind}"', "it is given")
+        return self
 
 
 class ModelTable(AbstractTable, frozen=True):
@@ -42,7 +65,9 @@ class ModelTable(AbstractTable, frozen=True):
     layers move the covariates too, by matrices B_i.
     """
 
-    architecture: Literal["linear-attention", "masked-attention", "looped", "multi-layer"] = "linear-attention"
+    architecture: Literal["linear-attention", "masked-attention", "looped", "multi-layer", "softmax-attention"] = (
+        "linear-attention"
+    )
     loops: Count | None = None
     layers: Count | None = None
     symmetric: Flag | None = None
@@ -69,30 +94,35 @@ class ModelTable(AbstractTable, frozen=True):
             if name not in (*known.fields, "architecture"):
                 refuse(f"model.{name}", f"left out {named}", "it is given")
         for name in ("loops", "layers"):
-            if name in known.fields and name not in given:
+            if name in known.fields and name not in (*given, *known.defaults):
                 came = f'it is missing (architecture = "{self.architecture}")'
                 refuse(f"model.{name}", _FIELDS[f"model.{name}"].expected, came)
-        if task.covariance_law is not None and self.architecture != "linear-attention":
+        if task.covariance_law is not None and self.architecture not in ("linear-attention", "softmax-attention"):
             refuse("task.covariance_law", f"left out {named}: its loss is for one fixed covariance", "it is given")
         if task.weights not in known.laws_of_weights:
             refuse("task.weights", f'"{known.laws_of_weights[0]}" {named}', f'it is "{task.weights}"')
         if loss.kind not in known.losses:
             expected = " or ".join(f'"{kind}"' for kind in known.losses)
             refuse("loss.kind", f"{expected} {named}", f'it is "{loss.kind}"')
+        if loss.kind == "monte-carlo" and np.isinf(float(task.context_length)):
+            refuse("task.context_length", f'finite with loss.kind = "{loss.kind}"', "it is inf")
         if restrict and "symmetric" not in known.fields:
             refuse("flow.restrict", f"left out {named}", "it is given")
         # A looped flow from a symmetric start stays symmetric by itself where w ~ N(0, covariance^-1).
         stays = self.loops is None or (symmetric and task.weights == "inverse-covariance")
         defaults = {"symmetric": stays or restrict is not None, "residual_stream": False}
-        defaults = {name: value for name, value in defaults.items() if name in known.fields}
+        defaults = {name: value for name, value in (defaults | known.defaults).items() if name in known.fields}
         resolved = msgspec.structs.replace(self, **(defaults | given))
+        if restrict and loss.kind == "monte-carlo":
+            expected = " or ".join(f'"{kind}"' for kind in known.losses if kind != "monte-carlo")
+            refuse("loss.kind", f'{expected} with flow.restrict = "{restrict}"', f'it is "{loss.kind}"')
         if restrict and not resolved.symmetric:
             refuse("model.symmetric", "true where flow.restrict is given", "it is false")
         if restrict == "inverse-covariance":
             resolved._check_on_scalars(task, loss)
-        elif resolved.residual_stream:
-            expected = 'false unless flow.restrict = "inverse-covariance", where the loss is known'
-            refuse("model.residual_stream", expected, "it is true")
+        elif resolved.residual_stream and loss.kind != "monte-carlo":
+            expected = 'false unless flow.restrict = "inverse-covariance", where the loss is known, or'
+            refuse("model.residual_stream", f'{expected} loss.kind = "monte-carlo"', "it is true")
         if loss.kind == "printed" and not (resolved.symmetric and task.weights == "inverse-covariance"):
             expected = '"exact" or "limit" unless the model is symmetric and w has the law "inverse-covariance"'
             refuse("loss.kind", expected, f'it is "{loss.kind}"')
@@ -106,11 +136,16 @@ class ModelTable(AbstractTable, frozen=True):
             # On multiples of the inverse covariance it is the exact loss.
             refuse("loss.kind", f'"exact" or "limit" {here}', f'it is "{loss.kind}"')
 
-    def loss(self, task: Task, kind: str, restrict: str | None) -> AbstractPopulationLoss:
-        """The population loss of this model, resolved, on the prompts of a task.
+    def loss(
+        self, task: Task, table: LossTable, restrict: str | None, mesh: jax.sharding.Mesh | None = None
+    ) -> AbstractPopulationLoss:
+        """The population loss of this model, resolved, on the prompts of a task; a mesh shares drawn ones.
 
         **Raises:** `ValueError` naming the argument, which is a field of this table.
         """
+        kind = table.kind
+        if kind == "monte-carlo":
+            return self._sampled_loss(task, table, mesh)
         if kind == "limit":
             task = eqx.tree_at(lambda task: task.context_length, task, jnp.asarray(jnp.inf))
         if isinstance(task, SpectralRegression):
@@ -120,15 +155,53 @@ class ModelTable(AbstractTable, frozen=True):
             return _restricted_loss(self, task)
         return _ARCHITECTURES[self.architecture].loss(self, task, kind)
 
+    def _sampled_loss(self, task: Task, table: LossTable, mesh: jax.sharding.Mesh | None) -> MonteCarloLoss:
+        """The loss by prompts, beside the exact one where that is known."""
+        assert table.samples is not None and table.replicates is not None and table.seed is not None, "it is resolved"
+        known = _ARCHITECTURES[self.architecture]
+        exact = known.loss(self, task, "exact") if self._has_exact_loss() else None
+        return MonteCarloLoss(
+            task,
+            samples=table.samples,
+            replicates=table.replicates,
+            key=jax.random.key(table.seed),
+            method=table.method or "auto",
+            factor=known.factor,
+            exact=exact,
+            minimizer=None if exact is None else least(exact),
+            mesh=mesh,
+        )
+
+    def _has_exact_loss(self) -> bool:
+        if self.residual_stream or self.architecture == "softmax-attention":
+            return False
+        depth = self.loops or self.layers
+        if depth is None:
+            return True
+        return depth <= (MOST_LOOPS if self.loops else MOST_LAYERS)[bool(self.symmetric)]
+
 
 @dataclasses.dataclass(frozen=True)
 class _Architecture:
-    """What goes with an architecture: the form of its loss, fields, laws of w (the default first), kinds of loss."""
+    """What goes with an architecture: the form of its loss, fields, laws of w (the default first), kinds of loss,
+    the factor of the squared error in it, and fields that the file may leave out.
+    """
 
     loss: Callable[[ModelTable, Any, str], AbstractPopulationLoss]
     fields: tuple[str, ...] = ()
     laws_of_weights: tuple[str, ...] = ("isotropic",)
-    losses: tuple[str, ...] = ("exact",)
+    losses: tuple[str, ...] = ("exact", "monte-carlo")
+    factor: float = 1.0
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def least(loss: AbstractPopulationLoss) -> PyTree | None:
+    """A model of least known loss, where the loss knows one: of a masked layer that with gamma = 1 in (8)."""
+    if isinstance(loss, MaskedAttentionLoss):
+        return loss.minimizer()
+    if isinstance(loss, LinearAttentionLoss | RandomCovarianceLoss):
+        return balanced_minimum(loss.structure)
+    return getattr(loss, "minimizer", None)
 
 
 def _single_layer_loss(model: ModelTable, task: Any, kind: str) -> AbstractPopulationLoss:
@@ -150,6 +223,10 @@ def _layers_loss(model: ModelTable, task: LinearRegression, kind: str) -> Abstra
     return MultiLayerLoss(task, model.depth, symmetric=model.symmetric)
 
 
+def _sampled_alone(model: ModelTable, task: Any, kind: str) -> AbstractPopulationLoss:
+    raise AssertionError("a softmax has no exact loss: a resolved table samples it")
+
+
 def _restricted_loss(model: ModelTable, task: Any) -> AbstractPopulationLoss:
     d, n, speeds = task.dimension, task.context_length, restricted_speeds(task.covariance)
     if model.loops is not None:
@@ -159,11 +236,17 @@ def _restricted_loss(model: ModelTable, task: Any) -> AbstractPopulationLoss:
 
 _EITHER_LAW = ("inverse-covariance", "isotropic")
 _ARCHITECTURES = {
-    "linear-attention": _Architecture(_single_layer_loss),
-    "masked-attention": _Architecture(_masked_loss, losses=("exact", "limit")),
-    "looped": _Architecture(_looped_loss, ("loops", "symmetric"), _EITHER_LAW, ("exact", "printed", "limit")),
+    "linear-attention": _Architecture(_single_layer_loss, factor=0.5),
+    "masked-attention": _Architecture(_masked_loss, losses=("exact", "limit", "monte-carlo")),
+    "looped": _Architecture(
+        _looped_loss, ("loops", "symmetric"), _EITHER_LAW, ("exact", "printed", "limit", "monte-carlo")
+    ),
     "multi-layer": _Architecture(
-        _layers_loss, ("layers", "symmetric", "residual_stream"), _EITHER_LAW, ("exact", "limit")
+        _layers_loss, ("layers", "symmetric", "residual_stream"), _EITHER_LAW, ("exact", "limit", "monte-carlo")
+    ),
+    "softmax-attention": _Architecture(
+        _sampled_alone, ("layers",), _EITHER_LAW[::-1], ("monte-carlo",), factor=0.5, defaults={"layers": 1}
     ),
 }
+_SAMPLED = {"samples": 100_000, "replicates": 8, "seed": 0, "method": "auto"}
 _FIELDS = _toml.fields(ModelTable, "model.")

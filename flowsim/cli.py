@@ -23,6 +23,7 @@ Axes = Annotated[
     tyro.conf.arg(name="over", metavar="FIELD=VALUES"),
 ]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
+Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
 
 BAD_INPUT, UNFINISHED, INTERRUPTED = 2, 3, 130
 
@@ -36,6 +37,11 @@ def run(
     strict: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
     quiet: bool = False,
+    devices: Devices = None,
+    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT|auto")] = None,
+    processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    process: Annotated[int | None, tyro.conf.arg(metavar="I")] = None,
+    join_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0,
 ) -> int:
     """Integrate the flow of a problem, judge the claims about it, draw.
 
@@ -46,11 +52,18 @@ def run(
         strict: exit with status 1 if a claim is violated.
         format: of the figures.
         quiet: print neither progress nor table.
+        devices: of each process that share the samples of a loss by Monte Carlo; all takes those that JAX sees.
+        coordinator: where process 0 listens, for a run on several hosts; auto asks Slurm or Open MPI.
+        processes: how many there are, one a host or more.
+        process: which of them this one is, from 0 on; it alone writes.
+        join_timeout: how long to wait for the others.
     """
     _prepare_jax()
     from flowsim import _commands
+    from flowsim._devices import Hosts
 
-    return _commands.run(problem, out, sum(overrides, ()), resume, strict, format, quiet)
+    hosts = Hosts(coordinator, processes, process, join_timeout)
+    return _commands.run(problem, out, sum(overrides, ()), resume, strict, format, quiet, devices, hosts)
 
 
 def init(
@@ -107,8 +120,8 @@ def check(
     return _commands.check(claim_id, sum(overrides, ()), json, strict)
 
 
-def audit(out: Folder | None = None, paper: str | None = None, strict: bool = False) -> int:
-    """Judge every claim on its own problems.
+def audit(out: Folder | None = None, paper: str | None = None, overrides: Overrides = (), strict: bool = False) -> int:
+    """Judge every claim on its own problems, or on those of them to which the overrides apply.
 
     Args:
         out: where verdicts.json goes.
@@ -118,7 +131,7 @@ def audit(out: Folder | None = None, paper: str | None = None, strict: bool = Fa
     _prepare_jax()
     from flowsim import _commands
 
-    return _commands.audit(out, paper, strict)
+    return _commands.audit(out, paper, sum(overrides, ()), strict)
 
 
 def sweep(
@@ -131,6 +144,7 @@ def sweep(
     format: Literal["png", "svg", "pdf"] = "png",
     disk_budget: Annotated[float, tyro.conf.arg(metavar="MB")] = 256.0,
     quiet: bool = False,
+    devices: Devices = None,
 ) -> int:
     """Integrate the flows of a grid of problems, and draw a map of what becomes of them.
 
@@ -142,11 +156,13 @@ def sweep(
         format: of the figure.
         disk_budget: how much may be written; a larger sweep is refused.
         quiet: print neither progress nor summary.
+        devices: to share the cells of a batch; all takes those that JAX sees.
     """
     _prepare_jax()
     from flowsim import _commands
 
-    return _commands.sweep(problem, sum(over, ()), out, sum(overrides, ()), resume, format, disk_budget, quiet)
+    settings = sum(overrides, ())
+    return _commands.sweep(problem, sum(over, ()), out, settings, resume, format, disk_budget, quiet, devices)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from jax.sharding import Mesh
 from tqdm import tqdm
 
 from flowsim import _cells, _checks, _toml
@@ -110,6 +111,7 @@ def sweep(
     resume: bool = False,
     disk_budget: float = DISK_BUDGET,
     progress: bool = False,
+    mesh: Mesh | None = None,
 ) -> Map:
     """Integrate the flows of a grid of problems, and keep of each where it ends, how long it takes, and its margins.
 
@@ -120,7 +122,8 @@ def sweep(
     **Arguments:** problem: what all cells share, a `ProblemSpec` or nested mappings in the form of a problem file;
     axes: dotted names of fields with the values each takes, as a list or in the form of the command line
     (``"geom:1e-3:1:31"``); out: a folder for ``map.npz``; resume: go on with the sweep that is there; disk_budget: how
-    much may be written, in MB; progress: show a bar.
+    much may be written, in MB; progress: show a bar; mesh: devices of this process to share the cells of a batch, by an
+    axis named "samples".
 
     **Returns:** the `Map`; a cell whose flow could not be integrated has the outcome "failed".
 
@@ -131,10 +134,10 @@ def sweep(
         Axis.parse(f"{field}={values}") if isinstance(values, str) else Axis.of(field, values)
         for field, values in axes.items()
     )
-    plan = checked(tables, parsed, disk_budget)
+    plan = checked(tables, parsed, disk_budget, mesh)
     folder = pathlib.Path(out)
     enter(folder, tables, parsed, resume)
-    return finish(Map(tables, parsed, {}, folder), plan, progress)
+    return finish(Map(tables, parsed, {}, folder), plan, progress, mesh)
 
 
 def tables_of(problem: ProblemSpec | Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +158,7 @@ class Plan(NamedTuple):
     batches: list[Batch]
 
 
-def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: float) -> Plan:
+def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: float, mesh: Mesh | None) -> Plan:
     """What a sweep will do; nothing is integrated or written.
 
     **Raises:** `ProblemError` in one line where one of them is no problem, or the map is larger than the disk budget,
@@ -177,7 +180,7 @@ def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: floa
         came = f"its {count} cells take {megabytes:.3g} MB"
         refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
     cells = list(specs(tables, axes))
-    return Plan(cells, _cells.plan(cells))
+    return Plan(cells, _cells.plan(cells, mesh))
 
 
 def enter(folder: pathlib.Path, tables: Mapping[str, Any], axes: tuple[Axis, ...], resume: bool) -> None:
@@ -214,7 +217,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     return next((name for name in left | right if left.get(name) != right.get(name)), None)
 
 
-def finish(unfinished: Map, plan: Plan, progress: bool) -> Map:
+def finish(unfinished: Map, plan: Plan, progress: bool, mesh: Mesh | None) -> Map:
     """The map of a sweep, from its finished batches and the others, which are integrated."""
     folder = unfinished.folder
     if (folder / "map.npz").exists():
@@ -223,7 +226,7 @@ def finish(unfinished: Map, plan: Plan, progress: bool) -> Map:
     cells, batches = plan
     records: list[Record] = []
     with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
-        for batch, record in zip(batches, _records(folder / "cells", batches, cells), strict=True):
+        for batch, record in zip(batches, _records(folder / "cells", batches, cells, mesh), strict=True):
             records.append(record)
             bar.update(len(batch.cells))
     order = np.concatenate([np.asarray(batch.cells) for batch in batches])
@@ -238,17 +241,20 @@ def finish(unfinished: Map, plan: Plan, progress: bool) -> Map:
     return finished
 
 
-def _records(folder: pathlib.Path, batches: Sequence[Batch], cells: Sequence[ProblemSpec]) -> Iterator[Record]:
+def _records(
+    folder: pathlib.Path, batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | None
+) -> Iterator[Record]:
     """What is found of every batch, by the folder or by integration."""
-
-    for number, batch in enumerate(batches):
-        record = _stored(_path(folder, number), batch)
-        if record is None:
-            # One at a time: XLA shares a batch among the cores, and two of them at once can wait for each other.
-            record = _cells.run(batch, [cells[index] for index in batch.cells])
-            arrays = {"cells": np.asarray(batch.cells)} | record
-            write_whole(_path(folder, number), functools.partial(np.savez, allow_pickle=False, **arrays))
-        yield record
+    for places in _cells.together(batches, 1 if mesh is None else mesh.size):
+        stored = {place: _stored(_path(folder, place), batches[place]) for place in places}
+        missing = [place for place in places if stored[place] is None]
+        # One at a time on a device: XLA shares a batch among the cores, and two can wait for each other.
+        fresh = _cells.run([batches[place] for place in missing], cells, mesh) if missing else []
+        for place, record in zip(missing, fresh, strict=True):
+            arrays = {"cells": np.asarray(batches[place].cells)} | record
+            write_whole(_path(folder, place), functools.partial(np.savez, allow_pickle=False, **arrays))
+            stored[place] = record
+        yield from (record for record in stored.values() if record is not None)
 
 
 def _path(folder: pathlib.Path, number: int) -> pathlib.Path:

@@ -15,12 +15,12 @@ from jaxtyping import Array, PyTree
 from flowsim import _checks, _toml, flow
 from flowsim._init_table import InitTable as InitTable
 from flowsim._kinds import Positive, Threshold, Tolerance, Vector
-from flowsim._model_table import LossTable, ModelTable
+from flowsim._model_table import LossTable, ModelTable, least
 from flowsim._task_tables import NewPromptTable, TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
 from flowsim.guarantees import Predictions, predictions
-from flowsim.losses import MaskedAttentionLoss
+from flowsim.losses import MonteCarloLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 from flowsim.trajectory import Trajectory, weights
@@ -85,8 +85,10 @@ class ProblemSpec(AbstractTable, frozen=True):
         """The file that reads back as this problem, bit for bit."""
         return _toml.write(msgspec.to_builtins(self))
 
-    def build(self) -> "Problem":
+    def build(self, *, mesh: jax.sharding.Mesh | None = None) -> "Problem":
         """Task, loss and start of this problem.
+
+        **Arguments:** mesh: devices that share the samples of a loss that is known by samples, as in `MonteCarloLoss`.
 
         **Raises:** `ProblemError` where the mathematics does not allow a value; `ValueError` without float64.
         """
@@ -95,8 +97,8 @@ class ProblemSpec(AbstractTable, frozen=True):
             task = self.task.spectrum() if self.flow.restrict == "eigenbasis" else self.task.build()
         with _fields_of("init"):
             start = self.init.start(task, self.model, self.flow.restrict)
-        with _fields_of("model"):
-            loss = self.model.loss(task, self.loss.kind, self.flow.restrict)
+        with _fields_of("loss" if self.loss.kind == "monte-carlo" else "model"):
+            loss = self.model.loss(task, self.loss, self.flow.restrict, mesh)
         if self.test is None or isinstance(task, SpectralRegression):
             return Problem(self, task, loss, start)
         with _fields_of("test"):
@@ -129,10 +131,8 @@ class Problem:
 
     @property
     def minimizer(self) -> PyTree | None:
-        """A model of least known loss, where the loss knows one: of a masked layer that with gamma = 1 in (8)."""
-        if isinstance(self.loss, MaskedAttentionLoss):
-            return self.loss.minimizer()
-        return getattr(self.loss, "minimizer", None)
+        """A model of least known loss, where there is one."""
+        return self.loss.minimizer if isinstance(self.loss, MonteCarloLoss) else least(self.loss)
 
     def matrices(self, models: PyTree) -> dict[str, Array]:
         """The matrices that a restricted flow's models stand for, or their eigenvalues in the basis of the covariance,
@@ -181,13 +181,14 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
         if name not in ("task.context_length", "test.length") and not _toml.is_finite(value):
             refuse(name, "finite", "it holds NaN or infinity")
     spec = _toml.decode(tables, ProblemSpec)
+    loss = spec.loss.resolved()
     task = spec.task.resolved(spec.model.law_of_weights)
-    model = spec.model.resolved(task, spec.loss, symmetric=spec.init.symmetric, restrict=spec.flow.restrict)
+    model = spec.model.resolved(task, loss, symmetric=spec.init.symmetric, restrict=spec.flow.restrict)
     test = None if spec.test is None else spec.test.resolved()
     if test is not None and model.architecture != "linear-attention":
         refuse("test", f'left out with architecture = "{model.architecture}"', "it is given")
     init = spec.init.resolved(task.size, model, spec.flow.restrict)
-    return ProblemSpec(task, model, init, spec.loss, spec.flow.resolved(), test)
+    return ProblemSpec(task, model, init, loss, spec.flow.resolved(), test)
 
 
 def differing_field(one: ProblemSpec, other: ProblemSpec) -> str | None:

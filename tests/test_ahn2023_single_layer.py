@@ -12,10 +12,9 @@ import pytest
 from helpers import regression
 
 import flowsim
-from flowsim.analysis import Judgement
+from flowsim.analysis import Evidence, Judgement, judge_on
 from flowsim.analysis.ahn2023 import appendix_a, problems, single_layer
 from flowsim.analysis.ahn2023.single_layer_claims import CLAIMS
-from flowsim.analysis.evidence import Evidence, judge_on
 from flowsim.analysis.statements import of_task
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention

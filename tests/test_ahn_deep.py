@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.analysis import Judgement
+from flowsim.analysis import Evidence, Judgement, judge_on
 from flowsim.analysis.ahn2023 import (
     figures,
     multi_layer,
@@ -21,7 +21,6 @@ from flowsim.analysis.ahn2023 import (
     multi_layer_scalars,
     residual_stream_claims,
 )
-from flowsim.analysis.evidence import Evidence, judge_on
 from flowsim.models import ScalarLayers
 from flowsim.problem import spec_of
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory
@@ -193,7 +192,7 @@ def test_the_gradient_over_all_matrices_with_B_is_that_of_the_scalars():
         return jax.vmap(one)(keys)
 
     found = drawn(jax.random.split(jax.random.key(3), 40_000))
-    loss = multi_layer_scalars._scalar_loss(2, 12.0, 2)
+    loss = multi_layer_scalars.scalar_loss(2, 12.0, 2)
     slopes = jax.grad(loss.__call__)(ScalarLayers(a, b))
     for samples, slope, direction in ((found.A, slopes.a, Sigma), (found.B, slopes.b, jnp.eye(2))):
         expected = slope[:, None, None] * direction[None] / 2

@@ -3,6 +3,7 @@
 import json
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,10 +11,17 @@ from helpers import assert_close
 
 import flowsim
 from flowsim import _commands, cli, starts
-from flowsim.losses import LoopedLoss, MaskedAttentionLoss, MultiLayerLoss, ScalarLayersLoss
-from flowsim.models import LoopedAttention, MaskedAttention, MultiLayerAttention, ScalarLayers, ScalarLoop
+from flowsim.losses import LoopedLoss, MaskedAttentionLoss, MonteCarloLoss, MultiLayerLoss, ScalarLayersLoss
+from flowsim.models import (
+    LoopedAttention,
+    MaskedAttention,
+    MultiLayerAttention,
+    ScalarLayers,
+    ScalarLoop,
+    SoftmaxAttention,
+)
 from flowsim.problem import ProblemError, ProblemSpec
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Trajectory
 
 TASK = "[task]\ncontext_length = 6\ncovariance = [[1.0, 0.25], [0.25, 0.5]]\n"
@@ -23,11 +31,13 @@ MODELS = {
     "multi-layer": 'architecture = "multi-layer"\nlayers = 2\n',
     "masked-attention": 'architecture = "masked-attention"\n',
 }
+SOFTMAX = {"softmax-attention": 'architecture = "softmax-attention"\n'}  # has no exact loss
+SAMPLED = ["loss.kind=monte-carlo", "loss.samples=512", "init.kind=random", "init.scale=0.5"]
 
 
 def read(model, *overrides):
     """The problem of a model from A = 0, or b = 0 and A = 0."""
-    return ProblemSpec.from_toml(f'{TASK}[model]\n{MODELS[model]}[init]\nkind = "zeros"\n', overrides)
+    return ProblemSpec.from_toml(f'{TASK}[model]\n{(MODELS | SOFTMAX)[model]}[init]\nkind = "zeros"\n', overrides)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +102,27 @@ def test_every_start_of_a_masked_layer():
     weights = ["init.b=[1,2,3]", "init.A=[[1,2],[3,4],[5,6]]"]
     explicit = read("masked-attention", "init.kind=explicit", *weights).build().start
     assert_close(explicit, MaskedAttention([1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+
+
+def test_softmax_attention_is_read_drawn_and_sampled():
+    spec = read("softmax-attention", *SAMPLED, "init.seed=3")
+    assert (spec.model.layers, spec.task.weights) == (1, "isotropic")
+    assert ProblemSpec.from_toml(spec.to_toml()) == spec
+    assert_close(spec.build().start, starts.softmax(0.5, 2, 3))
+    deep = read("softmax-attention", *SAMPLED, "init.seed=3", "model.layers=2").build().start
+    assert_close((deep.W_PV[:1], deep.W_KQ[:1]), (spec.build().start.W_PV, spec.build().start.W_KQ))
+    assert len(np.unique(np.concatenate([deep.W_PV, deep.W_KQ]))) == 36
+    weights = np.arange(18.0).reshape(2, 1, 3, 3)
+    given = [f"init.{name}={value.tolist()}" for name, value in zip(("W_PV", "W_KQ"), weights, strict=True)]
+    explicit = read("softmax-attention", *SAMPLED[:2], "init.kind=explicit", *given)
+    assert_close(explicit.build().start, SoftmaxAttention(*weights))
+    assert ProblemSpec.from_toml(explicit.to_toml()) == explicit
+    problem = read("softmax-attention", *SAMPLED, "loss.seed=4").build()
+    direct = MonteCarloLoss(LinearRegression(S, 6), samples=512, key=jax.random.key(4), factor=0.5)
+    assert problem.loss(problem.start) == direct(problem.start)
+    law = '[task]\ncontext_length = 6\ncovariance_law = {family = "exponential", rate = 1.0, dimension = 2}\n'
+    random = ProblemSpec.from_toml(f"{law}[model]\n{SOFTMAX['softmax-attention']}", SAMPLED)
+    assert isinstance(random.build().task, RandomCovarianceRegression)
 
 
 def test_the_loss_is_that_of_the_file():
@@ -197,7 +228,7 @@ BAD = [
     ("looped", ["test.length=5"], 'test must be left out with architecture = "looped", but it is given'),
     ("multi-layer", ["model.layers=5"], "model.layers must be between 1 and 4, where the loss over symmetric matrices"),
     ("multi-layer", ["model.layers=4", "model.symmetric=false"], "model.layers must be between 1 and 3, where"),
-    ("multi-layer", ["loss.kind=printed"], 'loss.kind must be "exact" or "limit" with architecture = "multi-layer"'),
+    ("multi-layer", ["loss.kind=printed"], 'loss.kind must be "exact" or "limit" or "monte-carlo" with arch'),
     ("multi-layer", [*EXPLICIT, "init.A=[[1,0],[0,1]]"], "init.A must be an array of shape (2, 2, 2)"),
     ("multi-layer", [*EXPLICIT, "init.A=[[[1,0],[0,1]],[[1,2],[3,4]]]"], "init.A must be symmetric, but it differs"),
     ("looped", ["loss.kind=printed", RESTRICT], 'loss.kind must be "exact" or "limit" with flow.restrict = "inv'),
@@ -222,6 +253,11 @@ BAD = [
     ("masked-attention", [*EXPLICIT, "init.b=[1,2,3]"], "init.A must be a matrix"),
     ("masked-attention", [*EXPLICIT, "init.b=[1,2]", "init.A=[[1,2],[3,4],[5,6]]"], "init.b must be an array of shape"),
     ("masked-attention", ["model.loops=1"], 'model.loops must be left out with architecture = "masked-attention"'),
+    ("softmax-attention", [], 'loss.kind must be "monte-carlo" with architecture = "softmax-attention", but'),
+    ("softmax-attention", [*SAMPLED, "init.kind=zeros"], 'init.kind must be one of "random", "explicit" with'),
+    ("softmax-attention", [*SAMPLED[:2], *EXPLICIT], "init.W_PV must be a matrix (a list of rows), or a list of them"),
+    ("softmax-attention", [*SAMPLED, "init.W_PV=[[[1]]]"], 'init.W_PV must be left out with kind = "random"'),
+    ("softmax-attention", [*SAMPLED, RESTRICT], 'flow.restrict must be left out with architecture = "softmax-'),
 ]  # fmt: skip
 
 
@@ -242,7 +278,7 @@ def test_bad_input_names_the_field_in_one_line(model, overrides, begins):
         ('[model]\narchitecture = "multi-layer"\n', "model.layers must be a whole number of at least 1, but it is mis"),
         ('[model]\narchitecture = "looped"\nloops = 1\n', "init.kind must be one of"),
         ("[model]\nloops = 1\n", 'model.loops must be left out with architecture = "linear-attention"'),
-        ('[loss]\nkind = "limit"\n', 'loss.kind must be "exact" with architecture = "linear-attention"'),
+        ('[loss]\nkind = "limit"\n', 'loss.kind must be "exact" or "monte-carlo" with architecture'),
         ('[init]\nkind = "random-diagonal"\nscale = 1\n', 'init.kind must be one of "balanced", '),
         ('[init]\nkind = "zeros"\nA = [[1.0]]\n', "init.A must be left out with kind"),
     ],

@@ -542,6 +542,32 @@ def test_audit_writes_an_entry_for_every_claim_and_problem(monkeypatch, tmp_path
     assert "--out must be a folder" in one_line(capsys)
 
 
+def test_audit_skips_problems_to_which_an_override_does_not_apply_and_counts_them(monkeypatch, tmp_path, capsys):
+    problems = tuple(
+        {"name": str(n), "task": {"covariance": [[1.0]], "context_length": n}, "init": {"scale": 0.3}}
+        for n in (5, 7, "inf", 10**6)
+    )
+    chosen = [claim for claim in FEW if claim.id == "zhang2023.lemma-5.1"]
+    monkeypatch.setattr(
+        _commands, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in chosen)
+    )
+    sampled = ["--set", "loss.kind=monte-carlo", "--set", "loss.samples=512", "--set", "loss.method=covariances"]
+    assert cli.main(["audit", "--out", str(tmp_path), *sampled]) == 0
+    words = capsys.readouterr().out
+    assert "do not apply to the problem: 2\n" in words
+    assert "1: task.context_length must be finite with" in words
+    assert "1: task.context_length must be at most 100000 with" in words
+    document = json.loads((tmp_path / "verdicts.json").read_text())
+    found = [
+        (claim["problem"]["task"]["context_length"], claim["problem"]["loss"]["samples"])
+        for claim in document["claims"]
+    ]
+    assert found == [(5, 512), (7, 512)]
+    # An override that applies to no problem is a slip.
+    assert cli.main(["audit", "--set", "loss.knd=monte-carlo"]) == 2
+    assert "loss.knd is not a known field" in one_line(capsys)
+
+
 # The compile cache.
 
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.analysis import Judgement
+from flowsim.analysis import Evidence, Judgement, judge_on
 from flowsim.analysis.base import at_least
-from flowsim.analysis.evidence import Evidence, judge_on
 from flowsim.analysis.gatmiry2024 import CLAIMS, figures, layers, moments, pairings
 from flowsim.analysis.gatmiry2024 import lemma_settings as settings
 from flowsim.flow import start_alone

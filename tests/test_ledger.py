@@ -63,6 +63,9 @@ REFUTED = {
     "zhang2023.sec-5.1.negative-eigenvalues",
 }
 
+# Along flows of three layers with B over all matrices, whose loss samples do not tell; of two the loss still falls.
+UNRESOLVED = {f"ahn2023.figure-{name}" for name in ("3.training.loss", "3.training.A", "3.training.B", "4.training")}
+
 
 def test_the_ledger_has_every_claim_as_it_is_and_no_other():
     assert list(SECTIONS) == [f"{claim.id} ({claim.form})" for claim in flowsim.ALL_CLAIMS]
@@ -78,7 +81,8 @@ def test_the_ledger_has_every_claim_as_it_is_and_no_other():
 def test_the_ledger_refutes_what_the_tests_of_the_claims_refute():
     violated = {title for title, body in SECTIONS.items() if "✗ violated" in body}
     assert violated == {f"{name} (printed)" for name in REFUTED}
-    assert "? unresolved" not in PAGE
+    unresolved = {title for title, body in SECTIONS.items() if "? unresolved" in body}
+    assert unresolved == {f"{name} (printed)" for name in UNRESOLVED}
 
 
 def test_what_is_refuted_has_a_corrected_form_or_a_note():

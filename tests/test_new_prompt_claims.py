@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim.analysis import Judgement
-from flowsim.analysis.evidence import Evidence, judge_on
+from flowsim.analysis import Evidence, Judgement, judge_on
 from flowsim.analysis.zhang2023 import new_prompt_claims, new_prompts, problems, technical_lemmas
 from flowsim.problem import spec_of
 

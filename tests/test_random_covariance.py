@@ -12,8 +12,7 @@ import pytest
 from helpers import largest_z, random_model, relative_error, sample_means
 
 import flowsim
-from flowsim.analysis import Judgement
-from flowsim.analysis.evidence import Evidence, judge_on
+from flowsim.analysis import Evidence, Judgement, judge_on
 from flowsim.analysis.zhang2023 import random_covariance
 from flowsim.analysis.zhang2023 import random_covariance_claims as claims
 from flowsim.covariance_laws import DiagonalLaw, Discrete, Gamma, SampledLaw, WishartDraw

@@ -139,8 +139,8 @@ def test_a_cell_does_not_depend_on_padding_or_on_its_neighbours():
     spec = maps.specs({**TABLES, "task": {**TABLES["task"], "covariance": {"condition": 5.0, "dimension": 4}}}, ())
     (one,) = spec
     other = next(iter(maps.specs(TABLES, ())))
-    alone = _cells.run(_cells.Batch((0,), 4, LANES), [one])
-    padded = _cells.run(_cells.Batch((0, 1), 6, LANES), [other, one])
+    (alone,) = _cells.run([_cells.Batch((0,), 4, LANES)], [one], None)
+    (padded,) = _cells.run([_cells.Batch((0, 1), 6, LANES)], [other, one], None)
     for name, values in alone.items():
         if name == "margin_u_positive_time":
             continue  # u = |U|_F all along
@@ -388,17 +388,17 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(kind, finished, tmp_path):
 
 
 def test_finished_batches_are_not_integrated_again(tmp_path, monkeypatch):
-    plan = _cells.plan(list(maps.specs(TABLES, (Axis("init.seed", tuple(range(5))),))))
+    plan = _cells.plan(list(maps.specs(TABLES, (Axis("init.seed", tuple(range(5))),))), None)
     assert [batch.cells for batch in plan] == [(0, 1, 2, 3, 4)]
     monkeypatch.setattr(_cells, "_MOST_LANES", 2)
     asked = []
     run = _cells.run
 
-    def counted(batch, specs):
-        asked.append(batch.cells)
+    def counted(batches, cells, mesh):
+        asked.append([batch.cells for batch in batches])
         if len(asked) == 3:
             raise KeyboardInterrupt
-        return run(batch, specs)
+        return run(batches, cells, mesh)
 
     monkeypatch.setattr(_cells, "run", counted)
     with pytest.raises(KeyboardInterrupt):

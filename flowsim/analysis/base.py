@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -186,3 +186,19 @@ class Verdict:
     def where_text(self) -> str:
         """``t = 3.2``, or the description of a point that is no time."""
         return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
+
+
+def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
+    """Every form of the claim with that id, or of all its parts.
+
+    **Raises:** `ValueError` with the nearest id where there is none.
+    """
+    found = [claim for claim in claims if claim.id == identifier or claim.id.startswith(f"{identifier}.")]
+    if not found:
+        known = sorted({name for claim in claims for name in (claim.id, claim.id.rpartition(".")[0])})
+        _checks.fail(
+            "claim id",
+            "one of those `flowsim claims` lists",
+            f'it is "{identifier}"{_checks.nearest(identifier, known)}',
+        )
+    return found

@@ -45,3 +45,48 @@ ISOTROPIC = (
     _layers("d = 5, identity, n = 20, k = 2", {"eigenvalues": [1.0] * 5}, 20, 2),
 )
 TRAINED = tuple(_trained(seed) for seed in range(5))
+
+
+def _sampled(name: str, covariance: Any, context_length: int, init: dict[str, Any], **how: Any) -> dict[str, Any]:
+    """Layers with B, over all matrices, by prompts."""
+    layers, samples, t1 = how["layers"], how["samples"], how["t1"]
+    return {
+        "name": name,
+        "task": {"covariance": covariance, "context_length": context_length},
+        "model": {"architecture": "multi-layer", "layers": layers, "residual_stream": True},
+        "init": init,
+        "loss": {"kind": "monte-carlo", "samples": samples, "method": "covariances"},
+        "flow": {"t1": t1, "rtol": 1e-4},
+    }
+
+
+def _at_scalars(
+    name: str, variances: list[float], context_length: int, a: list[float], b: list[float]
+) -> dict[str, Any]:
+    """A start on S, for a diagonal covariance, where the tail is light."""
+    diagonal = lambda values: [[value if i == j else 0.0 for j in range(len(values))] for i, value in enumerate(values)]
+    A = [diagonal([scalar / variance for variance in variances]) for scalar in a]
+    B = [diagonal([scalar] * len(variances)) for scalar in b]
+    init = {"kind": "explicit", "A": A, "B": B}
+    return _sampled(name, diagonal(variances), context_length, init, layers=len(a), samples=131072, t1=1e-6)
+
+
+ON_SCALARS = (
+    _at_scalars("d = 3, condition 8, n = 20, k = 2, a point of S", [0.25, 1.0, 2.0], 20, [0.3, 0.5], [0.3]),
+    _at_scalars("d = 3, covariance 5 to 40, n = 20, k = 2, a point of S", [5.0, 10.0, 40.0], 20, [0.2, 0.3], [0.5]),
+    _at_scalars("section 6.1: d = 5, n = 10, k = 3, a point of S", _DISTORTED, 10, [0.1, 0.2, 0.2], [0.2, 0.1]),
+)
+
+
+def _random(seed: int) -> dict[str, Any]:
+    return {"kind": "random", "scale": 0.3, "seed": seed}
+
+
+_TWO_LAYERS = {"layers": 2, "samples": 2048, "t1": 2000.0}
+SAMPLED = (
+    _sampled("d = 3, n = 100, k = 2", _rotated([1.0, 1.0, 0.25]), 100, _random(0), **_TWO_LAYERS),
+    _sampled("d = 3, n = 100, k = 2, seed 1", _rotated([1.0, 1.0, 0.25], 1), 100, _random(1), **_TWO_LAYERS),
+    _sampled(
+        "section 6.1: d = 5, n = 10, k = 3", _rotated(_DISTORTED), 10, _random(0), layers=3, samples=1024, t1=20.0
+    ),
+)

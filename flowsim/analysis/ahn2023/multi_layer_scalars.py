@@ -35,11 +35,12 @@ _AT_REST = 1e-10
 
 def on_the_set(loss: Loss) -> ScalarLayersLoss:
     """F(a, b)."""
-    return _scalar_loss(loss.task.dimension, float(loss.task.context_length), loss.layers)
+    return scalar_loss(loss.task.dimension, float(loss.task.context_length), loss.layers)
 
 
 @functools.lru_cache(maxsize=16)
-def _scalar_loss(d: int, n: float, k: int) -> ScalarLayersLoss:
+def scalar_loss(d: int, n: float, k: int) -> ScalarLayersLoss:
+    """F(a, b), for which a search is made once."""
     return ScalarLayersLoss(d, n, k, residual_stream=True)
 
 
