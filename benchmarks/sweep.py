@@ -178,7 +178,7 @@ def measure_memory(rtol: float, lanes: int) -> Measurement:
     cells = list(specs(tables, tuple(Axis.of(field, values) for field, values in chosen.items())))
     batch = _cells.Batch(tuple(range(lanes)), D, lanes)
     begin = time.perf_counter()
-    found = _cells.run(batch, cells)
+    (found,) = _cells.run([batch], cells, None)
     first = time.perf_counter() - begin
     measurement = Measurement(f"one batch of {lanes}, rtol {rtol:g}", lanes, None, first)
     measurement.peak_megabytes = peak_megabytes()
