@@ -11,39 +11,22 @@ optimum the error of the gradient is relative to the gradient at A = 0); and the
     python -c "from benchmarks.deep_layers import main; main(quick=True)"    # less sampling, one seed
 """
 
-import dataclasses
-import json
-import multiprocessing
 import pathlib
-import platform
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 from benchmarks.fixed_covariance import best_of
+from benchmarks.measurements import Measurement, measure
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 D, N, LOOPS = 5, 20, 3
 ACCURACY = 1e-3
 BATCH = 20_000
 GRAD_NORM = 1e-8
-
-
-@dataclasses.dataclass
-class Measurement:
-    """One quantity with what is asked of it: ``at most`` or ``at least`` the target."""
-
-    what: str
-    value: float
-    unit: str
-    relation: str
-    target: float
-    note: str = ""
 
 
 def measure_build(quick: bool) -> list[Measurement]:
@@ -227,38 +210,10 @@ def measure_experiment(quick: bool) -> list[Measurement]:
     return [Measurement("ahn2023, section 5.3", seconds, "s", "at most", 120.0, note)]
 
 
-def _prepare() -> None:
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-
-
-def table(measurements: list[Measurement]) -> str:
-    """The measurements in Markdown."""
-    lines = ["| what | measured | asked | met | note |", "|---|---|---|---|---|"]
-    for m in measurements:
-        met = m.value <= m.target if m.relation == "at most" else m.value >= m.target
-        asked = f"{m.relation} {m.target:g}"
-        lines.append(f"| {m.what} | {m.value:.3g} {m.unit} | {asked} | {'yes' if met else 'no'} | {m.note} |")
-    return "\n".join(lines)
-
-
 def main(quick: bool = False) -> list[Measurement]:
     """Measure, print and, unless quick, write ``results/deep_layers.md`` and ``.json``."""
-    measurements = []
-    for measure in (measure_build, measure_evaluation, measure_sampling, measure_experiment):
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare) as process:
-            measurements += process.submit(measure, quick).result()
-    print(table(measurements))
-    if not quick:
-        RESULTS.mkdir(exist_ok=True)
-        machine = f"{platform.machine()}, {multiprocessing.cpu_count()} CPUs, Python {platform.python_version()}"
-        header = f"# Deep linear transformers\n\n{(__doc__ or '').split('    python')[0].strip()}\n\n"
-        text = f"{header}Measured on {machine}.\n\n{table(measurements)}\n"
-        (RESULTS / "deep_layers.md").write_text(text)
-        rows = [dataclasses.asdict(measurement) for measurement in measurements]
-        (RESULTS / "deep_layers.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
-    return measurements
+    steps = (measure_build, measure_evaluation, measure_sampling, measure_experiment)
+    return measure(steps, quick, "deep_layers", "Deep linear transformers", __doc__ or "")
 
 
 if __name__ == "__main__":

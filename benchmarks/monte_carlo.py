@@ -5,31 +5,23 @@ d = 5, n = 20, three loops, w ~ N(0, I) and covariance I, each measured in a pro
 - variance times seconds of loss and gradient of `MonteCarloLoss`, against batches of 20,000 prompts through the literal
   model with `jax.vmap` and `jax.value_and_grad`, at A = 0.4 I and at the optimum;
 - the field (the gradient) on two CPU devices, against the least time in which two cores could do its arithmetic
-  (XLA's count over the speed of a large product of matrices, measured beside it) and move its draws (their bytes over
-  the speed of a copy);
+  (XLA's count over the speed of a large product of matrices, measured beside it) and read its draws (their bytes over
+  the speed of a sum);
 - how often the stated 95% interval of the loss holds the exact value, over 400 keys, for one loop (a light tail).
 
     python benchmarks/monte_carlo.py
 """
 
-import dataclasses
-import json
-import multiprocessing
 import pathlib
-import platform
 import sys
-import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
-from benchmarks.deep_layers import Measurement, table
 from benchmarks.fixed_covariance import best_of
+from benchmarks.measurements import Measurement, measure
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 D, N, LOOPS = 5, 20, 3
 BATCH = 20_000
 SAMPLES = 2**17
@@ -120,9 +112,9 @@ def measure_throughput(quick: bool) -> list[Measurement]:
     jax.block_until_ready(product(square))
     arithmetic = operations / (2 * size**3 / best_of(lambda: jax.block_until_ready(product(square)), spell)[0])
     large = jnp.ones(2**25)
-    copy = jax.jit(lambda a: a + 1.0)
-    jax.block_until_ready(copy(large))
-    speed = 2 * large.nbytes / best_of(lambda: jax.block_until_ready(copy(large)), spell)[0]
+    read = jax.jit(jnp.sum)
+    jax.block_until_ready(read(large))
+    speed = large.nbytes / best_of(lambda: jax.block_until_ready(read(large)), spell)[0]
     memory = sum(leaf.nbytes for leaf in jax.tree.leaves(loss.draws)) / speed
     note = f"{1e9 * seconds / SAMPLES:.0f} ns a sample; arithmetic {1e9 * arithmetic / SAMPLES:.0f} ns "
     note += f"({operations / SAMPLES:.0f} operations at {1e-9 * operations / arithmetic:.0f} GFlop/s), memory "
@@ -153,30 +145,10 @@ def measure_coverage(quick: bool) -> list[Measurement]:
     ]
 
 
-def _prepare() -> None:
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-
-
 def main(quick: bool = False) -> list[Measurement]:
     """Measure, print and, unless quick, write ``results/monte_carlo.md`` and ``.json``."""
-    measurements: list[Measurement] = []
-    steps: tuple[Callable[[bool], list[Measurement]], ...] = (measure_variance, measure_throughput, measure_coverage)
-    begin = time.perf_counter()
-    for measure in steps:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare) as process:
-            measurements += process.submit(measure, quick).result()
-    print(table(measurements), f"\n{time.perf_counter() - begin:.0f} s")
-    if not quick:
-        RESULTS.mkdir(exist_ok=True)
-        machine = f"{platform.machine()}, {multiprocessing.cpu_count()} CPUs, Python {platform.python_version()}"
-        header = f"# Sampled losses\n\n{(__doc__ or '').split('    python')[0].strip()}\n\n"
-        text = f"{header}Measured on {machine}.\n\n{table(measurements)}\n"
-        (RESULTS / "monte_carlo.md").write_text(text)
-        rows = [dataclasses.asdict(measurement) for measurement in measurements]
-        (RESULTS / "monte_carlo.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
-    return measurements
+    steps = (measure_variance, measure_throughput, measure_coverage)
+    return measure(steps, quick, "monte_carlo", "Sampled losses", __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -226,13 +226,28 @@ def _energy(
     task: Any, residual: Float[Array, "rows d ..."], law: Float[Array, "d d ..."] | None
 ) -> Float[Array, "..."]:
     """tr(C R Lambda R^T) + v^T Lambda v for the residuals (R; v), with C = E[w w^T]."""
-    R = residual[:-1]
     covariance = beside(task.covariance, residual) if law is None else law
-    weighted = R
     if law is None and task.weights == "inverse-covariance":
-        weighted = product(beside(task.weight_energy, residual), R)
-    rows = jnp.concatenate([weighted, residual[-1:]])
-    return jnp.sum(rows * product(residual, covariance), axis=(0, 1))
+        weight_energy, R, v = beside(task.weight_energy, residual), residual[:-1], residual[-1:]
+        return _form(weight_energy, R, covariance) + jnp.sum(v * product(v, covariance), axis=(0, 1))
+    return jnp.sum(residual * product(residual, covariance), axis=(0, 1))
+
+
+@jax.custom_jvp
+def _form(
+    left: Float[Array, "d d ..."], R: Float[Array, "d d ..."], right: Float[Array, "d d ..."]
+) -> Float[Array, "..."]:
+    """tr(C R Lambda R^T) for symmetric C and Lambda, with a derivative in R alone: 2 C R Lambda, which is there already
+    where that of a product of products would be computed anew.
+    """
+    return jnp.sum(R * product(product(left, R), right), axis=(0, 1))
+
+
+@_form.defjvp
+def _form_derivative(primals: tuple, tangents: tuple) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    left, R, right = primals
+    image = product(product(left, R), right)
+    return jnp.sum(R * image, axis=(0, 1)), 2 * jnp.sum(image * tangents[1], axis=(0, 1))
 
 
 def _affine(model: PyTree, inputs: Float[Array, "N d"]) -> tuple[Matrix, Float[Array, "1 d"]]:

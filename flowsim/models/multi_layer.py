@@ -48,8 +48,11 @@ class LoopedAttention(eqx.Module):
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
         """(R; -u^T (I - R)): what is missed is (w^T, 1) times it times x_query, given the sample covariances."""
-        A = jnp.broadcast_to(self.A[None], (self.loops, *self.A.shape))
-        R = layered_residual(A, None, covariance)
+        # One step for all loops: `layered_residual` would make, and differentiate, one for each.
+        step = product(covariance, beside(self.A, covariance))
+        R = beside(jnp.eye(self.A.shape[0]), covariance) - step
+        for _ in range(1, self.loops):
+            R = R - product(R, step)
         return jnp.concatenate([R, product(beside(self.u[None], R), R) - beside(self.u[None], R)])
 
 

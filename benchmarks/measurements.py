@@ -1,0 +1,63 @@
+"""What a benchmark measured beside what is asked of it, each step in a process of its own, and the table of it."""
+
+import dataclasses
+import json
+import multiprocessing
+import pathlib
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass
+class Measurement:
+    """One quantity with what is asked of it: ``at most`` or ``at least`` the target."""
+
+    what: str
+    value: float
+    unit: str
+    relation: str
+    target: float
+    note: str = ""
+
+
+def measure(
+    steps: tuple[Callable[[bool], list[Measurement]], ...], quick: bool, name: str, title: str, text: str
+) -> list[Measurement]:
+    """Take the steps, print the table and, unless quick, write ``results/<name>.md`` and ``.json``.
+
+    **Arguments:** text: what is measured, up to the first line of code.
+    """
+    begin, measurements = time.perf_counter(), []
+    for step in steps:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare) as process:
+            measurements += process.submit(step, quick).result()
+    print(table(measurements), f"\n{time.perf_counter() - begin:.0f} s")
+    if not quick:
+        RESULTS.mkdir(exist_ok=True)
+        machine = f"{platform.machine()}, {multiprocessing.cpu_count()} CPUs, Python {platform.python_version()}"
+        about = text.split("    python")[0].strip()
+        page = f"# {title}\n\n{about}\n\nMeasured on {machine}.\n\n{table(measurements)}\n"
+        (RESULTS / f"{name}.md").write_text(page)
+        rows = [dataclasses.asdict(measurement) for measurement in measurements]
+        (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    return measurements
+
+
+def table(measurements: list[Measurement]) -> str:
+    """The measurements in Markdown."""
+    lines = ["| what | measured | asked | met | note |", "|---|---|---|---|---|"]
+    for m in measurements:
+        met = m.value <= m.target if m.relation == "at most" else m.value >= m.target
+        asked = f"{m.relation} {m.target:g}"
+        lines.append(f"| {m.what} | {m.value:.3g} {m.unit} | {asked} | {'yes' if met else 'no'} | {m.note} |")
+    return "\n".join(lines)
+
+
+def _prepare() -> None:
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
