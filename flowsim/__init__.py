@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from flowsim.losses import LoopedLoss as LoopedLoss
     from flowsim.losses import MaskedAttentionLoss as MaskedAttentionLoss
     from flowsim.losses import MonteCarloLoss as MonteCarloLoss
+    from flowsim.losses import MultiHeadLoss as MultiHeadLoss
     from flowsim.losses import MultiLayerLoss as MultiLayerLoss
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
     from flowsim.losses import ScalarLayersLoss as ScalarLayersLoss
@@ -46,9 +47,13 @@ if TYPE_CHECKING:
     from flowsim.maps import sweep as sweep
     from flowsim.models import Decoder as Decoder
     from flowsim.models import DiagonalLayers as DiagonalLayers
+    from flowsim.models import FactoredMultiHeadAttention as FactoredMultiHeadAttention
+    from flowsim.models import GradientDescentStep as GradientDescentStep
     from flowsim.models import LinearAttention as LinearAttention
+    from flowsim.models import LinearTransformerBlock as LinearTransformerBlock
     from flowsim.models import LoopedAttention as LoopedAttention
     from flowsim.models import MaskedAttention as MaskedAttention
+    from flowsim.models import MultiHeadAttention as MultiHeadAttention
     from flowsim.models import MultiLayerAttention as MultiLayerAttention
     from flowsim.models import ScalarLayers as ScalarLayers
     from flowsim.models import ScalarLoop as ScalarLoop
@@ -82,11 +87,12 @@ _HOMES = {
     "flowsim.joint_law": "JointLaw",
     "flowsim.losses": (
         "AbstractPopulationLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss "
-        "MonteCarloLoss MultiLayerLoss RandomCovarianceLoss ScalarLayersLoss ScalarLoopLoss"
+        "MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss ScalarLayersLoss ScalarLoopLoss"
     ),
     "flowsim.maps": "Map sweep",
     "flowsim.models": (
-        "Decoder DiagonalLayers LinearAttention LoopedAttention MaskedAttention MultiLayerAttention ScalarLayers "
+        "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
+        "LinearTransformerBlock LoopedAttention MaskedAttention MultiHeadAttention MultiLayerAttention ScalarLayers "
         "ScalarLoop SoftmaxAttention"
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",

@@ -10,14 +10,17 @@ import msgspec
 from jaxtyping import PyTree
 
 from flowsim import _checks, _toml, initialization, starts
-from flowsim._kinds import Count, Matrices, Matrix, Number, NumberOrVector, Positive, Seed, Vector
+from flowsim._kinds import Count, Matrices, Matrix, Number, NumberOrVector, Positive, Seed, Vector, VectorOrMatrix
 from flowsim._model_table import ModelTable, Task
 from flowsim._toml import AbstractTable, refuse
 from flowsim.models import (
     DiagonalLayers,
+    FactoredMultiHeadAttention,
     LinearAttention,
+    LinearTransformerBlock,
     LoopedAttention,
     MaskedAttention,
+    MultiHeadAttention,
     MultiLayerAttention,
     ScalarLayers,
     ScalarLoop,
@@ -58,9 +61,16 @@ class InitTable(AbstractTable, frozen=True):
     B: Matrices | None = None
     u: Vector | None = None
     a: NumberOrVector | None = None
-    b: Vector | None = None
+    b: VectorOrMatrix | None = None
     W_PV: Matrices | None = None
     W_KQ: Matrices | None = None
+    w: Vector | None = None
+    W_K: Matrices | None = None
+    W_Q: Matrices | None = None
+    W_V: Matrices | None = None
+    W_P: Matrices | None = None
+    W_1: Matrix | None = None
+    W_2: Matrix | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not left out, beside the kind."""
@@ -119,8 +129,8 @@ class InitTable(AbstractTable, frozen=True):
 
     def _known(self, model: ModelTable, restrict: str | None) -> tuple[str, "_Start"]:
         """The kind, and what is known of it."""
-        table = _STARTS[restrict or model.architecture]
-        kind = self.kind or ("balanced" if "balanced" in table else None)
+        table = _STARTS[restrict or _FACTORED.get(str(model.parametrisation), model.architecture)]
+        kind = self.kind or ("balanced" if model.architecture == "linear-attention" else None)
         if kind is None or kind not in table:
             known = ", ".join(f'"{name}"' for name in table)
             named = f'architecture = "{model.architecture}"' + (
@@ -265,6 +275,41 @@ def _random_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
     return _scalars(drawn[:k], model, drawn[k:])
 
 
+def _heads(make: Callable[..., PyTree]) -> _Start:
+    def made(table: InitTable, d: int, model: ModelTable) -> PyTree:
+        return make(_scale(table), model.zero_heads(d), _seed(table))
+
+    return _Start(made, ("scale",), ("seed",))
+
+
+def _explicit_heads(table: InitTable, d: int, model: ModelTable) -> MultiHeadAttention:
+    like = model.zero_heads(d)
+    weights = table.arrays({"b": like.b.shape, "A": like.A.shape} | _trained_guess(table, like))
+    return MultiHeadAttention(**({"w": like.w} | weights), bias=like.bias, trainable=like.trainable)
+
+
+def _explicit_factored(table: InitTable, d: int, model: ModelTable) -> FactoredMultiHeadAttention:
+    like = model.zero_heads(d)
+    matrices = dict.fromkeys(("W_K", "W_Q", "W_V", "W_P"), like.A.shape)
+    weights = table.arrays(matrices | _trained_guess(table, like))
+    return FactoredMultiHeadAttention(**({"w": like.w} | weights), bias=like.bias, trainable=like.trainable)
+
+
+def _trained_guess(table: InitTable, like: MultiHeadAttention) -> dict[str, tuple[int, ...]]:
+    """The shape of w, which must be given where it is trained, and nowhere else."""
+    if (table.w is not None) != like.trainable:
+        expected = "a list of numbers" if like.trainable else "left out"
+        came = "it is missing" if table.w is None else "it is given"
+        _checks.fail("w", f'{expected} with model.guess {"=" if like.trainable else "other than"} "trainable"', came)
+    return {"w": like.w.shape}
+
+
+def _explicit_block(table: InitTable, d: int, model: ModelTable) -> LinearTransformerBlock:
+    square, wide = (d + 1, d + 1), (len(table.W_1 or ()), d + 1)
+    shapes = {"W_1": wide, "W_2": wide} | dict.fromkeys(("W_K", "W_Q", "W_V", "W_P"), square)
+    return LinearTransformerBlock(**table.arrays(shapes))
+
+
 def _random(make: Callable[..., PyTree]) -> _Start:
     return _Start(lambda table, d, model: make(_scale(table), d, _seed(table)), ("scale",), ("seed",))
 
@@ -305,6 +350,23 @@ _STARTS["inverse-covariance"] = {
     "scaled-identity": _Start(_equal_scalars, ("scale",)),
     "random": _Start(_random_scalars, ("scale",), ("seed",)),
     "explicit": _Start(_explicit_scalars, ("a",), ("b",)),
+}
+_MATRICES = ("W_K", "W_Q", "W_V", "W_P")
+_STARTS["multi-head"] = {
+    "zeros": _Start(lambda table, d, model: model.zero_heads(d)),
+    "balanced": _heads(starts.balanced_heads),
+    "random": _heads(starts.heads),
+    "explicit": _Start(_explicit_heads, ("b", "A"), ("w",)),
+}
+_STARTS["initial-guess"] = _STARTS["multi-head"]
+_FACTORED = {"factored": "factored heads"}
+_STARTS["factored heads"] = {
+    "random": _heads(starts.factored_heads),
+    "explicit": _Start(_explicit_factored, _MATRICES, ("w",)),
+}
+_STARTS["linear-block"] = {
+    "random": _random(starts.linear_block),
+    "explicit": _Start(_explicit_block, ("W_1", "W_2", *_MATRICES)),
 }
 _STARTS["eigenbasis"] = {name: _STARTS["looped"][name] for name in ("zeros", "scaled-identity", "random-diagonal")}
 _FIELDS = _toml.fields(InitTable, "init.")

@@ -20,4 +20,8 @@ Matrices = Annotated[
     tuple[tuple[float | tuple[float, ...], ...], ...],
     Meta(description="a matrix (a list of rows), or a list of them for a model of several layers"),
 ]
+VectorOrMatrix = Annotated[
+    tuple[float | tuple[float, ...], ...],
+    Meta(description="a list of numbers, or a list of rows for a model of several heads"),
+]
 NumberOrVector = Annotated[float, Meta(description="a number")] | Vector

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim import _toml
-from flowsim._kinds import Count, Flag, Seed
+from flowsim._kinds import Count, Flag, Number, Seed, Vector
 from flowsim._task_tables import TaskTable
 from flowsim._toml import AbstractTable, refuse
 from flowsim.initialization import balanced_minimum
@@ -23,6 +23,7 @@ from flowsim.losses import (
     LoopedLoss,
     MaskedAttentionLoss,
     MonteCarloLoss,
+    MultiHeadLoss,
     MultiLayerLoss,
     RandomCovarianceLoss,
     ScalarLayersLoss,
@@ -30,6 +31,7 @@ from flowsim.losses import (
 )
 from flowsim.losses.multi_layer import MOST_LAYERS, MOST_LOOPS
 from flowsim.losses.scalar_layers import restricted_speeds
+from flowsim.models import MultiHeadAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 Task = LinearRegression | RandomCovarianceRegression | SpectralRegression
@@ -58,25 +60,52 @@ class LossTable(AbstractTable, frozen=True):
         return self
 
 
+class GuessTable(AbstractTable, frozen=True):
+    """model.guess: a fixed guess of the query's label, linear^T x_q + bias."""
+
+    linear: Vector | None = None
+    bias: Number = 0.0
+
+
 class ModelTable(AbstractTable, frozen=True):
     """[model]: the in-context model. Which fields go with which architecture is in ``_ARCHITECTURES``.
 
     symmetric: whether the matrices are symmetric (and u = 0), and the flow is among such; residual_stream: whether the
-    layers move the covariates too, by matrices B_i.
+    layers move the covariates too, by matrices B_i; parametrisation: of heads, by (b, A) or by the matrices that the
+    paper trains; guess: of the query's label.
     """
 
-    architecture: Literal["linear-attention", "masked-attention", "looped", "multi-layer", "softmax-attention"] = (
-        "linear-attention"
-    )
+    architecture: Literal[
+        "linear-attention",
+        "masked-attention",
+        "looped",
+        "multi-layer",
+        "softmax-attention",
+        "multi-head",
+        "initial-guess",
+        "linear-block",
+    ] = "linear-attention"
     loops: Count | None = None
     layers: Count | None = None
     symmetric: Flag | None = None
     residual_stream: Flag | None = None
+    heads: Count | None = None
+    parametrisation: Literal["reduced", "factored"] | None = None
+    guess: Literal["zero", "trainable"] | GuessTable | None = None
 
     @property
     def depth(self) -> int:
         """How many layers have weights of their own."""
         return self.layers or 1
+
+    def zero_heads(self, d: int) -> MultiHeadAttention:
+        """Heads as many as this model's, resolved, with its guess and weights of zero."""
+        if self.architecture == "linear-block":
+            return MultiHeadAttention(jnp.zeros((1, d + 1)), jnp.zeros((1, d + 1, d + 1)), trainable=True)
+        assert self.heads is not None, "a resolved table has it"
+        fixed = self.guess if isinstance(self.guess, GuessTable) else GuessTable()
+        b, A = jnp.zeros((self.heads, d + 1)), jnp.zeros((self.heads, d + 1, d + 1))
+        return MultiHeadAttention(b, A, fixed.linear, fixed.bias, trainable=self.guess == "trainable")
 
     @property
     def law_of_weights(self) -> str:
@@ -93,10 +122,16 @@ class ModelTable(AbstractTable, frozen=True):
         for name in given:
             if name not in (*known.fields, "architecture"):
                 refuse(f"model.{name}", f"left out {named}", "it is given")
-        for name in ("loops", "layers"):
+        for name in ("loops", "layers", "heads"):
             if name in known.fields and name not in (*given, *known.defaults):
                 came = f'it is missing (architecture = "{self.architecture}")'
                 refuse(f"model.{name}", _FIELDS[f"model.{name}"].expected, came)
+        if task.prior_mean is not None and not known.prior_mean:
+            refuse("task.prior_mean", f"left out {named}", "it is given")
+        if known.prior_mean and self.architecture != "softmax-attention" and not task.is_isotropic:
+            refuse("task.covariance", f'"identity" {named}', "it is another")
+        if isinstance(self.guess, GuessTable) and self.guess.linear and len(self.guess.linear) != task.size:
+            refuse("model.guess.linear", f"a list of {task.size} numbers", f"it has {len(self.guess.linear)}")
         if task.covariance_law is not None and self.architecture not in ("linear-attention", "softmax-attention"):
             refuse("task.covariance_law", f"left out {named}: its loss is for one fixed covariance", "it is given")
         if task.weights not in known.laws_of_weights:
@@ -184,7 +219,7 @@ class ModelTable(AbstractTable, frozen=True):
 @dataclasses.dataclass(frozen=True)
 class _Architecture:
     """What goes with an architecture: the form of its loss, fields, laws of w (the default first), kinds of loss,
-    the factor of the squared error in it, and fields that the file may leave out.
+    the factor of the squared error in it, fields that the file may leave out, and whether w may have a mean.
     """
 
     loss: Callable[[ModelTable, Any, str], AbstractPopulationLoss]
@@ -193,6 +228,7 @@ class _Architecture:
     losses: tuple[str, ...] = ("exact", "monte-carlo")
     factor: float = 1.0
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+    prior_mean: bool = False
 
 
 def least(loss: AbstractPopulationLoss) -> PyTree | None:
@@ -223,6 +259,10 @@ def _layers_loss(model: ModelTable, task: LinearRegression, kind: str) -> Abstra
     return MultiLayerLoss(task, model.depth, symmetric=model.symmetric)
 
 
+def _heads_loss(model: ModelTable, task: LinearRegression, kind: str) -> AbstractPopulationLoss:
+    return MultiHeadLoss(task, model.zero_heads(task.dimension))
+
+
 def _sampled_alone(model: ModelTable, task: Any, kind: str) -> AbstractPopulationLoss:
     raise AssertionError("a softmax has no exact loss: a resolved table samples it")
 
@@ -245,8 +285,29 @@ _ARCHITECTURES = {
         _layers_loss, ("layers", "symmetric", "residual_stream"), _EITHER_LAW, ("exact", "limit", "monte-carlo")
     ),
     "softmax-attention": _Architecture(
-        _sampled_alone, ("layers",), _EITHER_LAW[::-1], ("monte-carlo",), factor=0.5, defaults={"layers": 1}
+        _sampled_alone,
+        ("layers",),
+        _EITHER_LAW[::-1],
+        ("monte-carlo",),
+        factor=0.5,
+        defaults={"layers": 1},
+        prior_mean=True,
     ),
+    "multi-head": _Architecture(
+        _heads_loss,
+        ("heads", "parametrisation", "guess"),
+        losses=("exact", "limit", "monte-carlo"),
+        defaults={"parametrisation": "reduced", "guess": "zero"},
+        prior_mean=True,
+    ),
+    "initial-guess": _Architecture(
+        _heads_loss,
+        ("heads", "parametrisation", "guess"),
+        losses=("exact", "limit", "monte-carlo"),
+        defaults={"heads": 1, "parametrisation": "reduced", "guess": "trainable"},
+        prior_mean=True,
+    ),
+    "linear-block": _Architecture(_heads_loss, losses=("exact", "limit", "monte-carlo"), prior_mean=True),
 }
 _SAMPLED = {"samples": 100_000, "replicates": 8, "seed": 0, "method": "auto"}
 _FIELDS = _toml.fields(ModelTable, "model.")

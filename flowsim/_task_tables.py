@@ -69,6 +69,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
     covariance_law: LawTable | None = None
     dimension: Count | None = None
     weights: Literal["isotropic", "inverse-covariance"] | None = None
+    prior_mean: Vector | None = None
 
     @property
     def size(self) -> int:
@@ -85,7 +86,15 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         if self.covariance_law is not None:
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
-        return LinearRegression(_matrix("covariance", self.covariance, self.size), length, weights=self.weights)
+        covariance = _matrix("covariance", self.covariance, self.size)
+        return LinearRegression(covariance, length, weights=self.weights, prior_mean=self.prior_mean)
+
+    @property
+    def is_isotropic(self) -> bool:
+        """Whether the covariates are x ~ N(0, I)."""
+        if self.covariance is None:
+            return False
+        return bool(np.array_equal(_matrix("task.covariance", self.covariance, self.size), np.eye(self.size)))
 
     def spectrum(self) -> SpectralRegression:
         """The law of a prompt by the eigenvalues of its covariance; an identity of any size takes no space."""

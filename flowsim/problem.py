@@ -21,7 +21,7 @@ from flowsim._toml import AbstractTable, refuse
 from flowsim._toml import ProblemError as ProblemError
 from flowsim.guarantees import Predictions, predictions
 from flowsim.losses import MonteCarloLoss
-from flowsim.models import LinearAttention
+from flowsim.models import FactoredMultiHeadAttention, LinearAttention, LinearTransformerBlock, MultiHeadAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 from flowsim.trajectory import Trajectory, weights
 
@@ -135,11 +135,13 @@ class Problem:
         return self.loss.minimizer if isinstance(self.loss, MonteCarloLoss) else least(self.loss)
 
     def matrices(self, models: PyTree) -> dict[str, Array]:
-        """The matrices that a restricted flow's models stand for, or their eigenvalues in the basis of the covariance,
-        by name and with time first; none of other flows.
+        """The matrices that a restricted flow's models or factors stand for, or their eigenvalues in the basis of the
+        covariance, by name and with time first; none of other flows.
         """
         if isinstance(self.task, SpectralRegression):
             return {"eigenvalues": models.eigenvalues(self.task)}
+        if isinstance(models, FactoredMultiHeadAttention | LinearTransformerBlock):
+            return {name: leaf for name, leaf in weights(jax.vmap(_reduced)(models)).items() if name != "bias"}
         if self.spec.flow.restrict is None:
             return {}
         covariance = self.task.mean_covariance
@@ -196,6 +198,10 @@ def differing_field(one: ProblemSpec, other: ProblemSpec) -> str | None:
     left, right = (dict(_toml.flat(msgspec.to_builtins(spec))) for spec in (one, other))
     names = [name for name in left | right if name != "flow.budget_seconds"]
     return next((name for name in names if left.get(name) != right.get(name)), None)
+
+
+def _reduced(model: FactoredMultiHeadAttention | LinearTransformerBlock) -> MultiHeadAttention:
+    return model.reduced()
 
 
 @contextlib.contextmanager

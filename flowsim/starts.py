@@ -1,4 +1,4 @@
-"""Random starts of deep and masked linear transformers and of softmax attention.
+"""Random starts of deep, masked and multi-head linear transformers and of softmax attention.
 
 Those of one linear attention layer are in `initialization`. A looped model takes one matrix,
 ``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``, a model of k layers as many,
@@ -8,10 +8,16 @@ deeper model are those of a shallow one.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from flowsim import _checks
-from flowsim.models import MaskedAttention, SoftmaxAttention
+from flowsim.models import (
+    FactoredMultiHeadAttention,
+    LinearTransformerBlock,
+    MaskedAttention,
+    MultiHeadAttention,
+    SoftmaxAttention,
+)
 
 Seed = int | Int[Array, ""]
 
@@ -62,3 +68,49 @@ def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> So
     d, k = _checks.count("dimension", dimension), _checks.count("layers", layers)
     drawn = gaussian(scale, d + 1, seed, 2 * k)
     return SoftmaxAttention(drawn[::2], drawn[1::2])
+
+
+def heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
+    """Every entry of b and A of heads scale N(0, 1), and of w where it is trainable; the guess of a model else.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    size, keys = _checks.positive("scale", scale), jax.random.split(jax.random.key(seed), 3)
+    b, A = (size * jax.random.normal(key, x.shape) for key, x in zip(keys[:2], (like.b, like.A), strict=True))
+    return MultiHeadAttention(b, A, _guess(size, like, keys[2]), like.bias, trainable=like.trainable)
+
+
+def balanced_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
+    """The `heads` with |b_h| = |A_h|_F = scale in each head: the conserved |b_h|^2 - |A_h|_F^2 are zero.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    drawn = heads(scale, like, seed)
+    b = scale * drawn.b / jnp.linalg.norm(drawn.b, axis=1, keepdims=True)
+    A = scale * drawn.A / jnp.linalg.norm(drawn.A, axis=(1, 2), keepdims=True)
+    return MultiHeadAttention(b, A, drawn.w, drawn.bias, trainable=drawn.trainable)
+
+
+def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> FactoredMultiHeadAttention:
+    """Every entry of W^K, W^Q, W^V and W^P of heads scale N(0, 1); the guess as in `heads`.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    size, keys = _checks.positive("scale", scale), jax.random.split(jax.random.key(seed), 5)
+    matrices = (size * jax.random.normal(key, like.A.shape) for key in keys[:4])
+    w = _guess(size, like, keys[4])
+    return FactoredMultiHeadAttention(*matrices, w, like.bias, trainable=like.trainable)
+
+
+def linear_block(scale: ArrayLike, dimension: int, seed: Seed) -> LinearTransformerBlock:
+    """Every entry of a linear transformer block as wide as its tokens scale N(0, 1), one key a matrix.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    rows = _checks.count("dimension", dimension) + 1
+    names = ("W_1", "W_2", "W_K", "W_Q", "W_V", "W_P")
+    return LinearTransformerBlock(**dict(zip(names, gaussian(scale, rows, seed, 6), strict=True)))
+
+
+def _guess(size: Array, like: MultiHeadAttention, key: PRNGKeyArray) -> Float[Array, " d"]:
+    return size * jax.random.normal(key, like.w.shape) if like.trainable else like.w

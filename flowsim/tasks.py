@@ -38,17 +38,18 @@ class LinearRegression(eqx.Module):
     """Linear regression prompts with a fixed covariance; without further arguments, those of training.
 
     x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query), y = <w, x> + label_noise N(0, 1) for the context and the query,
-    w ~ N(0, I), N(0, Lambda^-1) or fixed; all independent.
+    w ~ N(w*, I) with w* = 0 unless said, N(0, Lambda^-1) or fixed; all independent.
 
     **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: the number of examples, a
     whole number of at least 1, or infinity for the exact limit; label_noise: standard deviation of the label noise;
     query_covariance: (d, d) Lambda_query, default Lambda (a query shift); weight: (d,) one w for every prompt (a task
-    shift); weights: "isotropic" for w ~ N(0, I), "inverse-covariance" for w ~ N(0, Lambda^-1). label_noise,
-    query_covariance and weight are None where they are left out.
+    shift); weights: "isotropic" for w ~ N(w*, I), "inverse-covariance" for w ~ N(0, Lambda^-1); prior_mean: (d,) w*.
+    label_noise, query_covariance, weight and prior_mean are None where they are left out.
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** zhang2023, section 3.3; the shifts section 4.2; w ~ N(0, Lambda^-1) ahn2023, section 5.2.
+    **Source:** zhang2023, section 3.3; the shifts section 4.2; w ~ N(0, Lambda^-1) ahn2023, section 5.2;
+    w ~ N(w*, I) xie2025, section 2.
     """
 
     covariance: Float[Array, "d d"]
@@ -56,6 +57,7 @@ class LinearRegression(eqx.Module):
     label_noise: Float[Array, ""] | None
     query_covariance: Float[Array, "d d"] | None
     weight: Float[Array, " d"] | None
+    prior_mean: Float[Array, " d"] | None
     weights: str = eqx.field(static=True)
 
     def __init__(
@@ -67,6 +69,7 @@ class LinearRegression(eqx.Module):
         query_covariance: ArrayLike | Iterable | None = None,
         weight: ArrayLike | Iterable | None = None,
         weights: str = "isotropic",
+        prior_mean: ArrayLike | Iterable | None = None,
     ):
         self.weights = _law_of_weights(weights)
         self.covariance = _checks.positive_definite("covariance", covariance)
@@ -80,8 +83,12 @@ class LinearRegression(eqx.Module):
             square = _checks.as_array("query_covariance", query_covariance, (d, d))
             self.query_covariance = _checks.positive_definite("query_covariance", square)
         self.weight = None if weight is None else _checks.as_array("weight", weight, (d,))
-        if weight is not None and weights != "isotropic":
-            _checks.fail("weight", f'left out with weights = "{weights}"', "it is given")
+        self.prior_mean = None if prior_mean is None else _checks.as_array("prior_mean", prior_mean, (d,))
+        for name, given in (("weight", weight), ("prior_mean", prior_mean)):
+            if given is not None and weights != "isotropic":
+                _checks.fail(name, f'left out with weights = "{weights}"', "it is given")
+        if weight is not None and prior_mean is not None:
+            _checks.fail("prior_mean", "left out with a fixed weight", "it is given")
 
     @property
     def dimension(self) -> int:
@@ -99,12 +106,16 @@ class LinearRegression(eqx.Module):
         if self.weight is not None:
             return jnp.outer(self.weight, self.weight)
         identity = jnp.eye(self.dimension)
+        if self.prior_mean is not None:
+            return identity + jnp.outer(self.prior_mean, self.prior_mean)
         return identity if self.weights == "isotropic" else jnp.linalg.solve(self.covariance, identity)
 
     @property
     def shifts(self) -> tuple[str, ...]:
-        """The arguments that set these prompts apart from those of training; none of them is a covariate shift."""
-        names = ("label_noise", "query_covariance", "weight")
+        """The arguments that set these prompts apart from those with w ~ N(0, I) or N(0, Lambda^-1) and no noise; none
+        of them is a covariate shift.
+        """
+        names = ("label_noise", "query_covariance", "weight", "prior_mean")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def scaled(self, c: ArrayLike) -> "LinearRegression":
@@ -124,6 +135,7 @@ class LinearRegression(eqx.Module):
             query_covariance=None if self.query_covariance is None else square * self.query_covariance,
             weight=self.weight,
             weights=self.weights,
+            prior_mean=self.prior_mean,
         )
 
     def gamma(self) -> Float[Array, "d d"]:
@@ -165,6 +177,7 @@ def _draw(
     label_noise: Float[Array, ""] | None = None,
     query_covariance: Float[Array, "d d"] | None = None,
     weight: Float[Array, " d"] | None = None,
+    prior_mean: Float[Array, " d"] | None = None,
     dimension: ArrayLike | None = None,
 ) -> tuple[Prompt, Float[Array, ""]]:
     normals = jax.random.normal(key, (length + 2, covariance.shape[0]))
@@ -174,6 +187,8 @@ def _draw(
         weight = normals[0]
         if weights == "inverse-covariance":
             weight = solve_triangular(root.T, weight)
+        if prior_mean is not None:
+            weight = weight + prior_mean
     if query_covariance is not None:
         inputs = inputs.at[-1].set(jnp.linalg.cholesky(query_covariance) @ normals[-1])
     if dimension is not None:

@@ -20,6 +20,7 @@ from flowsim.analysis.landscape import EndPoint as EndPoint
 from flowsim.analysis.landscape import end_point as end_point
 from flowsim.analysis.rates import RateFit as RateFit
 from flowsim.analysis.rates import fit_rate as fit_rate
+from flowsim.analysis.xie2025 import CLAIMS as _XIE2025
 from flowsim.analysis.zhang2023 import CLAIMS as _ZHANG2023
 
-ALL_CLAIMS: tuple[Claim, ...] = (*_ZHANG2023, *_AHN2023, *_GATMIRY2024)
+ALL_CLAIMS: tuple[Claim, ...] = (*_ZHANG2023, *_AHN2023, *_GATMIRY2024, *_XIE2025)

@@ -6,6 +6,7 @@ from flowsim.losses.base import MinimumKind as MinimumKind
 from flowsim.losses.diagonal_layers import DiagonalLayersLoss as DiagonalLayersLoss
 from flowsim.losses.masked_attention import MaskedAttentionLoss as MaskedAttentionLoss
 from flowsim.losses.monte_carlo import MonteCarloLoss as MonteCarloLoss
+from flowsim.losses.multi_head import MultiHeadLoss as MultiHeadLoss
 from flowsim.losses.multi_layer import LoopedLoss as LoopedLoss
 from flowsim.losses.multi_layer import MultiLayerLoss as MultiLayerLoss
 from flowsim.losses.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss

@@ -192,7 +192,7 @@ def _check_task(task: LinearRegression) -> None:
         _checks.fail("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
     if task.shifts:
         came = f"it has a {task.shifts[0]}, which is for test prompts"
-        _checks.fail("task", "one of training, without label_noise, query_covariance and weight", came)
+        _checks.fail("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
     if not _checks.is_concrete(task.context_length):
         _checks.fail("task.context_length", "a number that is known", "it is traced")
 

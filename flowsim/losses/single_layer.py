@@ -48,7 +48,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
     def __init__(self, task: LinearRegression):
         if task.shifts:
             came = f"it has a {task.shifts[0]}, which is for test prompts"
-            _checks.fail("task", "one of training, without label_noise, query_covariance and weight", came)
+            _checks.fail("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
         if task.weights != "isotropic":
             _checks.fail("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
         self.task = task

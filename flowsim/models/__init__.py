@@ -4,6 +4,10 @@ from flowsim.models.decoder import Decoder as Decoder
 from flowsim.models.diagonal_layers import DiagonalLayers as DiagonalLayers
 from flowsim.models.linear_attention import LinearAttention as LinearAttention
 from flowsim.models.masked_attention import MaskedAttention as MaskedAttention
+from flowsim.models.multi_head import FactoredMultiHeadAttention as FactoredMultiHeadAttention
+from flowsim.models.multi_head import GradientDescentStep as GradientDescentStep
+from flowsim.models.multi_head import LinearTransformerBlock as LinearTransformerBlock
+from flowsim.models.multi_head import MultiHeadAttention as MultiHeadAttention
 from flowsim.models.multi_layer import LoopedAttention as LoopedAttention
 from flowsim.models.multi_layer import MultiLayerAttention as MultiLayerAttention
 from flowsim.models.scalar_layers import ScalarLayers as ScalarLayers

@@ -1,0 +1,10 @@
+"""xie2025: The initialization determines whether in-context learning is gradient descent (Xie et al.).
+
+Section 5.3 prompts large language models; it is no flow, and needs weights that are not to be had.
+"""
+
+from flowsim.analysis.base import Claim, about
+from flowsim.analysis.xie2025 import claims
+from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
+
+CLAIMS: tuple[Claim, ...] = about(claims.CLAIMS, MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock)

@@ -1,0 +1,121 @@
+"""The exact risk of heads of linear self-attention on prompts whose weights have a mean of their own."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim import _checks
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.head_limit import least
+from flowsim.losses.head_risk import HeadRisk
+from flowsim.models import MultiHeadAttention
+from flowsim.models.multi_head import AnyHeads
+from flowsim.tasks import LinearRegression
+
+Scalar = Float[Array, ""]
+
+
+class MultiHeadLoss(AbstractPopulationLoss):
+    """R = E (f - <w-hat, x_q>)^2 of heads with a guess, w-hat ~ N(w*, I) and x ~ N(0, I), exact over all weights.
+
+    With G the mean of z z^T over the context's tokens z = (x, y), M_i = sum_h b_h (a_i^h)^T of the columns a_i^h of A_h
+    and the guess y_q = w^T x_q + bias,
+
+        R = sum_{i <= d} E(<G, M_i + w_i M_{d+1}> - (w-hat_i - w_i))^2 + bias^2 E(1 + <G, M_{d+1}>)^2.
+
+    All tokens of a prompt share one w-hat = w* + eps. In tokens (x, eps^T x), with delta = w* - w and the symmetric
+    part [P p; p^T pi] of M, which alone G sees,
+
+        E <G, M>^2 = t^2 + (2/C) |P + pi I|_F^2 + 4 (1 + (d+1)/C) |p|^2 + 2 d (1 + (d+1)/C) pi^2,  t = tr(P + pi I),
+        E <G, M> = t,     E eps_i <G, M> = 2 p_i,
+
+    so that the least risk over all M, d (d+1)/(C+d+1) + (|delta|^2 + bias^2) 2/(d C + 2), is reached at
+
+        P + pi I = delta_i/(d + 2/C) I,   p = e_i/(2 (1 + (d+1)/C)),   pi = 0     (delta_i = -1, p = 0 for M_{d+1}).
+
+    d heads reach it, and one head does where delta and bias are zero, as after training the guess: the first term is
+    the risk of one step of gradient descent from w* with its best step size C/(C+d+1). The least risk of fewer heads is
+    that of `flowsim.losses.head_limit`, numerical as far as other minima were not seen; in the limit of a long context
+    one head reaches 0.
+
+    **Arguments:** task: with covariance I, and at most a prior_mean beside it; model: with the number of heads and the
+    guess that the minimum is of.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** xie2025 (4), (17); its moments (23), (24) and (27) multiply means over w-hat.
+    """
+
+    risk: HeadRisk
+    minimum: Scalar
+    minimizer: MultiHeadAttention
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: LinearRegression, model: AnyHeads):
+        _check(task)
+        self.risk = HeadRisk(task)
+        reduced = model.reduced()
+        if reduced.trainable:
+            reduced = eqx.tree_at(lambda m: m.w, reduced, self.risk.prior_mean)
+        missed = jnp.sum((self.risk.prior_mean - reduced.w) ** 2) + reduced.bias**2
+        right = _checks.is_concrete(missed) and float(missed) == 0
+        self.minimizer, self.minimum = least(self.risk, reduced, right)
+        exact = right or reduced.b.shape[0] >= task.dimension
+        self.minimum_kind = MinimumKind.EXACT if exact else MinimumKind.NUMERICAL
+
+    @property
+    def task(self) -> LinearRegression:
+        """The law of the prompts."""
+        return self.risk.task
+
+    def __call__(self, model: AnyHeads) -> Scalar:
+        return self.risk(model)
+
+    def excess(self, model: AnyHeads) -> Scalar:
+        reduced, least = model.reduced(), self.minimizer
+        off, least_off = (
+            self.risk.off(reduced.w, self.risk.forms(model)),
+            self.risk.off(least.w, self.risk.forms(least)),
+        )
+        # A difference of squares, which loses fewer digits as a product.
+        sums, gaps = (jax.tree.map(change, off, least_off) for change in (jnp.add, jnp.subtract))
+        products = self.risk.pairing(sums, gaps)
+        guess = jnp.sum((2 * self.risk.prior_mean - reduced.w - least.w) * (least.w - reduced.w))
+        return self.risk.gap * guess + jnp.sum(products[:-1]) + reduced.bias**2 * products[-1]
+
+    def gradient(self, model: AnyHeads) -> AnyHeads:
+        return jax.grad(self.risk)(model)
+
+    def separated(self, model: AnyHeads) -> Float[Array, " rows"]:
+        """The parts L_1(M_1), .., L_{d+1}(M_{d+1}) of (18), of which the risk is the sum.
+
+        **Raises:** `ValueError` where the guess depends on x_q: then it is not.
+        """
+        reduced = model.reduced()
+        if reduced.trainable or (_checks.is_concrete(reduced.w) and np.any(np.asarray(reduced.w))):
+            came = "it is trained" if reduced.trainable else "its w is not zero"
+            _checks.fail("model", "one whose guess does not depend on x_q (18)", came)
+        return self.risk.separated(model)
+
+    def conserved(self, model: AnyHeads) -> Scalar | None:
+        return getattr(model, "balance", None)
+
+    def arrowhead(self, model: AnyHeads) -> None:
+        return None
+
+    def replicates(self) -> tuple[()]:
+        return ()
+
+
+def _check(task: LinearRegression) -> None:
+    if not isinstance(task, LinearRegression):
+        _checks.fail("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
+    others = [name for name in task.shifts if name != "prior_mean"]
+    if others:
+        _checks.fail("task", "without label_noise, query_covariance and weight", f"it has a {others[0]}")
+    if task.weights != "isotropic":
+        _checks.fail("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
+    if _checks.is_concrete(task.covariance) and np.any(np.asarray(task.covariance) != np.eye(task.dimension)):
+        _checks.fail("task.covariance", "the identity: x ~ N(0, I)", "it is another matrix")
