@@ -10,6 +10,9 @@ _HEAD = """# Every claim
 
 Written by `flowsim audit --out DIR`, as `DIR/claims.md`: every statement that flowsim knows, printed and corrected,
 judged on its own problems. [verdicts.md](verdicts.md) says what a verdict, its margin and its floor mean.
+
+Out of reach: section 5.3 of xie2025 prompts large language models. That is no gradient flow of a population loss, and
+needs weights that are not to be had.
 """
 
 

@@ -97,9 +97,9 @@ def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Fa
     **Raises:** `ValueError` naming the argument.
     """
     size, keys = _checks.positive("scale", scale), jax.random.split(jax.random.key(seed), 5)
-    matrices = (size * jax.random.normal(key, like.A.shape) for key in keys[:4])
+    W_K, W_Q, W_V, W_P = (size * jax.random.normal(key, like.A.shape) for key in keys[:4])
     w = _guess(size, like, keys[4])
-    return FactoredMultiHeadAttention(*matrices, w, like.bias, trainable=like.trainable)
+    return FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, w, like.bias, trainable=like.trainable)
 
 
 def linear_block(scale: ArrayLike, dimension: int, seed: Seed) -> LinearTransformerBlock:

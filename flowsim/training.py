@@ -79,24 +79,26 @@ def train(
     curriculum: Curriculum | None = None,
     progress: bool = False,
 ) -> tuple[Model, Float[np.ndarray, " steps"]]:
-    """Adam on the mean squared error over all positions of prompts that are drawn afresh at each step.
+    """Adam on the mean squared error of prompts that are drawn afresh at each step: over all positions where the model
+    has ``predictions(prompt)``, one a position, and of the query alone elsewhere.
 
-    **Arguments:** model: has ``predictions(prompt)``, one a position; task: of the prompts, with a finite context;
-    steps: how many; batch: prompts a step; learning_rate: Adam's; key: of the prompts, step s draws from
-    ``fold_in(key, s)``, so that a run can be repeated exactly; curriculum: prompts that grow, default none; progress:
-    whether to show a bar.
+    **Arguments:** model: any that maps a prompt to a scalar; task: of the prompts, with a finite context; steps: how
+    many; batch: prompts a step; learning_rate: Adam's; key: of the prompts, step s draws from ``fold_in(key, s)``, so
+    that a run can be repeated exactly; curriculum: prompts that grow, for models with predictions, default none;
+    progress: whether to show a bar.
 
     **Returns:** the trained model, and the (steps,) objective on each step's prompts, before its update. They are NaN
     once training has diverged.
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** zhang2023, appendix E: 500000 steps of batch 64 at 1e-4.
+    **Source:** zhang2023, appendix E: 500000 steps of batch 64 at 1e-4; xie2025, appendix C.1: 5000 of 2048 at 5e-4.
     """
     steps, batch = _checks.count("steps", steps), _checks.count("batch", batch)
     rate = _checks.positive("learning_rate", learning_rate)
-    if not callable(getattr(model, "predictions", None)):
-        _checks.fail("model", "one with predictions(prompt), such as a Decoder", f"it is a {type(model).__name__}")
+    if curriculum is not None and not hasattr(model, "predictions"):
+        expected = "one with predictions(prompt), such as a Decoder, with a curriculum"
+        _checks.fail("model", expected, f"it is a {type(model).__name__}")
     prompt, _ = jax.eval_shape(lambda one: task.sample(one), key)
     carry = model, optax.adam(rate).init(eqx.filter(model, eqx.is_inexact_array))
     losses = []
@@ -122,7 +124,10 @@ def _advance(carry, task, curriculum, key, rate, first, count, batch, context_le
         dimension, length = (None, None) if curriculum is None else curriculum.stage(step)
         keys = jax.random.split(jax.random.fold_in(key, step), batch)
         prompts, labels = jax.vmap(lambda one: task.sample(one, dimension))(keys)
-        error = lambda prompt, label: position_loss(model.predictions, prompt, label, length)
+        if hasattr(model, "predictions"):
+            error = lambda prompt, label: position_loss(model.predictions, prompt, label, length)
+        else:
+            error = lambda prompt, label: (model(prompt) - label) ** 2
         return jnp.mean(jax.vmap(error)(prompts, labels))
 
     def one(index, state):

@@ -159,6 +159,35 @@ def test_gd_plus_plus(tmp_path: pathlib.Path):
     assert (tmp_path / "ahn2023_gd_plus_plus.png").stat().st_size > 10_000
 
 
+def test_xie2025_figure_1(tmp_path: pathlib.Path):
+    loss, flows, trained = run("xie2025_figure_1", tmp_path)
+    assert all(flow.loss[-1] == pytest.approx(loss.minimum, rel=1e-6) for flow in flows)
+    assert float(loss.minimum) > 2 * float(loss.risk.descent_risk)
+    assert loss.minimum < trained < 3 * loss.minimum
+    assert (tmp_path / "xie2025_figure_1.png").stat().st_size > 10_000
+
+
+def test_xie2025_figures_2_to_4(tmp_path: pathlib.Path):
+    panels = run("xie2025_figures_2_to_4", tmp_path)
+    for rows in panels.values():
+        np.testing.assert_allclose(rows[:, 2], rows[:, 1], rtol=1e-5)
+    heads, mean, guess, bias = panels.values()
+    assert heads[0, 1] > heads[1, 1] == pytest.approx(heads[2, 1], rel=1e-12)  # d = 2
+    for rows in (mean, guess, bias):
+        slope = (rows[1, 1] - rows[0, 1]) / (rows[1, 0] - rows[0, 0])
+        assert slope == pytest.approx(2 / (2 * 5 + 2), rel=1e-12)
+        assert rows[0, 1] == pytest.approx(2 * 3 / 8, rel=1e-12)
+    assert (tmp_path / "xie2025_figures_2_to_4.png").stat().st_size > 10_000
+
+
+def test_xie2025_figure_5(tmp_path: pathlib.Path):
+    loss, flow, cosines = run("xie2025_figure_5", tmp_path)
+    assert flow.loss[-1] == pytest.approx(loss.risk.descent_risk, rel=1e-7)
+    np.testing.assert_allclose(cosines[:, 1], cosines[:, 0], atol=0.02)
+    assert np.all(cosines[0] < 0.5) and np.all(cosines[-1] > 1 - 1e-6)
+    assert (tmp_path / "xie2025_figure_5.png").stat().st_size > 10_000
+
+
 def test_monte_carlo_error_bars(tmp_path: pathlib.Path):
     widths, band, truth = run("monte_carlo_error_bars", tmp_path)
     for half, error in widths.values():

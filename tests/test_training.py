@@ -134,7 +134,13 @@ def test_a_decoder_learns_within_tens_of_steps():
         ({"batch": 0}, "batch must be a whole number"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"task": LinearRegression(np.eye(2), np.inf)}, "context_length must be a known finite number"),
-        ({"model": LinearAttention(np.eye(2), 1.0)}, "model must be one with predictions.*, such as a Decoder"),
+        (
+            {
+                "model": LinearAttention(np.eye(2), 1.0),
+                "curriculum": Curriculum(dimensions=(1, 1), lengths=(2, 1), every=10),
+            },
+            "model must be one with predictions.*, such as a Decoder, with a curriculum",
+        ),
     ],
 )
 def test_bad_input_is_one_line(changed, message):
@@ -147,3 +153,14 @@ def test_bad_input_is_one_line(changed, message):
 def test_bad_stages_are_one_line(changed):
     with pytest.raises(ValueError, match=rf"{next(iter(changed))}.* must be a whole number of at least 1, but it is 0"):
         Curriculum(**LATE | changed)
+
+
+def test_a_model_of_the_query_alone_is_trained_on_it():
+    """One step from (U11, u_{-1}) goes by the learning rate against the sign of the gradient on the drawn prompts."""
+    start = LinearAttention(0.1 * np.eye(2), 0.1)
+    model, losses = train(start, FIXED, steps=1, batch=16, learning_rate=0.01, key=KEY)
+    prompts, labels = jax.vmap(FIXED.sample)(jax.random.split(jax.random.fold_in(KEY, 0), 16))
+    mean = lambda model: jnp.mean((jax.vmap(model)(prompts) - labels) ** 2)
+    value, slope = jax.value_and_grad(mean)(start)
+    assert float(losses[0]) == pytest.approx(float(value), rel=1e-12)
+    np.testing.assert_allclose(model.U11, start.U11 - 0.01 * np.sign(slope.U11), rtol=0, atol=1e-6)

@@ -11,9 +11,13 @@ from flowsim import models
 from flowsim.models import (
     Decoder,
     DiagonalLayers,
+    FactoredMultiHeadAttention,
+    GradientDescentStep,
     LinearAttention,
+    LinearTransformerBlock,
     LoopedAttention,
     MaskedAttention,
+    MultiHeadAttention,
     MultiLayerAttention,
     ScalarLayers,
     ScalarLoop,
@@ -34,6 +38,10 @@ MODELS = {
     "looped scalar": ScalarLoop(0.5, loops=7),
     "masked-attention": MaskedAttention([1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
     "softmax": SoftmaxAttention([A], [2 * A], rho=3.0),
+    "multi-head": MultiHeadAttention([[1.0, 2.0]], [A], [3.0], 4.0, trainable=True),
+    "factored": FactoredMultiHeadAttention([A], [2 * A], [3 * A], [4 * A]),
+    "linear block": LinearTransformerBlock(A, 2 * A, 3 * A, 4 * A, 5 * A, 6 * A),
+    "gradient descent": GradientDescentStep(0.5, [1.0, 2.0]),
 }
 DECODER = Decoder(2, embedding=4, layers=1, heads=2, longest=3, key=jax.random.key(0))
 

@@ -54,22 +54,28 @@ GUESSED = heads(
     heads=4,
     guess={"linear": [1.0, 0.0, 0.0], "bias": 1.0},
 )
-PAPER_ONE_HEAD = {
-    **heads("d = 10, C = 10, one head", 10, 10, [2.0] * 10, {"kind": "random", "scale": 0.1}, heads=1),
-    "flow": {"rtol": 1e-6},
-}
+WIDER_ONE_HEAD = heads("d = 5, C = 10, one head", 5, 10, [2.0] * 5, {"kind": "random", "scale": 0.1}, heads=1)
 TRAINED_GUESS = guess("d = 3, C = 5, trainable guess", 3, 5, [2.0, 1.0, 0.0], SEED)
 TRAINED_GUESS_LIMIT = guess("d = 3, C = inf, trainable guess", 3, "inf", [2.0, 1.0, 0.0], SEED)
 TRAINED_GUESS_FACTORED = guess(
     "d = 3, C = 5, trainable guess, factored", 3, 5, [2.0, 1.0, 0.0], SEED, parametrisation="factored"
 )
-TRAINED_GUESS_PAPER = {
-    **guess("d = 10, C = 10, trainable guess", 10, 10, [2.0] * 10, {"kind": "random", "scale": 0.1}),
-    "flow": {"rtol": 1e-6},
-}
+TRAINED_GUESS_WIDER = guess("d = 5, C = 10, trainable guess", 5, 10, [2.0] * 5, {"kind": "random", "scale": 0.1})
 BLOCK = {
     "name": "d = 3, C = 5, linear transformer block",
     "task": EASY["task"],
     "model": {"architecture": "linear-block"},
     "init": {"kind": "random", "scale": 0.5},
 }
+
+# What most statements are judged on.
+TASKS = (EASY, SHORT, ZERO_MEAN, LARGE_MEAN, PAPER, LIMIT)
+FINITE = (
+    EASY,
+    SHORT,
+    ZERO_MEAN,
+    LARGE_MEAN,
+    PAPER,
+    ONE,
+)
+LIMITS = (LIMIT, PAPER_LIMIT, EASY)
