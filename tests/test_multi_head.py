@@ -88,8 +88,12 @@ def test_the_risk_is_the_quadratic_form_of_the_moments_of_shared_weights(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_risk_is_that_of_prompts_through_the_literal_model(name):
     model = MODELS[name]
-    error = jax.jit(jax.vmap(lambda key: (lambda prompt, y: (model(prompt) - y) ** 2)(*TASK.sample(key))))
-    errors = np.asarray(error(jax.random.split(jax.random.key(1), 2**17)))
+
+    def error(key):
+        prompt, y = TASK.sample(key)
+        return (model(prompt) - y) ** 2
+
+    errors = np.asarray(jax.jit(jax.vmap(error))(jax.random.split(jax.random.key(1), 2**17)))
     standard_error = errors.std() / np.sqrt(errors.size)
     assert abs(errors.mean() - float(MultiHeadLoss(TASK, model)(model))) < 3 * standard_error
 
@@ -120,8 +124,8 @@ def test_the_balance_is_conserved_and_fixed_guesses_do_not_move(name):
     if not isinstance(model, GradientDescentStep):
         rate = jax.jvp(loss.conserved, (model,), (gradient,))[1]
         assert abs(float(rate)) < 1e-12 * float(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
-    if isinstance(model, MultiHeadAttention | FactoredMultiHeadAttention):
-        assert model.trainable == bool(np.any(gradient.w)) and not float(gradient.bias)
+    if isinstance(gradient, MultiHeadAttention | FactoredMultiHeadAttention):
+        assert gradient.trainable == bool(np.any(gradient.w)) and not float(gradient.bias)
 
 
 @pytest.mark.parametrize(
