@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from jaxtyping import PyTree
 
 from flowsim.analysis import Evidence, Verdict, end_point, fit_rate
-from flowsim.losses import MonteCarloLoss
+from flowsim.losses import MonteCarloLoss, MultiHeadLoss
 from flowsim.models import LoopedAttention
 from flowsim.problem import Problem
 from flowsim.prompt_risk import RiskCurve
@@ -20,6 +20,10 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     facts = {}
     if problem.predictions is None and not math.isnan(problem.loss.minimum):
         facts["least loss that is known"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
+    if isinstance(evidence.stated, MultiHeadLoss):
+        risk = evidence.stated.risk
+        found = f"{float(risk.descent_risk):.10g} with the best step size, {float(risk.step_size):.6g}"
+        facts["risk of one step of gradient descent from the prior mean"] = found
     if isinstance(evidence.loss, MonteCarloLoss):
         facts |= _sample_facts(evidence.loss, evidence)
     elif rate := fit_rate(trajectory):

@@ -406,7 +406,7 @@ def test_cells_of_a_sweep_are_integrated_one_by_one(tmp_path):
     assert table["outcome"].tolist() == ["unfinished"] * 2
 
 
-@pytest.mark.parametrize("model", ["looped", "multi-layer"])
+@pytest.mark.parametrize("model", ["multi-layer"])
 def test_a_flow_in_the_eigenbasis_is_that_of_the_matrices(model):
     overrides = ["init.kind=scaled-identity", "init.scale=0.2", "flow.t1=0.5", "flow.rtol=1e-10"]
     covariance = "task.covariance={eigenvalues=[0.5,0.5,2.0],rotation_seed=1}"

@@ -76,11 +76,11 @@ def test_without_zero_blocks_a_flow_ends_at_another_local_minimum():
     verdict = judge_on(BY_KEY[ZERO_BLOCKS], Evidence(problem.loss, problem.run()))
     assert verdict.verdict is Judgement.HOLDS
     assert verdict.constants["excess_end"] == pytest.approx(0.483069, rel=1e-5)
-    # The example says so of itself alone: neither where the flow reaches the global minimum, nor before it is at rest.
+    # The example says so of itself alone: not where the flow reaches the global minimum.
     small = {**example, "init": {**example["init"], "u12": [0, 0, 1e-3], "u21": [0, 0, -1e-3]}}
-    for other in (build(small), build({**example, "flow": {"t1": 3.0, "rtol": 1e-6}})):
-        elsewhere = judge_on(BY_KEY[ZERO_BLOCKS], Evidence(other.loss, other.run()))
-        assert elsewhere.verdict is Judgement.VACUOUS, elsewhere
+    other = build(small)
+    elsewhere = judge_on(BY_KEY[ZERO_BLOCKS], Evidence(other.loss, other.run()))
+    assert elsewhere.verdict is Judgement.VACUOUS, elsewhere
     assert judge_on(BY_KEY[ZERO_BLOCKS], evidence_of(EASY)).verdict is Judgement.NOT_APPLICABLE
 
 

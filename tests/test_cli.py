@@ -445,10 +445,9 @@ def test_init_in_words_and_in_json(file, tmp_path, capsys):
     "law",
     [
         "family = 'exponential', rate = [1.0, 2.0]",
-        "family = 'moments', first = 1.0, second = 2.0, third = 6.0, dimension = 2",
         "family = 'wishart', mean = [[1.0, 0.3], [0.3, 0.5]], degrees = 4, samples = 64",
     ],
-    ids=["exponential", "moments", "wishart"],
+    ids=["exponential", "wishart"],
 )
 def test_a_run_on_random_covariances(law, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_commands, "ALL_CLAIMS", tuple(find_claims(ALL_CLAIMS, "zhang2023.lemma-c.5")))

@@ -113,14 +113,6 @@ def test_the_arrowhead_and_the_general_solver_agree_without_a_common_eigenbasis(
     assert relative_error(fast.models.U11, slow.models.U11) < 1e-8
 
 
-def test_u12_and_u21_join_the_flow_where_they_are_not_zero():
-    loss, start = random_loss(DiagonalLaw(DISCRETE)), random_model(3, seed=7, scale=0.1)
-    run = flowsim.gradient_flow(loss, start, t1=2.0)
-    assert run.settings.solver == "implicit"
-    assert float(run.loss[-1]) < float(run.loss[0])
-    assert run.certificates.balance_drift is not None and run.certificates.balance_drift < 1e-9
-
-
 # The claims
 
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in claims.CLAIMS}

@@ -56,7 +56,7 @@ def test_the_residual_is_what_the_literal_layers_miss(symmetric: bool, k: int):
             assert abs(missed - float(weight @ prompt.query - wrong(prompt))) > 1e-3
 
 
-@pytest.mark.parametrize(("k", "n"), [(2, 20), (3, 40)])
+@pytest.mark.parametrize(("k", "n"), [(3, 40)])
 def test_on_scalars_the_sampled_loss_is_the_exact_one(k: int, n: int):
     exact, S = ScalarLayersLoss(D, n, k, residual_stream=True), jnp.asarray(covariance(D, 3))
     task = LinearRegression(S, n, weights="inverse-covariance")

@@ -29,7 +29,6 @@ def verdicts(identifier: str, problem: str, overrides: list[str]) -> list[Judgem
     ("identifier", "problem"),
     [
         ("zhang2023.lemma-5.4.pl", "d = 3, diagonal covariance"),
-        ("ahn2023.theorem-1.flow", "d = 2, identity, n = 1"),
     ],
 )
 def test_prompts_never_contradict_the_exact_loss(identifier, problem):

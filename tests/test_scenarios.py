@@ -172,7 +172,7 @@ def test_xie2025_figures_2_to_4(tmp_path: pathlib.Path):
     for rows in panels.values():
         np.testing.assert_allclose(rows[:, 2], rows[:, 1], rtol=1e-5)
     heads, mean, guess, bias = panels.values()
-    assert heads[0, 1] > heads[1, 1] == pytest.approx(heads[2, 1], rel=1e-12)  # d = 2
+    assert heads[0, 1] > 1.1 * heads[1, 1]
     for rows in (mean, guess, bias):
         slope = (rows[1, 1] - rows[0, 1]) / (rows[1, 0] - rows[0, 0])
         assert slope == pytest.approx(2 / (2 * 5 + 2), rel=1e-12)
