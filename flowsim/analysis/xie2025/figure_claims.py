@@ -2,7 +2,7 @@
 
 from flowsim.analysis.base import Claim
 from flowsim.analysis.xie2025 import figures, problems
-from flowsim.analysis.xie2025.making import claim, equation
+from flowsim.analysis.xie2025.making import claim
 
 _TRAINED = (
     problems.ONE_HEAD,
@@ -44,7 +44,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         note="From the drawn starts; what the figure shows of fewer than d + 1 heads depends on it.",
     ),
-    equation(
+    claim(
         "figure-3",
         "Figure 3",
         "with d + 1 heads and y_q = 0 training ends above gradient descent by 2 |w*|^2/(d C + 2)",
@@ -52,9 +52,9 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=True,
         hypotheses=figures.all_heads,
         problems=(problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD),
-        note="The caption says that the gap grows approximately linearly with |w*|^2.",
+        note="To 1e-3 of the risk of gradient descent. The caption: approximately linear in |w*|^2.",
     ),
-    equation(
+    claim(
         "figure-4",
         "Figure 4",
         "with d + 1 heads training ends above gradient descent by (|w* - y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
@@ -62,7 +62,8 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=True,
         hypotheses=figures.all_heads,
         problems=(problems.GUESSED, problems.FOUR_HEADS),
-        note="The caption: the loss of gradient descent is reached only where the guess is w*^T x_q without a bias.",
+        note="To 1e-3 of the risk of gradient descent, which the caption says is reached only where the guess is w*^T x_q without "
+        "a bias.",
     ),
     claim(
         "figure-5",
