@@ -62,8 +62,8 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=True,
         hypotheses=figures.all_heads,
         problems=(problems.GUESSED, problems.FOUR_HEADS),
-        note="To 1e-3 of the risk of gradient descent, which the caption says is reached only where the guess is w*^T x_q without "
-        "a bias.",
+        note="To 1e-3 of the risk of gradient descent, which the caption says is reached only where the guess is "
+        "w*^T x_q without a bias.",
     ),
     claim(
         "figure-5",
