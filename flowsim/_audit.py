@@ -43,7 +43,7 @@ def judged(chosen: Iterable[Claim], overrides: Sequence[str] = (), skipped: list
             jax.clear_caches()
         if spec not in flows:
             with _skipping(skipped):
-                flows[spec] = _evidence(problems[spec], spec in flowing)
+                flows[spec] = evidence_of(problems[spec], spec in flowing)
             if spec not in flows:
                 continue
         evidence = flows[spec]
@@ -52,7 +52,7 @@ def judged(chosen: Iterable[Claim], overrides: Sequence[str] = (), skipped: list
         yield Entry(claim, name or _toml.write_inline(spec.init), spec, status, certificates, judge_on(claim, evidence))
 
 
-def _evidence(problem: Problem, flows: bool) -> Evidence:
+def evidence_of(problem: Problem, flows: bool) -> Evidence:
     """The flow of a problem, or its start alone."""
     try:
         loss = prepared(problem.loss, problem.start)

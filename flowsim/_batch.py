@@ -4,7 +4,7 @@ Nothing that is kept grows with the number of steps: least values, the times of 
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -152,7 +152,7 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> tuple[Summary,
     def advance(carry: _Carry) -> _Carry:
         now = carry.summary
         size = jnp.minimum(carry.size, end - now.t)
-        outcome = step(reduced, carry.point, carry.seen, _guess(carry, size), size, ends.rtol)
+        outcome = step(reduced, carry.point, carry.seen, guess(carry, size), size, ends.rtol)
         error = jnp.where(outcome.converged & jnp.isfinite(outcome.error), outcome.error / ends.rtol, jnp.inf)
         accepted = error <= 1
         largest_factor = jnp.where(accepted, _LARGEST_FACTOR, 1.0)
@@ -254,7 +254,7 @@ def _lesser(least: Least, value: Scalar, t: Scalar) -> Least:
     return Least(jnp.where(better, value, least.value), jnp.where(better, t, least.t))
 
 
-def _guess(carry: _Carry, size: Scalar) -> Float[Array, " stages"]:
+def guess(carry: Any, size: Scalar) -> Float[Array, " stages"]:
     """u at the stages of the next step, by the polynomial through the last one; of log |u| where u keeps its sign."""
     x = 1 + size / carry.last_size * jnp.asarray(NODES[1:])
     gaps = NODES[:, None] - NODES[None, :] + np.eye(STAGES + 1)

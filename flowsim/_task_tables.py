@@ -19,12 +19,13 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression, Spectral
 class Eigenvalues(AbstractTable, frozen=True):
     """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws.
 
-    The spectrum is listed, or geometric from 1 down to 1/condition in a dimension.
+    The spectrum is listed, or geometric from scale, 1 by default, down to scale/condition in a dimension.
     """
 
     eigenvalues: Vector | None = None
     condition: Ratio | None = None
     dimension: Count | None = None
+    scale: Positive | None = None
     rotation_seed: Seed | None = None
 
     @property
@@ -33,21 +34,30 @@ class Eigenvalues(AbstractTable, frozen=True):
         if self.eigenvalues is not None:
             return self.eigenvalues
         assert self.condition is not None and self.dimension is not None  # see `check`
-        return tuple(np.geomspace(1.0, 1.0 / self.condition, self.dimension).tolist())
+        largest = 1.0 if self.scale is None else self.scale
+        return tuple(np.geomspace(largest, largest / self.condition, self.dimension).tolist())
 
     def matrix(self) -> Float[Array, "d d"]:
-        """Q diag(eigenvalues) Q^T, where Q = I without a seed."""
-        values = jnp.asarray(self.values)
+        """Q diag(eigenvalues) Q^T, where Q = I without a seed; numbers may be traced."""
+        values = self._traced() if self.eigenvalues is None else jnp.asarray(self.eigenvalues)
         if self.rotation_seed is None:
             return jnp.diag(values)
-        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), len(self.values))
+        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), values.size)
         matrix = (rotation * values[None, :]) @ rotation.T
         return (matrix + matrix.T) / 2
+
+    def _traced(self) -> Float[Array, " d"]:
+        """The geometric spectrum, also of a condition number and a scale that are traced."""
+        if _checks.is_concrete(self.condition) and _checks.is_concrete(self.scale):
+            return jnp.asarray(self.values)
+        assert self.condition is not None and self.dimension is not None  # see `check`
+        largest = 1.0 if self.scale is None else self.scale
+        return largest * self.condition ** -jnp.linspace(0.0, 1.0, self.dimension)
 
     def check(self, where: str) -> None:
         """Refuse all but exactly one of the two forms."""
         if self.eigenvalues is not None:
-            for name in ("condition", "dimension"):
+            for name in ("condition", "dimension", "scale"):
                 if getattr(self, name) is not None:
                     refuse(f"{where}.{name}", "left out where eigenvalues are given", "it is given")
             if not all(value > 0 for value in self.eigenvalues):
@@ -81,8 +91,8 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         return self.dimension or len(self.covariance or ())
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
-        """The law of a prompt."""
-        length = float(self.context_length)
+        """The law of a prompt; numbers may be traced."""
+        length = self.context_length if not _checks.is_concrete(self.context_length) else float(self.context_length)
         if self.covariance_law is not None:
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowsim import _checks
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
@@ -77,13 +77,13 @@ def random_theta(dimension: int, rank: int, seed: Seed) -> Float[Array, "d r"]:
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One condition of a statement, with both of its sides: ``value relation bound``."""
+    """One condition of a statement, with both of its sides: ``value relation bound``; traced in a transformation."""
 
     name: str
-    value: float
+    value: float | Scalar
     relation: str
-    bound: float
-    met: bool
+    bound: float | Scalar
+    met: bool | Bool[Array, ""]
 
     @property
     def unknown(self) -> bool:
@@ -93,12 +93,16 @@ class Hypothesis:
 
 def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | float) -> Hypothesis:
     """A condition with one of the relations <, <=, >, >=, decided in float64."""
+    if not (_checks.is_concrete(value) and _checks.is_concrete(bound)):
+        return Hypothesis(name, value, relation, bound, _RELATIONS[relation](value, bound))
     left, right = float(value), float(bound)
     return Hypothesis(name, left, relation, right, bool(_RELATIONS[relation](left, right)))
 
 
 def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar | float = 1.0) -> Hypothesis:
     """A condition ``value = bound``, met to within rounding of the given size."""
+    if not all(map(_checks.is_concrete, (value, bound, size))):
+        return Hypothesis(name, value, "=", bound, jnp.abs(value - bound) <= _ROUNDING * size)
     left, right = float(value), float(bound)
     return Hypothesis(name, left, "=", right, bool(abs(left - right) <= _ROUNDING * float(size)))
 
@@ -127,7 +131,7 @@ class AssumptionValues(NamedTuple):
             hypothesis("sigma = u_minus1(0) > 0", self.sigma, ">", 0.0),
             agrees("|Theta Theta^T|_F = 1", self.norm, 1.0),
             agrees("Theta Theta^T symmetric", self.asymmetry, 0.0, self.norm),
-            hypothesis("Theta Theta^T semidefinite", self.smallest, ">=", -_ROUNDING * float(self.size)),
+            hypothesis("Theta Theta^T semidefinite", self.smallest, ">=", -_ROUNDING * self.size),
             hypothesis(f"{theta_lambda} != 0", self.theta_lambda, ">", 0.0),
             agrees("u12(0) = 0", self.u12, 0.0, 0.0),
             agrees("u21(0) = 0", self.u21, 0.0, 0.0),

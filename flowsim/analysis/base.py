@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim import _checks
+from flowsim.analysis.spaces import Space
 from flowsim.initialization import Hypothesis, agrees
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.trajectory import Trajectory
@@ -23,7 +24,7 @@ class Comparison(eqx.Module):
     slack: how much room the statement leaves, negative where it fails; size: of the bound, what a margin is relative
     to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
     most 1; promised: where the statement promises anything; allowance: how far the sides may be apart for a
-    reason that is no numerical error (the way still to go to a limit).
+    reason that is no numerical error (the way still to go to a limit); value, bound: the two sides themselves.
     """
 
     slack: Series
@@ -32,6 +33,8 @@ class Comparison(eqx.Module):
     tightness: Series
     promised: Bool[Array, " T"]
     allowance: Series
+    value: Series
+    bound: Series
 
 
 def at_least(
@@ -48,6 +51,8 @@ def at_least(
         tightness=ratio,
         promised=jnp.broadcast_to(jnp.asarray(True) if promised is None else jnp.asarray(promised), value.shape),
         allowance=jnp.zeros_like(value),
+        value=value,
+        bound=bound,
     )
 
 
@@ -58,7 +63,7 @@ def at_most(
     value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
     comparison = at_least(-value, -bound, size=size, promised=promised)
     ratio = jnp.abs(value) / jnp.where(comparison.scale > 0, comparison.scale, 1.0)
-    return eqx.tree_at(lambda c: c.tightness, comparison, ratio)
+    return eqx.tree_at(lambda c: (c.tightness, c.value, c.bound), comparison, (ratio, value, bound))
 
 
 def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: ArrayLike = 0.0) -> Comparison:
@@ -72,6 +77,8 @@ def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: 
         tightness=jnp.ones_like(value),
         promised=jnp.ones(value.shape, dtype=bool),
         allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+        value=value,
+        bound=expected,
     )
 
 
@@ -114,7 +121,8 @@ class Claim:
     beside the sharp ones; setting: loss -> the `Hypothesis` that this is a loss which the statement does not speak of,
     None where it does; models: the classes of models that it is about, empty for all; along_flow: whether the
     comparison reads a trajectory beyond its start; problems: its own problems, as nested dictionaries in the form of a
-    problem file; note: what a referee should know.
+    problem file; spaces: the problems that it speaks of, where `flowsim.refute` looks for one that breaks it (its
+    hypotheses are met by every counterexample); note: what a referee should know.
 
     **Raises:** `ValueError` on another form.
     """
@@ -131,6 +139,7 @@ class Claim:
     models: tuple[type[eqx.Module], ...] = ()
     along_flow: bool = True
     problems: tuple[Mapping[str, Any], ...] = ()
+    spaces: tuple[Space, ...] = ()
     note: str = ""
 
     def __post_init__(self):

@@ -100,10 +100,10 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case) -
     if claim.along_flow and fine.run.certificates.energy_defect > _WORST_ENERGY_DEFECT:
         defect = fine.run.certificates.energy_defect
         return _Finding(Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}.")
-    ours = _compare(claim, loss, fine.padded)
+    ours = compared(claim, loss, fine.padded)
     error = _rounding(claim, loss, fine, ours)
     if claim.along_flow and rough is not fine:
-        error = error + _solver_error(_compare(claim, loss, rough.padded), ours, fine.run.settings)
+        error = error + _solver_error(compared(claim, loss, rough.padded), ours, fine.run.settings)
     if replicates := fine.replicates(claim):
         error = error + _sampling_error(claim, replicates, ours)
     slack, size, promised, allowance = ours.slack, ours.size, ours.promised, ours.allowance
@@ -141,7 +141,7 @@ def _place(index: int, length: int, case: Case, along_flow: bool) -> float | str
     return f"point {index + 1} of {length}" if length > 1 else "one point"
 
 
-def _compare(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
+def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
     """The claim's comparison, on the host; compiled unless it draws prompts, for which N must be a number."""
     comparison = _compiled(claim.compare, loss, run) if claim.along_flow else claim.compare(loss, run)
     return jax.tree.map(np.asarray, comparison)
@@ -172,7 +172,7 @@ def _sampling_error(
     """Error of the slack from the draws of a sampled loss: half its interval over independent sets of draws, and
     how far their mean lies from the slack of all draws together, which is their bias.
     """
-    slacks = np.stack([_compare(claim, loss, run).slack for loss, run in replicates])
+    slacks = np.stack([compared(claim, loss, run).slack for loss, run in replicates])
     spread = np.std(slacks, axis=0, ddof=1) / np.sqrt(len(replicates))
     # Each point has its own interval, so that all together hold with the stated confidence (Bonferroni).
     level = 1 - (1 - _CONFIDENCE) / max(int(np.sum(ours.promised)), 1)
@@ -181,7 +181,7 @@ def _sampling_error(
 
 def _rounding(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison) -> np.ndarray:
     """Error of the slack from rounding: how far it moves when every weight moves by a few units in the last place."""
-    moved = [np.abs(_compare(claim, loss, nudged).slack - ours.slack) for nudged in case.nudged]
+    moved = [np.abs(compared(claim, loss, nudged).slack - ours.slack) for nudged in case.nudged]
     return _ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
 
 

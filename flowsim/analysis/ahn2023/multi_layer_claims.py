@@ -1,6 +1,6 @@
 """The claims of ahn2023, section 5 and appendices B and C, each with problems chosen so that it may break."""
 
-from flowsim.analysis.ahn2023 import multi_layer, multi_layer_prompts
+from flowsim.analysis.ahn2023 import multi_layer, multi_layer_prompts, spaces
 from flowsim.analysis.ahn2023.multi_layer_problems import (
     DEEP,
     FREE,
@@ -20,6 +20,7 @@ _STATIC = (PAPER, SHORT, LARGE, FREE)
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     options.setdefault("problems", _STATIC)
+    options.setdefault("spaces", spaces.LAYERS)
     options.setdefault("along_flow", False)
     options.setdefault("setting", multi_layer.layers_with_inverse_weights)
     return Claim(f"ahn2023.{part}", f"ahn2023, {source}", statement, compare, **options)
@@ -118,6 +119,7 @@ _THEOREM_3 = (
         hypotheses=multi_layer.two_isotropic_layers,
         constants=multi_layer.landscape_constants,
         problems=ISOTROPIC,
+        spaces=spaces.ISOTROPIC_LAYERS,
         note="The least of the loss from 16 starts each over symmetric and over diagonal pairs. The indices of the "
         "products in the proof run from 1 to 2 and from 0 to 1 in turn.",
     ),
@@ -131,6 +133,7 @@ _THEOREM_3 = (
         hypotheses=multi_layer.two_isotropic_layers,
         constants=multi_layer.landscape_constants,
         problems=ISOTROPIC,
+        spaces=spaces.ISOTROPIC_LAYERS,
         note="Sharper than the theorem, by minimisation from 16 starts and not by proof: the step sizes differ from "
         "layer to layer, not from coordinate to coordinate.",
     ),
@@ -141,6 +144,7 @@ _THEOREM_3 = (
         multi_layer.theorem_3_proof,
         hypotheses=multi_layer.two_isotropic_layers,
         problems=ISOTROPIC,
+        spaces=spaces.ISOTROPIC_LAYERS,
         note="At drawn matrices.",
     ),
     _claim(
@@ -150,6 +154,7 @@ _THEOREM_3 = (
         multi_layer.theorem_3_convex,
         hypotheses=multi_layer.two_isotropic_layers,
         problems=ISOTROPIC,
+        spaces=spaces.ISOTROPIC_LAYERS,
         note="Along drawn directions at drawn matrices.",
     ),
 )

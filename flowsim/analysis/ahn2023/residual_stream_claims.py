@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flowsim.analysis.ahn2023 import figures, multi_layer, multi_layer_scalars
+from flowsim.analysis.ahn2023 import figures, multi_layer, multi_layer_scalars, spaces
 from flowsim.analysis.ahn2023.multi_layer_problems import LARGE, PAPER, PAPER_B, TRAINED
 from flowsim.analysis.base import Claim, Relation
 
@@ -11,6 +11,7 @@ _WITH_B = (PAPER_B, PAPER, LARGE)
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     options.setdefault("along_flow", False)
+    options.setdefault("spaces", spaces.SEVERAL_LAYERS)
     options.setdefault("setting", multi_layer.layers_with_inverse_weights)
     return Claim(f"ahn2023.{part}", f"ahn2023, {source}", statement, compare, **options)
 
@@ -161,6 +162,7 @@ _FIGURE_CLAIMS = (
         relation=Relation.IDENTITY,
         constants=multi_layer_scalars.minima_constants,
         problems=(PAPER_B,),
+        spaces=spaces.SECTION_6,
         note=_ON_S + " The least loss found on S is 0.0393 for d = 5, n = 10, k = 3, against 0.5794 without B.",
     ),
     _claim(
@@ -170,6 +172,7 @@ _FIGURE_CLAIMS = (
         multi_layer_scalars.increasing,
         constants=multi_layer_scalars.minima_constants,
         problems=(PAPER_B,),
+        spaces=spaces.SECTION_6,
         note=_ON_S + " Judged at the best scalars.",
     ),
     _claim(
@@ -180,6 +183,7 @@ _FIGURE_CLAIMS = (
         form="corrected",
         constants=multi_layer_scalars.minima_constants,
         problems=(PAPER_B,),
+        spaces=spaces.SECTION_6,
         note=_ON_S + " Whether they increase depends on where training ends.",
     ),
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flowsim.analysis.ahn2023 import sampled_layers
+from flowsim.analysis.ahn2023 import sampled_layers, spaces
 from flowsim.analysis.ahn2023.multi_layer_problems import ON_SCALARS, SAMPLED
 from flowsim.analysis.base import Claim, Comparison, Relation, at_most
 
@@ -27,12 +27,14 @@ def _ends(loss: Any, trajectory: Any) -> dict[str, Any]:
     return {} if trajectory.models.B is None else sampled_layers.ends(loss, trajectory)
 
 
-_AT_SCALARS: dict[str, Any] = {"along_flow": False, "hypotheses": sampled_layers.at_scalars, "problems": ON_SCALARS}
+_AT_SCALARS: dict[str, Any] = {"along_flow": False, "hypotheses": sampled_layers.at_scalars, "problems": ON_SCALARS,
+    "spaces": spaces.ON_SCALARS}
 _PER_CENT = f"{100 * sampled_layers.APART:.0f} per cent"
 _FLOWS: dict[str, Any] = {
     "hypotheses": sampled_layers.moving,
     "constants": _ends,
     "problems": SAMPLED,
+    "spaces": spaces.SAMPLED,
 }
 _NOTE = "Along gradient flow of an average over drawn prompts, from one Gaussian start; the paper uses L-BFGS."
 CLAIMS: tuple[Claim, ...] = (

@@ -1,5 +1,6 @@
 """The claims of ahn2023's section 4 and appendix A, each with problems chosen so that it may break."""
 
+from flowsim.analysis.ahn2023 import spaces
 from flowsim.analysis.ahn2023.appendix_a import (
     eq_17,
     eq_18,
@@ -58,7 +59,8 @@ _DIAGONAL = (EASY, DIAGONAL, DIAGONAL_LARGE, ISOTROPIC_INFINITE)
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
-    options = {"relation": Relation.IDENTITY, "along_flow": False, "setting": masked_layer, **options}
+    defaults = {"relation": Relation.IDENTITY, "along_flow": False, "setting": masked_layer, "spaces": spaces.MASKED}
+    options = {**defaults, **options}
     return Claim(f"ahn2023.{part}", f"ahn2023, {source}", statement, compare, **options)
 
 
@@ -131,6 +133,7 @@ CLAIMS: tuple[Claim, ...] = (
         isotropic_form,
         hypotheses=isotropic,
         problems=_ISOTROPIC,
+        spaces=spaces.MASKED_ISOTROPIC,
     ),
     _claim(
         "theorem-1.unique",
@@ -181,6 +184,7 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=True,
         constants=end_constants,
         problems=ELSEWHERE,
+        spaces=spaces.MASKED_FLOWS,
         note="By examples: what section 7 calls possible does happen. "
         "A flow that reaches the global minimum says nothing of it. Where these end no eigenvalue of the Hessian is "
         "negative; those that are zero are of the re-scaling and, for equal eigenvalues of Sigma, of rotations.",
@@ -192,6 +196,7 @@ CLAIMS: tuple[Claim, ...] = (
         lemma_6,
         hypotheses=isotropic,
         problems=_ISOTROPIC,
+        spaces=spaces.MASKED_ISOTROPIC,
         note="f_j is convex, its quadratic part being E<C, X>^2, so that a zero of its gradient is a global minimum. "
         "The proof prints y^T for y^2 in the corner of C.",
     ),
@@ -203,6 +208,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.INEQUALITY,
         hypotheses=isotropic,
         problems=_ISOTROPIC[:2],
+        spaces=spaces.MASKED_ISOTROPIC,
         note="Only the symmetric part of X enters f_j, as C is symmetric: any antisymmetric matrix may be added to "
         "X_j. Theorem 1 needs no uniqueness.",
     ),
@@ -214,6 +220,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=_of_finite_context(isotropic),
         problems=_ISOTROPIC[:2],
+        spaces=spaces.MASKED_ISOTROPIC,
         note="The printed uniqueness holds among symmetric matrices. At n = inf, where C depends on w alone, it does "
         "not even there.",
     ),
@@ -224,6 +231,7 @@ CLAIMS: tuple[Claim, ...] = (
         sum_of_components,
         hypotheses=isotropic,
         problems=_ISOTROPIC,
+        spaces=spaces.MASKED_ISOTROPIC,
     ),
     _claim(
         "lemma-6.inner-product",
@@ -232,6 +240,7 @@ CLAIMS: tuple[Claim, ...] = (
         inner_product_as_printed,
         hypotheses=finite_context,
         problems=_ISOTROPIC[:3],
+        spaces=spaces.MASKED_ISOTROPIC,
         note="The factor 1/n of C is left out, here and in the next displays; (19) has it again.",
     ),
     _claim(
@@ -242,6 +251,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=finite_context,
         problems=_ISOTROPIC[:3],
+        spaces=spaces.MASKED_ISOTROPIC,
         note="With the factor 1/n of C.",
     ),
     _claim(
@@ -251,6 +261,7 @@ CLAIMS: tuple[Claim, ...] = (
         eq_17,
         hypotheses=isotropic,
         problems=_ISOTROPIC,
+        spaces=spaces.MASKED_ISOTROPIC,
     ),
     _claim(
         "eq-18",
@@ -260,6 +271,7 @@ CLAIMS: tuple[Claim, ...] = (
         eq_18,
         hypotheses=isotropic,
         problems=_ISOTROPIC,
+        spaces=spaces.MASKED_ISOTROPIC,
         note="Judged as E[<C, E_{d+1,j}> C] at n = 1, where i = i', and at n = inf, where only pairs i != i' are left.",
     ),
     _claim(
@@ -269,6 +281,7 @@ CLAIMS: tuple[Claim, ...] = (
         eq_19,
         hypotheses=isotropic,
         problems=_ISOTROPIC,
+        spaces=spaces.MASKED_ISOTROPIC,
     ),
     _claim(
         "lemma-7",
@@ -278,6 +291,7 @@ CLAIMS: tuple[Claim, ...] = (
         lemma_7,
         hypotheses=diagonal,
         problems=_DIAGONAL,
+        spaces=spaces.MASKED_DIAGONAL,
         note="What follows from it is said to follow from Lemma 6. The display of A at the end of step 1 lacks a "
         "denominator, in the paper or by its extraction; (8) is meant.",
     ),
@@ -289,6 +303,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.INEQUALITY,
         hypotheses=diagonal,
         problems=_DIAGONAL[:2],
+        spaces=spaces.MASKED_DIAGONAL,
         note="As for lemma-6.unique: any antisymmetric matrix may be added to X_j.",
     ),
     _claim(
@@ -299,6 +314,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=_of_finite_context(diagonal),
         problems=_DIAGONAL[:2],
+        spaces=spaces.MASKED_DIAGONAL,
         note="The printed uniqueness holds among symmetric matrices.",
     ),
     _claim(
@@ -308,6 +324,7 @@ CLAIMS: tuple[Claim, ...] = (
         sum_of_components,
         hypotheses=diagonal,
         problems=_DIAGONAL,
+        spaces=spaces.MASKED_DIAGONAL,
         note="The display is that of the isotropic case. The weights E[x_query[j]^2] = lambda_j are missing, as the "
         "first display of step 2 shows; the minimum is at the same place with any positive weights.",
     ),
@@ -319,6 +336,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=diagonal,
         problems=_DIAGONAL,
+        spaces=spaces.MASKED_DIAGONAL,
         note="With the weights lambda_j, which are all 1 for Sigma = I alone.",
     ),
     _claim(
@@ -328,6 +346,7 @@ CLAIMS: tuple[Claim, ...] = (
         eq_20,
         hypotheses=diagonal,
         problems=_DIAGONAL,
+        spaces=spaces.MASKED_DIAGONAL,
     ),
     _claim(
         "eq-21",
@@ -337,6 +356,7 @@ CLAIMS: tuple[Claim, ...] = (
         eq_21,
         hypotheses=diagonal,
         problems=_DIAGONAL,
+        spaces=spaces.MASKED_DIAGONAL,
     ),
     _claim(
         "sec-a.3.rotation",

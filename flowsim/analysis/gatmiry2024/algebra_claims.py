@@ -1,7 +1,7 @@
 """gatmiry2024's formulas for the layers and the loss, judged on the literal transformer and by exact expectations."""
 
 from flowsim.analysis.base import Claim, Relation
-from flowsim.analysis.gatmiry2024 import layers
+from flowsim.analysis.gatmiry2024 import layers, spaces
 from flowsim.analysis.gatmiry2024.lemma_settings import (
     DEEP,
     LONG,
@@ -23,6 +23,7 @@ def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
         compare,
         setting=looped_by_matrices,
         along_flow=False,
+        spaces=spaces.LEMMAS,
         **options,
     )
 

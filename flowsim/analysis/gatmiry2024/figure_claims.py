@@ -3,7 +3,7 @@
 from typing import Any
 
 from flowsim.analysis.base import Claim, Relation
-from flowsim.analysis.gatmiry2024 import figures
+from flowsim.analysis.gatmiry2024 import figures, spaces
 from flowsim.analysis.gatmiry2024.lemma_settings import (
     Loss,
     looped_by_matrices,
@@ -48,6 +48,7 @@ def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     options.setdefault("along_flow", False)
     options.setdefault("setting", looped_with_few_dimensions)
     options.setdefault("problems", _LENGTHS)
+    options.setdefault("spaces", spaces.FIGURES)
     return Claim(f"gatmiry2024.{part}", f"gatmiry2024, {source}", statement, compare, **options)
 
 
@@ -64,6 +65,7 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=True,
         constants=figures.scale_constants,
         problems=(_FEWER, _FIGURE_1, _MANY),
+        spaces=spaces.FIGURE_1,
         note=_CLOSE + "The flow ends at c I with c far below 1 until n is many times d.",
     ),
     _claim(
@@ -76,6 +78,7 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=True,
         constants=figures.scale_constants,
         problems=(_FEWER, _FIGURE_1, _MANY),
+        spaces=spaces.FIGURE_1,
         note="In the distance up to scaling of ahn2023, whose code section 5 uses, the limit is I at every n.",
     ),
     _claim(
@@ -184,6 +187,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=_one_loop,
         along_flow=True,
         problems=(_ONE,),
+        spaces=spaces.ONE_LOOP,
         note="The gradient flow is judged, not the optimiser of the experiment, of which the text says nothing.",
     ),
     _claim(
@@ -197,6 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=_one_loop,
         along_flow=True,
         problems=(_ONE,),
+        spaces=spaces.ONE_LOOP,
         note="If training with 1 loop did not converge in the experiment, that was the optimiser and not the loss, "
         "which is quadratic.",
     ),

@@ -1,7 +1,7 @@
 """The claims of gatmiry2024 about gradient descent by loops, the flow, and prompts of another covariance."""
 
 from flowsim.analysis.base import Claim, Relation
-from flowsim.analysis.gatmiry2024 import convergence, out_of_distribution
+from flowsim.analysis.gatmiry2024 import convergence, out_of_distribution, spaces
 from flowsim.analysis.gatmiry2024 import landscape_problems as problems
 from flowsim.analysis.gatmiry2024.setting import all_of, identity_covariance, long_context, looped, matrices
 from flowsim.analysis.statements import finite_context
@@ -35,6 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
         setting=matrices,
         along_flow=False,
         problems=(problems.RANDOM, problems.SHORT, problems.OVERSHOT),
+        spaces=spaces.PROMPTS,
         note="Judged on 32 drawn prompts and matrices A without symmetry; the preconditioner is A^T and the steps are "
         "of size 1/(2n) on |X^T w - y|^2.",
     ),
@@ -48,6 +49,7 @@ CLAIMS: tuple[Claim, ...] = (
         setting=matrices,
         along_flow=False,
         problems=(problems.RANDOM, problems.SHORT),
+        spaces=spaces.PROMPTS,
         note="The proof takes the gradient of |X^T w - y|^2 at zero to be X y; it is -2 X y. The transformer's steps "
         "are half as long. Judged with A^T in place of A, which is the same for symmetric A.",
     ),
@@ -62,6 +64,7 @@ CLAIMS: tuple[Claim, ...] = (
         setting=matrices,
         along_flow=False,
         problems=(problems.RANDOM, problems.SHORT),
+        spaces=spaces.PROMPTS,
         note="Half the printed step on the printed function, which is 1/n on half of it.",
     ),
     _claim(
@@ -73,6 +76,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, convergence.several_loops),
         constants=convergence.time_constants,
         problems=_FLOW,
+        spaces=spaces.ISOTROPIC_FLOWS,
         note="At n = inf, from A = 0, xi is reached at ((d/xi)^{(L-1)/L} - 1)/(4 L (L-1)), later than printed where d "
         "is large (d > 645 for two loops and small xi). The proof takes the constant of Theorem 3.4, which lacks "
         "d^{-(L-1)/L}, and misplaces the exponent of 16L/(L-1).",
@@ -87,6 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, convergence.several_loops, long_context),
         constants=convergence.time_constants,
         problems=_FLOW,
+        spaces=spaces.ISOTROPIC_FLOWS,
         note="What the corrected Theorem 3.4 gives when its differential inequality is solved.",
     ),
     _claim(
@@ -97,6 +102,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, convergence.several_loops),
         constants=convergence.neighbourhood_constants,
         problems=_FLOW,
+        spaces=spaces.ISOTROPIC_FLOWS,
         note="Survives the failure of the printed time, since c is large: at c >= 1 the lower half is nothing new.",
     ),
     _claim(
@@ -109,6 +115,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=out_of_distribution.error_constants,
         along_flow=False,
         problems=_PROMPTS,
+        spaces=spaces.NEW_COVARIANCES,
         note="The transformer divides by n and Sigma_out does not: at X X^T = Sigma* it hardly moves from zero. And by "
         "the proof, with A_opt close to Sigma*^-1, the norms are |x_q|_{Sigma*^-1} and |w|_{Sigma*}; its last step "
         "swaps them.",
@@ -124,6 +131,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=out_of_distribution.error_constants,
         along_flow=False,
         problems=_PROMPTS,
+        spaces=spaces.NEW_COVARIANCES,
         note="Sigma_out is the sample covariance, and the norms are those in which w and x_q are isotropic. Judged by "
         "the norm of the matrix between w and x_q, so for every w and x_q, at drawn and extreme (1/n) X X^T.",
     ),
@@ -136,6 +144,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=out_of_distribution.error_constants,
         along_flow=False,
         problems=_PROMPTS,
+        spaces=spaces.NEW_COVARIANCES,
         note="The printed norms fail even then, unless Sigma* is a multiple of I.",
     ),
     _claim(
@@ -148,6 +157,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=out_of_distribution.error_constants,
         along_flow=False,
         problems=_PROMPTS,
+        spaces=spaces.NEW_COVARIANCES,
         note="As the corrected Theorem 4.5.",
     ),
     _claim(
@@ -159,6 +169,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=out_of_distribution.error_constants,
         along_flow=False,
         problems=_PROMPTS,
+        spaces=spaces.NEW_COVARIANCES,
         note="Fails as Theorem 4.5 does. (10) has no zeta on its left; here, with it, the bound is claimed of more.",
     ),
     _claim(
@@ -172,6 +183,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=out_of_distribution.error_constants,
         along_flow=False,
         problems=_PROMPTS,
+        spaces=spaces.NEW_COVARIANCES,
         note="As the corrected Theorem 4.5, for the wider range of (30).",
     ),
     _claim(
@@ -185,6 +197,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=convergence.equation_constants,
         along_flow=False,
         problems=(problems.EASY, problems.OVERSHOT, problems.ONE_LOOP),
+        spaces=spaces.STILL_ISOTROPIC,
         note="The equation lacks its minus sign, and with it g is no solution either: the exponents of K are wrong, so "
         "that g falls faster than the equation says, by the factor 16 (L/(L-1)) K^{-(L-1)/(2L-1)}, 10.1 for two loops.",
     ),
@@ -199,6 +212,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=convergence.equation_constants,
         along_flow=False,
         problems=(problems.EASY, problems.OVERSHOT, problems.ONE_LOOP),
+        spaces=spaces.STILL_ISOTROPIC,
         note="With the sign that is meant and the exponents that solve it; the time is (1/xi)^{(L-1)/L} 16L/(L-1).",
     ),
     _claim(
@@ -209,6 +223,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, convergence.at_least_two_examples),
         constants=convergence.end_constants,
         problems=(problems.TEN, problems.FEW, problems.FEW_DEEP, problems.FEW_RANDOM),
+        spaces=spaces.SHORT_FLOWS,
         note="Close is read as |A - I| <= 1/2, nearer to I than to zero, the weakest reading there is. At n < d even "
         "that fails.",
     ),
@@ -221,6 +236,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, convergence.at_least_two_examples),
         constants=convergence.end_constants,
         problems=(problems.TEN, problems.FEW, problems.FEW_DEEP, problems.FEW_RANDOM),
+        spaces=spaces.SHORT_FLOWS,
         note="a tends to 1 as d/n tends to 0; the constants give it.",
     ),
 )

@@ -1,7 +1,7 @@
 """The claims of gatmiry2024 about the minimum, gradient dominance, and what a small loss means."""
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.gatmiry2024 import landscape
+from flowsim.analysis.gatmiry2024 import landscape, spaces
 from flowsim.analysis.gatmiry2024 import landscape_problems as problems
 from flowsim.analysis.gatmiry2024.setting import (
     all_of,
@@ -75,6 +75,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=landscape.minimum_constants,
         along_flow=False,
         problems=_OPTIMUM,
+        spaces=spaces.OPTIMUM,
         note="The minimum is of the order d (d/n)^L, far below the bound.",
     ),
     _claim(
@@ -86,6 +87,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=landscape.minimiser_constants,
         along_flow=False,
         problems=_OPTIMUM,
+        spaces=spaces.OPTIMUM,
         note="c < 1 needs sqrt(n) > 8 L d^2 8^{2L}. Below, where the condition still allows c up to 4, the lower half "
         "is no more than A_opt >= 0. The distance is of the order d/n, so that the remark that the estimate is the "
         "best one can hope for is not so. u_opt = 0 is judged where L <= 2; the term of u is the mean of a square.",
@@ -100,6 +102,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=landscape.minimiser_constants,
         along_flow=False,
         problems=_OPTIMUM,
+        spaces=spaces.OPTIMUM,
         note="The same bounds as Theorem 3.2, and (22), which is twice as sharp.",
     ),
     _claim(
@@ -110,6 +113,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=identity_covariance,
         constants=landscape.dominance_constants,
         problems=_DOMINANCE,
+        spaces=spaces.ISOTROPIC_FLOWS,
         note=_REFUTED,
     ),
     _claim(
@@ -122,6 +126,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, long_context),
         constants=landscape.dominance_constants,
         problems=_DOMINANCE_OF_LONG_CONTEXTS,
+        spaces=spaces.LONG_FLOWS,
         note=f"{_HOELDER} With it, and Theorem 3.2's condition on n. In the limit the sharp constant is "
         "4 L^2 d^{-(L-1)/L}.",
     ),
@@ -134,6 +139,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, landscape.small_delta),
         constants=landscape.epsilon_constants,
         problems=_EPSILON,
+        spaces=spaces.LONG_FLOWS,
         note="Fails for large d: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
     ),
     _claim(
@@ -145,6 +151,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, landscape.small_delta),
         constants=landscape.epsilon_constants,
         problems=_EPSILON,
+        spaces=spaces.LONG_FLOWS,
         note=_HOELDER,
     ),
     _claim(
@@ -155,6 +162,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=identity_covariance,
         constants=landscape.appendix_dominance_constants,
         problems=_DOMINANCE,
+        spaces=spaces.ISOTROPIC_FLOWS,
         note=f"{_REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
     ),
     _claim(
@@ -167,6 +175,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=all_of(identity_covariance, long_context),
         constants=landscape.appendix_dominance_constants,
         problems=_DOMINANCE_OF_LONG_CONTEXTS,
+        spaces=spaces.LONG_FLOWS,
         note=_HOELDER,
     ),
     _claim(
@@ -178,6 +187,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=without_bias,
         constants=landscape.proximity_constants,
         problems=_PROXIMITY,
+        spaces=spaces.PROXIMITY,
         note="Judged along the flow and at drawn A with c epsilon < 1, which needs sqrt(n) > 8 L d (4c)^{2L}.",
     ),
     _claim(
@@ -189,6 +199,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=without_bias,
         constants=landscape.proximity_constants,
         problems=_PROXIMITY,
+        spaces=spaces.PROXIMITY,
         note="Judged along the flow and at drawn A with c < 1.",
     ),
 )

@@ -1,7 +1,7 @@
 """gatmiry2024's claims about the moments of a sample covariance, judged in exact arithmetic."""
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.gatmiry2024 import moments
+from flowsim.analysis.gatmiry2024 import moments, spaces
 from flowsim.analysis.gatmiry2024.lemma_settings import (
     ASTRONOMICAL,
     EDGE,
@@ -31,6 +31,7 @@ def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
         compare,
         setting=looped,
         along_flow=False,
+        spaces=spaces.MOMENTS,
         **options,
     )
 

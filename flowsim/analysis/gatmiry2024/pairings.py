@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from flowsim.analysis.base import Claim, Comparison, Relation, at_most, equal
+from flowsim.analysis.gatmiry2024 import spaces
 from flowsim.analysis.gatmiry2024.lemma_settings import (
     ASTRONOMICAL,
     EDGE,
@@ -202,6 +203,7 @@ def _claim(part: str, statement: str, compare, **options) -> Claim:
         compare,
         setting=looped_with_finite_context,
         along_flow=False,
+        spaces=spaces.PAIRINGS,
         **options,
     )
 

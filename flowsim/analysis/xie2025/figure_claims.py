@@ -1,7 +1,7 @@
 """The claims of xie2025's figures, along flows."""
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.xie2025 import figures, problems
+from flowsim.analysis.xie2025 import figures, problems, spaces
 from flowsim.analysis.xie2025.making import claim
 
 _TRAINED = (
@@ -19,6 +19,7 @@ CLAIMS: tuple[Claim, ...] = (
         "with w* != 0 the risk of LSA stays above that of one step of gradient descent along training",
         figures.above_descent,
         along_flow=True,
+        spaces=spaces.FLOWS,
         hypotheses=figures.fixed_guess,
         problems=(
             problems.ONE_HEAD,
@@ -34,6 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
         "training ends at the least risk of as many heads",
         figures.ends_least,
         along_flow=True,
+        spaces=spaces.FLOWS,
         hypotheses=figures.fixed_guess,
         problems=(
             problems.ONE_HEAD,
@@ -50,6 +52,7 @@ CLAIMS: tuple[Claim, ...] = (
         "with d + 1 heads and y_q = 0 training ends above gradient descent by 2 |w*|^2/(d C + 2)",
         figures.ends_at_gap,
         along_flow=True,
+        spaces=spaces.FLOWS,
         hypotheses=figures.all_heads,
         problems=(problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD),
         note="To 1e-3 of the risk of gradient descent. The caption: approximately linear in |w*|^2.",
@@ -60,6 +63,7 @@ CLAIMS: tuple[Claim, ...] = (
         "with d + 1 heads training ends above gradient descent by (|w* - y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
         figures.ends_at_gap,
         along_flow=True,
+        spaces=spaces.GUESSED_FLOWS,
         hypotheses=figures.all_heads,
         problems=(problems.GUESSED, problems.FOUR_HEADS),
         note="To 1e-3 of the risk of gradient descent, which the caption says is reached only where the guess is "
@@ -71,6 +75,7 @@ CLAIMS: tuple[Claim, ...] = (
         "training y_q-LSA ends at gradient descent: in predictions, in derivatives by x_q, and in their cosine",
         figures.matches_descent,
         along_flow=True,
+        spaces=spaces.TRAINED_GUESS,
         hypotheses=figures.trained_guess,
         problems=(
             problems.TRAINED_GUESS,

@@ -1,7 +1,7 @@
 """The claims of xie2025 about the moments of G and the parts of the risk."""
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.xie2025 import moments, optima, problems
+from flowsim.analysis.xie2025 import moments, optima, problems, spaces
 from flowsim.analysis.xie2025.making import equation
 
 _GUESSES = (problems.BIASED, problems.LINEAR, problems.EASY, problems.PAPER_GUESS)
@@ -17,6 +17,7 @@ CLAIMS: tuple[Claim, ...] = (
         "E[w-hat_i G] = [w*_i I, w*_i w* + e_i; (w*_i w* + e_i)^T, w*_i (|w*|^2 + d + 2)]",
         moments.eq_21,
         problems=problems.TASKS,
+        spaces=spaces.TASKS,
     ),
     equation(
         "eq-24",
@@ -25,6 +26,7 @@ CLAIMS: tuple[Claim, ...] = (
         moments.eq_24,
         hypotheses=optima.infinite_context,
         problems=problems.LIMITS,
+        spaces=spaces.LIMITS,
         note=_SHARED,
     ),
     equation(
@@ -36,6 +38,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=optima.infinite_context,
         problems=problems.LIMITS,
+        spaces=spaces.LIMITS,
         note="The printed product of means lacks the covariance of G over w-hat, which stays as C -> infinity.",
     ),
     equation(
@@ -44,6 +47,7 @@ CLAIMS: tuple[Claim, ...] = (
         "E[G_mn G_pq] = (1 - 1/C) M_mn M_pq + (1/C) E[z_m z_n z_p z_q]",
         moments.eq_27,
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note=_SHARED,
     ),
     equation(
@@ -53,6 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
         moments.eq_27_shared,
         form="corrected",
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note="The printed form has the product of the means over w-hat in place of the mean of the product.",
     ),
     equation(
@@ -62,6 +67,7 @@ CLAIMS: tuple[Claim, ...] = (
         moments.eq_29,
         hypotheses=optima.finite_context,
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note=_SHARED + " Judged for i = 1.",
     ),
     equation(
@@ -72,6 +78,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=optima.finite_context,
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note="Holds with the corrected (27) in place of the printed one. Judged for i = 1.",
     ),
     equation(
@@ -80,6 +87,7 @@ CLAIMS: tuple[Claim, ...] = (
         "R = sum_{i <= d} E(<G, M_i> - w-hat_i)^2 + E(1 + <G, M_{d+1}>)^2 y_q^2",
         moments.separated,
         problems=_GUESSES,
+        spaces=spaces.GUESSES,
         note="Cross terms of y_q with x_q vanish only where y_q is independent of x_q; not for y_q = w^T x_q, the "
         "guess of section 5.1.3 and of y_q-LSA.",
     ),
@@ -91,6 +99,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=optima.independent_guess,
         problems=_GUESSES,
+        spaces=spaces.GUESSES,
         note="The printed statement has no condition on y_q, and fails for a guess that is linear in x_q.",
     ),
 )

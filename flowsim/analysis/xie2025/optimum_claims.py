@@ -1,7 +1,7 @@
 """The claims of xie2025 about minima, stationary points, convexity, and the models' equality."""
 
 from flowsim.analysis.base import Claim
-from flowsim.analysis.xie2025 import optima, problems
+from flowsim.analysis.xie2025 import optima, problems, spaces
 from flowsim.analysis.xie2025.making import claim, equation
 
 CLAIMS: tuple[Claim, ...] = (
@@ -11,6 +11,7 @@ CLAIMS: tuple[Claim, ...] = (
         "the least risk of d + 1 heads is that of d + 2 heads",
         optima.saturated,
         problems=problems.TASKS,
+        spaces=spaces.TASKS,
         constants=optima.optimum_constants,
         note="Both are the least of any number, d (d+1)/(C+d+1) + 2 |w*|^2/(d C + 2) with y_q = 0.",
     ),
@@ -22,6 +23,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=lambda loss, start: optima.prior_mean(loss, start) + optima.finite_context(loss, start),
         problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
+        spaces=spaces.FINITE,
         note="The printed number d + 1 is one too many: G sees only the symmetric parts of the M_i, and these can be "
         "had with a last row of zeros. With y_q = w*^T x_q one head is enough. The risk of d - 1 heads is numerical.",
     ),
@@ -32,6 +34,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.no_stationary_point,
         hypotheses=optima.prior_mean_in_the_limit,
         problems=problems.LIMITS,
+        spaces=spaces.LIMITS,
         note="The proof rests on (24), which multiplies means over w-hat. One head reaches R = 0, at a global minimum.",
     ),
     equation(
@@ -42,6 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=optima.prior_mean_in_the_limit,
         problems=problems.LIMITS,
+        spaces=spaces.LIMITS,
         note="The opposite of the printed statement, whatever w*: as C -> infinity, b^T G = (w-hat, |w-hat|^2) tells "
         "w-hat. (b, A) are products of the weights W^K, W^Q, W^V, W^P, for which the same follows.",
     ),
@@ -51,6 +55,7 @@ CLAIMS: tuple[Claim, ...] = (
         "R is not convex in the weights",
         optima.not_convex,
         problems=problems.TASKS,
+        spaces=spaces.TASKS,
         note="(b, A) and (-b, -A) predict alike, and zero weights between them worse. Heads that contain one are not "
         "convex either.",
     ),
@@ -60,6 +65,7 @@ CLAIMS: tuple[Claim, ...] = (
         "the risk of y_q-LSA is not convex",
         optima.not_convex_with_guess,
         problems=problems.TASKS,
+        spaces=spaces.TASKS,
         note="As for Lemma 1, with the same w. The paper's proof writes X w = y, which does not hold.",
     ),
     equation(
@@ -68,6 +74,7 @@ CLAIMS: tuple[Claim, ...] = (
         "(3) at the weights (7) is y_q - (eta/C)(w*^T X^T - y^T) X x_q",
         optima.eq_8_as_printed,
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note="(3) and W^P = -(eta/C) I in (7) each divide by C: the step is C times too short.",
     ),
     equation(
@@ -77,6 +84,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.eq_8,
         form="corrected",
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note="The printed W^P divides by C what (3) has divided already.",
     ),
     equation(
@@ -86,6 +94,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.any_step_at_rest,
         hypotheses=optima.prior_mean_in_the_limit,
         problems=problems.LIMITS,
+        spaces=spaces.LIMITS,
         note="Judged with W^P = -eta I, as (3) divides by C, at eta = 0.5 and 1; the theorem leaves eta open. The "
         "proof puts b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.",
     ),
@@ -97,6 +106,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=optima.infinite_context,
         problems=problems.LIMITS,
+        spaces=spaces.LIMITS,
         note="The printed statement leaves eta open; dR/d eta = 2 d (eta - 1) in the limit.",
     ),
     equation(
@@ -106,6 +116,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.residual_gradient,
         hypotheses=optima.finite_context,
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note="C |grad R| is the same at C and at 100 C.",
     ),
     equation(
@@ -115,6 +126,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.best_step_at_rest,
         form="corrected",
         problems=(*problems.FINITE, problems.LIMIT),
+        spaces=spaces.TASKS,
         note="The printed remark has eta = 1, where the gradient vanishes as C -> infinity alone.",
     ),
     equation(
@@ -124,6 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.block_as_printed,
         hypotheses=optima.finite_context,
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note="The proof replaces the labels of the context by X w: it holds where y = X w alone.",
     ),
     equation(
@@ -134,6 +147,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=optima.finite_context,
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         note="The lemma stands: W^K and W^V must stay as they are, as the printed ones overwrite the labels.",
     ),
     equation(
@@ -142,6 +156,7 @@ CLAIMS: tuple[Claim, ...] = (
         "the stationary point of Theorem 4 (eta = 1) is the global optimum of y_q-LSA",
         optima.unit_step_is_least,
         problems=(problems.LIMIT, *problems.FINITE),
+        spaces=spaces.TASKS,
         note="In the limit its risk is 0. At finite C it is d (d+1)/C, above d (d+1)/(C+d+1).",
     ),
     equation(
@@ -151,6 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.best_step_is_least,
         form="corrected",
         problems=(problems.LIMIT, *problems.FINITE),
+        spaces=spaces.TASKS,
         constants=optima.optimum_constants,
         note="True of the best step size in place of 1. It is the optimum of any number of heads with a trained guess: "
         "R is d (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.",
@@ -162,6 +178,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.more_heads_help,
         hypotheses=optima.prior_mean,
         problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
+        spaces=spaces.FINITE,
         note="It decreases up to d heads: head d + 1 brings nothing.",
     ),
     claim(
@@ -172,6 +189,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=lambda loss, start: optima.prior_mean(loss, start) + optima.finite_context(loss, start),
         problems=(problems.EASY, problems.SHORT, problems.ONE),
+        spaces=spaces.FINITE,
         note="The printed saturation at d + 1 heads is at d heads.",
     ),
     claim(
@@ -181,6 +199,7 @@ CLAIMS: tuple[Claim, ...] = (
         optima.descent_is_better,
         hypotheses=lambda loss, start: optima.prior_mean(loss, start) + optima.finite_context(loss, start),
         problems=problems.FINITE,
+        spaces=spaces.FINITE,
         constants=optima.optimum_constants,
         note="By 2 |w*|^2/(d C + 2), which vanishes as C -> infinity.",
     ),
@@ -190,6 +209,7 @@ CLAIMS: tuple[Claim, ...] = (
         "the least risk of d + 1 heads with y_q = 0 is above gradient descent's by a multiple of |w*|^2",
         optima.gap_of_prior_mean,
         problems=problems.TASKS,
+        spaces=spaces.TASKS,
         constants=optima.optimum_constants,
         note="The gap is 2 |w*|^2/(d C + 2), exactly, at c w* for c from 0 to 10.",
     ),
@@ -199,6 +219,7 @@ CLAIMS: tuple[Claim, ...] = (
         "at w* = 0 the least risk of d + 1 heads exceeds gradient descent's by multiples of |y_q_guess|^2, y_q_bias^2",
         optima.gap_of_guess,
         problems=problems.TASKS,
+        spaces=spaces.TASKS,
         constants=optima.optimum_constants,
         note="Both factors are 2/(d C + 2).",
     ),
@@ -208,6 +229,7 @@ CLAIMS: tuple[Claim, ...] = (
         "y_q-LSA reaches the risk of one step of gradient descent from w*, whatever w*",
         optima.guess_closes_gap,
         problems=problems.TASKS,
+        spaces=spaces.TASKS,
         note="With the best step size.",
     ),
 )

@@ -6,6 +6,7 @@ from typing import Any
 from flowsim.analysis.base import Claim, Relation
 from flowsim.analysis.landscape import end_constants, ends_above_the_minimum
 from flowsim.analysis.statements import finite_context
+from flowsim.analysis.zhang2023 import spaces
 from flowsim.analysis.zhang2023.comparisons import (
     all_but,
     assumption,
@@ -81,6 +82,7 @@ _INDEFINITE = _with_init(_EASY, "d = 3, balanced but indefinite", kind="balanced
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     options.setdefault("problems", _PROBLEMS)
+    options.setdefault("spaces", spaces.BALANCED)
     options.setdefault("setting", one_covariance)
     return Claim(f"zhang2023.{part}", f"zhang2023, {source}", statement, compare, **options)
 
@@ -114,6 +116,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=all_but("|Theta Theta^T|_F = 1"),
         problems=(_UNBALANCED, *_PROBLEMS),
+        spaces=spaces.UNBALANCED + spaces.BALANCED,
         note="Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved "
         "c = u_{-1}(0)^2 - |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).",
     ),
@@ -126,6 +129,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
         problems=(_INDEFINITE,),
+        spaces=spaces.INDEFINITE,
         note="Semidefiniteness makes the loss negative at the start, hence keeps the flow off the saddle at 0. An "
         "indefinite start reaches (5.9) as well unless it lies on the saddle's stable set, as "
         "U11(0) = -u_{-1}(0) I/sqrt(d) does when Lambda is a multiple of I.",
@@ -139,6 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=blocks_not_zero,
         constants=end_constants,
         problems=(_ALL_WEIGHTS,),
+        spaces=spaces.ALL_WEIGHTS,
         note="What the zero blocks are needed for, by an example that meets all else; a flow that reaches the global "
         "minimum says nothing of it. Where this one ends no eigenvalue of the Hessian is negative, and one is zero, of "
         "the rescaling.",

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowsim.analysis.base import Claim, Comparison, Relation, at_most, equal
+from flowsim.analysis.zhang2023 import spaces
 from flowsim.analysis.zhang2023.comparisons import one_covariance
 from flowsim.analysis.zhang2023.random_covariance import independent_variances
 from flowsim.covariance_laws import DiagonalLaw
@@ -81,6 +82,7 @@ CLAIMS: tuple[Claim, ...] = (
         constants=dashed_constants,
         setting=independent_variances,
         along_flow=False,
+        spaces=spaces.DASHED,
         problems=(
             {
                 "name": "d = 20, Exponential(1), N infinite",
@@ -99,6 +101,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=isotropic,
         setting=one_covariance,
         along_flow=False,
+        spaces=spaces.PANEL,
         problems=tuple(
             {
                 "name": f"d = 20, identity, N = {N}",

@@ -1,6 +1,7 @@
 """The claims of zhang2023's sections 4.1 and 4.2: the trained model on new prompts."""
 
 from flowsim.analysis.base import Claim, Relation
+from flowsim.analysis.zhang2023 import spaces
 from flowsim.analysis.zhang2023.comparisons import one_covariance
 from flowsim.analysis.zhang2023.new_prompts import (
     averaged_bounded,
@@ -39,7 +40,7 @@ _AT_LIMIT = "Judged exactly at N = M = infinity; how the rest falls off with M a
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
-    options |= {"setting": one_covariance, "along_flow": False}
+    options = {"spaces": spaces.STILL, "setting": one_covariance, "along_flow": False, **options}
     return Claim(f"zhang2023.{part}", f"zhang2023, {source}", statement, compare, **options)
 
 
@@ -51,6 +52,7 @@ CLAIMS: tuple[Claim, ...] = (
         prediction,
         relation=Relation.IDENTITY,
         problems=_EVERY,
+        spaces=spaces.STILL + spaces.STILL_INFINITE,
         note="Judged on the literal model with 12 prompts each of M = 1 and 7 examples, w from 1e-2 to 1e2.",
     ),
     _claim(
@@ -61,6 +63,7 @@ CLAIMS: tuple[Claim, ...] = (
         nonlinear,
         relation=Relation.IDENTITY,
         problems=_EVERY,
+        spaces=spaces.STILL + spaces.STILL_INFINITE,
         note="Judged against the exact risk on linear, noisy, quadratic (E[y] != 0) and cubic labels at M = 1, 2, 7, "
         "50, 1e4 and infinity. E[y^2] must be finite too, which the printed hypotheses do not imply: y may be large "
         "where x is small.",
@@ -73,6 +76,7 @@ CLAIMS: tuple[Claim, ...] = (
         noiseless,
         relation=Relation.IDENTITY,
         problems=_EVERY,
+        spaces=spaces.STILL + spaces.STILL_INFINITE,
     ),
     _claim(
         "theorem-4.2.noiseless-bound",
@@ -154,6 +158,7 @@ CLAIMS: tuple[Claim, ...] = (
         orthogonal_query,
         relation=Relation.IDENTITY,
         problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE, INFINITE),
+        spaces=spaces.STILL + spaces.STILL_INFINITE,
         note="yhat = x_query^T Gamma^-1 S w, and Gamma^-1 turns S w out of the span of the x_i unless Lambda is a "
         "multiple of the identity. With (4.7), which has Lambda in place of Gamma, it is the same.",
     ),
@@ -165,6 +170,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         relation=Relation.IDENTITY,
         problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE, INFINITE),
+        spaces=spaces.STILL + spaces.STILL_INFINITE,
         note="The printed form, without Gamma^-1, is the special case of Lambda a multiple of the identity.",
     ),
     _claim(

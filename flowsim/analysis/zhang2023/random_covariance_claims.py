@@ -1,6 +1,7 @@
 """The claims of zhang2023, section 4.3 and appendix C, each with problems chosen so that it may break."""
 
 from flowsim.analysis.base import Claim, Relation
+from flowsim.analysis.zhang2023 import spaces
 from flowsim.analysis.zhang2023.comparisons import stays_balanced, u_positive
 from flowsim.analysis.zhang2023.random_covariance import (
     assumption,
@@ -77,6 +78,7 @@ _PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     options.setdefault("problems", _PROBLEMS)
+    options.setdefault("spaces", spaces.RANDOM)
     options.setdefault("setting", independent_variances)
     return Claim(f"zhang2023.{part}", f"zhang2023, {source}", statement, compare, **options)
 
@@ -100,6 +102,7 @@ CLAIMS: tuple[Claim, ...] = (
         hypotheses=exponential_and_long,
         constants=one_third_constants,
         problems=(_LONG,),
+        spaces=spaces.EXPONENTIAL,
         note="Judged at N = infinity, on the model at the end of the flow; the mean of the prediction does not depend "
         "on M.",
     ),

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Claim, Comparison, Relation, at_most, equal
 from flowsim.analysis.statements import joined, of_task, rounded
+from flowsim.analysis.zhang2023 import spaces
 from flowsim.analysis.zhang2023.comparisons import one_covariance
 from flowsim.analysis.zhang2023.problems import ISOTROPIC, NEAR_SINGULAR, STILL_EASY, STILL_HARD, STILL_ONE
 from flowsim.tasks import LinearRegression
@@ -128,6 +129,7 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=False,
         setting=one_covariance,
         problems=_PROBLEMS,
+        spaces=spaces.STILL,
         note="Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.",
     ),
     Claim(
@@ -138,6 +140,7 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=False,
         setting=one_covariance,
         problems=_PROBLEMS,
+        spaces=spaces.STILL,
         note="Judged on 48 pairs each of n = d and n = d + 3.",
     ),
     Claim(
@@ -149,6 +152,7 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=False,
         setting=one_covariance,
         problems=_PROBLEMS,
+        spaces=spaces.STILL,
         note="Judged on 50 pairs, with AB >= 0 in the sense of symmetric matrices. In the sense of quadratic forms, "
         "x^T A B x >= 0, the pair need not commute.",
     ),

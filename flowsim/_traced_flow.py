@@ -1,0 +1,128 @@
+"""A flow with an arrowhead as one pure function of its start: batched by vmap, differentiated by jvp.
+
+It keeps the ends of its steps, up to a fixed number. A search looks at many problems through it; verdicts are given on
+`gradient_flow` alone.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from flowsim._batch import guess, landscape
+from flowsim._newton import STAGES
+from flowsim._reduced import Point, Seen, end_of, reduce, step
+from flowsim.losses.arrowhead import Arrowhead, State
+from flowsim.trajectory import Certificates, Settings, Status, Trajectory
+
+Scalar = Float[Array, ""]
+Series = Float[Array, " T"]
+
+_LENGTH = 256
+_REJECTED = 256
+_FIRST_STEP = 1e-2  # of the start's timescale
+_GROWTH = 10**0.125 - 1  # of time in a step, at most
+_SAFETY, _LEAST_FACTOR, _LARGEST_FACTOR = 0.9, 0.2, 10.0
+_STOP = 1e-12  # of the excess, and of the squared gradient norm
+_NO_CERTIFICATES = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
+_NO_SETTINGS = Settings(solver="", rtol=0.0, atol=0.0)
+
+
+class _Row(NamedTuple):
+    """What is kept of the end of a step."""
+
+    t: Scalar
+    point: Point
+    excess: Scalar
+    grad_norm_sq: Scalar
+    dissipated: Scalar
+
+
+class _Carry(NamedTuple):
+    """Where a flow is, the size of its next step, u at the nodes of the last one and its size, and what is kept."""
+
+    row: _Row
+    seen: Seen
+    size: Scalar
+    last_u: Float[Array, " nodes"]
+    last_size: Scalar
+    rows: _Row
+    count: Int[Array, ""]
+    rejected: Int[Array, ""]
+
+    @property
+    def point(self) -> Point:
+        """Where the flow is."""
+        return self.row.point
+
+
+def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float) -> tuple[Trajectory, Bool[Array, ""]]:
+    """The flow until its excess or its squared gradient is 1e-12 of what it was, and whether it got there.
+
+    The end is repeated up to a fixed length, so that every flow has the same shapes.
+    """
+    reduced, point, seen = reduce(arrowhead, start)
+    field = arrowhead.field(start)
+    _, change = jax.jvp(arrowhead.field, (start,), (field,))
+    speed, bend = _norm(field), _norm(change)
+    first = _FIRST_STEP * jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
+    least_excess = _STOP * jnp.minimum(seen.excess, landscape(arrowhead).excess)
+    zero = jnp.zeros(())
+    row = _Row(zero, point, seen.excess, seen.grad_norm_sq, zero)
+    rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (_LENGTH, *leaf.shape)), row)
+    count = jnp.asarray(0)
+    begin = _Carry(row, seen, first, jnp.full(STAGES + 1, point.u), first, rows, count, count)
+
+    def going(carry: _Carry) -> Bool[Array, ""]:
+        moving = (carry.row.excess > least_excess) & jnp.isfinite(carry.row.excess)
+        return moving & (carry.count < _LENGTH - 1) & (carry.rejected < _REJECTED)
+
+    def advance(carry: _Carry) -> _Carry:
+        size = carry.size
+        outcome = step(reduced, carry.point, carry.seen, guess(carry, size), size, jnp.asarray(rtol))
+        error = jnp.where(outcome.converged & jnp.isfinite(outcome.error), outcome.error / rtol, jnp.inf)
+        accepted = error <= 1
+        largest_factor = jnp.where(accepted, _LARGEST_FACTOR, 1.0)
+        following = size * jnp.clip(_SAFETY * error ** (-1 / (STAGES + 1)), _LEAST_FACTOR, largest_factor)
+        point, seen = end_of(outcome)
+        t = carry.row.t + size
+        row = _Row(t, point, seen.excess, seen.grad_norm_sq, carry.row.dissipated + outcome.dissipated)
+        # Every row from here on, so that the end is repeated.
+        later = jnp.arange(_LENGTH) > carry.count
+        rows = jax.tree.map(
+            lambda kept, new: jnp.where(later.reshape(-1, *[1] * new.ndim), new[None], kept), carry.rows, row
+        )
+        last_u = jnp.append(carry.point.u, outcome.stages.u)
+        size_next = jnp.minimum(following, _GROWTH * t)
+        on = _Carry(row, seen, size_next, last_u, size, rows, carry.count + 1, carry.rejected)
+        again = carry._replace(size=following, rejected=carry.rejected + 1)
+        return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), on, again)
+
+    end = jax.lax.while_loop(going, advance, begin)
+    U0, u0 = start
+    off = U0 * (1 - jnp.eye(U0.shape[0]))
+
+    def model(point: Point):
+        return arrowhead.model((off * jnp.exp(-arrowhead.curvature * point.clock) + jnp.diag(point.shaft), point.u))
+
+    rows = end.rows
+    models = jax.vmap(model)(rows.point)
+    run = traced_trajectory(
+        rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated
+    )
+    return run, end.row.excess <= least_excess
+
+
+def traced_trajectory(
+    t: Series, models: PyTree, loss: Series, excess: Series, grad_norm_sq: Series, dissipated: Series
+) -> Trajectory:
+    """A trajectory in a transformation, without evidence of its accuracy."""
+    return Trajectory(
+        t, models, loss, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.EXCESS
+    )
+
+
+def _norm(tree: State) -> Scalar:
+    U, u = tree
+    return jnp.sqrt(jnp.sum(U**2) + u**2)
