@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from flowsim.analysis import find_claims as find_claims
     from flowsim.analysis import fit_rate as fit_rate
     from flowsim.analysis import judge as judge
+    from flowsim.analysis.spaces import Choice as Choice
+    from flowsim.analysis.spaces import Each as Each
+    from flowsim.analysis.spaces import Real as Real
+    from flowsim.analysis.spaces import Space as Space
+    from flowsim.analysis.spaces import Whole as Whole
     from flowsim.covariance_laws import DiagonalLaw as DiagonalLaw
     from flowsim.covariance_laws import SampledLaw as SampledLaw
     from flowsim.flow import Stop as Stop
@@ -67,6 +72,11 @@ if TYPE_CHECKING:
     from flowsim.report import citation as citation
     from flowsim.report import verdict_table as verdict_table
     from flowsim.risk_bounds import prompt_lengths as prompt_lengths
+    from flowsim.search import Counterexample as Counterexample
+    from flowsim.search import Refutation as Refutation
+    from flowsim.search import Sharpening as Sharpening
+    from flowsim.search import refute as refute
+    from flowsim.search import sharpen as sharpen
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
     from flowsim.tasks import SpectralRegression as SpectralRegression
@@ -82,6 +92,7 @@ _HOMES = {
         "ALL_CLAIMS Claim Comparison Evidence Judgement Relation Verdict at_least at_most check "
         "confidence_band end_point equal find_claims fit_rate judge"
     ),
+    "flowsim.analysis.spaces": "Choice Each Real Space Whole",
     "flowsim.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.joint_law": "JointLaw",
@@ -101,6 +112,7 @@ _HOMES = {
     "flowsim.report": "citation verdict_table",
     "flowsim.prompt_risk": "risk risk_along",
     "flowsim.risk_bounds": "prompt_lengths",
+    "flowsim.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.tasks": "LinearRegression RandomCovarianceRegression SpectralRegression",
     "flowsim.training": "Curriculum train",
     "flowsim.trajectory": "Status Trajectory",

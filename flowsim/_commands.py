@@ -156,7 +156,7 @@ def audit(out: pathlib.Path | None, paper: str | None, overrides: Sequence[str],
     if paper is not None and paper not in papers:
         refuse("--paper", f"one of {', '.join(sorted(papers))}", f'it is "{paper}"{_checks.nearest(paper, papers)}')
     if out is not None:
-        with _folder(out):
+        with folder_of(out):
             out.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
     chosen = [claim for claim in ALL_CLAIMS if paper in (None, claim.id.partition(".")[0])]
@@ -191,7 +191,7 @@ def sweep(
     tables, axes = maps.tables_of(tables), tuple(Axis.parse(axis) for axis in over)
     mesh = _devices.mesh(devices, Hosts())
     plan = maps.checked(tables, axes, disk_budget, mesh)
-    with _folder(out):
+    with folder_of(out):
         maps.enter(out, tables, axes, resume)
     found = maps.finish(Map(tables, axes, {}, out), plan, not quiet, mesh)
 
@@ -227,7 +227,7 @@ def _text(path: pathlib.Path) -> str:
 def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> None:
     """Make the folder of a run, or come back to it, and write the problem in its resolved form."""
     file = out / "problem.toml"
-    with _folder(out):
+    with folder_of(out):
         if file.exists():
             if not resume:
                 refuse("--out", "a folder without a run", f"{out} holds one: add --resume to go on, or take another")
@@ -255,7 +255,7 @@ def _remove_partial_files(out: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _folder(out: pathlib.Path) -> Iterator[None]:
+def folder_of(out: pathlib.Path) -> Iterator[None]:
     """Say that a folder is none to write to; a full disk is no bad input."""
     try:
         yield

@@ -1,7 +1,7 @@
 """[task] and [test] of a problem file: the laws of the prompts."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,8 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
         """The law of a prompt; numbers may be traced."""
-        length = self.context_length if not _checks.is_concrete(self.context_length) else float(self.context_length)
+        given: Any = self.context_length
+        length = float(given) if _checks.is_concrete(given) else given
         if self.covariance_law is not None:
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"

@@ -108,9 +108,7 @@ def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float
 
     rows = end.rows
     models = jax.vmap(model)(rows.point)
-    run = traced_trajectory(
-        rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated
-    )
+    run = traced_trajectory(rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated)
     return run, end.row.excess <= least_excess
 
 
@@ -118,9 +116,7 @@ def traced_trajectory(
     t: Series, models: PyTree, loss: Series, excess: Series, grad_norm_sq: Series, dissipated: Series
 ) -> Trajectory:
     """A trajectory in a transformation, without evidence of its accuracy."""
-    return Trajectory(
-        t, models, loss, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.EXCESS
-    )
+    return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.EXCESS)
 
 
 def _norm(tree: State) -> Scalar:

@@ -165,12 +165,70 @@ def sweep(
     return _commands.sweep(problem, sum(over, ()), out, settings, resume, format, disk_budget, quiet, devices)
 
 
+def refute(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    /,
+    over: Axes = (),
+    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m",
+    out: Folder | None = None,
+    form: Literal["printed", "corrected"] = "printed",
+    seed: int = 0,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+) -> int:
+    """Search for a problem that meets a claim's hypotheses and breaks it.
+
+    Args:
+        claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
+        over: search an axis of the claim over LOW:HIGH or a list; once an axis.
+        budget: how long, such as 90s or 10m.
+        out: where the counterexample goes, and batches that a killed search goes on from.
+        form: of the claim.
+        seed: of what is drawn.
+        format: of the figure.
+        quiet: print no progress.
+    """
+    _prepare_jax()
+    from flowsim import _search_commands
+
+    return _search_commands.refute(claim_id, form, sum(over, ()), budget, out, seed, format, quiet)
+
+
+def sharpen(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    /,
+    over: Axes = (),
+    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m",
+    out: Folder | None = None,
+    form: Literal["printed", "corrected"] = "printed",
+    seed: int = 0,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+) -> int:
+    """Search for the best constant of a claim's bound, and how it grows.
+
+    Args:
+        claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
+        over: search an axis of the claim over LOW:HIGH or a list, and show the growth with it; once an axis.
+        budget: how long, such as 90s or 10m.
+        out: where the constants and their picture go.
+        form: of the claim.
+        seed: of what is drawn.
+        format: of the figure.
+        quiet: print no progress.
+    """
+    _prepare_jax()
+    from flowsim import _search_commands
+
+    return _search_commands.sharpen(claim_id, form, sum(over, ()), budget, out, seed, format, quiet)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status.
 
     0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
     """
-    commands = {function.__name__: function for function in (run, init, claims, check, audit, sweep)}
+    commands = {function.__name__: function for function in (run, init, claims, check, audit, sweep, refute, sharpen)}
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
         return tyro.extras.subcommand_cli_from_dict(

@@ -34,6 +34,7 @@ ORDER = [
     {"_recording"},
     {"_schedule", "_arguments", "_reduced"},
     {"_batch"},
+    {"_traced_flow"},
     {"flow"},
     {"_toml"},
     {"_devices", "_kinds"},
@@ -52,7 +53,8 @@ ORDER = [
     {"_facts"},
     {"ledger", "_audit"},
     {"_commands"},
-    {"_init_command"},
+    {"search"},
+    {"_init_command", "_search_commands"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

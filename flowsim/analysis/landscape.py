@@ -101,17 +101,17 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     )
 
 
-def hessian_eigenvalues(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, " n"]:
-    """The eigenvalues of the loss's Hessian over all weights, in increasing order."""
+def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
+    """The loss's Hessian over all weights."""
     flat, unravel = ravel_pytree(model)
-    return jnp.linalg.eigvalsh(jax.hessian(lambda x: loss.excess(unravel(x)))(flat))
+    return jax.hessian(lambda x: loss.excess(unravel(x)))(flat)
 
 
 def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
     """The excess at the end of the flow against what it can still lose, at most |grad|^2 over the Hessian's smallest
     eigenvalue above rounding. It speaks of flows that end at rest, with no negative eigenvalue, off the global minimum.
     """
-    values = hessian_eigenvalues(loss, trajectory.end)
+    values = jnp.linalg.eigvalsh(hessian(loss, trajectory.end))
     rounding = _FLAT * values[-1]
     curvature = jnp.min(jnp.where(values > rounding, values, jnp.inf))
     slope_sq, excess = trajectory.grad_norm_sq, trajectory.excess

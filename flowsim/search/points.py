@@ -34,7 +34,7 @@ class Sampler:
     """
 
     def __init__(self, space: Space, place: int, seed: int):
-        self._space, self._place, self._seed = space, place, seed
+        self.space, self._place, self._seed = space, place, seed
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
         self._batches = 0
@@ -44,10 +44,17 @@ class Sampler:
         seed = [self._seed, self._place, self._batches]
         rng = np.random.default_rng(seed)
         fixed = self._shape(rng)
-        self._study.sampler = optuna.samplers.TPESampler(seed=int(rng.integers(2**31)), n_startup_trials=count)
         self._batches += 1
-        trials = [self._study.ask() for _ in range(count)]
-        points = [Point(self._place, fixed | self._values(trial, fixed)) for trial in trials]
+        trials, points = [], []
+        # Half of them anywhere, so that what is far from all that was found is not forgotten.
+        for sampler, half in (
+            (optuna.samplers.RandomSampler, count // 2),
+            (optuna.samplers.TPESampler, count - count // 2),
+        ):
+            self._study.sampler = sampler(seed=int(rng.integers(2**31)))
+            for _ in range(half):
+                trials.append(self._study.ask())
+                points.append(Point(self._place, fixed | self._values(trials[-1], fixed)))
         return Batch(points, trials)
 
     def learn(self, batch: "Batch", objectives: Sequence[float]) -> None:
@@ -57,21 +64,21 @@ class Sampler:
 
     def _shape(self, rng: np.random.Generator) -> dict[str, Any]:
         """The values of the axes that change shapes: a grid in the first round, drawn later."""
-        names = [name for name in self._space.axes if name in (*self._space.shaping, _RANK)]
-        axes = [self._space.axes[name] for name in names]
+        names = [name for name in self.space.axes if name in (*self.space.shaping, _RANK)]
+        axes = [self.space.axes[name] for name in names]
         grid = [dict(zip(names, values, strict=True)) for values in itertools.product(*map(_few, axes))]
-        grid = [shape for shape in grid if shape.get(_RANK, 1) <= self._space.dimension(shape)][:_MOST_SHAPES]
+        grid = [shape for shape in grid if shape.get(_RANK, 1) <= self.space.dimension(shape)][:_MOST_SHAPES]
         turn, round_ = self._batches % len(grid), self._batches // len(grid)
         if round_ == 0:
             return grid[turn]
         drawn = {name: _drawn(axis, rng) for name, axis in zip(names, axes, strict=True)}
         if _RANK in drawn:
-            drawn[_RANK] = min(drawn[_RANK], self._space.dimension(drawn))
+            drawn[_RANK] = min(drawn[_RANK], self.space.dimension(drawn))
         return drawn
 
     def _values(self, trial: optuna.Trial, fixed: Mapping[str, Any]) -> dict[str, Any]:
-        d = self._space.dimension(fixed)
-        free = {name: axis for name, axis in self._space.axes.items() if name not in fixed}
+        d = self.space.dimension(fixed)
+        free = {name: axis for name, axis in self.space.axes.items() if name not in fixed}
         return {name: _suggested(trial, name, axis, d) for name, axis in free.items()}
 
 

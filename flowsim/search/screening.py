@@ -1,4 +1,4 @@
-"""What a claim leaves at many points: one compiled program for all points of a shape, where the problem can be traced."""
+"""What a claim leaves at many points: one compiled program for all points of a shape that can be traced."""
 
 import dataclasses
 import functools
@@ -69,7 +69,7 @@ class _Seen(NamedTuple):
 
 
 def room(comparison: Comparison, error: float) -> tuple[Scalar, Scalar, Bool[Array, ""]]:
-    """The least margin of a comparison, what its bound may be multiplied by, and whether it fails by more than errors."""
+    """The least margin, what the bound may be multiplied by, and whether the statement fails by more than errors."""
     slack, promised = comparison.slack + comparison.allowance, comparison.promised
     size = jnp.where(comparison.size > 0, comparison.size, jnp.inf)
     margin = jnp.min(jnp.where(promised, slack / size, jnp.inf))
@@ -165,7 +165,9 @@ class _Program:
         for first in range(0, len(points), LANES):
             chosen = points[first : first + LANES]
             seen = jax.tree.map(np.asarray, self._many(self._stacked(chosen)))
-            found += [self._margin(jax.tree.map(lambda leaf, lane=lane: leaf[lane], seen)) for lane in range(len(chosen))]
+            found += [
+                self._margin(jax.tree.map(lambda leaf, lane=lane: leaf[lane], seen)) for lane in range(len(chosen))
+            ]
         return found
 
     def gradient(self, point: Point) -> tuple[float, dict[str, Any]]:
@@ -244,8 +246,9 @@ def built(space: Space, values: Mapping[str, Any]) -> tuple[Any, PyTree, Callabl
         loss = prepared(loss, start)
 
         def run_made(rough: bool) -> Trajectory:
-            how = {"rtol": FLOW_RTOL, "budget_seconds": _LONGEST} if rough else {}
-            return gradient_flow(loss, start, **how)
+            if rough:
+                return gradient_flow(loss, start, rtol=FLOW_RTOL, budget_seconds=_LONGEST)
+            return gradient_flow(loss, start)
 
         return loss, start, run_made
     problem = spec_of(space.tables(values)).build()
@@ -287,7 +290,9 @@ def _is_traced(space: Space, name: str) -> bool:
 
 def _kind(space: Space, point: Point) -> Any:
     """What points have in common that one program computes."""
-    return point.space, tuple((name, repr(v)) for name, v in sorted(point.values.items()) if not _is_traced(space, name))
+    return point.space, tuple(
+        (name, repr(v)) for name, v in sorted(point.values.items()) if not _is_traced(space, name)
+    )
 
 
 def _nowhere(reason: str) -> Margin:

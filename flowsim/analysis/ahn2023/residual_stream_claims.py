@@ -104,6 +104,7 @@ _FIGURES: dict[str, Any] = {
     "relation": Relation.IDENTITY,
     "constants": figures.flow_constants,
     "problems": TRAINED,
+    "spaces": spaces.SECTION_5,
 }
 _FIGURE_CLAIMS = (
     _claim(

@@ -27,8 +27,12 @@ def _ends(loss: Any, trajectory: Any) -> dict[str, Any]:
     return {} if trajectory.models.B is None else sampled_layers.ends(loss, trajectory)
 
 
-_AT_SCALARS: dict[str, Any] = {"along_flow": False, "hypotheses": sampled_layers.at_scalars, "problems": ON_SCALARS,
-    "spaces": spaces.ON_SCALARS}
+_AT_SCALARS: dict[str, Any] = {
+    "along_flow": False,
+    "hypotheses": sampled_layers.at_scalars,
+    "problems": ON_SCALARS,
+    "spaces": spaces.ON_SCALARS,
+}
 _PER_CENT = f"{100 * sampled_layers.APART:.0f} per cent"
 _FLOWS: dict[str, Any] = {
     "hypotheses": sampled_layers.moving,

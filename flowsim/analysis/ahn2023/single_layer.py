@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.analysis.base import Comparison, at_most, equal
-from flowsim.analysis.landscape import hessian_eigenvalues
+from flowsim.analysis.landscape import hessian
 from flowsim.analysis.statements import can_be_drawn, joined, of_task, rounded
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss
@@ -33,7 +33,7 @@ Loss = MaskedAttentionLoss
 _RESCALINGS = (1e-3, 0.1, -1.0, 7.0, 1e3)
 _DRAWN = 8
 _PROMPTS = 16
-_FLAT = 1e-9  # of the largest eigenvalue of a Hessian
+_SURELY_FLAT, _POSSIBLY_FLAT = 1e-12, 1e-6  # of the largest eigenvalue of a Hessian with a unit diagonal
 _AT_MINIMUM = 1e-12  # of the loss at zero weights
 _AT_EQUALITY = 1e-6
 
@@ -223,13 +223,30 @@ def swapped(task: Task) -> MaskedAttention:
 
 @of_task
 def unique_minimum(task: Task) -> Comparison:
-    """How many directions at (8) are flat, of which the re-scaling is one, and whether `swapped` is a minimum too."""
-    loss = MaskedAttentionLoss(task)
+    """How many directions at (8) are flat, of which the re-scaling is one, and whether `swapped` is a minimum too.
+
+    Nothing is promised where rounding leaves it open whether a direction is flat.
+    """
+    loss = MaskedAttentionLoss(_in_eigenbasis(task))
     best = loss.minimizer(jnp.linalg.norm(loss.minimizer().A) ** 0.5)
-    values = hessian_eigenvalues(loss, best)
-    flat = jnp.sum(values <= _FLAT * values[-1]).astype(float)
-    other = (loss.excess(swapped(task)) <= _AT_MINIMUM * jnp.trace(task.covariance)).astype(float)
-    return joined([at_most(flat[None], 1.5, size=1.0), at_most(other[None], 0.5, size=1.0)])
+    values = _inertia(loss, best)
+    flat, possibly = (jnp.sum(values <= ratio * values[-1]) for ratio in (_SURELY_FLAT, _POSSIBLY_FLAT))
+    other = (loss.excess(swapped(loss.task)) <= _AT_MINIMUM * jnp.trace(task.covariance)).astype(float)
+    count = at_most(flat.astype(float)[None], 1.5, size=1.0, promised=flat == possibly)
+    return joined([count, at_most(other[None], 0.5, size=1.0)])
+
+
+def _in_eigenbasis(task: Task) -> Task:
+    """The task in the basis of its covariance, where its Hessians are scaled best."""
+    return eqx.tree_at(lambda task: task.covariance, task, jnp.diag(jnp.linalg.eigvalsh(task.covariance)))
+
+
+def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, " n"]:
+    """Numbers with the signs of the Hessian's eigenvalues: those of the Hessian with a unit diagonal (Sylvester)."""
+    H = hessian(loss, model)
+    diagonal = jnp.abs(jnp.diagonal(H))
+    scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
+    return jnp.linalg.eigvalsh(scale[:, None] * H * scale[None, :])
 
 
 def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
@@ -248,15 +265,17 @@ def swapped_minimum(task: Task) -> Comparison:
     """At `swapped`: the gradient against zero, the excess against sum_{j > 1} lambda_j^2/gamma_j, and whether the
     Hessian is semidefinite against the inequality, as numbers, with a doubt of 1 where its sides all but agree.
     """
+    task = _in_eigenbasis(task)
     loss, model = MaskedAttentionLoss(task), swapped(task)
     lam, gam = loss.unmasked.eigenvalues, loss.unmasked.gamma_eigenvalues
     gradient = loss.gradient(model)
     slope = jnp.linalg.norm(gradient.b) + jnp.linalg.norm(gradient.A)
     size = jnp.linalg.norm(loss.gradient(MaskedAttention(model.b, jnp.zeros_like(model.A))).A)
-    values = hessian_eigenvalues(loss, model)
-    semidefinite = values[0] >= -_FLAT * values[-1]
+    values = _inertia(loss, model)
+    surely, possibly = (values[0] < -ratio * values[-1] for ratio in (_POSSIBLY_FLAT, _SURELY_FLAT))
+    semidefinite = ~surely
     left, right = _swapped_sides(task)
-    doubt = jnp.abs(left - right) <= _AT_EQUALITY * left
+    doubt = (jnp.abs(left - right) <= _AT_EQUALITY * left) | (possibly & ~surely)
     above, expected = loss.excess(model), jnp.sum(lam[:-1] ** 2 / gam[:-1])
     return joined(
         [

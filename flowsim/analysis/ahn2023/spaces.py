@@ -81,7 +81,11 @@ def _sampled(axes: dict[str, Axis], covariance: dict[str, Any], init: dict[str, 
 
 SAMPLED = (
     _sampled(
-        {"task.context_length": Whole(50, 200), "task.covariance.rotation_seed": Whole(0, 99), "init.seed": Whole(0, 99)},
+        {
+            "task.context_length": Whole(50, 200),
+            "task.covariance.rotation_seed": Whole(0, 99),
+            "init.seed": Whole(0, 99),
+        },
         {"eigenvalues": [1.0, 1.0, 0.25]},
         {"kind": "random", "scale": 0.3},
         2048,

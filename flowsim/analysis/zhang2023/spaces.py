@@ -46,7 +46,5 @@ RANDOM = (
     _law("uniform", low=Each(Real(0.01, 1.0)), high=Each(Real(1.0, 10.0))),
 )
 _EXPONENTIAL = {"covariance_law": {"family": "exponential", "rate": 1.0}, "context_length": "inf"}
-EXPONENTIAL = (
-    _flow({"task.covariance_law.dimension": Whole(1, 8)} | _START | _RANK, "balanced", **_EXPONENTIAL),
-)
+EXPONENTIAL = (_flow({"task.covariance_law.dimension": Whole(1, 8)} | _START | _RANK, "balanced", **_EXPONENTIAL),)
 DASHED = (_flow({"task.covariance_law.dimension": Whole(1, 30)}, "zeros", **_EXPONENTIAL),)

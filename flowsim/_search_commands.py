@@ -1,0 +1,140 @@
+"""What ``flowsim refute`` and ``flowsim sharpen`` do."""
+
+import importlib.util
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from flowsim import _toml
+from flowsim._commands import folder_of
+from flowsim._toml import ProblemError, refuse
+from flowsim.analysis import ALL_CLAIMS, Claim, find_claims
+from flowsim.analysis.spaces import Axis, Choice, Real, Whole
+from flowsim.problem import ProblemSpec
+from flowsim.search import refute as search
+from flowsim.search import sharpen as sharpened
+
+FINISHED = 0
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_FIELDS = _toml.fields(ProblemSpec)
+
+
+def refute(
+    claim: str,
+    form: str,
+    over: Sequence[str],
+    budget: str,
+    out: pathlib.Path | None,
+    seed: int,
+    format: str,
+    quiet: bool,
+) -> int:
+    """Search for a counterexample; print what was found, and write it to the folder ``out``."""
+    chosen, axes, seconds = _claim(claim, form), _axes(over), _budget(budget)
+    if out is not None:
+        with folder_of(out):
+            out.mkdir(parents=True, exist_ok=True)
+    found = search(chosen, over=axes, budget=seconds, seed=seed, out=out, progress=not quiet)
+    print(found)
+    if out is not None and found.counterexample is not None:
+        from flowsim.search.plots import draw_counterexample  # slow to import
+
+        (out / "figures").mkdir(exist_ok=True)
+        figure = out / "figures" / f"counterexample.{format}"
+        draw_counterexample(found.counterexample, figure)
+        print(f"figure: {figure}")
+        if found.counterexample.problem is not None:
+            print(f"problem: {out / 'counterexample.toml'}")
+    return FINISHED
+
+
+def sharpen(
+    claim: str,
+    form: str,
+    over: Sequence[str],
+    budget: str,
+    out: pathlib.Path | None,
+    seed: int,
+    format: str,
+    quiet: bool,
+) -> int:
+    """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
+    chosen, axes, seconds = _claim(claim, form), _axes(over), _budget(budget)
+    if out is not None:
+        with folder_of(out):
+            out.mkdir(parents=True, exist_ok=True)
+    found = sharpened(chosen, over=axes, budget=seconds, seed=seed, progress=not quiet)
+    print(found)
+    if out is not None:
+        from flowsim.search.plots import draw_growth  # slow to import
+
+        found.save(out)
+        (out / "figures").mkdir(exist_ok=True)
+        figure = out / "figures" / f"sharpening.{format}"
+        draw_growth(found, figure)
+        print(f"figure: {figure}")
+    return FINISHED
+
+
+def _claim(identifier: str, form: str) -> Claim:
+    """One claim by its id, or the user's own as FILE.py:NAME."""
+    if re.search(r"\.py:\w+$", identifier):
+        return _own(*identifier.rsplit(":", 1))
+    try:
+        found = find_claims(ALL_CLAIMS, identifier)
+    except ValueError as error:
+        raise ProblemError(f"{error}, or FILE.py:NAME for a claim of your own") from None
+    exact = [claim for claim in found if claim.id == identifier]
+    if not exact:
+        parts = ", ".join(dict.fromkeys(claim.id for claim in found))
+        refuse("claim id", f"that of one claim ({parts})", f'it is "{identifier}"')
+    chosen = [claim for claim in exact if claim.form == form]
+    if not chosen:
+        refuse("--form", f'"{exact[0].form}" for {identifier}', f'it is "{form}"')
+    return chosen[0]
+
+
+def _own(file: str, name: str) -> Claim:
+    spec = importlib.util.spec_from_file_location("own_claims", file)
+    if spec is None or spec.loader is None or not pathlib.Path(file).exists():
+        refuse("claim id", "FILE.py:NAME with a file that exists", f"there is no {file}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    claim: Any = getattr(module, name, None)
+    if not isinstance(claim, Claim):
+        known = [key for key, value in vars(module).items() if isinstance(value, Claim)]
+        refuse("claim id", f"the name of a claim in {file} ({', '.join(known)})", f'it is "{name}"')
+    return claim
+
+
+def _budget(text: str) -> float:
+    """Seconds, of ``90``, ``90s``, ``10m`` or ``2h``."""
+    parts = re.fullmatch(r"(\d+(?:\.\d*)?)([smh]?)", text.strip())
+    if not parts or not float(parts[1]) > 0:
+        refuse("--budget", "a positive time such as 90s, 10m or 2h", f'it is "{text}"')
+    return float(parts[1]) * _SECONDS[parts[2]]
+
+
+def _axes(over: Sequence[str]) -> dict[str, Axis]:
+    """The axes of ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``."""
+    return dict(_axis(text) for text in over)
+
+
+def _axis(text: str) -> tuple[str, Axis]:
+    field, equals, form = (part.strip() for part in text.partition("="))
+    if not (field and equals and form):
+        refuse("--over", "FIELD=LOW:HIGH or a list such as FIELD=5,10,20", f"it is {text!r}")
+    if ":" not in form:
+        return field, Choice(tuple(_toml.read_value(field, part.strip()) for part in form.split(",")))
+    try:
+        low, high = map(float, form.split(":"))
+    except ValueError:
+        refuse(field, "searched over LOW:HIGH", f"it is {form!r}")
+    whole = field not in _FIELDS or "whole number" in _FIELDS[field].expected
+    if not low <= high or not (math.isfinite(low) and math.isfinite(high)):
+        refuse(field, "searched from a finite number to one that is at least as large", f"it is {form!r}")
+    if whole and field in _FIELDS and not (low.is_integer() and high.is_integer()):
+        refuse(field, "searched over whole numbers", f"it is {form!r}")
+    return field, Whole(int(low), int(high)) if whole and low.is_integer() and high.is_integer() else Real(low, high)
