@@ -222,11 +222,13 @@ def _values(axis: Any, value: Any) -> Iterator[Any]:
 
 
 def _whole(low: int, value: int) -> Iterator[int]:
-    """Smaller whole numbers: all up to ten, then 1, 2 and 5 times powers of ten, then closing in."""
+    """Other whole numbers: all up to ten, then 1, 2 and 5 times powers of ten, then its own first digits."""
     yield from range(low, min(value, low + 10))
     steps = (m * 10**k for k in range(1, 31) for m in (1, 2, 5))
     yield from (step for step in steps if low + 10 <= step < value)
-    yield from (low + (value - low) * k // 16 for k in range(12, 16) if low + (value - low) * k // 16 >= low + 10)
+    yield from dict.fromkeys(
+        round_ for digits in (1, 2) if low <= (round_ := int(float(f"{value:.{digits}g}"))) != value
+    )
 
 
 def _round(axis: Real, value: float) -> Iterator[float]:

@@ -14,6 +14,7 @@ from flowsim.search.sharpening import Growth, Sharpening
 
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
 _MOST_COLUMNS = 3
+_MARKS = 16  # along a flow
 
 
 def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
@@ -43,8 +44,10 @@ def _sides(axes: Axes, found: Counterexample) -> None:
     x = t if along else np.arange(1, value.size + 1)
     value, bound = value[: x.size], bound[: x.size]
     style = "-" if along else "none"
-    axes.plot(x, value, color="C0", marker="o", markersize=4, linestyle=style, label="value")
-    axes.plot(x, bound, color="C1", marker="x", markersize=6, linestyle=style, label="what the statement says of it")
+    every = max(1, x.size // _MARKS) if along else 1
+    axes.plot(x, value, color="C0", marker="o", markersize=4, markevery=every, linestyle=style, label="value")
+    label = "what the statement says of it"
+    axes.plot(x, bound, color="C1", marker="x", markersize=6, markevery=every, linestyle=style, label=label)
     axes.set_xlabel(r"flow time  $t$" if along else "point that the statement is judged at")
     axes.set_ylabel("the two sides")
     shown = np.concatenate([side[np.isfinite(side)] for side in (value, bound)])

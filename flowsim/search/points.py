@@ -34,14 +34,14 @@ class Sampler:
     """
 
     def __init__(self, space: Space, place: int, seed: int):
-        self.space, self._place, self._seed = space, place, seed
+        self.space, self.place, self._seed = space, place, seed
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
         self._batches = 0
 
     def draw(self, count: int) -> "Batch":
         """The next points."""
-        seed = [self._seed, self._place, self._batches]
+        seed = [self._seed, self.place, self._batches]
         rng = np.random.default_rng(seed)
         fixed = self._shape(rng)
         self._batches += 1
@@ -54,7 +54,7 @@ class Sampler:
             self._study.sampler = sampler(seed=int(rng.integers(2**31)))
             for _ in range(half):
                 trials.append(self._study.ask())
-                points.append(Point(self._place, fixed | self._values(trials[-1], fixed)))
+                points.append(Point(self.place, fixed | self._values(trials[-1], fixed)))
         return Batch(points, trials)
 
     def learn(self, batch: "Batch", objectives: Sequence[float]) -> None:

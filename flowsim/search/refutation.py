@@ -19,7 +19,7 @@ from flowsim.report import plain, write_json
 from flowsim.search.counterexample import Counterexample, confirmed, shrunk
 from flowsim.search.descent import descended
 from flowsim.search.points import Point, Sampler
-from flowsim.search.screening import LANES, Margin, Screen
+from flowsim.search.screening import Margin, Screen
 
 PROGRESS = "search.json"
 _DESCENTS = 8  # batches between two descents
@@ -124,7 +124,8 @@ def raise_excluded(claim: Claim, search: "Search") -> None:
     names = [name for name, count in search.excluded.most_common() if count == search.problems]
     chosen = names or [name for name, _ in search.excluded.most_common()]
     which = f'"{chosen[0]}" excludes all' if names else f"no one holds them all: {'; '.join(chosen)}"
-    refuse("--over", f"a space with problems that meet the hypotheses of {claim.id}", f"of {search.problems} {which}")
+    came = f"of the {search.problems} problems that were looked at {which}"
+    refuse("the space", f"one with problems that meet the hypotheses of {claim.id}", came)
 
 
 class Search:
@@ -135,6 +136,9 @@ class Search:
     ):
         self.claim, self.screen = claim, Screen(claim, spaces)
         self._samplers = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
+        # A sampler of its own, as those of the search remember what they drew.
+        first = [Sampler(space, place, seed).draw(2).points[0] for place, space in enumerate(spaces)]
+        self._lanes = [self.screen.lanes(point) for point in first]
         self._budget, self._folder = budget, folder
         self._identity = plain({"claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed})
         self._done: list[dict[str, Any]] = []
@@ -159,7 +163,7 @@ class Search:
         """Look at the next batch; the counterexample in it, made small, if there is one."""
         index = len(self._done)
         sampler = self._samplers[index % len(self._samplers)]
-        batch = sampler.draw(LANES)
+        batch = sampler.draw(self._lanes[index % len(self._samplers)])
         kept = self._replay.pop(0) if self._replay else None
         points = batch.points
         margins = self._within_budget(points) if kept is None else _margins(kept["margins"])
@@ -228,8 +232,9 @@ class Search:
         if self._done:
             return self.screen.margins(points)
         margins = []
-        for first in range(0, len(points), LANES // 4):
-            part = points[first : first + LANES // 4]
+        share = -(-len(points) // 4)
+        for first in range(0, len(points), share):
+            part = points[first : first + share]
             margins += self.screen.margins(part)
             if self.seconds > self._budget and len(margins) < len(points):
                 came = f"{len(margins)} of its {len(points)} problems took {self.seconds:.0f} s"

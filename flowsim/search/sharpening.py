@@ -20,7 +20,7 @@ from flowsim.search.counterexample import evidence_of_point
 from flowsim.search.descent import descended
 from flowsim.search.points import Point, Sampler
 from flowsim.search.refutation import narrowed, short
-from flowsim.search.screening import LANES, Margin, Screen
+from flowsim.search.screening import Margin, Screen
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
 _MIDDLE = 3  # dimensions, loops, layers, heads, where these are not the parameter
@@ -194,7 +194,8 @@ class _Family:
 
     def _look(self, sampler: Sampler) -> float:
         """The least factor of a batch, and of a descent from the best of it."""
-        batch = sampler.draw(LANES)
+        fewest = self._screen.lanes(Sampler(sampler.space, sampler.place, self._seed).draw(2).points[0])
+        batch = sampler.draw(fewest)
         margins = self._screen.margins(batch.points)
         sampler.learn(batch, [_objective(margin) for margin in margins])
         found = self._noted(batch.points, margins)
