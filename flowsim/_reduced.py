@@ -123,7 +123,10 @@ def step(reduced: Reduced, start: Point, seen: Seen, guess: Stages, size: Scalar
     d = b.shape[0]
     fastest = jnp.max(reduced.curvature)
     # At most the largest weight, as the largest entry off the diagonal is not known.
-    largest = jnp.maximum(jnp.maximum(jnp.max(jnp.abs(start.shaft)), jnp.abs(start.u)), jnp.sqrt(seen.moments[0]) / d)
+    squares = seen.moments[0]
+    # Guarded, so that the derivative at zero is not NaN.
+    spread = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0) / d
+    largest = jnp.maximum(jnp.maximum(jnp.max(jnp.abs(start.shaft)), jnp.abs(start.u)), spread)
 
     def stages(u: Stages, columns: int) -> tuple[Point, Array]:
         """The points with these values of u, and how their diagonals answer to a change of their slopes."""

@@ -10,8 +10,8 @@ import flowsim
 README = pathlib.Path(__file__).parents[1] / "README.md"
 
 
-def example() -> str:
-    return next(block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "class" in block)
+def example(word: str = "class") -> str:
+    return next(block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if word in block)
 
 
 def test_the_readme_example_is_short_and_says_what_it_shows(capsys):
@@ -29,3 +29,14 @@ def test_the_readme_example_is_short_and_says_what_it_shows(capsys):
     gap = run.models.a**2 - run.models.b**2
     assert float(abs(gap - gap[0]).max()) < 1e-7
     assert isinstance(run, flowsim.Trajectory)
+
+
+def test_the_readme_conjecture_is_broken_where_it_is_false(capsys):
+    namespace = {}
+    for word in ("class", "flowsim.refute"):
+        exec(compile(example(word), "README.md", "exec"), namespace)
+    printed = capsys.readouterr().out
+    a, b = (float(re.search(rf"{name} = ([0-9.]*[0-9])", printed).group(1)) for name in "ab")
+    # Along the flow a b tends to 1 and a^2 - b^2 is conserved, so that a^2 + b^2 >= 2 a(0) b(0) fails only beyond it.
+    assert a * b > 1
+    assert "counterexample found" in printed

@@ -46,8 +46,8 @@ class Real:
     **Raises:** `ValueError` where there is none.
     """
 
-    low: float
-    high: float
+    low: int | float
+    high: int | float
 
     def __post_init__(self):
         _check_ends(self)

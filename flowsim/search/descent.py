@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
@@ -36,7 +37,8 @@ def descended(screen: Screen, point: Point, within: Space | None = None) -> list
         if not (math.isfinite(margin) and all(np.all(np.isfinite(slope)) for slope in scaled.values())):
             break
         state = optimiser.init(inner) if state is None else state
-        updates, state = optimiser.update(scaled, state)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole powers
+            updates, state = optimiser.update(scaled, state)
         moved: Any = optax.apply_updates(inner, updates)
         values |= {name: _outward(space.axes[name], np.asarray(value)) for name, value in moved.items()}
         path.append(Point(point.space, _rounded(space, values)))
@@ -53,7 +55,7 @@ def _of(axis: Axis) -> Real | Whole:
 def _inward(axis: Axis, value: Any) -> np.ndarray:
     """A value as the descent moves it: its logarithm, or its place between the ends of the axis."""
     ends, array = _of(axis), np.asarray(value, dtype=float)
-    return np.log(array) if ends.geometric else (array - ends.low) / max(ends.high - ends.low, 1e-300)
+    return np.asarray(np.log(array) if ends.geometric else (array - ends.low) / max(ends.high - ends.low, 1e-300))
 
 
 def _outward(axis: Axis, inner: np.ndarray) -> Any:
@@ -65,7 +67,7 @@ def _outward(axis: Axis, inner: np.ndarray) -> Any:
 def _scaled(axis: Axis, value: Any, slope: np.ndarray) -> np.ndarray:
     """The derivative by what the descent moves."""
     ends = _of(axis)
-    return slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low)
+    return np.asarray(slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low))
 
 
 def _rounded(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def refute(
     claim: Claim,
     *,
     over: Mapping[str, Axis] | None = None,
-    budget: float = 600.0,
+    budget: int | float = 600,
     seed: int = 0,
     out: str | os.PathLike | None = None,
     progress: bool = False,
@@ -91,7 +91,7 @@ def refute(
     search = Search(claim, spaces, seed, budget, folder)
     found = None
     with tqdm(total=round(budget), desc=claim.id, unit="s", disable=not progress, delay=2, leave=False) as bar:
-        while found is None and search.goes_on():
+        while found is None and (not search.problems or search.goes_on()):
             found = search.batch()
             bar.update(max(0, min(round(search.seconds), round(budget)) - bar.n))
     if not search.met and not found:
@@ -132,7 +132,7 @@ class Search:
     """The state of a search, from batch to batch; the same batches follow from the same seed."""
 
     def __init__(
-        self, claim: Claim, spaces: Sequence[Space], seed: int, budget: float, folder: pathlib.Path | None = None
+        self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float, folder: pathlib.Path | None = None
     ):
         self.claim, self.screen = claim, Screen(claim, spaces)
         self._samplers = [Sampler(space, place, seed) for place, space in enumerate(spaces)]

@@ -77,8 +77,8 @@ def room(comparison: Comparison, error: float) -> tuple[Scalar, Scalar, Bool[Arr
     margin = jnp.where(jnp.all(jnp.isfinite(comparison.slack) | ~promised), margin, jnp.nan)
     clear = jnp.any(promised & (slack < -error * comparison.scale))
     value, bound = comparison.value, comparison.bound
-    # A lower bound may be multiplied by value/bound, an upper one divided by it.
-    lower = comparison.slack == value - bound
+    # A lower bound may be multiplied by value/bound, an upper one divided by it; rounding may differ in the slack.
+    lower = comparison.slack * (value - bound) >= 0
     usable = promised & (value > 0) & (bound > 0)
     ratio = jnp.where(usable, value, 1.0) / jnp.where(usable, bound, 1.0)
     factor = jnp.min(jnp.where(usable, jnp.where(lower, ratio, 1 / ratio), jnp.inf))

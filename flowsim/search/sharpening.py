@@ -110,7 +110,7 @@ def sharpen(
     claim: Claim,
     *,
     over: Mapping[str, Axis] | None = None,
-    budget: float = 600.0,
+    budget: int | float = 600,
     seed: int = 0,
     progress: bool = False,
 ) -> Sharpening:
@@ -149,7 +149,7 @@ def sharpen(
 class _Family:
     """The problems of some spaces, and the least factor that was seen among them."""
 
-    def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, budget: float):
+    def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float):
         self._claim, self._spaces, self._seed, self._budget = claim, spaces, seed, budget
         self._screen, self._begin = Screen(claim, spaces), time.monotonic()
         self._anywhere = [Sampler(space, place, seed) for place, space in enumerate(spaces)]

@@ -8,6 +8,7 @@ from flowsim.analysis.gatmiry2024.lemma_settings import (
     Loss,
     looped_by_matrices,
     looped_with_few_dimensions,
+    over_determined,
     problem,
     shape,
 )
@@ -18,6 +19,10 @@ def _identity(loss: Loss, start: Any) -> list[Hypothesis]:
     """S = I."""
     known = shape(loss)
     return [agrees("covariance = I", float(max(abs(x - 1) for x in known.eigenvalues)), 0.0)]
+
+
+def _more_examples(loss: Loss, start: Any) -> list[Hypothesis]:
+    return [*_identity(loss, start), *over_determined(loss, start)]
 
 
 def _one_loop(loss: Loss, start: Any) -> list[Hypothesis]:
@@ -100,13 +105,14 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "figure-2",
         "Figure 2, section 5.1",
-        "The least loss of L loops is above that of L layers by a factor that grows with L",
+        "The least loss of L loops is above that of L layers by a factor that grows with L, given n > d",
         figures.loops_fall_behind,
         form="corrected",
+        hypotheses=_more_examples,
         constants=figures.ratio_constants,
         note="L layers can be the polynomial of degree L that is least on the spectrum of W, L loops only (1 - a x)^L. "
         "As n grows the factor tends to a ratio of moments of Gaussian matrices: (2L - 1)!!/L! at d = 1, "
-        "towards the Catalan number of L as d grows.",
+        "towards the Catalan number of L as d grows. For n < d the factor can fall: at d = 6, n = 2 from L = 5 to 6.",
     ),
     _claim(
         "figure-3.in-distribution",
@@ -136,10 +142,14 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "figure-3.out-of-distribution",
         "Figure 3, section 5.3",
-        "On prompts of another covariance every loop more at test, up to 50, lowers the loss of the median context",
+        "On prompts of another covariance every loop more at test, up to 50, lowers the loss of the median context, "
+        "given n > d",
         figures.other_median_keeps_falling,
         form="corrected",
-        note=_MEDIAN + "The other covariance has eigenvalues from 0.5 to 1.5.",
+        hypotheses=_more_examples,
+        note=_MEDIAN
+        + "The other covariance has eigenvalues from 0.5 to 1.5. For n < d it can end in a slow growth: at "
+        "d = 4, n = 2.",
     ),
     _claim(
         "figure-4",
