@@ -15,6 +15,8 @@ Out of reach: section 5.3 of xie2025 prompts large language models. That is no g
 needs weights that are not to be had.
 """
 
+_SHARP = "../benchmarks/results/sharp_constants.md"
+
 
 def ledger(entries: Iterable[Entry]) -> str:
     """The ledger of an audit in Markdown: a summary, then for every claim and form its statement and its verdicts."""
@@ -47,6 +49,10 @@ def _section(group: Sequence[Entry]) -> str:
     ]
     if claim.note:
         lines.append(f"- Note: {escaped(claim.note)}")
+    if any(entry.verdict.verdict is Judgement.VIOLATED for entry in group):
+        lines.append(f"- Smallest counterexample found: [{claim.id}.toml](counterexamples/{claim.id}.toml)")
+    if any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
+        lines.append(f"- Sharp constant: [{claim.id}]({_SHARP})")
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]
     for entry in group:
         verdict = entry.verdict

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -37,10 +38,11 @@ def pair(a, b):
 STARTS = Space({"a": Real(1.0, 3.0), "b": Real(0.1, 0.3)}, make=pair)
 
 
-def claimed(bound, **options):
+def claimed(bound, **options: Any):
     """|grad L|^2 >= bound(flow) L."""
     compare = lambda loss, flow: flowsim.at_least(flow.grad_norm_sq, bound(flow) * flow.excess)
-    return flowsim.Claim("mine", "notes", "a bound", compare, **({"spaces": (STARTS,)} | options))
+    options.setdefault("spaces", (STARTS,))
+    return flowsim.Claim("mine", "notes", "a bound", compare, **options)
 
 
 def known(identifier, form="printed"):
@@ -102,7 +104,9 @@ def test_the_gradient_of_a_margin_goes_through_the_flow():
     screen = Screen(claim, claim.spaces)
     values = dict(Sampler(claim.spaces[0], 0, 0).draw(2).points[0].values)
     values |= {"task.context_length": 7, "init.scale": 0.01}
-    _, slopes = screen.gradient(Point(0, values))
+    found = screen.gradient(Point(0, values))
+    assert found is not None
+    _, slopes = found
     for name in ("task.covariance.scale", "init.scale"):
         step = 1e-5 * values[name]
         up, down = (
@@ -127,7 +131,7 @@ def test_what_is_true_or_an_equality_is_not_broken():
     true = flowsim.refute(claimed(lambda flow: 2 * (flow.start.a**2 - flow.start.b**2)), budget=2)
     assert true.counterexample is None and true.least is not None and true.least[0] > 0
     same = flowsim.refute(claimed(lambda flow: 2 * (flow.models.a**2 + flow.models.b**2)), budget=2)
-    assert same.counterexample is None and abs(same.least[0]) < 1e-12
+    assert same.counterexample is None and same.least is not None and abs(same.least[0]) < 1e-12
 
 
 def test_the_best_constant_is_that_of_the_closed_form():

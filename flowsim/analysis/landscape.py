@@ -17,6 +17,7 @@ LARGEST_HESSIAN = 700  # weights, above which it is not formed
 _FLAT = 1e-9
 _MAX_ITERATIONS = 60
 _AT_REST = 1e-12
+_ELSEWHERE = 1e-6  # of the excess at zero weights, which a flow to the global minimum may still have to lose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,7 @@ def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory)
     curvature = jnp.min(jnp.where(values > rounding, values, jnp.inf))
     slope_sq, excess = trajectory.grad_norm_sq, trajectory.excess
     at_rest = slope_sq[-1] <= _AT_REST * jnp.max(slope_sq)
-    elsewhere = excess[-1] > _AT_REST * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
+    elsewhere = excess[-1] > _ELSEWHERE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
     promised = at_rest & elsewhere & (values[0] >= -rounding)
     return at_least(excess[-1][None], slope_sq[-1] / curvature, size=excess[0], promised=promised)
 

@@ -137,8 +137,14 @@ class Space:
         return tables
 
     def over(self, axes: Mapping[str, Axis]) -> "Space":
-        """The space with other values of some of its axes."""
-        return dataclasses.replace(self, axes={**self.axes, **axes})
+        """The space with other values of some of its axes; a range of one that has a number a dimension is of each."""
+        new = {
+            name: Each(Real(axis.low, axis.high))
+            if isinstance(self.axes.get(name), Each) and isinstance(axis, Whole | Real)
+            else axis
+            for name, axis in axes.items()
+        }
+        return dataclasses.replace(self, axes={**self.axes, **new})
 
 
 def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

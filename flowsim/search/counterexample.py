@@ -24,6 +24,7 @@ from flowsim.trajectory import Trajectory, write_whole
 _MOVED = 1e-6  # relative, of every number of a neighbouring problem
 _KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexample is made smaller
 _PASSES = 3
+_OTHER_BASIS = 12345
 _SEEDS = ("seed", "rotation_seed")
 
 
@@ -123,8 +124,8 @@ def evidence_of_point(claim: Claim, space: Space, values: Mapping[str, Any]) -> 
 def _routes(
     claim: Claim, space: Space, values: Mapping[str, Any], evidence: Evidence
 ) -> Iterator[tuple[str, Evidence]]:
-    """Other ways to the same verdict: another solver, and problems a little aside, so that a coincidence is no
-    counterexample.
+    """Other ways to the same verdict: another solver, problems a little aside, so that a coincidence is no
+    counterexample, and another basis.
     """
     if claim.along_flow and evidence.trajectory.settings.solver == "arrowhead":
         yield "all weights by a general implicit solver", _by_another_solver(evidence)
@@ -132,6 +133,11 @@ def _routes(
         moved = _moved(space, values, amount)
         if moved != values:
             yield name, evidence_of_point(claim, space, moved)
+    covariance = space.problem.get("task", {}).get("covariance")
+    if not claim.along_flow and isinstance(covariance, Mapping) and "rotation_seed" in covariance:
+        name = "task.covariance.rotation_seed"
+        turned = dataclasses.replace(space, axes={**space.axes, name: Whole(0, 2**32 - 1)})
+        yield "the covariance in another basis", evidence_of_point(claim, turned, {**values, name: _OTHER_BASIS})
 
 
 def _by_another_solver(evidence: Evidence) -> Evidence:

@@ -29,7 +29,7 @@ from flowsim.trajectory import Trajectory
 Scalar = Float[Array, ""]
 
 LANES = 32
-_FEW = 8  # flows, each of which is integrated alone
+_FEW, _SOME = 8, 16  # flows, each of which is integrated alone, and problems that are looked at one by one
 FLOW_RTOL = 1e-7
 _FLOW_ERROR, _ROUNDING_ERROR = 1e-5, 1e-11  # relative, of sides that are only looked at
 _LONGEST = 20.0  # seconds, of a flow that is integrated alone
@@ -106,8 +106,10 @@ class Screen:
         return [found[index] for index in range(len(points))]
 
     def lanes(self, point: Point) -> int:
-        """How many points are worth looking at before another shape's turn: fewer, where each flow is a run."""
-        return LANES if self._program(point) or not self.claim.along_flow else _FEW
+        """How many points are worth looking at before another shape's turn: fewer, where each is looked at alone."""
+        if self._program(point):
+            return LANES
+        return _FEW if self.claim.along_flow else _SOME
 
     def gradient(self, point: Point) -> tuple[float, dict[str, Any]] | None:
         """The margin and its derivatives by the traced axes, logarithmic ones by the logarithm; None if untraceable."""
@@ -174,10 +176,6 @@ class _Program:
                 self._margin(jax.tree.map(lambda leaf, lane=lane: leaf[lane], seen)) for lane in range(len(chosen))
             ]
         return found
-
-    def lanes(self, point: Point) -> int:
-        """How many points are worth looking at before another shape's turn: fewer, where each flow is a run."""
-        return LANES if self._program(point) or not self.claim.along_flow else _FEW
 
     def gradient(self, point: Point) -> tuple[float, dict[str, Any]]:
         """The margin, and its derivatives by the numbers of axes that are no seeds."""

@@ -22,7 +22,25 @@ def _flow(axes: dict[str, Axis], kind: str, **task: Any) -> Space:
 BALANCED = (_flow(_COVARIANCE | _LENGTH | _START | _RANK, "balanced"),)
 UNBALANCED = (_flow(_COVARIANCE | _LENGTH | _START | _RANK, "unbalanced"),)
 INDEFINITE = (_flow(_COVARIANCE | _LENGTH | _START, "balanced-indefinite"),)
-ALL_WEIGHTS = (_flow(_COVARIANCE | _LENGTH | _START, "random"),)
+# U11(0) = sigma I/sqrt(3), which Assumption 3.3 allows, and blocks that it does not.
+ALL_WEIGHTS = (
+    Space(
+        {
+            "task.covariance.condition": Real(1.0, 1e3),
+            "task.context_length": Whole(1, 1000),
+            "init.u12": Each(Real(-0.3, 0.3)),
+            "init.u21": Each(Real(-0.3, 0.3)),
+        },
+        {
+            "task": {"covariance": {"dimension": 3, "scale": 2.0}},
+            "init": {
+                "kind": "explicit",
+                "U11": [[0.01 / 3**0.5 * (i == j) for j in range(3)] for i in range(3)],
+                "u_minus1": 0.01,
+            },
+        },
+    ),
+)
 
 STILL = (_flow(_COVARIANCE | _LENGTH, "zeros"),)
 STILL_INFINITE = (_flow(_COVARIANCE, "zeros", covariance={"rotation_seed": 0}, context_length="inf"),)
