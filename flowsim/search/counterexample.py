@@ -238,10 +238,11 @@ def _whole(low: int, value: int) -> Iterator[int]:
 
 
 def _round(axis: Real, value: float) -> Iterator[float]:
-    """Rounder numbers: 1 and 0, a power of ten, then one digit and two."""
-    power = 10.0 ** round(math.log10(abs(value))) * (1 if value > 0 else -1) if value else 0.0
-    for simple in (1.0, 0.0, power, float(f"{value:.1g}"), float(f"{value:.2g}")):
-        if axis.holds(simple) and simple != value:
-            yield simple
-        elif simple == value:
+    """Rounder numbers: 1 and 0, the powers of ten from 1 to it, then one digit and two."""
+    sign, exponent = (1 if value > 0 else -1), round(math.log10(abs(value))) if value else 0
+    powers = (sign * 10.0 ** (k if exponent > 0 else -k) for k in range(1, abs(exponent) + 1))
+    for simple in (1.0, 0.0, *powers, float(f"{value:.1g}"), float(f"{value:.2g}")):
+        if simple == value:
             return
+        if axis.holds(simple):
+            yield simple
