@@ -256,7 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _interrupted(number: int, frame: types.FrameType | None) -> None:
     """End at once: whatever a run has written is whole. JAX's callbacks swallow a KeyboardInterrupt, or crash on it."""
-    os.write(sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume\n")
+    os.write(
+        sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
+    )
     os._exit(INTERRUPTED)
 
 

@@ -417,7 +417,7 @@ def test_ctrl_c_says_how_to_go_on(file, tmp_path):
     interrupted = child(file, out, "checkpoint/flow/chunk-00002.npz", signal.SIGINT)
     assert interrupted.returncode == 130
     assert interrupted.stdout == ""
-    assert interrupted.stderr == "\nflowsim: interrupted; a run goes on with --resume\n"
+    assert interrupted.stderr == "\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
     assert listing(out) == ["checkpoint", "problem.toml"]
 
 

@@ -3,10 +3,15 @@
 import pathlib
 import re
 
+import pytest
+
 import flowsim
+from flowsim.analysis import judge_on
+from flowsim.flow import start_alone
 from flowsim.ledger import escaped
 
-PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "claims.md").read_text()
+PAGES = pathlib.Path(__file__).parents[1] / "docs"
+PAGE = (PAGES / "claims.md").read_text()
 SECTIONS = {title: body for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)}
 REFUTED = {
     "ahn2023.eq-11",
@@ -98,3 +103,29 @@ def test_the_ledger_refutes_what_the_tests_of_the_claims_refute():
 def test_what_is_refuted_has_a_corrected_form_or_a_note():
     for name in REFUTED:
         assert f"{name} (corrected)" in SECTIONS or "- Note: " in SECTIONS[f"{name} (printed)"]
+
+
+def test_every_refuted_statement_has_a_counterexample_that_is_a_problem():
+    files = {path.stem: path for path in (PAGES / "counterexamples").glob("*.toml")}
+    assert files.keys() == REFUTED
+    for name, path in files.items():
+        text = path.read_text()
+        assert text.startswith("# ") and " fails at " in text.splitlines()[0]
+        flowsim.ProblemSpec.from_toml(text)
+        assert f"](counterexamples/{name}.toml)" in SECTIONS[f"{name} (printed)"]
+
+
+@pytest.mark.parametrize("name", ["ahn2023.eq-6", "gatmiry2024.lemma-a.2.pairings", "xie2025.eq-27"])
+def test_a_counterexample_is_judged_violated_again(name):
+    problem = flowsim.ProblemSpec.from_toml((PAGES / "counterexamples" / f"{name}.toml").read_text()).build()
+    run = start_alone(problem.loss, problem.start)
+    claim = next(claim for claim in flowsim.ALL_CLAIMS if claim.id == name and claim.form == "printed")
+    assert not claim.along_flow
+    verdict = judge_on(claim, flowsim.Evidence(problem.loss, run))
+    assert verdict.verdict == "violated" and all(condition.met for condition in verdict.hypotheses)
+
+
+def test_the_bounds_that_report_a_sharp_constant_are_in_the_table():
+    table = (PAGES.parent / "benchmarks" / "results" / "sharp_constants.md").read_text()
+    linked = [title.split(" (")[0] for title, body in SECTIONS.items() if "- Sharp constant: " in body]
+    assert linked and all(f"| {name} |" in table for name in linked)

@@ -225,3 +225,14 @@ def test_every_scenario_is_tested_short_and_in_the_table():
         assert not any(
             part.startswith("_") for module, names in imported for part in [module.strip("."), *names.split(", ")]
         )
+
+
+def test_search_for_counterexamples(tmp_path: pathlib.Path):
+    (printed, corrected), sharp = run("search_for_counterexamples", tmp_path)
+    assert printed.counterexample is not None and printed.counterexample.values["task.dimension"] == 1
+    assert printed.counterexample.values["task.context_length"] == 2
+    assert corrected.counterexample is None and abs(corrected.least[0]) < 1e-12
+    # As N grows the bound is the risk; at N = 1000, the longest in the space, the ratio is some 1 + 4/N.
+    assert 1.0 < sharp.factor < 2.0 and sharp.verdict.verdict is Judgement.HOLDS
+    assert (tmp_path / "counterexample.png").stat().st_size > 10_000
+    assert (tmp_path / "sharpening.png").stat().st_size > 10_000

@@ -15,6 +15,8 @@ from flowsim.search.sharpening import Growth, Sharpening
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
 _MOST_COLUMNS = 3
 _MARKS = 16  # along a flow
+_WIDE = 10.0  # ratio of the ends of an axis that is drawn by its logarithm
+_SLIGHT = 0.05  # power, below which none is written
 
 
 def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
@@ -66,12 +68,13 @@ def _growth(axes: Axes, growth: Growth) -> None:
     x, y = np.asarray(growth.values), np.asarray(growth.factors)
     axes.plot(x, y, color="C0", marker="o", label="best over the others")
     axes.axhline(1.0, color="C1", linestyle="--", label="the theorem's constant")
-    if np.all(x > 0):
+    if np.min(x) > 0 and np.max(x) > _WIDE * np.min(x):
         axes.set_xscale("log")
-    axes.set_yscale("log")
+    if np.max(y) > _WIDE * min(1.0, np.min(y)):
+        axes.set_yscale("log")
     axes.set_xlabel(growth.name)
     axes.set_ylabel("factor")
-    if np.isfinite(growth.slope):
+    if abs(growth.slope) >= _SLIGHT:
         axes.set_title(f"power {growth.slope:.2f}", fontsize="medium")
     axes.margins(y=0.15)
     axes.legend(fontsize="small")

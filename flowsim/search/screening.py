@@ -129,7 +129,7 @@ class Screen:
             if not trajectory.status.finished:
                 return Margin(math.nan, math.nan, False)
             comparison = compared(self.claim, loss, padded(trajectory))
-        except (ValueError, ArithmeticError, MemoryError) as error:
+        except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError) as error:
             return _nowhere(str(error))
         error = _FLOW_ERROR if self.claim.along_flow else _ROUNDING_ERROR
         margin, factor, clear = room(jax.tree.map(jnp.asarray, comparison), error)

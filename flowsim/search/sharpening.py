@@ -79,7 +79,7 @@ class Sharpening:
             pairs = zip(growth.values, growth.factors, strict=True)
             lines.append(
                 f"  {growth.name}: {', '.join(f'{factor:.4g} at {value:.4g}' for value, factor in pairs)}"
-                f"{'' if math.isnan(growth.slope) else f' (power {growth.slope:.2f})'}"
+                f"{'' if math.isnan(growth.slope) else f' (power {growth.slope + 0.0:.2f})'}"
             )
         return "\n".join(lines)
 
@@ -240,7 +240,7 @@ def _only(axis: Axis, value: float) -> Axis:
     return Whole(int(value), int(value)) if isinstance(axis, Whole) else Real(float(value), float(value))
 
 
-def _grid(axis: Axis) -> list[float]:
+def _grid(axis: Axis) -> list[int | float]:
     """Values of a parameter from end to end."""
     assert isinstance(axis, Whole | Real), "parameters are numbers"
     between = np.geomspace if axis.geometric else np.linspace
