@@ -1,6 +1,5 @@
 """Searches: the spaces of all claims, a margin by two routes, what is found, and that a killed search goes on."""
 
-import dataclasses
 import json
 import math
 from typing import Any
@@ -14,9 +13,10 @@ import flowsim
 from flowsim.analysis.spaces import Choice, Each, Real, Space, Whole
 from flowsim.cli import main
 from flowsim.initialization import hypothesis
+from flowsim.problem import spec_of
 from flowsim.search.points import Point, Sampler
 from flowsim.search.refutation import Search
-from flowsim.search.screening import Screen, built
+from flowsim.search.screening import Screen
 
 CLAIMS = flowsim.ALL_CLAIMS
 SPACES = {repr(space): (claim, space) for claim in CLAIMS for space in claim.spaces}
@@ -61,15 +61,13 @@ def test_every_claim_declares_the_problems_it_speaks_of():
 @pytest.mark.parametrize("name", SPACES, ids=lambda name: f"{list(SPACES).index(name)}")
 def test_a_space_holds_problems_of_its_claim(name):
     claim, space = SPACES[name]
-    if space.problem.get("loss", {}).get("kind") == "monte-carlo":
-        space = dataclasses.replace(space, problem={**space.problem, "loss": {"kind": "monte-carlo", "samples": 256}})
     points = Sampler(space, 0, 1).draw(2).points
     for point in points:
         assert point.values.keys() == space.axes.keys()
         for axis, value in point.values.items():
             assert space.axes[axis].holds(value) or axis == "init.rank"
-    loss, start, _ = built(space, points[0].values)
-    assert claim.foreign(loss, start) is None
+    problem = spec_of(space.tables(points[0].values)).build()
+    assert claim.foreign(problem.loss, problem.start) is None
 
 
 def test_axes_are_refused_where_they_have_no_value():

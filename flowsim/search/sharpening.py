@@ -171,13 +171,13 @@ class _Family:
         axes = {name: axis for space in self._spaces for name, axis in space.axes.items()}
         return {name: axis for name, axis in axes.items() if isinstance(axis, Whole | Real) and "seed" not in name}
 
-    def least_at(self, name: str, value: float) -> float:
+    def least_at(self, name: str, value: int | float) -> float:
         """The least factor at one value of a parameter, over the numbers of all others at shapes of middle size."""
         found = []
         for place, space in enumerate(self._spaces):
             if name not in space.axes:
                 continue
-            fixed: dict[str, float] = {
+            fixed: dict[str, int | float] = {
                 shape: min(max(_MIDDLE, axis.low), axis.high) for shape, axis in _shapes(space).items()
             }
             fixed[name] = value
@@ -235,7 +235,7 @@ def _shapes(space: Space) -> dict[str, Whole]:
     return {name: axis for name, axis in space.axes.items() if name in space.shaping and isinstance(axis, Whole)}
 
 
-def _only(axis: Axis, value: float) -> Axis:
+def _only(axis: Axis, value: int | float) -> Axis:
     """The axis at one value, so that what is compiled for it still serves."""
     return Whole(int(value), int(value)) if isinstance(axis, Whole) else Real(float(value), float(value))
 
