@@ -167,9 +167,11 @@ class _Family:
 
     @property
     def parameters(self) -> dict[str, Axis]:
-        """The axes that are numbers of a scale of their own."""
+        """The axes that are numbers of a scale of their own; those last that ask for another program at each value."""
         axes = {name: axis for space in self._spaces for name, axis in space.axes.items()}
-        return {name: axis for name, axis in axes.items() if isinstance(axis, Whole | Real) and "seed" not in name}
+        shaping = {name for space in self._spaces for name in (*space.shaping, "init.rank")}
+        numbers = {name: axis for name, axis in axes.items() if isinstance(axis, Whole | Real) and "seed" not in name}
+        return dict(sorted(numbers.items(), key=lambda item: item[0] in shaping))
 
     def least_at(self, name: str, value: int | float) -> float:
         """The least factor at one value of a parameter, over the numbers of all others at shapes of middle size."""
