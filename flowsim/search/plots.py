@@ -30,11 +30,12 @@ def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
 def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
     """Draw what the bound may be multiplied by against each parameter, beside the theorem's own constant."""
     with matplotlib.style.context(["default", str(STYLE)]):
-        columns = min(max(len(found.growth), 1), _MOST_COLUMNS)
-        rows = -(-max(len(found.growth), 1) // columns)
+        shown = [growth for growth in found.growth if len(growth.values) > 1]
+        columns = min(max(len(shown), 1), _MOST_COLUMNS)
+        rows = -(-max(len(shown), 1) // columns)
         figure = Figure(figsize=(_WIDTH * columns + 0.6, _HEIGHT * rows + 0.4), layout="constrained")
         figure.suptitle(f"{found.claim.id} [{found.claim.form}]: best constant over the theorem's")
-        for place, growth in enumerate(found.growth):
+        for place, growth in enumerate(shown):
             _growth(figure.add_subplot(rows, columns, place + 1), growth)
         save(figure, path)
 

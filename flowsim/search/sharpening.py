@@ -23,6 +23,7 @@ from flowsim.search.refutation import narrowed, short
 from flowsim.search.screening import Margin, Screen
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
+_FEWEST, _BENT = 3, 0.02  # values of a power law, and the share of their variance that it may miss
 _MIDDLE = 3  # dimensions, loops, layers, heads, where these are not the parameter
 
 
@@ -30,7 +31,7 @@ _MIDDLE = 3  # dimensions, loops, layers, heads, where these are not the paramet
 class Growth:
     """How the best factor depends on one parameter: the least over all others, at some of its values.
 
-    slope: of its logarithm by that of the parameter, NaN where there are too few values.
+    slope: of its logarithm by that of the parameter, NaN where there are too few values or they are on no line.
     """
 
     name: str
@@ -42,9 +43,11 @@ class Growth:
         """The power of the parameter that the factor goes with."""
         x, y = np.asarray(self.values, dtype=float), np.asarray(self.factors)
         usable = (x > 0) & (y > 0) & np.isfinite(y)
-        if np.sum(usable) < 3:
+        if np.sum(usable) < _FEWEST:
             return math.nan
-        return float(np.polyfit(np.log(x[usable]), np.log(y[usable]), 1)[0])
+        (slope, _), residuals, *_ = np.polyfit(np.log(x[usable]), np.log(y[usable]), 1, full=True)
+        straight = np.sum(residuals) <= _BENT * np.sum((np.log(y[usable]) - np.mean(np.log(y[usable]))) ** 2)
+        return float(slope) if straight else math.nan
 
 
 @dataclasses.dataclass(frozen=True)
