@@ -112,7 +112,7 @@ class Screen:
         return _FEW if self.claim.along_flow else _SOME
 
     def gradient(self, point: Point) -> tuple[float, dict[str, Any]] | None:
-        """The margin and its derivatives by the traced axes, logarithmic ones by the logarithm; None if untraceable."""
+        """The margin and its derivatives by the traced axes; None where the problem cannot be traced."""
         program = self._program(point)
         return program.gradient(point) if program else None
 
@@ -162,7 +162,7 @@ class _Program:
             raise NotImplementedError("only flows with an arrowhead are traced")
         self._many = jax.jit(jax.vmap(self._one))
         if self._foreign is None:
-            self._many.lower(self._stacked([point])).compile()
+            self._many(self._stacked([point]))  # whether it can be traced shows here
 
     def margins(self, points: Sequence[Point]) -> list[Margin]:
         """The margin at each point."""
