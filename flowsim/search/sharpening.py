@@ -170,17 +170,26 @@ class _Family:
 
     @property
     def parameters(self) -> dict[str, Axis]:
-        """The axes that are numbers of a scale of their own; those last that ask for another program at each value."""
-        axes = {name: axis for space in self._spaces for name, axis in space.axes.items()}
-        shaping = {name for space in self._spaces for name in (*space.shaping, "init.rank")}
-        numbers = {name: axis for name, axis in axes.items() if isinstance(axis, Whole | Real) and "seed" not in name}
-        return dict(sorted(numbers.items(), key=lambda item: item[0] in shaping))
+        """The axes that are numbers of a scale of their own, as wide as in any space; those last that ask for another
+        program at each value.
+        """
+        widest: dict[str, Axis] = {}
+        cheap: set[str] = set()
+        for space in self._spaces:
+            for name, axis in space.axes.items():
+                if isinstance(axis, Whole | Real) and "seed" not in name:
+                    known = widest.get(name, axis)
+                    assert isinstance(known, Whole | Real)
+                    ends = {"low": min(known.low, axis.low), "high": max(known.high, axis.high)}
+                    widest[name] = dataclasses.replace(axis, **ends)
+                    cheap |= {name} - {*space.shaping, "init.rank"}
+        return dict(sorted(widest.items(), key=lambda item: item[0] not in cheap))
 
     def least_at(self, name: str, value: int | float) -> float:
         """The least factor at one value of a parameter, over the numbers of all others at shapes of middle size."""
         found = []
         for place, space in enumerate(self._spaces):
-            if name not in space.axes:
+            if name not in space.axes or not space.axes[name].holds(value):
                 continue
             fixed: dict[str, int | float] = {
                 shape: min(max(_MIDDLE, axis.low), axis.high) for shape, axis in _shapes(space).items()
@@ -249,8 +258,8 @@ def _grid(axis: Axis) -> list[int | float]:
     """Values of a parameter from end to end."""
     assert isinstance(axis, Whole | Real), "parameters are numbers"
     between = np.geomspace if axis.geometric else np.linspace
-    values = between(axis.low, axis.high, _VALUES).tolist()
-    return sorted({round(value) for value in values}) if isinstance(axis, Whole) else values
+    values = between(float(axis.low), float(axis.high), _VALUES).tolist()
+    return sorted({min(round(value), axis.high) for value in values}) if isinstance(axis, Whole) else values
 
 
 def _usable(margin: Margin) -> bool:
