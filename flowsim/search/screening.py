@@ -172,9 +172,7 @@ class _Program:
         for first in range(0, len(points), LANES):
             chosen = points[first : first + LANES]
             seen = jax.tree.map(np.asarray, self._many(self._stacked(chosen)))
-            found += [
-                self._margin(jax.tree.map(lambda leaf, lane=lane: leaf[lane], seen)) for lane in range(len(chosen))
-            ]
+            found += [self._margin(seen, lane) for lane in range(len(chosen))]
         return found
 
     def gradient(self, point: Point) -> tuple[float, dict[str, Any]]:
@@ -186,12 +184,12 @@ class _Program:
         margin, slopes = _slopes(self._margin_of, free, numbers)
         return float(margin), jax.tree.map(np.asarray, slopes)
 
-    def _margin(self, seen: _Seen) -> Margin:
+    def _margin(self, seen: _Seen, lane: int) -> Margin:
+        if all(met[lane] for met in seen.met):
+            return Margin(float(seen.margin[lane]), float(seen.factor[lane]), bool(seen.clear[lane]))
         parts = zip(self._hypotheses, seen.values, seen.bounds, seen.met, strict=True)
-        hypotheses = [Hypothesis(name, float(a), "", float(b), bool(met)) for name, a, b, met in parts]
-        if any(not condition.met for condition in hypotheses):
-            return Margin(math.nan, math.nan, False, *_unmet(hypotheses))
-        return Margin(float(seen.margin), float(seen.factor), bool(seen.clear))
+        sides = [(name, float(a[lane]), float(b[lane]), bool(met[lane])) for name, a, b, met in parts]
+        return Margin(math.nan, math.nan, False, *_unmet([Hypothesis(n, a, "", b, met) for n, a, b, met in sides]))
 
     def _stacked(self, points: Sequence[Point]) -> dict[str, Array]:
         """The numbers of points, lanes leading; spare lanes repeat the last."""
