@@ -8,7 +8,7 @@ import pathlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -94,8 +94,8 @@ def refute(
         while found is None and (not search.problems or search.goes_on()):
             found = search.batch()
             bar.update(max(0, min(round(search.seconds), round(budget)) - bar.n))
-    if not search.met and not found:
-        raise_excluded(claim, search)
+    if not search.met:
+        refuse_excluded(claim, search.excluded, search.problems)
     result = search.result(found)
     if folder is not None and found is not None:
         found.save(folder)
@@ -119,12 +119,15 @@ def narrowed(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]:
     return spaces
 
 
-def raise_excluded(claim: Claim, search: "Search") -> None:
-    """Say which hypothesis excludes every problem, or which ones together do."""
-    names = [name for name, count in search.excluded.most_common() if count == search.problems]
-    chosen = names or [name for name, _ in search.excluded.most_common()]
-    which = f'"{chosen[0]}" excludes all' if names else f"no one holds them all: {'; '.join(chosen)}"
-    came = f"of the {search.problems} problems that were looked at {which}"
+def refuse_excluded(claim: Claim, excluded: Counter[str], problems: int) -> NoReturn:
+    """Refuse a space of whose problems none meets the hypotheses, by the one that excludes all, or those that together
+    do.
+
+    **Arguments:** excluded: how many problems each hypothesis excluded; problems: how many were looked at.
+    """
+    names = [name for name, count in excluded.most_common() if count == problems]
+    which = f'"{names[0]}" excludes all' if names else f"these together exclude all: {'; '.join(excluded)}"
+    came = f"of the {problems} problems that were looked at {which}"
     refuse("the space", f"one with problems that meet the hypotheses of {claim.id}", came)
 
 
@@ -134,6 +137,7 @@ class Search:
     def __init__(
         self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float, folder: pathlib.Path | None = None
     ):
+        self._begin = time.monotonic()
         self.claim, self.screen = claim, Screen(claim, spaces)
         self._samplers = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
         # A sampler of its own, as those of the search remember what they drew.
@@ -142,7 +146,6 @@ class Search:
         self._budget, self._folder = budget, folder
         self._identity = plain({"claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed})
         self._done: list[dict[str, Any]] = []
-        self._begin = time.monotonic()
         self._spent = 0.0
         self._replay: list[dict[str, Any]] = self._loaded()
         self.problems = self.met = self.promising = self.doubtful = 0
@@ -216,7 +219,7 @@ class Search:
         candidates = [index for index in order if margins[index].clear and not margins[index].unmet]
         for index in candidates[:_CANDIDATES]:
             # What failed no worse than what a verdict has refused is not asked for again.
-            if margins[index].margin >= min(2 * self._refused, self._refused / 2):
+            if margins[index].margin >= 2 * self._refused:
                 continue
             found = confirmed(self.screen, points[index])
             if found is None:

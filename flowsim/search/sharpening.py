@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from flowsim.report import citation, plain, versions, write_json
 from flowsim.search.counterexample import evidence_of_point
 from flowsim.search.descent import descended
 from flowsim.search.points import Point, Sampler
-from flowsim.search.refutation import narrowed, short
+from flowsim.search.refutation import narrowed, refuse_excluded, short
 from flowsim.search.screening import Margin, Screen
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
@@ -157,7 +158,8 @@ class _Family:
         self._screen, self._begin = Screen(claim, spaces), time.monotonic()
         self._anywhere = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
         self._best: tuple[float, Point] | None = None
-        self._problems = self._looks = 0
+        self._excluded: Counter[str] = Counter()
+        self._problems = self._met = self._looks = 0
 
     @property
     def seconds(self) -> float:
@@ -220,7 +222,9 @@ class _Family:
         return min(found[0], further[0] if further else math.inf)
 
     def _noted(self, points: Sequence[Point], margins: Sequence[Margin]) -> tuple[float, Point] | None:
-        self._problems += sum(not margin.unmet for margin in margins)
+        self._problems += len(points)
+        self._met += sum(not margin.unmet for margin in margins)
+        self._excluded.update(name for margin in margins for name in margin.unmet)
         usable = [(margin.factor, point) for margin, point in zip(margins, points, strict=True) if _usable(margin)]
         if not usable:
             return None
@@ -231,6 +235,8 @@ class _Family:
 
     def result(self, growth: tuple[Growth, ...]) -> Sharpening:
         """The least factor, with the verdict on the instance that attains it."""
+        if not self._met:
+            refuse_excluded(self._claim, self._excluded, self._problems)
         if self._best is None:
             refuse(
                 f"the claim {self._claim.id}",
@@ -242,7 +248,7 @@ class _Family:
         verdict = judge_on(self._claim, evidence_of_point(self._claim, space, point.values))
         problem = None if space.make else spec_of(space.tables(point.values))
         values = dict(point.values)
-        return Sharpening(self._claim, factor, values, problem, verdict, growth, self._problems, self.seconds)
+        return Sharpening(self._claim, factor, values, problem, verdict, growth, self._met, self.seconds)
 
 
 def _shapes(space: Space) -> dict[str, Whole]:
