@@ -11,7 +11,7 @@ import optuna
 
 from flowsim.analysis.spaces import Axis, Choice, Each, Real, Space, Whole
 
-MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
+_MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
 
 _SIZES = 4  # values of an axis that changes shapes, in the first round
 _MOST_SHAPES = 24  # in a round
@@ -113,7 +113,7 @@ def _suggested(trial: optuna.Trial, name: str, axis: Axis, d: int) -> Any:
         return axis.values[trial.suggest_categorical(name, list(range(len(axis.values))))]
     if isinstance(axis, Real):
         return trial.suggest_float(name, axis.low, axis.high, log=axis.geometric)
-    if axis.high < MANY:
+    if axis.high < _MANY:
         return trial.suggest_int(name, axis.low, axis.high, log=axis.geometric)
     # Every power of ten counts alike.
     exponent = trial.suggest_float(name, math.log10(max(axis.low, 1)), math.log10(axis.high))

@@ -137,7 +137,6 @@ class Search:
     def __init__(
         self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float, folder: pathlib.Path | None = None
     ):
-        self._begin = time.monotonic()
         self.claim, self.screen = claim, Screen(claim, spaces)
         self._samplers = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
         # A sampler of its own, as those of the search remember what they drew.
@@ -146,6 +145,8 @@ class Search:
         self._budget, self._folder = budget, folder
         self._identity = plain({"claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed})
         self._done: list[dict[str, Any]] = []
+        # What is compiled first serves every batch, and counts for none.
+        self._begin = time.monotonic()
         self._spent = 0.0
         self._replay: list[dict[str, Any]] = self._loaded()
         self.problems = self.met = self.promising = self.doubtful = 0

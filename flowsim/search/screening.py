@@ -1,5 +1,6 @@
 """What a claim leaves at many points: one compiled program for all points of a shape that can be traced."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -18,7 +19,7 @@ from flowsim._traced_flow import traced_flow, traced_trajectory
 from flowsim.analysis.base import Claim, Comparison
 from flowsim.analysis.evidence import padded
 from flowsim.analysis.judging import compared
-from flowsim.analysis.spaces import Real, Space, Whole
+from flowsim.analysis.spaces import Each, Real, Space, Whole
 from flowsim.flow import gradient_flow, start_alone
 from flowsim.initialization import Hypothesis
 from flowsim.losses.arrowhead import Arrowhead
@@ -136,30 +137,31 @@ class Screen:
         return Margin(float(margin), float(factor), bool(clear))
 
     def _program(self, point: Point) -> "_Program | None":
-        """What computes the points of this one's kind together; None where its problem cannot be traced."""
+        """What computes the points of this one's kind together; None where its problem, or its flow, cannot be traced,
+        as then the arguments of some function are refused for being traced.
+        """
         space = self.spaces[point.space]
         kind = _kind(space, point)
         if kind not in self._programs:
-            try:
-                self._programs[kind] = _Program(self.claim, space, point)
-            except (ValueError, TypeError, NotImplementedError):
-                self._programs[kind] = None
+            self._programs[kind] = None
+            with contextlib.suppress(ValueError, TypeError):
+                loss, start, _ = built(space, point.values)
+                if not self.claim.along_flow or isinstance(loss.arrowhead(start), Arrowhead):
+                    foreign = self.claim.foreign(loss, start)
+                    self._programs[kind] = _Program(self.claim, space, point, foreign)
         return self._programs[kind]
 
 
 class _Program:
     """The margin as one function of the numbers of a problem, whose shapes and words are fixed."""
 
-    def __init__(self, claim: Claim, space: Space, point: Point):
+    def __init__(self, claim: Claim, space: Space, point: Point, foreign: Hypothesis | None):
         self._claim, self._space = claim, space
         self._names = tuple(name for name in space.axes if _is_traced(space, name))
         self._fixed = {name: value for name, value in point.values.items() if name not in self._names}
         self._hypotheses: list[str] = []
-        loss, start, _ = built(space, point.values)
-        self._foreign = claim.foreign(loss, start)
+        self._foreign = foreign
         self._spec = None if space.make else spec_of(space.tables(point.values))
-        if claim.along_flow and not isinstance(loss.arrowhead(start), Arrowhead):
-            raise NotImplementedError("only flows with an arrowhead are traced")
         self._many = jax.jit(jax.vmap(self._one))
         if self._foreign is None:
             self._many(self._stacked([point]))  # whether it can be traced shows here
@@ -290,7 +292,7 @@ def _is_traced(space: Space, name: str) -> bool:
         return False
     if isinstance(axis, Whole):
         return last in _TRACED or space.make is not None
-    return isinstance(axis, Real) or hasattr(axis, "of")
+    return isinstance(axis, Real | Each)
 
 
 def _kind(space: Space, point: Point) -> Any:
