@@ -126,9 +126,9 @@ def test_a_false_bound_is_broken_and_the_counterexample_made_small():
 
 
 def test_what_is_true_or_an_equality_is_not_broken():
-    true = flowsim.refute(claimed(lambda flow: 2 * (flow.start.a**2 - flow.start.b**2)), budget=2)
+    true = flowsim.refute(claimed(lambda flow: 2 * (flow.start.a**2 - flow.start.b**2)), budget=6)
     assert true.counterexample is None and true.least is not None and true.least[0] > 0
-    same = flowsim.refute(claimed(lambda flow: 2 * (flow.models.a**2 + flow.models.b**2)), budget=2)
+    same = flowsim.refute(claimed(lambda flow: 2 * (flow.models.a**2 + flow.models.b**2)), budget=6)
     assert same.counterexample is None and same.least is not None and abs(same.least[0]) < 1e-12
 
 
