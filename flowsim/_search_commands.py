@@ -32,10 +32,7 @@ def refute(
     quiet: bool,
 ) -> int:
     """Search for a counterexample; print what was found, and write it to the folder ``out``."""
-    chosen, axes, seconds = _claim(claim, form), _axes(over), _budget(budget)
-    if out is not None:
-        with folder_of(out):
-            out.mkdir(parents=True, exist_ok=True)
+    chosen, axes, seconds = _asked(claim, form, over, budget, out)
     found = search(chosen, over=axes, budget=seconds, seed=seed, out=out, progress=not quiet)
     print(found)
     if out is not None and found.counterexample is not None:
@@ -61,10 +58,7 @@ def sharpen(
     quiet: bool,
 ) -> int:
     """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
-    chosen, axes, seconds = _claim(claim, form), _axes(over), _budget(budget)
-    if out is not None:
-        with folder_of(out):
-            out.mkdir(parents=True, exist_ok=True)
+    chosen, axes, seconds = _asked(claim, form, over, budget, out)
     found = sharpened(chosen, over=axes, budget=seconds, seed=seed, progress=not quiet)
     print(found)
     if out is not None:
@@ -76,6 +70,17 @@ def sharpen(
         draw_growth(found, figure)
         print(f"figure: {figure}")
     return FINISHED
+
+
+def _asked(
+    claim: str, form: str, over: Sequence[str], budget: str, out: pathlib.Path | None
+) -> tuple[Claim, dict[str, Axis], float]:
+    """The claim, the axes and the seconds that were asked for; the folder is made once they are known to be any."""
+    asked = _claim(claim, form), dict(map(_axis, over)), _budget(budget)
+    if out is not None:
+        with folder_of(out):
+            out.mkdir(parents=True, exist_ok=True)
+    return asked
 
 
 def _claim(identifier: str, form: str) -> Claim:
@@ -117,12 +122,8 @@ def _budget(text: str) -> float:
     return float(parts[1]) * _SECONDS[parts[2]]
 
 
-def _axes(over: Sequence[str]) -> dict[str, Axis]:
-    """The axes of ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``."""
-    return dict(_axis(text) for text in over)
-
-
 def _axis(text: str) -> tuple[str, Axis]:
+    """The field and the axis of ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``."""
     field, equals, form = (part.strip() for part in text.partition("="))
     if not (field and equals and form):
         refuse("--over", "FIELD=LOW:HIGH or a list such as FIELD=5,10,20", f"it is {text!r}")

@@ -1,5 +1,6 @@
 """The problems that a statement speaks of, as a space to search: fields that are fixed, and axes that are free."""
 
+import abc
 import copy
 import dataclasses
 import math
@@ -17,22 +18,35 @@ _SHAPES = ("dimension", "loops", "layers", "heads")
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
-    """The whole numbers from low to high.
+class AbstractRange(abc.ABC):
+    """Numbers from low to high, both finite.
 
     **Raises:** `ValueError` where there is none.
     """
 
-    low: int
-    high: int
+    low: Any
+    high: Any
 
     def __post_init__(self):
-        _check_ends(self)
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            _checks.fail("an axis", "from a finite number to one that is at least as large", f"it is {self}")
 
     @property
     def geometric(self) -> bool:
         """Whether every scale counts alike."""
         return self.low > 0 and self.high >= _FEW * self.low
+
+    @abc.abstractmethod
+    def holds(self, value: Any) -> bool:
+        """Whether a value is on the axis."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole(AbstractRange):
+    """The whole numbers from low to high; see `AbstractRange`."""
+
+    low: int
+    high: int
 
     def holds(self, value: Any) -> bool:
         """Whether a value is on the axis."""
@@ -40,22 +54,11 @@ class Whole:
 
 
 @dataclasses.dataclass(frozen=True)
-class Real:
-    """The numbers from low to high.
-
-    **Raises:** `ValueError` where there is none.
-    """
+class Real(AbstractRange):
+    """The numbers from low to high; see `AbstractRange`."""
 
     low: int | float
     high: int | float
-
-    def __post_init__(self):
-        _check_ends(self)
-
-    @property
-    def geometric(self) -> bool:
-        """Whether every scale counts alike."""
-        return self.low > 0 and self.high >= _FEW * self.low
 
     def holds(self, value: Any) -> bool:
         """Whether a value is on the axis."""
@@ -85,11 +88,6 @@ class Each:
 
 
 Axis = Whole | Real | Choice | Each
-
-
-def _check_ends(axis: Whole | Real) -> None:
-    if not (math.isfinite(axis.low) and math.isfinite(axis.high) and axis.low <= axis.high):
-        _checks.fail("an axis", "from a finite number to one that is at least as large", f"it is {axis}")
 
 
 @dataclasses.dataclass(frozen=True)
