@@ -26,11 +26,11 @@ CONVERGED = 1e-6  # of the excess at the start
 STATUSES = tuple(Status)
 _CODE = {status: index for index, status in enumerate(STATUSES)}
 _RUNNING = -1
-_FIRST_STEP = 1e-2  # of the start's timescale
-_GROWTH = 10 ** (1 / STEPS_PER_DECADE) - 1
+FIRST_STEP = 1e-2  # of the start's timescale
+GROWTH = 10 ** (1 / STEPS_PER_DECADE) - 1
 _MAX_STEPS = 20_000
 _SMALLEST_STEP = 1e-13
-_SAFETY, _LEAST_FACTOR, _LARGEST_FACTOR = 0.9, 0.2, 10.0
+SAFETY, LEAST_FACTOR, LARGEST_FACTOR = 0.9, 0.2, 10.0
 
 
 class Ends(NamedTuple):
@@ -144,7 +144,7 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> tuple[Summary,
     _, change = jax.jvp(arrowhead.field, (start,), (field,))
     speed, bend = _norm(field), _norm(change)
     timescale = jnp.where(bend > 0, speed / bend, 1 / speed)
-    first = _FIRST_STEP * timescale
+    first = FIRST_STEP * timescale
     end = jnp.minimum(ends.t1, first * 10.0**HORIZON_DECADES)
     summary = _at_start(point, seen, speed, scales)
     carry = _Carry(point, seen, first, jnp.full(STAGES + 1, point.u), first, summary)
@@ -155,8 +155,8 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> tuple[Summary,
         outcome = step(reduced, carry.point, carry.seen, guess(carry, size), size, ends.rtol)
         error = jnp.where(outcome.converged & jnp.isfinite(outcome.error), outcome.error / ends.rtol, jnp.inf)
         accepted = error <= 1
-        largest_factor = jnp.where(accepted, _LARGEST_FACTOR, 1.0)
-        following = size * jnp.clip(_SAFETY * error ** (-1 / (STAGES + 1)), _LEAST_FACTOR, largest_factor)
+        largest_factor = jnp.where(accepted, LARGEST_FACTOR, 1.0)
+        following = size * jnp.clip(SAFETY * error ** (-1 / (STAGES + 1)), LEAST_FACTOR, largest_factor)
 
         point, seen = end_of(outcome)
         t = jnp.where(size == end - now.t, end, now.t + size)
@@ -185,7 +185,7 @@ def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> tuple[Summary,
         stuck = following < _SMALLEST_STEP * jnp.maximum(now.t, timescale)
         status = jnp.where(stuck, _CODE[Status.NEWTON], _RUNNING)
         on = _Carry(
-            point, seen, jnp.minimum(following, _GROWTH * t), jnp.append(carry.point.u, outcome.stages.u), size, after
+            point, seen, jnp.minimum(following, GROWTH * t), jnp.append(carry.point.u, outcome.stages.u), size, after
         )
         again = carry._replace(
             size=following, summary=now._replace(rejected_steps=now.rejected_steps + 1, status=status)

@@ -8,25 +8,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
-from flowsim._batch import guess, landscape
+from flowsim._batch import FIRST_STEP, GROWTH, LARGEST_FACTOR, LEAST_FACTOR, SAFETY, guess, landscape
 from flowsim._newton import STAGES
 from flowsim._reduced import Point, Seen, end_of, reduce, step
 from flowsim.losses.arrowhead import Arrowhead, State
-from flowsim.trajectory import Certificates, Settings, Status, Trajectory
+from flowsim.trajectory import Trajectory, uncertified
 
 Scalar = Float[Array, ""]
-Series = Float[Array, " T"]
 
 _LENGTH = 256
 _REJECTED = 256
-_FIRST_STEP = 1e-2  # of the start's timescale
-_GROWTH = 10**0.125 - 1  # of time in a step, at most
-_SAFETY, _LEAST_FACTOR, _LARGEST_FACTOR = 0.9, 0.2, 10.0
-_STOP = 1e-12  # of the excess, and of the squared gradient norm
-_NO_CERTIFICATES = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
-_NO_SETTINGS = Settings(solver="", rtol=0.0, atol=0.0)
+_STOP = 1e-12  # of the excess
 
 
 class _Row(NamedTuple):
@@ -58,7 +52,7 @@ class _Carry(NamedTuple):
 
 
 def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float) -> tuple[Trajectory, Bool[Array, ""]]:
-    """The flow until its excess or its squared gradient is 1e-12 of what it was, and whether it got there.
+    """The flow until its excess is 1e-12 of that at the start or the saddle, the smaller, and whether it got there.
 
     The end is repeated up to a fixed length, so that every flow has the same shapes.
     """
@@ -66,7 +60,7 @@ def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float
     field = arrowhead.field(start)
     _, change = jax.jvp(arrowhead.field, (start,), (field,))
     speed, bend = _norm(field), _norm(change)
-    first = _FIRST_STEP * jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
+    first = FIRST_STEP * jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
     least_excess = _STOP * jnp.minimum(seen.excess, landscape(arrowhead).excess)
     zero = jnp.zeros(())
     row = _Row(zero, point, seen.excess, seen.grad_norm_sq, zero)
@@ -83,8 +77,8 @@ def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float
         outcome = step(reduced, carry.point, carry.seen, guess(carry, size), size, jnp.asarray(rtol))
         error = jnp.where(outcome.converged & jnp.isfinite(outcome.error), outcome.error / rtol, jnp.inf)
         accepted = error <= 1
-        largest_factor = jnp.where(accepted, _LARGEST_FACTOR, 1.0)
-        following = size * jnp.clip(_SAFETY * error ** (-1 / (STAGES + 1)), _LEAST_FACTOR, largest_factor)
+        largest_factor = jnp.where(accepted, LARGEST_FACTOR, 1.0)
+        following = size * jnp.clip(SAFETY * error ** (-1 / (STAGES + 1)), LEAST_FACTOR, largest_factor)
         point, seen = end_of(outcome)
         t = carry.row.t + size
         row = _Row(t, point, seen.excess, seen.grad_norm_sq, carry.row.dissipated + outcome.dissipated)
@@ -94,7 +88,7 @@ def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float
             lambda kept, new: jnp.where(later.reshape(-1, *[1] * new.ndim), new[None], kept), carry.rows, row
         )
         last_u = jnp.append(carry.point.u, outcome.stages.u)
-        size_next = jnp.minimum(following, _GROWTH * t)
+        size_next = jnp.minimum(following, GROWTH * t)
         on = _Carry(row, seen, size_next, last_u, size, rows, carry.count + 1, carry.rejected)
         again = carry._replace(size=following, rejected=carry.rejected + 1)
         return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), on, again)
@@ -108,15 +102,8 @@ def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float
 
     rows = end.rows
     models = jax.vmap(model)(rows.point)
-    run = traced_trajectory(rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated)
+    run = uncertified(rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated)
     return run, end.row.excess <= least_excess
-
-
-def traced_trajectory(
-    t: Series, models: PyTree, loss: Series, excess: Series, grad_norm_sq: Series, dissipated: Series
-) -> Trajectory:
-    """A trajectory in a transformation, without evidence of its accuracy."""
-    return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.EXCESS)
 
 
 def _norm(tree: State) -> Scalar:

@@ -186,6 +186,20 @@ def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Mapping[str, A
     return model
 
 
+def uncertified(
+    t: Float[Array, " T"],
+    models: PyTree,
+    loss: Float[Array, " T"],
+    excess: Float[Array, " T"],
+    grad_norm_sq: Float[Array, " T"],
+    dissipated: Float[Array, " T"],
+) -> Trajectory:
+    """A trajectory for comparisons alone, which may be traced: what is static in it is always the same."""
+    certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
+    settings = Settings(solver="", rtol=0.0, atol=0.0)
+    return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, certificates, settings, Status.TIME)
+
+
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
     """Replace a file whole: write beside it, flush to the disk, rename."""
     path = pathlib.Path(path)

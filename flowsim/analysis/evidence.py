@@ -16,15 +16,13 @@ from flowsim._systems import AbstractSystem, prepared, system_of
 from flowsim.analysis.base import Claim
 from flowsim.flow import gradient_flow, start_alone
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
-from flowsim.trajectory import Certificates, Settings, Status, Trajectory
+from flowsim.trajectory import Status, Trajectory, uncertified
 
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 _TIGHTEST = 1e-13
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _SHORTEST = 64
-_NO_CERTIFICATES = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
-_NO_SETTINGS = Settings(solver="", rtol=0.0, atol=0.0)
 
 
 class Evidence:
@@ -194,7 +192,7 @@ def padded(run: Trajectory) -> Trajectory:
     t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in series)
     models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
     # What is static in a trajectory would be compiled in.
-    return Trajectory(t, models, value, excess, grad_norm_sq, dissipated, _NO_CERTIFICATES, _NO_SETTINGS, Status.TIME)
+    return uncertified(t, models, value, excess, grad_norm_sq, dissipated)
 
 
 @eqx.filter_jit

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._systems import prepared
-from flowsim._traced_flow import traced_flow, traced_trajectory
+from flowsim._traced_flow import traced_flow
 from flowsim.analysis.base import Claim, Comparison
 from flowsim.analysis.evidence import padded
 from flowsim.analysis.judging import compared
@@ -25,7 +25,7 @@ from flowsim.initialization import Hypothesis
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.problem import Problem, ProblemSpec, spec_of
 from flowsim.search.points import Point
-from flowsim.trajectory import Trajectory
+from flowsim.trajectory import Trajectory, uncertified
 
 Scalar = Float[Array, ""]
 
@@ -240,7 +240,7 @@ def _start_alone(loss: Any, start: PyTree) -> Trajectory:
     squares = sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)), jnp.zeros(()))
     one = lambda value: jnp.asarray(value)[None]
     models = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, start)
-    return traced_trajectory(jnp.zeros(1), models, one(loss(start)), one(excess), one(squares), jnp.zeros(1))
+    return uncertified(jnp.zeros(1), models, one(loss(start)), one(excess), one(squares), jnp.zeros(1))
 
 
 def built(space: Space, values: Mapping[str, Any]) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
