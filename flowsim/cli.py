@@ -4,7 +4,6 @@ import os
 import pathlib
 import signal
 import sys
-import tempfile
 import types
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -272,20 +271,9 @@ def _prepare_jax() -> None:
     if os.environ.get("JAX_ENABLE_X64", "").lower() in ("0", "false", "no", "off"):
         line = "float64 must be switched on, but JAX_ENABLE_X64 switches it off: unset it or set JAX_ENABLE_X64=1"
         sys.exit(_stop(BAD_INPUT, line))
-    # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
-    os.environ.setdefault("EQX_ON_ERROR", "nan")
-    # jaxlib 0.10.1 takes two preferences of its own compiler for features of another machine, and says so at length
-    # for every program that it loads from the cache.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from flowsim._compile_cache import keep_compiled_programs
+
+    keep_compiled_programs()
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flowsim" / "jax"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return  # the cache only saves time
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

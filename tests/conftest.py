@@ -1,21 +1,34 @@
-"""Strict settings for every test: float64, no silent broadcasting or promotion, nothing random between runs."""
+"""Strict settings for every test: float64, no silent broadcasting or promotion, nothing random between runs.
+
+Nearly all of the suite's time is compiling, so both workers share the command line's compile cache.
+"""
 
 import hypothesis
-import jax
 import matplotlib
 import pytest
 
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_numpy_dtype_promotion", "strict")
+from flowsim._compile_cache import keep_compiled_programs
+
 matplotlib.use("Agg")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=25)
 hypothesis.settings.load_profile("repeatable")
 
 
+def pytest_configure():
+    """JAX's settings, the cache's before it is imported."""
+    keep_compiled_programs()
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs_of_one_file():
     """Forget compiled programs after each file: each holds memory maps, of which Linux gives a process 65,530."""
+    import jax
+
     yield
     jax.clear_caches()

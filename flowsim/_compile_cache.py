@@ -1,0 +1,30 @@
+"""Compiled programs kept on the disk, so that a second process loads what a first one compiled."""
+
+import os
+import pathlib
+import tempfile
+
+
+def keep_compiled_programs() -> None:
+    """Keep every compiled program below XDG_CACHE_HOME, or ~/.cache; to be called before the first computation.
+
+    A folder that cannot be written is done without, as the cache only saves time. Errors are checked as ever: they are
+    raised while a program is traced, and tracing is not cached.
+    """
+    # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
+    os.environ.setdefault("EQX_ON_ERROR", "nan")
+    # jaxlib 0.10.1 takes two preferences of its own compiler for features of another machine, and says so at length
+    # for every program that it loads from the cache. JAX itself sets 1 when it is imported.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import jax
+
+    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flowsim" / "jax"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -1,0 +1,59 @@
+"""Compiled programs are found again by a second process, and errors are raised from there as from an empty cache."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import collections, sys
+from flowsim._compile_cache import keep_compiled_programs
+keep_compiled_programs()
+import jax
+jax.config.update("jax_enable_x64", True)
+counts = collections.Counter()
+jax.monitoring.register_event_listener(lambda name, **_: counts.update([name.rpartition("/")[2]]))
+import jax.numpy as jnp
+import equinox as eqx
+import flowsim
+
+class Weight(eqx.Module):
+    w: jax.Array
+
+def error(call):
+    try:
+        call()
+    except Exception as found:
+        return f"{type(found).__name__}: {found}"
+
+loss = flowsim.FunctionLoss(lambda model: 0.5 * (model.w - 1.0) ** 2, minimum=0.0)
+start = Weight(jnp.asarray(3.0))
+run = flowsim.gradient_flow(loss, start, times=[1.0])
+print(error(lambda: flowsim.gradient_flow(loss, start, times=[2.0, 1.0])))
+print(error(lambda: flowsim.gradient_flow(loss, Weight(jnp.asarray(jnp.nan)))))
+print(error(lambda: flowsim.FunctionLoss(lambda model: model.w[None])(start)))
+pole = flowsim.FunctionLoss(lambda model: -jnp.log(model.w - 2.0), minimum=None)
+print(flowsim.gradient_flow(pole, Weight(jnp.asarray(1.0)), t1=1.0).status)
+print(repr(float(run.excess[-1])))
+print(counts["cache_hits"], counts["cache_misses"], file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_errors_are_raised_from_a_warm_cache_as_from_an_empty_one(tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    cold, warm = (
+        subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    )
+    assert cold.stdout == warm.stdout
+    increasing, finite, scalar, status, _ = cold.stdout.splitlines()
+    assert increasing.startswith("ValueError: times must be strictly increasing")
+    assert finite.startswith("ValueError: model.w must be finite")
+    assert scalar.startswith("ValueError: function must be scalar-valued")
+    assert status == "nonfinite"
+    (cold_hits, cold_misses), (warm_hits, warm_misses) = (map(int, run.stderr.split()) for run in (cold, warm))
+    assert cold_misses > 5 * cold_hits
+    assert warm_misses == 0
+    assert warm_hits == cold_hits + cold_misses
