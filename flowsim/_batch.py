@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from flowsim._newton import STAGES
 from flowsim._reduced import NODES, Point, Seen, end_of, reduce, step
-from flowsim._schedule import HORIZON_DECADES
-from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, State
+from flowsim._schedule import HORIZON_DECADES, Stop
+from flowsim.losses.arrowhead import CLEARLY, AbstractArrowhead, Arrowhead, State
 from flowsim.trajectory import Status
 
 Scalar = Float[Array, ""]
@@ -240,9 +240,14 @@ def _at_start(point: Point, seen: Seen, speed: Scalar, scales: Landscape) -> Sum
 def _status(now: Summary, ends: Ends, end: Scalar, scales: Landscape) -> Int[Array, ""]:
     """How the flow ends here, if it does."""
     late = jnp.isinf(ends.t1) & (now.t >= ends.earliest)
-    below = now.excess <= ends.stop_excess * jnp.minimum(now.excess_start, scales.excess)
+    start = jnp.minimum(now.excess_start, scales.excess)
+    below = now.excess <= ends.stop_excess * start
     largest = jnp.minimum(now.largest_grad_norm_sq, scales.gradient**2)
-    at_rest = now.grad_norm_sq <= ends.stop_grad_norm**2 * largest
+    # Above the minimum a small gradient is a plateau; at the saddle, where a flow may stay, rounding of it is rest.
+    small = now.grad_norm_sq <= ends.stop_grad_norm**2 * largest
+    at_minimum = now.excess <= jnp.maximum(ends.stop_excess, Stop.excess) * start
+    at_saddle = (now.excess >= CLEARLY * scales.excess) & (now.grad_norm_sq <= jnp.finfo(float).eps ** 2 * largest)
+    at_rest = (small & at_minimum) | at_saddle
     last = jnp.where(jnp.isinf(ends.t1), _CODE[Status.HORIZON], _CODE[Status.TIME])
     conditions = [late & below, late & at_rest, now.t >= end, now.steps + now.rejected_steps >= _MAX_STEPS]
     codes = [_CODE[Status.EXCESS], _CODE[Status.GRAD_NORM], last, _CODE[Status.STEPS]]

@@ -1,6 +1,7 @@
 """What a run has finished: its records in memory, its chunks on disk."""
 
 import dataclasses
+import enum
 import functools
 import hashlib
 import json
@@ -18,17 +19,37 @@ from flowsim._systems import AbstractSystem, Record
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory, write_whole
 
 
+class Role(enum.IntEnum):
+    """What a recorded step is for: to go on from, a part of the trajectory, or an output time of the regular grid."""
+
+    TO_GO_ON = 0
+    WANTED = 1
+    REGULAR = 2
+
+
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A finished stretch of a run: output times, records with time leading, dissipated energy at those times,
-    accepted and rejected steps, and what went wrong, if anything did.
+    """A finished stretch of a run, by its recorded steps, of which the last is where the next chunk begins.
+
+    t: times; record: with time leading; dissipated: energy so far; roles: a `Role` for each; largest: |grad|^2 at
+    its largest since the chunk began; steps: accepted and rejected ones; next_step: a step size to go on with, 0 where
+    none is known; failure: what went wrong, if anything did.
     """
 
     t: np.ndarray
     record: Record
     dissipated: np.ndarray
+    roles: np.ndarray
+    largest: np.ndarray
     steps: np.ndarray
+    next_step: float
     failure: Status | None
+
+
+def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.ndarray) -> Chunk:
+    """A chunk that is a whole run."""
+    largest = np.maximum.accumulate(record.grad_norm_sq)
+    return Chunk(t, record, dissipated, np.full(t.size, Role.WANTED), largest, steps, 0.0, None)
 
 
 class ChunkStore:
@@ -72,11 +93,10 @@ class ChunkStore:
         leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
         failure = str(file["failure"])
         return Chunk(
-            file["t"],
-            jax.tree.unflatten(jax.tree.structure(like), leaves),
-            file["dissipated"],
-            file["steps"],
-            Status(failure) if failure else None,
+            record=jax.tree.unflatten(jax.tree.structure(like), leaves),
+            failure=Status(failure) if failure else None,
+            next_step=float(file["next_step"]),
+            **{name: file[name] for name in _ARRAYS},
         )
 
     def save(self, index: int, chunk: Chunk) -> None:
@@ -84,7 +104,7 @@ class ChunkStore:
         if self.folder is None:
             return
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
-        arrays |= {"t": chunk.t, "dissipated": chunk.dissipated, "steps": chunk.steps}
+        arrays |= {name: getattr(chunk, name) for name in _ARRAYS} | {"next_step": np.asarray(chunk.next_step)}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
         write = functools.partial(np.savez, allow_pickle=False, **arrays)
         _hosts.by_first(self._mesh, functools.partial(write_whole, self._path(self.folder, index), write))
@@ -101,23 +121,27 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray] | None:
         return dict(file)
 
 
+_ROWS = ("t", "dissipated", "roles", "largest")
+_ARRAYS = (*_ROWS, "steps")
+
+
 def join(chunks: list[Chunk]) -> Chunk:
-    """Chunks one after the other; the last one's failure is the whole's."""
+    """Chunks one after the other, without the steps that were recorded to go on from alone."""
+    wanted = np.concatenate([chunk.roles for chunk in chunks]) > Role.TO_GO_ON
+    joined = lambda *leaves: np.concatenate(leaves)[wanted]
     return Chunk(
-        np.concatenate([chunk.t for chunk in chunks]),
-        jax.tree.map(lambda *leaves: np.concatenate(leaves), *[chunk.record for chunk in chunks]),
-        np.concatenate([chunk.dissipated for chunk in chunks]),
-        np.sum([chunk.steps for chunk in chunks], axis=0),
-        chunks[-1].failure,
+        record=jax.tree.map(joined, *[chunk.record for chunk in chunks]),
+        steps=np.sum([chunk.steps for chunk in chunks], axis=0),
+        next_step=chunks[-1].next_step,
+        failure=chunks[-1].failure,
+        **{name: joined(*[getattr(chunk, name) for chunk in chunks]) for name in _ROWS},
     )
 
 
 def truncate(chunk: Chunk, length: int) -> Chunk:
-    """The first output times of a chunk."""
-    shorten = lambda leaf: leaf[:length]
-    return dataclasses.replace(
-        chunk, t=chunk.t[:length], record=jax.tree.map(shorten, chunk.record), dissipated=chunk.dissipated[:length]
-    )
+    """The first recorded steps of a chunk."""
+    rows = {name: getattr(chunk, name)[:length] for name in _ROWS}
+    return dataclasses.replace(chunk, record=jax.tree.map(lambda leaf: leaf[:length], chunk.record), **rows)
 
 
 def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:

@@ -1,6 +1,7 @@
 """The coordinates a flow is integrated in, and what is recorded along it."""
 
 import abc
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from flowsim import _basin
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 from flowsim.losses.scalar_layers import AbstractScalarLoss
@@ -54,6 +56,10 @@ class AbstractSystem(eqx.Module):
     def record(self, state: PyTree) -> Record:
         """What is recorded at an output time."""
 
+    @abc.abstractmethod
+    def way_to_go(self, state: PyTree) -> float:
+        """A proved bound on the length of the path of the flow from here on; infinite where none is found."""
+
 
 class ArrowheadSystem(AbstractSystem):
     """(U, u) in the eigenbasis, where the field is elementwise but for one sum."""
@@ -75,6 +81,9 @@ class ArrowheadSystem(AbstractSystem):
         excess = self.arrowhead.excess(state)
         squares = jnp.sum(U**2)
         return Record(state, self.minimum + excess, excess, norm_sq(self.field(state)), u**2 - squares, u**2 + squares)
+
+    def way_to_go(self, state: State) -> float:
+        return float(self.arrowhead.way_to_go(state))
 
 
 class LossSystem(AbstractSystem):
@@ -105,6 +114,11 @@ class LossSystem(AbstractSystem):
             norm_sq(state),
         )
 
+    def way_to_go(self, state: PyTree) -> float:
+        if isinstance(self.loss, MonteCarloLoss):
+            return math.inf
+        return _basin.way_to_go(self.field, lambda state: self.loss.conserved(self.decode(state)), state)
+
 
 class ScaledSystem(AbstractSystem):
     """The flow d theta/dt = -c grad L of a loss, c a number for each array: a gradient flow in theta / sqrt(c)."""
@@ -127,6 +141,9 @@ class ScaledSystem(AbstractSystem):
 
     def _weights(self, state: PyTree) -> PyTree:
         return jax.tree.map(jnp.multiply, state, self.roots)
+
+    def way_to_go(self, state: PyTree) -> float:
+        return _basin.way_to_go(self.field, lambda state: None, state)
 
 
 def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:

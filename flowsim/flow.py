@@ -1,27 +1,25 @@
 """Gradient flow: integrate d(model)/dt = -grad L(model), and say how accurately."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import time
 from collections.abc import Iterable
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax
 import numpy as np
-import optimistix
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from tqdm import tqdm
 
 from flowsim import _checks, _hosts
 from flowsim._arguments import check_arguments, check_model
-from flowsim._newton import ORDER, STAGES, radau_step
-from flowsim._recording import Chunk, ChunkStore, join, trajectory, truncate
+from flowsim._integration import integrate, solve_reduced
+from flowsim._recording import Chunk, ChunkStore, Role, chunk_of, join, trajectory, truncate
+from flowsim._schedule import Grid, StopSearch, output_times, percent
 from flowsim._schedule import Stop as Stop
-from flowsim._schedule import first_stop, output_times, percent
 from flowsim._systems import (
     AbstractSystem,
     ArrowheadSystem,
@@ -39,11 +37,13 @@ from flowsim.trajectory import Settings, Status, Trajectory
 Scalar = Float[Array, ""]
 
 _FIRST_OUTPUT = 1e-2  # of the start's timescale
-_MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000}  # a chunk
-_DENSE_LIMIT = 512  # weights, above which the Newton matrix is not formed
+_MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000}  # between two output times
 _SNAPSHOT_BYTES = 2**28
 _CHUNK_ENTRIES = 2**17
 _CHUNK_OUTPUTS = 32
+_CHUNK_STEPS = (16, 512)
+_WEIGHTS_WITH_STEPS = 2**13  # of a flow whose accepted steps are kept beside its output times
+_MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
@@ -108,33 +108,48 @@ def gradient_flow(
     entries = sum(leaf.size for leaf in jax.tree.leaves(state))
     if points_per_decade is None:
         points_per_decade = int(np.clip(_SNAPSHOT_BYTES / (8 * 12 * entries), 1, 24))
-    chunk_size = int(np.clip(_CHUNK_ENTRIES / entries, 1, _CHUNK_OUTPUTS))
-    outputs = output_times(_FIRST_OUTPUT * timescale, points_per_decade, requested, t1)
+    run = _Run(
+        system,
+        settings,
+        timescale,
+        Grid(_FIRST_OUTPUT * timescale, points_per_decade),
+        outputs=int(np.clip(_CHUNK_ENTRIES / entries, 1, _CHUNK_OUTPUTS)),
+        steps=int(np.clip(_CHUNK_ENTRIES / entries, *_CHUNK_STEPS)),
+        keeps_steps=points_per_decade > 0 and entries <= _WEIGHTS_WITH_STEPS,
+    )
+    outputs = output_times(run.grid.first, points_per_decade, requested, t1)
     mesh = mesh_of(loss)
     asked_for = (state, requested, t1, points_per_decade, dataclasses.asdict(settings))
     store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
-    earliest_stop = requested[-1] if requested.size else 0.0
+    stops = t1 is None and points_per_decade > 0
+    search = StopSearch(stop, first, requested[-1] if requested.size else 0.0)
 
     begin = time.monotonic()
     chunks: list[Chunk] = [first]
-    status = None
+    waiting: list[float] = []
+    status, steps = None, 0
     with tqdm(total=100, desc="gradient flow", unit="%", disable=not progress, delay=2, leave=False) as bar:
         while status is None:
-            asked = np.asarray(list(itertools.islice(outputs, chunk_size)))
-            if not asked.size:
-                status = Status.HORIZON if t1 is None and points_per_decade else Status.TIME
+            waiting += itertools.islice(outputs, run.outputs - len(waiting))
+            if not waiting:
+                status = Status.HORIZON if stops else Status.TIME
                 break
             index = len(chunks) - 1
             chunk = store.load(index, first.record)
             fresh = chunk is None
             if chunk is None:
-                chunk = _advance(system, chunks[-1], asked, chunk_size, settings, timescale)
+                chunk = run.advance(chunks[-1], waiting)
                 store.save(index, chunk)
             chunks.append(chunk)
-            status = chunk.failure
-            if status is None and t1 is None and points_per_decade:
-                length, status = first_stop(chunks, stop, earliest_stop)
+            ahead = [t for t in waiting if not chunk.t.size or t > chunk.t[-1]]
+            steps = int(np.sum(chunk.steps)) + (steps if len(ahead) == len(waiting) else 0)
+            waiting = ahead
+            # A flow that has met its stop is finished, whatever the solver does after it.
+            if stops:
+                length, status = search.first(chunk, functools.partial(_rests, system))
                 chunks[-1] = truncate(chunk, length)
+            if status is None:
+                status = chunk.failure or (Status.STEPS if steps >= _MAX_STEPS[method] else None)
             # Chunks from the disk are free: every call gets on by one at least.
             if status is None and fresh and budget_seconds is not None:
                 spent = _hosts.by_first(mesh, lambda: time.monotonic() - begin)
@@ -171,7 +186,7 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
     record = _records(system, states)
     finite = np.isfinite(record.loss) & np.isfinite(record.grad_norm_sq) & np.isfinite(dissipated)
     length = counts.size if finite.all() else int(np.argmin(finite))
-    run = Chunk(counts * float(eta), record, np.asarray(dissipated), np.asarray([steps, 0]), None)
+    run = chunk_of(counts * float(eta), record, np.asarray(dissipated), np.asarray([steps, 0]))
     status = Status.DESCENT if finite.all() else Status.NONFINITE
     return trajectory(system, truncate(run, length), status, Settings("gradient-descent", 0.0, 0.0))
 
@@ -193,132 +208,11 @@ def reduced_flow(
     system = ArrowheadSystem(arrowhead, loss.minimum)
     U0, u0 = system.encode(model)
     atol = rtol * float(jnp.maximum(jnp.abs(u0), jnp.max(jnp.abs(U0))))
-    solution = _solve_reduced(arrowhead, U0, u0, jnp.asarray(outputs), rtol, atol)
-    if solution.result != diffrax.RESULTS.successful or solution.ys is None:
-        raise RuntimeError(f"the reduced flow could not be integrated: {solution.result}")
-    shaft, u, clock, dissipated = solution.ys
+    (shaft, u, clock, dissipated), steps = solve_reduced(arrowhead, (U0, u0), jnp.asarray(outputs), rtol, atol)
     off = U0 * (1 - jnp.eye(shaft.shape[1]))
     U = jax.vmap(lambda s, d: off * jnp.exp(-arrowhead.curvature * s) + jnp.diag(d))(clock, shaft)
-    steps = np.asarray([solution.stats["num_accepted_steps"], solution.stats["num_rejected_steps"]])
-    run = Chunk(np.asarray(solution.ts), _records(system, (U, u)), np.asarray(dissipated), steps, None)
+    run = chunk_of(outputs, _records(system, (U, u)), np.asarray(dissipated), np.asarray(steps))
     return trajectory(system, run, Status.TIME, Settings("reduced", rtol, atol))
-
-
-class _StepEnd(diffrax.AbstractLocalInterpolation):
-    """A step whose end is returned without rounding; every output time is the end of a step."""
-
-    t0: Scalar
-    t1: Scalar
-    y0: PyTree
-    y1: PyTree
-
-    def evaluate(self, t0, t1=None, left=True):
-        weight = (t0 - self.t0) / (self.t1 - self.t0)
-        between = lambda a, b: jnp.where(t0 == self.t1, b, a + weight * (b - a))
-        return jax.tree.map(between, self.y0, self.y1)
-
-
-class _ArrowheadRadau(diffrax.AbstractAdaptiveSolver):
-    """Radau IIA with the structured Newton of `_newton`, reporting its error in units of the tolerance."""
-
-    rtol: Scalar
-    atol: Scalar
-    term_structure = diffrax.ODETerm
-    interpolation_cls = _StepEnd
-
-    def order(self, terms):
-        return ORDER
-
-    def error_order(self, terms):
-        return STAGES + 1
-
-    def init(self, terms, t0, t1, y0, args):
-        return None
-
-    def func(self, terms, t0, y0, args):
-        return terms.vf(t0, y0, args)
-
-    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        state, dissipated = y0
-        # Newton's error is about the square of its last correction.
-        outcome = radau_step(args.arrowhead, state, jnp.asarray(t1 - t0), jnp.sqrt(self.rtol) / 100)
-        error = jnp.where(outcome.converged, outcome.error / self.rtol, jnp.inf)
-        y1 = (outcome.state, dissipated + outcome.dissipated)
-        y_error = ((jnp.zeros_like(state[0]), error), jnp.zeros_like(dissipated))
-        return y1, y_error, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.successful
-
-
-def _field(t, y, system):
-    slope = system.field(y[0])
-    return slope, norm_sq(slope)
-
-
-@eqx.filter_jit
-def _integrate(system, y, t0, ts, rtol, atol, timescale, method):
-    """One chunk: the record and dissipated energy at ``ts``, each the end of a step, and how the solver fared."""
-    largest_step = jnp.maximum(ts[0] - t0, 0)
-    smallest_step = 1e-13 * jnp.maximum(t0, timescale)
-    if method == "arrowhead":
-        solver = _ArrowheadRadau(rtol, atol)
-        inner = diffrax.PIDController(0.0, 1.0, norm=optimistix.max_norm, dtmin=smallest_step, force_dtmin=False)
-        first_step = jnp.minimum(largest_step, jnp.maximum(t0, timescale) / 10)
-    else:
-        inner = diffrax.PIDController(rtol, atol, norm=optimistix.max_norm, dtmin=smallest_step, force_dtmin=False)
-        first_step = None
-        if method == "implicit":
-            small = sum(leaf.size for leaf in jax.tree.leaves(y)) <= _DENSE_LIMIT
-            linear = lineax.AutoLinearSolver(well_posed=True) if small else lineax.GMRES(rtol / 10, atol / 10)
-            newton = diffrax.with_stepsize_controller_tols(optimistix.Newton)(linear_solver=linear)
-            solver = diffrax.Kvaerno5(root_finder=newton)
-        else:
-            solver = diffrax.Tsit5()
-    solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(_field),
-        solver,
-        t0,
-        ts[-1],
-        first_step,
-        y,
-        system,
-        saveat=diffrax.SaveAt(ts=ts),
-        stepsize_controller=diffrax.ClipStepSizeController(inner, step_ts=ts),
-        adjoint=diffrax.ForwardMode(),
-        max_steps=_MAX_STEPS[method],
-        throw=False,
-    )
-    assert solution.ys is not None
-    states, dissipated = solution.ys
-    return jax.lax.map(system.record, states), dissipated, solution.result, solution.stats
-
-
-@eqx.filter_jit
-def _solve_reduced(arrowhead, U0, u0, ts, rtol, atol):
-    a, b = arrowhead.curvature, arrowhead.drive
-    shaft_curvature = jnp.diagonal(a)
-    squares = (U0 * (1 - jnp.eye(b.shape[0]))) ** 2
-
-    def field(t, y, args):
-        shaft, u, clock, _ = y
-        decayed = squares * jnp.exp(-2 * a * clock)
-        shaft_slope = -(u**2) * shaft_curvature * shaft + u * b
-        slope = jnp.sum(b * shaft) - u * (jnp.sum(shaft_curvature * shaft**2) + jnp.sum(a * decayed))
-        grad_norm_sq = jnp.sum(shaft_slope**2) + slope**2 + u**4 * jnp.sum(a**2 * decayed)
-        return shaft_slope, slope, u**2, grad_norm_sq
-
-    controller = diffrax.PIDController(rtol, atol, norm=optimistix.max_norm)
-    return diffrax.diffeqsolve(
-        diffrax.ODETerm(field),
-        diffrax.Dopri8(),
-        ts[0],
-        ts[-1],
-        None,
-        (jnp.diagonal(U0), u0, jnp.zeros(()), jnp.zeros(())),
-        saveat=diffrax.SaveAt(ts=ts),
-        stepsize_controller=diffrax.ClipStepSizeController(controller, step_ts=ts),
-        adjoint=diffrax.ForwardMode(),
-        max_steps=_MAX_STEPS["explicit"],
-        throw=False,
-    )
 
 
 @eqx.filter_jit
@@ -347,9 +241,42 @@ def _prepare(system: AbstractSystem, model: PyTree) -> tuple[Record, Scalar, Sca
     return system.record(state), speed, jnp.where(bend > 0, speed / bend, 1 / speed)
 
 
+def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
+    """Whether nothing of the field is left but rounding: each entry is below what a change of the weights in their
+    last place makes of it, or it shrinks and is below rounding of the largest gradient.
+    """
+    return bool(_is_rounding(system, state, jnp.asarray(largest)))
+
+
+@eqx.filter_jit
+def _is_rounding(system: AbstractSystem, state: PyTree, largest: Scalar) -> Bool[Array, ""]:
+    eps = float(jnp.finfo(jnp.float64).eps)
+    field, change = jax.jvp(system.field, (state,), (system.field(state),))
+    moved = [system.field(jax.tree.map(lambda x, m=m: x * (1 + m), state)) for m in (4 * eps, -4 * eps)]
+
+    def still(slope, change, *moved):
+        noise = jnp.maximum(*[jnp.abs(there - slope) for there in moved])
+        shrinks = (slope * change <= 0) & (jnp.abs(slope) <= eps * largest)
+        return jnp.all((jnp.abs(slope) <= 8 * noise) | shrinks)
+
+    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(still, field, change, *moved))))
+
+
 @eqx.filter_jit
 def _record_all(system, states):
     return jax.lax.map(system.record, states)
+
+
+@eqx.filter_jit
+def _record_some(system, states, rows, count):
+    """The records of the first ``count`` of some rows; what follows them is not computed."""
+    at = lambda row: jax.tree.map(lambda leaf: leaf[row], states)
+    blank = jax.tree.map(lambda x: jnp.zeros((rows.size, *x.shape)), jax.eval_shape(system.record, at(0)))
+
+    def one(i, records):
+        return jax.tree.map(lambda all, new: all.at[i].set(new), records, system.record(at(rows[i])))
+
+    return jax.lax.fori_loop(0, count, one, blank)
 
 
 def _records(system: AbstractSystem, states: PyTree):
@@ -359,33 +286,80 @@ def _records(system: AbstractSystem, states: PyTree):
 def _at_rest(record: Record, t: np.ndarray) -> Chunk:
     """A chunk that stays where it is."""
     still = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], t.size, axis=0), record)
-    return Chunk(t, still, np.zeros(t.size), np.zeros(2, dtype=int), None)
+    return chunk_of(t, still, np.zeros(t.size), np.zeros(2, dtype=int))
 
 
-def _advance(system, before: Chunk, asked, chunk_size: int, settings: Settings, timescale: float) -> Chunk:
-    """Integrate from the end of a chunk over the asked output times; what was reached before a failure is kept."""
-    state = jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), before.record.state)
-    y = (state, jnp.asarray(before.dissipated[-1]))
-    # Padded to the one shape that is compiled.
-    ts = jnp.asarray(np.concatenate([asked, np.full(chunk_size - asked.size, asked[-1])]))
-    t0, rtol, atol, scale = jnp.asarray([before.t[-1], settings.rtol, settings.atol, timescale])
-    record, dissipated, result, stats = _integrate(system, y, t0, ts, rtol, atol, scale, settings.solver)
-    record, dissipated = jax.tree.map(np.asarray, (record, dissipated))
-    good = np.isfinite(dissipated) & np.isfinite(record.grad_norm_sq) & np.isfinite(record.loss)
-    good = good[: asked.size]
-    reached = asked.size if good.all() else int(np.argmin(good))
-    steps = np.asarray([stats["num_accepted_steps"], stats["num_rejected_steps"]])
-    failure = None
-    if result != diffrax.RESULTS.successful or reached < asked.size:
-        if result == diffrax.RESULTS.max_steps_reached:
-            failure = Status.STEPS
-        elif result != diffrax.RESULTS.successful and _field_is_finite_near(
-            system, jax.tree.map(lambda x: x[reached - 1], record.state) if reached else state
-        ):
-            failure = Status.NEWTON
-        else:
-            failure = Status.NONFINITE
-    return truncate(Chunk(asked, record, dissipated, steps, failure), reached)
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """How the chunks of a flow are integrated: at most so many outputs and steps in each."""
+
+    system: AbstractSystem
+    settings: Settings
+    timescale: float
+    grid: Grid
+    outputs: int
+    steps: int
+    keeps_steps: bool
+
+    def advance(self, before: Chunk, asked: list[float]) -> Chunk:
+        """Integrate from the end of a chunk towards the asked times; what was reached before a failure is kept."""
+        state = jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), before.record.state)
+        y = (state, jnp.asarray(before.dissipated[-1]))
+        # Padded to the one shape that is compiled.
+        ts = jnp.asarray(asked + asked[-1:] * (self.outputs - len(asked)))
+        step, gap = before.next_step or self.grid.first, asked[0] - before.t[-1]
+        # A step is cut at an output time that it reaches; one that ends just short of it leaves a step too small.
+        step = 2 * gap if np.isclose(step, gap) else step
+        numbers = jnp.asarray([before.t[-1], step, self.settings.rtol, self.settings.atol, self.timescale])
+        done = integrate(self.system, y, ts, numbers, self.settings.solver, self.steps)
+        count = int(done.accepted)
+        t, dissipated = np.asarray(done.t)[:count], np.asarray(done.dissipated)[:count]
+        states = jax.tree.map(np.asarray, done.states)
+        rows = self._kept(t, states, state, asked)
+        padded = jnp.asarray(np.concatenate([rows, np.zeros(self.steps - rows.size, dtype=int)]))
+        records = _record_some(self.system, done.states, padded, rows.size)
+        record = jax.tree.map(lambda leaf: np.asarray(leaf)[: rows.size], records)
+        lengths = np.diff(t, prepend=before.t[-1])
+        # The mean of |grad|^2 over a step: what a picture does not show counts too.
+        means = np.maximum.accumulate(np.diff(dissipated, prepend=before.dissipated[-1]) / lengths)[rows]
+        chunk = Chunk(
+            t[rows],
+            record,
+            dissipated[rows],
+            roles=self._roles(t[rows], asked),
+            largest=np.maximum(np.maximum.accumulate(record.grad_norm_sq), means),
+            steps=np.asarray([count, done.rejected]),
+            next_step=float(np.max(lengths[-2:], initial=0.0)),
+            failure=None,
+        )
+        finite = np.isfinite(chunk.dissipated) & np.isfinite(record.grad_norm_sq) & np.isfinite(record.loss)
+        if not finite.all():
+            return dataclasses.replace(truncate(chunk, int(np.argmin(finite))), failure=Status.NONFINITE)
+        if done.successful or (done.full and count):
+            return chunk
+        last = jax.tree.map(lambda leaf: jnp.asarray(leaf[count - 1]), states) if count else state
+        finite_field = _field_is_finite_near(self.system, last)
+        return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)
+
+    def _kept(self, t: np.ndarray, states: PyTree, start: PyTree, asked: list[float]) -> np.ndarray:
+        """Which accepted steps are recorded: those that end at an output time, the last one to go on from, and where
+        steps are kept all of an implicit method; of an explicit one, whose steps stability limits, those that move.
+        """
+        chosen = np.isin(t, asked)
+        chosen[-1:] = True
+        if self.keeps_steps and self.settings.solver != "explicit":
+            chosen[:] = True
+        elif self.keeps_steps:
+            flat = np.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states)], axis=1)
+            last = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start)])
+            for row in range(t.size):
+                if chosen[row] or np.linalg.norm(flat[row] - last) > _MOVED * np.linalg.norm(last):
+                    chosen[row], last = True, flat[row]
+        return np.flatnonzero(chosen)
+
+    def _roles(self, t: np.ndarray, asked: list[float]) -> np.ndarray:
+        wanted = np.where(np.isin(t, asked) | self.keeps_steps, Role.WANTED, Role.TO_GO_ON)
+        return np.where(self.grid.holds(t), Role.REGULAR, wanted)
 
 
 def _field_is_finite_near(system, state) -> bool:

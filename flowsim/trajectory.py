@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import json
+import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -70,7 +71,8 @@ class Trajectory(eqx.Module):
 
     t: (T,) strictly increasing, from 0; models: the model with time leading every weight; loss,
     excess, grad_norm_sq, dissipated: (T,) population loss, loss minus its minimum, squared gradient norm,
-    and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known.
+    and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known. way_to_go: a proved
+    bound on how far the weights still move after the last time, infinite where none was looked for or found.
     """
 
     t: Float[Array, " T"]
@@ -82,6 +84,7 @@ class Trajectory(eqx.Module):
     certificates: Certificates = eqx.field(static=True)
     settings: Settings = eqx.field(static=True)
     status: Status = eqx.field(static=True)
+    way_to_go: Float[ArrayLike, ""] = math.inf
 
     def at(self, index: int) -> PyTree:
         """The model at one output time."""
@@ -197,7 +200,8 @@ def uncertified(
     """A trajectory for comparisons alone, which may be traced: what is static in it is always the same."""
     certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
     settings = Settings(solver="", rtol=0.0, atol=0.0)
-    return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, certificates, settings, Status.TIME)
+    never = jnp.asarray(jnp.inf)
+    return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, certificates, settings, Status.TIME, never)
 
 
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:

@@ -282,7 +282,9 @@ def test_stop_on_gradient_norm():
     trajectory = gradient_flow(loss, start, stop=Stop(excess=0.0, grad_norm=1e-6))
     assert trajectory.status is Status.GRAD_NORM
     threshold = 1e-12 * jnp.max(trajectory.grad_norm_sq)
-    assert trajectory.grad_norm_sq[-1] <= threshold < trajectory.grad_norm_sq[-2]
+    # Looked for at the regular output times, 24 a decade, of which the last but one lies within two spacings.
+    before = trajectory.t <= trajectory.t[-1] * 10 ** (-2 / 24)
+    assert trajectory.grad_norm_sq[-1] <= threshold < trajectory.grad_norm_sq[before][-1]
 
 
 def test_a_saddle_is_not_taken_for_an_end():
@@ -387,7 +389,7 @@ def test_a_field_or_a_loss_that_turns_nan_is_never_finished(solver, cliff):
     trajectory = gradient_flow(FunctionLoss(cliff(jnp.asarray(0.5))), Scalar(jnp.asarray(1.0)), solver=solver)
     assert trajectory.status in (Status.NONFINITE, Status.NEWTON)
     assert not trajectory.status.finished
-    assert trajectory.t[-1] < np.log(2)
+    assert trajectory.t[-1] <= np.log(2) * (1 + 1e-9)
     assert np.all(np.isfinite(trajectory.loss)) and np.all(np.isfinite(trajectory.models.x))
     np.testing.assert_allclose(trajectory.models.x, np.exp(-trajectory.t), rtol=1e-7)
 

@@ -23,8 +23,9 @@ class Comparison(eqx.Module):
 
     slack: how much room the statement leaves, negative where it fails; size: of the bound, what a margin is relative
     to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
-    most 1; promised: where the statement promises anything; allowance: how far the sides may be apart for a
-    reason that is no numerical error (the way still to go to a limit); value, bound: the two sides themselves.
+    most 1; promised: where the statement promises anything; allowance: how far the sides may be off for a reason that
+    is no numerical error (the way still to go to a limit), infinite where nothing bounds it; value, bound: the two
+    sides themselves.
     """
 
     slack: Series
@@ -38,9 +39,16 @@ class Comparison(eqx.Module):
 
 
 def at_least(
-    value: ArrayLike, bound: ArrayLike, *, size: ArrayLike | None = None, promised: ArrayLike | None = None
+    value: ArrayLike,
+    bound: ArrayLike,
+    *,
+    size: ArrayLike | None = None,
+    promised: ArrayLike | None = None,
+    allowance: ArrayLike = 0.0,
 ) -> Comparison:
-    """The statement value >= bound; ``size`` replaces |bound| where the bound can be zero."""
+    """The statement value >= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
+    can be zero.
+    """
     value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
     larger = jnp.maximum(jnp.abs(value), jnp.abs(bound))
     ratio = jnp.abs(bound) / jnp.where(larger > 0, larger, 1.0)
@@ -50,18 +58,25 @@ def at_least(
         scale=larger,
         tightness=ratio,
         promised=jnp.broadcast_to(jnp.asarray(True) if promised is None else jnp.asarray(promised), value.shape),
-        allowance=jnp.zeros_like(value),
+        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
         value=value,
         bound=bound,
     )
 
 
 def at_most(
-    value: ArrayLike, bound: ArrayLike, *, size: ArrayLike | None = None, promised: ArrayLike | None = None
+    value: ArrayLike,
+    bound: ArrayLike,
+    *,
+    size: ArrayLike | None = None,
+    promised: ArrayLike | None = None,
+    allowance: ArrayLike = 0.0,
 ) -> Comparison:
-    """The statement value <= bound; ``size`` replaces |bound| where the bound can be zero."""
+    """The statement value <= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
+    can be zero.
+    """
     value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
-    comparison = at_least(-value, -bound, size=size, promised=promised)
+    comparison = at_least(-value, -bound, size=size, promised=promised, allowance=allowance)
     ratio = jnp.abs(value) / jnp.where(comparison.scale > 0, comparison.scale, 1.0)
     return eqx.tree_at(lambda c: (c.tightness, c.value, c.bound), comparison, (ratio, value, bound))
 

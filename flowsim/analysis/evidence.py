@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import os
 import pathlib
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from flowsim import _checks
 from flowsim._systems import AbstractSystem, prepared, system_of
@@ -23,6 +24,8 @@ ROUNDING = 4 * float(np.finfo(np.float64).eps)
 _TIGHTEST = 1e-13
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _SHORTEST = 64
+_SPARE = 40  # further times that a claim asks for before another shape is compiled
+_NO_TIMES = np.zeros(0)
 
 
 class Evidence:
@@ -57,7 +60,7 @@ class Evidence:
     @property
     def stated(self) -> AbstractPopulationLoss:
         """The loss that claims read: the exact one of the same problem, where that is known beside a sampled one."""
-        return self._stated(self.loss)
+        return self.stated_by(self.loss)
 
     @functools.cached_property
     def reference(self) -> Trajectory:
@@ -76,12 +79,10 @@ class Evidence:
 
     @functools.cached_property
     def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The flow of each independent estimate of a sampled loss, at the same times, with what claims read of it;
-        empty for an exact loss.
+        """The flow of each independent estimate of a sampled loss, at the same times, with that loss; empty for an
+        exact loss.
         """
-        losses = self.loss.replicates()
-        runs = [self._solved(loss, self.trajectory.settings.rtol, None) for loss in losses]
-        return [(self._stated(loss), padded(run)) for loss, run in zip(losses, runs, strict=True)]
+        return [(loss, self._solved(loss, self.trajectory.settings.rtol, None)) for loss in self.loss.replicates()]
 
     def samples_matter(self, claim: Claim) -> bool:
         """Whether the loss or the flow that a claim reads may be known by samples only."""
@@ -98,9 +99,28 @@ class Evidence:
                 return f"The samples do not tell the population loss: at t = {float(run.t[index]):.4g}, {reason}."
         return None
 
-    def _stated(self, loss: AbstractPopulationLoss) -> AbstractPopulationLoss:
+    def stated_by(self, loss: AbstractPopulationLoss) -> AbstractPopulationLoss:
+        """What claims read of one of the losses of this flow."""
         exact = loss.exact if isinstance(loss, MonteCarloLoss) else None
         return loss if exact is None else exact
+
+    def with_times(self, loss: AbstractPopulationLoss, run: Trajectory, further: np.ndarray) -> Trajectory:
+        """A flow with further times, each interval of it solved once more from its left end."""
+        t, settings = np.asarray(run.t), run.settings
+        parts = [run]
+        for left in np.unique(np.searchsorted(t, further, side="right")) - 1:
+            times = further[(further > t[left]) & (further < t[left + 1])] - t[left]
+            part = gradient_flow(
+                loss,
+                run.at(int(left)),
+                times=times,
+                rtol=settings.rtol,
+                atol=settings.atol,
+                solver=self._solver,
+                points_per_decade=0,
+            )
+            parts.append(_shifted(part, t[left], run.dissipated[left]))
+        return _merged(parts)
 
     def ladder(self) -> dict[str, float]:
         """Largest difference of the weights from the reference's, over their norm, at the tolerance of the run."""
@@ -139,15 +159,33 @@ class Evidence:
 
 
 class Case:
-    """One solve, with its time repeated at the end up to a power of two, so that few shapes are ever compiled."""
+    """One solve, or with further times, with its time repeated at the end up to a power of two, so that few shapes are
+    ever compiled.
+    """
 
-    def __init__(self, evidence: Evidence, name: str):
-        self._evidence, self._name = evidence, name
+    def __init__(self, evidence: Evidence, name: str, further: np.ndarray = _NO_TIMES):
+        self._evidence, self._name, self._further = evidence, name, further
+        self._finer: dict[bytes, Case] = {}
 
-    @property
+    @functools.cached_property
     def run(self) -> Trajectory:
         """The solve."""
-        return getattr(self._evidence, self._name)
+        return self._with_times(self._evidence.loss, getattr(self._evidence, self._name))
+
+    def at(self, further: np.ndarray) -> "Case":
+        """The same solve with further times."""
+        if not further.size:
+            return self
+        return self._finer.setdefault(further.tobytes(), Case(self._evidence, self._name, further))
+
+    @functools.cached_property
+    def settled(self) -> "Case":
+        """The same solve with a bound on the way that it still has to go."""
+        case = Case(self._evidence, self._name, self._further)
+        end = self._evidence.system.encode(self.run.end)
+        length = jnp.asarray(self._evidence.system.way_to_go(end))
+        case.run, case.padded = self.run, dataclasses.replace(self.padded, way_to_go=length)
+        return case
 
     @functools.cached_property
     def padded(self) -> Trajectory:
@@ -155,24 +193,29 @@ class Case:
         return padded(self.run)
 
     def replicates(self, claim: Claim) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The flows of independent samples, where the claim reads any."""
-        return self._evidence.replicates if self._evidence.samples_matter(claim) else []
+        """What the claim reads of the flows of independent samples, where it reads any."""
+        if not self._evidence.samples_matter(claim):
+            return []
+        return self._parts
 
     @functools.cached_property
-    def nudged(self) -> list[Trajectory]:
-        """The padded solve with everything recomputed from its weights: as they are, and with each moved by a few units
-        in the last place, up and down in turn.
+    def _parts(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+        pairs = self._evidence.replicates
+        return [(self._evidence.stated_by(loss), padded(self._with_times(loss, run))) for loss, run in pairs]
+
+    @functools.cached_property
+    def nudged(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+        """The loss and the padded solve with everything recomputed from its weights: as they are, and with every number
+        in both moved by a few units in the last place, up and down in turn.
         """
-        return [self._recomputed(amount) for amount in (0.0, ROUNDING, -ROUNDING)]
+        loss = self._evidence.stated
+        return [(nudged_loss(loss, amount), self._recomputed(amount)) for amount in (0.0, ROUNDING, -ROUNDING)]
+
+    def _with_times(self, loss: AbstractPopulationLoss, run: Trajectory) -> Trajectory:
+        return self._evidence.with_times(loss, run, self._further) if self._further.size else run
 
     def _recomputed(self, amount: float) -> Trajectory:
-        def move(leaf):
-            if not eqx.is_inexact_array(leaf):
-                return leaf
-            signs = np.where(np.arange(leaf.size) % 2 == 0, 1.0, -1.0).reshape(leaf.shape)
-            return jnp.asarray(np.asarray(leaf) * (1 + amount * signs))
-
-        models = jax.tree.map(move, self.padded.models)
+        models = nudged(self.padded.models, amount)
         value, excess, grad_norm_sq = _evaluate(self._evidence.system, models)
         dissipated = jnp.asarray(np.asarray(self.padded.dissipated) * (1 + amount))
         return dataclasses.replace(
@@ -180,19 +223,79 @@ class Case:
         )
 
 
+def nudged(tree: PyTree, amount: float) -> PyTree:
+    """A tree with its numbers moved by a relative amount, with signs that alternate, so that a symmetric matrix stays
+    one.
+    """
+
+    def move(leaf):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        signs = 1.0 - 2.0 * (np.sum(np.indices(leaf.shape), axis=0) % 2)
+        return jnp.asarray(np.asarray(leaf) * (1 + amount * signs))
+
+    return jax.tree.map(move, tree)
+
+
+def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulationLoss:
+    """A loss with its numbers moved, but for whole ones, since lengths and dimensions are exact, and for samples."""
+    if isinstance(loss, MonteCarloLoss):
+        return loss
+
+    def choose(leaf, moved):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        values = np.asarray(leaf)
+        return jnp.asarray(np.where(values == np.round(values), values, np.asarray(moved)))
+
+    return jax.tree.map(choose, loss, nudged(loss, amount))
+
+
 def padded(run: Trajectory) -> Trajectory:
     """A trajectory with its end repeated up to a power of two of output times."""
-    length = 2 ** int(np.ceil(np.log2(max(run.t.size, _SHORTEST))))
+    length = 2 ** int(np.ceil(np.log2(max(run.t.size + _SPARE, _SHORTEST))))
 
     def stretch(leaf):
         leaf = np.asarray(leaf)
         return jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
 
-    series = (run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated)
-    t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in series)
+    t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in _series(run))
     models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
     # What is static in a trajectory would be compiled in.
     return uncertified(t, models, value, excess, grad_norm_sq, dissipated)
+
+
+def _series(run: Trajectory) -> tuple[Array, ...]:
+    return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
+
+
+def _shifted(part: Trajectory, t: float, dissipated: Array) -> Trajectory:
+    """What a flow adds to another that it begins in, at a time with what was dissipated until then."""
+    return dataclasses.replace(part, t=part.t + t, dissipated=part.dissipated + dissipated)
+
+
+def _merged(parts: Sequence[Trajectory]) -> Trajectory:
+    """The first of some flows with what the others, each from its second time on, add to it."""
+    first, *others = parts
+    order = np.argsort(np.concatenate([first.t, *[part.t[1:] for part in others]]), kind="stable")
+    join = lambda leaf, *more: jnp.asarray(np.concatenate([leaf, *[x[1:] for x in more]])[order])
+    t, value, excess, grad_norm_sq, dissipated = (join(*leaves) for leaves in zip(*map(_series, parts), strict=True))
+    models = jax.tree.map(
+        lambda leaf, *more: join(leaf, *more) if eqx.is_array(leaf) else leaf,
+        first.models,
+        *[part.models for part in others],
+    )
+    unfinished = [part.status for part in others if not part.status.finished]
+    return dataclasses.replace(
+        first,
+        t=t,
+        models=models,
+        loss=value,
+        excess=excess,
+        grad_norm_sq=grad_norm_sq,
+        dissipated=dissipated,
+        status=unfinished[0] if unfinished else first.status,
+    )
 
 
 @eqx.filter_jit

@@ -9,7 +9,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from flowsim._enclosure import UndecidedError, enclose, lower, upper
 from flowsim.analysis.base import Claim, Comparison, Judgement, Relation, Verdict
+from flowsim.analysis.between import follow
 from flowsim.analysis.evidence import ROUNDING, Case, Evidence
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.confidence import student_quantile
@@ -19,6 +21,7 @@ _LADDER_SAFETY = 4.0
 _ROUNDING_SAFETY = 8.0
 _WORST_RESOLUTION = 1e-3  # an identity known no better than this is not judged
 _WORST_ENERGY_DEFECT = 1e-3
+_FAR = 1e6
 _CONFIDENCE = 0.99  # of all points of a statement together
 
 
@@ -66,21 +69,47 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     verdict = functools.partial(_verdict, claim, hypotheses)
     if claim.along_flow and not run.status.finished:
         return verdict(Judgement.UNRESOLVED, None, {}, f"The integration did not finish ({run.status}).")
-    rough, fine, finest = evidence.cases
+    (rough, fine, finest), beneath = followed(claim, evidence)
     constants = {name: float(value) for name, value in _constants(claim, loss, rough).items()}
-    finding = _find(claim, loss, rough, fine if claim.along_flow else rough)
+    finding = _find(claim, loss, rough, fine if claim.along_flow else rough, beneath)
     if any(not condition.met for condition in hypotheses):
         unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
         if all(condition.met or condition.unknown for condition in hypotheses):
             return verdict(Judgement.UNRESOLVED, finding, constants, f"A side is not known here: {unmet}.")
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
-    if not claim.along_flow or finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
+    if not claim.along_flow:
+        finding = _confirmed(claim, loss, rough, finding) if finding.judgement is Judgement.VIOLATED else finding
         return verdict(finding.judgement, finding, constants)
-    sharper = _find(claim, loss, fine, finest)
+    if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
+        return verdict(finding.judgement, finding, constants)
+    sharper = _find(claim, loss, fine, finest, beneath)
     if finding.judgement is Judgement.VIOLATED and sharper.judgement is not Judgement.VIOLATED:
         reason = "A violation at the asked tolerance did not survive a more accurate solve."
         return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
     return verdict(sharper.judgement, sharper, constants)
+
+
+def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
+    """The three solves with the times between those of the run at which the margin may be least, and how much lower it
+    may still be between any times.
+    """
+    if not claim.along_flow or claim.relation is Relation.IDENTITY:
+        return evidence.cases, 0.0
+    further, beneath = follow(functools.partial(_margins, claim, evidence.stated, evidence.cases[0]))
+    rough, fine, finest = (case.at(further) for case in evidence.cases)
+    return (rough, fine, finest), beneath
+
+
+def _margins(
+    claim: Claim, loss: AbstractPopulationLoss, case: Case, further: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times, the margin at each and where anything is promised; of a comparison at other points nothing."""
+    case = case.at(further)
+    ours, count = compared(claim, loss, case.padded), case.run.t.size
+    if ours.slack.size < case.padded.t.size:
+        return np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
+    safe = np.where(ours.size > 0, ours.size, np.inf)
+    return np.asarray(case.run.t), ((ours.slack + ours.allowance) / safe)[:count], ours.promised[:count]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,24 +122,37 @@ class _Finding:
     note: str = ""
 
 
-def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case) -> _Finding:
-    """The verdict of the fine solve, with the distance to the rough one as its error, hypotheses aside."""
+def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, beneath: float) -> _Finding:
+    """The verdict of the fine solve, with the distance to the rough one as its error, hypotheses aside.
+
+    **Arguments:** beneath: how much lower than at the times of the solves the margin may be between them.
+    """
     if claim.along_flow and not (rough.run.status.finished and fine.run.status.finished):
         return _Finding(Judgement.UNRESOLVED, note=f"A more accurate solve did not finish ({fine.run.status}).")
     if claim.along_flow and fine.run.certificates.energy_defect > _WORST_ENERGY_DEFECT:
         defect = fine.run.certificates.energy_defect
         return _Finding(Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}.")
     ours = compared(claim, loss, fine.padded)
-    error = _rounding(claim, loss, fine, ours)
+    if np.any(np.isinf(ours.allowance[ours.promised])):
+        rough, fine = (case.settled for case in (rough, fine))
+        ours = compared(claim, loss, fine.padded)
+    error = _rounding(claim, fine, ours)
     if claim.along_flow and rough is not fine:
         error = error + _solver_error(compared(claim, loss, rough.padded), ours, fine.run.settings)
     if replicates := fine.replicates(claim):
         error = error + _sampling_error(claim, replicates, ours)
+    return _decided(claim, ours, error + beneath * ours.size, fine)
+
+
+def _decided(claim: Claim, ours: Comparison, error: np.ndarray, case: Case) -> _Finding:
+    """The verdict of a comparison whose slack has a known error."""
     slack, size, promised, allowance = ours.slack, ours.size, ours.promised, ours.allowance
     if not promised.any():
         return _Finding(Judgement.VACUOUS, note="The statement promises nothing here.")
     if not np.all(np.isfinite(slack[promised]) & np.isfinite(error[promised])):
         return _Finding(Judgement.UNRESOLVED, note="A side of the statement is not finite.")
+    if np.any(np.isinf(allowance[promised])):
+        return _Finding(Judgement.UNRESOLVED, note="No bound is known of the way still to go to the limit.")
     safe = np.where(size > 0, size, np.inf)
     room = slack + allowance
     worst = int(np.argmin(np.where(promised, slack / safe, np.inf)))
@@ -121,14 +163,35 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case) -
         resolved = (error + allowance)[promised] <= _WORST_RESOLUTION * size[promised]
         judgement = Judgement.HOLDS if np.all(resolved) else Judgement.UNRESOLVED
     else:
-        judgement = Judgement.HOLDS if np.all(room[promised] > error[promised]) else Judgement.UNRESOLVED
+        holds = np.all((slack - allowance)[promised] > error[promised])
+        judgement = Judgement.HOLDS if holds else Judgement.UNRESOLVED
     return _Finding(
         judgement,
         margin=float(slack[worst] / safe[worst]),
-        where=_place(worst, slack.size, fine, claim.along_flow),
+        where=_place(worst, slack.size, case, claim.along_flow),
         floor=float((error[worst] + allowance[worst]) / safe[worst]),
         tightness=float(ours.tightness[worst]) or None,
     )
+
+
+def _confirmed(claim: Claim, loss: AbstractPopulationLoss, case: Case, finding: _Finding) -> _Finding:
+    """A violation without a flow, looked at again with twice the digits: by ball arithmetic where the comparison can be
+    traced, and else by asking that it exceeds its measured error by far.
+    """
+    ours = compared(claim, loss, case.padded)
+    error = _rounding(claim, case, ours)
+    if replicates := case.replicates(claim):
+        error = error + _sampling_error(claim, replicates, ours)
+    try:
+        exact = enclose(lambda: claim.compare(loss, case.padded))
+    except (UndecidedError, jax.errors.JAXTypeError, ValueError):
+        if np.any((ours.slack + ours.allowance + _FAR * error)[ours.promised] < 0):
+            return finding
+        reason = "A violation at the last digits could not be confirmed with more of them."
+        return dataclasses.replace(finding, judgement=Judgement.UNRESOLVED, note=reason)
+    middle = (lower(exact.slack) + upper(exact.slack)) / 2
+    doubt = (upper(exact.slack) - lower(exact.slack)) / 2
+    return _decided(claim, eqx.tree_at(lambda c: c.slack, ours, middle), error + doubt, case)
 
 
 def _place(index: int, length: int, case: Case, along_flow: bool) -> float | str:
@@ -179,9 +242,11 @@ def _sampling_error(
     return student_quantile(level, len(replicates)) * spread + np.abs(np.mean(slacks, axis=0) - ours.slack)
 
 
-def _rounding(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison) -> np.ndarray:
-    """Error of the slack from rounding: how far it moves when every weight moves by a few units in the last place."""
-    moved = [np.abs(compared(claim, loss, nudged).slack - ours.slack) for nudged in case.nudged]
+def _rounding(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
+    """Error of the slack from rounding: how far it moves when every weight, and every number of the loss, moves by a
+    few units in the last place.
+    """
+    moved = [np.abs(compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
     return _ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
 
 

@@ -16,7 +16,8 @@ from flowsim.trajectory import Trajectory
 LARGEST_HESSIAN = 700  # weights, above which it is not formed
 _FLAT = 1e-9
 _MAX_ITERATIONS = 60
-_AT_REST = 1e-12
+_REACHED = 1e-10  # of the excess at the start
+_SUBTRACTED = 64  # eps of the loss
 _ELSEWHERE = 1e-6  # of the excess at zero weights, which a flow to the global minimum may still have to lose
 
 
@@ -24,9 +25,10 @@ _ELSEWHERE = 1e-6  # of the excess at zero weights, which a flow to the global m
 class EndPoint:
     """The critical point that Newton's method finds from the end of a trajectory.
 
-    kind: "minimum" (no negative eigenvalue), "saddle", "maximum" (no positive one) or "flat" (neither); positive,
-    negative, flat: the Hessian's inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at the
-    polished model; distance: of it from the trajectory's end; model: polished.
+    kind: "minimum" (the excess is zero; or no eigenvalue is negative, and none zero but for one that belongs to a
+    conserved quantity), "saddle", "maximum" (no positive eigenvalue) or "degenerate", where the Hessian does not tell;
+    positive, negative, flat: the Hessian's inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at
+    the polished model; distance: of it from the trajectory's end; model: polished.
     """
 
     kind: str
@@ -83,23 +85,20 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     model, values, size = _polish(loss, trajectory.end)
     threshold = _FLAT * np.max(np.abs(values))
     positive, negative = int(np.sum(values > threshold)), int(np.sum(values < -threshold))
-    if negative and positive:
-        kind = "saddle"
-    elif positive:
+    flat = values.size - positive - negative
+    excess = float(eqx.filter_jit(loss.excess)(model))
+    # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.
+    symmetric = loss.conserved(model) is not None
+    least = max(_REACHED * float(trajectory.excess[0]), _SUBTRACTED * np.finfo(float).eps * abs(float(loss(model))))
+    if negative:
+        kind = "saddle" if positive else "maximum"
+    elif excess <= least or (positive and flat <= symmetric):
         kind = "minimum"
     else:
-        kind = "maximum" if negative else "flat"
+        kind = "degenerate"
     pairs = zip(jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)), jax.tree.leaves(end), strict=True)
-    return EndPoint(
-        kind,
-        positive,
-        negative,
-        values.size - positive - negative,
-        float(eqx.filter_jit(loss.excess)(model)),
-        size,
-        float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs))),
-        model,
-    )
+    distance = float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs)))
+    return EndPoint(kind, positive, negative, flat, excess, size, distance, model)
 
 
 def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
@@ -109,17 +108,13 @@ def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
 
 
 def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
-    """The excess at the end of the flow against what it can still lose, at most |grad|^2 over the Hessian's smallest
-    eigenvalue above rounding. It speaks of flows that end at rest, with no negative eigenvalue, off the global minimum.
+    """The excess at the end of the flow against zero. What it can still lose is at most |grad| at the end times the way
+    still to go. It says nothing of a flow that ends at the global minimum.
     """
-    values = jnp.linalg.eigvalsh(hessian(loss, trajectory.end))
-    rounding = _FLAT * values[-1]
-    curvature = jnp.min(jnp.where(values > rounding, values, jnp.inf))
-    slope_sq, excess = trajectory.grad_norm_sq, trajectory.excess
-    at_rest = slope_sq[-1] <= _AT_REST * jnp.max(slope_sq)
-    elsewhere = excess[-1] > _ELSEWHERE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
-    promised = at_rest & elsewhere & (values[0] >= -rounding)
-    return at_least(excess[-1][None], slope_sq[-1] / curvature, size=excess[0], promised=promised)
+    end = trajectory.excess[-1:]
+    elsewhere = end > _ELSEWHERE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
+    to_lose = jnp.sqrt(trajectory.grad_norm_sq[-1:]) * trajectory.way_to_go
+    return at_least(end, 0.0, size=trajectory.excess[0], promised=elsewhere, allowance=to_lose)
 
 
 def end_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:

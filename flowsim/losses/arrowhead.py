@@ -12,11 +12,13 @@ import abc
 import equinox as eqx
 import jax.numpy as jnp
 from equinox import AbstractVar
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from flowsim.models import LinearAttention
 
 State = tuple[Float[Array, "n n"], Float[Array, ""]]
+
+CLEARLY = 1 - 1e-6  # of the saddle's excess, below which a solve shows the flow to be
 
 
 class AbstractArrowhead(eqx.Module):
@@ -61,6 +63,41 @@ class AbstractArrowhead(eqx.Module):
     def excess(self, state: State) -> Float[Array, ""]:
         """(1/2) sum_ij a_ij (u U_ij - delta_ij b_i / a_ii)^2, the loss above its minimum."""
         return jnp.sum(self.curvature * self._residual(state) ** 2) / 2
+
+    @property
+    def saddle_excess(self) -> Float[Array, ""]:
+        """(1/2) sum_i b_i^2/a_ii, the excess wherever u = 0, and so at every critical point that is no minimum."""
+        return self.drive @ self.target / 2
+
+    def limit(self, start: State, now: State) -> tuple[State, Bool[Array, ""]]:
+        """The limit of the flow from ``start`` that is at ``now``, and whether it is proved to have one there.
+
+        Once its excess is below that of the saddle the flow tends to a minimum: it is bounded, as u^2 - |U|_F^2 = c is
+        conserved and u U is bounded; all critical points but the minima have u = 0; and u, which is zero nowhere below
+        the saddle, keeps its sign. At the minima u U = diag(b_i/a_ii), which with c leaves
+        u^2 = (c + sqrt(c^2 + 4 |b/a|^2))/2.
+        """
+        U, u = start
+        conserved = u**2 - jnp.sum(U**2)
+        squares = 4 * jnp.sum(self.target**2)
+        root = jnp.sqrt(conserved**2 + squares)
+        # The one of two equal forms that does not cancel.
+        u_sq = jnp.where(conserved > 0, conserved + root, squares / (root - conserved)) / 2
+        u_end = jnp.sign(now[1]) * jnp.sqrt(u_sq)
+        below = self.excess(now) < CLEARLY * self.saddle_excess
+        return (jnp.diag(self.target) / u_end, u_end), below
+
+    def way_to_go(self, state: State) -> Float[Array, ""]:
+        """A proved bound on the length of the path of the flow from here on, infinite where there is none.
+
+        |grad|^2 >= 2 p excess with p = u^2 min a_ij. With s = sqrt(2 excess/min a_ij) the path is at most s/v long
+        as long as |u| >= v, so that |u| >= v for ever where |u| - s/v >= v: the largest such v is
+        (|u| + sqrt(u^2 - 4 s))/2.
+        """
+        u = jnp.abs(state[1])
+        s = jnp.sqrt(2 * self.excess(state) / jnp.min(self.curvature))
+        room = u**2 - 4 * s
+        return jnp.where(room >= 0, 2 * s / (u + jnp.sqrt(jnp.maximum(room, 0.0))), jnp.inf)
 
     def _residual(self, state: State) -> Float[Array, "n n"]:
         U, u = state

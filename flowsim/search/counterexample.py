@@ -11,8 +11,7 @@ import numpy as np
 
 from flowsim import _toml
 from flowsim.analysis import Claim, Evidence, Judgement, Verdict, judge_on
-from flowsim.analysis.evidence import padded
-from flowsim.analysis.judging import compared
+from flowsim.analysis.judging import compared, followed
 from flowsim.analysis.spaces import Choice, Each, Real, Space, Whole
 from flowsim.flow import gradient_flow, start_alone
 from flowsim.problem import ProblemSpec, spec_of
@@ -166,8 +165,9 @@ def _moved(space: Space, values: Mapping[str, Any], amount: float) -> dict[str, 
 
 def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.ndarray, np.ndarray], Trajectory]:
     """Both sides where the margin is least, both of them everywhere, and the run."""
-    run = evidence.reference if claim.along_flow else evidence.trajectory
-    comparison = compared(claim, evidence.stated, padded(run))
+    (rough, fine, _), _ = followed(claim, evidence)
+    case = fine if claim.along_flow else rough
+    comparison, run = compared(claim, evidence.stated, case.padded), case.run
     safe = np.where(comparison.size > 0, comparison.size, np.inf)
     worst = int(np.argmin(np.where(comparison.promised, (comparison.slack + comparison.allowance) / safe, np.inf)))
     sides = tuple(np.where(comparison.promised, side, np.nan) for side in (comparison.value, comparison.bound))

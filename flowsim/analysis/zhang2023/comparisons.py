@@ -14,7 +14,7 @@ from flowsim.analysis.base import Comparison, at_least, equal
 from flowsim.analysis.inequalities import polyak_lojasiewicz, sharp_constant
 from flowsim.analysis.invariants import stays_positive
 from flowsim.analysis.rates import decayed, exponential_envelope
-from flowsim.analysis.statements import can_be_drawn
+from flowsim.analysis.statements import can_be_drawn, joined
 from flowsim.initialization import (
     Hypothesis,
     agrees,
@@ -37,6 +37,7 @@ Series = Float[Array, " T"]
 Loss = LinearAttentionLoss
 
 _PROMPTS = 64
+_SHORT = 1e-3  # of a limit's size, the longest way to it from which the end of a flow is compared with it
 _RANDOM_STARTS = 32
 
 
@@ -260,18 +261,31 @@ def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
+def limit_of_flow(
+    loss: Loss | RandomCovarianceLoss, trajectory: Trajectory
+) -> tuple[LinearAttention, Float[Array, ""]]:
+    """The limit that the flow is proved to have; infinity beside it where nothing is proved, and else zero."""
+    arrowhead = loss.structure
+    limit, proved = arrowhead.limit(arrowhead.state(trajectory.start), arrowhead.state(trajectory.end))
+    return arrowhead.model(limit), jnp.where(proved, 0.0, jnp.inf)
+
+
 def distance_to_limit(
     loss: Loss | RandomCovarianceLoss, trajectory: Trajectory, expected: LinearAttention
 ) -> Comparison:
-    """The end of the flow against a limit. The way still to go is at most 2 sqrt(excess/p), where |grad|^2 >= p excess:
-    p is the smaller of the ratio seen at the end and the one of the Hessian at the limit, with a factor 2 to spare.
+    """The limit of the flow, where it is proved to have one, and its end, where the way still to go is short, against
+    an expected limit.
     """
-    ratio = trajectory.grad_norm_sq[-1] / jnp.where(trajectory.excess[-1] > 0, trajectory.excess[-1], 1.0)
-    p = jnp.minimum(ratio, local_rate(loss.structure)) / 2
-    to_go = jnp.where(trajectory.excess[-1] > 0, 2 * jnp.sqrt(trajectory.excess[-1] / p), 0.0)
-    distance = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, trajectory.end, expected)))
     size = jnp.sqrt(norm_sq(expected))
-    return equal(distance[None], jnp.zeros(()), size, allowance=to_go)
+
+    def to_expected(model: LinearAttention, allowance: Array) -> Comparison:
+        distance = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, model, expected)))
+        return equal(distance[None], 0.0, size, allowance=allowance)
+
+    end = trajectory.end
+    to_go = loss.structure.way_to_go(loss.structure.state(end))
+    of_end = eqx.tree_at(lambda c: c.promised, to_expected(end, to_go), (to_go <= _SHORT * size)[None])
+    return joined([to_expected(*limit_of_flow(loss, trajectory)), of_end])
 
 
 def tends_to_limit(loss: Loss, trajectory: Trajectory) -> Comparison:

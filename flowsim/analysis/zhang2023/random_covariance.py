@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from flowsim.analysis.base import Comparison, at_least, equal
 from flowsim.analysis.inequalities import polyak_lojasiewicz, sharp_constant
-from flowsim.analysis.zhang2023.comparisons import distance_to_limit, over_models
+from flowsim.analysis.zhang2023.comparisons import distance_to_limit, limit_of_flow, over_models
 from flowsim.covariance_laws import DiagonalLaw
 from flowsim.initialization import (
     Hypothesis,
@@ -263,11 +263,11 @@ def corrected_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def value_weight_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """u_{-1} at the end of the flow against (C.17)."""
+    """u_{-1} at the limit of the flow against (C.17)."""
     gamma, xi, _ = _coefficients(loss)
     expected = jnp.sum((xi / gamma) ** 2) ** 0.25
-    comparison = corrected_limit(loss, trajectory)
-    return equal(trajectory.end.u_minus1[None], expected, expected, allowance=comparison.allowance)
+    limit, doubt = limit_of_flow(loss, trajectory)
+    return equal(limit.u_minus1[None], expected, expected, allowance=doubt)
 
 
 def matrix_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
