@@ -14,10 +14,19 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
+from flowsim._lines import one_line
+
+
+class ProblemError(ValueError):
+    """Bad input, in one line that names the field or the argument."""
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
+
 
 def fail(name: str, expected: str, came: str) -> NoReturn:
     """Refuse an argument in the project's one wording."""
-    raise ValueError(f"{name} must be {expected}, but {came}")
+    raise ProblemError(f"{name} must be {expected}, but {came}")
 
 
 def is_concrete(x: Any) -> bool:

@@ -17,6 +17,7 @@ from flowsim._audit import judged
 from flowsim._axes import Axis
 from flowsim._devices import Hosts
 from flowsim._facts import run_facts, sharp_constants, test_facts
+from flowsim._files import DamagedFileError, done_without, read_arrays, write_whole
 from flowsim._model_table import ModelTable
 from flowsim._systems import mesh_of
 from flowsim._toml import refuse
@@ -34,9 +35,10 @@ from flowsim.report import (
     write_json,
     write_report,
 )
-from flowsim.trajectory import Status, Trajectory, write_whole
+from flowsim.trajectory import Status, Trajectory, metadata_of
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
+TRAJECTORY = "trajectory.npz"
 
 
 def run(
@@ -56,9 +58,10 @@ def run(
     problem, first = spec.build(mesh=mesh), _hosts.is_first(mesh)
     quiet = quiet or not first
     say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))
-    _hosts.by_first(mesh, lambda: _enter(out, problem.spec, resume))
     checkpoint = out / "checkpoint"
-    trajectory = _integrated(problem, out, checkpoint, quiet)
+    with _taken_back(out / "problem.toml"):
+        kept = _hosts.by_first(mesh, lambda: _enter(out, problem.spec, resume))
+        trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, quiet)
     status = trajectory.status
     say(trajectory, "")
 
@@ -76,7 +79,7 @@ def run(
     band = confidence_band(evidence) if status.finished else {}
     if band:
         beside = problem.matrices(trajectory.models) | ends(band)
-        _hosts.by_first(mesh, lambda: trajectory.save(out / "trajectory.npz", beside))
+        _hosts.by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
     if first:
         _draw(out, problem, trajectory, verdicts, facts, band, format, say)
     if not status.finished:
@@ -224,20 +227,65 @@ def _text(path: pathlib.Path) -> str:
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: {getattr(error, 'strerror', 'not UTF-8')}")
 
 
-def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> None:
-    """Make the folder of a run, or come back to it, and write the problem in its resolved form."""
+def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> dict[str, np.ndarray] | None:
+    """Make the folder of a run, or come back to it, and write the problem in its resolved form; the arrays of the
+    trajectory that is there.
+    """
     file = out / "problem.toml"
     with folder_of(out):
         if file.exists():
             if not resume:
                 refuse("--out", "a folder without a run", f"{out} holds one: add --resume to go on, or take another")
-            name = differing_field(ProblemSpec.from_toml(file.read_text(encoding="utf-8")), spec)
+            name = differing_field(_written(file, spec), spec)
             if name is not None:
                 refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
+        kept = _kept(out / TRAJECTORY, spec, known=file.exists())
         if resume:
             _remove_partial_files(out)
         out.mkdir(parents=True, exist_ok=True)
         write_whole(file, lambda stream: stream.write(spec.to_toml().encode()))
+    return kept
+
+
+@contextlib.contextmanager
+def _taken_back(file: pathlib.Path) -> Iterator[None]:
+    """Remove the problem again from a folder that turns out to hold the chunks of another."""
+    fresh = not file.exists()
+    try:
+        yield
+    except ProblemError:
+        if fresh:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def _written(file: pathlib.Path, spec: ProblemSpec) -> ProblemSpec:
+    """The problem of a folder; that of the run where it cannot be read, since each result knows its own problem."""
+    try:
+        return ProblemSpec.from_toml(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        done_without(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
+        return spec
+
+
+def _kept(file: pathlib.Path, spec: ProblemSpec, known: bool) -> dict[str, np.ndarray] | None:
+    """The arrays of the trajectory of this same problem, where there is one.
+
+    **Arguments:** known: whether the folder is that of a run of this problem.
+    """
+    if not file.exists():
+        return None
+    try:
+        arrays = read_arrays(file)
+        came = f"{file} is of another problem"
+        if metadata_of(arrays, file).get("problem") == spec.identity:
+            return arrays
+    except DamagedFileError as error:
+        if known:
+            done_without(error, "the flow is integrated again")
+            return None
+        came = str(error)
+    refuse("--out", "a folder without the flow of another problem", f"{came}: take another folder")
 
 
 def _remove_partial_files(out: pathlib.Path) -> None:
@@ -265,14 +313,15 @@ def folder_of(out: pathlib.Path) -> Iterator[None]:
         refuse("--out", "a folder that can be written", f"{out}: {error.strerror}")
 
 
-def _integrated(problem: Problem, out: pathlib.Path, checkpoint: pathlib.Path, quiet: bool) -> Trajectory:
-    """The trajectory of a run: the one that is there if it is finished, else integrated and saved."""
-    file, mesh = out / "trajectory.npz", mesh_of(problem.loss)
-    found = _hosts.by_first(mesh, lambda: Trajectory.load(file) if file.exists() else None)
-    if found is not None and found.status.finished:
+def _integrated(
+    problem: Problem, kept: Mapping[str, np.ndarray] | None, file: pathlib.Path, checkpoint: pathlib.Path, quiet: bool
+) -> Trajectory:
+    """The trajectory of a run: the one that is kept if it is finished, else integrated and saved."""
+    if kept is not None and (found := Trajectory.of_arrays(kept, file)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
-    _hosts.by_first(mesh, lambda: trajectory.save(file, problem.matrices(trajectory.models)))
+    beside, identity = problem.matrices(trajectory.models), problem.spec.identity
+    _hosts.by_first(mesh_of(problem.loss), lambda: trajectory.save(file, beside, identity))
     return trajectory
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import functools
 import hashlib
-import json
 import os
 import pathlib
 
@@ -15,8 +14,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim import _checks, _hosts
+from flowsim._files import DamagedFileError, done_without, read_arrays, write_whole
 from flowsim._systems import AbstractSystem, Record
-from flowsim.trajectory import Certificates, Settings, Status, Trajectory, write_whole
+from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
 
 class Role(enum.IntEnum):
@@ -53,41 +53,22 @@ def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.nd
 
 
 class ChunkStore:
-    """A folder of finished chunks, tied to the one run that they belong to. Where several hosts share a mesh, the
-    first one alone reads and writes.
-
-    **Raises:** `ValueError` where the folder holds the chunks of another run.
+    """A folder of finished chunks, each with the identity of the one run that it belongs to. Where several hosts share
+    a mesh, the first one alone reads and writes.
     """
 
     def __init__(self, folder: str | os.PathLike | None, identity: PyTree, mesh: jax.sharding.Mesh | None):
         self.folder, self._mesh = None if folder is None else pathlib.Path(folder), mesh
-        if self.folder is not None:
-            _hosts.by_first(mesh, functools.partial(self._enter, self.folder, identity))
-
-    def _enter(self, folder: pathlib.Path, identity: PyTree) -> None:
-        digest = hashlib.sha256()
-        arrays, rest = eqx.partition(identity, eqx.is_array)
-        digest.update(repr(rest).encode())
-        for leaf in jax.tree.leaves(arrays):
-            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                leaf = jax.random.key_data(leaf)
-            # What several hosts have parts of cannot be read.
-            if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
-                digest.update(np.asarray(leaf).tobytes())
-        folder.mkdir(parents=True, exist_ok=True)
-        marker = folder / "identity.json"
-        if marker.exists():
-            if json.loads(marker.read_text())["sha256"] != digest.hexdigest():
-                _checks.fail("checkpoint", "empty or of this same run", f"{folder} holds another run")
-        else:
-            content = json.dumps({"sha256": digest.hexdigest()}).encode()
-            write_whole(marker, lambda file: file.write(content))
+        self._identity = "" if folder is None else _digest(identity)
 
     def load(self, index: int, like: Record) -> Chunk | None:
-        """The chunk of that number, None where it is not finished; ``like`` gives the structure."""
+        """The chunk of that number, None where it is not finished or damaged; ``like`` gives the structure.
+
+        **Raises:** `ValueError` where it is of another run.
+        """
         if self.folder is None:
             return None
-        file = _hosts.by_first(self._mesh, functools.partial(_read, self._path(self.folder, index)))
+        file = _hosts.by_first(self._mesh, functools.partial(_read, self._path(self.folder, index), self._identity))
         if file is None:
             return None
         leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
@@ -106,19 +87,43 @@ class ChunkStore:
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
         arrays |= {name: getattr(chunk, name) for name in _ARRAYS} | {"next_step": np.asarray(chunk.next_step)}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
-        write = functools.partial(np.savez, allow_pickle=False, **arrays)
-        _hosts.by_first(self._mesh, functools.partial(write_whole, self._path(self.folder, index), write))
+        arrays["identity"] = np.asarray(self._identity)
+        _hosts.by_first(self._mesh, functools.partial(_write, self._path(self.folder, index), arrays))
 
     @staticmethod
     def _path(folder: pathlib.Path, index: int) -> pathlib.Path:
         return folder / f"chunk-{index:05d}.npz"
 
 
-def _read(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+def _digest(identity: PyTree) -> str:
+    digest = hashlib.sha256()
+    arrays, rest = eqx.partition(identity, eqx.is_array)
+    digest.update(repr(rest).encode())
+    for leaf in jax.tree.leaves(arrays):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        # What several hosts have parts of cannot be read.
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _read(path: pathlib.Path, identity: str) -> dict[str, np.ndarray] | None:
     if not path.exists():
         return None
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+    try:
+        arrays = read_arrays(path)
+    except DamagedFileError as error:
+        done_without(error, "it is integrated again")
+        return None
+    if str(arrays.get("identity")) != identity:
+        _checks.fail("checkpoint", "empty or of this same run", f"{path} is of another")
+    return arrays
+
+
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 _ROWS = ("t", "dissipated", "roles", "largest")

@@ -12,10 +12,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 import msgspec
 
 from flowsim import _checks
-
-
-class ProblemError(ValueError):
-    """Bad input, in one line that names the field."""
+from flowsim._checks import ProblemError as ProblemError
+from flowsim._checks import fail as refuse
 
 
 class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,11 +21,6 @@ class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Table = TypeVar("Table", bound=AbstractTable)
-
-
-def refuse(name: str, expected: str, came: str) -> NoReturn:
-    """Refuse a field in the project's one wording."""
-    raise ProblemError(f"{name} must be {expected}, but {came}")
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -1,14 +1,18 @@
 """The command line: what can be asked, and with which exit status it ends. Nothing heavy is imported to parse."""
 
+import functools
 import os
 import pathlib
 import signal
 import sys
 import types
-from collections.abc import Sequence
-from typing import Annotated, Literal
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
 import tyro
+
+from flowsim._lines import one_line
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml")]
 Overrides = Annotated[
@@ -24,7 +28,8 @@ Axes = Annotated[
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
 Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
 
-BAD_INPUT, UNFINISHED, INTERRUPTED = 2, 3, 130
+FINISHED, BAD_INPUT, UNFINISHED, INTERRUPTED = 0, 2, 3, 130
+TRACEBACK = "FLOWSIM_TRACEBACK"
 
 
 def run(
@@ -230,25 +235,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = {function.__name__: function for function in (run, init, claims, check, audit, sweep, refute, sharpen)}
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
-        return tyro.extras.subcommand_cli_from_dict(
-            commands,
-            args=arguments,
-            prog="flowsim",
-            description="Integrate gradient flows of population losses, and judge theorems about them.",
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
-    except ValueError as error:
-        from flowsim.problem import ProblemError
-
-        if not isinstance(error, ProblemError):
-            raise
-        return _stop(BAD_INPUT, str(error))
+        with warnings.catch_warnings():
+            warnings.showwarning = functools.partial(_warned, warnings.showwarning)
+            return tyro.extras.subcommand_cli_from_dict(
+                commands,
+                args=arguments,
+                prog="flowsim",
+                description="Integrate gradient flows of population losses, and judge theorems about them.",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
     except BrokenPipeError:
         # The reader (``head``, a pager) has gone; nothing is left to say, not even when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return _stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
+    except Exception as error:
+        return _stop(*_explained(error))
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -261,8 +264,33 @@ def _interrupted(number: int, frame: types.FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
+def _explained(error: Exception) -> tuple[int, str]:
+    """The exit status and the line of an error: bad input, or one that nothing foresaw, which FLOWSIM_TRACEBACK=1
+    raises instead.
+    """
+    from flowsim._checks import ProblemError
+    from flowsim._files import DamagedFileError
+
+    if isinstance(error, ProblemError | DamagedFileError):
+        return BAD_INPUT, str(error)
+    if os.environ.get(TRACEBACK) == "1":
+        raise error
+    what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in what or "Out of memory" in what
+    why = f"the memory does not suffice ({what})" if memory else f"{what} ({TRACEBACK}=1 shows where)"
+    return UNFINISHED, f"could not go on: {why}; earlier files are whole, and a run goes on with --resume"
+
+
+def _warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
+    """Show a warning of flowsim's own in one line, others as ever."""
+    if category.__module__.startswith("flowsim."):
+        _stop(FINISHED, str(message))
+    else:
+        otherwise(message, category, *rest)
+
+
 def _stop(status: int, line: str) -> int:
-    print(f"flowsim: {line}", file=sys.stderr)
+    print(f"flowsim: {one_line(line)}", file=sys.stderr, flush=True)
     return status
 
 
@@ -277,3 +305,6 @@ def _prepare_jax() -> None:
     import jax
 
     jax.config.update("jax_enable_x64", True)
+    from flowsim._files import DamagedFileWarning
+
+    warnings.simplefilter("always", DamagedFileWarning)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -20,10 +21,10 @@ from tqdm import tqdm
 from flowsim import _cells, _checks, _toml
 from flowsim._axes import Axis, grid_shape, specs
 from flowsim._cells import Batch
+from flowsim._files import DamagedFileError, done_without, read_arrays, read_document, write_whole
 from flowsim._records import DTYPES, Record
 from flowsim._toml import refuse
 from flowsim.problem import ProblemSpec
-from flowsim.trajectory import write_whole
 
 DISK_BUDGET = 256.0  # MB
 
@@ -83,15 +84,15 @@ class Map:
     def load(path: str | os.PathLike) -> "Map":
         """Read the map of a folder, or its ``map.npz``.
 
-        **Raises:** `ValueError` where the file is no map.
+        **Raises:** `ValueError` where the file is damaged or no map.
         """
         path = pathlib.Path(path)
         path = path / "map.npz" if path.is_dir() else path
-        with np.load(path, allow_pickle=False) as file:
-            if not {"metadata", *DTYPES} <= set(file.files):
-                _checks.fail("path", "a map written by flowsim", f"{path} is none")
-            metadata = json.loads(str(file["metadata"]))
-            quantities = {name: file[name] for name in DTYPES}
+        arrays = read_arrays(path)
+        if not {"metadata", *DTYPES} <= set(arrays):
+            _checks.fail("path", "a map written by flowsim", f"{path} is none")
+        metadata = json.loads(str(arrays["metadata"]))
+        quantities = {name: arrays[name] for name in DTYPES}
         axes = tuple(Axis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
         return Map(metadata["problem"], axes, quantities, path.parent)
 
@@ -188,23 +189,58 @@ def enter(folder: pathlib.Path, tables: Mapping[str, Any], axes: tuple[Axis, ...
 
     **Raises:** `ProblemError` in one line where it holds a run, another sweep, or this one without ``resume``.
     """
-    marker = folder / "sweep.json"
-    document = {"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}
-    document = json.loads(json.dumps(document))
+    marker, document = folder / "sweep.json", _document(tables, axes)
     if marker.exists():
         if not resume:
             refuse("--out", "a folder without a sweep", f"{folder} holds one: add --resume to go on, or take another")
-        difference = _difference(json.loads(marker.read_text(encoding="utf-8")), document)
-        if difference is not None:
-            refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
+        _check_same(marker, document)
     elif (folder / "problem.toml").exists():
         refuse("--out", "a folder without a run", f"{folder} holds one: take another")
+    if (folder / "map.npz").exists():
+        _check_map(folder / "map.npz", document, known=marker.exists())
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     for partial in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
         partial.unlink()
     text = json.dumps(document, indent=1) + "\n"
     write_whole(marker, lambda file: file.write(text.encode()))
     write_whole(folder / "problem.toml", lambda file: file.write(_toml.write(tables).encode()))
+
+
+def _document(tables: Mapping[str, Any], axes: tuple[Axis, ...]) -> dict[str, Any]:
+    """What tells a sweep from others, as JSON has it."""
+    return json.loads(json.dumps({"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}))
+
+
+def _identity(sweep: Map) -> str:
+    return hashlib.sha256(json.dumps(_document(sweep.tables, sweep.axes)).encode()).hexdigest()
+
+
+def _check_same(marker: pathlib.Path, document: Mapping[str, Any]) -> None:
+    """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
+    try:
+        found = read_document(marker)
+        difference = None if found == document else _difference(found, document)
+    except DamagedFileError as error:
+        return done_without(error, "it is written again")
+    except (KeyError, TypeError, AttributeError):
+        refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
+    if difference is not None:
+        refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
+
+
+def _check_map(file: pathlib.Path, document: Mapping[str, Any], known: bool) -> None:
+    """Refuse the map of another sweep; a damaged one in the folder of this sweep is removed."""
+    try:
+        found = Map.load(file)
+        came = f"{file} is of another: take another folder"
+        if _document(found.tables, found.axes) == document:
+            return
+    except DamagedFileError as error:
+        if known:
+            done_without(error, "its cells are integrated again")
+            return file.unlink()
+        came = f"{error}: take another folder"
+    refuse("--out", "the folder of this same sweep", came)
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
@@ -226,7 +262,7 @@ def finish(unfinished: Map, plan: Plan, progress: bool, mesh: Mesh | None) -> Ma
     cells, batches = plan
     records: list[Record] = []
     with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
-        for batch, record in zip(batches, _records(folder / "cells", batches, cells, mesh), strict=True):
+        for batch, record in zip(batches, _records(unfinished, plan, mesh), strict=True):
             records.append(record)
             bar.update(len(batch.cells))
     order = np.concatenate([np.asarray(batch.cells) for batch in batches])
@@ -241,17 +277,16 @@ def finish(unfinished: Map, plan: Plan, progress: bool, mesh: Mesh | None) -> Ma
     return finished
 
 
-def _records(
-    folder: pathlib.Path, batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | None
-) -> Iterator[Record]:
+def _records(sweep: Map, plan: Plan, mesh: Mesh | None) -> Iterator[Record]:
     """What is found of every batch, by the folder or by integration."""
+    (cells, batches), folder, identity = plan, sweep.folder / "cells", _identity(sweep)
     for places in _cells.together(batches, 1 if mesh is None else mesh.size):
-        stored = {place: _stored(_path(folder, place), batches[place]) for place in places}
+        stored = {place: _stored(_path(folder, place), batches[place], identity) for place in places}
         missing = [place for place in places if stored[place] is None]
         # One at a time on a device: XLA shares a batch among the cores, and two can wait for each other.
         fresh = _cells.run([batches[place] for place in missing], cells, mesh) if missing else []
         for place, record in zip(missing, fresh, strict=True):
-            arrays = {"cells": np.asarray(batches[place].cells)} | record
+            arrays = {"identity": np.asarray(identity), "cells": np.asarray(batches[place].cells)} | record
             write_whole(_path(folder, place), functools.partial(np.savez, allow_pickle=False, **arrays))
             stored[place] = record
         yield from (record for record in stored.values() if record is not None)
@@ -261,11 +296,19 @@ def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / f"batch-{number:05d}.npz"
 
 
-def _stored(path: pathlib.Path, batch: Batch) -> Record | None:
-    """A finished batch; None where there is none."""
+def _stored(path: pathlib.Path, batch: Batch, identity: str) -> Record | None:
+    """A finished batch; None where there is none, or it is damaged.
+
+    **Raises:** `ProblemError` where it is of another sweep.
+    """
     if not path.exists():
         return None
-    with np.load(path, allow_pickle=False) as file:
-        if not np.array_equal(file["cells"], np.asarray(batch.cells)):
-            return None
-        return {name: file[name] for name in DTYPES}
+    try:
+        arrays = read_arrays(path)
+    except DamagedFileError as error:
+        return done_without(error, "its cells are integrated again")
+    if str(arrays.get("identity")) != identity:
+        refuse("--out", "the folder of this same sweep", f"{path} is of another: take another folder")
+    if not np.array_equal(arrays["cells"], np.asarray(batch.cells)):
+        return None
+    return {name: arrays[name] for name in DTYPES}

@@ -16,10 +16,11 @@ from jaxtyping import ArrayLike, PyTree
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flowsim._files import write_whole
 from flowsim.guarantees import FIXED, Predictions
 from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention
 from flowsim.prompt_risk import RiskCurve
-from flowsim.trajectory import Trajectory, weights, write_whole
+from flowsim.trajectory import Trajectory, weights
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -84,6 +85,13 @@ class ProblemSpec(AbstractTable, frozen=True):
     def to_toml(self) -> str:
         """The file that reads back as this problem, bit for bit."""
         return _toml.write(msgspec.to_builtins(self))
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that the flow depends on: neither the prompts of [test] nor the wall-clock budget."""
+        flow = msgspec.structs.replace(self.flow, budget_seconds=None)
+        text = msgspec.structs.replace(self, flow=flow, test=None).to_toml()
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def build(self, *, mesh: jax.sharding.Mesh | None = None) -> "Problem":
         """Task, loss and start of this problem.

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from flowsim import _checks
+from flowsim._files import write_whole
 from flowsim.joint_law import JointLaw
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
-from flowsim.trajectory import Trajectory, write_whole
+from flowsim.trajectory import Trajectory
 
 Scalar = Float[Array, ""]
 Task = LinearRegression | RandomCovarianceRegression | JointLaw

@@ -20,11 +20,12 @@ import msgspec
 import numpy as np
 
 from flowsim import __version__, _checks
+from flowsim._files import write_whole
 from flowsim.analysis.base import Claim, Judgement, Verdict
 from flowsim.guarantees import Predictions
 from flowsim.initialization import Hypothesis
 from flowsim.problem import ProblemSpec
-from flowsim.trajectory import Certificates, Status, Trajectory, write_whole
+from flowsim.trajectory import Certificates, Status, Trajectory
 
 NOT_INTEGRATED = "not-integrated"
 

@@ -5,9 +5,8 @@ import enum
 import json
 import math
 import os
-import pathlib
-from collections.abc import Callable, Mapping
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim import _checks
 from flowsim import models as own_models
+from flowsim._files import read_arrays, write_whole
 
 
 class Status(enum.StrEnum):
@@ -111,10 +111,13 @@ class Trajectory(eqx.Module):
             f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
         )
 
-    def save(self, path: str | os.PathLike, beside: Mapping[str, ArrayLike] | None = None) -> None:
+    def save(
+        self, path: str | os.PathLike, beside: Mapping[str, ArrayLike] | None = None, problem: str | None = None
+    ) -> None:
         """Write an npz file (no pickle), whole or not at all; each weight under its own name.
 
-        **Arguments:** beside: further arrays for readers of the file, which `load` leaves out.
+        **Arguments:** beside: further arrays for readers of the file, which `load` leaves out; problem: the identity of
+        the problem that the flow is of, such as `flowsim.ProblemSpec.identity`.
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(beside or {})).items()}
@@ -125,6 +128,7 @@ class Trajectory(eqx.Module):
             "status": self.status.value,
             "settings": dataclasses.asdict(self.settings),
             "certificates": dataclasses.asdict(self.certificates),
+            "problem": problem,
         }
         arrays["metadata"] = np.asarray(json.dumps(metadata))
         write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
@@ -133,14 +137,19 @@ class Trajectory(eqx.Module):
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
         """Read a trajectory; ``like`` is a model of the same structure, needed for a user's own and for modules within.
 
-        **Raises:** `ValueError` where the file is no trajectory, or ``like`` is missing or does not fit.
+        **Raises:** `ValueError` where the file is damaged or no trajectory, or ``like`` is missing or does not fit.
         """
-        with np.load(path, allow_pickle=False) as file:
-            if "metadata" not in file:
-                _checks.fail("path", "a trajectory written by flowsim", f"{path} holds no metadata")
-            arrays = {name: file[name] for name in file.files}
-        metadata = json.loads(str(arrays.pop("metadata")))
-        for name in metadata["beside"]:
+        return Trajectory.of_arrays(read_arrays(path), path, like)
+
+    @staticmethod
+    def of_arrays(
+        arrays: Mapping[str, np.ndarray],
+        path: str | os.PathLike,
+        like: PyTree | None = None,
+    ) -> "Trajectory":
+        """The trajectory in the arrays of a file; ``path`` says in errors which one. See `load`."""
+        arrays, metadata = dict(arrays), metadata_of(arrays, path)
+        for name in (*metadata["beside"], "metadata"):
             del arrays[name]
         series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
         if like is None:
@@ -160,6 +169,19 @@ class Trajectory(eqx.Module):
             settings=Settings(**metadata["settings"]),
             status=Status(metadata["status"]),
         )
+
+
+def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> dict[str, Any]:
+    """What the file of a trajectory says of it beside its arrays; ``problem`` is the identity of its problem.
+
+    **Raises:** `ValueError` where the file holds no trajectory.
+    """
+    if not {"metadata", *_SERIES} <= set(arrays):
+        _checks.fail("path", "a trajectory written by flowsim", f"{path} is none")
+    try:
+        return json.loads(str(arrays["metadata"]))
+    except ValueError:
+        _checks.fail("path", "a trajectory written by flowsim", f"{path} is none")
 
 
 _OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}
@@ -202,18 +224,3 @@ def uncertified(
     settings = Settings(solver="", rtol=0.0, atol=0.0)
     never = jnp.asarray(jnp.inf)
     return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, certificates, settings, Status.TIME, never)
-
-
-def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
-    """Replace a file whole: write beside it, flush to the disk, rename."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

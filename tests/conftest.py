@@ -3,6 +3,8 @@
 Nearly all of the suite's time is compiling, so both workers share the command line's compile cache.
 """
 
+import os
+
 import hypothesis
 import matplotlib
 import pytest
@@ -16,7 +18,8 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure():
-    """JAX's settings, the cache's before it is imported."""
+    """JAX's settings, the cache's before it is imported; and errors that nothing foresaw come up."""
+    os.environ["FLOWSIM_TRACEBACK"] = "1"
     keep_compiled_programs()
     import jax
 

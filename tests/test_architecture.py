@@ -16,7 +16,8 @@ import flowsim
 PACKAGE = pathlib.Path(flowsim.__file__).parent
 # The pipeline is the import order; names on one line do not know each other.
 ORDER = [
-    {"_checks", "_compile_cache", "_enclosure"},
+    {"_lines"},
+    {"_checks", "_compile_cache", "_enclosure", "_files"},
     {"_basin"},
     {"_hosts"},
     {"covariance_laws"},

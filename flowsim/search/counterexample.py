@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowsim import _toml
+from flowsim._files import write_whole
 from flowsim.analysis import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.analysis.judging import compared, followed
 from flowsim.analysis.spaces import Choice, Each, Real, Space, Whole
@@ -18,7 +19,7 @@ from flowsim.problem import ProblemSpec, spec_of
 from flowsim.report import citation, plain, versions, write_json
 from flowsim.search.points import Point
 from flowsim.search.screening import Screen, built
-from flowsim.trajectory import Trajectory, write_whole
+from flowsim.trajectory import Trajectory
 
 _MOVED = 1e-6  # relative, of every number of a neighbouring problem
 _KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexample is made smaller

@@ -1,6 +1,7 @@
 """The search for a problem that breaks a claim."""
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -12,7 +13,8 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from flowsim._toml import ProblemError, refuse
+from flowsim._files import DamagedFileError, read_document
+from flowsim._toml import refuse
 from flowsim.analysis import Claim
 from flowsim.analysis.spaces import Axis, Space
 from flowsim.report import plain, write_json
@@ -262,11 +264,13 @@ class Search:
         if self._folder is None or not (file := self._folder / PROGRESS).exists():
             return []
         try:
-            kept = json.loads(file.read_text())
-        except (OSError, ValueError):
-            raise ProblemError(f"--out must be a folder with a search that can be read, but {file} cannot") from None
+            kept = read_document(file)
+        except (OSError, DamagedFileError) as error:
+            refuse("--out", "a folder with a search that can be read", f"{error}: remove it, or take another folder")
         if kept.get("search") != self._identity:
             refuse("--out", "the folder of this same search", f"{file} is of another: take another folder")
+        if kept.pop("sha256", None) != _digest(kept):
+            refuse("--out", "a folder with a search that can be read", f"{file} is damaged: remove it, or take another")
         self._spent = kept["seconds"]
         return kept["batches"]
 
@@ -274,7 +278,11 @@ class Search:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             document = {"search": self._identity, "seconds": self.seconds, "batches": plain(self._done)}
-            write_json(self._folder / PROGRESS, document)
+            write_json(self._folder / PROGRESS, document | {"sha256": _digest(document)})
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _margins(rows: Sequence[Sequence[Any]]) -> list[Margin]:
