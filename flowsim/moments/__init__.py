@@ -1,5 +1,8 @@
 """Exact expectations of polynomials in Gaussian vectors and sample covariances."""
 
+from flowsim.moments.cubature import Cubature as Cubature
+from flowsim.moments.cubature import cubature_size as cubature_size
+from flowsim.moments.cubature import wishart_cubature as wishart_cubature
 from flowsim.moments.gaussian import product_of_three_forms as product_of_three_forms
 from flowsim.moments.gaussian import product_of_two_forms as product_of_two_forms
 from flowsim.moments.gaussian import sample_covariance_sandwich as sample_covariance_sandwich

@@ -274,9 +274,10 @@ def _directional(replace: Callable[[Loss, Array], Array]) -> Callable[[Loss, Tra
 
 
 def eq_25(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """R~_i = r_i I with r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, as printed."""
+    """R~_i = r_i I with r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, as printed, along drawn R and along -R."""
     replaced, given, size = _directional(lambda loss, R: jnp.eye(loss.task.dimension))(loss, trajectory)
-    return rounded(at_most(replaced, given, size=size), _cancellation(loss))
+    both = [at_most(sign * replaced, sign * given, size=size) for sign in (1.0, -1.0)]
+    return rounded(joined(both), _cancellation(loss))
 
 
 def eq_25_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:

@@ -236,7 +236,7 @@ _THEOREM_4 = (
         multi_layer.eq_25_corrected,
         form="corrected",
         relation=Relation.IDENTITY,
-        note="As before (27): r_i I is not in S, and with it (25) fails for half of all R unless tr Sigma = d. The "
+        note="As before (27): r_i I is not in S, and with it (25) fails for R or for -R unless tr Sigma = d. The "
         "equality is what (26) needs; the inequality alone is met by a large enough multiple of any descent direction.",
     ),
     _claim(

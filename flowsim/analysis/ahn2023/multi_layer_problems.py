@@ -44,6 +44,13 @@ ISOTROPIC = (
     _layers("d = 3, identity, n = 1, k = 2", _UNIT, 1, 2),
     _layers("d = 5, identity, n = 20, k = 2", {"eigenvalues": [1.0] * 5}, 20, 2),
 )
+# Small enough that a cubature of the sample covariance is exact with B.
+WITH_B = (
+    _layers("d = 2, condition 40, n = 1, k = 2", _rotated([0.1, 4.0]), 1, 2),
+    _layers("d = 2, covariance 5 and 40, n = 10, k = 2", _rotated([5.0, 40.0], 1), 10, 2),
+    SHORT,
+    _layers("d = 2, condition 16, n = 10, k = 3", _rotated([0.0625, 1.0]), 10, 3),
+)
 TRAINED = tuple(_trained(seed) for seed in range(5))
 
 
@@ -75,6 +82,14 @@ ON_SCALARS = (
     _at_scalars("d = 3, condition 8, n = 20, k = 2, a point of S", [0.25, 1.0, 2.0], 20, [0.3, 0.5], [0.3]),
     _at_scalars("d = 3, covariance 5 to 40, n = 20, k = 2, a point of S", [5.0, 10.0, 40.0], 20, [0.2, 0.3], [0.5]),
     _at_scalars("section 6.1: d = 5, n = 10, k = 3, a point of S", _DISTORTED, 10, [0.1, 0.2, 0.2], [0.2, 0.1]),
+)
+# The best scalars without B, where the A_i are at rest and what (35) says of the B_i is not hidden.
+WITHOUT_B = _at_scalars(
+    "d = 2, covariance 4 and 8, n = 100, k = 2, best without B",
+    [4.0, 8.0],
+    100,
+    [0.8181977716400743, 1.147697401553406],
+    [0.0],
 )
 
 

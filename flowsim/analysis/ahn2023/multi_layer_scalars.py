@@ -1,8 +1,7 @@
-"""Both sides of ahn2023's statements on layers with B, Theorem 5 and its proof, on the set S.
+"""Both sides of ahn2023's statements on layers with B that speak of the set S alone.
 
-S is {A_i = a_i Sigma^-1, B_i = b_i I}, on which the loss is `ScalarLayersLoss`, a function F(a, b). By rotation
-invariance the gradient over all matrices is grad_{A_i} = (dF/da_i) Sigma/d and grad_{B_i} = (dF/db_i) I/d there. A has
-the sign of `MultiLayerAttention`.
+S is {A_i = a_i Sigma^-1, B_i = b_i I}, on which the loss is `ScalarLayersLoss`, a function F(a, b). A has the sign of
+`MultiLayerAttention`.
 """
 
 import functools
@@ -15,7 +14,7 @@ import optimistix
 from jaxtyping import Array, Float
 
 from flowsim.analysis.ahn2023.multi_layer import Loss, best_scalars, drawn_scalars
-from flowsim.analysis.base import Comparison, at_least, at_most, equal
+from flowsim.analysis.base import Comparison, at_least, equal
 from flowsim.analysis.statements import rounded
 from flowsim.losses import ScalarLayersLoss
 from flowsim.models import ScalarLayers
@@ -26,6 +25,7 @@ Point = Float[Array, " scalars"]  # a_0 .. a_{k-1}, b_0 .. b_{k-2}
 Points = Float[Array, "n scalars"]
 
 _STARTS = 64
+_DRAWN = 4
 _CONDITIONING = 1e3  # of sums of positive terms whose factors cancel
 _BFGS = optimistix.BFGS(1e-10, 1e-12)
 _MAX_STEPS = 2000
@@ -57,7 +57,7 @@ def lowest(loss: Loss) -> Point:
 
 def drawn_points(loss: Loss) -> Points:
     """Points (a, b) of S: first the critical point without B, with which A stands still."""
-    a = jnp.concatenate([best_scalars(loss)[None], drawn_scalars(loss)])
+    a = jnp.concatenate([best_scalars(loss)[None], drawn_scalars(loss)[:_DRAWN]])
     b = jax.random.uniform(jax.random.key(5), (a.shape[0], loss.layers - 1)).at[0].set(0.0)
     return jnp.concatenate([a, b], axis=1)
 
@@ -67,17 +67,10 @@ def _slopes(F: ScalarLayersLoss, points: Points) -> Points:
     return jax.vmap(lambda point: jax.grad(_value, argnums=1)(F, point))(points)
 
 
-def slopes(loss: Loss, points: Points) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
+def scalar_slopes(loss: Loss, points: Points) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
     """dF/da and dF/db."""
     both = _slopes(on_the_set(loss), points)
     return both[:, : loss.layers], both[:, loss.layers :]
-
-
-def _squares(loss: Loss, points: Points) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """sum |grad_{A_i}|_F^2 and sum |grad_{B_i}|_F^2 over all matrices."""
-    of_a, of_b = slopes(loss, points)
-    d, Sigma = loss.task.dimension, loss.task.covariance
-    return jnp.sum(of_a**2, axis=1) * jnp.sum(Sigma**2) / d**2, jnp.sum(of_b**2, axis=1) / d
 
 
 class Minima(NamedTuple):
@@ -117,14 +110,6 @@ def local_minima(loss: Loss) -> Minima:
     return _minima(on_the_set(loss), starts * scale[None, :])
 
 
-def theorem_5(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The sum of (14) over all matrices at the best scalars, relative to that at zero weights."""
-    best = lowest(loss)
-    of_A, of_B = _squares(loss, jnp.stack([best, jnp.zeros_like(best)]))
-    squares = of_A + of_B
-    return rounded(equal(squares[:1], 0.0, squares[1:]), jnp.asarray(_CONDITIONING))
-
-
 def other_minima(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The highest local minimum found on S against the lowest."""
     found, least = local_minima(loss), on_the_set(loss).minimum
@@ -139,75 +124,6 @@ def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     named = {f"a_{i}": value for i, value in enumerate(a)} | {f"b_{i}": value for i, value in enumerate(b)}
     distinct = 1 + jnp.sum(jnp.diff(values) > 1e-6 * values[0])
     return named | {"loss": F.minimum, "loss_without_B": loss.minimum, "local_minima": distinct}
-
-
-def _decrease(loss: Loss, step_of_B: Scalar) -> tuple[Array, Array]:
-    """d/dt F along dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) Sigma^-1 and dB_i/dt = -tr(grad_{B_i}) C, where
-    <I, C> is ``step_of_B``, and the sum of (14).
-    """
-    points = drawn_points(loss)
-    of_a, of_b = slopes(loss, points)
-    d, Sigma = loss.task.dimension, loss.task.covariance
-    # tr(Sigma grad_A) = (dF/da) tr(Sigma^2)/d and <grad_A, Sigma^-1> = dF/da.
-    along_a = jnp.sum(of_a**2, axis=1) * jnp.sum(Sigma**2) / d
-    of_A, of_B = _squares(loss, points)
-    return -along_a - jnp.sum(of_b**2, axis=1) * step_of_B / d, of_A + of_B
-
-
-def eq_35(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """With the printed flow, dB_i/dt = -s_i Sigma^-1."""
-    rate, squares = _decrease(loss, jnp.trace(jnp.linalg.inv(loss.task.covariance)))
-    return rounded(at_most(rate, -squares), jnp.asarray(_CONDITIONING))
-
-
-def eq_35_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """With dB_i/dt = -s_i I and 1/d in r_i and s_i, for which the sides are equal."""
-    d = float(loss.task.dimension)
-    rate, squares = _decrease(loss, jnp.asarray(d))
-    return rounded(equal(rate / d, -squares, squares), jnp.asarray(_CONDITIONING))
-
-
-def _off_multiples(matrix: Float[Array, "d d"]) -> Scalar:
-    """Dist(M, I)."""
-    d = matrix.shape[0]
-    return jnp.linalg.norm(matrix - jnp.trace(matrix) / d * jnp.eye(d)) / jnp.linalg.norm(matrix)
-
-
-def eq_35_in_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """How far dB_i/dt = -s_i Sigma^-1 is from the multiples of I, relative to its size."""
-    distance = _off_multiples(jnp.linalg.inv(loss.task.covariance))[None]
-    return rounded(equal(distance, 0.0, 1.0), jnp.linalg.cond(loss.task.covariance))
-
-
-def _perturbed(loss: Loss, of_A: bool, replacement: Array) -> tuple[Array, Array, Array]:
-    """The two derivatives of (36) or (37) at points of S for drawn R_j or S_j, every j, and the size of their terms."""
-    of_a, of_b = slopes(loss, drawn_points(loss)[1:])
-    d, slope = loss.task.dimension, of_a if of_A else of_b
-    gradient = (loss.task.covariance if of_A else jnp.eye(d)) / d
-    drawn = jax.random.normal(jax.random.key(11), (*slope.shape, d, d))
-    trace = jnp.einsum("ij,njk,ki->n", gradient * d, drawn.reshape(-1, d, d), jnp.eye(d)) / d
-    replaced = jnp.sum(gradient * replacement) * trace
-    given = jnp.einsum("ij,nij->n", gradient, drawn.reshape(-1, d, d))
-    slope = slope.reshape(-1)
-    size = jnp.abs(slope) * jnp.linalg.norm(gradient) * jnp.linalg.norm(drawn.reshape(-1, d * d), axis=1)
-    return slope * replaced, slope * given, size
-
-
-def eq_36(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """R~_j = r_j Sigma^-1, with which the sides are equal."""
-    replaced, given, size = _perturbed(loss, True, jnp.linalg.inv(loss.task.covariance))
-    return rounded(equal(replaced, given, size), jnp.linalg.cond(loss.task.covariance))
-
-
-def eq_37(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """S~_j = s_j Sigma^-1, as printed there."""
-    replaced, given, size = _perturbed(loss, False, jnp.linalg.inv(loss.task.covariance))
-    return at_most(replaced, given, size=size, promised=size > 0)
-
-
-def eq_37_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """S~_j = s_j I, as after (34), with which the sides are equal."""
-    return rounded(equal(*_perturbed(loss, False, jnp.eye(loss.task.dimension))), jnp.asarray(_CONDITIONING))
 
 
 # Figures 3 and 4, on S

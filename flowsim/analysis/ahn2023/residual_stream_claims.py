@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from flowsim.analysis.ahn2023 import figures, multi_layer, multi_layer_scalars, spaces
-from flowsim.analysis.ahn2023.multi_layer_problems import LARGE, PAPER, PAPER_B, TRAINED
+from flowsim.analysis.ahn2023 import figures, multi_layer, multi_layer_scalars, residual_stream, spaces
+from flowsim.analysis.ahn2023.multi_layer_problems import LARGE, PAPER, PAPER_B, TRAINED, WITH_B
 from flowsim.analysis.base import Claim, Relation
-
-_WITH_B = (PAPER_B, PAPER, LARGE)
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
@@ -16,18 +14,37 @@ def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
     return Claim(f"ahn2023.{part}", f"ahn2023, {source}", statement, compare, **options)
 
 
-_B_NOTE = "Gradients over all matrices are multiples of Sigma and of I on S, by rotation invariance."
-_WITH_B_OPTIONS: dict[str, Any] = {"problems": _WITH_B, "hypotheses": multi_layer.several_layers}
+_EXACT: dict[str, Any] = {
+    "problems": WITH_B,
+    "hypotheses": residual_stream.within_reach,
+    "spaces": spaces.RESIDUAL_STREAM,
+}
+_EXACT_NOTE = (
+    "The literal layers differentiated in all matrices, exactly by a cubature, which is within reach for d = 2 and for "
+    "two layers of d = 3, n = 2; at d = 5 see {} by prompts."
+)
+_BY_ALL = _EXACT_NOTE.format("theorem-5.all-matrices")
 _THEOREM_5 = (
     _claim(
         "theorem-5",
         "Theorem 5, (14)",
         "inf over S of sum_i |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 is 0",
-        multi_layer_scalars.theorem_5,
+        residual_stream.theorem_5,
         relation=Relation.IDENTITY,
         constants=multi_layer_scalars.minima_constants,
-        **_WITH_B_OPTIONS,
-        note=_B_NOTE + " Exhibited at the best scalars that a search finds.",
+        **_EXACT,
+        note="Exhibited at the best scalars that a search finds. " + _BY_ALL,
+    ),
+    _claim(
+        "theorem-5.gradient",
+        "proof of Theorem 5",
+        "At points of S, where f(A, B) = F(a, b), grad_{A_i} f = (dF/da_i) Sigma/d and grad_{B_i} f = (dF/db_i) I/d",
+        residual_stream.gradient_on_the_set,
+        form="corrected",
+        relation=Relation.IDENTITY,
+        **_EXACT,
+        note="What (36), and (37) with S~_j = s_j I, say in one line; F is known by quadrature of one eigenvalue. "
+        + _BY_ALL,
     ),
     _claim(
         "theorem-5.local-minima",
@@ -36,66 +53,92 @@ _THEOREM_5 = (
         multi_layer_scalars.other_minima,
         form="corrected",
         constants=multi_layer_scalars.minima_constants,
-        **_WITH_B_OPTIONS,
+        problems=(PAPER_B, PAPER, LARGE),
+        hypotheses=multi_layer.several_layers,
         note="Unlike without B, so that not all critical points on S are optimal; descent can also run off to "
         "infinity, with a_i -> 0 at a fixed a_i b_i: a layer that moves the covariates and not the labels.",
+    ),
+    _claim(
+        "eq-34",
+        "(34) with R~_i = r_i I, S~_i = s_i I",
+        "For (A, B) in S and every (R, S), d/dt f(A + t R~, B + t S~) <= d/dt f(A + t R, B + t S) with R~_i = r_i I, "
+        "S~_i = s_i I, r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, s_i = tr(Sigma^{-1/2} S_i Sigma^{1/2})/d",
+        residual_stream.eq_34,
+        **_EXACT,
+        note="At drawn (R, S). r_i I is not in S unless Sigma is a multiple of I. " + _BY_ALL,
+    ),
+    _claim(
+        "eq-34",
+        "(34) with R~_i = r_i Sigma^-1, S~_i = s_i I",
+        "For (A, B) in S and every (R, S), d/dt f(A + t R~, B + t S~) = d/dt f(A + t R, B + t S) with R~_i = "
+        "r_i Sigma^-1, S~_i = s_i I, and r_i, s_i as printed",
+        residual_stream.eq_34_corrected,
+        form="corrected",
+        relation=Relation.IDENTITY,
+        **_EXACT,
+        note="At drawn (R, S). " + _BY_ALL,
     ),
     _claim(
         "eq-35",
         "(35)",
         "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1 d/dt f <= -sum |grad_{A_i} f|_F^2 + "
         "|grad_{B_i} f|_F^2 at points of S",
-        multi_layer_scalars.eq_35,
-        **_WITH_B_OPTIONS,
-        note=_B_NOTE + " The part of B falls short by the factor tr Sigma^-1, which matters where that is below 1.",
+        residual_stream.eq_35,
+        **_EXACT,
+        note="The part of B falls short by the factor tr Sigma^-1, which matters where that is below 1 and A is at "
+        "rest, as at the best scalars without B; elsewhere the part of A has a factor d to spare. "
+        + _EXACT_NOTE.format("eq-35.all-matrices"),
     ),
     _claim(
         "eq-35",
         "(35)",
         "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i I, with 1/d in r_i and s_i, d/dt f = -sum |grad_{A_i} f|_F^2 + "
         "|grad_{B_i} f|_F^2",
-        multi_layer_scalars.eq_35_corrected,
+        residual_stream.eq_35_corrected,
         form="corrected",
         relation=Relation.IDENTITY,
-        **_WITH_B_OPTIONS,
-        note=_B_NOTE,
+        **_EXACT,
+        note=_EXACT_NOTE.format("eq-35.all-matrices"),
     ),
     _claim(
         "eq-35.constrained",
         "the S-constrained flow before (35)",
         "dB_i/dt = -s_i Sigma^-1 keeps B_i a multiple of I",
-        multi_layer_scalars.eq_35_in_the_set,
+        residual_stream.eq_35_in_the_set,
         relation=Relation.IDENTITY,
-        **_WITH_B_OPTIONS,
+        **_EXACT,
         note="It leaves S at once unless Sigma is a multiple of I, so that (35) says no more of it; -s_i I is meant.",
     ),
     _claim(
         "eq-36",
         "(36)",
-        "For (A, B) in S and every R_j, d/dt f(A + t R~_j) = d/dt f(A + t R_j) with R~_j = r_j Sigma^-1",
-        multi_layer_scalars.eq_36,
+        "For (A, B) in S and every R_j, d/dt f(A + t R~_j) <= d/dt f(A + t R_j) with R~_j = r_j Sigma^-1",
+        residual_stream.eq_36,
         relation=Relation.IDENTITY,
-        **_WITH_B_OPTIONS,
-        note=_B_NOTE + " After (34) R~_i = r_i I is printed instead, with which it fails as (25) does.",
+        **_EXACT,
+        note="Both sides are linear in R_j, and -R_j is a direction too, so that the inequality for every R_j says "
+        "that they are equal: judged so, at drawn R_j. After (34) R~_i = r_i I is printed instead (see eq-34). "
+        + _BY_ALL,
     ),
     _claim(
         "eq-37",
         "(37) with S~_j = s_j Sigma^-1",
         "For (A, B) in S and every S_j, d/dt f(B + t S~_j) <= d/dt f(B + t S_j) with S~_j = s_j Sigma^-1",
-        multi_layer_scalars.eq_37,
-        **_WITH_B_OPTIONS,
-        note=_B_NOTE,
+        residual_stream.eq_37,
+        **_EXACT,
+        note="At drawn S_j. " + _BY_ALL,
     ),
     _claim(
         "eq-37",
         "(37) with S~_j = s_j I",
-        "For (A, B) in S and every S_j, d/dt f(B + t S~_j) = d/dt f(B + t S_j) with S~_j = s_j I, s_j = "
+        "For (A, B) in S and every S_j, d/dt f(B + t S~_j) <= d/dt f(B + t S_j) with S~_j = s_j I, s_j = "
         "tr(Sigma^{-1/2} S_j Sigma^{1/2})/d",
-        multi_layer_scalars.eq_37_corrected,
+        residual_stream.eq_37_corrected,
         form="corrected",
         relation=Relation.IDENTITY,
-        **_WITH_B_OPTIONS,
-        note=_B_NOTE + " S~_j = s_j I, as after (34), is in S; s_j Sigma^-1 is not, and fails unless tr Sigma^-1 = d.",
+        **_EXACT,
+        note="S~_j = s_j I, as after (34), is in S; s_j Sigma^-1 is not, and fails unless tr Sigma^-1 = d. As for (36) "
+        "the inequality for every S_j is an equality. " + _BY_ALL,
     ),
 )
 _ON_S = "On S alone: with general B the loss of three layers has no exact form here, and is left to Monte Carlo."

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from flowsim.analysis.ahn2023 import sampled_layers, spaces
-from flowsim.analysis.ahn2023.multi_layer_problems import ON_SCALARS, SAMPLED
+from flowsim.analysis.ahn2023.multi_layer_problems import ON_SCALARS, SAMPLED, WITHOUT_B
 from flowsim.analysis.base import Claim, Comparison, Relation, at_most
 
 
@@ -33,6 +33,7 @@ _AT_SCALARS: dict[str, Any] = {
     "problems": ON_SCALARS,
     "spaces": spaces.ON_SCALARS,
 }
+_SHORT_OF: dict[str, Any] = {**_AT_SCALARS, "problems": (ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B)}
 _PER_CENT = f"{100 * sampled_layers.APART:.0f} per cent"
 _FLOWS: dict[str, Any] = {
     "hypotheses": sampled_layers.moving,
@@ -58,9 +59,10 @@ CLAIMS: tuple[Claim, ...] = (
         "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1 d/dt f <= -sum |grad_{A_i} f|_F^2 + "
         "|grad_{B_i} f|_F^2 at points of S",
         sampled_layers.eq_35,
-        **_AT_SCALARS,
-        note="By prompts. Without the 1/d of the text above it f falls faster along A, by the factor d; along B by the "
-        "factor tr Sigma^-1.",
+        **_SHORT_OF,
+        note="By prompts, at the start alone: the sentence of eq-35, and false as there. The part of A has a factor d "
+        "to spare, as the 1/d of the text above it is left out; the part of B falls short by the factor tr Sigma^-1 "
+        "where that is below 1, which decides where A is at rest, as in the last problem.",
     ),
     _claim(
         "eq-35.all-matrices",
@@ -70,7 +72,7 @@ CLAIMS: tuple[Claim, ...] = (
         sampled_layers.eq_35_corrected,
         form="corrected",
         **_AT_SCALARS,
-        note="By prompts.",
+        note="By prompts, at the start alone.",
     ),
     _claim(
         "figure-3.training.loss",

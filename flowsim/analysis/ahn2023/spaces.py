@@ -48,6 +48,11 @@ ISOTROPIC_LAYERS = (
         **(_NO_FLOW | {"task": {"covariance": {"condition": 1.0}}}),
     ),
 )
+RESIDUAL_STREAM = (
+    _layers(
+        _FEW | {"task.covariance.dimension": Whole(1, 2), "model.layers": Whole(2, 3)}, {"symmetric": True}, **_NO_FLOW
+    ),
+)
 _DISTORTED = {"eigenvalues": [1.0, 1.0, 0.25, 0.0625, 1.0]}
 SECTION_5 = (
     _layers(

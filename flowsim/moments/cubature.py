@@ -1,0 +1,92 @@
+"""A cubature for the law of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): matrices T with E g(W) = E g(T T^T).
+
+By Bartlett's decomposition n W = L L^T for a lower triangular L, (d, min(n, d)), of independent entries: normal below
+the diagonal, and chi with n, n - 1, .. degrees of freedom on it. Polynomials in W are polynomials in the normal entries
+and, the signs of a column of L being free, in the squares on the diagonal, so that products of Gauss rules are exact.
+"""
+
+import functools
+import itertools
+import math
+from decimal import Decimal, localcontext
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from flowsim import _checks
+from flowsim.moments.spectrum import Recurrence, squares, zeros
+
+_DIGITS = 60
+
+
+class Cubature(NamedTuple):
+    """A rule sum_p w_p g(T_p T_p^T) for E g(W).
+
+    factors: (points, d, min(n, d)) T_p; weights: (points,) w_p > 0, of sum 1.
+    """
+
+    factors: Float[np.ndarray, "points d m"]
+    weights: Float[np.ndarray, " points"]
+
+
+def cubature_size(dimension: int, context_length: int | float, degree: int) -> int:
+    """How many points `wishart_cubature` has."""
+    d = _checks.count("dimension", dimension)
+    if math.isinf(context_length):
+        return 1
+    columns = min(d, int(context_length))
+    below = sum(d - 1 - i for i in range(columns))
+    return (degree // 2 + 1) ** columns * (degree + 1) ** below
+
+
+@functools.lru_cache(maxsize=16)
+def wishart_cubature(dimension: int, context_length: int | float, degree: int) -> Cubature:
+    """A cubature for E g(W), exact where g is a polynomial of the given degree in the entries of W.
+
+    All weights are positive. An infinite n has one point, W = I. The points are as many as `cubature_size` says, which
+    soon are too many: 225 at d = 2 and degree 8, 91,125 at d = 3.
+
+    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; degree: at least 0.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** Muirhead, Aspects of Multivariate Statistical Theory (1982), Theorem 3.2.14.
+    """
+    d = _checks.count("dimension", dimension)
+    if math.isinf(context_length):
+        return Cubature(np.eye(d)[None], np.ones(1))
+    n = _checks.count("context_length", int(context_length))
+    columns = min(d, n)
+    places = [(i, j) for j in range(columns) for i in range(j, d)]
+    rules = []
+    for i, j in places:
+        nodes, weights = _chi_square(n - j, degree) if i == j else _normal(degree)
+        rules.append((np.sqrt(nodes) if i == j else nodes, weights))
+    entries = np.array(list(itertools.product(*(nodes for nodes, _ in rules))))
+    factors = np.zeros((entries.shape[0], d, columns))
+    for (i, j), values in zip(places, entries.T, strict=True):
+        factors[:, i, j] = values / math.sqrt(n)
+    weights = np.prod(np.array(list(itertools.product(*(weights for _, weights in rules)))), axis=1)
+    return Cubature(factors, weights)
+
+
+def _chi_square(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss's rule in x for the chi-square law, exact to the given degree: twice that of the Gamma law."""
+    shape, size = Decimal(freedom) / 2, degree // 2 + 1
+    shifts = [2 * k + shape for k in range(size)]
+    nodes, weights = _gauss(Recurrence(Decimal(1), shifts, [k * (k + shape - 1) for k in range(1, size)]))
+    return 2 * nodes, weights
+
+
+def _normal(degree: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss's rule for N(0, 1), exact to twice the given degree, as W is quadratic in the normal entries."""
+    return _gauss(Recurrence(Decimal(1), [Decimal(0)] * (degree + 1), [Decimal(k) for k in range(1, degree + 1)]))
+
+
+def _gauss(recurrence: Recurrence) -> tuple[np.ndarray, np.ndarray]:
+    nodes = zeros(recurrence, _DIGITS)
+    with localcontext() as context:
+        context.prec = _DIGITS
+        weights = [recurrence.total / sum(squares(recurrence, node)) for node in nodes]
+    return np.array(list(map(float, nodes))), np.array(list(map(float, weights)))
