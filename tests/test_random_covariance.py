@@ -184,12 +184,6 @@ def test_planted_errors_are_refused(key, monkeypatch):
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 
-def test_one_third_is_refused_at_another_law_and_at_finite_length():
-    finite = judge_on(BY_KEY["sec-4.3.one-third", "printed"], evidence_of(claims._EASY["name"]))
-    assert finite.verdict is Judgement.NOT_APPLICABLE
-    assert finite.constants["factor"] == pytest.approx(2 / 7.6, rel=1e-5)  # xi/gamma at N = 10
-
-
 def test_claims_about_one_covariance_do_not_apply_to_random_ones_nor_the_other_way_round():
     fixed = spec_of({"task": {"covariance": [[1.0]], "context_length": 3}, "init": {"kind": "balanced", "scale": 0.1}})
     problem = fixed.build()

@@ -4,6 +4,8 @@ Every comparison takes (loss, trajectory) with a `LinearAttentionLoss`, whose ta
 every parameter, not about a flow, are judged at the points of the trajectory. The paper's symbols are used throughout.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -37,7 +39,7 @@ Series = Float[Array, " T"]
 Loss = LinearAttentionLoss
 
 _PROMPTS = 64
-_SHORT = 1e-3  # of a limit's size, the longest way to it from which the end of a flow is compared with it
+_SHORT = 1e-3  # of the weights' size, the longest way to a limit from which the end of a flow is compared with it
 _RANDOM_STARTS = 32
 
 
@@ -282,10 +284,18 @@ def distance_to_limit(
         distance = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, model, expected)))
         return equal(distance[None], 0.0, size, allowance=allowance)
 
-    end = trajectory.end
-    to_go = loss.structure.way_to_go(loss.structure.state(end))
-    of_end = eqx.tree_at(lambda c: c.promised, to_expected(end, to_go), (to_go <= _SHORT * size)[None])
-    return joined([to_expected(*limit_of_flow(loss, trajectory)), of_end])
+    return joined([to_expected(*limit_of_flow(loss, trajectory)), short_way(loss, trajectory, to_expected)])
+
+
+def short_way(
+    loss: Loss | RandomCovarianceLoss, trajectory: Trajectory, against: Callable[[LinearAttention, Array], Comparison]
+) -> Comparison:
+    """The end of the flow, with a bound on the way still to go, against something; only where that way is short."""
+    end, arrowhead = trajectory.end, loss.structure
+    to_go = arrowhead.way_to_go(arrowhead.state(end))
+    short = to_go <= _SHORT * jnp.sqrt(norm_sq(end))
+    comparison = against(end, jnp.where(short, to_go, 0.0))
+    return eqx.tree_at(lambda c: c.promised, comparison, comparison.promised & short)
 
 
 def tends_to_limit(loss: Loss, trajectory: Trajectory) -> Comparison:

@@ -17,7 +17,6 @@ from flowsim.initialization import (
     agrees,
     assumption_3_3,
     balanced_minimum,
-    hypothesis,
     random_pl_constant,
     random_scale_condition,
     random_u_lower_bound_sq,
@@ -27,8 +26,6 @@ from flowsim.models import LinearAttention
 from flowsim.trajectory import Trajectory
 
 Loss = RandomCovarianceLoss
-
-_EXPONENTIAL = (1.0, 2.0, 6.0)
 
 
 # Settings and hypotheses
@@ -54,20 +51,6 @@ def assumption(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
 def assumption_and_scale(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
     """Assumption 3.3 and the scale condition (4.11), which is (C.10)."""
     return [*assumption_3_3(loss.task, start), random_scale_condition(loss, start)]
-
-
-def exponential_and_long(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
-    """Exponential(1) variances and N -> infinity, taken at infinity."""
-    gap = jnp.max(jnp.abs(_moments(loss) - jnp.asarray(_EXPONENTIAL)[:, None]))
-    return [
-        agrees("moments of Exponential(1), largest difference", gap, 0.0),
-        hypothesis("N infinite", loss.task.context_length, ">=", jnp.inf),
-    ]
-
-
-def _moments(loss: Loss) -> Array:
-    assert isinstance(loss.task.law, DiagonalLaw), "the setting of the claim"
-    return loss.task.law.moments()
 
 
 # Lemma C.1, Corollary C.2, Lemma C.3, Lemma C.4: the loss and its dynamics
@@ -288,23 +271,3 @@ def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
         "u_limit": balanced_minimum(loss.structure).u_minus1,
         "u_end": trajectory.end.u_minus1,
     }
-
-
-def one_third(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """E[yhat | x_query, w] = x_query^T T E[Lambda] w with T = u_{-1} U11 at the end of the flow, against T E[Lambda] =
-    E[Lambda^2] E[Lambda^3]^{-1} E[Lambda] = I/3. The excess e left there allows T to be off by sqrt(2 e/min a_ij).
-    """
-    first, second, third = _moments(loss)
-    end = trajectory.end
-    expected = jnp.diag(second / third * first)
-    allowance = (1 + 1e-6) * jnp.sqrt(2 * trajectory.excess[-1] / jnp.min(loss.structure.curvature)) * jnp.max(first)
-    trained = end.u_minus1 * end.U11 @ jnp.diag(first)
-    gaps = jnp.stack([jnp.linalg.norm(trained - expected), jnp.linalg.norm(expected - jnp.eye(first.size) / 3)])
-    return equal(gaps, jnp.zeros(()), jnp.linalg.norm(expected), allowance=jnp.stack([allowance, jnp.zeros(())]))
-
-
-def one_third_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The factor before <w, x_query> that the trained model predicts with on average."""
-    end = trajectory.end
-    trained = end.u_minus1 * end.U11 @ loss.task.mean_covariance
-    return {"factor": jnp.trace(trained) / loss.task.dimension, "asymptotic_factor": jnp.asarray(1 / 3)}

@@ -9,14 +9,11 @@ from flowsim.analysis.zhang2023.random_covariance import (
     corrected_limit,
     dynamics,
     entrywise_dynamics,
-    exponential_and_long,
     independent_variances,
     limit_constants,
     loss_of_the_dynamics,
     matrix_limit,
     minimum_and_excess,
-    one_third,
-    one_third_constants,
     pl,
     pl_constants,
     printed_limit,
@@ -68,11 +65,6 @@ _FULL = {
     },
     "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
 }  # fmt: skip
-_LONG = {
-    "name": "d = 3, Exponential(1), N infinite",
-    "task": {"covariance_law": {"family": "exponential", "rate": 1.0, "dimension": 3}, "context_length": "inf"},
-    "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
-}
 _PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
 
 
@@ -92,19 +84,6 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=assumption_and_scale,
         constants=limit_constants,
-    ),
-    _claim(
-        "sec-4.3.one-third",
-        "section 4.3",
-        "With variances Exponential(1) and M, N -> infinity, E[yhat] -> <w, x_query>/3",
-        one_third,
-        relation=Relation.IDENTITY,
-        hypotheses=exponential_and_long,
-        constants=one_third_constants,
-        problems=(_LONG,),
-        spaces=spaces.EXPONENTIAL,
-        note="Judged at N = infinity, on the model at the end of the flow; the mean of the prediction does not depend "
-        "on M.",
     ),
     _claim(
         "lemma-c.1",
