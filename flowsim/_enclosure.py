@@ -6,7 +6,7 @@ balls with more digits than float64 has: the values at all points of the given b
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flint
@@ -15,6 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jaxtyping import PyTree
+
+from flowsim import _ball_matrices
+from flowsim._array_moves import MOVES, PLAIN
 
 BITS = 128
 _MOST_OPERATIONS = 2 * 10**7
@@ -45,10 +48,11 @@ def upper(values: Balls) -> np.ndarray:
     return np.asarray(np.nextafter(bounds, np.inf))
 
 
-def enclose(function: Callable[..., PyTree], *arguments: PyTree, bits: int = BITS) -> PyTree:
+def enclose(function: Callable[..., PyTree], *arguments: PyTree, proved: bool = True) -> PyTree:
     """The values of a function of float64 arrays, as arrays of balls; booleans and whole numbers as they are.
 
-    **Arguments:** arguments: trees of arrays of numbers, which are taken as exact, or of balls; bits: of precision.
+    **Arguments:** arguments: trees of arrays of numbers, which are taken as exact, or of balls; proved: whether the
+    balls have to hold the values, and not only to know them to more digits, where matrices are diagonalized.
 
     **Raises:** `UndecidedError` where an operation is not known, or a comparison is left open; what JAX raises where
     the function cannot be traced.
@@ -56,27 +60,34 @@ def enclose(function: Callable[..., PyTree], *arguments: PyTree, bits: int = BIT
     leaves, structure = jax.tree.flatten(arguments)
     shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.float64) for leaf in leaves]
     closed, out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, shapes))
-    if (count := _operations(closed.jaxpr)) > _MOST_OPERATIONS:
+    equations = list(_equations(closed.jaxpr))
+    if (count := sum(repeats * _operations(eqn) for eqn, repeats in equations)) > _MOST_OPERATIONS:
         raise UndecidedError(f"{count:.1e} operations are too many")
-    with flint.ctx.workprec(bits):
+    if proved and any(eqn.primitive.name == "eigh" for eqn, _ in equations):
+        raise UndecidedError("nothing is proved where matrices are diagonalized")
+    with flint.ctx.workprec(BITS):
         given = [leaf if np.asarray(leaf).dtype == object else balls(leaf) for leaf in leaves]
         results = _run(closed.jaxpr, closed.consts, [np.asarray(leaf) for leaf in given])
     return jax.tree.unflatten(jax.tree.structure(out), results)
 
 
-def _operations(jaxpr: Jaxpr) -> int:
-    """How many operations on numbers a program takes at least; those of a loop of unknown length count once."""
-    count = 0
+def _equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
+    """Every operation of a program and how often it is carried out; once in a loop of unknown length."""
     for eqn in jaxpr.eqns:
-        repeats = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-        inner = [value for value in jax.tree.leaves(eqn.params, is_leaf=_is_program) if _is_program(value)]
-        count += repeats * sum(_operations(_open(program)[0]) for program in inner)
-        sizes = [math.prod(var.aval.shape) for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64]
-        if eqn.primitive.name == "dot_general":
-            (contracted, _), _ = eqn.params["dimension_numbers"]
-            sizes = [size * math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted) for size in sizes]
-        count += sum(sizes)
-    return count
+        yield eqn, repeats
+        inside = repeats * (eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1)
+        for value in jax.tree.leaves(eqn.params, is_leaf=_is_program):
+            if _is_program(value):
+                yield from _equations(_open(value)[0], inside)
+
+
+def _operations(eqn: JaxprEqn) -> int:
+    """How many operations on numbers an operation on arrays takes."""
+    size = sum(math.prod(var.aval.shape) for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64)
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        return size * math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+    return size
 
 
 def _is_program(value: Any) -> bool:
@@ -99,10 +110,10 @@ def _run(jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Value]) -> lis
         return _lifted(var.val) if isinstance(var, Literal) else values[var]
 
     values.update(zip(jaxpr.constvars, map(_lifted, consts), strict=True))
-    values.update(zip(jaxpr.invars, arguments, strict=True))
+    values.update(zip(jaxpr.invars, map(_array, arguments), strict=True))
     for eqn in jaxpr.eqns:
         outputs = _apply(eqn, [read(var) for var in eqn.invars])
-        values.update(zip(eqn.outvars, outputs, strict=True))
+        values.update(zip(eqn.outvars, map(_array, outputs), strict=True))
     return [read(var) for var in jaxpr.outvars]
 
 
@@ -112,6 +123,11 @@ def _lifted(value: Any) -> Value:
         return value
     array = np.asarray(value)
     return balls(array) if array.dtype == np.float64 else array
+
+
+def _array(value: Value) -> Value:
+    """NumPy makes a number of an array without axes."""
+    return np.asarray(value) if isinstance(value, flint.arb) else value
 
 
 def _is_key(value: Any) -> bool:
@@ -130,11 +146,11 @@ def _apply(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
     if name in _CONTROL:
         return _CONTROL[name](params, inputs)
     keys = any(map(_is_key, inputs))
-    if name in _MOVES and not keys:
-        return [_MOVES[name](params, *inputs)]
+    if name in MOVES and not keys:
+        return [MOVES[name](params, *inputs)]
     if not any(map(_is_balls, inputs)):
-        if name in _PLAIN and not keys:
-            return [_lifted(_PLAIN[name](params, *inputs))]
+        if name in PLAIN and not keys:
+            return [_lifted(PLAIN[name](params, *inputs))]
         outputs = eqn.primitive.bind(*inputs, **params)
         return [_lifted(value) for value in (outputs if eqn.primitive.multiple_results else [outputs])]
     if name in _MOVES_BY_PLACE:
@@ -159,28 +175,6 @@ def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
     outputs = outputs if eqn.primitive.multiple_results else [outputs]
     source = np.append(np.concatenate(numbers), flint.arb.nan())
     return [source[np.clip(np.asarray(out), -1, source.size - 1)] for out in outputs]
-
-
-def _broadcast(params: dict[str, Any], x: Value) -> Value:
-    shape = np.ones(len(params["shape"]), dtype=int)
-    shape[list(params["broadcast_dimensions"])] = x.shape
-    return np.broadcast_to(x.reshape(shape), params["shape"])
-
-
-def _slice(params: dict[str, Any], x: Value) -> Value:
-    strides = params["strides"] or (1,) * x.ndim
-    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
-
-
-def _selection(params: dict[str, Any], which: Value, *cases: Value) -> Value:
-    which = np.broadcast_to(which, cases[0].shape).astype(int)
-    return np.take_along_axis(np.stack(cases), which[None], axis=0)[0]
-
-
-def _iota(params: dict[str, Any]) -> np.ndarray:
-    shape, along = params["shape"], params["dimension"]
-    counted = np.arange(shape[along], dtype=params["dtype"])
-    return np.broadcast_to(counted.reshape([-1 if axis == along else 1 for axis in range(len(shape))]), shape)
 
 
 def _for_places(params: dict[str, Any]) -> dict[str, Any]:
@@ -261,26 +255,6 @@ def _converted(params: dict[str, Any], x: Balls) -> Value:
     return np.asarray(whole, dtype=float).astype(params["new_dtype"])
 
 
-def _contraction(params: dict[str, Any], a: Value, b: Value) -> Balls:
-    """dot_general, by products of matrices of balls."""
-    (a_contracted, b_contracted), (a_batch, b_batch) = params["dimension_numbers"]
-    a, b = _as_balls(a), _as_balls(b)
-    a_free = [axis for axis in range(a.ndim) if axis not in (*a_contracted, *a_batch)]
-    b_free = [axis for axis in range(b.ndim) if axis not in (*b_contracted, *b_batch)]
-    batch = [a.shape[axis] for axis in a_batch]
-    inner = math.prod(a.shape[axis] for axis in a_contracted)
-    rows, columns = [a.shape[axis] for axis in a_free], [b.shape[axis] for axis in b_free]
-    left = a.transpose(*a_batch, *a_free, *a_contracted).reshape(math.prod(batch), math.prod(rows), inner)
-    right = b.transpose(*b_batch, *b_contracted, *b_free).reshape(math.prod(batch), inner, math.prod(columns))
-    product = [(_matrix(one) * _matrix(other)).entries() for one, other in zip(left, right, strict=True)]
-    entries = np.asarray([entry for one in product for entry in one], dtype=object)
-    return entries.reshape((*batch, *rows, *columns))
-
-
-def _matrix(entries: Balls) -> flint.arb_mat:
-    return flint.arb_mat(*entries.shape, list(entries.reshape(-1)))
-
-
 def _scattered_sum(params: dict[str, Any], operand: Value, indices: Value, updates: Value) -> Balls:
     """scatter-add: the transpose of the gather that says where each update goes."""
     operand, updates = _as_balls(operand), _as_balls(updates)
@@ -321,48 +295,23 @@ def _while(params: dict[str, Any], inputs: list[Value]) -> list[Value]:
     return carry
 
 
+def _solve(params: dict[str, Any], inputs: list[Value]) -> list[Value]:
+    lengths = params["const_lengths"]
+    before = lengths.matvec + lengths.vecmat
+    constants = inputs[before : before + lengths.solve]
+    return _call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
+
+
 def _branch(params: dict[str, Any], inputs: list[Value]) -> list[Value]:
     chosen = int(np.clip(int(inputs[0]), 0, len(params["branches"]) - 1))
     return _call(params["branches"][chosen], inputs[1:])
 
 
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
-_CONTROL = {"scan": _scan, "while": _while, "cond": _branch}
-# By NumPy, on numbers of every kind: JAX compiles each operation that it carries out by itself.
-_MOVES: dict[str, Callable] = {
-    **{name: lambda params, x: x for name in ("copy", "copy_p", "stop_gradient", "optimization_barrier")},
-    "broadcast_in_dim": _broadcast,
-    "concatenate": lambda params, *parts: np.concatenate(parts, axis=params["dimension"]),
-    "expand_dims": lambda params, x: np.expand_dims(x, params["dimensions"]),
-    "reshape": lambda params, x: x.reshape(params["new_sizes"]),
-    "rev": lambda params, x: np.flip(x, params["dimensions"]),
-    "select_n": _selection,
-    "slice": _slice,
-    "squeeze": lambda params, x: np.squeeze(x, params["dimensions"]),
-    "transpose": lambda params, x: np.transpose(x, params["permutation"]),
-}
+_CONTROL = {"scan": _scan, "while": _while, "cond": _branch, "custom_linear_solve": _solve}
 _MOVES_BY_PLACE = frozenset(
     ["dynamic_slice", "dynamic_update_slice", "gather", "pad", "scatter", "split", "stack", "tile", "unstack"],
 )
-_PLAIN: dict[str, Callable] = {
-    "iota": _iota,
-    "convert_element_type": lambda params, x: np.asarray(x).astype(params["new_dtype"]),
-    **{
-        name: lambda params, *inputs, function=function: np.asarray(function(*inputs))
-        for name, function in {
-            "add": np.add,
-            "sub": np.subtract,
-            "mul": np.multiply,
-            "eq": np.equal,
-            "ne": np.not_equal,
-            "lt": np.less,
-            "le": np.less_equal,
-            "gt": np.greater,
-            "ge": np.greater_equal,
-            "not": np.logical_not,
-        }.items()
-    },
-}
 _larger, _smaller = (lambda a, b: a.max(b)), (lambda a, b: a.min(b))
 _OPERATIONS: dict[str, Callable] = {
     **{name: _each(operator.add, 2) for name in ("add", "add_any")},
@@ -379,7 +328,21 @@ _OPERATIONS: dict[str, Callable] = {
     "integer_pow": _integer_power,
     **{
         name: _each(operator.methodcaller(name), 1)
-        for name in ("sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "erf")
+        for name in (
+            "sqrt",
+            "rsqrt",
+            "ceil",
+            "floor",
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+            "sin",
+            "cos",
+            "tan",
+            "tanh",
+            "erf",
+        )
     },
     "erf_inv": _each(operator.methodcaller("erfinv"), 1),
     "eq": _comparison(_same, _apart),
@@ -395,6 +358,10 @@ _OPERATIONS: dict[str, Callable] = {
     "reduce_max": _reduction(_larger),
     "reduce_min": _reduction(_smaller),
     "cumsum": _cumulative_sum,
-    "dot_general": _contraction,
+    "dot_general": lambda params, a, b: _ball_matrices.contraction(params, _as_balls(a), _as_balls(b)),
     "scatter-add": _scattered_sum,
+    "lu": _ball_matrices.lu,
+    "cholesky": _ball_matrices.cholesky,
+    "triangular_solve": _ball_matrices.triangular_solve,
+    "eigh": _ball_matrices.eigh,
 }

@@ -17,7 +17,8 @@ PACKAGE = pathlib.Path(flowsim.__file__).parent
 # The pipeline is the import order; names on one line do not know each other.
 ORDER = [
     {"_lines"},
-    {"_checks", "_compile_cache", "_enclosure", "_files"},
+    {"_array_moves", "_ball_matrices", "_checks", "_compile_cache", "_files"},
+    {"_enclosure"},
     {"_basin"},
     {"_hosts"},
     {"covariance_laws"},

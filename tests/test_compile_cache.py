@@ -49,7 +49,7 @@ def test_errors_are_raised_from_a_warm_cache_as_from_an_empty_one(tmp_path):
     )
     assert cold.stdout == warm.stdout
     increasing, finite, scalar, status, _ = cold.stdout.splitlines()
-    assert increasing.startswith("ValueError: times must be strictly increasing")
+    assert increasing.startswith("ProblemError: times must be strictly increasing")
     assert finite.startswith("ValueError: model.w must be finite")
     assert scalar.startswith("ValueError: function must be scalar-valued")
     assert status == "nonfinite"

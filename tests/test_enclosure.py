@@ -21,6 +21,10 @@ def chain(x):
     return jax.lax.scan(lambda carry, row: (carry * 0.5 + jnp.sum(row), carry * row), 1.0, x)
 
 
+def gram(x):
+    return x.T @ x + jnp.eye(x.shape[1])
+
+
 FUNCTIONS = {
     "products": lambda x: (x @ x.T, jnp.einsum("ij,ik->jk", x, x), jnp.sum(x, axis=0), jnp.prod(x), x.T[::-1]),
     "choices": lambda x: (jnp.where(x > 0, x, jnp.exp(x)), jnp.max(x, axis=1), jnp.abs(x), jnp.sign(x), jnp.min(x)),
@@ -29,6 +33,8 @@ FUNCTIONS = {
     "powers": lambda x: (x**3, (x**2) ** 0.3, jnp.square(x), x**-2, jnp.expm1(x)),
     "loops": lambda x: (chain(x), jax.lax.fori_loop(0, 3, lambda i, y: y * x[0, 0] + i, 1.0), jax.lax.map(jnp.sum, x)),
     "gradients": lambda x: jax.grad(lambda y: jnp.sum(jnp.tanh(y[1:] @ y[:2].T)) + jnp.linalg.norm(y))(x),
+    "factors": lambda x: (jnp.linalg.inv(gram(x)), jnp.linalg.solve(gram(x), x[0]), jnp.linalg.cholesky(gram(x))),
+    "batches": lambda x: (jnp.linalg.inv(x[:, :1, None] * gram(x)[None]), jnp.linalg.det(gram(x))),
     "branches": lambda x: jax.lax.cond(x[0, 0] > 10, lambda y: y, lambda y: -y, x),
 }
 
@@ -66,14 +72,31 @@ def test_more_digits_than_float64_has():
     assert abs((1 + 0.1) - 1 - 0.1) > 1e-17
 
 
+@pytest.mark.parametrize("values", [[1.0, 2.0, 5.0], [1.0, 1.0, 3.0], [1.0, 1.0 + 1e-13, 1e-9]])
+def test_a_matrix_is_diagonalized_to_all_digits(values):
+    basis, _ = np.linalg.qr(RNG.standard_normal((3, 3)))
+    matrix = basis * np.asarray(values) @ basis.T
+    matrix = (matrix + matrix.T) / 2
+
+    def residuals(matrix):
+        found, vectors = jnp.linalg.eigh(matrix)
+        return vectors @ (found[:, None] * vectors.T) - matrix, vectors.T @ vectors - jnp.eye(3), found
+
+    rest, skew, found = enclose(residuals, matrix, proved=False)
+    assert np.max(np.abs(upper(rest))) < 1e-34 and np.max(np.abs(upper(skew))) < 1e-34
+    np.testing.assert_allclose(upper(found), np.linalg.eigvalsh(matrix), rtol=1e-14, atol=1e-15)
+
+
 def test_what_the_balls_leave_open_is_undecided():
     wide = balls(np.zeros(2), 1e-3)
     with pytest.raises(UndecidedError, match="cannot be compared"):
         enclose(lambda x: jnp.where(x > 0, x, -x), wide)
     with pytest.raises(UndecidedError, match="the sign"):
         enclose(jnp.sign, wide)
-    with pytest.raises(UndecidedError, match="eigh is not known"):
+    with pytest.raises(UndecidedError, match="nothing is proved where matrices are diagonalized"):
         enclose(jnp.linalg.eigvalsh, np.eye(2))
+    with pytest.raises(UndecidedError, match="svd is not known"):
+        enclose(jnp.linalg.svd, np.eye(2))
     with pytest.raises(UndecidedError, match="too many"):
         enclose(lambda x: x @ x, np.zeros((400, 400)))
 

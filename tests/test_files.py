@@ -1,15 +1,12 @@
 """Files of results: what is of another problem is refused, what is damaged is named, and what is whole is used."""
 
-import json
 import pathlib
 import shutil
 
-import numpy as np
 import pytest
 
 from flowsim import _commands, cli
 from flowsim.analysis import ALL_CLAIMS
-from flowsim.flow import gradient_flow
 from flowsim.problem import ProblemSpec
 from flowsim.trajectory import Trajectory
 

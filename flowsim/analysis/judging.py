@@ -21,7 +21,7 @@ _LADDER_SAFETY = 4.0
 _ROUNDING_SAFETY = 8.0
 _WORST_RESOLUTION = 1e-3  # an identity known no better than this is not judged
 _WORST_ENERGY_DEFECT = 1e-3
-_FAR = 1e6
+_FAR = 1e4
 _CONFIDENCE = 0.99  # of all points of a statement together
 
 
@@ -175,23 +175,31 @@ def _decided(claim: Claim, ours: Comparison, error: np.ndarray, case: Case) -> _
 
 
 def _confirmed(claim: Claim, loss: AbstractPopulationLoss, case: Case, finding: _Finding) -> _Finding:
-    """A violation without a flow, looked at again with twice the digits: by ball arithmetic where the comparison can be
-    traced, and else by asking that it exceeds its measured error by far.
+    """A violation without a flow, looked at again with twice the digits, where it can be traced. Elsewhere it has to
+    exceed its measured error by far.
     """
     ours = compared(claim, loss, case.padded)
     error = _rounding(claim, case, ours)
     if replicates := case.replicates(claim):
         error = error + _sampling_error(claim, replicates, ours)
+    found = _in_balls(claim, loss, case, ours, error)
+    if found.judgement is not Judgement.UNRESOLVED:
+        return found
+    if np.any((ours.slack + ours.allowance + _FAR * error)[ours.promised] < 0):
+        return finding
+    reason = "A violation at the last digits could not be confirmed with more of them."
+    return dataclasses.replace(finding, judgement=Judgement.UNRESOLVED, note=reason)
+
+
+def _in_balls(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison, error: np.ndarray) -> _Finding:
+    """The verdict by twice the digits."""
     try:
-        exact = enclose(lambda: claim.compare(loss, case.padded))
+        exact = enclose(lambda: claim.compare(loss, case.padded), proved=False)
     except (UndecidedError, jax.errors.JAXTypeError, ValueError):
-        if np.any((ours.slack + ours.allowance + _FAR * error)[ours.promised] < 0):
-            return finding
-        reason = "A violation at the last digits could not be confirmed with more of them."
-        return dataclasses.replace(finding, judgement=Judgement.UNRESOLVED, note=reason)
-    middle = (lower(exact.slack) + upper(exact.slack)) / 2
-    doubt = (upper(exact.slack) - lower(exact.slack)) / 2
-    return _decided(claim, eqx.tree_at(lambda c: c.slack, ours, middle), error + doubt, case)
+        return _Finding(Judgement.UNRESOLVED)
+    low, high = lower(exact.slack), upper(exact.slack)
+    slack = np.where(np.isfinite(high - low), (low + high) / 2, np.nan)
+    return _decided(claim, eqx.tree_at(lambda c: c.slack, ours, slack), error + (high - low) / 2, case)
 
 
 def _place(index: int, length: int, case: Case, along_flow: bool) -> float | str:

@@ -1,0 +1,66 @@
+"""JAX's operations that move numbers of any kind, or compute with what is no float64, by NumPy.
+
+JAX compiles each operation that it carries out by itself, and knows no numbers but its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Value = Any  # an array of numbers of any kind
+
+
+def _broadcast(params: dict[str, Any], x: Value) -> Value:
+    shape = np.ones(len(params["shape"]), dtype=int)
+    shape[list(params["broadcast_dimensions"])] = x.shape
+    return np.broadcast_to(x.reshape(shape), params["shape"])
+
+
+def _slice(params: dict[str, Any], x: Value) -> Value:
+    strides = params["strides"] or (1,) * x.ndim
+    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
+
+
+def _selection(params: dict[str, Any], which: Value, *cases: Value) -> Value:
+    which = np.broadcast_to(which, cases[0].shape).astype(int)
+    return np.take_along_axis(np.stack(cases), which[None], axis=0)[0]
+
+
+def _iota(params: dict[str, Any]) -> np.ndarray:
+    shape, along = params["shape"], params["dimension"]
+    counted = np.arange(shape[along], dtype=params["dtype"])
+    return np.broadcast_to(counted.reshape([-1 if axis == along else 1 for axis in range(len(shape))]), shape)
+
+
+MOVES: dict[str, Callable] = {
+    **{name: lambda params, x: x for name in ("copy", "copy_p", "stop_gradient", "optimization_barrier")},
+    "broadcast_in_dim": _broadcast,
+    "concatenate": lambda params, *parts: np.concatenate(parts, axis=params["dimension"]),
+    "expand_dims": lambda params, x: np.expand_dims(x, params["dimensions"]),
+    "reshape": lambda params, x: x.reshape(params["new_sizes"]),
+    "rev": lambda params, x: np.flip(x, params["dimensions"]),
+    "select_n": _selection,
+    "slice": _slice,
+    "squeeze": lambda params, x: np.squeeze(x, params["dimensions"]),
+    "transpose": lambda params, x: np.transpose(x, params["permutation"]),
+}
+PLAIN: dict[str, Callable] = {
+    "iota": _iota,
+    "convert_element_type": lambda params, x: np.asarray(x).astype(params["new_dtype"]),
+    **{
+        name: lambda params, *inputs, function=function: np.asarray(function(*inputs))
+        for name, function in {
+            "add": np.add,
+            "sub": np.subtract,
+            "mul": np.multiply,
+            "eq": np.equal,
+            "ne": np.not_equal,
+            "lt": np.less,
+            "le": np.less_equal,
+            "gt": np.greater,
+            "ge": np.greater_equal,
+            "not": np.logical_not,
+        }.items()
+    },
+}

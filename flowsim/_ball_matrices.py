@@ -1,0 +1,131 @@
+"""Products and factorizations of matrices of balls, as JAX's programs ask for them.
+
+Those by elimination are enclosures: whatever is chosen on the way, the balls hold a factorization of every matrix in
+those given. The eigendecomposition is not: it is that of the midpoints, to as many digits as there are.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flint
+import numpy as np
+
+Balls = np.ndarray  # of flint.arb
+
+_SWEEPS = 60
+
+
+def _each_matrix(factorize: Callable[..., tuple]) -> Callable[..., list[np.ndarray]]:
+    """A factorization of each of a batch of matrices."""
+
+    def all_of_them(matrices: Balls, *others: Balls) -> list[np.ndarray]:
+        batch = matrices.shape[:-2]
+        found = [factorize(matrices[index], *[other[index] for other in others]) for index in np.ndindex(*batch)]
+        return [np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*found, strict=True)]
+
+    return all_of_them
+
+
+def contraction(params: dict[str, Any], a: Balls, b: Balls) -> Balls:
+    """dot_general, by products of matrices of balls."""
+    (a_contracted, b_contracted), (a_batch, b_batch) = params["dimension_numbers"]
+    a_free = [axis for axis in range(a.ndim) if axis not in (*a_contracted, *a_batch)]
+    b_free = [axis for axis in range(b.ndim) if axis not in (*b_contracted, *b_batch)]
+    batch = [a.shape[axis] for axis in a_batch]
+    inner = math.prod(a.shape[axis] for axis in a_contracted)
+    rows, columns = [a.shape[axis] for axis in a_free], [b.shape[axis] for axis in b_free]
+    left = a.transpose(*a_batch, *a_free, *a_contracted).reshape(math.prod(batch), math.prod(rows), inner)
+    right = b.transpose(*b_batch, *b_contracted, *b_free).reshape(math.prod(batch), inner, math.prod(columns))
+    product = [(_matrix(one) * _matrix(other)).entries() for one, other in zip(left, right, strict=True)]
+    entries = np.asarray([entry for one in product for entry in one], dtype=object)
+    return entries.reshape((*batch, *rows, *columns))
+
+
+def _matrix(entries: Balls) -> flint.arb_mat:
+    return flint.arb_mat(*entries.shape, list(entries.reshape(-1)))
+
+
+def lu(params: dict[str, Any], matrices: Balls) -> list[np.ndarray]:
+    """L and U in one matrix, the pivots, and the permutation of the rows."""
+    return _each_matrix(_eliminated)(matrices)
+
+
+def _eliminated(matrix: Balls) -> tuple[np.ndarray, ...]:
+    matrix, rows = matrix.copy(), np.arange(matrix.shape[0])
+    pivots = np.zeros(min(matrix.shape), dtype=np.int32)
+    for k in range(pivots.size):
+        pivots[k] = best = k + int(np.argmax([abs(float(ball.mid())) for ball in matrix[k:, k]]))
+        matrix[[k, best]], rows[[k, best]] = matrix[[best, k]], rows[[best, k]]
+        for i in range(k + 1, matrix.shape[0]):
+            matrix[i, k] = matrix[i, k] / matrix[k, k]
+            matrix[i, k + 1 :] = matrix[i, k + 1 :] - matrix[i, k] * matrix[k, k + 1 :]
+    return matrix, pivots, rows.astype(np.int32)
+
+
+def cholesky(params: dict[str, Any], matrices: Balls) -> Balls:
+    """L with L L^T the matrix, of which the lower triangle is read."""
+    return _each_matrix(_lower_root)(matrices)[0]
+
+
+def _lower_root(matrix: Balls) -> tuple[np.ndarray]:
+    root = np.full(matrix.shape, flint.arb(0), dtype=object)
+    for j in range(matrix.shape[0]):
+        root[j, j] = (matrix[j, j] - np.sum(root[j, :j] ** 2, initial=flint.arb(0))).sqrt()
+        for i in range(j + 1, matrix.shape[0]):
+            root[i, j] = (matrix[i, j] - np.sum(root[i, :j] * root[j, :j], initial=flint.arb(0))) / root[j, j]
+    return (root,)
+
+
+def triangular_solve(params: dict[str, Any], matrices: Balls, right: Balls) -> Balls:
+    """X with op(A) X = B, or X op(A) = B."""
+
+    def one(matrix: Balls, right: Balls) -> tuple[np.ndarray]:
+        transposed = bool(params["transpose_a"]) != (not params["left_side"])
+        matrix, lower = (matrix.T, not params["lower"]) if transposed else (matrix, params["lower"])
+        found = right.copy() if params["left_side"] else right.T.copy()
+        order = range(matrix.shape[0]) if lower else reversed(range(matrix.shape[0]))
+        for i in order:
+            before = slice(0, i) if lower else slice(i + 1, None)
+            for j in range(found.shape[1]):
+                found[i, j] = found[i, j] - np.sum(matrix[i, before] * found[before, j], initial=flint.arb(0))
+                found[i, j] = found[i, j] if params["unit_diagonal"] else found[i, j] / matrix[i, i]
+        return (found if params["left_side"] else found.T,)
+
+    return _each_matrix(one)(matrices, right)[0]
+
+
+def eigh(params: dict[str, Any], matrices: Balls) -> list[np.ndarray]:
+    """Eigenvectors, by columns, and ascending eigenvalues of the midpoints."""
+    return _each_matrix(_diagonalized)(matrices)
+
+
+def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
+    """Jacobi's rotations, from what float64 finds, until nothing is left off the diagonal but its last digits."""
+    middle = np.frompyfunc(lambda ball: ball.mid(), 1, 1)
+    matrix = np.asarray(middle(np.tril(matrix) + np.tril(matrix, -1).T), dtype=object)
+    size, one = matrix.shape[0], np.asarray(np.frompyfunc(flint.arb, 1, 1)(np.eye(matrix.shape[0])), dtype=object)
+    _, vectors = np.linalg.eigh(np.asarray(matrix, dtype=float))
+    vectors = np.asarray(np.frompyfunc(flint.arb, 1, 1)(vectors), dtype=object)
+    for _ in range(4):  # orthogonal to all digits, each time to twice as many
+        vectors = np.asarray(middle(vectors.dot(3 * one - vectors.T.dot(vectors)) / 2), dtype=object)
+    matrix = np.asarray(middle(vectors.T.dot(matrix).dot(vectors)), dtype=object)
+    scale = max([abs(ball) for ball in matrix.reshape(-1)], key=float, default=flint.arb(0))
+    least = scale * flint.arb(2) ** (8 - flint.ctx.prec)
+    for _ in range(_SWEEPS):
+        pairs = [(i, j) for i in range(size) for j in range(i + 1, size) if abs(matrix[i, j]) > least]
+        if not pairs:
+            break
+        for i, j in pairs:
+            if matrix[i, j] == 0:
+                continue
+            slope = (matrix[j, j] - matrix[i, i]) / (2 * matrix[i, j])
+            tangent = (1 if slope >= 0 else -1) / (abs(slope) + (1 + slope**2).sqrt())
+            cosine = 1 / (1 + tangent**2).sqrt()
+            turn = one.copy()
+            turn[i, i], turn[j, j], turn[i, j], turn[j, i] = cosine, cosine, tangent * cosine, -tangent * cosine
+            vectors = np.asarray(middle(vectors.dot(turn)), dtype=object)
+            matrix = np.asarray(middle(turn.T.dot(matrix).dot(turn)), dtype=object)
+    values = np.diagonal(matrix)
+    order = np.argsort([float(value) for value in values], kind="stable")
+    return vectors[:, order], values[order]
