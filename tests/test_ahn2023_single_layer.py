@@ -189,6 +189,13 @@ def test_the_counts_and_factors_are_told_apart_on_prompts(name, form):
     assert verdict.verdict is (Judgement.VIOLATED if form == "printed" else Judgement.HOLDS)
 
 
+def test_long_sums_round_more():
+    """At n = 7009 the two orders of summation differ by more than a few units in the last place."""
+    problem = problems._single_layer("n = 7009", "identity", 7009, dimension=3)
+    verdict = judge_on(BY_KEY["lemma-6.inner-product", "corrected"], evidence_of(problem))
+    assert verdict.verdict is Judgement.HOLDS, verdict
+
+
 def test_a_minimum_that_is_not_the_only_one_is_counted(monkeypatch):
     monkeypatch.setattr(single_layer, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
     verdict = judge_on(fresh(BY_KEY["theorem-1.unique", "corrected"]), evidence_of(problems.EASY))

@@ -19,7 +19,7 @@ from flowsim.analysis.ahn2023.single_layer import (
     weight_times_token_covariance,
 )
 from flowsim.analysis.base import Comparison, at_most, equal
-from flowsim.analysis.statements import can_be_drawn, of_task
+from flowsim.analysis.statements import can_be_drawn, of_task, rounded
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
 from flowsim.models.linear_attention import embed
@@ -112,13 +112,17 @@ def weighted_sum_of_components(task: Task) -> Comparison:
 
 
 def _inner_products(task: Task, factor: float) -> Comparison:
-    """<C, E_{d+1,j}> against ``factor`` times sum_i <w, x_i> x_i[j], on drawn prompts, for every j."""
+    """<C, E_{d+1,j}> against ``factor`` times sum_i <w, x_i> x_i[j], on drawn prompts, for every j.
+
+    Each side rounds at most 2 n times.
+    """
     prompts = prompts_of(task)
     tokens = jax.vmap(lambda prompt: embed(prompt)[:, :-1])(prompts)
     C = tokens @ jnp.swapaxes(tokens, 1, 2) / tokens.shape[-1]
     products = prompts.labels[:, :, None] * prompts.inputs
     sizes = factor * jnp.sum(jnp.abs(products), axis=1)
-    return equal(C[:, -1, :-1].reshape(-1), factor * jnp.sum(products, axis=1).reshape(-1), sizes.reshape(-1))
+    sides = C[:, -1, :-1].reshape(-1), factor * jnp.sum(products, axis=1).reshape(-1)
+    return rounded(equal(*sides, sizes.reshape(-1)), jnp.asarray(float(task.context_length)))
 
 
 def inner_product_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
