@@ -4,11 +4,17 @@ Section 5.3 prompts large language models; it is no flow, and needs weights that
 """
 
 from flowsim.analysis.base import Claim, about
-from flowsim.analysis.xie2025 import figure_claims, moment_claims, optimum_claims
+from flowsim.analysis.xie2025 import figure_claims, minimum_claims, model_claims, moment_claims, stationary_claims
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
 
 CLAIMS: tuple[Claim, ...] = about(
-    (*moment_claims.CLAIMS, *optimum_claims.CLAIMS, *figure_claims.CLAIMS),
+    (
+        *moment_claims.CLAIMS,
+        *stationary_claims.CLAIMS,
+        *model_claims.CLAIMS,
+        *minimum_claims.CLAIMS,
+        *figure_claims.CLAIMS,
+    ),
     MultiHeadAttention,
     FactoredMultiHeadAttention,
     LinearTransformerBlock,

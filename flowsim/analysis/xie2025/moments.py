@@ -1,48 +1,51 @@
 """Both sides of xie2025's equations about the moments of G and the parts of the risk, at drawn matrices.
 
-G is the mean of z z^T over the context's tokens z = (x, y), M its mean, and M_w its mean given w-hat = w.
+G is the mean of z z^T over the context's tokens z = (x, y), M its mean, and M_w its mean given w-hat = w. One side is
+what the paper writes, with the closed forms of the risk where it leaves a moment open; the other one is exact.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.analysis.base import Comparison, equal
-from flowsim.analysis.statements import of_task, rounded
+from flowsim.analysis.base import Comparison
+from flowsim.analysis.statements import joined
+from flowsim.analysis.xie2025 import exact
+from flowsim.analysis.xie2025.setting import drawn_heads, risks, same
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
+from flowsim.models import MultiHeadAttention
 from flowsim.tasks import LinearRegression
 from flowsim.trajectory import Trajectory
 
 Square = Float[Array, "rows rows"]
 Scalar = Float[Array, ""]
 Task = LinearRegression
+Moment = Callable[[HeadRisk, Square], Square]
 
 _DRAWN = 8
 
 
-def mean_tokens(risk: HeadRisk) -> Square:
+def mean_tokens(w: Float[Array, " d"]) -> Square:
     """M of (22): [I w*; w*^T |w*|^2 + d]."""
-    w = risk.prior_mean
     upper = jnp.concatenate([jnp.eye(w.size), w[:, None]], axis=1)
     return jnp.concatenate([upper, jnp.append(w, w @ w + w.size)[None]])
 
 
+def shared(w: Float[Array, " d"]) -> Float[Array, "d rows rows"]:
+    """N of (25) for each i: [0 e_i; e_i^T 2 w*_i]."""
+    d = w.size
+    units = jnp.eye(d)
+    N = jnp.zeros((d, d + 1, d + 1)).at[:, :d, d].set(units).at[:, d, :d].set(units)
+    return N.at[:, d, d].set(2 * w)
+
+
 def second_moment(risk: HeadRisk, N: Square) -> Square:
-    """E[<G, N> G], half the derivative of E <G, N>^2."""
+    """E[<G, N> G], half the derivative of the closed form of E <G, N>^2."""
     return jax.grad(lambda N: risk.pairing(risk.form(N), risk.form(N)))(N) / 2
-
-
-def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
-    """E[w-hat_i G]: w*_i E G + E[eps_i G], the derivative of w*_i E <G, N> + 2 p_i(N)."""
-
-    def paired(N: Square) -> Float[Array, " d"]:
-        form = risk.form(N)
-        return risk.prior_mean * risk.mean(form) + 2 * form.p
-
-    d = risk.task.dimension
-    return jax.jacobian(paired)(jnp.zeros((d + 1, d + 1)))
 
 
 def of_context(risk: HeadRisk, C: Scalar | float) -> HeadRisk:
@@ -51,57 +54,58 @@ def of_context(risk: HeadRisk, C: Scalar | float) -> HeadRisk:
     return HeadRisk(LinearRegression(task.covariance, C, prior_mean=risk.prior_mean))
 
 
-def drawn(d: int) -> Float[Array, "count rows rows"]:
-    """Many symmetric matrices."""
-    normals = np.random.default_rng(0).standard_normal((_DRAWN, d + 1, d + 1))
-    return jnp.asarray(normals + np.swapaxes(normals, 1, 2))
+def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
+    """Many symmetric matrices of whole numbers."""
+    numbers = np.random.default_rng(0).integers(-3, 4, size=(_DRAWN, d + 1, d + 1))
+    return (numbers + np.swapaxes(numbers, 1, 2)).astype(float)
 
 
-def on_drawn(task: Task, printed, true) -> Comparison:
-    """printed(risk, N) = true(risk, N), entry by entry at drawn matrices, of the size of the largest entry."""
-    risk = HeadRisk(task)
-    sides = (
-        jax.vmap(lambda N, side=side: side(risk, N).reshape(-1))(drawn(task.dimension)) for side in (printed, true)
-    )
-    left, right = sides
-    size = jnp.broadcast_to(jnp.max(jnp.abs(right), axis=1, keepdims=True), right.shape)
-    comparison = equal(left.reshape(-1), right.reshape(-1), size.reshape(-1))
-    return rounded(comparison, jnp.asarray((task.dimension + 1.0) ** 2))
+def _entries(task: Task, left: Array, right: Array) -> Comparison:
+    """left = right, entry by entry, of the size of the largest entry."""
+    return same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
 
 
-@of_task
-def eq_21(task: Task) -> Comparison:
+def _on_drawn(task: Task, stated: Moment) -> Comparison:
+    """A formula for E[<G, N> G] against the exact moment, at drawn N."""
+    N = drawn(task.dimension)
+    left = jax.vmap(lambda N: stated(HeadRisk(task), N))(jnp.asarray(N))
+    return _entries(task, left, exact.floats(exact.moments(task).paired(exact.rationals(N))))
+
+
+def eq_21(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """(21) against E[w-hat_i G]."""
-    d = task.dimension
-
-    def printed(risk: HeadRisk, N: Square) -> Array:
-        w = risk.prior_mean
-        M = mean_tokens(risk)[None] * w[:, None, None]
-        units = jnp.eye(d)
-        M = M.at[:, :d, d].add(units).at[:, d, :d].add(units).at[:, d, d].add(2 * w)
-        return jnp.einsum("imn,mn->i", M, N)
-
-    return on_drawn(task, printed, lambda risk, N: jnp.einsum("imn,mn->i", weighted_moments(risk), N))
+    w = loss.risk.prior_mean
+    d, units = w.size, jnp.eye(w.size)
+    outer = w[:, None] * w[None] + units
+    printed = jnp.zeros((d, d + 1, d + 1)).at[:, :d, :d].set(w[:, None, None] * units[None])
+    printed = printed.at[:, :d, d].set(outer).at[:, d, :d].set(outer).at[:, d, d].set(w * (w @ w + d + 2))
+    return _entries(loss.task, printed, exact.floats(exact.moments(loss.task).mixed))
 
 
-@of_task
-def eq_24(task: Task) -> Comparison:
+def _as_in_24(risk: HeadRisk, N: Square) -> Square:
+    """<M, N> M."""
+    M = mean_tokens(risk.prior_mean)
+    return jnp.sum(M * N) * M
+
+
+def _as_in_24_shared(risk: HeadRisk, N: Square) -> Square:
+    """<M, N> M + 2 S [0 p; p^T d pi] S^T for N = S^-T [P p; p^T pi] S^-1 and S = [I 0; w*^T 1]."""
+    d = risk.task.dimension
+    S = jnp.eye(d + 1).at[d, :d].set(risk.prior_mean)
+    lifted = S.T @ N @ S
+    p, pi = lifted[:d, d], lifted[d, d]
+    spread = jnp.zeros((d + 1, d + 1)).at[:d, d].set(p).at[d, :d].set(p).at[d, d].set(d * pi)
+    return _as_in_24(risk, N) + 2 * S @ spread @ S.T
+
+
+def eq_24(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """<M, N> M against E[<G, N> G]."""
-    return on_drawn(task, lambda risk, N: jnp.sum(mean_tokens(risk) * N) * mean_tokens(risk), second_moment)
+    return _on_drawn(loss.task, _as_in_24)
 
 
-@of_task
-def eq_24_shared(task: Task) -> Comparison:
+def eq_24_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """<M, N> M + 2 S [0 p; p^T d pi] S^T against E[<G, N> G] in the limit, for N = S^-T [P p; p^T pi] S^-1."""
-    d = task.dimension
-
-    def corrected(risk: HeadRisk, N: Square) -> Square:
-        M, form = mean_tokens(risk), risk.form(N)
-        S = jnp.eye(d + 1).at[d, :d].set(risk.prior_mean)
-        spread = jnp.zeros((d + 1, d + 1)).at[:d, d].set(form.p).at[d, :d].set(form.p).at[d, d].set(d * form.pi)
-        return jnp.sum(M * N) * M + 2 * S @ spread @ S.T
-
-    return on_drawn(task, corrected, second_moment)
+    return _on_drawn(loss.task, _as_in_24_shared)
 
 
 def _own_token(risk: HeadRisk, N: Square) -> Square:
@@ -109,70 +113,63 @@ def _own_token(risk: HeadRisk, N: Square) -> Square:
     return second_moment(of_context(risk, 1.0), N)
 
 
+def _shared_weights(risk: HeadRisk, N: Square) -> Square:
+    """The mean over w-hat of <M_w, N> M_w: the second moment in the limit of a long context."""
+    return second_moment(of_context(risk, jnp.inf), N)
+
+
 def _as_in_27(risk: HeadRisk, N: Square) -> Square:
     """(27) as printed, contracted with N."""
-    M, inverse_C = mean_tokens(risk), 1 / risk.task.context_length
-    return (1 - inverse_C) * jnp.sum(M * N) * M + inverse_C * _own_token(risk, N)
+    inverse_C = 1 / risk.task.context_length
+    return (1 - inverse_C) * _as_in_24(risk, N) + inverse_C * _own_token(risk, N)
 
 
-def _with_shared_weights(risk: HeadRisk, N: Square) -> Square:
+def _as_in_27_shared(risk: HeadRisk, N: Square) -> Square:
     """(27) with the mean over w-hat of M_w M_w in place of the product of the means."""
     inverse_C = 1 / risk.task.context_length
-    return (1 - inverse_C) * second_moment(of_context(risk, jnp.inf), N) + inverse_C * _own_token(risk, N)
+    return (1 - inverse_C) * _shared_weights(risk, N) + inverse_C * _own_token(risk, N)
 
 
-@of_task
-def eq_27(task: Task) -> Comparison:
+def eq_27(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """(27) against E[<G, N> G]."""
-    return on_drawn(task, _as_in_27, second_moment)
+    return _on_drawn(loss.task, _as_in_27)
 
 
-@of_task
-def eq_27_shared(task: Task) -> Comparison:
+def eq_27_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """(27) with M_w M_w averaged over w-hat, against E[<G, N> G]."""
-    return on_drawn(task, _with_shared_weights, second_moment)
+    return _on_drawn(loss.task, _as_in_27_shared)
 
 
-def _eq_29(task: Task, moment) -> Comparison:
-    """2 (moment of N - E[w-hat_i G]) against the derivative of L_i at N, for i = 1."""
-
-    def derivative(risk: HeadRisk, N: Square) -> Square:
-        part = lambda N: _component(risk, N, 0)
-        return jax.grad(part)(N)
-
-    return on_drawn(task, lambda risk, N: 2 * moment(risk, N) - 2 * weighted_moments(risk)[0], derivative)
+def _slopes(task: Task, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]) -> Comparison:
+    """A formula for the derivatives of L_1, .., L_d against those that JAX takes of the exact E(<G, N> - w-hat_i)^2."""
+    known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
+    of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])
+    return _entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))
 
 
-@of_task
-def eq_29(task: Task) -> Comparison:
-    """(29), whose U_i is the contraction of (27), against the derivative of L_1."""
-    return _eq_29(task, _as_in_27)
+def _derivative(risk: HeadRisk, N: Square, moment: Moment) -> Float[Array, "d rows rows"]:
+    """2 (E[<G, N> G] - w*_i M - N_i), i <= d, with a formula for the moment."""
+    w = risk.prior_mean
+    return 2 * (moment(risk, N)[None] - w[:, None, None] * mean_tokens(w)[None] - shared(w))
 
 
-@of_task
-def eq_29_shared(task: Task) -> Comparison:
-    """(29) with the moments of a shared w-hat, against the derivative of L_1."""
-    return _eq_29(task, _with_shared_weights)
+def eq_29(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(29), whose U_i is the contraction of (27), against the derivatives of L_1, .., L_d."""
+    return _slopes(loss.task, lambda risk, N: _derivative(risk, N, _as_in_27))
 
 
-def _component(risk: HeadRisk, N: Square, i: int) -> Scalar:
-    """L_i(N) = E(<G, N> - w-hat_i)^2 by the forms."""
-    form, w = risk.form(N), risk.prior_mean[i]
-    return risk.pairing(form, form) - 2 * (2 * form.p[i] + w * risk.mean(form)) + 1 + w**2
+def eq_29_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(29) with the moments of a shared w-hat, against the derivatives of L_1, .., L_d."""
+    return _slopes(loss.task, lambda risk, N: _derivative(risk, N, _as_in_27_shared))
 
 
 def separated(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """(18) at drawn heads: sum L_i(M_i) + E(1 + <G, M_{d+1}>)^2 E y_q^2 against the risk."""
-    model, risk = trajectory.start.reduced(), loss.risk
-    d, H = risk.task.dimension, model.b.shape[0]
-    rng = np.random.default_rng(1)
-    draws = [
-        (jnp.asarray(rng.standard_normal((H, d + 1))), jnp.asarray(rng.standard_normal(model.A.shape))) for _ in "ab"
-    ]
-    sides = []
-    for b, A in draws:
-        moved = type(model)(b, A, model.w, model.bias, trainable=model.trainable)
-        parts = risk.separated(moved)
-        sides.append((jnp.sum(parts), risk(moved)))
-    left, right = (jnp.stack(side) for side in zip(*sides, strict=True))
-    return rounded(equal(left, right, right), jnp.asarray((d + 1.0) ** 2))
+    """(18) at drawn heads: sum L_i(M_i) + E(1 + <G, M_{d+1}>)^2 E y_q^2 against the risk, by both routes."""
+    model, task = trajectory.start.reduced(), loss.task
+    pairs = []
+    for seed in (1, 2):
+        heads = drawn_heads(task.dimension, model.b.shape[0], seed)
+        moved = MultiHeadAttention(heads.b, heads.A, model.w, model.bias, trainable=model.trainable)
+        whole = risks(task, moved)
+        pairs.append(same(task, jnp.sum(loss.risk.separated(moved)), whole, whole[0]))
+    return joined(pairs)

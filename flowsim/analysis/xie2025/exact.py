@@ -1,0 +1,215 @@
+"""The risk of heads by moments of prompts in rational arithmetic: a second route, which shares nothing with `HeadRisk`.
+
+A moment is the mean of a product of entries of tokens z = (x, y). Each y is written out as sum_k w-hat_k x_k, so that
+what is left are powers of independent normal numbers. Least risks solve the normal equations by elimination.
+"""
+
+import collections
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import flint
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim.models.multi_head import AnyHeads
+from flowsim.tasks import LinearRegression
+
+MOST_COORDINATES = 12
+
+Rationals = np.ndarray  # of flint.fmpq
+Numbers = Any  # rationals, or float64
+
+
+def rationals(values: ArrayLike | Iterable) -> Rationals:
+    """Numbers of float64 as the rational numbers that they are."""
+    convert = np.frompyfunc(lambda value: flint.fmpq(*float(value).as_integer_ratio()), 1, 1)
+    return np.asarray(convert(np.asarray(values, dtype=float)), dtype=object)
+
+
+def floats(values: Rationals | flint.fmpq) -> Float[Array, "..."]:
+    """Rational numbers, rounded to float64."""
+    rounded = np.frompyfunc(lambda value: int(value.p) / int(value.q), 1, 1)(values)
+    return jnp.asarray(np.asarray(rounded, dtype=float))
+
+
+class Moments(eqx.Module):
+    """Moments of G = (1/C) sum z z^T and w-hat: rational numbers, or these in float64.
+
+    prior_mean: w*, (d,); first: E G, (d+1, d+1); mixed: E[w-hat_i G], (d, d+1, d+1); second: E[G_mn G_pq],
+    (d+1, d+1, d+1, d+1).
+    """
+
+    prior_mean: Numbers
+    first: Numbers
+    mixed: Numbers
+    second: Numbers
+
+    @property
+    def rounded(self) -> "Moments":
+        """The same in float64, which JAX differentiates."""
+        return Moments(floats(self.prior_mean), floats(self.first), floats(self.mixed), floats(self.second))
+
+    @property
+    def centred(self) -> "Moments":
+        """Those of G less its mean and w-hat less w*: a guess that is trained takes up every mean."""
+        mixed = self.mixed - self.prior_mean[:, None, None] * self.first
+        second = self.second - self.first[:, :, None, None] * self.first
+        return Moments(self.prior_mean * 0, self.first * 0, mixed, second)
+
+    def paired(self, N: Numbers) -> Numbers:
+        """E[<G, N> G] for matrices N with any leading axes."""
+        rows = self.first.shape[0] ** 2
+        return (N.reshape(*N.shape[:-2], rows) @ self.second.reshape(rows, rows)).reshape(N.shape)
+
+    def component(self, N: Numbers, i: int) -> Numbers:
+        """L_i(N) = E(<G, N> - w-hat_i)^2."""
+        return (self.paired(N) * N).sum() - 2 * (N * self.mixed[i]).sum() + 1 + self.prior_mean[i] ** 2
+
+    def __call__(self, model: AnyHeads) -> Numbers:
+        """E (f - <w-hat, x_q>)^2: the sum over the coordinates of the query of their squared coefficients' means, and
+        that of the squared constant.
+        """
+        heads = model.reduced()
+        b, A, w, bias = (self._kind(leaf) for leaf in (heads.b, heads.A, heads.w, heads.bias))
+        M = _matrices(b, A)
+        N = M[:-1] + w[:, None, None] * M[-1][None]
+        offsets = ((self.prior_mean - w) ** 2).sum() + w.size
+        slopes = (N * (self.mixed - w[:, None, None] * self.first[None])).sum()
+        constant = (self.paired(M[-1]) * M[-1]).sum() + 2 * (M[-1] * self.first).sum() + 1
+        return (self.paired(N) * N).sum() - 2 * slopes + offsets + bias**2 * constant
+
+    def _kind(self, leaf: Array) -> Numbers:
+        return rationals(leaf) if self.second.dtype == object else leaf
+
+
+def moments(task: LinearRegression, length: float | None = None) -> Moments:
+    """The moments of a task, or with another context length, infinity included."""
+    mean = np.zeros(task.dimension) if task.prior_mean is None else np.asarray(task.prior_mean, dtype=float)
+    return _moments(tuple(mean.tolist()), float(task.context_length) if length is None else length)
+
+
+def solved(known: Moments, right: Rationals) -> Rationals:
+    """Symmetric matrices N with E[<G, N> G] = F for each of some symmetric F, by elimination; where there are several,
+    those with the most zeros.
+
+    **Arguments:** right: (k, d+1, d+1).
+    """
+    rows, upper = known.first.shape[0], np.triu_indices(known.first.shape[0])
+    count, sides = upper[0].size, right[:, *upper].T
+    system = np.hstack([known.second[upper][:, *upper], sides])
+    reduced, rank = flint.fmpq_mat(*system.shape, list(system.reshape(-1))).rref()
+    entries = np.asarray(reduced.entries(), dtype=object).reshape(system.shape)
+    coefficients = np.full(sides.T.shape, flint.fmpq(0))
+    for row in entries[:rank]:
+        pivot = next(column for column, value in enumerate(row) if value != 0)
+        coefficients[:, pivot] = row[count:]
+    found = np.full((len(right), rows, rows), flint.fmpq(0))
+    found[:, *upper] = coefficients / 2
+    return found + found.transpose(0, 2, 1)
+
+
+def solution(known: Moments, w: ArrayLike) -> Rationals:
+    """Symmetric matrices N_1, .., N_d of least risk with a guess w^T x_q, and last the M_{d+1} of a bias."""
+    guess = rationals(w)
+    return solved(known, np.concatenate([known.mixed - guess[:, None, None] * known.first, -known.first[None]]))
+
+
+def least(known: Moments, w: ArrayLike, bias: float = 0.0) -> flint.fmpq:
+    """The least risk of any number of heads with the guess w^T x_q + bias."""
+    guess, size = rationals(w), flint.fmpq(*float(bias).as_integer_ratio())
+    N = solution(known, w)
+    gains = (N[:-1] * (known.mixed - guess[:, None, None] * known.first)).sum()
+    return ((known.prior_mean - guess) ** 2).sum() + guess.size - gains + size**2 * (1 + (N[-1] * known.first).sum())
+
+
+def least_with_trained_guess(known: Moments) -> flint.fmpq:
+    """The least risk of any number of heads and any guess w^T x_q."""
+    return least(known.centred, np.zeros(len(known.prior_mean)))
+
+
+def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
+    """The derivative of the risk in all weights of a model, exact in those of its heads (b, A) and in w.
+
+    With t_i the coefficient of the query's coordinate i it is 2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b,
+    2 E[t_i G b] for a_i, 2 sum_i w_i E[t_i G b] for a_{d+1} and 2 E[t_i (1 + b^T G a_{d+1})] for w_i.
+    """
+    parts, pull = eqx.filter_vjp(lambda model: (lambda heads: (heads.b, heads.A, heads.w))(model.reduced()), model)
+    b, A, w = (rationals(part) for part in parts)
+    bias = rationals(model.reduced().bias)
+    M = _matrices(b, A)
+    N = M[:-1] + w[:, None, None] * M[-1][None]
+    slopes = 2 * (known.paired(N) - known.mixed + w[:, None, None] * known.first)
+    last = (w[:, None, None] * slopes).sum(axis=0) + 2 * bias**2 * (known.paired(M[-1]) + known.first)
+    by_form = np.concatenate([slopes, last[None]])
+    by_b = np.asarray([sum(by_form[i] @ head[:, i] for i in range(len(by_form))) for head in A])
+    by_A = np.asarray([np.stack([form @ row for form in by_form], axis=1) for row in b])
+    constants = (known.first * N).sum(axis=(1, 2)) + w - known.prior_mean
+    by_w = (slopes * M[-1]).sum(axis=(1, 2)) + 2 * constants
+    (found,) = pull((floats(by_b), floats(by_A), floats(by_w)))
+    return found
+
+
+def symmetric_forms(model: AnyHeads) -> Rationals:
+    """The symmetric parts of M_i + w_i M_{d+1}, i <= d, and of M_{d+1}: all that G sees of a model's heads."""
+    heads = model.reduced()
+    M = _matrices(rationals(heads.b), rationals(heads.A))
+    forms = np.concatenate([M[:-1] + rationals(heads.w)[:, None, None] * M[-1][None], M[-1:]])
+    return (forms + forms.transpose(0, 2, 1)) / 2
+
+
+def _matrices(b: Numbers, A: Numbers) -> Numbers:
+    """M_i = sum_h b_h (a_i^h)^T of the columns a_i^h of A_h."""
+    return (b[:, :, None, None] * A[:, None]).sum(axis=0).transpose(2, 0, 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _moments(mean: tuple[float, ...], length: float) -> Moments:
+    d = len(mean)
+    w = rationals(mean)
+    inverse = flint.fmpq(0) if math.isinf(length) else 1 / flint.fmpq(*float(length).as_integer_ratio())
+    first = np.full((d + 1, d + 1), flint.fmpq(0))
+    mixed = np.full((d, d + 1, d + 1), flint.fmpq(0))
+    second = np.full((d + 1,) * 4, flint.fmpq(0))
+    pairs = list(itertools.combinations_with_replacement(range(d + 1), 2))
+    for m, n in pairs:
+        first[m, n] = first[n, m] = _mean(w, [(m, n)])
+        for i in range(d):
+            mixed[i, m, n] = mixed[i, n, m] = _mean(w, [(m, n)], (i,))
+    for (m, n), (p, q) in itertools.combinations_with_replacement(pairs, 2):
+        # C (C - 1) of the C^2 pairs of tokens are of different ones.
+        value = (1 - inverse) * _mean(w, [(m, n), (p, q)]) + inverse * _mean(w, [(m, n, p, q)])
+        for a, b, c, e in ((m, n, p, q), (n, m, p, q), (m, n, q, p), (n, m, q, p)):
+            second[a, b, c, e] = second[c, e, a, b] = value
+    return Moments(w, first, mixed, second)
+
+
+def _mean(w: Rationals, tokens: list[tuple[int, ...]], weights: tuple[int, ...] = ()) -> flint.fmpq:
+    """The mean of a product of entries of different tokens, and of entries of w-hat."""
+    d, total = w.size, flint.fmpq(0)
+    labels = sum(index == d for token in tokens for index in token)
+    for chosen in itertools.product(range(d), repeat=labels):
+        terms = iter(chosen)
+        covariates = [collections.Counter(next(terms) if m == d else m for m in token) for token in tokens]
+        if any(power % 2 for counts in covariates for power in counts.values()):
+            continue
+        factor = math.prod(_double_factorial(power) for counts in covariates for power in counts.values())
+        powers = collections.Counter((*chosen, *weights))
+        total += factor * math.prod((_power(w[k], power) for k, power in powers.items()), start=flint.fmpq(1))
+    return total
+
+
+def _double_factorial(power: int) -> int:
+    """E x^p of a standard normal number, for an even p."""
+    return math.prod(range(1, power, 2))
+
+
+def _power(mean: flint.fmpq, power: int) -> flint.fmpq:
+    """E (mean + x)^p of a standard normal number x."""
+    even = range(0, power + 1, 2)
+    return sum((math.comb(power, k) * _double_factorial(k) * mean ** (power - k) for k in even), flint.fmpq(0))
