@@ -36,6 +36,10 @@ def verdict(identifier, form, problem, **changes):
         ("theorem-2", LIMIT, "violated", "holds"),
         ("sec-4.2.conjecture", EASY, "violated", "holds"),
         ("sec-5.1.heads", EASY, "violated", "holds"),
+        ("sec-5.1.heads.lower-bound", EASY, "violated", "holds"),
+        ("sec-5.1.prior-mean", EASY, "violated", "holds"),
+        ("sec-5.1.initial-guess", EASY, "violated", "holds"),
+        ("sec-5.2", EASY, "violated", "holds"),
     ],
 )
 def test_printed_and_corrected_statements(identifier, problem, printed, corrected):

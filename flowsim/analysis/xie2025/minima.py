@@ -4,6 +4,8 @@ Least risks are those of the normal equations in exact moments. They are compare
 risks, by both routes, of the weights that are said to have them.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,7 +13,7 @@ from jaxtyping import Array, Float
 from flowsim.analysis.base import Comparison, at_least
 from flowsim.analysis.statements import joined
 from flowsim.analysis.xie2025 import exact
-from flowsim.analysis.xie2025.setting import counted, label_energy, reached, risks, same, zero_heads
+from flowsim.analysis.xie2025.setting import STEPS, counted, label_energy, reached, risks, same, zero_heads
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
@@ -19,6 +21,7 @@ from flowsim.tasks import LinearRegression
 from flowsim.trajectory import Trajectory
 
 Task = LinearRegression
+Descent = Callable[[Task], Float[Array, " n"]]
 
 _SAME = 1e-9  # relative, of risks that cannot be told apart
 _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
@@ -44,6 +47,11 @@ def least_with_trained_guess(task: Task) -> Array:
 def _descent(task: Task, eta: float | Array) -> GradientDescentStep:
     """One step of gradient descent from w*."""
     return GradientDescentStep(eta, HeadRisk(task).prior_mean)
+
+
+def _descents(task: Task) -> Float[Array, " n"]:
+    """The risk of one step from w* with some step sizes, by both routes."""
+    return jnp.concatenate([risks(task, _descent(task, eta)) for eta in STEPS])
 
 
 def _best_descent(task: Task) -> Float[Array, "3"]:
@@ -147,41 +155,86 @@ def more_heads_help_up_to_d(loss: MultiHeadLoss, trajectory: Trajectory) -> Comp
     return counted(risks[1:-1] >= (1 - _SAME) * risks[:-2], risks[-1] < (1 - _SAME) * risks[-2], unknown=wrong)
 
 
-def descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The least risk of any number of heads above that of one step of gradient descent from w*."""
-    return at_least(least(loss.task)[None], _best_descent(loss.task))
+def _is_better(task: Task, descent: Float[Array, " n"]) -> Comparison:
+    return at_least(least(task)[None], descent)
 
 
-def gap_of_prior_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The gap at c w* against 2 c^2 |w*|^2/(d C + 2), c = 0, 0.5, 1, 2 and 10."""
-    task, risk = loss.task, loss.risk
+def any_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risk of any number of heads above that of one step from w*, for eta = 0.5 and 1."""
+    return _is_better(loss.task, _descents(loss.task))
+
+
+def best_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risk of any number of heads above that of one step from w* with eta* = C/(C+d+1)."""
+    return _is_better(loss.task, _best_descent(loss.task))
+
+
+def _gaps(
+    task: Task, like: MultiHeadAttention, bound: Array, expected: Array | float, descent: Float[Array, " n"]
+) -> Comparison:
+    """The least risk with a guess, as stated, by its weights and by the normal equations, less gradient descent's,
+    against what is expected.
+    """
+    _, found = reached(task, like)
+    gaps = jnp.append(found, bound)[None] - descent[:, None]
+    missed = jnp.sum((HeadRisk(task).prior_mean - like.w) ** 2) + like.bias**2
+    return same(task, gaps.reshape(-1), expected, task.dimension + missed)
+
+
+def _gap_of_prior_mean(loss: MultiHeadLoss, descent: Descent) -> Comparison:
+    task, risk, d = loss.task, loss.risk, loss.task.dimension
     pairs = []
     for c in _SCALES:
         moved = LinearRegression(task.covariance, task.context_length, prior_mean=c * risk.prior_mean)
-        _, found = reached(moved, zero_heads(task.dimension, task.dimension + 1))
         expected = c**2 * jnp.sum(risk.prior_mean**2) * risk.gap
-        gaps = jnp.append(found, least(moved))[None] - _best_descent(moved)[:, None]
-        pairs.append(same(task, gaps.reshape(-1), expected, label_energy(moved)))
+        pairs.append(_gaps(moved, zero_heads(d, d + 1), least(moved), expected, descent(moved)))
     return joined(pairs)
 
 
-def gap_of_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """At w* = 0, the gap at a guess c (1, .., 1)^T x_q, and at a bias of c, against 2 c^2 d/(d C + 2) and without d."""
+def gap_of_prior_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The gap at c w* against 2 c^2 |w*|^2/(d C + 2), c = 0, 0.5, 1, 2 and 10, for eta = 0.5 and 1."""
+    return _gap_of_prior_mean(loss, _descents)
+
+
+def best_gap_of_prior_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The gap at c w* against 2 c^2 |w*|^2/(d C + 2), c = 0, 0.5, 1, 2 and 10, for eta* = C/(C+d+1)."""
+    return _gap_of_prior_mean(loss, _best_descent)
+
+
+def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
     d = loss.task.dimension
     task = LinearRegression(loss.task.covariance, loss.task.context_length)
     pairs = []
     for c in _SCALES:
         for w, bias in ((c * np.ones(d), 0.0), (np.zeros(d), c)):
-            size = float(w @ w) + bias**2
-            _, found = reached(task, zero_heads(d, d + 1, False, w, bias))
-            gaps = jnp.append(found, least(task, w, bias))[None] - _best_descent(task)[:, None]
-            pairs.append(same(task, gaps.reshape(-1), size * loss.risk.gap, d + size))
+            expected = (float(w @ w) + bias**2) * loss.risk.gap
+            like = zero_heads(d, d + 1, False, w, bias)
+            pairs.append(_gaps(task, like, least(task, w, bias), expected, descent(task)))
     return joined(pairs)
 
 
+def gap_of_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """At w* = 0 and for eta = 0.5 and 1, the gap at a guess c (1, .., 1)^T x_q, and at a bias of c, against
+    2 c^2 d/(d C + 2) and without d.
+    """
+    return _gap_of_guess(loss, _descents)
+
+
+def best_gap_of_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """`gap_of_guess` for eta* = C/(C+d+1)."""
+    return _gap_of_guess(loss, _best_descent)
+
+
+def _guess_closes_gap(task: Task, descent: Descent) -> Comparison:
+    like = zero_heads(task.dimension, 1, True, HeadRisk(task).prior_mean)
+    return _gaps(task, like, least_with_trained_guess(task), 0.0, descent(task))
+
+
 def guess_closes_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The least risk of one head with a trained guess against that of one step of gradient descent from w*."""
-    task = loss.task
-    _, found = reached(task, zero_heads(task.dimension, 1, True))
-    gaps = jnp.append(found, least_with_trained_guess(task))[None] - _best_descent(task)[:, None]
-    return same(task, gaps.reshape(-1), 0.0, float(task.dimension))
+    """The least risk of one head with a trained guess against that of one step from w*, for eta = 0.5 and 1."""
+    return _guess_closes_gap(loss.task, _descents)
+
+
+def guess_closes_best_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risk of one head with a trained guess against that of one step from w* with eta* = C/(C+d+1)."""
+    return _guess_closes_gap(loss.task, _best_descent)

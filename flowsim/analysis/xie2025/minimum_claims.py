@@ -4,6 +4,10 @@ from flowsim.analysis.base import Claim
 from flowsim.analysis.xie2025 import minima, problems, setting, spaces
 from flowsim.analysis.xie2025.making import claim, equation, of_moments
 
+_ANY_STEP = (
+    "The paper does not say which step size its baseline has: judged at eta = 0.5 and at 1, that of Theorem 4's proof."
+)
+
 CLAIMS: tuple[Claim, ...] = (
     of_moments(
         equation,
@@ -20,14 +24,15 @@ CLAIMS: tuple[Claim, ...] = (
         claim,
         "theorem-1.fewest",
         "Theorem 1",
-        "d heads reach the least risk of any number, and d - 1 do not",
+        "at finite C and for w* != 0, d heads with y_q = 0 reach the least risk of any number, and d - 1 do not",
         compare=minima.fewest_heads,
         form="corrected",
         hypotheses=setting.prior_mean_at_finite_context,
         problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
         spaces=spaces.FINITE,
         note="The printed number d + 1 is one too many: G sees only the symmetric parts of the M_i, and these can be "
-        "had with a last row of zeros. With y_q = w*^T x_q one head is enough. The risk of d - 1 heads is numerical.",
+        "had with a last row of zeros. With y_q = w*^T x_q one head is enough. That d - 1 heads stay above is proved; "
+        "how far is numerical.",
     ),
     of_moments(
         equation,
@@ -67,7 +72,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim,
         "sec-5.1.heads",
         "section 5.1.1",
-        "the least risk decreases with every head up to d, and not from d to d + 1",
+        "at finite C the least risk decreases with every head up to d, and not from d to d + 1",
         compare=minima.more_heads_help_up_to_d,
         form="corrected",
         hypotheses=setting.prior_mean_at_finite_context,
@@ -79,44 +84,99 @@ CLAIMS: tuple[Claim, ...] = (
         claim,
         "sec-5.1.heads.lower-bound",
         "section 5.1.1",
-        "the risk of gradient descent from w* is strictly below that of multi-head LSA, for w* != 0 and y_q = 0",
-        compare=minima.descent_is_better,
+        "the risk of one step of gradient descent from w*, of any step size eta, is strictly below that of multi-head "
+        "LSA with y_q = 0, for w* != 0",
+        compare=minima.any_descent_is_better,
+        hypotheses=setting.prior_mean,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        constants=minima.optimum_constants,
+        note=_ANY_STEP + " At eta = 1 descent has the risk d (d+1)/C, which heads beat at small |w*|.",
+    ),
+    of_moments(
+        claim,
+        "sec-5.1.heads.lower-bound",
+        "section 5.1.1",
+        "at finite C the risk of one step of gradient descent from w* with eta* = C/(C+d+1) is strictly below that of "
+        "multi-head LSA with y_q = 0, for w* != 0",
+        compare=minima.best_descent_is_better,
+        form="corrected",
         hypotheses=setting.prior_mean_at_finite_context,
         problems=problems.FINITE,
         spaces=spaces.FINITE,
         constants=minima.optimum_constants,
-        note="By 2 |w*|^2/(d C + 2), which vanishes as C -> infinity.",
+        note="By 2 |w*|^2/(d C + 2), which vanishes as C -> infinity. With other step sizes it need not be.",
     ),
     of_moments(
         equation,
         "sec-5.1.prior-mean",
         "section 5.1.2",
-        "the least risk of d + 1 heads with y_q = 0 is above gradient descent's by a multiple of |w*|^2",
+        "the least risk of d + 1 heads with y_q = 0 is above that of one step of gradient descent from w*, of any step "
+        "size eta, by a multiple of |w*|^2",
         compare=minima.gap_of_prior_mean,
         problems=problems.TASKS,
         spaces=spaces.TASKS,
         constants=minima.optimum_constants,
-        note="The gap is 2 |w*|^2/(d C + 2), exactly, at c w* for c from 0 to 10.",
+        note=_ANY_STEP
+        + " At eta = 1 the two differ at w* = 0 already. The text has d + 1 heads or more, Table 1 has 1.",
+    ),
+    of_moments(
+        equation,
+        "sec-5.1.prior-mean",
+        "section 5.1.2",
+        "the least risk of d + 1 heads with y_q = 0 is above that of one step of gradient descent from w* with "
+        "eta* = C/(C+d+1) by 2 |w*|^2/(d C + 2)",
+        compare=minima.best_gap_of_prior_mean,
+        form="corrected",
+        problems=problems.TASKS,
+        spaces=spaces.TASKS,
+        constants=minima.optimum_constants,
+        note="True of the best step size, at c w* for c from 0 to 10.",
     ),
     of_moments(
         equation,
         "sec-5.1.initial-guess",
         "section 5.1.3",
-        "at w* = 0 the least risk of d + 1 heads exceeds gradient descent's by multiples of |y_q_guess|^2, y_q_bias^2",
+        "at w* = 0 the least risk of d + 1 heads exceeds that of one step of gradient descent from w*, of any step "
+        "size eta, by multiples of |y_q_guess|^2, y_q_bias^2",
         compare=minima.gap_of_guess,
         problems=problems.TASKS,
         spaces=spaces.TASKS,
         constants=minima.optimum_constants,
-        note="Both factors are 2/(d C + 2).",
+        note=_ANY_STEP + " At eta = 1 the two differ without a guess already. The text has d + 1 heads, Table 1 has 1.",
+    ),
+    of_moments(
+        equation,
+        "sec-5.1.initial-guess",
+        "section 5.1.3",
+        "at w* = 0 the least risk of d + 1 heads exceeds that of one step of gradient descent from w* with "
+        "eta* = C/(C+d+1) by (|y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
+        compare=minima.best_gap_of_guess,
+        form="corrected",
+        problems=problems.TASKS,
+        spaces=spaces.TASKS,
+        constants=minima.optimum_constants,
+        note="True of the best step size; judged for a guess and for a bias, each by itself.",
     ),
     of_moments(
         equation,
         "sec-5.2",
         "section 5.2",
-        "y_q-LSA reaches the risk of one step of gradient descent from w*, whatever w*",
+        "y_q-LSA reaches the risk of one step of gradient descent from w*, of any step size eta, whatever w*",
         compare=minima.guess_closes_gap,
         problems=problems.TASKS,
         spaces=spaces.TASKS,
-        note="With the best step size.",
+        note=_ANY_STEP + " At finite C the least risk of y_q-LSA is below that of both.",
+    ),
+    of_moments(
+        equation,
+        "sec-5.2",
+        "section 5.2",
+        "the least risk of y_q-LSA is that of one step of gradient descent from w* with eta* = C/(C+d+1), whatever w*",
+        compare=minima.guess_closes_best_gap,
+        form="corrected",
+        problems=problems.TASKS,
+        spaces=spaces.TASKS,
+        note="True of the best step size.",
     ),
 )

@@ -53,20 +53,20 @@ def mean_squared_error(task: LinearRegression, model: AnyHeads) -> Float[Array, 
     inputs, weights = normal_rule(d * C)
     noises, noise_weights = normal_rule(d)
     queries = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
-    errors = _errors(model, inputs.reshape(-1, C, d), mean + noises, queries)
+    errors = _errors(model, *map(jnp.asarray, (inputs.reshape(-1, C, d), mean + noises, queries)))
     return weights @ jnp.mean(errors, axis=2) @ noise_weights
 
 
 @eqx.filter_jit
 def _errors(
     model: AnyHeads,
-    inputs: Float[np.ndarray, "contexts C d"],
-    weights: Float[np.ndarray, "weights d"],
-    queries: Float[np.ndarray, "queries d"],
+    inputs: Float[Array, "contexts C d"],
+    weights: Float[Array, "weights d"],
+    queries: Float[Array, "queries d"],
 ) -> Float[Array, "contexts weights queries"]:
     def error(X: Array, w_hat: Array, query: Array) -> Array:
         return (model(Prompt(X, X @ w_hat, query)) - w_hat @ query) ** 2
 
     over_queries = jax.vmap(error, (None, None, 0))
     over_weights = jax.vmap(over_queries, (None, 0, None))
-    return jax.lax.map(lambda X: over_weights(X, jnp.asarray(weights), jnp.asarray(queries)), jnp.asarray(inputs))
+    return jax.lax.map(lambda X: over_weights(X, weights, queries), inputs)
