@@ -5,6 +5,7 @@ value; shapes are always checked.
 """
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -22,6 +23,9 @@ class ProblemError(ValueError):
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
+
+
+_COPIES = 16  # of the largest array of a problem, that its flow and its verdicts hold at once
 
 
 def fail(name: str, expected: str, came: str) -> NoReturn:
@@ -81,6 +85,16 @@ def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
     if is_concrete(value) and float(value) < 0:
         fail(name, "at least 0", f"it is {float(value):g}")
     return value
+
+
+def within_memory(name: str, count: float) -> None:
+    """Refuse what asks for arrays of so many numbers that a flow of them does not fit into the memory of this machine,
+    by an estimate, before any is made.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    needed = _COPIES * 8 * count / 2**30
+    if needed > memory:
+        fail(name, f"small enough for {memory:.3g} GiB of memory", f"a flow of that size takes some {needed:.3g} GiB")
 
 
 def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from flowsim import covariance_laws
+from flowsim import _checks, covariance_laws
 from flowsim._kinds import Count, Matrix, NumberOrVector, Seed
 from flowsim._toml import AbstractTable, fields, refuse
 from flowsim.covariance_laws import AbstractCovarianceLaw, DiagonalLaw, SampledLaw, WishartDraw
@@ -58,6 +58,8 @@ class LawTable(AbstractTable, frozen=True):
                 refuse(f"{table}.{name}", f'left out with family = "{self.family}"', "it is given")
         if self.dimension is None and not any(isinstance(value, tuple) for value in given.values()):
             refuse(f"{table}.dimension", "given where every parameter is one number", "it is missing")
+        _checks.within_memory(f"{table}.dimension", float(self.size) ** 2)
+        _checks.within_memory(f"{table}.samples", (self.samples or 1) * float(self.size) ** 2)
         for name, value in given.items():
             if isinstance(value, tuple) and len(value) != self.size:
                 refuse(f"{table}.{name}", f"of length {self.size}, the dimension", f"its length is {len(value)}")

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from jaxtyping import PyTree
 
-from flowsim import _toml
+from flowsim import _checks, _toml
 from flowsim._kinds import Count, Flag, Number, Seed, Vector
 from flowsim._task_tables import TaskTable
 from flowsim._toml import AbstractTable, refuse
@@ -126,6 +126,7 @@ class ModelTable(AbstractTable, frozen=True):
             if name in known.fields and name not in (*given, *known.defaults):
                 came = f'it is missing (architecture = "{self.architecture}")'
                 refuse(f"model.{name}", _FIELDS[f"model.{name}"].expected, came)
+        self._check_size(task.size, restrict)
         if task.prior_mean is not None and not known.prior_mean:
             refuse("task.prior_mean", f"left out {named}", "it is given")
         if known.prior_mean and self.architecture != "softmax-attention" and not task.is_isotropic:
@@ -162,6 +163,14 @@ class ModelTable(AbstractTable, frozen=True):
             expected = '"exact" or "limit" unless the model is symmetric and w has the law "inverse-covariance"'
             refuse("loss.kind", expected, f'it is "{loss.kind}"')
         return resolved
+
+    def _check_size(self, d: int, restrict: str | None) -> None:
+        """Refuse weights, and the quadrature of a loop of scalars, that no memory holds."""
+        numbers = {"inverse-covariance": 1.0, "eigenbasis": float(d), None: (d + 1.0) ** 2}[restrict]
+        for name in ("layers", "heads"):
+            _checks.within_memory(f"model.{name}", (getattr(self, name) or 0) * numbers)
+        if restrict is not None:
+            _checks.within_memory("model.loops", (2.0 * (self.loops or 0)) ** 2)
 
     def _check_on_scalars(self, task: TaskTable, loss: LossTable) -> None:
         here = 'with flow.restrict = "inverse-covariance"'

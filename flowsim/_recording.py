@@ -126,13 +126,22 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
+_SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
 _ROWS = ("t", "dissipated", "roles", "largest")
 _ARRAYS = (*_ROWS, "steps")
 
 
+def distinct(t: np.ndarray) -> np.ndarray:
+    """Which of increasing times are not equal to the next one to rounding."""
+    return np.append(t[:-1] < (1 - _SAME) * t[1:], np.ones(t[-1:].size, dtype=bool))
+
+
 def join(chunks: list[Chunk]) -> Chunk:
-    """Chunks one after the other, without the steps that were recorded to go on from alone."""
+    """Chunks one after the other, without the steps that were recorded to go on from alone; a step that ends where the
+    next one does, to rounding, is one with it.
+    """
     wanted = np.concatenate([chunk.roles for chunk in chunks]) > Role.TO_GO_ON
+    wanted[wanted] = distinct(np.concatenate([chunk.t for chunk in chunks])[wanted])
     joined = lambda *leaves: np.concatenate(leaves)[wanted]
     return Chunk(
         record=jax.tree.map(joined, *[chunk.record for chunk in chunks]),

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim import _checks
-from flowsim._recording import Chunk, Role
+from flowsim._recording import Chunk, Role, distinct
 from flowsim.trajectory import Status
 
 HORIZON_DECADES = 18
@@ -34,10 +34,13 @@ class Stop:
 
 
 def output_times(first: float, per_decade: int, requested: np.ndarray, t1: float | None) -> Iterator[float]:
-    """Logarithmic times from ``first`` on, with the requested ones among them, up to t1 or the horizon."""
+    """Logarithmic times from ``first`` on, with the requested ones among them, up to t1 or the horizon. Of requested
+    times that are equal to rounding there is the last.
+    """
     count = per_decade * HORIZON_DECADES
     grid = (first * 10 ** (k / per_decade) for k in range(count))
-    exact = {*requested.tolist(), *([] if t1 is None else [t1])}
+    asked = np.unique([*requested, *([] if t1 is None else [t1])])
+    exact = set(asked[distinct(asked)].tolist())
     last = 0.0
     for t in heapq.merge(sorted(exact), grid):
         if t1 is not None and t > t1:

@@ -29,6 +29,11 @@ class Eigenvalues(AbstractTable, frozen=True):
     rotation_seed: Seed | None = None
 
     @property
+    def size(self) -> int:
+        """d."""
+        return self.dimension or len(self.eigenvalues or ())
+
+    @property
     def values(self) -> tuple[float, ...]:
         """The eigenvalues."""
         if self.eigenvalues is not None:
@@ -69,6 +74,7 @@ class Eigenvalues(AbstractTable, frozen=True):
         for name in ("condition", "dimension"):
             if getattr(self, name) is None:
                 refuse(f"{where}.{name}", _FIELDS[f"{where}.{name}"].expected, "it is missing")
+        _checks.within_memory(f"{where}.dimension", self.dimension or 0)
 
 
 class TaskTable(AbstractTable, frozen=True, kw_only=True):
@@ -87,7 +93,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         if self.covariance_law is not None:
             return self.covariance_law.size
         if isinstance(self.covariance, Eigenvalues):
-            return self.covariance.dimension or len(self.covariance.values)
+            return self.covariance.size
         return self.dimension or len(self.covariance or ())
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
@@ -198,7 +204,11 @@ def _matrix(
 ) -> Float[Array, "rows columns"]:
     """A covariance in any of its forms, (d, d) if it is one."""
     if isinstance(covariance, Eigenvalues):
+        # Numbers may be traced, but not a dimension.
+        _checks.within_memory(f"{name}.dimension", float(covariance.size) ** 2)
         return covariance.matrix()
+    if covariance == "identity":
+        _checks.within_memory("dimension", float(dimension) ** 2)
     return jnp.eye(dimension) if covariance == "identity" else _checks.as_array(name, covariance, (None, None))
 
 

@@ -161,3 +161,16 @@ def test_a_false_limit_is_refused_and_an_unproved_one_is_not_judged():
     early = gradient_flow(loss, balanced(1e-5, np.eye(2)), t1=1e-6)
     for factor in (1.0, 2.0):
         assert flowsim.check(tends(factor), loss, early).verdict is Judgement.UNRESOLVED
+
+
+@pytest.mark.parametrize("apart", [2.0**-52, 1e-13])
+def test_times_that_are_equal_to_rounding_are_one(plain, apart):
+    """Of pairs of requested times, around output times of the plain run, the later are there; the run can be judged."""
+    later = np.asarray(plain.t)[20::15] * (1 + 1e-8)
+    run = gradient_flow(
+        product_loss(), SMALL, rtol=1e-7, atol=1e-11, times=np.sort(np.concatenate([later * (1 - apart), later]))
+    )
+    t = np.asarray(run.t)
+    assert run.status is Status.EXCESS and np.isin(later, t).all()
+    assert np.min(np.diff(t) / t[1:]) > 1e-12
+    assert flowsim.check(REACHES, product_loss(), run).verdict is Judgement.HOLDS

@@ -56,7 +56,8 @@ class LinearAttention(eqx.Module):
         W_PV = jnp.zeros((d + 1, d + 1)).at[d, :d].set(self.u12).at[d, d].set(self.u_minus1)
         W_KQ = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(self.U11).at[d, :d].set(self.u21)
         N = prompt.inputs.shape[0]
-        return (E + W_PV @ E @ (E.T @ W_KQ @ E) / N)[-1, -1]
+        # The query's column alone is asked for; all of E^T W^KQ E would take N^2 numbers.
+        return (E[:, -1] + W_PV @ E @ (E.T @ (W_KQ @ E[:, -1])) / N)[-1]
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
         """(I - u_{-1} Lambdahat U11; 0): what is missed is (w^T, 1) times it times x_query, given Lambdahat.

@@ -111,8 +111,10 @@ class FactoredMultiHeadAttention(eqx.Module):
         E = embed(prompt)
         E = E.at[-1, -1].set(guess.w @ prompt.query + guess.bias)
         context = E.at[:, -1].set(0.0)
-        heads = self.W_P @ self.W_V @ context[None] @ (E.T[None] @ jnp.swapaxes(self.W_K, 1, 2) @ self.W_Q @ E[None])
-        return (E + jnp.sum(heads, axis=0) / prompt.inputs.shape[0])[-1, -1]
+        # The query's column alone is asked for; all of E^T W^K^T W^Q E would take C^2 numbers.
+        scores = E.T[None] @ (jnp.swapaxes(self.W_K, 1, 2) @ (self.W_Q @ E[None, :, -1:]))
+        heads = self.W_P @ (self.W_V @ (context[None] @ scores))
+        return (E[:, -1:] + jnp.sum(heads, axis=0) / prompt.inputs.shape[0])[-1, 0]
 
     def reduced(self) -> MultiHeadAttention:
         """The model of the products that reach the prediction."""
