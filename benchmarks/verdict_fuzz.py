@@ -109,6 +109,16 @@ def _reaches_the_minimum(flow, number):
     return at_most(flow.loss[-1:], number, size=flow.loss[0], allowance=lost)
 
 
+def _is_at_the_minimum(flow, number):
+    return at_most(flow.excess[-1:], number, size=flow.excess[0])
+
+
+def _end(flow: flowsim.Trajectory, how: dict, there: bool) -> list[tuple[Claim, bool]]:
+    """A run that ends by itself ends at the minimum, if that is where its flow goes."""
+    claim = Statement(1e-6 * flow.excess[0], _is_at_the_minimum).claim("end", Relation.INEQUALITY)
+    return [(claim, there)] if not how and np.isfinite(float(flow.excess[0])) else []
+
+
 def _minimum(value: float) -> Claim:
     """The loss tends to a value or to less."""
     return Statement(jnp.asarray(value), _reaches_the_minimum).claim("minimum", Relation.INEQUALITY)
@@ -174,7 +184,8 @@ def one_weight(rng: np.random.Generator) -> Problem:
         # From s = 0 the flow goes to the saddle, whose excess is b^2/(2a).
         left = 0.0 if s != 0 else b**2 / (2 * a)
         threshold = 1e-6 * float(flow.excess[0])
-        return [*found, (_minimum(float(loss.minimum) + threshold), left <= threshold)]
+        there = left <= threshold
+        return [*found, (_minimum(float(loss.minimum) + threshold), there), *_end(flow, how, there)]
 
     return Problem(loss, start, how, statements)
 
@@ -208,7 +219,7 @@ def one_layer(rng: np.random.Generator) -> Problem:
 
     def statements(flow):
         found = _pair("limit", _tends_to, limit, Relation.IDENTITY, 1.0)
-        found += [(_minimum(float(loss.minimum) + 1e-6 * float(flow.excess[0])), True)]
+        found += [(_minimum(float(loss.minimum) + 1e-6 * float(flow.excess[0])), True), *_end(flow, how, True)]
         at_start = float(flow.grad_norm_sq[0] / flow.excess[0])
         found += _pair("gradient dominance", _gradient_dominates, at_start, Relation.INEQUALITY, 1.0)[1:]
         if stiff:
@@ -253,7 +264,11 @@ def factors(rng: np.random.Generator) -> Problem:
 
     def statements(flow):
         found = _pair("limit", _tends_to, limit, Relation.IDENTITY, 1.0)
-        return [*found, (_minimum(1e-6 * float(flow.loss[0])), True)]
+        found += [(_minimum(1e-6 * float(flow.loss[0])), True), *_end(flow, how, True)]
+        if known:
+            at_start = float(flow.grad_norm_sq[0] / flow.excess[0])
+            found += _pair("gradient dominance", _gradient_dominates, at_start, Relation.INEQUALITY, 1.0)[1:]
+        return found
 
     return Problem(loss, Factors(jnp.asarray(w)), how, statements)
 
@@ -308,7 +323,7 @@ def quadratic(rng: np.random.Generator) -> Problem:
             if np.linalg.norm(then) > 1e-6 * np.linalg.norm(x):
                 found += _pair("value at a time", _ends_with, np.linalg.norm(then), Relation.IDENTITY, 1.0)
         little = 1e-9 * float(flow.loss[0])
-        return [*found, (_minimum(little), True), (_minimum(-little), False)]
+        return [*found, (_minimum(little), True), (_minimum(-little), False), *_end(flow, how, True)]
 
     return Problem(loss, Point(jnp.asarray(x)), how, statements)
 

@@ -50,8 +50,8 @@ def test_errors_are_raised_from_a_warm_cache_as_from_an_empty_one(tmp_path):
     assert cold.stdout == warm.stdout
     increasing, finite, scalar, status, _ = cold.stdout.splitlines()
     assert increasing.startswith("ProblemError: times must be strictly increasing")
-    assert finite.startswith("ValueError: model.w must be finite")
-    assert scalar.startswith("ValueError: function must be scalar-valued")
+    assert finite.startswith("ProblemError: model.w must be finite")
+    assert scalar.startswith("ProblemError: function must be scalar-valued")
     assert status == "nonfinite"
     (cold_hits, cold_misses), (warm_hits, warm_misses) = (map(int, run.stderr.split()) for run in (cold, warm))
     assert cold_misses > 5 * cold_hits
