@@ -10,8 +10,9 @@ from tqdm import tqdm
 from flowsim import _toml
 from flowsim._systems import prepared
 from flowsim._toml import refuse
-from flowsim.analysis import Claim, Evidence, judge_on
-from flowsim.analysis.statements import LONGEST_DRAWN, can_be_drawn
+from flowsim.analysis import Claim, Evidence
+from flowsim.analysis.judging import judge_or_note
+from flowsim.analysis.statements import can_be_drawn, longest_drawn
 from flowsim.flow import start_alone
 from flowsim.losses import MonteCarloLoss
 from flowsim.problem import Problem, ProblemError, ProblemSpec, spec_of
@@ -49,7 +50,9 @@ def judged(chosen: Iterable[Claim], overrides: Sequence[str] = (), skipped: list
         evidence = flows[spec]
         run = evidence.trajectory
         status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
-        yield Entry(claim, name or _toml.write_inline(spec.init), spec, status, certificates, judge_on(claim, evidence))
+        yield Entry(
+            claim, name or _toml.write_inline(spec.init), spec, status, certificates, judge_or_note(claim, evidence)
+        )
 
 
 def evidence_of(problem: Problem, flows: bool) -> Evidence:
@@ -65,7 +68,8 @@ def evidence_of(problem: Problem, flows: bool) -> Evidence:
 def _drawable(problem: Problem) -> Problem:
     """The problem, if prompts that it asks for fit into memory."""
     if isinstance(problem.loss, MonteCarloLoss) and not can_be_drawn(problem.task):
-        refuse("task.context_length", f'at most {LONGEST_DRAWN} with loss.kind = "monte-carlo"', "it is more")
+        longest = longest_drawn(problem.task)
+        refuse("task.context_length", f'at most {longest} with loss.kind = "monte-carlo"', "it is more")
     return problem
 
 

@@ -79,7 +79,7 @@ def _parsed(field: str, form: str) -> list[Any]:
         if kind == "geom" and not (low > 0 and high > 0):
             refuse(field, "swept geometrically between positive numbers", f"it is {form!r}")
         return (np.geomspace if kind == "geom" else np.linspace)(low, high, count).tolist()
-    if re.fullmatch(r"[+-]?\d+:[+-]?\d+", form):
+    if re.fullmatch(r"[+-]?\d{1,18}:[+-]?\d{1,18}", form):
         first, last = map(int, form.split(":"))
         if not first <= last < first + _MOST:
             refuse(field, f"swept over FIRST:LAST, 1 to {_MOST} values", f"it is {form!r}")

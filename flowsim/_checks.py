@@ -87,14 +87,15 @@ def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
     return value
 
 
-def within_memory(name: str, count: float) -> None:
+def within_memory(name: str, count: int) -> None:
     """Refuse what asks for arrays of so many numbers that a flow of them does not fit into the memory of this machine,
     by an estimate, before any is made.
     """
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    needed = _COPIES * 8 * count / 2**30
+    memory, needed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _COPIES * 8 * count
     if needed > memory:
-        fail(name, f"small enough for {memory:.3g} GiB of memory", f"a flow of that size takes some {needed:.3g} GiB")
+        # Beyond 10^300 bytes whole numbers are no floats.
+        takes = f"a flow of that size takes some {min(needed, 10**300) / 2**30:.3g} GiB"
+        fail(name, f"small enough for {memory / 2**30:.3g} GiB of memory", takes)
 
 
 def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:

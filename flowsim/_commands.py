@@ -21,8 +21,9 @@ from flowsim._files import DamagedFileError, done_without, read_arrays, write_wh
 from flowsim._model_table import ModelTable
 from flowsim._systems import mesh_of
 from flowsim._toml import refuse
-from flowsim.analysis import ALL_CLAIMS, Evidence, Judgement, Verdict, confidence_band, find_claims, judge_on
+from flowsim.analysis import ALL_CLAIMS, Evidence, Judgement, Verdict, confidence_band, find_claims
 from flowsim.analysis.bands import Band, ends
+from flowsim.analysis.judging import judge_or_note
 from flowsim.ledger import ledger
 from flowsim.maps import Map
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field
@@ -66,7 +67,7 @@ def run(
     say(trajectory, "")
 
     evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
-    verdicts = [judge_on(claim, evidence) for claim in ALL_CLAIMS if claim.is_about(problem.start)]
+    verdicts = [judge_or_note(claim, evidence) for claim in ALL_CLAIMS if claim.is_about(problem.start)]
     constants = problem.constants
     for verdict in verdicts:
         constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
@@ -223,8 +224,10 @@ def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
 def _text(path: pathlib.Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        refuse("PROBLEM.toml", "a text file that can be read", f"{path}: {getattr(error, 'strerror', 'not UTF-8')}")
+    except UnicodeDecodeError:
+        refuse("PROBLEM.toml", "a text file that can be read", f"{path}: not UTF-8")
+    except (OSError, ValueError) as error:  # the latter of a path that can be none
+        refuse("PROBLEM.toml", "a text file that can be read", f"{path}: {getattr(error, 'strerror', error)}")
 
 
 def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> dict[str, np.ndarray] | None:
@@ -249,13 +252,15 @@ def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> dict[str, np.n
 
 @contextlib.contextmanager
 def _taken_back(file: pathlib.Path) -> Iterator[None]:
-    """Remove the problem again from a folder that turns out to hold the chunks of another."""
-    fresh = not file.exists()
+    """Put the problem of a folder that turns out to hold the chunks of another back to what it was."""
+    before = file.read_bytes() if file.exists() else None
     try:
         yield
     except ProblemError:
-        if fresh:
+        if before is None:
             file.unlink(missing_ok=True)
+        elif file.read_bytes() != before:
+            write_whole(file, lambda stream: stream.write(before))
         raise
 
 

@@ -8,8 +8,8 @@ import tempfile
 def keep_compiled_programs() -> None:
     """Keep every compiled program below XDG_CACHE_HOME, or ~/.cache; to be called before the first computation.
 
-    A folder that cannot be written is done without, as the cache only saves time. Errors are checked as ever: they are
-    raised while a program is traced, and tracing is not cached.
+    A folder that cannot be found or written is done without, as the cache only saves time. Errors are checked as ever:
+    they are raised while a program is traced, and tracing is not cached.
     """
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
@@ -19,11 +19,11 @@ def keep_compiled_programs() -> None:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import jax
 
-    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flowsim" / "jax"
     try:
+        folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flowsim" / "jax"
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where there is no home
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

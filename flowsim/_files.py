@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from flowsim._lines import one_line
+from flowsim._lines import in_short, one_line
 
 
 class DamagedFileError(ValueError):
@@ -34,12 +34,15 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     found = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            # A wrong length of a name in the directory hides what follows it.
+            if len(archive.namelist()) != int.from_bytes(content[-12:-10], "little"):
+                raise zipfile.BadZipFile("some of its arrays are lost")
             for entry in archive.namelist():
                 # Read to the end, where its checksum is looked at, before any of it is believed.
                 array = io.BytesIO(archive.read(entry))
                 found[entry.removesuffix(".npy")] = np.lib.format.read_array(array, allow_pickle=False)
     except Exception as error:  # a wrong byte may be met anywhere in zipfile, zlib and NumPy
-        raise DamagedFileError(f"{path} is damaged or no file of flowsim ({_in_short(error)})") from None
+        raise DamagedFileError(f"{path} is damaged or no file of flowsim ({in_short(error):.100})") from None
     return found
 
 
@@ -52,7 +55,7 @@ def read_document(path: str | os.PathLike) -> dict[str, Any]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged or no file of flowsim ({_in_short(error)})") from None
+        raise DamagedFileError(f"{path} is damaged or no file of flowsim ({in_short(error):.100})") from None
     if not isinstance(document, dict):
         raise DamagedFileError(f"{path} is damaged or no file of flowsim (it holds no JSON object)")
     return document
@@ -76,8 +79,3 @@ def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> N
 def done_without(error: DamagedFileError, instead: str) -> None:
     """Warn of a damaged file, and say what is done instead."""
     warnings.warn(f"{error}: {instead}", DamagedFileWarning, stacklevel=3)
-
-
-def _in_short(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{lines[0]:.80}" if lines else type(error).__name__

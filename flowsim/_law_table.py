@@ -58,8 +58,10 @@ class LawTable(AbstractTable, frozen=True):
                 refuse(f"{table}.{name}", f'left out with family = "{self.family}"', "it is given")
         if self.dimension is None and not any(isinstance(value, tuple) for value in given.values()):
             refuse(f"{table}.dimension", "given where every parameter is one number", "it is missing")
-        _checks.within_memory(f"{table}.dimension", float(self.size) ** 2)
-        _checks.within_memory(f"{table}.samples", (self.samples or 1) * float(self.size) ** 2)
+        _checks.within_memory(f"{table}.dimension", self.size**2)
+        samples = self.samples or _SAMPLES
+        _checks.within_memory(f"{table}.samples", samples * self.size**2)
+        _checks.within_memory(f"{table}.degrees", samples * (self.degrees or 1) * self.size)
         for name, value in given.items():
             if isinstance(value, tuple) and len(value) != self.size:
                 refuse(f"{table}.{name}", f"of length {self.size}, the dimension", f"its length is {len(value)}")
@@ -96,9 +98,10 @@ def _independent(make: Callable[..., covariance_laws.AbstractCoordinates], *name
 
 def _wishart(table: LawTable) -> SampledLaw:
     assert table.mean is not None and table.degrees is not None
-    return SampledLaw(WishartDraw(table.mean, table.degrees), table.samples or 1024, table.seed or 0)
+    return SampledLaw(WishartDraw(table.mean, table.degrees), table.samples or _SAMPLES, table.seed or 0)
 
 
+_SAMPLES = 1024
 _FAMILIES = {
     "exponential": _independent(lambda rate: covariance_laws.Gamma(1.0, rate), "rate"),
     "gamma": _independent(covariance_laws.Gamma, "shape", "rate"),

@@ -1,9 +1,21 @@
 """What is said to people about their input, in one line; nothing heavy is imported."""
 
 LONGEST = 1000  # characters
+TRACEBACK = "FLOWSIM_TRACEBACK"  # with the value 1, errors that nothing foresaw are raised
 
 
 def one_line(text: str) -> str:
     """The text with characters escaped that a terminal would obey or not show: control, bidirectional, line breaks."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+
+
+def in_short(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says."""
+    lines = str(error).splitlines()
+    return one_line(f"{type(error).__name__}: {lines[0]:.300}" if lines else type(error).__name__)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error, of Python, NumPy or XLA, says that the memory does not suffice."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error) or "ut of memory" in str(error)

@@ -166,11 +166,11 @@ class ModelTable(AbstractTable, frozen=True):
 
     def _check_size(self, d: int, restrict: str | None) -> None:
         """Refuse weights, and the quadrature of a loop of scalars, that no memory holds."""
-        numbers = {"inverse-covariance": 1.0, "eigenbasis": float(d), None: (d + 1.0) ** 2}[restrict]
+        numbers = {"inverse-covariance": 1, "eigenbasis": d, None: (d + 1) ** 2}[restrict]
         for name in ("layers", "heads"):
             _checks.within_memory(f"model.{name}", (getattr(self, name) or 0) * numbers)
         if restrict is not None:
-            _checks.within_memory("model.loops", (2.0 * (self.loops or 0)) ** 2)
+            _checks.within_memory("model.loops", (2 * (self.loops or 0)) ** 2)
 
     def _check_on_scalars(self, task: TaskTable, loss: LossTable) -> None:
         here = 'with flow.restrict = "inverse-covariance"'

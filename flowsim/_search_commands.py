@@ -1,14 +1,17 @@
 """What ``flowsim refute`` and ``flowsim sharpen`` do."""
 
+import contextlib
 import importlib.util
 import math
+import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowsim import _toml
 from flowsim._commands import folder_of
+from flowsim._lines import TRACEBACK, in_short
 from flowsim._toml import ProblemError, refuse
 from flowsim.analysis import ALL_CLAIMS, Claim, find_claims
 from flowsim.analysis.spaces import Axis, Choice, Real, Whole
@@ -18,6 +21,8 @@ from flowsim.search import sharpen as sharpened
 
 FINISHED = 0
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST = 1e9  # in any unit
+_OWN = re.compile(r"\.py:\w+$")
 _FIELDS = _toml.fields(ProblemSpec)
 
 
@@ -32,8 +37,9 @@ def refute(
     quiet: bool,
 ) -> int:
     """Search for a counterexample; print what was found, and write it to the folder ``out``."""
-    chosen, axes, seconds = _asked(claim, form, over, budget, out)
-    found = search(chosen, over=axes, budget=seconds, seed=seed, out=out, progress=not quiet)
+    chosen, axes, seconds = _asked(claim, form, over, budget, seed, out)
+    with _blaming(claim):
+        found = search(chosen, over=axes, budget=seconds, seed=seed, out=out, progress=not quiet)
     print(found)
     if out is not None and found.counterexample is not None:
         from flowsim.search.plots import draw_counterexample  # slow to import
@@ -58,8 +64,9 @@ def sharpen(
     quiet: bool,
 ) -> int:
     """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
-    chosen, axes, seconds = _asked(claim, form, over, budget, out)
-    found = sharpened(chosen, over=axes, budget=seconds, seed=seed, progress=not quiet)
+    chosen, axes, seconds = _asked(claim, form, over, budget, seed, out)
+    with _blaming(claim):
+        found = sharpened(chosen, over=axes, budget=seconds, seed=seed, progress=not quiet)
     print(found)
     if out is not None:
         from flowsim.search.plots import draw_growth  # slow to import
@@ -73,9 +80,11 @@ def sharpen(
 
 
 def _asked(
-    claim: str, form: str, over: Sequence[str], budget: str, out: pathlib.Path | None
+    claim: str, form: str, over: Sequence[str], budget: str, seed: int, out: pathlib.Path | None
 ) -> tuple[Claim, dict[str, Axis], float]:
     """The claim, the axes and the seconds that were asked for; the folder is made once they are known to be any."""
+    if not 0 <= seed < 2**32:
+        refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {seed!s:.60}")
     asked = _claim(claim, form), dict(map(_axis, over)), _budget(budget)
     if out is not None:
         with folder_of(out):
@@ -85,7 +94,7 @@ def _asked(
 
 def _claim(identifier: str, form: str) -> Claim:
     """One claim by its id, or the user's own as FILE.py:NAME."""
-    if re.search(r"\.py:\w+$", identifier):
+    if _OWN.search(identifier):
         return _own(*identifier.rsplit(":", 1))
     try:
         found = find_claims(ALL_CLAIMS, identifier)
@@ -106,7 +115,10 @@ def _own(file: str, name: str) -> Claim:
     if spec is None or spec.loader is None or not pathlib.Path(file).exists():
         refuse("claim id", "FILE.py:NAME with a file that exists", f"there is no {file}")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        refuse("claim id", "FILE.py:NAME with a file that can be executed", f"{file} raises {in_short(error)}")
     claim: Any = getattr(module, name, None)
     if not isinstance(claim, Claim):
         known = [key for key, value in vars(module).items() if isinstance(value, Claim)]
@@ -114,10 +126,23 @@ def _own(file: str, name: str) -> Claim:
     return claim
 
 
+@contextlib.contextmanager
+def _blaming(identifier: str) -> Iterator[None]:
+    """Say of a user's own claim that it raises."""
+    try:
+        yield
+    except (ProblemError, OSError):
+        raise
+    except Exception as error:
+        if not _OWN.search(identifier) or os.environ.get(TRACEBACK) == "1":
+            raise
+        refuse("claim id", "that of a claim that can be searched", f"{identifier} raises {in_short(error)}")
+
+
 def _budget(text: str) -> float:
     """Seconds, of ``90``, ``90s``, ``10m`` or ``2h``."""
     parts = re.fullmatch(r"(\d+(?:\.\d*)?)([smh]?)", text.strip())
-    if not parts or not float(parts[1]) > 0:
+    if not parts or not 0 < float(parts[1]) <= _LONGEST:
         refuse("--budget", "a positive time such as 90s, 10m or 2h", f'it is "{text}"')
     return float(parts[1]) * _SECONDS[parts[2]]
 

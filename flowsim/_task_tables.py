@@ -104,6 +104,11 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
         covariance = _matrix("covariance", self.covariance, self.size)
+        if _checks.is_concrete(covariance):
+            size = float(np.max(np.abs(covariance), initial=0.0))
+            if size > 1 / _SMALLEST or 0 < size < _SMALLEST:
+                expected = f"of a size between {_SMALLEST:g} and {1 / _SMALLEST:g}, where float64 holds its powers"
+                _checks.fail("covariance", expected, f"its largest entry is {size:g}")
         return LinearRegression(covariance, length, weights=self.weights, prior_mean=self.prior_mean)
 
     @property
@@ -205,10 +210,10 @@ def _matrix(
     """A covariance in any of its forms, (d, d) if it is one."""
     if isinstance(covariance, Eigenvalues):
         # Numbers may be traced, but not a dimension.
-        _checks.within_memory(f"{name}.dimension", float(covariance.size) ** 2)
+        _checks.within_memory(f"{name}.dimension", covariance.size**2)
         return covariance.matrix()
     if covariance == "identity":
-        _checks.within_memory("dimension", float(dimension) ** 2)
+        _checks.within_memory("dimension", dimension**2)
     return jnp.eye(dimension) if covariance == "identity" else _checks.as_array(name, covariance, (None, None))
 
 
@@ -221,5 +226,6 @@ def _whole(name: str, length: int | float | str) -> int | str:
     return int(length)
 
 
+_SMALLEST = 1e-100
 _LONGEST = 10**300  # a theorem can ask for more examples than there are atoms
 _FIELDS = _toml.fields(TaskTable, "task.") | _toml.fields(NewPromptTable, "test.")

@@ -21,6 +21,7 @@ class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Table = TypeVar("Table", bound=AbstractTable)
+_DEEPEST = 10  # levels of tables and lists
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -29,9 +30,11 @@ def parse(text: str) -> dict[str, Any]:
     **Raises:** `ProblemError` where it is none.
     """
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # the former is a number of too many digits too
         refuse("the problem", "TOML", f"it is not: {error}")
+    _check_depth("the problem", tables)
+    return tables
 
 
 def override(tables: dict[str, Any], assignment: str) -> None:
@@ -40,24 +43,42 @@ def override(tables: dict[str, Any], assignment: str) -> None:
     **Raises:** `ProblemError` where the assignment is none.
     """
     name, equals, text = (part.strip() for part in assignment.partition("="))
-    if not (name and equals):
-        refuse("--set", "FIELD=VALUE, such as init.scale=0.3", f"it is {assignment!r}")
+    if not (name and equals) or len(f"{assignment}.".splitlines()) > 1:
+        refuse("--set", "FIELD=VALUE in one line, such as init.scale=0.3", f"it is {assignment!r:.60}")
     assign(tables, name, read_value(name, text))
 
 
 def read_value(name: str, text: str) -> Any:
     """The value that a text in TOML is, or a bare word."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
         if not re.fullmatch(r"[A-Za-z][\w-]*", text):
             refuse(name, "set to a TOML value", f"it is {text!r:.60}")
         return text
+    _check_depth(name, value)
+    return value
+
+
+def _check_depth(name: str, value: Any) -> None:
+    """Refuse what is nested deeper than any field, before it is walked through by recursion."""
+    layer = [value]
+    for _ in range(_DEEPEST):
+        layer = [
+            part
+            for parent in layer
+            if isinstance(parent, dict | list)
+            for part in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+    if layer:
+        refuse(name, f"nested at most {_DEEPEST - 1} deep", "it is deeper")
 
 
 def assign(tables: dict[str, Any], name: str, value: Any) -> None:
     """Set the field of a dotted name in place, in tables that are made where there are none."""
     *parents, last = name.split(".")
+    if len(parents) >= _DEEPEST:
+        refuse(f"{name:.60}", "a known field", f"it has {len(parents)} dots")
     for parent in parents:
         tables = tables.setdefault(parent, {})
         if not isinstance(tables, dict):

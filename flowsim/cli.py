@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from flowsim._lines import one_line
+from flowsim._lines import TRACEBACK, in_short, one_line, out_of_memory
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml")]
 Overrides = Annotated[
@@ -29,7 +29,6 @@ Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
 Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
 
 FINISHED, BAD_INPUT, UNFINISHED, INTERRUPTED = 0, 2, 3, 130
-TRACEBACK = "FLOWSIM_TRACEBACK"
 
 
 def run(
@@ -264,6 +263,20 @@ def _interrupted(number: int, frame: types.FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
+def _make_do_without_home() -> None:
+    """Matplotlib looks for its settings at home, and fails where there is none."""
+    try:
+        pathlib.Path.home()
+    except RuntimeError:
+        if "MPLCONFIGDIR" not in os.environ:
+            import atexit
+            import shutil
+            import tempfile
+
+            os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="flowsim-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 def _explained(error: Exception) -> tuple[int, str]:
     """The exit status and the line of an error: bad input, or one that nothing foresaw, which FLOWSIM_TRACEBACK=1
     raises instead.
@@ -273,11 +286,13 @@ def _explained(error: Exception) -> tuple[int, str]:
 
     if isinstance(error, ProblemError | DamagedFileError):
         return BAD_INPUT, str(error)
+    if "JAX_PLATFORMS" in os.environ and "nable to initialize backend" in str(error):
+        platforms = os.environ["JAX_PLATFORMS"]
+        return BAD_INPUT, f'JAX_PLATFORMS must be platforms that JAX finds here, but it is "{platforms}": {error}'
     if os.environ.get(TRACEBACK) == "1":
         raise error
-    what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in what or "Out of memory" in what
-    why = f"the memory does not suffice ({what})" if memory else f"{what} ({TRACEBACK}=1 shows where)"
+    what = in_short(error)
+    why = f"the memory does not suffice ({what})" if out_of_memory(error) else f"{what} ({TRACEBACK}=1 shows where)"
     return UNFINISHED, f"could not go on: {why}; earlier files are whole, and a run goes on with --resume"
 
 
@@ -296,14 +311,19 @@ def _stop(status: int, line: str) -> int:
 
 def _prepare_jax() -> None:
     """Float64 and the compile cache, before the first array."""
-    if os.environ.get("JAX_ENABLE_X64", "").lower() in ("0", "false", "no", "off"):
-        line = "float64 must be switched on, but JAX_ENABLE_X64 switches it off: unset it or set JAX_ENABLE_X64=1"
+    if (given := os.environ.get("JAX_ENABLE_X64", "1")).lower() not in ("1", "t", "true", "y", "yes", "on"):
+        off = given.lower() in ("0", "f", "false", "n", "no", "off")
+        came = "JAX_ENABLE_X64 switches it off" if off else f'JAX_ENABLE_X64 is "{given}"'
+        line = f"float64 must be switched on, but {came}: unset it or set JAX_ENABLE_X64=1"
         sys.exit(_stop(BAD_INPUT, line))
+    _make_do_without_home()
     from flowsim._compile_cache import keep_compiled_programs
 
-    keep_compiled_programs()
-    import jax
-
+    try:
+        keep_compiled_programs()
+        import jax
+    except ValueError as error:  # of another variable that JAX reads
+        sys.exit(_stop(BAD_INPUT, f"the environment must be one that JAX takes, but it says: {in_short(error)}"))
     jax.config.update("jax_enable_x64", True)
     from flowsim._files import DamagedFileWarning
 

@@ -1,5 +1,6 @@
 """Maps: what becomes of a flow over a grid of problems and starts."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -211,8 +212,8 @@ def _document(tables: Mapping[str, Any], axes: tuple[Axis, ...]) -> dict[str, An
     return json.loads(json.dumps({"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}))
 
 
-def _identity(sweep: Map) -> str:
-    return hashlib.sha256(json.dumps(_document(sweep.tables, sweep.axes)).encode()).hexdigest()
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
 def _check_same(marker: pathlib.Path, document: Mapping[str, Any]) -> None:
@@ -221,11 +222,24 @@ def _check_same(marker: pathlib.Path, document: Mapping[str, Any]) -> None:
         found = read_document(marker)
         difference = None if found == document else _difference(found, document)
     except DamagedFileError as error:
+        _check_batches(marker.parent / "cells", _digest(document))
         return done_without(error, "it is written again")
     except (KeyError, TypeError, AttributeError):
         refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
     if difference is not None:
         refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
+
+
+def _check_batches(folder: pathlib.Path, identity: str) -> None:
+    """Refuse the batches of another sweep."""
+    for path in sorted(folder.glob("batch-*.npz")):
+        with contextlib.suppress(DamagedFileError):
+            _check_batch(read_arrays(path), path, identity)
+
+
+def _check_batch(arrays: Mapping[str, np.ndarray], path: pathlib.Path, identity: str) -> None:
+    if str(arrays.get("identity")) != identity:
+        refuse("--out", "the folder of this same sweep", f"{path} is of another: take another folder")
 
 
 def _check_map(file: pathlib.Path, document: Mapping[str, Any], known: bool) -> None:
@@ -279,7 +293,7 @@ def finish(unfinished: Map, plan: Plan, progress: bool, mesh: Mesh | None) -> Ma
 
 def _records(sweep: Map, plan: Plan, mesh: Mesh | None) -> Iterator[Record]:
     """What is found of every batch, by the folder or by integration."""
-    (cells, batches), folder, identity = plan, sweep.folder / "cells", _identity(sweep)
+    (cells, batches), folder, identity = plan, sweep.folder / "cells", _digest(_document(sweep.tables, sweep.axes))
     for places in _cells.together(batches, 1 if mesh is None else mesh.size):
         stored = {place: _stored(_path(folder, place), batches[place], identity) for place in places}
         missing = [place for place in places if stored[place] is None]
@@ -307,8 +321,7 @@ def _stored(path: pathlib.Path, batch: Batch, identity: str) -> Record | None:
         arrays = read_arrays(path)
     except DamagedFileError as error:
         return done_without(error, "its cells are integrated again")
-    if str(arrays.get("identity")) != identity:
-        refuse("--out", "the folder of this same sweep", f"{path} is of another: take another folder")
+    _check_batch(arrays, path, identity)
     if not np.array_equal(arrays["cells"], np.asarray(batch.cells)):
         return None
     return {name: arrays[name] for name in DTYPES}

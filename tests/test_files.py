@@ -1,13 +1,17 @@
 """Files of results: what is of another problem is refused, what is damaged is named, and what is whole is used."""
 
+import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 
-from flowsim import _commands, cli
+from flowsim import _commands, cli, maps
+from flowsim._files import DamagedFileError, read_arrays
 from flowsim.analysis import ALL_CLAIMS
 from flowsim.problem import ProblemSpec
+from flowsim.search import refutation
 from flowsim.trajectory import Trajectory
 
 PROBLEM = """
@@ -97,3 +101,160 @@ def test_chunks_of_another_problem_are_refused(file, tmp_path, capsys):
         line = one_line(capsys)
         assert "checkpoint must be empty or of this same run, but" in line and "chunk-00000.npz is of another" in line
         assert [path.name for path in out.iterdir()] == ["checkpoint"]
+
+
+# Damaged.
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :]
+
+
+def test_a_wrong_byte_anywhere_in_an_archive_is_seen_or_changes_nothing(tmp_path):
+    path, arrays = tmp_path / "a.npz", {"t": np.arange(5.0), "word": np.asarray("three"), "none": np.zeros((0, 2))}
+    np.savez(path, allow_pickle=False, **arrays)
+    content, seen = path.read_bytes(), 0
+    for place in range(len(content)):
+        path.write_bytes(flipped(content, place))
+        try:
+            found = read_arrays(path)
+        except DamagedFileError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            seen += 1
+        else:
+            # A date, say.
+            assert set(found) == set(arrays)
+            assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    assert seen > len(content) / 2
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        with pytest.raises(DamagedFileError):
+            read_arrays(path)
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory) -> tuple[pathlib.Path, pathlib.Path, bytes]:
+    """The problem, the folder of a run of it that ended early, and the trajectory that it should come to."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    file, out = folder / "problem.toml", folder / "out"
+    file.write_text(PROBLEM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_commands, "ALL_CLAIMS", FEW)
+        patch.setattr(_commands, "_draw", lambda *arguments: None)
+        for _ in range(2):
+            assert run(file, out, "--resume", "--set", "flow.budget_seconds=1e-9") == 3
+        assert run(file, folder / "whole") == 0
+    return file, out, (folder / "whole" / "trajectory.npz").read_bytes()
+
+
+DAMAGES = {
+    "flipped": lambda content: flipped(content, len(content) // 2),
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "other": lambda content: b'{"other": [1, 2]}',
+    "no text": lambda content: b"\xff\xfe\x00",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "name", ["problem.toml", "trajectory.npz", "checkpoint/flow/chunk-00000.npz", "checkpoint/flow/chunk-00001.npz"]
+)
+def test_a_run_goes_on_from_what_is_whole(name, damage, unfinished, tmp_path, capsys):
+    file, before, whole = unfinished
+    out = tmp_path / "out"
+    shutil.copytree(before, out)
+    (out / name).write_bytes(DAMAGES[damage]((out / name).read_bytes()))
+    capsys.readouterr()
+    code = run(file, out, "--resume")
+    line = one_line(capsys)
+    assert str(out / name) in line
+    # A problem that can be read but is another one is no damage.
+    assert code == 0 or (code == 2 and name == "problem.toml" and "differs" in line)
+    if code == 0:
+        assert "is damaged" in line
+        assert (out / "trajectory.npz").read_bytes() == whole
+
+
+def test_a_finished_trajectory_that_is_damaged_is_integrated_again(unfinished, tmp_path, capsys):
+    file, _, whole = unfinished
+    assert run(file, tmp_path) == 0
+    (tmp_path / "trajectory.npz").write_bytes(flipped(whole, 1000))
+    capsys.readouterr()
+    assert run(file, tmp_path, "--resume") == 0
+    assert str(tmp_path / "trajectory.npz") in one_line(capsys)
+    assert (tmp_path / "trajectory.npz").read_bytes() == whole
+
+
+# Sweeps and searches.
+
+
+def sweep(file: pathlib.Path, out: pathlib.Path, *options: str) -> int:
+    return cli.main(["sweep", str(file), "--over", "init.scale=0.1,0.3", "--out", str(out), "--quiet", *options])
+
+
+@pytest.fixture
+def swept(file, tmp_path, monkeypatch, capsys) -> pathlib.Path:
+    """A sweep with its batches, that could not write its map."""
+
+    def full(self):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maps.Map, "save", full)
+        assert sweep(file, tmp_path / "map") == 3
+    capsys.readouterr()
+    monkeypatch.setattr("flowsim.map_plots.draw", lambda *arguments: None)
+    return tmp_path / "map"
+
+
+def test_a_sweep_goes_on_from_what_is_whole(swept, file, capsys):
+    for name in ("sweep.json", "cells/batch-00000.npz"):
+        (swept / name).write_bytes(DAMAGES["cut"]((swept / name).read_bytes()))
+    assert sweep(file, swept, "--resume") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [name for line in lines for name in ("sweep.json", "batch-00000.npz") if name in line] == [
+        "sweep.json",
+        "batch-00000.npz",
+    ]
+    whole = (swept / "map.npz").read_bytes()
+    (swept / "map.npz").write_bytes(flipped(whole, 1000))
+    assert sweep(file, swept, "--resume") == 0
+    assert str(swept / "map.npz") in one_line(capsys)
+    assert (swept / "map.npz").read_bytes() == whole
+
+
+def test_other_contents_of_a_sweep_are_refused(swept, file, tmp_path, capsys):
+    other = ("--resume", "--set", "init.kind=unbalanced")
+    for content in ("[]", "{}", '{"axes": 3, "problem": 4}', '{"axes": [], "problem": {}}', "3"):
+        (swept / "sweep.json").write_text(content)
+        assert sweep(file, swept, *other) == 2
+        assert str(swept) in one_line(capsys)
+        assert (swept / "sweep.json").read_text() == content
+
+
+def test_the_map_of_another_sweep_is_refused(swept, file, tmp_path, capsys):
+    assert sweep(file, swept, "--resume") == 0
+    (tmp_path / "stray").mkdir()
+    shutil.copy(swept / "map.npz", tmp_path / "stray")
+    for options in ((), ("--resume",)):
+        assert sweep(file, tmp_path / "stray", "--set", "task.context_length=11", *options) == 2
+        assert "map.npz is of another" in one_line(capsys)
+    assert [path.name for path in (tmp_path / "stray").iterdir()] == ["map.npz"]
+
+
+OTHERS = ["", "[]", "{}", '{"search": 3}', "3", "[" * 100_000, '{"seconds": 1e999}', "\udcff"]
+
+
+@pytest.mark.parametrize("content", OTHERS, ids=range(len(OTHERS)))
+def test_other_contents_of_a_search_are_refused(content, tmp_path, capsys):
+    (tmp_path / "search.json").write_text(content, errors="surrogateescape")
+    assert cli.main(["refute", "zhang2023.lemma-5.4.pl", "--out", str(tmp_path), "--quiet"]) == 2
+    assert str(tmp_path / "search.json") in one_line(capsys)
+
+
+def test_a_search_with_a_changed_digit_is_refused(tmp_path):
+    document = {"search": {"seed": 0}, "seconds": 1.5, "batches": [{"margins": [[0.25, None]]}]}
+    kept = document | {"sha256": refutation._digest(document)}
+    changed = json.loads(json.dumps(kept).replace("0.25", "0.35"))
+    assert refutation._digest({key: changed[key] for key in document}) != changed["sha256"]

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from flowsim._enclosure import UndecidedError, enclose, lower, upper
+from flowsim._lines import TRACEBACK, in_short, out_of_memory
 from flowsim.analysis.base import Claim, Comparison, Judgement, Relation, Verdict
 from flowsim.analysis.between import follow
 from flowsim.analysis.evidence import ROUNDING, Case, Evidence
@@ -48,6 +49,22 @@ def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) ->
     **Arguments:** claim; loss, trajectory: of one flow.
     """
     return judge_on(claim, Evidence(loss, trajectory))
+
+
+def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
+    """As `judge_on`, but a claim whose arithmetic raises is unresolved and its note says why, so that others stand.
+
+    **Raises:** `OSError` where the disk does; anything where FLOWSIM_TRACEBACK=1 asks for it.
+    """
+    try:
+        return judge_on(claim, evidence)
+    except OSError:
+        raise
+    except Exception as error:
+        if os.environ.get(TRACEBACK) == "1" and not out_of_memory(error):
+            raise
+        reason = f"It could not be judged: {in_short(error)}."
+        return _verdict(claim, (), Judgement.UNRESOLVED, None, {}, reason)
 
 
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:

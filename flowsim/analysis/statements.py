@@ -13,6 +13,7 @@ from flowsim.analysis.base import Comparison
 from flowsim.initialization import Hypothesis, hypothesis
 
 LONGEST_DRAWN = 100_000
+MOST_DRAWN = 2**22  # numbers of one prompt, of which statements draw up to 64: 2 GiB
 
 
 def of_task(statement: Callable[[Any], Comparison]) -> Callable[[Any, Any], Comparison]:
@@ -38,10 +39,16 @@ def joined(comparisons: list[Comparison]) -> Comparison:
 
 def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
     """Prompts that are judged one by one must fit into memory."""
-    name = f"context length at most {LONGEST_DRAWN}, so that prompts can be drawn"
-    return [hypothesis(name, loss.task.context_length, "<=", float(LONGEST_DRAWN))]
+    longest = longest_drawn(loss.task)
+    name = f"context length at most {longest}, so that prompts can be drawn"
+    return [hypothesis(name, loss.task.context_length, "<=", float(longest))]
 
 
 def can_be_drawn(task: Any) -> bool:
     """Whether `finite_context` is met."""
-    return float(task.context_length) <= LONGEST_DRAWN
+    return float(task.context_length) <= longest_drawn(task)
+
+
+def longest_drawn(task: Any) -> int:
+    """The longest context that statements draw prompts of, in the dimension of a task."""
+    return min(LONGEST_DRAWN, MOST_DRAWN // (task.dimension + 1))

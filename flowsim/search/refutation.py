@@ -139,18 +139,17 @@ class Search:
     def __init__(
         self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float, folder: pathlib.Path | None = None
     ):
+        self._budget, self._folder, self._spent = budget, folder, 0.0
+        self._identity = plain({"claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed})
+        self._replay: list[dict[str, Any]] = self._loaded()
         self.claim, self.screen = claim, Screen(claim, spaces)
         self._samplers = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
         # A sampler of its own, as those of the search remember what they drew.
         first = [Sampler(space, place, seed).draw(2).points[0] for place, space in enumerate(spaces)]
         self._lanes = [self.screen.lanes(point) for point in first]
-        self._budget, self._folder = budget, folder
-        self._identity = plain({"claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed})
         self._done: list[dict[str, Any]] = []
         # What is compiled first serves every batch, and counts for none.
         self._begin = time.monotonic()
-        self._spent = 0.0
-        self._replay: list[dict[str, Any]] = self._loaded()
         self.problems = self.met = self.promising = self.doubtful = 0
         self.excluded: Counter[str] = Counter()
         self.least: tuple[float, Point] | None = None
