@@ -180,7 +180,7 @@ def test_curves_of_the_figures_by_second_routes():
     errors = np.std(risks, axis=0) / math.sqrt(len(risks))
     assert np.all(np.abs(np.mean(risks, axis=0) - exact) < 4 * errors)
     # One loop is exponential, with rate 2 (n + d + 1)/n.
-    assert figures.time_to_one_percent(d, n, 1) == pytest.approx(math.log(100) * n / (2 * (n + d + 1)), rel=1e-12)
+    assert figures.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
 
 
 PLANTS = {  # claim -> (module, name, what to put in its place, problem): a false constant or formula

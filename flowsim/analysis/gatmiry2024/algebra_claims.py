@@ -9,8 +9,8 @@ from flowsim.analysis.gatmiry2024.lemma_settings import (
     SHORT,
     SINGLE,
     looped_by_matrices,
-    over_determined,
 )
+from flowsim.analysis.gatmiry2024.setting import over_determined
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:

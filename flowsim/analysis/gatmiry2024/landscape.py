@@ -5,7 +5,7 @@ loss means a small distance.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from flowsim.analysis.base import Comparison, at_least, at_most
 from flowsim.analysis.gatmiry2024.setting import (
@@ -18,6 +18,7 @@ from flowsim.analysis.gatmiry2024.setting import (
     delta_power,
     dimension_loss,
     dimension_root,
+    dominance_factor,
     dominance_power,
     everywhere,
     loops,
@@ -32,8 +33,8 @@ from flowsim.models import LoopedAttention
 from flowsim.trajectory import Trajectory
 
 _DOMINANCE = 1 / 16
-_BISECTIONS = 80
-_SMALLEST = -30.0  # decimal logarithm of the smallest epsilon looked for
+_BISECTIONS = 100
+_SMALLEST, _LARGEST = -30.0, 10.0  # decimal logarithms of the smallest and the largest epsilon looked for
 _MOST_LOOPS_WITH_BIAS = 2  # beyond which the exact loss with u is slow to make
 
 
@@ -60,12 +61,11 @@ def _from_identity(loss: Loss) -> Series:
 
 
 def _within(loss: Loss, factor: float) -> Comparison:
-    """(1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}; at e >= 1 the left half is
-    nothing new of a positive A_opt, and nothing is promised.
+    """(1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}, both halves in one number; at
+    n = inf both are equalities.
     """
     bound = factor * delta(loss) * dimension_root(loss)
-    finite = jnp.isfinite(loss.task.context_length)
-    return at_most(_from_identity(loss), bound[None], promised=(bound < 1) & finite)
+    return at_most(_from_identity(loss), bound[None], promised=jnp.isfinite(loss.task.context_length))
 
 
 def bias_is_zero(loss: Loss) -> Comparison:
@@ -119,7 +119,7 @@ def appendix_threshold(loss: Loss) -> Scalar:
     return 2.0 * 16.0 ** loops(loss) * delta_power(loss)
 
 
-def _dominates(loss: Loss, points: Points, constant: float, threshold: Scalar) -> Comparison:
+def _dominates(loss: Loss, points: Points, constant: ArrayLike, threshold: Scalar) -> Comparison:
     comparison = gradient_dominance(points.grad_norm_sq, points.loss, constant, dominance_power(loss), threshold)
     return compared(comparison, points)
 
@@ -141,8 +141,8 @@ def appendix_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def appendix_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The same with the d^{-(L-1)/L} of Hoelder's inequality."""
-    constant = _DOMINANCE * dimension_loss(loss)
+    """The same with the lambda_d^2 of Sigma* and the d^{-(L-1)/L} of Hoelder's inequality."""
+    constant = _DOMINANCE * dominance_factor(loss)
     return _dominates(loss, everywhere(loss, trajectory), constant, appendix_threshold(loss))
 
 
@@ -153,7 +153,7 @@ def _dominance_constants(loss: Loss, trajectory: Trajectory, threshold: Scalar) 
         "constant": jnp.asarray(_DOMINANCE),
         "power": jnp.asarray(power),
         "sharp_constant": sharp_dominance(*sides, power, threshold),
-        "limit_constant": jnp.asarray(4.0 * L**2 * dimension_loss(loss)),
+        "limit_constant": 4.0 * L**2 * dominance_factor(loss),
         "threshold": threshold,
         "fails_at_and_below": dominance_floor(*sides, _DOMINANCE, power),
         "minimum": loss.minimum,
@@ -161,8 +161,9 @@ def _dominance_constants(loss: Loss, trajectory: Trajectory, threshold: Scalar) 
 
 
 def dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The paper's constant, the sharp one along the flow, that of long contexts, 4 L^2 d^{-(L-1)/L}, attained at
-    multiples of I; the threshold, and the largest loss along the flow at which the inequality fails.
+    """The paper's constant, the sharp one along the flow, that of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L},
+    attained at multiples of I where Sigma* is one; the threshold, and the largest loss along the flow at which the
+    inequality fails.
     """
     return _dominance_constants(loss, trajectory, printed_threshold(loss))
 
@@ -172,18 +173,20 @@ def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str
     return _dominance_constants(loss, trajectory, appendix_threshold(loss))
 
 
-def _epsilons(loss: Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
+def epsilons(loss: Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
     """The largest epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= L, and whether it is at least
     8 delta d^{3/(4L)}.
     """
     power, noise = 2 * loops(loss), loss.task.dimension * delta_power(loss)
-    epsilon = _crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses)
+    epsilon, _ = _crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses, 0.0)
     smallest = 8.0 * delta(loss) * float(loss.task.dimension) ** (3 / (4 * loops(loss)))
     return epsilon, (epsilon >= smallest) & (epsilon > 10.0 ** (_SMALLEST + 1))
 
 
-def _crossing(increasing, values: Series) -> Series:
-    """Where an increasing function of (0, 1] reaches each value, by bisection of its logarithm; 1 where it does not."""
+def _crossing(increasing, values: Series, largest: float) -> tuple[Series, Series]:
+    """Two numbers at which an increasing function is at most each value and above it, by bisection of their logarithms
+    from 10^-30 to 10^largest, which is both where it does not get above.
+    """
 
     def halve(_, interval):
         low, high = interval
@@ -191,15 +194,16 @@ def _crossing(increasing, values: Series) -> Series:
         below = increasing(10.0**middle) <= values
         return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
-    start = jnp.full_like(values, _SMALLEST), jnp.zeros_like(values)
+    start = jnp.full_like(values, _SMALLEST), jnp.full_like(values, largest)
     low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, start)
-    return jnp.where(increasing(jnp.ones_like(values)) <= values, 1.0, 10.0**low)
+    beyond = increasing(jnp.full_like(values, 10.0**largest)) <= values
+    return jnp.where(beyond, 10.0**largest, 10.0**low), 10.0**high
 
 
-def _epsilon_dominance(loss: Loss, trajectory: Trajectory, constant: float) -> Comparison:
+def _epsilon_dominance(loss: Loss, trajectory: Trajectory, constant: ArrayLike) -> Comparison:
     """|grad L|^2 against c epsilon^{4L-2} with the largest epsilon that a point allows."""
     points = everywhere(loss, trajectory)
-    epsilon, promised = _epsilons(loss, points.loss)
+    epsilon, promised = epsilons(loss, points.loss)
     comparison = at_least(points.grad_norm_sq, constant * epsilon ** (4 * loops(loss) - 2), promised=promised)
     return compared(comparison, points)
 
@@ -210,8 +214,8 @@ def epsilon_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def epsilon_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The same with the d^{-(L-1)/L} of Hoelder's inequality."""
-    return _epsilon_dominance(loss, trajectory, dimension_loss(loss) / 4)
+    """The same with the lambda_d^2 of Sigma* and the d^{-(L-1)/L} of Hoelder's inequality."""
+    return _epsilon_dominance(loss, trajectory, dominance_factor(loss) / 4)
 
 
 def small_delta(loss: Loss, start: PyTree) -> list[Hypothesis]:
@@ -221,14 +225,16 @@ def small_delta(loss: Loss, start: PyTree) -> list[Hypothesis]:
 
 
 def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The printed constant, the sharp one at all points compared, and that of long contexts, 4 L^2 d^{-(L-1)/L}."""
+    """The printed constant, the sharp one at all points compared, and that of long contexts, 4 L^2 lambda_d^2
+    d^{-(L-1)/L}.
+    """
     points = everywhere(loss, trajectory)
-    epsilon, promised = _epsilons(loss, points.loss)
+    epsilon, promised = epsilons(loss, points.loss)
     ratio = points.grad_norm_sq / jnp.where(promised, epsilon, 1.0) ** (4 * loops(loss) - 2)
     return {
         "constant": jnp.asarray(1 / 4),
         "sharp_constant": jnp.min(jnp.where(promised, ratio, jnp.inf)),
-        "limit_constant": jnp.asarray(4.0 * loops(loss) ** 2 * dimension_loss(loss)),
+        "limit_constant": 4.0 * loops(loss) ** 2 * dominance_factor(loss),
     }
 
 
@@ -245,14 +251,14 @@ def proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
     points = everywhere(loss, trajectory)
     epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * loops(loss))), 4.0 * delta(loss))
     bound = proximity_factor(loss) * epsilon
-    return compared(at_most(points.deviation, bound, promised=(bound < 1) & (bound > 0)), points)
+    return compared(at_most(points.deviation, bound, promised=bound > 0), points)
 
 
 def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """c, the sharp one at all points compared with L > 0, and how long a context must be for any promise."""
+    """c, the sharp one at all points compared with L > 0, and how long a context must be for 1 - c epsilon > 0."""
     points = everywhere(loss, trajectory)
     epsilon = (2.0 * points.loss) ** (1 / (2 * loops(loss)))
-    known = (epsilon > 4.0 * delta(loss)) & (proximity_factor(loss) * epsilon < 1)
+    known = epsilon > 4.0 * delta(loss)
     ratio = points.deviation / jnp.where(known, epsilon, 1.0)
     needed = 8.0 * loops(loss) * loss.task.dimension * (4.0 * proximity_factor(loss)) ** (2 * loops(loss))
     return {
@@ -267,7 +273,9 @@ def appendix_proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
     L <= epsilon^{2L} - delta^{2L} (epsilon + 2)^{2L}.
     """
     points, power = everywhere(loss, trajectory), 2 * loops(loss)
-    epsilon = _crossing(lambda e: e**power - delta_power(loss) * (e + 2.0) ** power, points.loss)
+    # It is epsilon^{2L} times an increasing function, which is positive from an epsilon > 2 delta on if delta < 1.
+    room = lambda e: e**power * (1.0 - delta_power(loss) * (1.0 + 2.0 / e) ** power)
+    _, epsilon = _crossing(room, points.loss, _LARGEST)
     bound = 4.0 * epsilon + 16.0 * delta(loss) * dimension_root(loss)
-    promised = (bound < 1) & (points.loss > 0) & (epsilon > 10.0 ** (_SMALLEST + 1))
+    promised = (room(epsilon) >= points.loss) & (points.loss > 0) & (epsilon > 10.0 ** (_SMALLEST + 1))
     return compared(at_most(points.deviation, bound, promised=promised), points)

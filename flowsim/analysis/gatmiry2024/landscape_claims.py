@@ -8,6 +8,7 @@ from flowsim.analysis.gatmiry2024.setting import (
     identity_covariance,
     long_context,
     looped,
+    over_determined,
     without_bias,
 )
 
@@ -41,7 +42,15 @@ _DOMINANCE_OF_LONG_CONTEXTS = (
     problems.WIDE_DEEP,
     problems.CROWDED,
 )
-_EPSILON = (problems.VERY_LONG, problems.INFINITE, problems.WIDE, problems.WIDE_ENOUGH, problems.SHORT)
+_EPSILON = (
+    problems.VERY_LONG,
+    problems.INFINITE,
+    problems.WIDE,
+    problems.WIDE_ENOUGH,
+    problems.SHORT,
+    problems.SMALL_COVARIANCE,
+    problems.VERY_LONG_ANISOTROPIC,
+)
 _PROXIMITY = (
     problems.VERY_LONG,
     problems.VERY_LONG_ANISOTROPIC,
@@ -52,6 +61,14 @@ _PROXIMITY = (
 _HOELDER = (
     "Hoelder's inequality between the sums of powers 4L-2 and 2L of d numbers costs d^{-(L-1)/L}; Lemma A.10 writes "
     "d^{-(L-1)/(2L-1)} and then drops it."
+)
+_SMALL_COVARIANCE = (
+    "Sigma* = I, which Theorem 3.4 asks for, has been dropped, and the statement fails without: a gradient in A "
+    "carries Sigma* twice, so that at Sigma* = 0.01 I its square is 10^-4 of that at I, while the loss is the same. "
+)
+_WITH_COVARIANCE = (
+    "For every Sigma*, with its least eigenvalue lambda_d: grad_A L = Sigma*^{1/2} G Sigma*^{1/2}, where G is the "
+    "gradient at covariance I. "
 )
 _REFUTED = (
     "Fails at every n, and in the limit, for large d: at A = a I and n = inf, |grad L|^2 = 4 L^2 d^{-(L-1)/L} "
@@ -88,8 +105,8 @@ CLAIMS: tuple[Claim, ...] = (
         along_flow=False,
         problems=_OPTIMUM,
         spaces=spaces.OPTIMUM,
-        note="c < 1 needs sqrt(n) > 8 L d^2 8^{2L}. Below, where the condition still allows c up to 4, the lower half "
-        "is no more than A_opt >= 0. The distance is of the order d/n, so that the remark that the estimate is the "
+        note="1 - c > 0 needs sqrt(n) > 8 L d^2 8^{2L}; the condition allows c up to 4. Both halves are compared at "
+        "every finite n. The distance is of the order d/n, so that the remark that the estimate is the "
         "best one can hope for is not so. u_opt = 0 is judged where L <= 2; the term of u is the mean of a square.",
     ),
     _claim(
@@ -110,7 +127,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Theorem 3.4",
         "For Sigma* = I, L(A, 0) >= 16 L d 4^L/sqrt(n) implies |grad L|^2 >= L^{(2L-1)/L}/16",
         landscape.dominance,
-        hypotheses=identity_covariance,
+        hypotheses=all_of(identity_covariance, over_determined),
         constants=landscape.dominance_constants,
         problems=_DOMINANCE,
         spaces=spaces.ISOTROPIC_FLOWS,
@@ -133,50 +150,51 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "lemma-a.10",
         "Lemma A.10",
-        "For Sigma* = I, 8 delta d^{3/(4L)} <= epsilon <= 1, 4 d delta^{4L-2} <= 1 and L(A, 0) >= epsilon^{2L} + "
+        "For 8 delta d^{3/(4L)} <= epsilon <= 1, 4 d delta^{4L-2} <= 1 and L(A, 0) >= epsilon^{2L} + "
         "d delta^{2L} (epsilon + 2)^{2L}: |grad L|^2 >= epsilon^{4L-2}/4",
         landscape.epsilon_dominance,
-        hypotheses=all_of(identity_covariance, landscape.small_delta),
+        hypotheses=all_of(without_bias, over_determined, landscape.small_delta),
         constants=landscape.epsilon_constants,
         problems=_EPSILON,
-        spaces=spaces.LONG_FLOWS,
-        note="Fails for large d: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
+        spaces=spaces.ANY_COVARIANCE,
+        note=_SMALL_COVARIANCE
+        + "It fails for large d too: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
     ),
     _claim(
         "lemma-a.10",
         "Lemma A.10",
-        "Under the same conditions |grad L|^2 >= d^{-(L-1)/L} epsilon^{4L-2}/4",
+        "Under the same conditions |grad L|^2 >= lambda_d(Sigma*)^2 d^{-(L-1)/L} epsilon^{4L-2}/4",
         landscape.epsilon_dominance_with_dimension,
         form="corrected",
-        hypotheses=all_of(identity_covariance, landscape.small_delta),
+        hypotheses=all_of(without_bias, over_determined, landscape.small_delta),
         constants=landscape.epsilon_constants,
         problems=_EPSILON,
-        spaces=spaces.LONG_FLOWS,
-        note=_HOELDER,
+        spaces=spaces.ANY_COVARIANCE,
+        note=_WITH_COVARIANCE + _HOELDER,
     ),
     _claim(
         "theorem-a.11",
         "Theorem A.11",
-        "For Sigma* = I, L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= L^{(2L-1)/L}/16",
+        "L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= L^{(2L-1)/L}/16",
         landscape.appendix_dominance,
-        hypotheses=identity_covariance,
+        hypotheses=all_of(without_bias, over_determined),
         constants=landscape.appendix_dominance_constants,
-        problems=_DOMINANCE,
-        spaces=spaces.ISOTROPIC_FLOWS,
-        note=f"{_REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
+        problems=(*_DOMINANCE, problems.SMALL_COVARIANCE),
+        spaces=spaces.ANY_COVARIANCE,
+        note=f"{_SMALL_COVARIANCE}{_REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
     ),
     _claim(
         "theorem-a.11",
         "Theorem A.11",
-        "For Sigma* = I and 8 L d^2/sqrt(n) <= 2^{-2L}, L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= "
-        "d^{-(L-1)/L} L^{(2L-1)/L}/16",
+        "For 8 L d^2/sqrt(n) <= 2^{-2L}, L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= "
+        "lambda_d(Sigma*)^2 d^{-(L-1)/L} L^{(2L-1)/L}/16",
         landscape.appendix_dominance_with_dimension,
         form="corrected",
-        hypotheses=all_of(identity_covariance, long_context),
+        hypotheses=all_of(without_bias, long_context),
         constants=landscape.appendix_dominance_constants,
-        problems=_DOMINANCE_OF_LONG_CONTEXTS,
-        spaces=spaces.LONG_FLOWS,
-        note=_HOELDER,
+        problems=(*_DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE),
+        spaces=spaces.ANY_COVARIANCE,
+        note=_WITH_COVARIANCE + _HOELDER,
     ),
     _claim(
         "theorem-4.4",
@@ -184,11 +202,11 @@ CLAIMS: tuple[Claim, ...] = (
         "For epsilon > 4 delta, L(A, 0) <= epsilon^{2L}/2 implies (1 - c epsilon) A_opt <= A <= (1 + c epsilon) A_opt, "
         "c = 4 + 16 d^{1/(2L)}",
         landscape.proximity,
-        hypotheses=without_bias,
+        hypotheses=all_of(without_bias, over_determined),
         constants=landscape.proximity_constants,
         problems=_PROXIMITY,
         spaces=spaces.PROXIMITY,
-        note="Judged along the flow and at drawn A with c epsilon < 1, which needs sqrt(n) > 8 L d (4c)^{2L}.",
+        note="Both halves, along the flow and at drawn A. That 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.",
     ),
     _claim(
         "lemma-a.9",
@@ -196,10 +214,11 @@ CLAIMS: tuple[Claim, ...] = (
         "For epsilon > 2 delta, L(A, 0) <= epsilon^{2L} - delta^{2L} (epsilon + 2)^{2L} implies "
         "(1 - c) A_opt <= A <= (1 + c) A_opt, c = 4 epsilon + 16 delta d^{1/(2L)}",
         landscape.appendix_proximity,
-        hypotheses=without_bias,
+        hypotheses=all_of(without_bias, over_determined),
         constants=landscape.proximity_constants,
         problems=_PROXIMITY,
         spaces=spaces.PROXIMITY,
-        note="Judged along the flow and at drawn A with c < 1.",
+        note="Both halves, along the flow and at drawn A, with the least epsilon that the loss allows; nothing is "
+        "promised where delta >= 1.",
     ),
 )

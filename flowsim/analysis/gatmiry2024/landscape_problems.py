@@ -19,6 +19,7 @@ def looped(
 
 # Far from a stiff solver's rounding, so that the flow can be solved again more accurately.
 _EIGENBASIS = {"restrict": "eigenbasis", "rtol": 1e-6}
+_FLAT = {"rtol": 1e-7}
 _ANISOTROPIC = {"eigenvalues": [0.1, 1.0, 3.0], "rotation_seed": 2}
 
 EASY = looped("d = 2, L = 2, n = 4000000, from zero", 2, 4_000_000, dimension=2)
@@ -30,9 +31,12 @@ RANDOM = looped(
 )
 OVERSHOT = looped("d = 2, L = 3, n = 10, from 3 I", 3, 10, dimension=2, init={"kind": "scaled-identity", "scale": 3.0})
 ANISOTROPIC = looped("d = 3, condition 30, L = 2, n = 10^8", 2, 100_000_000, covariance=_ANISOTROPIC)
-VERY_LONG = looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2)
-VERY_LONG_ANISOTROPIC = looped("d = 3, condition 30, L = 2, n = 10^24", 2, 10**24, covariance=_ANISOTROPIC)
-INFINITE = looped("d = 3, L = 2, n = inf", 2, "inf", dimension=3)
+SMALL_COVARIANCE = looped(
+    "Sigma* = 0.01 I, d = 2, L = 2, n = inf", 2, "inf", covariance=[[0.01, 0.0], [0.0, 0.01]], flow=_FLAT
+)
+VERY_LONG = looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2, flow=_FLAT)
+VERY_LONG_ANISOTROPIC = looped("d = 3, condition 30, L = 2, n = 10^24", 2, 10**24, covariance=_ANISOTROPIC, flow=_FLAT)
+INFINITE = looped("d = 3, L = 2, n = inf", 2, "inf", dimension=3, flow=_FLAT)
 WIDE = looped("d = 100000, L = 2, n = inf, from zero", 2, "inf", dimension=100_000, flow=_EIGENBASIS)
 WIDE_LONG = looped("d = 100000, L = 2, n = 10^30, from zero", 2, 10**30, dimension=100_000, flow=_EIGENBASIS)
 WIDE_DEEP = looped("d = 20000, L = 3, n = inf, from zero", 3, "inf", dimension=20_000, flow=_EIGENBASIS)

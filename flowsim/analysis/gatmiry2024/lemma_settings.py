@@ -80,11 +80,6 @@ def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
     return agrees("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw", 0.0, 1.0)
 
 
-def over_determined(loss: Loss, start: Any) -> list[Hypothesis]:
-    """n > d, which section 3.2 assumes throughout."""
-    return [hypothesis("n > d", float(loss.task.context_length), ">", float(loss.task.dimension))]
-
-
 def long_context(multiple: int):
     """n >= multiple k^2 d^2 for every k <= 2L, as Lemma A.2 has it with multiple = 4."""
 

@@ -12,8 +12,8 @@ from flowsim.analysis.gatmiry2024.lemma_settings import (
     TWICE_EDGE,
     long_context,
     looped,
-    over_determined,
 )
+from flowsim.analysis.gatmiry2024.setting import over_determined
 
 _PROBLEMS = (SHORTEST, PAPER, ONE_LOOP, EDGE, ASTRONOMICAL)
 _LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)

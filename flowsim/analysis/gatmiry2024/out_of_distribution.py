@@ -140,6 +140,37 @@ def error_from_below(loss: LoopedLoss) -> Comparison:
     return _bounded(loss, lambda zeta: zeta, mean=True, swapped=True)
 
 
+# (31) and what it follows from
+
+
+def _through_optimum(loss: LoopedLoss, covariance: Matrix) -> Float[Array, " d"]:
+    """The eigenvalues of A_opt^{1/2} C A_opt^{1/2}."""
+    values, vectors = jnp.linalg.eigh(loss.minimizer.A)
+    root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
+    return jnp.linalg.eigvalsh(root @ covariance @ root)
+
+
+@of_loss
+def precision_bounded(loss: LoopedLoss) -> Comparison:
+    """(1 - x) A_opt^-1 <= Sigma* <= (1 + x) A_opt^-1 with x = 16 delta d^{1/(2L)}, both halves in one number."""
+    relative = _through_optimum(loss, loss.task.covariance)
+    bound = 16.0 * delta(loss) * dimension_root(loss)
+    finite = jnp.isfinite(loss.task.context_length)
+    return at_most(jnp.max(jnp.abs(relative - 1))[None], bound[None], promised=finite)
+
+
+@of_loss
+def residual_bounded(loss: LoopedLoss) -> Comparison:
+    """|I - A_opt^{1/2} Sigma_out A_opt^{1/2}| <= 1 + x - zeta for zeta Sigma* <= Sigma_out <= (2 - zeta) Sigma*."""
+    x, parts = 16.0 * delta(loss) * dimension_root(loss), []
+    for zeta in _ZETAS:
+        W = _covariances(loss.task.dimension, zeta, 2 - zeta)
+        relative = jax.vmap(lambda W: _through_optimum(loss, loss.root @ W @ loss.root))(W)
+        parts.append(at_most(jnp.max(jnp.abs(1 - relative), axis=1), jnp.broadcast_to(1 + x - zeta, W.shape[:1])))
+    values = jnp.linalg.eigvalsh(loss.task.covariance)
+    return rounded(joined(parts), float(loss.task.dimension) * values[-1] / values[0])
+
+
 @eqx.filter_jit
 def _ratios(loss: LoopedLoss) -> dict[str, Array]:
     readings = {

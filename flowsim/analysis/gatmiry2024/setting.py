@@ -24,6 +24,8 @@ Scalar = Float[Array, ""]
 Series = Float[Array, " T"]
 Loss = LoopedLoss | DiagonalLayersLoss
 
+CLOSE = 0.1  # what is read for "close" and "similar", of which the paper gives no number: within 10%
+
 _DISTANCES = np.concatenate([np.geomspace(1e-4, 1e2, 13), -np.geomspace(1e-4, 1e2, 13)])
 _FEWEST_DIGITS = 6.0
 _EPSILON = float(np.finfo(np.float64).eps)
@@ -70,6 +72,11 @@ def dimension_loss(loss: Loss) -> float:
     return float(loss.task.dimension) ** (-(loops(loss) - 1) / loops(loss))
 
 
+def dominance_factor(loss: Loss) -> Scalar:
+    """lambda_d^2 d^{-(L-1)/L}: that, and what the least eigenvalue of Sigma* costs a gradient in A."""
+    return least_eigenvalue(loss) ** 2 * dimension_loss(loss)
+
+
 def delta_power(loss: Loss) -> Scalar:
     """delta^{2L} = 8 L d / sqrt(n)."""
     return 8.0 * loops(loss) * loss.task.dimension / jnp.sqrt(loss.task.context_length)
@@ -90,7 +97,17 @@ def covariance_eigenvalues(loss: Loss) -> Float[Array, " r"]:
     return jnp.linalg.eigvalsh(loss.task.covariance) if isinstance(loss, LoopedLoss) else loss.task.eigenvalues
 
 
+def least_eigenvalue(loss: Loss) -> Scalar:
+    """lambda_d, the smallest eigenvalue of Sigma*."""
+    return jnp.min(covariance_eigenvalues(loss))
+
+
 # Hypotheses
+
+
+def over_determined(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """n > d, which section 3.2 assumes throughout."""
+    return [hypothesis("n > d", float(loss.task.context_length), ">", float(loss.task.dimension))]
 
 
 def long_context(loss: Loss, start: PyTree) -> list[Hypothesis]:
