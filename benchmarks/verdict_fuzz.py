@@ -50,7 +50,8 @@ from flowsim.problem import ProblemError, spec_of
 from flowsim.search.points import Sampler
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-_LITTLE = 1e-5  # by which a false statement is false
+_LITTLE = 1e-5  # by which a false inequality is false
+_RESOLVED = 2e-4  # by which a false identity is false: one that is known no better than to 1e-4 is not judged
 _SECONDS = 20.0  # for a flow
 _CASES = 200
 
@@ -126,8 +127,9 @@ def _minimum(value: float) -> Claim:
 
 def _pair(name: str, compare: Callable, exact: float, relation: Relation, raising: float) -> list[tuple[Claim, bool]]:
     """A statement with a number that is right, and with one that is wrong; ``raising``: the sign of what breaks it."""
-    right = exact if relation is Relation.IDENTITY else exact * (1 - raising * _LITTLE)
-    wrong = exact * (1 + raising * _LITTLE)
+    little = _RESOLVED if relation is Relation.IDENTITY else _LITTLE
+    right = exact if relation is Relation.IDENTITY else exact * (1 - raising * little)
+    wrong = exact * (1 + raising * little)
     make = lambda number: Statement(jnp.asarray(float(number)), compare).claim(name, relation)
     return [(make(right), True), (make(wrong), False)]
 
@@ -175,8 +177,9 @@ def one_weight(rng: np.random.Generator) -> Problem:
         x0, x1 = s**2, square(end)
         turn = [abs(c)] if min(x0, x1) < abs(c) < max(x0, x1) else []
         sharp = min(curvature(x) for x in (x0, x1, *turn))
-        found = _pair("gradient dominance", _gradient_dominates, sharp, Relation.INEQUALITY, 1.0)
+        found = []
         if s != 0:
+            found += _pair("gradient dominance", _gradient_dominates, sharp, Relation.INEQUALITY, 1.0)
             found += _pair("value at a time", _ends_with, norm(x1), Relation.IDENTITY, 1.0)
         limit = norm(square(np.inf)) if s != 0 else 0.0
         if limit > 0:

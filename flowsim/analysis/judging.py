@@ -20,7 +20,7 @@ from flowsim.trajectory import Settings, Trajectory
 
 _LADDER_SAFETY = 4.0
 _ROUNDING_SAFETY = 8.0
-_WORST_RESOLUTION = 1e-3  # an identity known no better than this is not judged
+_WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
 _WORST_ENERGY_DEFECT = 1e-3
 _FAR = 1e4
 _CONFIDENCE = 0.99  # of all points of a statement together

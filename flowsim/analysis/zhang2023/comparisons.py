@@ -39,7 +39,7 @@ Series = Float[Array, " T"]
 Loss = LinearAttentionLoss
 
 _PROMPTS = 64
-_SHORT = 1e-3  # of the weights' size, the longest way to a limit from which the end of a flow is compared with it
+_SHORT = 1e-4  # of the weights' size, the longest way to a limit from which the end of a flow is compared with it
 _RANDOM_STARTS = 32
 
 
