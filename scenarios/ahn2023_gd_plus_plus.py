@@ -7,8 +7,8 @@
 But the set has many local minima. From drawn starts the flow of the scalars ends at several of them, and at some the
 a_i do not increase. Without B every order of the same a_i is as good (Lemma 8).
 
-**What would falsify it:** a flow that ends below the least loss, "violated" for Theorem 5 or for Figure 4 at the best
-scalars, or flows that all end at the same loss.
+**What would falsify it:** a flow that ends below the least loss, "violated" for Figure 4 at the best scalars, or flows
+that all end at the same loss.
 """
 
 import pathlib
@@ -21,10 +21,7 @@ from flowsim import plots
 from flowsim.losses import ScalarLayersLoss
 from flowsim.models import ScalarLayers
 
-CLAIMS = [
-    f"ahn2023.{name}"
-    for name in ("theorem-5", "theorem-5.local-minima", "figure-3.loss", "figure-4", "figure-4.elsewhere")
-]
+CLAIMS = [f"ahn2023.{name}" for name in ("theorem-5.local-minima", "figure-3.loss", "figure-4", "figure-4.elsewhere")]
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
