@@ -60,6 +60,7 @@ SECTION_5 = (
         {"layers": 3},
         {"kind": "random", "scale": 1.0},
         task={"covariance": _DISTORTED, "context_length": 20},
+        flow={"t1": 70000.0},
     ),
 )
 SECTION_6 = (
