@@ -15,7 +15,7 @@ from flowsim.analysis.base import Claim, Comparison, Judgement, Relation, Verdic
 from flowsim.analysis.between import follow
 from flowsim.analysis.evidence import ROUNDING, Case, Evidence
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.losses.confidence import student_quantile
+from flowsim.losses.confidence import bonferroni_quantile
 from flowsim.trajectory import Settings, Trajectory
 
 _LADDER_SAFETY = 4.0
@@ -263,8 +263,8 @@ def _sampling_error(
     slacks = np.stack([compared(claim, loss, run).slack for loss, run in replicates])
     spread = np.std(slacks, axis=0, ddof=1) / np.sqrt(len(replicates))
     # Each point has its own interval, so that all together hold with the stated confidence (Bonferroni).
-    level = 1 - (1 - _CONFIDENCE) / max(int(np.sum(ours.promised)), 1)
-    return student_quantile(level, len(replicates)) * spread + np.abs(np.mean(slacks, axis=0) - ours.slack)
+    quantile = bonferroni_quantile(_CONFIDENCE, int(np.sum(ours.promised)), len(replicates))
+    return quantile * spread + np.abs(np.mean(slacks, axis=0) - ours.slack)
 
 
 def _rounding(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:

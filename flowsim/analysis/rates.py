@@ -7,10 +7,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_least
+from flowsim.losses.confidence import student_quantile
 from flowsim.trajectory import Trajectory
 
-_STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided, 1 to 10 degrees of freedom
-_NORMAL_95 = 1.96
 _WINDOW = 1e5  # the excess falls by this much over the window of the fit
 _FEWEST = 4
 
@@ -69,5 +68,4 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     slope = float(centred @ y / (centred @ centred))
     squares = float(np.sum((y - y.mean() - slope * centred) ** 2))
     freedom = x.size - 2
-    quantile = _STUDENT_95[freedom - 1] if freedom <= len(_STUDENT_95) else _NORMAL_95
-    return slope, quantile * float(np.sqrt(squares / freedom / (centred @ centred))), squares
+    return slope, student_quantile(0.95, freedom + 1) * float(np.sqrt(squares / freedom / (centred @ centred))), squares

@@ -4,7 +4,6 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from jax.scipy.special import betainc
 from jaxtyping import Float
 
 LARGEST = 0.01  # the part of the draws whose share of the mean is reported
@@ -15,15 +14,17 @@ HEAVIEST_SHAPE = 0.5  # from there on a law has no variance, and its means no in
 @functools.cache
 def student_quantile(level: float, count: int) -> float:
     """The t with P(|T| <= t) = level for Student's law with count - 1 degrees of freedom."""
-    freedom = float(count - 1)
-    outside = lambda t: float(betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
-    low, high = 0.0, 1.0
-    while outside(high) > 1 - level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if outside(middle) > 1 - level else (low, middle)
-    return high
+    from scipy import stats  # slow to import
+
+    # By the upper tail, in which levels next to 1 keep their digits.
+    return float(stats.t.isf((1 - level) / 2, count - 1))
+
+
+def bonferroni_quantile(confidence: float, points: int, count: int) -> float:
+    """The t with which the intervals at so many points, of means of ``count`` groups each, hold all together with a
+    confidence.
+    """
+    return student_quantile(1 - (1 - confidence) / max(points, 1), count)
 
 
 class Tail(NamedTuple):
