@@ -14,6 +14,7 @@ from flowsim.analysis.gatmiry2024 import (
     landscape_claims,
     moment_claims,
     pairings,
+    wishart_moments,
 )
 from flowsim.models import DiagonalLayers, LoopedAttention, ScalarLoop
 
@@ -28,6 +29,7 @@ CLAIMS: tuple[Claim, ...] = about(
         *algebra_claims.CLAIMS,
         *moment_claims.CLAIMS,
         *pairings.CLAIMS,
+        *wishart_moments.CLAIMS,
         *figure_claims.CLAIMS,
     ),
     LoopedAttention,

@@ -47,27 +47,31 @@ def census(power: int) -> dict[Cycles, int]:
     first = [i // 2 for i in range(2 * power)]
     second = [((i + 1) // 2) % power for i in range(2 * power)]
 
-    def cycles(nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
-        root = list(range(power))
-        for i, j in pairs:
-            a, b = root[nodes[i]], root[nodes[j]]
-            root = [a if r == b else r for r in root]
-        return len(set(root))
-
     found = collections.Counter()
-    for pairs in _pairings(tuple(range(2 * power))):
+    for pairs in pairings(tuple(range(2 * power))):
         loops = sum(first[i] == first[j] for i, j in pairs)
-        found[Cycles(loops, cycles(first, pairs), cycles(second, pairs))] += 1
+        counts = (len(set(cycles(power, nodes, pairs))) for nodes in (first, second))
+        found[Cycles(loops, *counts)] += 1
     return dict(found)
 
 
-def _pairings(indices: tuple[int, ...]) -> Iterator[list[tuple[int, int]]]:
+def cycles(power: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """For each of k nodes one node of its cycle, the same for all of that, where pairs of indices join nodes."""
+    root = list(range(power))
+    for i, j in pairs:
+        a, b = root[nodes[i]], root[nodes[j]]
+        root = [a if r == b else r for r in root]
+    return root
+
+
+def pairings(indices: tuple[int, ...]) -> Iterator[list[tuple[int, int]]]:
+    """All ways to pair indices."""
     if not indices:
         yield []
         return
     head, *rest = indices
     for place, partner in enumerate(rest):
-        for others in _pairings(tuple(rest[:place] + rest[place + 1 :])):
+        for others in pairings(tuple(rest[:place] + rest[place + 1 :])):
             yield [(head, partner), *others]
 
 
