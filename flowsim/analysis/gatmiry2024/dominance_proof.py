@@ -46,7 +46,7 @@ class _Spread(NamedTuple):
     largest: Series
     promised: Array
 
-    def sum_of_powers(self, power: float) -> Series:
+    def sum_of_powers(self, power: int) -> Series:
         """sum_i |lambda_i - 1|^p."""
         return jnp.abs(self.offsets) ** power @ self.counts
 
