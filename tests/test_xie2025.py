@@ -31,10 +31,17 @@ def verdict(identifier, form, problem, **changes):
     ("identifier", "problem", "printed", "corrected"),
     [
         ("eq-24", LIMIT, "violated", "holds"),
+        ("eq-10", EASY, "violated", "holds"),
+        ("eq-23", LIMIT, "violated", "holds"),
+        ("eq-25", LIMIT, "violated", "holds"),
+        ("eq-25.nonzero", LIMIT, "violated", "holds"),
         ("eq-27", EASY, "violated", "holds"),
+        ("eq-28", EASY, "violated", "holds"),
         ("eq-18", problems.LINEAR, "violated", "not-applicable"),
         ("theorem-2", LIMIT, "violated", "holds"),
         ("sec-4.2.conjecture", EASY, "violated", "holds"),
+        ("sec-4.2.lower-bound", EASY, "violated", "holds"),
+        ("sec-4.2.newton", EASY, "violated", "holds"),
         ("sec-5.1.heads", EASY, "violated", "holds"),
         ("sec-5.1.heads.lower-bound", EASY, "violated", "holds"),
         ("sec-5.1.prior-mean", EASY, "violated", "holds"),
@@ -100,6 +107,9 @@ def test_the_alignment_is_that_of_drawn_prompts():
 def test_every_statement_of_the_list_is_there():
     numbered = "eq-8 theorem-1 theorem-2 lemma-1 theorem-4 theorem-4.finite-context lemma-2 lemma-3 eq-18 eq-21 eq-24 "
     numbered += "eq-27 eq-29 sec-4.2.conjecture sec-5.1.heads sec-5.1.prior-mean sec-5.1.initial-guess sec-5.2 "
+    numbered += "eq-17 eq-19 eq-20 eq-22 eq-23 eq-25 eq-25.nonzero eq-26 eq-28 eq-9 eq-10 eq-31 theorem-1.classes "
+    numbered += "sec-1.heads sec-4.2.lower-bound sec-4.2.newton appendix-a.4.positive appendix-a.4.convex "
+    numbered += "appendix-b.3.risk appendix-b.3.gradient appendix-b.3.squares appendix-b.3.map "
     numbered += "figure-1 figure-2 figure-3 figure-4 figure-5"
     known = {claim.id for claim in ALL_CLAIMS if claim.form == "printed"}
     assert {f"xie2025.{name}" for name in numbered.split()} <= known

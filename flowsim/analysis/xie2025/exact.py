@@ -67,7 +67,7 @@ class Moments(eqx.Module):
         rows = self.first.shape[0] ** 2
         return (N.reshape(*N.shape[:-2], rows) @ self.second.reshape(rows, rows)).reshape(N.shape)
 
-    def component(self, N: Numbers, i: int) -> Numbers:
+    def component(self, N: Numbers, i: int | Array) -> Numbers:
         """L_i(N) = E(<G, N> - w-hat_i)^2."""
         return (self.paired(N) * N).sum() - 2 * (N * self.mixed[i]).sum() + 1 + self.prior_mean[i] ** 2
 

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from flowsim.analysis.base import Claim, Comparison, Relation, equal
 from flowsim.analysis.statements import can_be_drawn, finite_context
-from flowsim.analysis.xie2025 import exact, setting
+from flowsim.analysis.xie2025 import exact, prompts, setting
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.losses import MultiHeadLoss
 from flowsim.trajectory import Trajectory
@@ -40,6 +40,12 @@ def of_moments(make: Callable[..., Claim], *texts: str, compare: Compare, **opti
 def of_prompts(make: Callable[..., Claim], *texts: str, compare: Compare, **options: Any) -> Claim:
     """A claim that is judged on prompts, which must fit into memory."""
     return _where(finite_context, lambda loss: can_be_drawn(loss.task), make, texts, compare, options)
+
+
+def of_all_prompts(make: Callable[..., Claim], *texts: str, compare: Compare, **options: Any) -> Claim:
+    """A claim that is judged on all prompts of an exact mean, which must be few."""
+    possible = lambda loss: all(condition.met for condition in prompts.few_prompts(loss, None))
+    return _where(prompts.few_prompts, possible, make, texts, compare, options)
 
 
 def _where(

@@ -6,14 +6,26 @@ risks, by both routes, of the weights that are said to have them.
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_least
-from flowsim.analysis.statements import joined
+from flowsim.analysis.statements import joined, rounded
 from flowsim.analysis.xie2025 import exact
-from flowsim.analysis.xie2025.setting import STEPS, counted, label_energy, reached, risks, same, zero_heads
+from flowsim.analysis.xie2025.predictions import block_of
+from flowsim.analysis.xie2025.setting import (
+    STEPS,
+    counted,
+    descent_heads,
+    drawn_heads,
+    label_energy,
+    reached,
+    risks,
+    same,
+    zero_heads,
+)
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
@@ -111,6 +123,16 @@ def fewest_heads(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     return counted(*failures)
 
 
+def distance_to_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """min E (f - f_GD)^2 over any number of heads with y_q = 0, against zero: f_GD is a head, with weight eta, plus
+    w*^T x_q, so that it is |w*|^2 min_N E (<G, N> - 1)^2, by the normal equations and in closed form.
+    """
+    known, missed = exact.moments(loss.task), jnp.sum(loss.risk.prior_mean**2)
+    (N,) = exact.solved(known, known.first[None])
+    found = jnp.stack([exact.floats(1 - (N * known.first).sum()), loss.risk.gap])
+    return at_least(missed * found, 0.0, size=missed)
+
+
 # Section 4.2
 
 
@@ -130,6 +152,48 @@ def best_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Compariso
     step = _descent(task, HeadRisk(task).step_size).reduced()
     forms = _same_forms(task, step, exact.moments(task).centred, np.zeros(task.dimension))
     return joined([_is_least(task, _best_descent(task)), *forms])
+
+
+def descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risk of y_q-LSA above that of one step from w*, for eta = 0.5 and 1."""
+    return at_least(least_with_trained_guess(loss.task)[None], _descents(loss.task))
+
+
+def best_descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk of y_q-LSA by exact moments, at drawn weights and near one step from w* with eta* = C/(C+d+1), above
+    that of this step.
+    """
+    task, step = loss.task, _descent(loss.task, loss.risk.step_size).reduced()
+    known, drawn = exact.moments(task), drawn_heads(task.dimension, 1, 10, trainable=True)
+    models = [jax.tree.map(lambda a, b, s=s: a + s * b, step, drawn) for s in (-1.0, -1e-3, 1e-3, 1.0)]
+    above = exact.floats(np.asarray([known(model) for model in models], dtype=object))
+    return at_least(jnp.tile(above, 3), jnp.repeat(_best_descent(task), above.size))
+
+
+def block_stays_above(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risk of a linear transformer block above that of one step from w*, for eta = 0.5 and 1.
+
+    The block is one head with a trained guess, whose last column of A is lost.
+    """
+    return at_least(_risks_of_block(loss)[-1:], _descents(loss.task))
+
+
+def block_is_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk of the block that takes one step from w* with eta* = C/(C+d+1), and the least risk of any block, against
+    that of this step.
+    """
+    task = loss.task
+    gaps = _risks_of_block(loss)[None] - _best_descent(task)[:, None]
+    # The weights of the block are products of its W_1, whose entries are up to 1 + |w*|^2.
+    return rounded(same(task, gaps.reshape(-1), 0.0, float(task.dimension)), label_energy(task) ** 2)
+
+
+def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
+    """Of the block that takes the best step from w*, by both routes, and the least of any block: at least that of any
+    heads with a trained guess, which this block reaches.
+    """
+    model = block_of(descent_heads(loss.risk.prior_mean, loss.risk.step_size))
+    return jnp.append(risks(loss.task, model), least_with_trained_guess(loss.task))
 
 
 # Section 5

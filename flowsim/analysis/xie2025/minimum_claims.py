@@ -59,6 +59,70 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     of_moments(
         claim,
+        "sec-1.heads",
+        "section 1, contribution 1",
+        "for w* != 0 and at finite C no number of heads with y_q = 0 predicts as one step of gradient descent from "
+        "w* does",
+        compare=minima.distance_to_descent,
+        hypotheses=setting.prior_mean_at_finite_context,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        note="The text: cannot in general replicate. Whatever eta, the least mean squared difference is 2 |w*|^2/(d "
+        "C + 2), which "
+        "vanishes as C -> infinity: there one head predicts as descent does.",
+    ),
+    of_moments(
+        claim,
+        "sec-4.2.lower-bound",
+        "section 4.2",
+        "the risk of one step of gradient descent from w*, of any step size eta, is a lower bound of that of y_q-LSA",
+        compare=minima.descent_is_a_lower_bound,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        note=_ANY_STEP + " At finite C y_q-LSA has a lower risk than both.",
+    ),
+    of_moments(
+        claim,
+        "sec-4.2.lower-bound",
+        "section 4.2",
+        "at finite C the risk of one step of gradient descent from w* with eta* = C/(C+d+1) is a lower bound of that "
+        "of "
+        "y_q-LSA",
+        compare=minima.best_descent_is_a_lower_bound,
+        form="corrected",
+        hypotheses=setting.finite_context,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        note="At drawn weights and near the step, where it is reached: see sec-5.2 and sec-4.2.conjecture.",
+    ),
+    of_moments(
+        claim,
+        "sec-4.2.newton",
+        "section 4.2",
+        "the linear transformer block, whose global optimum is a Newton step, stays above the risk of one step of "
+        "gradient "
+        "descent from w*, of any step size eta",
+        compare=minima.block_stays_above,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        note=_ANY_STEP + " The text: fails to bridge the performance gap between one-step GD and single-head LSA.",
+    ),
+    of_moments(
+        equation,
+        "sec-4.2.newton",
+        "section 4.2",
+        "the global optimum of the linear transformer block is one step of gradient descent from w* with eta* = "
+        "C/(C+d+1)",
+        compare=minima.block_is_descent,
+        form="corrected",
+        problems=(problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT),
+        spaces=spaces.TASKS,
+        note="As x ~ N(0, I) its preconditioner is a multiple of I: a Newton step on the mean Hessian is a step of "
+        "descent, and the "
+        "block has the least risk of y_q-LSA, which it contains.",
+    ),
+    of_moments(
+        claim,
         "sec-5.1.heads",
         "section 5.1.1",
         "the least risk decreases with every head up to d + 1",

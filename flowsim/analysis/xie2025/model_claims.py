@@ -2,7 +2,7 @@
 
 from flowsim.analysis.base import Claim
 from flowsim.analysis.xie2025 import predictions, problems, setting, spaces
-from flowsim.analysis.xie2025.making import equation, of_prompts
+from flowsim.analysis.xie2025.making import equation, of_moments, of_prompts
 
 CLAIMS: tuple[Claim, ...] = (
     of_prompts(
@@ -48,5 +48,54 @@ CLAIMS: tuple[Claim, ...] = (
         problems=problems.FINITE,
         spaces=spaces.FINITE,
         note="The lemma stands: W^K and W^V must stay as they are, as the printed ones overwrite the labels.",
+    ),
+    of_prompts(
+        equation,
+        "eq-9",
+        "(9)",
+        "(8) with y_q = w*^T x_q is (w* - (eta/C) X^T (X w* - y))^T x_q, a step down the gradient of |X w - y|^2/(2 C)",
+        compare=predictions.eq_9,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        note="At w* of any size; the text around it has w* = 0.",
+    ),
+    of_prompts(
+        equation,
+        "eq-10",
+        "(10)",
+        "(3) at the weights (7) with y_q = w*^T x_q is (w* - (eta/C) X^T (X w* - y))^T x_q",
+        compare=predictions.eq_10_as_printed,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        note="(3) and W^P = -(eta/C) I in (7) each divide by C: the step is C times too short.",
+    ),
+    of_prompts(
+        equation,
+        "eq-10",
+        "(10)",
+        "(3) at the weights (7) with W^P = -eta I and y_q = w*^T x_q is (w* - (eta/C) X^T (X w* - y))^T x_q",
+        compare=predictions.eq_10,
+        form="corrected",
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+        note="The printed W^P divides by C what (3) has divided already.",
+    ),
+    of_prompts(
+        equation,
+        "theorem-1.classes",
+        "Theorem 1, appendix A.1",
+        "d + 1 heads with b_h = e_h and a_i^h = M_i[h] predict as the d + 2 heads do that make the M_i",
+        compare=predictions.same_class,
+        problems=problems.FINITE,
+        spaces=spaces.FINITE,
+    ),
+    of_moments(
+        equation,
+        "eq-31",
+        "(31)",
+        "W_1 = [I w; w^T c] is invertible where c != |w|^2: its determinant is c - |w|^2",
+        compare=predictions.determinant,
+        problems=problems.TASKS,
+        spaces=spaces.TASKS,
     ),
 )

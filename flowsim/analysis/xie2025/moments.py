@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison
 from flowsim.analysis.statements import joined
-from flowsim.analysis.xie2025 import exact
-from flowsim.analysis.xie2025.setting import drawn_heads, risks, same
+from flowsim.analysis.xie2025 import exact, prompts
+from flowsim.analysis.xie2025.setting import counted, drawn_heads, risks, same
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
-from flowsim.models import MultiHeadAttention
+from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
 from flowsim.tasks import LinearRegression
 from flowsim.trajectory import Trajectory
 
@@ -27,6 +27,7 @@ Task = LinearRegression
 Moment = Callable[[HeadRisk, Square], Square]
 
 _DRAWN = 8
+_ZERO = 1e-10
 
 
 def mean_tokens(w: Float[Array, " d"]) -> Square:
@@ -173,3 +174,124 @@ def separated(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
         whole = risks(task, moved)
         pairs.append(same(task, jnp.sum(loss.risk.separated(moved)), whole, whole[0]))
     return joined(pairs)
+
+
+# Further equations of the proofs
+
+
+def literal_risk(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(17), by both routes, against the mean over prompts of (6)'s squared error, at two drawn heads by W^K, W^Q, W^V,
+    W^P with a guess and a bias.
+    """
+    task, rows = loss.task, loss.task.dimension + 1
+    rng = np.random.default_rng([3, rows])
+    W = rng.standard_normal((4, 2, rows, rows)) / 2
+    model = FactoredMultiHeadAttention(*W, rng.standard_normal(rows - 1), 0.7)
+    literal = prompts.mean_squared_error(task, model)
+    return same(task, risks(task, model), literal, literal)
+
+
+def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
+    """E[w-hat_i G] by the closed forms: the derivative of w*_i E <G, N> + 2 p_i(N)."""
+
+    def paired(N: Square) -> Float[Array, " d"]:
+        form = risk.form(N)
+        return risk.prior_mean * risk.mean(form) + 2 * form.p
+
+    d = risk.task.dimension
+    return jax.jacobian(paired)(jnp.zeros((d + 1, d + 1)))
+
+
+def eq_19(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """2 E[<G, N> G] - 2 E[w-hat_i G] against the derivatives of L_1, .., L_d."""
+    return _slopes(loss.task, lambda risk, N: 2 * (second_moment(risk, N)[None] - weighted_moments(risk)))
+
+
+def eq_20(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """2 y_q^2 E[(1 + <G, N>) G] against the derivative of L_{d+1}, for y_q = 1.7."""
+    task, y_q = loss.task, 1.7
+    known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
+    mean = jax.grad(lambda N: loss.risk.mean(loss.risk.form(N)))(jnp.zeros((d + 1, d + 1)))
+    stated = lambda N: 2 * y_q**2 * (second_moment(loss.risk, N) + mean)
+    part = lambda N: y_q**2 * ((known.paired(N) * N).sum() + 2 * (N * known.first).sum() + 1)
+    return _entries(task, jax.vmap(stated)(N), jax.vmap(jax.grad(part))(N))
+
+
+def eq_22(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(22) against E G."""
+    return _entries(loss.task, mean_tokens(loss.risk.prior_mean), exact.floats(exact.moments(loss.task).first))
+
+
+def _over_weights(w: Float[Array, " d"]) -> tuple[np.ndarray, np.ndarray]:
+    """E[(M_w)_mn (M_w)_pq] and E[z_m z_n z_p z_q] of one token, as exact means over w-hat of what they are given it."""
+    noises, weights = prompts.normal_rule(w.size)
+    drawn_weights = np.asarray(w)[None] + noises
+    tokens = np.concatenate(
+        [np.broadcast_to(np.eye(w.size), (len(weights), w.size, w.size)), drawn_weights[:, None]], 1
+    )
+    M = tokens @ np.swapaxes(tokens, 1, 2)
+    means = np.einsum("k,kmn,kpq->mnpq", weights, M, M)
+    return means, means + means.transpose(0, 2, 1, 3) + means.transpose(0, 3, 2, 1)
+
+
+def _second_moments(loss: MultiHeadLoss, stated: np.ndarray | Array) -> Comparison:
+    """A formula for E[G_mn G_pq] against the exact moments."""
+    return _entries(loss.task, jnp.asarray(stated), exact.floats(exact.moments(loss.task).second))
+
+
+def _outer(M: Square) -> np.ndarray:
+    return np.multiply.outer(np.asarray(M), np.asarray(M))
+
+
+def eq_23(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """M_mn M_pq against E[G_mn G_pq]."""
+    return _second_moments(loss, _outer(mean_tokens(loss.risk.prior_mean)))
+
+
+def eq_23_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """E[(M_w)_mn (M_w)_pq] against E[G_mn G_pq]."""
+    return _second_moments(loss, _over_weights(loss.risk.prior_mean)[0])
+
+
+def eq_28(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """M_mn M_pq + (T_mnpq - M_mn M_pq)/C against E[G_mn G_pq]."""
+    w, C = loss.risk.prior_mean, float(loss.task.context_length)
+    means = _outer(mean_tokens(w))
+    return _second_moments(loss, means + (_over_weights(w)[1] - means) / C)
+
+
+def eq_28_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(28) with E[(M_w)_mn (M_w)_pq] in place of M_mn M_pq, against E[G_mn G_pq]."""
+    means, own = _over_weights(loss.risk.prior_mean)
+    return _second_moments(loss, means + (own - means) / float(loss.task.context_length))
+
+
+def eq_25(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(2 <M, N> - 2 w*_i) M - 2 N_i against the derivatives of L_1, .., L_d."""
+    return _slopes(loss.task, lambda risk, N: _derivative(risk, N, _as_in_24))
+
+
+def eq_25_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(25) with the corrected (24), against the derivatives of L_1, .., L_d."""
+    return _slopes(loss.task, lambda risk, N: _derivative(risk, N, _as_in_24_shared))
+
+
+def _slopes_at_labels(task: Task) -> Float[Array, "routes d"]:
+    """The size of the derivative of each L_i at M_i = e_{d+1} e_i^T, by both routes, over that of its first term."""
+    known, risk, d = exact.moments(task).rounded, HeadRisk(task), task.dimension
+    index = jnp.arange(d)
+    N = jnp.zeros((d, d + 1, d + 1)).at[index, d, index].set(1.0)
+    closed = 2 * (jax.vmap(lambda N: second_moment(risk, N))(N) - weighted_moments(risk))
+    exactly = jax.vmap(jax.grad(known.component))(N, index)
+    sizes = jnp.max(jnp.abs(jnp.stack([exactly, closed])), axis=(2, 3))
+    return sizes / jnp.max(jnp.abs(2 * known.paired(N)), axis=(1, 2))[None]
+
+
+def no_zero_slope(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """For how many i the derivative of L_i is zero at M_i = e_{d+1} e_i^T."""
+    return counted(jnp.all(_slopes_at_labels(loss.task) < _ZERO, axis=0))
+
+
+def zero_slope(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The derivative of each L_i at M_i = e_{d+1} e_i^T against zero."""
+    return same(loss.task, _slopes_at_labels(loss.task).reshape(-1), 0.0, 1.0)

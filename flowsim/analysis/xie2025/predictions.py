@@ -9,10 +9,15 @@ from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison
 from flowsim.analysis.statements import joined, rounded
-from flowsim.analysis.xie2025.setting import descent_heads, same
+from flowsim.analysis.xie2025.setting import descent_heads, drawn_heads, same
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
-from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep, LinearTransformerBlock
+from flowsim.models import (
+    FactoredMultiHeadAttention,
+    GradientDescentStep,
+    LinearTransformerBlock,
+    MultiHeadAttention,
+)
 from flowsim.tasks import LinearRegression, Prompt
 from flowsim.trajectory import Trajectory
 
@@ -119,3 +124,21 @@ def block_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 def block(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The weights of the proof of Lemma 3 with W^K and W^V as they are."""
     return _block(loss, False)
+
+
+def same_class(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """d + 1 heads with b_h = e_h and a_i^h the row h of M_i against the d + 2 drawn heads that make these M_i."""
+    d = loss.task.dimension
+    more = drawn_heads(d, d + 2, 11)
+    M = jnp.einsum("hm,hni->imn", more.b, more.A)
+    fewer = MultiHeadAttention(jnp.eye(d + 1), jnp.einsum("imn->mni", M), more.w, more.bias)
+    return _alike(loss.task, fewer, more)
+
+
+def determinant(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """det W_1 of (31) against c - |w|^2, at a drawn w and c = 0, 1, |w|^2 and 100."""
+    w = _normals(loss.task.dimension)
+    d, squares = w.size, jnp.sum(w**2)
+    c = jnp.stack([jnp.zeros(()), jnp.ones(()), squares, jnp.asarray(100.0)])
+    W_1 = jax.vmap(lambda c: jnp.eye(d + 1).at[d, :d].set(w).at[:d, d].set(w).at[d, d].set(c))(c)
+    return same(loss.task, jnp.linalg.det(W_1), c - squares, 1 + c + squares)

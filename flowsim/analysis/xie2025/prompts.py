@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.losses import MultiHeadLoss
@@ -37,7 +37,7 @@ def count(d: int, length: float) -> float:
     return (2 * (d * length) ** 2 + 1) * (2 * d**2 + 1) * 2 * d
 
 
-def few_prompts(loss: MultiHeadLoss, start: eqx.Module) -> list[Hypothesis]:
+def few_prompts(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     """The prompts that the exact mean needs are not too many."""
     size = count(loss.task.dimension, loss.task.context_length)
     return [hypothesis(f"prompts of the exact mean at most {MOST_PROMPTS}", size, "<=", float(MOST_PROMPTS))]

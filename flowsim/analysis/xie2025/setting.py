@@ -113,21 +113,22 @@ def reached(task: LinearRegression, like: MultiHeadAttention) -> tuple[MultiHead
 def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
     """|grad R| in all weights of a model, by both routes."""
     exactly = exact.gradient(exact.moments(task), model)
-    return jnp.stack([_size(_gradient(HeadRisk(task), model)), _size(exactly)])
+    return jnp.stack([_size(gradient(HeadRisk(task), model)), _size(exactly)])
 
 
 def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
     """|grad R| at weights twice as large, which says how large the parts are of which the gradient is made."""
-    return _size(_gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
+    return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
 
 
 @eqx.filter_jit
-def _gradient(risk: HeadRisk, model: AnyHeads) -> AnyHeads:
+def gradient(risk: HeadRisk, model: AnyHeads) -> AnyHeads:
+    """The derivative of the closed form in all weights of a model, by JAX."""
     return jax.grad(risk)(model)
 
 
-def _size(gradient: PyTree) -> Scalar:
-    leaves = jax.tree.leaves(eqx.filter(gradient, eqx.is_inexact_array))
+def _size(tree: PyTree) -> Scalar:
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
     return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in leaves), jnp.zeros(())))
 
 

@@ -8,6 +8,7 @@ _PRIOR_MEAN: dict[str, Axis] = {"task.prior_mean": Each(Real(-3.0, 3.0))}
 _DIMENSION: dict[str, Axis] = {"task.dimension": Whole(1, 6)} | _PRIOR_MEAN
 _LENGTH: dict[str, Axis] = {"task.context_length": Whole(1, 1000)}
 _FEW: dict[str, Axis] = {"task.dimension": Whole(1, 3), "task.context_length": Whole(1, 20)} | _PRIOR_MEAN
+_FEW_PROMPTS: dict[str, Axis] = {"task.dimension": Whole(1, 3), "task.context_length": Whole(1, 4)} | _PRIOR_MEAN
 _START: dict[str, Axis] = {"init.scale": Real(0.1, 0.5), "init.seed": Whole(0, 99)}
 _STILL = {"kind": "zeros"}
 _RANDOM = {"kind": "random"}
@@ -21,6 +22,7 @@ _ONE_HEAD = {"architecture": "multi-head", "heads": 1}
 FINITE = (_heads(_DIMENSION | _LENGTH, _STILL, _ONE_HEAD),)
 LIMITS = (_heads(_DIMENSION, _STILL, _ONE_HEAD, context_length="inf"),)
 TASKS = FINITE + LIMITS
+FEW = (_heads(_FEW_PROMPTS, _STILL, _ONE_HEAD),)
 _BIAS: dict[str, Axis] = {"model.guess.bias": Real(-3.0, 3.0)}
 _LINEAR: dict[str, Axis] = {"model.guess.linear": Each(Real(-3.0, 3.0))}
 GUESSES = (

@@ -2,13 +2,17 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from flowsim.analysis.base import Comparison, at_least, equal
+from flowsim.analysis.base import Comparison, at_least, at_most, equal
 from flowsim.analysis.statements import joined, rounded
+from flowsim.analysis.xie2025 import exact
 from flowsim.analysis.xie2025.setting import (
     STEPS,
     counted,
     descent_heads,
+    drawn_heads,
+    gradient,
     label_energy,
     reached,
     risks,
@@ -26,6 +30,7 @@ from flowsim.trajectory import Trajectory
 Task = LinearRegression
 
 _AT_REST = 1e-10
+_DRAWN = 8
 
 
 def _step_from_zero(d: int) -> MultiHeadAttention:
@@ -112,3 +117,67 @@ def not_convex_with_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Compar
     """`_midpoint` for one step of gradient descent from w*, with the same w."""
     step = GradientDescentStep(loss.risk.step_size, loss.risk.prior_mean).reduced()
     return _midpoint(loss.task, *_mirrored(step))
+
+
+# Appendices A.4 and B.3
+
+
+def positive_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """(u, v)^T E G (u, v) against |u + v w*|^2 + d v^2, at drawn u and v."""
+    task, w = loss.task, loss.risk.prior_mean
+    d = task.dimension
+    z = np.random.default_rng(4).integers(-3, 4, size=(_DRAWN, d + 1)).astype(float)
+    M = exact.floats(exact.moments(task).first)
+    left = jnp.einsum("km,mn,kn->k", z, M, z)
+    right = jnp.sum((z[:, :d] + z[:, d:] * w[None]) ** 2, axis=1) + d * z[:, d] ** 2
+    return same(task, left, right, label_energy(task) * jnp.sum(z**2, axis=1))
+
+
+def convex_in_forms(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """L_1 at the middle of two drawn matrices below the mean of L_1 at both."""
+    known = exact.moments(loss.task)
+    normals = np.random.default_rng(5).integers(-3, 4, size=(_DRAWN, 2, *known.first.shape))
+    sides = []
+    for one, other in (tuple(map(exact.rationals, pair)) for pair in normals):
+        ends = (known.component(one, 0) + known.component(other, 0)) / 2
+        sides.append([known.component((one + other) / 2, 0), ends])
+    middle, ends = exact.floats(np.asarray(sides, dtype=object)).T
+    return at_most(middle, ends)
+
+
+def sum_of_parts(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """sum_j E t_j^2, which is what exact moments give, against the closed form at drawn weights of y_q-LSA."""
+    task = loss.task
+    found = jnp.stack([risks(task, drawn_heads(task.dimension, 1, seed, trainable=True)) for seed in (6, 7)])
+    return same(task, found[:, 0], found[:, 1], found[:, 1])
+
+
+def listed_derivatives(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The derivatives by b, a_1, .., a_{d+1} and v as they are listed, with exact moments, against those that JAX takes
+    of the closed form, at drawn weights of y_q-LSA.
+    """
+    task = loss.task
+    model = drawn_heads(task.dimension, 1, 8, trainable=True)
+    found, expected = exact.gradient(exact.moments(task), model), gradient(loss.risk, model)
+    pairs = []
+    for one, other in ((found.b, expected.b), (found.A, expected.A), (found.w, expected.w)):
+        pairs.append(same(task, one.reshape(-1), other.reshape(-1), jnp.max(jnp.abs(other))))
+    return joined(pairs)
+
+
+def squared_row(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """C (C - 1) + C (d + 2) against E |sum_i x_i[j] x_i|^2, j = 1, .., d."""
+    task, d = loss.task, loss.task.dimension
+    C, second = float(task.context_length), exact.moments(task).second
+    found = exact.floats(np.asarray([sum(second[j, m, j, m] for m in range(d)) for j in range(d)], dtype=object))
+    return same(task, C**2 * found, C * (C - 1) + C * (d + 2), C**2 * (d + 2.0))
+
+
+def squared_map(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """C (C + 1) w_j w + C |w|^2 e_j against E[w^T (sum_i x_i x_i[j]) (sum_k x_k x_k^T) w] at a drawn w."""
+    task, d = loss.task, loss.task.dimension
+    C, second = float(task.context_length), exact.moments(task).second[:d, :d, :d, :d]
+    w = np.random.default_rng(9).integers(1, 5, size=d)
+    found = exact.floats(np.einsum("jabc,a,c->jb", second, w, w))
+    stated = C * (C + 1) * np.multiply.outer(w, w) + C * float(w @ w) * np.eye(d)
+    return same(task, C**2 * found.reshape(-1), stated.reshape(-1), float(np.max(stated)))
