@@ -163,13 +163,13 @@ PLANTS = {
     ("theorem-4.5", "printed"): ("_gamma", lambda real: scaled(real, 1.001)),
     ("lemma-c.1", "printed"): ("_gamma", lambda real: scaled(real, 1.000001)),
     ("corollary-c.2", "printed"): ("_entry_field", wrong_field),
-    ("lemma-c.3", "printed"): ("_entry_loss", lambda real: scaled(real, 1.000001)),
-    ("lemma-c.4", "printed"): ("_entry_loss", lambda real: scaled(real, 1.000001)),
+    ("lemma-c.3", "printed"): ("entry_loss", lambda real: scaled(real, 1.000001)),
+    ("lemma-c.4", "printed"): ("entry_loss", lambda real: scaled(real, 1.000001)),
     ("lemma-c.6.proof-equality", "corrected"): ("proof_of_positivity", lambda real: lambda *a: real(*a)[::-1]),
     ("lemma-c.7", "printed"): ("random_u_lower_bound_sq", lambda real: scaled(real, 4.0)),
     ("lemma-c.8.pl", "printed"): ("random_pl_constant", lambda real: scaled(real, 1e2)),
-    ("lemma-c.8.limit", "corrected"): ("_coefficients", wrong_coefficients),
-    ("eq-c.17", "printed"): ("_coefficients", wrong_coefficients),
+    ("lemma-c.8.limit", "corrected"): ("coefficients", wrong_coefficients),
+    ("eq-c.17", "printed"): ("coefficients", wrong_coefficients),
 }
 
 

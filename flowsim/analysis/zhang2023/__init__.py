@@ -2,6 +2,7 @@
 
 from flowsim.analysis.base import Claim, about
 from flowsim.analysis.zhang2023 import (
+    appendix_claims,
     claims,
     figure_1,
     new_prompt_claims,
@@ -18,6 +19,7 @@ CLAIMS: tuple[Claim, ...] = about(
         *random_covariance_claims.CLAIMS,
         *one_third.CLAIMS,
         *figure_1.CLAIMS,
+        *appendix_claims.CLAIMS,
         *technical_lemmas.CLAIMS,
     ),
     LinearAttention,

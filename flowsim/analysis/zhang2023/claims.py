@@ -11,19 +11,14 @@ from flowsim.analysis.zhang2023.comparisons import (
     all_but,
     assumption,
     assumption_and_scale,
-    at_least_d_plus_one,
-    at_the_minimum,
     blocks_not_zero,
-    counts,
     dynamics,
-    exactly_rank,
     limit_constants,
     limit_without_balance,
     minimum_and_excess,
     one_covariance,
     pl,
     pl_constants,
-    quadratic_form,
     random_thetas_meet_it,
     rate,
     rate_constants,
@@ -35,6 +30,12 @@ from flowsim.analysis.zhang2023.comparisons import (
     u_constants,
     u_positive,
 )
+from flowsim.analysis.zhang2023.minima import (
+    every_minimum,
+    tends_to_global_minimum,
+    tends_to_global_minimum_of_matrices,
+)
+from flowsim.analysis.zhang2023.quadratic_form import at_least_d_plus_one, counts, exactly_rank, quadratic_form
 
 _EASY = {
     "name": "d = 3, diagonal covariance",
@@ -59,7 +60,7 @@ _ONE_DIMENSION = {
     "task": {"covariance": [[2.0]], "context_length": 5},
     "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
 }
-_PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
+PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
 
 
 def _with_init(problem: Mapping[str, Any], name: str, **init: Any) -> dict[str, Any]:
@@ -81,7 +82,7 @@ _INDEFINITE = _with_init(_EASY, "d = 3, balanced but indefinite", kind="balanced
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
-    options.setdefault("problems", _PROBLEMS)
+    options.setdefault("problems", PROBLEMS)
     options.setdefault("spaces", spaces.BALANCED)
     options.setdefault("setting", one_covariance)
     return Claim(f"zhang2023.{part}", f"zhang2023, {source}", statement, compare, **options)
@@ -115,7 +116,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         relation=Relation.IDENTITY,
         hypotheses=all_but("|Theta Theta^T|_F = 1"),
-        problems=(_UNBALANCED, *_PROBLEMS),
+        problems=(_UNBALANCED, *PROBLEMS),
         spaces=spaces.UNBALANCED + spaces.BALANCED,
         note="Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved "
         "c = u_{-1}(0)^2 - |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).",
@@ -157,7 +158,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=assumption,
         constants=limit_constants,
-        problems=(_BEYOND, *_PROBLEMS),
+        problems=(_BEYOND, *PROBLEMS),
         note="The condition on sigma is sufficient, not necessary: for a semidefinite start the diagonal of U11 in the "
         "eigenbasis stays nonnegative and u_{-1} positive whatever sigma is.",
     ),
@@ -165,10 +166,12 @@ CLAIMS: tuple[Claim, ...] = (
         "theorem-4.1",
         "Theorem 4.1",
         "Under Assumption 3.3 and sigma^2 |Gamma|_op sqrt(d) < 2, W^PV and W^KQ tend to (4.1), a global minimum",
-        tends_to_limit,
+        tends_to_global_minimum_of_matrices,
         relation=Relation.IDENTITY,
         hypotheses=assumption_and_scale,
         constants=limit_constants,
+        note="That the limit is a global minimum is judged by the loss there, against the minimum by normal equations, "
+        "with E[Lambdahat^2] by cubature.",
     ),
     _claim(
         "lemma-5.1",
@@ -178,7 +181,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=finite_context,
         along_flow=False,
-        note="Judged on 64 random prompts with random u12 and u21.",
+        note="Judged on 64 random prompts with random u12, u21 and entries of W^PV and W^KQ that reach no prediction.",
     ),
     _claim(
         "sec-5.1.negative-eigenvalues",
@@ -188,8 +191,9 @@ CLAIMS: tuple[Claim, ...] = (
         constants=counts,
         hypotheses=finite_context,
         along_flow=False,
-        note="H has one negative eigenvalue for each positive one of E E^T, whose rank is min(N, d) + 1 almost surely: "
-        "the labels are linear in the covariates, so the context spans d dimensions at most and N when N < d.",
+        note="X has one negative eigenvalue, so that H has one for each positive one of E E^T. Its rank is min(N, d) + "
+        "1 almost surely: labels are linear in the covariates, so that a context spans at most d dimensions, or N when "
+        "N < d.",
     ),
     _claim(
         "sec-5.1.negative-eigenvalues",
@@ -216,9 +220,12 @@ CLAIMS: tuple[Claim, ...] = (
         "lemma-5.3",
         "Lemma 5.3",
         "u_{-1} U11 = Gamma^-1 at every global minimum of (5.5)",
-        at_the_minimum,
+        every_minimum,
         relation=Relation.IDENTITY,
-        note="Judged where the flow ends; the allowance is what the excess left there permits.",
+        along_flow=False,
+        note="For each u_{-1} != 0 the loss is a strictly convex quadratic form in U11, and at u_{-1} = 0 above its "
+        "minimum. Judged at the solutions of the normal equations for u_{-1} of both signs from 1e-3 to 1e3, with "
+        "E[Lambdahat^2] by cubature.",
     ),
     _claim(
         "lemma-5.4.pl",
@@ -239,8 +246,8 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "lemma-5.4.limit",
         "Lemma 5.4, (5.9)",
-        "u_{-1} -> |Gamma^-1|_F^{1/2} and U11 -> |Gamma^-1|_F^{-1/2} Gamma^-1",
-        tends_to_limit,
+        "The flow tends to the global minimum: u_{-1} -> |Gamma^-1|_F^{1/2}, U11 -> |Gamma^-1|_F^{-1/2} Gamma^-1",
+        tends_to_global_minimum,
         relation=Relation.IDENTITY,
         hypotheses=assumption_and_scale,
         constants=limit_constants,

@@ -16,7 +16,7 @@ from flowsim.analysis.base import Comparison, at_least, equal
 from flowsim.analysis.inequalities import polyak_lojasiewicz, sharp_constant
 from flowsim.analysis.invariants import stays_positive
 from flowsim.analysis.rates import decayed, exponential_envelope
-from flowsim.analysis.statements import can_be_drawn, joined
+from flowsim.analysis.statements import joined
 from flowsim.initialization import (
     Hypothesis,
     agrees,
@@ -31,14 +31,11 @@ from flowsim.initialization import (
 )
 from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
-from flowsim.models.linear_attention import embed
-from flowsim.tasks import Prompt
 from flowsim.trajectory import Trajectory
 
 Series = Float[Array, " T"]
 Loss = LinearAttentionLoss
 
-_PROMPTS = 64
 _SHORT = 1e-4  # of the weights' size, the longest way to a limit from which the end of a flow is compared with it
 _RANDOM_STARTS = 32
 
@@ -75,82 +72,10 @@ def all_but(*left_out: str):
     return hypotheses
 
 
-# Section 5.1: statements about one prompt
+# Lemma 5.2, Lemma A.1, Corollary A.2: the loss and its dynamics
 
 
-def _prompts(loss: Loss):
-    keys = jax.random.split(jax.random.key(0), _PROMPTS)
-    return jax.vmap(lambda key: loss.task.sample(key)[0])(keys)
-
-
-def quadratic_form(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """yhat from (3.6) against u^T H u with H = X/2 (x) E E^T/N, over random prompts and weights, u12 and u21 too."""
-    if not can_be_drawn(loss.task):
-        return equal(jnp.zeros(1), 0.0, 1.0)
-    start, d = trajectory.start, loss.task.dimension
-    extra = jax.random.normal(jax.random.key(1), (2, d))
-    return equal(*_both_sides(LinearAttention(start.U11, start.u_minus1, *extra), _prompts(loss)))
-
-
-@eqx.filter_jit
-def _both_sides(model: LinearAttention, prompts: Prompt) -> tuple[Array, Array, Array]:
-    def one(prompt):
-        E, d = embed(prompt), prompt.query.shape[0]
-        X = jnp.zeros((d + 1, d + 1)).at[:d, d].set(prompt.query).at[d, :d].set(prompt.query)
-        U = jnp.block([[model.U11, model.u12[:, None]], [model.u21[None, :], model.u_minus1]])
-        # (X (x) G) Vec(U) = Vec(G U X^T), columns stacked.
-        form = jnp.sum(U * (E @ E.T / prompt.inputs.shape[0] @ U @ X)) / 2
-        size = jnp.linalg.norm(U) ** 2 * jnp.linalg.norm(X) * jnp.linalg.norm(E) ** 2 / prompt.inputs.shape[0]
-        return model(prompt), form, size
-
-    return jax.vmap(one)(prompts)
-
-
-def _negative_eigenvalues(loss: Loss) -> tuple[Array, Array]:
-    """How many eigenvalues of H are negative on each random prompt, and by how much the count is unsure."""
-    if not can_be_drawn(loss.task):
-        return jnp.zeros(1), jnp.zeros(1)
-    return _count(_prompts(loss))
-
-
-@eqx.filter_jit
-def _count(prompts: Prompt) -> tuple[Array, Array]:
-    def one(prompt):
-        E = embed(prompt)
-        spectrum = jnp.linalg.eigvalsh(E @ E.T)
-        sure = jnp.sum(spectrum > 1e-8 * spectrum[-1])
-        possible = jnp.sum(spectrum > 1e-14 * spectrum[-1])
-        # X has the eigenvalues +-|x_query| once each, so H has one negative eigenvalue for each positive one of E E^T.
-        return sure.astype(float), (possible - sure).astype(float)
-
-    return jax.vmap(one)(prompts)
-
-
-def at_least_d_plus_one(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The number of negative eigenvalues of H against d + 1."""
-    count, unsure = _negative_eigenvalues(loss)
-    d = loss.task.dimension
-    # A whole number is at least d + 1 where it is more than d + 1/2, which leaves room on both sides.
-    return at_least(count, d + 0.5, size=d + 1.0, promised=unsure == 0)
-
-
-def exactly_rank(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The number of negative eigenvalues of H against min(N, d) + 1, the rank of E E^T."""
-    count, unsure = _negative_eigenvalues(loss)
-    expected = jnp.minimum(loss.task.context_length, loss.task.dimension) + 1.0
-    return equal(count, expected, expected, allowance=unsure)
-
-
-def counts(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The fewest negative eigenvalues seen, and the paper's number."""
-    count, _ = _negative_eigenvalues(loss)
-    return {"fewest_negative_eigenvalues": jnp.min(count), "d_plus_one": jnp.asarray(loss.task.dimension + 1.0)}
-
-
-# Lemma 5.2, Lemma A.1, Corollary A.2, Lemma 5.3: the loss and its dynamics
-
-
-def _printed_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Array]:
+def printed_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Array]:
     """The right-hand sides of (5.4), and the size of their terms."""
     Lambda, Gamma, U, u = loss.task.covariance, loss.task.gamma(), model.U11, model.u_minus1
     attraction, drive = u**2 * Gamma @ Lambda @ U @ Lambda, u * Lambda @ Lambda
@@ -161,7 +86,7 @@ def _printed_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Ar
     return dU, -(pull - push), size
 
 
-def _printed_loss(loss: Loss, model: LinearAttention) -> Array:
+def printed_loss(loss: Loss, model: LinearAttention) -> Array:
     """(5.5), which is (A.11)."""
     Lambda, Gamma, U, u = loss.task.covariance, loss.task.gamma(), model.U11, model.u_minus1
     return jnp.trace(u**2 / 2 * Gamma @ Lambda @ U @ Lambda @ U.T - u * Lambda @ Lambda @ U.T)
@@ -176,7 +101,7 @@ def dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The gradient of the exact loss over all weights against minus (5.4), and against zero for u12 and u21."""
 
     def deviation(model):
-        dU, du, size = _printed_field(loss, model)
+        dU, du, size = printed_field(loss, model)
         gradient = loss.gradient(model)
         square = jnp.sum((gradient.U11 + dU) ** 2) + (gradient.u_minus1 + du) ** 2
         return jnp.sqrt(square + jnp.sum(gradient.u12**2) + jnp.sum(gradient.u21**2)), size
@@ -190,17 +115,19 @@ def same_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
     constant = jnp.trace(loss.task.covariance) / 2
 
     def deviation(model):
-        gradient, printed = loss.gradient(model), jax.grad(lambda m: _printed_loss(loss, m))(model)
+        gradient, printed = loss.gradient(model), jax.grad(lambda m: printed_loss(loss, m))(model)
         gap = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, gradient, printed)))
-        _, _, size = _printed_field(loss, model)
-        difference = jnp.abs(loss(model) - _printed_loss(loss, model) - constant)
+        _, _, size = printed_field(loss, model)
+        difference = jnp.abs(loss(model) - printed_loss(loss, model) - constant)
         return gap / jnp.where(size > 0, size, 1.0) + difference / (constant + jnp.abs(loss(model)))
 
     return equal(over_models(deviation, trajectory), jnp.zeros(()), jnp.ones(()))
 
 
 def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The printed loss minus the printed minimum against the printed square, and that the limit attains the minimum."""
+    """The printed loss minus the printed minimum, and the loss's excess, against the printed square; and that Gamma^-1
+    attains the minimum.
+    """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     values, vectors = jnp.linalg.eigh(Lambda)
     root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
@@ -211,23 +138,12 @@ def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
     def sides(model):
         inner = model.u_minus1 * root @ model.U11 @ root - Lambda @ jnp.linalg.inv(Gamma)
         square = jnp.sum((gamma_root @ inner) ** 2) / 2
-        return _printed_loss(loss, model) - minimum, square, square - minimum
+        return printed_loss(loss, model) - minimum, loss.excess(model), square, square - minimum
 
-    left, right, size = over_models(sides, trajectory)
-    attained = _printed_loss(loss, limit(loss.task))
-    return equal(jnp.append(left, attained), jnp.append(right, minimum), jnp.append(size, -minimum))
-
-
-def at_the_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|u U11 - Gamma^-1|_F at the end of the flow. Its excess e allows sqrt(2 e/min gamma_i lambda_i lambda_j)."""
-    inverse = jnp.linalg.inv(loss.task.gamma())
-    lam, gam = loss.eigenvalues, loss.gamma_eigenvalues
-    stiffness = jnp.min(jnp.outer(gam * lam, lam))
-    end = trajectory.end
-    # The bound is attained when only the slowest mode is left, hence room for its own rounding.
-    allowance = (1 + 1e-6) * jnp.sqrt(2 * trajectory.excess[-1] / stiffness)
-    distance = jnp.linalg.norm(end.u_minus1 * end.U11 - inverse)
-    return equal(distance[None], jnp.zeros(()), jnp.linalg.norm(inverse), allowance=allowance)
+    left, excess, right, size = over_models(sides, trajectory)
+    attained = printed_loss(loss, LinearAttention(jnp.linalg.inv(Gamma), 1.0))
+    comparisons = [equal(left, right, size), equal(attained[None], minimum, -minimum), equal(excess, right, size)]
+    return joined(comparisons)
 
 
 # Lemma 5.4, Lemmas A.3 to A.5, Theorem 4.1
@@ -299,8 +215,17 @@ def short_way(
 
 
 def tends_to_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The end of the flow against (5.9)."""
-    return distance_to_limit(loss, trajectory, limit(loss.task))
+    """The limit and the end of the flow against (5.9)."""
+    inverse = jnp.linalg.inv(loss.task.gamma())
+    u = jnp.sqrt(jnp.linalg.norm(inverse))
+    return distance_to_limit(loss, trajectory, LinearAttention(inverse / u, u))
+
+
+def tends_to_matrices(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The limit and the end of the flow against the blocks of (4.1)."""
+    inverse = jnp.linalg.inv(loss.task.gamma())
+    fourth_root = jnp.trace(inverse @ inverse) ** 0.25
+    return distance_to_limit(loss, trajectory, LinearAttention(inverse / fourth_root, fourth_root))
 
 
 def limit_without_balance(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -368,7 +293,11 @@ def random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 @eqx.filter_jit
 def theta_lambda_follows(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|Theta Lambda|_F >= lambda_min |Theta|_F >= lambda_min |Theta Theta^T|_F^{1/2} = lambda_min > 0."""
+    """|Theta Lambda|_F >= lambda_min |Theta|_F >= lambda_min |Theta Theta^T|_F^{1/2} = lambda_min > 0.
+
+    At d = 1 the first two are equal.
+    """
     Lambda, start = loss.task.covariance, trajectory.start
-    value = jnp.sqrt(jnp.trace(Lambda @ Lambda @ start.U11) / start.u_minus1)
-    return at_least(value[None], 0.0, size=loss.eigenvalues[0])
+    value, least = jnp.sqrt(jnp.trace(Lambda @ Lambda @ start.U11) / start.u_minus1), jnp.linalg.eigvalsh(Lambda)[:1]
+    positive = at_least(value[None], 0.0, size=least)
+    return joined([positive, at_least(value[None], least, promised=loss.task.dimension > 1)])

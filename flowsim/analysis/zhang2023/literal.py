@@ -20,7 +20,7 @@ from flowsim.tasks import LinearRegression, Prompt
 Scalar = Float[Array, ""]
 Matrix = Float[Array, "d d"]
 
-LARGEST = 8  # dimensions: the literal model is asked d^4 predictions of d^2 operations
+LARGEST = 4  # dimensions: the literal model is asked for some d^4 predictions of d^2 operations
 _HERMITE = 5  # nodes, exact to degree 9
 
 

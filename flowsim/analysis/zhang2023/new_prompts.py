@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from flowsim.analysis.base import Comparison, at_most, equal
 from flowsim.analysis.statements import joined, of_task, rounded
+from flowsim.analysis.zhang2023.literal import LARGEST, linear_risk, literal_risk, polynomial_rule
 from flowsim.initialization import Hypothesis, hypothesis, limit
 from flowsim.joint_law import JointLaw
 from flowsim.losses import LinearAttentionLoss
@@ -24,29 +25,26 @@ from flowsim.risk_bounds import (
     noiseless_bound,
     noiseless_risk,
     nonlinear_risk,
-    printed_context_length,
-    prompt_lengths,
-    sufficient_context_length,
-    sufficient_test_length,
 )
 from flowsim.tasks import LinearRegression, Prompt
 
 Scalar = Float[Array, ""]
 Matrix = Float[Array, "d d"]
 Task = LinearRegression
+Route = Callable[[Scalar], Float[Array, " routes"]]
 
 _LENGTHS = (1.0, 2.0, 7.0, 50.0, 1e4, float("inf"))
 _DRAWN_LENGTHS = (1, 7)
 _PROMPTS = 12
-_EPSILONS = (0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
+_DEGREE = 8  # of squared errors in an example with a cubic label: each factor is rounded
 _SCALES = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
 _ROUNDING = float(jnp.finfo(jnp.float64).eps)
 
 
-def _bounded(value: Array, bound: Array, energy: Array, conditioning: Scalar) -> Comparison:
+def bounded(value: Array, bound: Array, energy: Array, amplified: Scalar) -> Comparison:
     """risk <= bound. A risk holds E y^2 times the square of Lambda Gamma^-1 - I, which is known to a few epsilon."""
-    doubt = bound + 2 * jnp.sqrt(bound * energy) + conditioning * _ROUNDING * energy
-    return eqx.tree_at(lambda c: c.scale, at_most(value, bound), conditioning * doubt)
+    doubt = bound + 2 * jnp.sqrt(bound * energy) + amplified * _ROUNDING * energy
+    return eqx.tree_at(lambda c: c.scale, at_most(value, bound), amplified * doubt)
 
 
 def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
@@ -54,7 +52,7 @@ def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[H
     return [hypothesis("N finite, so that Gamma > Lambda", loss.task.context_length, "<", jnp.inf)]
 
 
-def _conditioning(task: Task) -> Scalar:
+def conditioning(task: Task) -> Scalar:
     """How much products of Gamma^-2, Lambda and Sigma, and Lambda^-1 E[xy], magnify rounding: at most
     kappa(Gamma) (|Lambda| |Gamma^-1|)^2 + kappa(Lambda), a dimension.
     """
@@ -151,7 +149,7 @@ def query_orthogonal_after_gamma(task: Task) -> Comparison:
 # Theorem 4.2 and its two displays
 
 
-def _polynomials(covariance: Matrix) -> dict[str, Array]:
+def polynomials(covariance: Matrix) -> dict[str, Array]:
     """Arguments of `JointLaw.of_polynomial`, a row a law: linear labels, noisy ones, a square with E[xy] = 0, a square
     and a cube, along the extreme eigenvectors.
     """
@@ -166,153 +164,108 @@ def _polynomials(covariance: Matrix) -> dict[str, Array]:
     }
 
 
-def _each(function: Callable[[Any], Any], rows: Any) -> Any:
-    """The values of a function at every row, end to end."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1), jax.lax.map(function, rows))
+def two_routes(model: LinearAttention, task: Task) -> Route:
+    """M -> the exact risk of the package, and for d <= 4 that of the literal model by cubature beside it."""
+    return _beside(model, task, lambda: linear_risk(model, task))
 
 
-def _at_every_length(function: Callable[[Scalar], Any]) -> Any:
-    return jax.lax.map(function, jnp.asarray(_LENGTHS))
+def _polynomial_routes(model: LinearAttention, law: JointLaw, terms: dict[str, Array]) -> Route:
+    """The same for a law of polynomial labels."""
+
+    def literal() -> Callable[[Scalar], Scalar]:
+        rule = polynomial_rule(law.covariance, **terms)
+        return literal_risk(model, rule, rule)
+
+    return _beside(model, law, literal)
+
+
+def _beside(model: LinearAttention, prompts: Task | JointLaw, literal: Callable[[], Callable]) -> Route:
+    exact = lambda M: risk(model, prompts, M)
+    if prompts.dimension > LARGEST:
+        return lambda M: exact(M)[None]
+    of_length = literal()
+    return lambda M: jnp.stack([exact(M), of_length(M)])
+
+
+def asymptotic(found: Route) -> Array:
+    """Risks at M = infinity."""
+    return found(jnp.asarray(jnp.inf))
+
+
+def each(function: Callable[[Any], tuple[Array, ...]], rows: Any) -> tuple[Array, ...]:
+    """The values of a function at every row, end to end; those of one row have one shape."""
+    values = jax.lax.map(lambda row: jnp.broadcast_arrays(*function(row)), rows)
+    return tuple(leaf.reshape(-1) for leaf in values)
+
+
+def _at_every_length(function: Callable[[Scalar], tuple[Array, ...]]) -> tuple[Array, ...]:
+    return each(function, jnp.asarray(_LENGTHS))
 
 
 @of_task
 def nonlinear(task: Task) -> Comparison:
-    """(4.6) against the exact risk."""
+    """(4.6) against the exact risk and that of the literal model."""
     N, model = task.context_length, limit(task)
 
     def sides(terms):
         law = JointLaw.of_polynomial(task.covariance, **terms)
+        found = _polynomial_routes(model, law, terms)
+        # A mean of predictions is known to the rounding of each.
+        size = 2 * law.label_energy + jnp.sum(jnp.stack(nonlinear_risk(law, N, 1.0)[1:]))
 
         def at(M):
-            best, test, train = nonlinear_risk(law, N, M)
-            return risk(model, law, M), best + test + train, 2 * law.label_energy + test + train
+            return found(M), jnp.sum(jnp.stack(nonlinear_risk(law, N, M))), size
 
         return _at_every_length(at)
 
-    return rounded(equal(*_each(sides, _polynomials(task.covariance))), _conditioning(task))
+    return rounded(equal(*each(sides, polynomials(task.covariance))), _DEGREE * conditioning(task))
 
 
 def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) -> tuple[Array, Array, Array]:
-    """The risk for y = <w, x>, a formula for it, and E y^2, for every w at every length."""
+    """The risks for y = <w, x>, a formula for them, and E y^2, for every w at every length."""
     Lambda, N, model = task.covariance, task.context_length, limit(task)
 
     def sides(w):
+        found = two_routes(model, LinearRegression(Lambda, N, weight=w))
+
         def at(M):
             test, train = formula(Lambda, w, N, M)
-            return risk(model, LinearRegression(Lambda, N, weight=w), M), test + train, w @ Lambda @ w
+            return found(M), test + train, w @ Lambda @ w
 
         return _at_every_length(at)
 
-    return _each(sides, _weights(Lambda))
+    return each(sides, _weights(Lambda))
 
 
 @of_task
 def noiseless(task: Task) -> Comparison:
     """The display for y = <w, x> against the exact risk."""
     value, formula, energy = _on_every_weight(task, noiseless_risk)
-    return rounded(equal(value, formula, energy + formula), _conditioning(task))
+    size = (task.dimension + 2) * energy + formula  # a mean of predictions is known to the rounding of each
+    return rounded(equal(value, formula, size), conditioning(task))
 
 
 @of_task
 def noiseless_bounded(task: Task) -> Comparison:
     """The bound of that display."""
     value, bound, energy = _on_every_weight(task, noiseless_bound)
-    return _bounded(value, bound, energy, _conditioning(task))
+    return bounded(value, bound, energy, conditioning(task))
 
 
 @of_task
 def averaged_bounded(task: Task) -> Comparison:
     """Risk <= first bound <= second bound, the latter where kappa > 1: at kappa = 1 the two are equal."""
-    model = limit(task)
+    found = two_routes(limit(task), task)
 
     def at(M):
-        return risk(model, task, M), *averaged_bounds(task.covariance, task.context_length, M)
+        return found(M), *averaged_bounds(task.covariance, task.context_length, M)
 
     value, tight, loose = _at_every_length(at)
     values = jnp.linalg.eigvalsh(task.covariance)
     anisotropic = values[-1] > (1 + 1e-9) * values[0]
-    energy, conditioning = jnp.sum(values), _conditioning(task)
-    of_bounds = rounded(at_most(tight, loose, promised=anisotropic), conditioning)
-    return joined([*(_bounded(value, bound, energy, conditioning) for bound in (tight, loose)), of_bounds])
-
-
-# Corollary 4.3
-
-
-def _limit_risk(covariance: Matrix, context_length: Scalar, test_length: Scalar) -> Scalar:
-    task = LinearRegression(covariance, context_length)
-    return risk(limit(task), task, test_length)
-
-
-def _whole(length: Scalar) -> Scalar:
-    return jnp.maximum(jnp.ceil(length), 1.0)
-
-
-def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]]) -> Comparison:
-    """The risk at lengths (N, M) that depend on epsilon against epsilon."""
-
-    def at(epsilon):
-        N, M = (jnp.stack(column) for column in zip(*lengths(epsilon), strict=True))
-        risks = jax.lax.map(lambda pair: _limit_risk(task.covariance, *pair), (N, M))
-        return risks, jnp.full(risks.shape, epsilon)
-
-    value, bound = _each(at, jnp.asarray(_EPSILONS))
-    return _bounded(value, bound, jnp.trace(task.covariance), _conditioning(task))
-
-
-@of_task
-def long_enough_in_test(task: Task) -> Comparison:
-    """M = 2(d+1) tr(Lambda)/epsilon, with N that suffices, ten times as long, and without end."""
-
-    def lengths(epsilon):
-        M = _whole(sufficient_test_length(task.covariance, epsilon))
-        N = _whole(sufficient_context_length(task.covariance, epsilon))
-        return [(N, M), (10 * N, M), (jnp.asarray(jnp.inf), M)]
-
-    return _reached(task, lengths)
-
-
-def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Comparison:
-    """That N with the corollary's M, and with M without end."""
-
-    def lengths(epsilon):
-        N = _whole(length(task.covariance, epsilon))
-        return [(N, _whole(sufficient_test_length(task.covariance, epsilon))), (N, jnp.asarray(jnp.inf))]
-
-    return _reached(task, lengths)
-
-
-@of_task
-def printed_length_in_training(task: Task) -> Comparison:
-    """N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2})."""
-    return _train_length(task, printed_context_length)
-
-
-@of_task
-def long_enough_in_training(task: Task) -> Comparison:
-    """N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}."""
-    return _train_length(task, sufficient_context_length)
-
-
-def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
-    """The corollary's lengths for epsilon = tr(Lambda)/100, 1 % of the zero predictor's risk, and the smallest.
-
-    Nothing where no length below 2^53 is enough.
-    """
-    covariance = loss.task.covariance
-    epsilon = jnp.trace(covariance) / 100
-    try:
-        found = prompt_lengths(covariance, epsilon)
-    except ValueError:  # out of reach: float64 resolves neither the lengths nor the risk of such a covariance
-        return {}
-    constants = {
-        "test_length": found.sufficient_test_length,
-        "sharp_test_length": found.test_length,
-        "context_length": found.sufficient_context_length,
-        "sharp_context_length": found.smallest_context_length,
-        "printed_context_length": printed_context_length(covariance, epsilon),
-    }
-    return {name: jnp.asarray(value, dtype=float) for name, value in constants.items()}
+    energy, amplified = jnp.sum(values), conditioning(task)
+    of_bounds = rounded(at_most(tight, loose, promised=anisotropic), amplified)
+    return joined([*(bounded(value, bound, energy, amplified) for bound in (tight, loose)), of_bounds])
 
 
 # Section 4.2, at N = M = inf
@@ -329,7 +282,7 @@ def task_shift(task: Task) -> Comparison:
     def of_weight(w):
         def at(noise):
             prompts = _at_infinity(Lambda, weight=w, label_noise=noise)
-            return risk(model, prompts, jnp.inf), noise**2, zero_predictor_error(prompts)
+            return jnp.broadcast_arrays(asymptotic(two_routes(model, prompts)), noise**2, zero_predictor_error(prompts))
 
         return jax.lax.map(at, jnp.asarray([0.1, 10.0]))
 
@@ -337,10 +290,11 @@ def task_shift(task: Task) -> Comparison:
         law = JointLaw.of_polynomial(Lambda, **terms)
         energy = terms["direction"] @ Lambda @ terms["direction"]
         best = terms["label_noise"] ** 2 + 3 * terms["square"] ** 2 * energy**2 + 6 * terms["cube"] ** 2 * energy**3
-        return risk(model, law, jnp.inf), best, 2 * law.label_energy
+        size = 2 * law.label_energy + nonlinear_risk(law, jnp.inf, 1.0)[1]
+        return asymptotic(_polynomial_routes(model, law, terms)), best, size
 
-    linear, nonlinear = _each(of_weight, _weights(Lambda)), _each(of_polynomial, _polynomials(Lambda))
-    return rounded(joined([equal(*linear), equal(*nonlinear)]), _limit_conditioning(Lambda))
+    linear, nonlinear = each(of_weight, _weights(Lambda)), each(of_polynomial, polynomials(Lambda))
+    return rounded(joined([equal(*linear), equal(*nonlinear)]), _DEGREE * _limit_conditioning(Lambda))
 
 
 def _query_covariances(covariance: Matrix) -> Float[Array, "K d d"]:
@@ -357,9 +311,9 @@ def query_shift(task: Task) -> Comparison:
 
     def sides(queries):
         prompts = _at_infinity(task.covariance, query_covariance=queries)
-        return risk(model, prompts, jnp.inf), zero_predictor_error(prompts)
+        return asymptotic(two_routes(model, prompts)), zero_predictor_error(prompts)
 
-    value, size = _each(sides, _query_covariances(task.covariance))
+    value, size = each(sides, _query_covariances(task.covariance))
     return rounded(equal(value, 0.0, size), _limit_conditioning(task.covariance))
 
 
@@ -371,9 +325,9 @@ def covariate_shift(task: Task) -> Comparison:
 
     def sides(c):
         energy = c**2 * jnp.trace(task.covariance)
-        return risk(model, prompts.scaled(c), jnp.inf), (c**2 - 1) ** 2 * energy, (c**2 + 1) ** 2 * energy
+        return asymptotic(two_routes(model, prompts.scaled(c))), (c**2 - 1) ** 2 * energy, (c**2 + 1) ** 2 * energy
 
-    return rounded(equal(*_each(sides, jnp.asarray(_SCALES))), _limit_conditioning(task.covariance))
+    return rounded(equal(*each(sides, jnp.asarray(_SCALES))), _limit_conditioning(task.covariance))
 
 
 @eqx.filter_jit

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from flowsim.analysis.base import Comparison, at_least, equal
 from flowsim.analysis.inequalities import polyak_lojasiewicz, sharp_constant
+from flowsim.analysis.statements import joined
 from flowsim.analysis.zhang2023.comparisons import distance_to_limit, limit_of_flow, over_models
 from flowsim.covariance_laws import DiagonalLaw
 from flowsim.initialization import (
@@ -72,7 +73,7 @@ def _matrix_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Arr
     return -(u**2) * sandwich + u * square, push - pull, size
 
 
-def _coefficients(loss: Loss) -> tuple[Array, Array, Array]:
+def coefficients(loss: Loss) -> tuple[Array, Array, Array]:
     """gamma_i, xi_i and zeta_ij as (C.3) prints them."""
     n = 1 / loss.task.context_length
 
@@ -87,7 +88,7 @@ def _coefficients(loss: Loss) -> tuple[Array, Array, Array]:
 
 def _entry_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
     """The right-hand sides of (C.4)."""
-    gamma, xi, zeta = _coefficients(loss)
+    gamma, xi, zeta = coefficients(loss)
     U, u = model.U11, model.u_minus1
     diagonal = jnp.diagonal(U)
     off = zeta * (1 - jnp.eye(xi.size))
@@ -96,7 +97,7 @@ def _entry_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
     return dU, du
 
 
-def _matrix_loss(loss: Loss, model: LinearAttention) -> Array:
+def matrix_loss(loss: Loss, model: LinearAttention) -> Array:
     """The first line of (C.5)."""
     U, u = model.U11, model.u_minus1
 
@@ -107,9 +108,9 @@ def _matrix_loss(loss: Loss, model: LinearAttention) -> Array:
     return loss.task.law.expectation(of_one)
 
 
-def _entry_loss(loss: Loss, model: LinearAttention) -> Array:
+def entry_loss(loss: Loss, model: LinearAttention) -> Array:
     """The second line of (C.5)."""
-    gamma, xi, zeta = _coefficients(loss)
+    gamma, xi, zeta = coefficients(loss)
     U, u = model.U11, model.u_minus1
     diagonal = jnp.diagonal(U)
     off = jnp.sum(zeta * (1 - jnp.eye(xi.size)) * u**2 * U**2)
@@ -159,11 +160,11 @@ def loss_of_the_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The gradient of (C.5) against minus (C.4), and both lines of (C.5) against each other."""
 
     def deviation(model):
-        gradient = jax.grad(lambda m: _matrix_loss(loss, m))(model)
+        gradient = jax.grad(lambda m: matrix_loss(loss, m))(model)
         dU, du = _entry_field(loss, model)
         _, _, size = _matrix_field(loss, model)
         gap = jnp.sqrt(jnp.sum((gradient.U11 + dU) ** 2) + (gradient.u_minus1 + du) ** 2)
-        first, second = _matrix_loss(loss, model), _entry_loss(loss, model)
+        first, second = matrix_loss(loss, model), entry_loss(loss, model)
         energy = jnp.sum(loss.structure.drive * loss.structure.target) + jnp.abs(second)
         return _relative(gap, size) + jnp.abs(first - second) / energy
 
@@ -171,19 +172,21 @@ def loss_of_the_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(C.5) minus (C.6) against (C.7), and that weights of (C.8) attain the minimum."""
-    gamma, xi, zeta = _coefficients(loss)
+    """Both lines of (C.5) minus (C.6), and the loss's excess, against (C.7); weights of (C.8) attain the minimum."""
+    gamma, xi, zeta = coefficients(loss)
     minimum = -jnp.sum(xi**2 / gamma) / 2
     off = zeta * (1 - jnp.eye(xi.size))
 
     def sides(model):
         U, u = model.U11, model.u_minus1
         square = jnp.sum(gamma * (jnp.diagonal(U) * u - xi / gamma) ** 2) / 2 + jnp.sum(off * u**2 * U**2) / 2
-        return _entry_loss(loss, model) - minimum, square, square - minimum
+        above = jnp.stack([entry_loss(loss, model) - minimum, matrix_loss(loss, model) - minimum, loss.excess(model)])
+        return above, square, square - minimum
 
-    left, right, size = over_models(sides, trajectory)
-    attained = _entry_loss(loss, LinearAttention(jnp.diag(xi / gamma) / 2, 2.0))
-    return equal(jnp.append(left, attained), jnp.append(right, minimum), jnp.append(size, -minimum))
+    above, right, size = over_models(sides, trajectory)
+    attained = entry_loss(loss, LinearAttention(jnp.diag(xi / gamma) / 2, 2.0))
+    comparisons = [equal(above[:, k], right, size) for k in range(3)]
+    return joined([*comparisons, equal(attained[None], minimum, -minimum)])
 
 
 # Lemmas C.6 to C.8, Theorem 4.5: convergence
@@ -232,7 +235,7 @@ def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 def printed_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The end of the flow against (C.15), its u_{-1} -> (sum xi_i/gamma_i)^{1/4} without squares."""
-    gamma, xi, _ = _coefficients(loss)
+    gamma, xi, _ = coefficients(loss)
     ratio = xi / gamma
     U11 = jnp.diag(ratio) / jnp.sum(ratio**2) ** 0.25
     return distance_to_limit(loss, trajectory, LinearAttention(U11, jnp.sum(ratio) ** 0.25))
@@ -240,14 +243,14 @@ def printed_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 def corrected_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The end of the flow against (C.15) with u_{-1} of (C.17)."""
-    gamma, xi, _ = _coefficients(loss)
+    gamma, xi, _ = coefficients(loss)
     u = jnp.sum((xi / gamma) ** 2) ** 0.25
     return distance_to_limit(loss, trajectory, LinearAttention(jnp.diag(xi / gamma) / u, u))
 
 
 def value_weight_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
     """u_{-1} at the limit of the flow against (C.17)."""
-    gamma, xi, _ = _coefficients(loss)
+    gamma, xi, _ = coefficients(loss)
     expected = jnp.sum((xi / gamma) ** 2) ** 0.25
     limit, doubt = limit_of_flow(loss, trajectory)
     return equal(limit.u_minus1[None], expected, expected, allowance=doubt)
@@ -265,7 +268,7 @@ def matrix_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     """u_{-1} as (C.15) and as (C.17) have it, and at the end of the flow."""
-    gamma, xi, _ = _coefficients(loss)
+    gamma, xi, _ = coefficients(loss)
     return {
         "u_printed": jnp.sum(xi / gamma) ** 0.25,
         "u_limit": balanced_minimum(loss.structure).u_minus1,

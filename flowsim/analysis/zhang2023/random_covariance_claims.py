@@ -3,6 +3,7 @@
 from flowsim.analysis.base import Claim, Relation
 from flowsim.analysis.zhang2023 import spaces
 from flowsim.analysis.zhang2023.comparisons import stays_balanced, u_positive
+from flowsim.analysis.zhang2023.minima import every_random_minimum, tends_to_random_global_minimum
 from flowsim.analysis.zhang2023.random_covariance import (
     assumption,
     assumption_and_scale,
@@ -12,7 +13,6 @@ from flowsim.analysis.zhang2023.random_covariance import (
     independent_variances,
     limit_constants,
     loss_of_the_dynamics,
-    matrix_limit,
     minimum_and_excess,
     pl,
     pl_constants,
@@ -65,11 +65,11 @@ _FULL = {
     },
     "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
 }  # fmt: skip
-_PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
+PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
-    options.setdefault("problems", _PROBLEMS)
+    options.setdefault("problems", PROBLEMS)
     options.setdefault("spaces", spaces.RANDOM)
     options.setdefault("setting", independent_variances)
     return Claim(f"zhang2023.{part}", f"zhang2023, {source}", statement, compare, **options)
@@ -80,7 +80,7 @@ CLAIMS: tuple[Claim, ...] = (
         "theorem-4.5",
         "Theorem 4.5",
         "Under Assumption 3.3, E[Lambda] Theta != 0 and (4.11), W^PV and W^KQ tend to (4.12), a global minimum",
-        matrix_limit,
+        tends_to_random_global_minimum,
         relation=Relation.IDENTITY,
         hypotheses=assumption_and_scale,
         constants=limit_constants,
@@ -93,7 +93,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=assumption,
         setting=random_covariances,
-        problems=(*_PROBLEMS, _FULL),
+        problems=(*PROBLEMS, _FULL),
         note="Compared with the gradient of the exact loss over all weights, u12 and u21 included.",
     ),
     _claim(
@@ -115,11 +115,20 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "lemma-c.4",
         "Lemma C.4",
-        "min l = -(1/2) sum xi_i^2/gamma_i, l - min l is (C.7), and u_{-1} u_ij = delta_ij xi_i/gamma_i at the minima",
+        "min l = -(1/2) sum xi_i^2/gamma_i, and l - min l is (C.7)",
         minimum_and_excess,
         relation=Relation.IDENTITY,
-        note="Judged by subtraction, along the trajectory and at weights of (C.8), where the minimum is attained; that "
-        "no others attain it follows from (C.7), a sum of squares with positive coefficients.",
+        note="Judged by subtraction, along the trajectory and at weights of (C.8), where the minimum is attained.",
+    ),
+    _claim(
+        "lemma-c.4.minima",
+        "Lemma C.4, (C.8)",
+        "u_{-1} u_ij = delta_ij xi_i/gamma_i at every global minimum of (C.5)",
+        every_random_minimum,
+        relation=Relation.IDENTITY,
+        along_flow=False,
+        note="For each u_{-1} != 0 the loss is a strictly convex quadratic form in U11, and at u_{-1} = 0 above its "
+        "minimum. Judged where its gradient in U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.",
     ),
     _claim(
         "lemma-c.5",
@@ -129,7 +138,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=assumption,
         setting=random_covariances,
-        problems=(*_PROBLEMS, _FULL),
+        problems=(*PROBLEMS, _FULL),
     ),
     _claim("lemma-c.6", "Lemma C.6, (C.11)", "u_{-1} > 0 for all t", u_positive, hypotheses=assumption_and_scale),
     _claim(

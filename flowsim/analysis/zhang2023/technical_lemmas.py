@@ -11,6 +11,7 @@ from flowsim.analysis.base import Claim, Comparison, Relation, at_most, equal
 from flowsim.analysis.statements import joined, of_task, rounded
 from flowsim.analysis.zhang2023 import spaces
 from flowsim.analysis.zhang2023.comparisons import one_covariance
+from flowsim.analysis.zhang2023.literal import gaussian_sum
 from flowsim.analysis.zhang2023.problems import ISOTROPIC, NEAR_SINGULAR, STILL_EASY, STILL_HARD, STILL_ONE
 from flowsim.tasks import LinearRegression
 
@@ -20,33 +21,23 @@ _DRAWN = 16
 _COMMUTE, _DO_NOT = 1e-12, 1e-6  # |AB - BA| over |A| |B| below and above which pairs surely do, and surely do not
 
 
-def _cubature(d: int) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
-    """Points and weights (negative ones among them) that integrate degree 5 over N(0, I_d) exactly: 0,
-    +-sqrt(3) e_i and sqrt(3) (+-e_i +-e_j).
-    """
-    axes = jnp.sqrt(3.0) * jnp.eye(d)
-    first, second = jnp.triu_indices(d, 1)
-    pairs = [s * axes[first] + t * axes[second] for s in (1.0, -1.0) for t in (1.0, -1.0)]
-    points = jnp.concatenate([jnp.zeros((1, d)), axes, -axes, *pairs])
-    weights = [jnp.full(1, 1 + (d**2 - 7 * d) / 18), jnp.full(2 * d, (4 - d) / 18), jnp.full(4 * first.size, 1 / 36)]
-    return points, jnp.concatenate(weights)
-
-
 @of_task
 def fourth_moment(task: LinearRegression) -> Comparison:
     """E[X X^T A X X^T] by cubature, which is exact for it, against Lambda (A + A^T) Lambda + tr(A Lambda) Lambda."""
     Lambda, d = task.covariance, task.dimension
-    points, weights = _cubature(d)
-    x = points @ jnp.linalg.cholesky(Lambda).T
+    root = jnp.linalg.cholesky(Lambda)
     drawn = jax.random.normal(jax.random.key(0), (_DRAWN, d, d))
     matrices = [jnp.eye(d), Lambda, drawn[0] - drawn[0].T, jnp.outer(drawn[0, 0], drawn[1, 0]), *drawn]
 
     def sides(A):
-        forms = weights * jnp.einsum("ki,ij,kj->k", x, A, x)
-        moment = jnp.einsum("k,ki,kj->ij", forms, x, x)
+        def terms(z, weights):
+            x = z @ root.T
+            forms = weights * jnp.einsum("ki,ij,kj->k", x, A, x)
+            return jnp.einsum("k,ki,kj->ij", forms, x, x), jnp.sum(jnp.abs(weights) * jnp.sum(x**2, axis=1) ** 2)
+
+        moment, size = gaussian_sum(terms, d)
         lemma = Lambda @ (A + A.T) @ Lambda + jnp.trace(A @ Lambda) * Lambda
-        size = jnp.sum(jnp.abs(weights) * jnp.sum(x**2, axis=1) ** 2) * jnp.linalg.norm(A)
-        return jnp.linalg.norm(moment - lemma), size
+        return jnp.linalg.norm(moment - lemma), size * jnp.linalg.norm(A)
 
     gaps, sizes = jax.lax.map(sides, jnp.stack(matrices))
     return equal(gaps, 0.0, sizes)
