@@ -19,6 +19,7 @@ from flowsim.analysis.ahn2023 import (
     multi_layer_problems,
     multi_layer_prompts,
     multi_layer_scalars,
+    proof_claims,
     residual_stream,
     residual_stream_claims,
 )
@@ -27,7 +28,7 @@ from flowsim.models import multi_layer as layers
 from flowsim.problem import spec_of
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
-CLAIMS = (*multi_layer_claims.CLAIMS, *residual_stream_claims.CLAIMS)
+CLAIMS = (*multi_layer_claims.CLAIMS, *proof_claims.CLAIMS, *residual_stream_claims.CLAIMS)
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 # Large variances, so that tr Sigma^-1 < 1; on the last the paper's two layers of Theorem 3.
 SMALL, ONE, ISOTROPIC = ([5.0, 10.0], 3), ([2.0], 4), ([1.0, 1.0], 3)
@@ -39,6 +40,9 @@ VIOLATED = {
     ("eq-25", "printed"),
     ("eq-34", "printed"),
     ("eq-35", "printed"),
+    ("eq-38", "printed"),
+    ("sec-5.2.distorted", "printed"),
+    ("sec-6.1.curvature", "printed"),
     ("eq-35.constrained", "printed"),
     ("eq-37", "printed"),
     ("figure-1.plain", "printed"),
@@ -146,10 +150,10 @@ def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_planted_errors_on_prompts_are_refused():
-    @multi_layer_prompts._on_prompts
+    @multi_layer_prompts.on_prompts
     def without_the_label(drawn):
-        return multi_layer_prompts._layers(drawn, multi_layer_prompts._labelled(drawn))[-1, -1, -1:], jnp.stack(
-            [multi_layer_prompts._layers(drawn, multi_layer_prompts.embed(drawn.prompt))[-1, -1, -1]]
+        return multi_layer_prompts.layers(drawn, multi_layer_prompts.labelled(drawn))[-1, -1, -1:], jnp.stack(
+            [multi_layer_prompts.layers(drawn, multi_layer_prompts.embed(drawn.prompt))[-1, -1, -1]]
         )
 
     verdict = judge_on(dataclasses.replace(BY_KEY["lemma-9", "printed"], compare=without_the_label), static("small"))

@@ -1,6 +1,12 @@
 """ahn2023: Transformers learn to implement preconditioned gradient descent for in-context learning (Ahn et al.)."""
 
-from flowsim.analysis.ahn2023 import multi_layer_claims, residual_stream_claims, sampled_claims, single_layer_claims
+from flowsim.analysis.ahn2023 import (
+    multi_layer_claims,
+    proof_claims,
+    residual_stream_claims,
+    sampled_claims,
+    single_layer_claims,
+)
 from flowsim.analysis.base import Claim, about
 from flowsim.models import DiagonalLayers, MaskedAttention, MultiLayerAttention, ScalarLayers
 
@@ -8,6 +14,6 @@ _LAYERS = (MultiLayerAttention, ScalarLayers, DiagonalLayers)
 
 CLAIMS: tuple[Claim, ...] = (
     *about(single_layer_claims.CLAIMS, MaskedAttention),
-    *about((*multi_layer_claims.CLAIMS, *residual_stream_claims.CLAIMS), *_LAYERS),
+    *about((*multi_layer_claims.CLAIMS, *proof_claims.CLAIMS, *residual_stream_claims.CLAIMS), *_LAYERS),
     *about(sampled_claims.CLAIMS, MultiLayerAttention),
 )

@@ -29,16 +29,18 @@ _SIZE = 0.5  # of the drawn weights, in the units of the best ones
 
 
 class Drawn(NamedTuple):
-    """A prompt, the weight behind its labels, and the weights of a transformer: A (k, d, d), B (k, d, d)."""
+    """A prompt, the weight behind its labels, the weights of a transformer, Sigma^{1/2} and an orthogonal matrix."""
 
     prompt: Prompt
     weight: Vector
     A: Float[Array, "k d d"]
     B: Float[Array, "k d d"]
+    root: Float[Array, "d d"]
+    turn: Float[Array, "d d"]
 
 
 def _draw(loss: Loss, n: int, key: Array) -> Drawn:
-    keys = jax.random.split(key, 5)
+    keys = jax.random.split(key, 6)
     d, units = loss.task.dimension, basis(loss)
     inverse = jnp.linalg.inv(loss.root)
     inputs = jax.random.normal(keys[0], (n, d)) @ loss.root
@@ -46,7 +48,8 @@ def _draw(loss: Loss, n: int, key: Array) -> Drawn:
     offsets = jnp.einsum("km,mij->kij", jax.random.normal(keys[3], (loss.layers, units.shape[0])), units)
     primed = -_SIZE * loss.energy.centres[:, None, None] * (jnp.eye(d)[None] + offsets / d**0.5)
     B = _SIZE * jax.random.normal(keys[4], (loss.layers, d, d)) / d**0.5
-    return Drawn(Prompt(inputs, inputs @ weight, query), weight, inverse @ primed @ inverse, loss.root @ B @ inverse)
+    prompt, turn = Prompt(inputs, inputs @ weight, query), jnp.linalg.qr(jax.random.normal(keys[5], (d, d)))[0]
+    return Drawn(prompt, weight, inverse @ primed @ inverse, loss.root @ B @ inverse, loss.root, turn)
 
 
 @eqx.filter_jit
@@ -55,7 +58,7 @@ def _draws(loss: Loss, n: int) -> Drawn:
     return jax.vmap(lambda key: _draw(loss, n, key))(jax.random.split(jax.random.key(0), _PROMPTS))
 
 
-def _on_prompts(sides):
+def on_prompts(sides):
     """The comparison of two sides, each an array a drawn prompt, relative to their largest entry."""
 
     both = eqx.filter_jit(jax.vmap(sides))
@@ -75,7 +78,7 @@ def _on_prompts(sides):
     return compare
 
 
-def _layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "layers rows columns"]:
+def layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "layers rows columns"]:
     """Z_1, .., Z_k of (53)."""
     d, states = drawn.weight.size, []
     for A, B in zip(drawn.A, drawn.B, strict=True):
@@ -86,11 +89,12 @@ def _layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "laye
     return jnp.stack(states)
 
 
-def _without_B(drawn: Drawn) -> Drawn:
+def without_B(drawn: Drawn) -> Drawn:
+    """The same with covariates that stay."""
     return drawn._replace(B=jnp.zeros_like(drawn.B))
 
 
-def _labelled(drawn: Drawn) -> Float[Array, "rows columns"]:
+def labelled(drawn: Drawn) -> Float[Array, "rows columns"]:
     """Z-bar_0: the prompt with the label of the query."""
     return embed(drawn.prompt).at[-1, -1].set(drawn.weight @ drawn.prompt.query)
 
@@ -115,26 +119,26 @@ def _predictions(drawn: Drawn) -> Row:
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
 
 
-@_on_prompts
+@on_prompts
 def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
     """<x^{(n+1)}, w_i> of gradient descent on R_{w*} against the prediction after layer i."""
     return _descents(drawn, own=False) @ drawn.prompt.query, _predictions(drawn)
 
 
-@_on_prompts
+@on_prompts
 def eq_11(drawn: Drawn) -> tuple[Row, Row]:
     """The same with the gradient of R_{w_k} that (11) prints."""
     return _descents(drawn, own=True) @ drawn.prompt.query, _predictions(drawn)
 
 
-@_on_prompts
+@on_prompts
 def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
     """X X^T/(2n) against the Hessian of (10)."""
     X, n = drawn.prompt.inputs.T, drawn.prompt.inputs.shape[0]
     return X @ X.T / (2 * n), jax.hessian(_risk, argnums=1)(drawn, drawn.weight, drawn.weight)
 
 
-@_on_prompts
+@on_prompts
 def hessian_corrected(drawn: Drawn) -> tuple[Array, Array]:
     """X X^T/n against the Hessian of (10)."""
     X, n = drawn.prompt.inputs.T, drawn.prompt.inputs.shape[0]
@@ -149,54 +153,54 @@ def _recursion(drawn: Drawn, attending: Float[Array, "n d"]) -> Row:
     return labels
 
 
-@_on_prompts
+@on_prompts
 def eq_61_printed(drawn: Drawn) -> tuple[Row, Row]:
     """(61) with x^{(n+1)} in the place of x^{(i)}, as printed, against the labels of the layers."""
     attending = jnp.broadcast_to(drawn.prompt.query, drawn.prompt.inputs.shape)
-    return _recursion(drawn, attending), _layers(_without_B(drawn), embed(drawn.prompt))[-1, -1, :-1]
+    return _recursion(drawn, attending), layers(without_B(drawn), embed(drawn.prompt))[-1, -1, :-1]
 
 
-@_on_prompts
+@on_prompts
 def eq_61_corrected(drawn: Drawn) -> tuple[Row, Row]:
     """(61) with x^{(i)}, which is (57), against the labels of the layers."""
-    return _recursion(drawn, drawn.prompt.inputs), _layers(_without_B(drawn), embed(drawn.prompt))[-1, -1, :-1]
+    return _recursion(drawn, drawn.prompt.inputs), layers(without_B(drawn), embed(drawn.prompt))[-1, -1, :-1]
 
 
 def _product(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
     """prod_l (I + sign M X_0^T A_l X_0), with 1/n in the A_l."""
-    X, total = _labelled(drawn)[:-1], jnp.eye(drawn.prompt.labels.size + 1)
+    X, total = labelled(drawn)[:-1], jnp.eye(drawn.prompt.labels.size + 1)
     masked = X.at[:, -1].set(0.0)
     for A in drawn.A:
         total = total @ (jnp.eye(total.shape[0]) + sign * masked.T @ A @ X / drawn.prompt.labels.size)
     return total
 
 
-@_on_prompts
+@on_prompts
 def eq_22(drawn: Drawn) -> tuple[Row, Row]:
     """Y_0 prod_l (I + M X_0^T A_l X_0) against the labels of the layers."""
-    labelled = _labelled(drawn)
-    return labelled[-1] @ _product(drawn, 1.0), _layers(_without_B(drawn), labelled)[-1, -1]
+    Z = labelled(drawn)
+    return Z[-1] @ _product(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@_on_prompts
+@on_prompts
 def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:
     """w*^T G with G = X_0 prod_l (I - M X_0^T A_l X_0), as printed, against the labels of the layers."""
-    labelled = _labelled(drawn)
-    return drawn.weight @ labelled[:-1] @ _product(drawn, -1.0), _layers(_without_B(drawn), labelled)[-1, -1]
+    Z = labelled(drawn)
+    return drawn.weight @ Z[:-1] @ _product(drawn, -1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@_on_prompts
+@on_prompts
 def eq_28_corrected(drawn: Drawn) -> tuple[Row, Row]:
     """w*^T G with G = X_0 prod_l (I + M X_0^T A_l X_0) against the labels of the layers."""
-    labelled = _labelled(drawn)
-    return drawn.weight @ labelled[:-1] @ _product(drawn, 1.0), _layers(_without_B(drawn), labelled)[-1, -1]
+    Z = labelled(drawn)
+    return drawn.weight @ Z[:-1] @ _product(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@_on_prompts
+@on_prompts
 def lemma_9(drawn: Drawn) -> tuple[Row, Row]:
     """[Z_k]_{d+1,n+1} + w*^T x^{(n+1)} against [Z-bar_k]_{d+1,n+1}, with B, and the model's prediction."""
     label = drawn.weight @ drawn.prompt.query
-    given = _layers(drawn, embed(drawn.prompt))[-1, -1, -1] + label
+    given = layers(drawn, embed(drawn.prompt))[-1, -1, -1] + label
     predicted = label - MultiLayerAttention(-drawn.A, drawn.B[:-1], symmetric=False)(drawn.prompt)
-    reformulated = _layers(drawn, _labelled(drawn))[-1, -1, -1]
+    reformulated = layers(drawn, labelled(drawn))[-1, -1, -1]
     return jnp.stack([given, predicted]), jnp.stack([reformulated, reformulated])
