@@ -1,4 +1,4 @@
-"""What gatmiry2024's text and proofs state beside its theorems: what holds, what fails, and second routes to moments."""
+"""What gatmiry2024 states in its text and proofs: what holds, what fails, and second routes to its moments."""
 
 import functools
 import json
@@ -81,9 +81,9 @@ def test_pairings_and_integration_by_parts_give_the_same_moments():
 
 def test_terms_of_the_gradient_by_hand_and_by_sampling():
     spectrum, n = gradient_terms.Spectrum((Fraction(3, 2), 1), (Fraction(1, 2), 1)), 4
-    # E[W A W] = A + (A + tr(A) I)/n.
-    expected = [x + (x + 2) / n for x in spectrum.eigenvalues]
-    assert gradient_terms.gamma(spectrum, n, 1, 0) == expected == gradient_terms.gamma(spectrum, n, 0, 1)
+    # E[W A W] = A + (A + tr(A) I)/n, and E[W^2] A = (1 + 3/n) A.
+    assert gradient_terms.gamma(spectrum, n, 1, 0) == [x + (x + 2) / n for x in spectrum.eigenvalues]
+    assert gradient_terms.gamma(spectrum, n, 0, 1) == [x * (1 + Fraction(3, n)) for x in spectrum.eigenvalues]
     A = np.diag([1.5, 0.5])
     z = np.random.default_rng(0).standard_normal((400_000, n, 2))
     W = np.swapaxes(z, 1, 2) @ z / n
