@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.analysis.base import Comparison, at_least, at_most
+from flowsim.analysis.xie2025 import prompts
+from flowsim.analysis.xie2025.exact import Moments
 from flowsim.initialization import Hypothesis, agrees, hypothesis
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
@@ -41,23 +43,28 @@ def trained_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
 
 
 def above_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk along the flow against that of one step of gradient descent from w*."""
-    return at_least(trajectory.loss, loss.risk.descent_risk)
+    """The risk along the flow against that of one step of gradient descent from w*, both by moments given w-hat."""
+    known = _moments(loss)
+    return at_least(jax.vmap(known)(trajectory.models), known(_descent(loss)))
 
 
 def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The excess at the end over the least risk of as many heads, against 1e-3 of the risk of gradient descent."""
-    return at_most(jnp.abs(trajectory.excess[-1:]), _REACHED * _scale(loss))
+    """How far the risk at the end, by moments given w-hat, is from the least one of as many heads, against 1e-3 of the
+    risk of gradient descent.
+    """
+    return at_most(jnp.abs(_moments(loss)(trajectory.end) - loss.minimum)[None], _REACHED * _scale(loss))
 
 
 def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk at the end above gradient descent against (|w* - w|^2 + bias^2) 2/(d C + 2), to within 1e-3 of the
-    risk of gradient descent: what the flow may still have before it.
+    """The risk at the end above gradient descent's, by moments given w-hat, against (|w* - w|^2 + bias^2) 2/(d C + 2),
+    to within 1e-3 of the risk of gradient descent: what the flow may still have before it.
     """
-    model, risk = trajectory.start.reduced(), loss.risk
-    expected = (jnp.sum((risk.prior_mean - model.w) ** 2) + model.bias**2) * risk.gap
-    gap = trajectory.loss[-1:] - risk.descent_risk
-    return at_most(jnp.abs(gap - expected), _REACHED * _scale(loss))
+    model, known = trajectory.start.reduced(), _moments(loss)
+    inverse_C = 1 / loss.task.context_length
+    missed = jnp.sum((known.prior_mean - model.w) ** 2) + model.bias**2
+    gap = known(trajectory.end) - known(_descent(loss))
+    expected = missed * 2 * inverse_C / (loss.task.dimension + 2 * inverse_C)
+    return at_most(jnp.abs(gap - expected)[None], _REACHED * _scale(loss))
 
 
 def matches_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -83,6 +90,15 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
     apart = jax.tree.map(jnp.subtract, ours, theirs)
     sizes = product(ours, ours), product(theirs, theirs)
     return product(apart, apart), product(ours, theirs) / jnp.sqrt(sizes[0] * sizes[1]), sizes[1]
+
+
+def _moments(loss: MultiHeadLoss) -> Moments:
+    return prompts.moments(loss.risk.prior_mean, 1 / loss.task.context_length)
+
+
+def _descent(loss: MultiHeadLoss) -> GradientDescentStep:
+    """One step of gradient descent from w* with eta* = C/(C+d+1)."""
+    return GradientDescentStep(1 / (1 + (loss.task.dimension + 1) / loss.task.context_length), loss.risk.prior_mean)
 
 
 def _scale(loss: MultiHeadLoss) -> Scalar:

@@ -222,25 +222,13 @@ def eq_22(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     return _entries(loss.task, mean_tokens(loss.risk.prior_mean), exact.floats(exact.moments(loss.task).first))
 
 
-def _over_weights(w: Float[Array, " d"]) -> tuple[np.ndarray, np.ndarray]:
-    """E[(M_w)_mn (M_w)_pq] and E[z_m z_n z_p z_q] of one token, as exact means over w-hat of what they are given it."""
-    noises, weights = prompts.normal_rule(w.size)
-    drawn_weights = np.asarray(w)[None] + noises
-    tokens = np.concatenate(
-        [np.broadcast_to(np.eye(w.size), (len(weights), w.size, w.size)), drawn_weights[:, None]], 1
-    )
-    M = tokens @ np.swapaxes(tokens, 1, 2)
-    means = np.einsum("k,kmn,kpq->mnpq", weights, M, M)
-    return means, means + means.transpose(0, 2, 1, 3) + means.transpose(0, 3, 2, 1)
-
-
-def _second_moments(loss: MultiHeadLoss, stated: np.ndarray | Array) -> Comparison:
+def _second_moments(loss: MultiHeadLoss, stated: Float[Array, "rows rows rows rows"]) -> Comparison:
     """A formula for E[G_mn G_pq] against the exact moments."""
-    return _entries(loss.task, jnp.asarray(stated), exact.floats(exact.moments(loss.task).second))
+    return _entries(loss.task, stated, exact.floats(exact.moments(loss.task).second))
 
 
-def _outer(M: Square) -> np.ndarray:
-    return np.multiply.outer(np.asarray(M), np.asarray(M))
+def _outer(M: Square) -> Float[Array, "rows rows rows rows"]:
+    return jnp.einsum("mn,pq->mnpq", M, M)
 
 
 def eq_23(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -250,20 +238,21 @@ def eq_23(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 
 def eq_23_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """E[(M_w)_mn (M_w)_pq] against E[G_mn G_pq]."""
-    return _second_moments(loss, _over_weights(loss.risk.prior_mean)[0])
+    return _second_moments(loss, prompts.moments(loss.risk.prior_mean, 0.0).second)
 
 
 def eq_28(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """M_mn M_pq + (T_mnpq - M_mn M_pq)/C against E[G_mn G_pq]."""
-    w, C = loss.risk.prior_mean, float(loss.task.context_length)
+    w, C = loss.risk.prior_mean, loss.task.context_length
     means = _outer(mean_tokens(w))
-    return _second_moments(loss, means + (_over_weights(w)[1] - means) / C)
+    return _second_moments(loss, means + (prompts.moments(w, 1.0).second - means) / C)
 
 
 def eq_28_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """(28) with E[(M_w)_mn (M_w)_pq] in place of M_mn M_pq, against E[G_mn G_pq]."""
-    means, own = _over_weights(loss.risk.prior_mean)
-    return _second_moments(loss, means + (own - means) / float(loss.task.context_length))
+    w, C = loss.risk.prior_mean, loss.task.context_length
+    means, own = (prompts.moments(w, inverse_C).second for inverse_C in (0.0, 1.0))
+    return _second_moments(loss, means + (own - means) / C)
 
 
 def eq_25(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

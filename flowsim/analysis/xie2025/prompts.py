@@ -1,4 +1,4 @@
-"""The risk of a literal model as a weighted mean over finitely many prompts, exact for polynomials of its degree."""
+"""Moments and risks as weighted means over finitely many weights and prompts, exact for polynomials of their degree."""
 
 import itertools
 
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from flowsim.analysis.xie2025.exact import Moments
 from flowsim.initialization import Hypothesis, hypothesis
 from flowsim.losses import MultiHeadLoss
 from flowsim.models.multi_head import AnyHeads
@@ -30,6 +31,25 @@ def normal_rule(n: int) -> tuple[np.ndarray, np.ndarray]:
     weights = np.full(len(points), 1 / (n + 2) ** 2)
     weights[0], weights[1 : 2 * n + 1] = 2 / (n + 2), (4 - n) / (2 * (n + 2) ** 2)
     return points, weights
+
+
+def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Moments:
+    """The moments of prompts in float64: means over w-hat of what they are given it, which can be traced.
+
+    Given w-hat = w the mean of a token's z z^T is M_w = [I w; w^T |w|^2], and Isserlis' theorem has the moments of its
+    square.
+
+    **Arguments:** mean: w*; inverse_C: 1/C.
+    """
+    noises, weights = normal_rule(mean.size)
+    w = mean[None] + noises
+    units = jnp.broadcast_to(jnp.eye(mean.size), (len(weights), mean.size, mean.size))
+    tokens = jnp.concatenate([units, w[:, None]], axis=1)
+    M = tokens @ jnp.swapaxes(tokens, 1, 2)
+    shared = jnp.einsum("k,kmn,kpq->mnpq", weights, M, M)
+    pairs = shared.transpose(0, 2, 1, 3) + shared.transpose(0, 3, 2, 1)
+    first, mixed = jnp.einsum("k,kmn->mn", weights, M), jnp.einsum("k,ki,kmn->imn", weights, w, M)
+    return Moments(mean, first, mixed, shared + inverse_C * pairs)
 
 
 def count(d: int, length: float) -> float:
