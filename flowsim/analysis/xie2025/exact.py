@@ -34,7 +34,7 @@ def rationals(values: ArrayLike | Iterable) -> Rationals:
 
 def floats(values: Rationals | flint.fmpq) -> Float[Array, "..."]:
     """Rational numbers, rounded to float64."""
-    rounded = np.frompyfunc(lambda value: int(value.p) / int(value.q), 1, 1)(values)
+    rounded = np.frompyfunc(lambda value: int(value.p) / int(value.q), 1, 1)(np.asarray(values, dtype=object))
     return jnp.asarray(np.asarray(rounded, dtype=float))
 
 
@@ -103,7 +103,7 @@ def solved(known: Moments, right: Rationals) -> Rationals:
     rows, upper = known.first.shape[0], np.triu_indices(known.first.shape[0])
     count, sides = upper[0].size, right[:, *upper].T
     system = np.hstack([known.second[upper][:, *upper], sides])
-    reduced, rank = flint.fmpq_mat(*system.shape, list(system.reshape(-1))).rref()
+    reduced, rank = flint.fmpq_mat(system.shape[0], system.shape[1], list(system.reshape(-1))).rref()
     entries = np.asarray(reduced.entries(), dtype=object).reshape(system.shape)
     coefficients = np.full(sides.T.shape, flint.fmpq(0))
     for row in entries[:rank]:

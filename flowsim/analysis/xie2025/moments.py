@@ -185,8 +185,8 @@ def literal_risk(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """
     task, rows = loss.task, loss.task.dimension + 1
     rng = np.random.default_rng([3, rows])
-    W = rng.standard_normal((4, 2, rows, rows)) / 2
-    model = FactoredMultiHeadAttention(*W, rng.standard_normal(rows - 1), 0.7)
+    W_K, W_Q, W_V, W_P = rng.standard_normal((4, 2, rows, rows)) / 2
+    model = FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, rng.standard_normal(rows - 1), 0.7)
     literal = prompts.mean_squared_error(task, model)
     return same(task, risks(task, model), literal, literal)
 

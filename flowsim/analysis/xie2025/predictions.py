@@ -112,7 +112,8 @@ def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False)
 def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
     """A linear transformer block against y_q-LSA at drawn weights."""
     d = loss.task.dimension
-    head = FactoredMultiHeadAttention(*_normals(4, 1, d + 1, d + 1), _normals(d), trainable=True)
+    W_K, W_Q, W_V, W_P = _normals(4, 1, d + 1, d + 1)
+    head = FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, _normals(d), trainable=True)
     return rounded(_alike(loss.task, block_of(head, keys_and_values=keys_and_values), head), jnp.asarray(1e2))
 
 

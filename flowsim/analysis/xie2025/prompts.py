@@ -59,7 +59,7 @@ def count(d: int, length: float) -> float:
 
 def few_prompts(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     """The prompts that the exact mean needs are not too many."""
-    size = count(loss.task.dimension, loss.task.context_length)
+    size = count(loss.task.dimension, float(loss.task.context_length))
     return [hypothesis(f"prompts of the exact mean at most {MOST_PROMPTS}", size, "<=", float(MOST_PROMPTS))]
 
 
@@ -74,7 +74,7 @@ def mean_squared_error(task: LinearRegression, model: AnyHeads) -> Float[Array, 
     noises, noise_weights = normal_rule(d)
     queries = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
     errors = _errors(model, *map(jnp.asarray, (inputs.reshape(-1, C, d), mean + noises, queries)))
-    return weights @ jnp.mean(errors, axis=2) @ noise_weights
+    return jnp.asarray(weights) @ jnp.mean(errors, axis=2) @ jnp.asarray(noise_weights)
 
 
 @eqx.filter_jit

@@ -80,8 +80,8 @@ def descent_heads(
     W_V = jnp.zeros((d + 1, d + 1)).at[d, :d].set(w).at[d, d].set(-1.0)
     W_K = jnp.diag(jnp.append(jnp.ones(d), 0.0))
     W_P = -jnp.asarray(eta) * jnp.eye(d + 1)
-    each = (matrix[None] for matrix in (W_K, W_K, W_V, W_P))
-    return FactoredMultiHeadAttention(*each, w if guess is None else guess, bias, trainable=guess is None)
+    start = w if guess is None else guess
+    return FactoredMultiHeadAttention(W_K[None], W_K[None], W_V[None], W_P[None], start, bias, trainable=guess is None)
 
 
 def drawn_heads(d: int, H: int, seed: int, trainable: bool = False) -> MultiHeadAttention:
