@@ -69,6 +69,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("key", "problem"), CASES, ids=[f"{'-'.join(key)}-{problem['name']}" for key, problem in CASES]
 )
+@pytest.mark.slow
 def test_every_claim_on_its_problems(key, problem):
     verdict = judge_on(BY_KEY[key], evidence_of(problem))
     refuted = key[1] == "printed" and (key[0] in REFUTED or problem is problems.ONE)
@@ -80,6 +81,7 @@ def test_what_is_refuted_has_a_corrected_form():
     assert {(name, "corrected") for name in REFUTED} <= BY_KEY.keys()
 
 
+@pytest.mark.slow
 def test_a_flow_ends_at_another_local_minimum():
     """This one ends where labels and covariates change places in the first eigendirection."""
     problem = problems.ELSEWHERE[2]

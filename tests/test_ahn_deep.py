@@ -84,6 +84,7 @@ def evidence_of(claim: flowsim.Claim) -> Evidence:
 
 
 @pytest.mark.parametrize("key", BY_KEY, ids="-".join)
+@pytest.mark.slow
 def test_every_verdict(key):
     claim = BY_KEY[key]
     verdict = judge_on(claim, evidence_of(claim))

@@ -70,6 +70,7 @@ def test_without_balance_the_printed_limit_fails_and_the_corrected_one_holds():
     assert corrected.verdict is Judgement.HOLDS
 
 
+@pytest.mark.slow
 def test_without_zero_blocks_a_flow_ends_at_another_local_minimum():
     example = {**claims._ALL_WEIGHTS, "flow": {"rtol": 1e-6}}
     problem = build(example)

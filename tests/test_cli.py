@@ -397,6 +397,7 @@ def child(
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(finished, file, tmp_path):
     out = tmp_path / "out"
     for at in ("problem.toml", "checkpoint/flow/chunk-00002.npz", "trajectory.npz"):
@@ -449,6 +450,7 @@ def test_init_in_words_and_in_json(file, tmp_path, capsys):
     ],
     ids=["exponential", "wishart"],
 )
+@pytest.mark.slow
 def test_a_run_on_random_covariances(law, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_commands, "ALL_CLAIMS", tuple(find_claims(ALL_CLAIMS, "zhang2023.lemma-c.5")))
     path, out = tmp_path / "problem.toml", tmp_path / "out"

@@ -299,6 +299,8 @@ from flowsim.losses import MonteCarloLoss, _blocks
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
 
+pytestmark = pytest.mark.slow
+
 # Not getrusage's figure, which begins at that of the process that started this one.
 peak = lambda: 1024 * int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 memory = 1.2e9

@@ -101,6 +101,7 @@ def zhang_field(task):
 
 
 @pytest.mark.parametrize("method", ["DOP853", "Radau"])
+@pytest.mark.slow
 def test_scipy_agrees_on_every_route(method):
     loss, start = small_problem()
     times = [1.0, 10.0, 100.0, 1000.0]
@@ -157,6 +158,7 @@ def test_the_structured_route_the_generic_route_and_the_reduction_agree():
 
 
 @pytest.mark.parametrize("d", [4, 32])
+@pytest.mark.slow
 def test_stiff_problem_in_few_steps_with_an_error_independent_of_dimension(d):
     """At most 300 steps at condition 100 and rtol 1e-8, and 1e-8 in u and in u U11 against the reduction.
 

@@ -135,6 +135,7 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(("part", "form", "case", "expected"), VERDICTS, ids=lambda value: str(value))
+@pytest.mark.slow
 def test_every_statement_comes_out_as_its_note_says(part, form, case, expected):
     verdict = judge_on(BY_KEY[part, form], evidence_of(case))
     assert verdict.verdict is expected, verdict

@@ -46,6 +46,7 @@ def near(d: int, seed: int, size: float = 0.1, count: int = 1) -> np.ndarray:
         ("free layers", 2, 2, "isotropic"),
     ],
 )
+@pytest.mark.slow
 def test_losses_are_the_literal_models_mean_squared_error(kind, depth, n, weights):
     law = task(2, n, weights=weights)
     symmetric = not kind.startswith("free")
@@ -146,6 +147,7 @@ def test_one_layer_has_the_known_optimum():
         ("layers", 2, 3, "isotropic"),
     ],
 )
+@pytest.mark.slow
 def test_the_gradient_vanishes_at_the_minimizer_and_the_excess_is_quadratic_there(kind, depth, n, weights):
     law = task(3, n, weights=weights)
     loss: Any = LoopedLoss(law, depth) if kind == "looped" else MultiLayerLoss(law, depth)
@@ -199,6 +201,7 @@ def test_gradients_live_in_the_space_that_flows():
     assert_close(looped.u, jnp.zeros(3))
 
 
+@pytest.mark.slow
 def test_models_in_the_eigenbasis_have_the_loss_and_the_flow_of_their_matrices():
     law = LinearRegression(np.diag([0.5, 0.5, 2.0]), 6, weights="inverse-covariance")
     spectral = SpectralRegression([0.5, 2.0], 6, multiplicities=[2, 1])

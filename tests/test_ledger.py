@@ -116,6 +116,7 @@ def test_every_refuted_statement_has_a_counterexample_that_is_a_problem():
 
 
 @pytest.mark.parametrize("name", ["ahn2023.eq-6", "gatmiry2024.lemma-a.2.pairings", "xie2025.eq-27"])
+@pytest.mark.slow
 def test_a_counterexample_is_judged_violated_again(name):
     problem = flowsim.ProblemSpec.from_toml((PAGES / "counterexamples" / f"{name}.toml").read_text()).build()
     run = start_alone(problem.loss, problem.start)

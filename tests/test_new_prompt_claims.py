@@ -41,6 +41,7 @@ CASES = [(key, problem) for key, claim in BY_KEY.items() for problem in claim.pr
 
 
 @pytest.mark.parametrize(("key", "problem"), CASES, ids=[f"{key[0]}-{key[1]}-{p['name']}" for key, p in CASES])
+@pytest.mark.slow
 def test_every_claim_on_its_own_problems(key, problem):
     verdict = judge_on(BY_KEY[key], evidence_of(problem["name"]))
     assert verdict.verdict is expected(key, problem), verdict

@@ -57,6 +57,7 @@ def test_the_residual_is_what_the_literal_layers_miss(symmetric: bool, k: int):
 
 
 @pytest.mark.parametrize(("k", "n"), [(3, 40)])
+@pytest.mark.slow
 def test_on_scalars_the_sampled_loss_is_the_exact_one(k: int, n: int):
     exact, S = ScalarLayersLoss(D, n, k, residual_stream=True), jnp.asarray(covariance(D, 3))
     task = LinearRegression(S, n, weights="inverse-covariance")
@@ -127,6 +128,7 @@ def test_flows_on_sets_have_exact_losses(restrict: str):
         built(init={"kind": "zeros"}, flow={"restrict": restrict})
 
 
+@pytest.mark.slow
 def test_a_flow_saves_both_and_reads_back(tmp_path: pathlib.Path):
     spec = ProblemSpec.from_toml(spec_of(TABLES).to_toml())
     assert spec == spec_of(TABLES)

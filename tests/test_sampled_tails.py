@@ -14,6 +14,8 @@ from flowsim.models import LinearAttention, LoopedAttention, MultiLayerAttention
 from flowsim.tasks import LinearRegression
 from tests.helpers import covariance
 
+pytestmark = pytest.mark.slow
+
 
 def trained(n: int, samples: int, steps: int) -> tuple[MonteCarloLoss, MultiLayerAttention]:
     """ahn2023, section 6.1 on isotropic covariates: three layers with B from a random start, by gradient descent with

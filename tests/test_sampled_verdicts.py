@@ -7,6 +7,8 @@ import pytest
 from flowsim._audit import judged
 from flowsim.analysis import ALL_CLAIMS, Judgement
 
+pytestmark = pytest.mark.slow
+
 SAMPLED = [
     "flow.rtol=1e-6",
     "loss.kind=monte-carlo",

@@ -32,6 +32,7 @@ def test_errors_of_least_squares_on_an_isotropic_task_have_their_exact_mean():
 
 
 @pytest.mark.parametrize("task", [FIXED, RANDOM], ids=["fixed", "random"])
+@pytest.mark.slow
 def test_bands_of_the_literal_model_hold_its_exact_risk(task):
     loss = LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
     model = balanced_minimum(loss.structure)

@@ -376,6 +376,7 @@ def test_restricted_speeds_are_those_of_the_paper_on_matrices():
         restricted_speeds(S, form="true")
 
 
+@pytest.mark.slow
 def test_layers_that_move_the_covariates_flow_down():
     speeds = Speeds(0.3, 0.05)
     loss = ScalarLayersLoss(5, 10, 2, residual_stream=True, speeds=speeds)

@@ -9,6 +9,8 @@ import pytest
 
 from flowsim import Judgement
 
+pytestmark = pytest.mark.slow
+
 FOLDER = pathlib.Path(__file__).parent.parent / "scenarios"
 SCENARIOS = sorted(path.stem for path in FOLDER.glob("*.py"))
 BOUND = 0.6729  # sqrt(2 / (sqrt(3) |Gamma|_op)) with |Gamma|_op = 2.55

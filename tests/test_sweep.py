@@ -78,6 +78,7 @@ def distance(one: LinearAttention, other: LinearAttention) -> float:
 
 
 @pytest.mark.parametrize("t1", [0.3, 20.0])
+@pytest.mark.slow
 def test_a_batch_ends_where_its_flows_do_one_by_one(t1):
     loss = LinearAttentionLoss(regression(4, 8.0))
     kinds = {balanced: (1e-6, 0.1, 10.0), balanced_indefinite: (1e-3, 1.0, 10.0), unbalanced: (1e-6, 3.0)}
@@ -218,6 +219,7 @@ def test_a_map_says_what_the_theorem_does(tmp_path):
     assert np.isnan(table["margin_pl"][2]).all()
 
 
+@pytest.mark.slow
 def test_cells_without_arrowhead_are_summed_up_like_the_others(tmp_path):
     """The same flow by the batch and by `gradient_flow`, whose solver and output times are other ones."""
     one, two = (
@@ -235,6 +237,7 @@ def test_cells_without_arrowhead_are_summed_up_like_the_others(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["balanced", "random"])
+@pytest.mark.slow
 def test_a_cell_is_reproduced_by_its_command(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(_commands, "ALL_CLAIMS", ())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -372,6 +375,7 @@ def test_a_finished_sweep(finished, capsys):
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_to_the_same_bits(kind, finished, tmp_path):
     out = tmp_path / "out"
     child = started(finished, out)

@@ -149,6 +149,7 @@ def squared_error(model):
 
 
 @pytest.mark.parametrize("model", [decoder(layers=1), softmax_attention(2, scale=0.5)], ids=["decoder", "softmax"])
+@pytest.mark.slow
 def test_a_flow_accepts_it_and_its_trajectory_can_be_loaded(model, tmp_path):
     trajectory = gradient_flow(FunctionLoss(squared_error), model, t1=0.05, solver="explicit", points_per_decade=2)
     assert trajectory.loss[-1] < trajectory.loss[0]

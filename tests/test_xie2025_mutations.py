@@ -24,6 +24,8 @@ from flowsim.models import (
 )
 from flowsim.tasks import LinearRegression
 
+pytestmark = pytest.mark.slow
+
 OFF = 1.01
 PAIRING = HeadRisk.pairing
 

@@ -23,6 +23,8 @@ from flowsim.analysis.zhang2023 import (
 )
 from flowsim.problem import spec_of
 
+pytestmark = pytest.mark.slow
+
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in CLAIMS}
 
 
