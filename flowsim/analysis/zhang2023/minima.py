@@ -117,11 +117,6 @@ def every_random_minimum(loss: RandomCovarianceLoss, trajectory: Trajectory) -> 
     """u_{-1} U11 against (C.8), both lines of (C.5) against (C.6) and the excess against zero, at global minima with
     u_{-1} of both signs from 1e-3 to 1e3; and that the gradient is zero there.
     """
-    return _every_random_minimum(loss)
-
-
-@eqx.filter_jit
-def _every_random_minimum(loss: RandomCovarianceLoss) -> Comparison:
     gamma, xi, _ = coefficients(loss)
     printed, minimum = jnp.diag(xi / gamma), -jnp.sum(xi**2 / gamma) / 2
     V, _ = _random_minimiser(loss)

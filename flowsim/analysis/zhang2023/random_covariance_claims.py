@@ -126,7 +126,6 @@ CLAIMS: tuple[Claim, ...] = (
         "u_{-1} u_ij = delta_ij xi_i/gamma_i at every global minimum of (C.5)",
         every_random_minimum,
         relation=Relation.IDENTITY,
-        along_flow=False,
         note="For each u_{-1} != 0 the loss is a strictly convex quadratic form in U11, and at u_{-1} = 0 above its "
         "minimum. Judged where its gradient in U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.",
     ),
