@@ -103,7 +103,7 @@ def linear_risk(model: LinearAttention, task: LinearRegression) -> Callable[[Sca
     if task.weight is not None:
         return given(task.weight)
     # A risk is affine in 1/M.
-    asymptotic, single = jax.lax.map(lambda w: (given(w)(jnp.inf), given(w)(jnp.ones(()))), axes)
+    asymptotic, single = jax.lax.map(lambda w: (given(w)(jnp.asarray(jnp.inf)), given(w)(jnp.ones(()))), axes)
     return lambda M: jnp.mean(asymptotic + (single - asymptotic) / M)
 
 

@@ -221,7 +221,7 @@ def nonlinear(task: Task) -> Comparison:
     return rounded(equal(*each(sides, polynomials(task.covariance))), _DEGREE * conditioning(task))
 
 
-def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) -> tuple[Array, Array, Array]:
+def _on_every_weight(task: Task, formula: Callable[..., tuple[Scalar, Scalar]]) -> tuple[Array, ...]:
     """The risks for y = <w, x>, a formula for them, and E y^2, for every w at every length."""
     Lambda, N, model = task.covariance, task.context_length, limit(task)
 
