@@ -203,24 +203,25 @@ def eq_63(drawn: Drawn) -> tuple[Array, Array]:
 # Sections 5.2 and 6.1
 
 
-def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array]:
-    """W with W W^T = Sigma, w-bar ~ N(0, I), and y_i = <x-bar_i, w-bar> of the latent covariates W^-1 x_i."""
+def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array, Array]:
+    """W with W W^T = Sigma, w-bar ~ N(0, I), x_i = W x-bar_i and y_i = <x-bar_i, w-bar> of covariates N(0, I)."""
     W, latent = drawn.root @ drawn.turn, drawn.root @ drawn.weight
-    return W, latent, drawn.prompt.inputs @ jnp.linalg.inv(W).T @ latent
+    hidden = drawn.prompt.inputs @ jnp.linalg.inv(drawn.root)
+    return W, latent, hidden @ W.T, hidden @ latent
 
 
 @on_prompts
 def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
     """<x_i, w*> with w* = Sigma^{-1/2} w-bar, as printed, against y_i."""
-    _, latent, labels = _distorted(drawn)
-    return drawn.prompt.inputs @ jnp.linalg.inv(drawn.root) @ latent, labels
+    _, latent, observed, labels = _distorted(drawn)
+    return observed @ jnp.linalg.inv(drawn.root) @ latent, labels
 
 
 @on_prompts
 def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
     """<x_i, w*> with w* = W^-T w-bar against y_i."""
-    W, latent, labels = _distorted(drawn)
-    return drawn.prompt.inputs @ jnp.linalg.inv(W).T @ latent, labels
+    W, latent, observed, labels = _distorted(drawn)
+    return observed @ jnp.linalg.solve(W.T, latent), labels
 
 
 @on_prompts
