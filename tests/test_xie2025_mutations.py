@@ -199,6 +199,7 @@ def test_every_claim_that_is_to_break_holds_as_it_is():
     assert [key for key in BREAKS if not holds(key)] == []
 
 
+@pytest.mark.slow  # compiled anew for each error
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_an_error_of_one_percent_breaks_what_speaks_of_it(name, monkeypatch):
     for d, length in ((1, 3.0), (2, 3.0), (2, np.inf)):
