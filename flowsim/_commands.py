@@ -253,14 +253,17 @@ def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> dict[str, np.n
 @contextlib.contextmanager
 def _taken_back(file: pathlib.Path) -> Iterator[None]:
     """Put the problem of a folder that turns out to hold the chunks of another back to what it was."""
-    before = file.read_bytes() if file.exists() else None
+    before = None
+    with contextlib.suppress(OSError):
+        before = file.read_bytes()
     try:
         yield
     except ProblemError:
-        if before is None:
-            file.unlink(missing_ok=True)
-        elif file.read_bytes() != before:
-            write_whole(file, lambda stream: stream.write(before))
+        with contextlib.suppress(OSError):
+            if before is None:
+                file.unlink()
+            elif file.read_bytes() != before:
+                write_whole(file, lambda stream: stream.write(before))
         raise
 
 
