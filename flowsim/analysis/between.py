@@ -16,6 +16,7 @@ Promised = Bool[np.ndarray, " T"]
 _INSIDE = 7  # further times in an interval between two output times
 _ROUNDS = 8
 _AT_ONCE = 2  # brackets
+_SAME = 1e-9  # of a time: a step between two that are closer is lost in rounding
 _RESOLUTION = 1e-10  # of a margin, or of the bound where the margin is less
 
 
@@ -47,8 +48,7 @@ def follow(
         lower = [one for one in brackets(t, margin, promised) if one.bottom < least - _RESOLUTION * (1 + abs(least))]
         if not lower:
             break
-        chosen = [times_within(t, one) for one in lower[:_AT_ONCE]]
-        more = np.setdiff1d(np.concatenate(chosen), t)
+        more = _apart(np.concatenate([times_within(t, one) for one in lower[:_AT_ONCE]]), t)
         if not more.size:
             break
         further = np.union1d(further, more)
@@ -85,6 +85,15 @@ def times_within(t: Series, bracket: Bracket) -> Float[np.ndarray, " more"]:
     inner = np.linspace(0, 1, _INSIDE + 2)[1:-1]
     times = [t[k] + inner * (t[k + 1] - t[k]) for k in range(bracket.low, bracket.high)]
     return np.append(np.concatenate(times), bracket.vertex)
+
+
+def _apart(further: Float[np.ndarray, " more"], t: Series) -> Float[np.ndarray, " fewer"]:
+    """Those of further times, increasing, that are no rounding of one another or of the times that there are."""
+    kept = t
+    for time in further:
+        if np.min(np.abs(kept - time)) > _SAME * time:
+            kept = np.append(kept, time)
+    return np.sort(kept[t.size :])
 
 
 def _parabola(t: Series, margin: Series, i: int, j: int, k: int, within: tuple[int, int]) -> Bracket:

@@ -22,7 +22,7 @@ _LADDER_SAFETY = 4.0
 _ROUNDING_SAFETY = 8.0
 _WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
 _WORST_ENERGY_DEFECT = 1e-3
-_FAR = 1e4
+_FAR = 1e4  # times its rounding, what a violation exceeds that cannot be looked at with more digits
 _CONFIDENCE = 0.99  # of all points of a statement together
 
 
@@ -126,7 +126,8 @@ def _margins(
     if ours.slack.size < case.padded.t.size:
         return np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
     safe = np.where(ours.size > 0, ours.size, np.inf)
-    return np.asarray(case.run.t), ((ours.slack + ours.allowance) / safe)[:count], ours.promised[:count]
+    margins = np.asarray((ours.slack + ours.allowance) / safe)
+    return np.asarray(case.run.t), margins[:count], np.asarray(ours.promised)[:count]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,13 +197,13 @@ def _confirmed(claim: Claim, loss: AbstractPopulationLoss, case: Case, finding: 
     exceed its measured error by far.
     """
     ours = compared(claim, loss, case.padded)
-    error = _rounding(claim, case, ours)
+    rounding, sampling = _rounding(claim, case, ours), np.zeros_like(ours.slack)
     if replicates := case.replicates(claim):
-        error = error + _sampling_error(claim, replicates, ours)
-    found = _in_balls(claim, loss, case, ours, error)
+        sampling = _sampling_error(claim, replicates, ours)
+    found = _in_balls(claim, loss, case, ours, rounding + sampling)
     if found.judgement is not Judgement.UNRESOLVED:
         return found
-    if np.any((ours.slack + ours.allowance + _FAR * error)[ours.promised] < 0):
+    if np.any((ours.slack + ours.allowance + _FAR * rounding + sampling)[ours.promised] < 0):
         return finding
     reason = "A violation at the last digits could not be confirmed with more of them."
     return dataclasses.replace(finding, judgement=Judgement.UNRESOLVED, note=reason)

@@ -113,7 +113,8 @@ def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory)
     """
     end = trajectory.excess[-1:]
     elsewhere = end > _ELSEWHERE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
-    to_lose = jnp.sqrt(trajectory.grad_norm_sq[-1:]) * trajectory.way_to_go
+    slope = jnp.sqrt(trajectory.grad_norm_sq[-1:])
+    to_lose = jnp.where(slope > 0, slope * trajectory.way_to_go, 0.0)
     return at_least(end, 0.0, size=trajectory.excess[0], promised=elsewhere, allowance=to_lose)
 
 
