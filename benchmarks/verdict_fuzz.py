@@ -236,7 +236,7 @@ def one_layer(rng: np.random.Generator) -> Problem:
         if not solved.success:
             return found
         states = u * solved.y.T
-        found += _pair("value at a time", _ends_with, np.linalg.norm(states[-1]), Relation.IDENTITY, 1.0)
+        found += _pair("value at a time", _ends_with, float(np.linalg.norm(states[-1])), Relation.IDENTITY, 1.0)
         residuals = states[:, -1, None, None] * gamma[:, None] * states[:, :-1].reshape(-1, d, d) - np.eye(d)
         excess = 0.5 * np.sum(np.outer(lam / gamma, lam) * residuals**2, axis=(1, 2))
         slopes = np.sum(np.asarray([field(0.0, y) for y in states]) ** 2, axis=1)
@@ -284,8 +284,9 @@ def _balanced_row(row: np.ndarray) -> np.ndarray:
     """The squares at the limit: those at the start and one number more, whose product is 1."""
     least = np.min(row**2)
     offsets = row**2 - least
-    root = scipy.optimize.brentq(lambda z: np.prod(offsets + np.exp(z)) - 1, -80, 10, xtol=1e-15, rtol=1e-15)
-    return offsets + np.exp(root)
+    bracket = {"bracket": (-80.0, 10.0), "xtol": 1e-15, "rtol": 1e-15}
+    found = scipy.optimize.root_scalar(lambda z: np.prod(offsets + np.exp(z)) - 1, **bracket)
+    return offsets + np.exp(found.root)
 
 
 class Parabola(eqx.Module):
@@ -324,7 +325,7 @@ def quadratic(rng: np.random.Generator) -> Problem:
                 rate = -np.log(excess(then) / excess(x)) / T
                 found += _pair("decay", _decays, rate, Relation.INEQUALITY, 1.0)
             if np.linalg.norm(then) > 1e-6 * np.linalg.norm(x):
-                found += _pair("value at a time", _ends_with, np.linalg.norm(then), Relation.IDENTITY, 1.0)
+                found += _pair("value at a time", _ends_with, float(np.linalg.norm(then)), Relation.IDENTITY, 1.0)
         little = 1e-9 * float(flow.loss[0])
         return [*found, (_minimum(little), True), (_minimum(-little), False), *_end(flow, how, True)]
 
@@ -466,7 +467,7 @@ def main(arguments: list[str] | None = None) -> int:
     page = summary(rows)
     print(page)
     if asked.keep:
-        about = __doc__.partition("    python")
+        about = str(__doc__).partition("    python")
         text = f"# Verdicts on random problems\n\n{about[0].strip()}\n\nSeed {asked.seed}.\n\n{page}\n"
         (RESULTS / "verdict_fuzz.md").write_text(text)
         (RESULTS / "verdict_fuzz.json").write_text(json.dumps(rows, indent=0) + "\n")

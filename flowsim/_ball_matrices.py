@@ -43,7 +43,8 @@ def contraction(params: dict[str, Any], a: Balls, b: Balls) -> Balls:
 
 
 def _matrix(entries: Balls) -> flint.arb_mat:
-    return flint.arb_mat(*entries.shape, list(entries.reshape(-1)))
+    rows, columns = entries.shape
+    return flint.arb_mat(rows, columns, list(entries.reshape(-1)))
 
 
 def lu(params: dict[str, Any], matrices: Balls) -> list[np.ndarray]:
@@ -63,6 +64,10 @@ def _eliminated(matrix: Balls) -> tuple[np.ndarray, ...]:
     return matrix, pivots, rows.astype(np.int32)
 
 
+def _total(row: Balls) -> flint.arb:
+    return sum(row, flint.arb(0))
+
+
 def cholesky(params: dict[str, Any], matrices: Balls) -> Balls:
     """L with L L^T the matrix, of which the lower triangle is read."""
     return _each_matrix(_lower_root)(matrices)[0]
@@ -71,9 +76,9 @@ def cholesky(params: dict[str, Any], matrices: Balls) -> Balls:
 def _lower_root(matrix: Balls) -> tuple[np.ndarray]:
     root = np.full(matrix.shape, flint.arb(0), dtype=object)
     for j in range(matrix.shape[0]):
-        root[j, j] = (matrix[j, j] - np.sum(root[j, :j] ** 2, initial=flint.arb(0))).sqrt()
+        root[j, j] = (matrix[j, j] - _total(root[j, :j] ** 2)).sqrt()
         for i in range(j + 1, matrix.shape[0]):
-            root[i, j] = (matrix[i, j] - np.sum(root[i, :j] * root[j, :j], initial=flint.arb(0))) / root[j, j]
+            root[i, j] = (matrix[i, j] - _total(root[i, :j] * root[j, :j])) / root[j, j]
     return (root,)
 
 
@@ -88,7 +93,7 @@ def triangular_solve(params: dict[str, Any], matrices: Balls, right: Balls) -> B
         for i in order:
             before = slice(0, i) if lower else slice(i + 1, None)
             for j in range(found.shape[1]):
-                found[i, j] = found[i, j] - np.sum(matrix[i, before] * found[before, j], initial=flint.arb(0))
+                found[i, j] = found[i, j] - _total(matrix[i, before] * found[before, j])
                 found[i, j] = found[i, j] if params["unit_diagonal"] else found[i, j] / matrix[i, i]
         return (found if params["left_side"] else found.T,)
 

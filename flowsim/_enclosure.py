@@ -83,10 +83,11 @@ def _equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]
 
 def _operations(eqn: JaxprEqn) -> int:
     """How many operations on numbers an operation on arrays takes."""
-    size = sum(math.prod(var.aval.shape) for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64)
+    shape = lambda var: getattr(var.aval, "shape", ())
+    size = sum(math.prod(shape(var)) for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64)
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return size * math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+        return size * math.prod(shape(eqn.invars[0])[axis] for axis in contracted)
     return size
 
 
@@ -131,7 +132,7 @@ def _array(value: Value) -> Value:
 
 
 def _is_key(value: Any) -> bool:
-    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _is_balls(value: Value) -> bool:
@@ -173,7 +174,7 @@ def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
             places.append(value)
     outputs = eqn.primitive.bind(*map(jnp.asarray, places), **_for_places(eqn.params))
     outputs = outputs if eqn.primitive.multiple_results else [outputs]
-    source = np.append(np.concatenate(numbers), flint.arb.nan())
+    source = np.concatenate([*numbers, np.asarray([flint.arb.nan()], dtype=object)])
     return [source[np.clip(np.asarray(out), -1, source.size - 1)] for out in outputs]
 
 
@@ -226,7 +227,8 @@ def _sum(params: dict[str, Any], x: Balls) -> Balls:
     axes = tuple(params["axes"])
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     rows = x.transpose(*kept, *axes).reshape(*[x.shape[axis] for axis in kept], -1)
-    return np.asarray(np.sum(rows, axis=-1, initial=flint.arb(0)), dtype=object)
+    total = np.frompyfunc(operator.add, 2, 1).reduce(rows, axis=-1, initial=flint.arb(0))
+    return np.asarray(total, dtype=object)
 
 
 def _reduction(choose: Callable) -> Callable:
@@ -249,7 +251,7 @@ def _cumulative_sum(params: dict[str, Any], x: Balls) -> Balls:
 def _converted(params: dict[str, Any], x: Balls) -> Value:
     if jnp.issubdtype(params["new_dtype"], jnp.floating):
         return x
-    whole = np.frompyfunc(lambda ball: ball.unique_fmpz(), 1, 1)(x)
+    whole = np.asarray(np.frompyfunc(lambda ball: ball.unique_fmpz(), 1, 1)(x), dtype=object)
     if any(value is None for value in whole.reshape(-1)):
         raise UndecidedError("which whole number a ball stands for is open")
     return np.asarray(whole, dtype=float).astype(params["new_dtype"])

@@ -97,6 +97,7 @@ def test_a_flow_ends_at_another_local_minimum():
     np.testing.assert_allclose(values, values[0], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_flow_that_reaches_the_minimum_says_nothing():
     loss = loss_of(problems.DOMINANT)
     start = jax.tree.map(lambda leaf: 1.2 * leaf, loss.minimizer())

@@ -139,6 +139,7 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
+@pytest.mark.slow
 def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
     module, name, plant = PLANTS[key]
     real = getattr(module, name)
@@ -150,6 +151,7 @@ def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 
+@pytest.mark.slow
 def test_planted_errors_on_prompts_are_refused():
     @multi_layer_prompts.on_prompts
     def without_the_label(drawn):
@@ -194,6 +196,7 @@ IN_THE_LAW = [
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else getattr(value, "__name__", value),
 )
+@pytest.mark.slow
 def test_errors_of_one_percent_with_B_are_refused(key, home, name, plant, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(home, name, plant(getattr(home, name)))
     jax.clear_caches()  # what was compiled with the real one is not used again

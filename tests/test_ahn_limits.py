@@ -17,6 +17,8 @@ from flowsim.flow import start_alone
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention
 
+pytestmark = pytest.mark.slow
+
 CLAIMS = (*residual_stream_claims.CLAIMS, *sampled_claims.CLAIMS)
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 WITHOUT_B = [

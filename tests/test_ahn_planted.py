@@ -13,6 +13,8 @@ from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
 from flowsim.problem import spec_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.audit]
+
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 
 
@@ -133,7 +135,6 @@ def evidence_of(claim: analysis.Claim) -> Evidence:
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", BREAKS, ids="-".join)
 def test_one_percent_breaks_it(key, monkeypatch: pytest.MonkeyPatch):
     evidence = evidence_of(BY_KEY[key])

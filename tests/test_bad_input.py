@@ -3,6 +3,7 @@
 import random
 import sys
 
+import jax.numpy as jnp
 import pytest
 
 from flowsim import _checks, _commands, _toml, cli
@@ -153,10 +154,11 @@ def test_a_claim_that_raises_is_unresolved_and_the_others_stand(monkeypatch, cap
 
         return compare
 
+    dominates = lambda loss, flow: polyak_lojasiewicz(flow, jnp.asarray(1e-9))
     claims = (
         Claim("planted.memory", "", "", fails(MemoryError("4 TiB")), along_flow=False, problems=problems),
         Claim("planted.slip", "", "", fails(TypeError("bad\nshapes")), along_flow=False, problems=problems),
-        Claim("planted.true", "", "", lambda loss, flow: polyak_lojasiewicz(flow, 1e-9), problems=problems),
+        Claim("planted.true", "", "", dominates, problems=problems),
     )
     monkeypatch.setattr(_commands, "ALL_CLAIMS", claims)
     monkeypatch.delenv("FLOWSIM_TRACEBACK")

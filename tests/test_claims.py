@@ -277,7 +277,8 @@ def test_the_sharp_constant_of_pl_is_the_least_ratio_of_continuous_time():
     verdict = judge_on(BY_KEY["lemma-5.4.pl", "printed"], case)
     run = case.trajectory
     seen = np.asarray(run.grad_norm_sq / run.excess)
-    around = np.linspace(*np.asarray(run.t)[[np.argmin(seen) - 1, np.argmin(seen) + 1]], 2001)
+    least = int(np.argmin(seen))
+    around = np.linspace(float(run.t[least - 1]), float(run.t[least + 1]), 2001)
     dense = flowsim.reduced_flow(case.loss, run.start, around)
     least = float(np.min((dense.grad_norm_sq / dense.excess)[1:]))
     assert verdict.constants["sharp_mu"] == pytest.approx(least, rel=1e-8)

@@ -157,6 +157,7 @@ def test_an_output_folder_without_permission(file, tmp_path, capsys):
     assert listing(locked) == []
 
 
+@pytest.mark.slow
 def test_a_folder_with_another_run(finished, file, capsys):
     before = unchanged(finished)
     assert run(file, finished) == 2
@@ -413,6 +414,7 @@ def test_a_killed_run_goes_on_bit_for_bit(finished, file, tmp_path):
         assert (out / name).read_bytes() == (finished / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(file, tmp_path):
     out = tmp_path / "out"
     interrupted = child(file, out, "checkpoint/flow/chunk-00002.npz", signal.SIGINT)

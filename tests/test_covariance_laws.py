@@ -49,6 +49,7 @@ def test_moments_distribution_and_truncated_squares_are_those_of_scipy(name):
     np.testing.assert_allclose(family.truncated_square(x), squares, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_have_the_moments_of_their_law():
     law = mixed_law()
 
@@ -105,6 +106,7 @@ def test_the_operator_energy_of_two_exponentials():
     np.testing.assert_allclose(law.operator_energy(jnp.asarray(jnp.inf)), 12.5, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_operator_energy_against_draws():
     law = mixed_law()
     mean, error = sample_means(lambda key: energy_of(law.sample(key), 3.0), samples=400_000, seed=2)

@@ -20,6 +20,8 @@ from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
 from flowsim.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[1]
 PROBLEM = """
 [task]
@@ -109,7 +111,7 @@ def alone(folder) -> Trajectory:
 
 def assert_same(folder: pathlib.Path, out: str, alone: Trajectory) -> None:
     other = Trajectory.load(folder / out / "trajectory.npz")
-    np.testing.assert_array_equal(other.t, alone.t)
+    np.testing.assert_allclose(other.t, alone.t, rtol=1e-14)
     for ours, theirs in zip(jax.tree.leaves(other.models), jax.tree.leaves(alone.models), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12 * np.max(np.abs(theirs)) + 1e-15)
     np.testing.assert_allclose(other.loss, alone.loss, rtol=1e-12)
@@ -298,8 +300,6 @@ import numpy as np
 from flowsim.losses import MonteCarloLoss, _blocks
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
-
-pytestmark = pytest.mark.slow
 
 # Not getrusage's figure, which begins at that of the process that started this one.
 peak = lambda: 1024 * int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])

@@ -12,10 +12,13 @@ from helpers import regression
 from flowsim.analysis import Evidence, Judgement, judge_on
 from flowsim.analysis.zhang2023 import figure_1, literal
 from flowsim.joint_law import JointLaw
+from flowsim.losses import RandomCovarianceLoss
 from flowsim.models import LinearAttention
 from flowsim.problem import spec_of
 from flowsim.prompt_risk import risk
 from flowsim.tasks import LinearRegression
+
+pytestmark = pytest.mark.slow
 
 LINE, BELOW = figure_1.CLAIMS
 WEIGHT = np.array([0.3, -1.0, 0.5])
@@ -36,6 +39,7 @@ def test_both_hold(index):
 def test_one_percent_of_the_loss_is_refused():
     """Of the trained model, which is a minimum where c = 1 and so moves the line there little, but not at 4 and 9."""
     loss = evidence_of(0).loss
+    assert isinstance(loss, RandomCovarianceLoss)
     wrong = eqx.tree_at(lambda l: l.structure.drive, loss, 1.01 * loss.structure.drive)
     judged = judge_on(LINE, Evidence(wrong, evidence_of(0).trajectory))
     assert judged.verdict is Judgement.VIOLATED
@@ -80,7 +84,7 @@ def test_literal_risks_of_linear_labels(shift):
     model = LinearAttention(np.arange(9.0).reshape(3, 3) / 9, 0.7)
     task = LinearRegression(regression(3, 4).covariance, 4, **shift)
     of_length = literal.linear_risk(model, task)
-    for M in (1.0, 3.0, jnp.inf):
+    for M in map(jnp.asarray, (1.0, 3.0, jnp.inf)):
         np.testing.assert_allclose(of_length(M), risk(model, task, M), rtol=1e-13)
 
 
@@ -92,5 +96,5 @@ def test_literal_risks_of_polynomial_labels(d):
     terms |= {name: jnp.asarray(x) for name, x in (("square", 0.4), ("cube", -0.3), ("label_noise", 0.2))}
     model, rule = LinearAttention(rng.standard_normal((d, d)), 0.7), literal.polynomial_rule(covariance, **terms)
     law, of_length = JointLaw.of_polynomial(covariance, **terms), literal.literal_risk(model, rule, rule)
-    for M in (1.0, 3.0, jnp.inf):
+    for M in map(jnp.asarray, (1.0, 3.0, jnp.inf)):
         np.testing.assert_allclose(of_length(M), risk(model, law, M), rtol=1e-13)

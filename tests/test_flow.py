@@ -122,6 +122,7 @@ def test_scipy_agrees_on_every_route(method):
             assert np.max(np.abs(actual - expected)) < 2e-9, (name, t)
 
 
+@pytest.mark.slow
 def test_scipy_agrees_over_all_weights():
     """u12 and u21 nonzero: no arrowhead, and the flow of the full population loss."""
     loss, start = LinearAttentionLoss(regression(3, 5.0)), random_model(3, seed=0, scale=0.3)
@@ -144,6 +145,7 @@ def test_scipy_agrees_over_all_weights():
     np.testing.assert_allclose(ravel(trajectory.end), solution.y[:, -1], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_structured_route_the_generic_route_and_the_reduction_agree():
     loss, start = small_problem()
     times = np.geomspace(0.1, 1e4, 11)
@@ -180,6 +182,7 @@ def test_the_generic_route_takes_few_steps_on_a_stiff_problem():
 
 
 @pytest.mark.parametrize("d", [3, 4])
+@pytest.mark.slow
 def test_the_error_follows_the_tolerance_where_the_problem_is_stiff(d):
     """Stiffness lowers the order of a collocation method; the error estimate has to know it."""
     loss, start, t1 = problem(d)
@@ -228,6 +231,7 @@ def test_escape_time_in_four_dimensions(scale):
 
 
 @pytest.mark.parametrize("solver", ["auto", "implicit", "explicit"])
+@pytest.mark.slow
 def test_energy_identity_balance_and_monotone_loss(solver):
     loss, start = small_problem()
     trajectory = gradient_flow(loss, start, solver=solver)
@@ -533,6 +537,7 @@ def test_every_resumed_run_gets_on_however_small_its_budget(tmp_path):
     assert trajectory.status is Status.EXCESS and len(sizes) > 2
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path):
     code = f"""
 import jax

@@ -21,6 +21,8 @@ from flowsim.models import DiagonalLayers, LoopedAttention
 from flowsim.tasks import SpectralRegression
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
+pytestmark = pytest.mark.slow
+
 BY_KEY = {
     (claim.id.removeprefix("gatmiry2024."), claim.form): claim
     for claim in (*landscape_claims.CLAIMS, *flow_claims.CLAIMS)
@@ -135,7 +137,6 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(("part", "form", "case", "expected"), VERDICTS, ids=lambda value: str(value))
-@pytest.mark.slow
 def test_every_statement_comes_out_as_its_note_says(part, form, case, expected):
     verdict = judge_on(BY_KEY[part, form], evidence_of(case))
     assert verdict.verdict is expected, verdict

@@ -16,6 +16,8 @@ from flowsim.analysis.gatmiry2024 import lemma_settings as settings
 from flowsim.flow import start_alone
 from flowsim.problem import spec_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.audit]
+
 BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim in CLAIMS}
 HOLDS, VIOLATED, AWAY = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
 UNRESOLVED = Judgement.UNRESOLVED

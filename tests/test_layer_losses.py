@@ -112,6 +112,7 @@ def test_the_limit_of_long_contexts_is_a_matrix_power(loops):
     assert_close(loss(LoopedAttention(A, loops=loops)), jnp.asarray(np.sum(residual**2)), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_flow_of_the_limit_has_a_closed_form():
     """da/dt = 2 L s (1 - s a)^{2L - 1} for each eigenvalue: (1 - s a)^{2 - 2L} grows linearly."""
     s, loops, times = np.asarray([0.5, 1.0, 2.0]), 2, np.asarray([0.1, 1.0, 10.0])
@@ -188,6 +189,7 @@ def test_equal_layers_are_loops_and_layers_on_multiples_of_the_inverse_may_be_pe
     assert_close(untied(layers), untied(MultiLayerAttention(layers.A[jnp.asarray([2, 0, 1])])), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_live_in_the_space_that_flows():
     law, matrices = task(3, 4), symmetrise(near(3, 3, count=2))
     inside, everywhere = MultiLayerLoss(law, 2), MultiLayerLoss(law, 2, symmetric=False)

@@ -24,6 +24,8 @@ from flowsim.problem import ProblemError, ProblemSpec
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 TASK = "[task]\ncontext_length = 6\ncovariance = [[1.0, 0.25], [0.25, 0.5]]\n"
 S = np.array([[1.0, 0.25], [0.25, 0.5]])
 MODELS = {
@@ -104,7 +106,6 @@ def test_every_start_of_a_masked_layer():
     assert_close(explicit, MaskedAttention([1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
 
 
-@pytest.mark.slow
 def test_softmax_attention_is_read_drawn_and_sampled():
     spec = read("softmax-attention", *SAMPLED, "init.seed=3")
     assert (spec.model.layers, spec.task.weights) == (1, "isotropic")
@@ -164,7 +165,6 @@ def test_every_start_of_a_restricted_flow():
     assert_close(start("looped", *EXPLICIT, "init.a=2", "model.loops=9"), ScalarLoop(2.0, loops=9))
 
 
-@pytest.mark.slow
 def test_a_restricted_flow_is_that_of_the_paper_s_appendix():
     """ahn2023: dA_i/dt = -(1/d) Tr(S grad_{A_i} f) S^-1, with the gradient of the loss in matrices."""
     start = [*EXPLICIT, "init.a=[0.3,0.7]", RESTRICT]
@@ -179,7 +179,6 @@ def test_a_restricted_flow_is_that_of_the_paper_s_appendix():
         assert_close(same[0](restricted.start), same[1](restricted.start.attention(S)), rtol=1e-12)
 
 
-@pytest.mark.slow
 def test_for_a_multiple_of_the_identity_a_restricted_flow_is_the_flow_of_the_matrices(tmp_path, monkeypatch):
     """Saved as matrices too, each at its own time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -333,7 +332,6 @@ def finished(request, tmp_path_factory):
     return request.param, folder, ProblemSpec.from_toml((folder / "out" / "problem.toml").read_text()).build()
 
 
-@pytest.mark.slow
 def test_the_trajectory_holds_each_weight_under_its_name(finished):
     model, folder, problem = finished
     with np.load(folder / "out" / "trajectory.npz", allow_pickle=False) as file:
@@ -391,7 +389,6 @@ def test_a_claim_about_another_model_does_not_apply(finished):
     assert verdict.note == "Not met: a model of the class LinearAttention."
 
 
-@pytest.mark.slow
 def test_cells_of_a_sweep_are_integrated_one_by_one(tmp_path):
     """The quantities of a cell against its trajectory; no start is near a saddle, as A = 0 is none."""
     tables = {
@@ -412,7 +409,6 @@ def test_cells_of_a_sweep_are_integrated_one_by_one(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["multi-layer"])
-@pytest.mark.slow
 def test_a_flow_in_the_eigenbasis_is_that_of_the_matrices(model):
     overrides = ["init.kind=scaled-identity", "init.scale=0.2", "flow.t1=0.5", "flow.rtol=1e-10"]
     covariance = "task.covariance={eigenvalues=[0.5,0.5,2.0],rotation_seed=1}"

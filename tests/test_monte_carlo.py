@@ -17,6 +17,8 @@ from flowsim.losses.estimators import CovarianceEstimator, InputEstimator, Promp
 from flowsim.models.residuals import layered_residual, product
 from flowsim.tasks import Prompt
 
+pytestmark = pytest.mark.slow
+
 D, N = 3, 7
 TASK = flowsim.LinearRegression(covariance(D, 0), N, weights="inverse-covariance")
 ISOTROPIC = flowsim.LinearRegression(covariance(D, 0), N)
@@ -73,7 +75,6 @@ def sampled(task=TASK, samples=4096, **how):
         ("covariances", RANDOM, SINGLE, 0.5),
     ],
 )
-@pytest.mark.slow
 def test_every_method_agrees_with_the_exact_loss_and_gradient(method, task, model, factor):
     loss, exact = sampled(task, 2**13, method=method, factor=factor).prepared(model), exact_loss(task, model)
     errors = loss.squared_errors(model)
@@ -104,7 +105,6 @@ def test_the_residual_of_layers_that_leave_the_covariates_is_a_product():
     assert_close(many[..., 0], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_symmetric_layers_flow_in_symmetric_matrices():
     A = 0.2 * RNG.standard_normal((2, D, D))
     model = flowsim.MultiLayerAttention(A + np.swapaxes(A, 1, 2))
@@ -135,7 +135,6 @@ def test_the_radius_is_averaged_exactly():
         assert np.asarray(estimator.weights) @ halves**power == pytest.approx(expected, rel=1e-11)
 
 
-@pytest.mark.slow
 def test_a_sample_is_known_by_its_index():
     loss = sampled(samples=512).prepared(LOOPED)
     errors = loss.squared_errors(LOOPED)
@@ -218,7 +217,6 @@ def test_the_excess_is_taken_on_the_same_prompts():
     assert np.isnan(float(sampled().excess(SYMMETRIC)))
 
 
-@pytest.mark.slow
 def test_the_flow_of_samples_ends_where_their_gradient_vanishes_and_near_that_of_the_population():
     task = flowsim.LinearRegression(np.diag([1.0, 0.8]), N, weights="inverse-covariance")
     exact = flowsim.LoopedLoss(task, 2)
@@ -253,7 +251,6 @@ def claim_of(constant):
     return flowsim.Claim("test.dominance", "a test", "|grad L|^2 >= c L^(3/2)", compare)
 
 
-@pytest.mark.slow
 def test_verdicts_reach_as_far_as_the_samples(judged):
     """The sharp constant of the population, from below and above: known by the exact flow."""
     exact, loss, run = judged
@@ -267,7 +264,6 @@ def test_verdicts_reach_as_far_as_the_samples(judged):
     assert evidence.distrust is None
 
 
-@pytest.mark.slow
 def test_the_floor_shrinks_with_more_samples(judged):
     exact, loss, run = judged
     few = flowsim.MonteCarloLoss(exact.task, samples=512, exact=exact, key=jax.random.key(6), method="covariances")
@@ -276,7 +272,6 @@ def test_the_floor_shrinks_with_more_samples(judged):
     assert floors[1] < floors[0] / 1.5
 
 
-@pytest.mark.slow
 def test_a_loss_that_no_draw_shows_is_not_judged():
     """Squared errors of a sixth power of normals have no usable interval: the verdict says so and why."""
 
@@ -297,7 +292,6 @@ def test_a_loss_that_no_draw_shows_is_not_judged():
     assert light.verdict is Judgement.HOLDS
 
 
-@pytest.mark.slow
 def test_a_run_with_a_checkpoint_goes_on_bit_for_bit(tmp_path):
     loss = sampled(samples=512)
     whole = flowsim.gradient_flow(loss, SYMMETRIC, t1=1.0, rtol=1e-6)

@@ -25,6 +25,8 @@ from flowsim.problem import ProblemError, ProblemSpec
 from flowsim.tasks import LinearRegression
 from flowsim.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 D, C = 2, 3
 MEAN = np.array([1.0, -2.0])
 TASK = LinearRegression(np.eye(D), C, prior_mean=MEAN)
@@ -71,7 +73,6 @@ def moments(mean, context):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.slow
 def test_the_risk_is_the_quadratic_form_of_the_moments_of_shared_weights(name):
     """Theory's tensor, summed over a cubature that is exact for its degree."""
     model = MODELS[name].reduced()
@@ -118,7 +119,6 @@ def test_the_masked_layer_of_ahn2023_is_one_head():
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.slow
 def test_the_balance_is_conserved_and_fixed_guesses_do_not_move(name):
     model = MODELS[name]
     loss = MultiHeadLoss(TASK, model)
@@ -176,7 +176,6 @@ def searched(loss, like, key):
 
 
 @pytest.mark.parametrize(("H", "guess"), [(2, {"w": [1.0, 1.0, 0.0], "bias": 0.5})])
-@pytest.mark.slow
 def test_fewer_heads_have_the_least_risk_that_searches_find(H, guess):
     task = LinearRegression(np.eye(3), 5, prior_mean=[2.0, 1.0, 0.0])
     like = zero_heads(H, 3, **guess)
@@ -228,7 +227,6 @@ def test_in_the_limit_one_head_has_no_risk():
     ],
     ids=lambda start: type(start).__name__,
 )
-@pytest.mark.slow
 def test_flows_reach_the_least_risk_and_keep_the_balance(start):
     loss = MultiHeadLoss(TASK, start)
     flow = flowsim.gradient_flow(loss, start, rtol=1e-7)
@@ -388,7 +386,6 @@ def test_another_covariance_is_refused():
         ProblemSpec.from_toml(text)
 
 
-@pytest.mark.slow
 def test_a_factored_run_saves_the_products_too(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("flowsim._commands.ALL_CLAIMS", ())

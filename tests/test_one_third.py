@@ -19,6 +19,8 @@ from flowsim.losses import RandomCovarianceLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import RandomCovarianceRegression
 
+pytestmark = pytest.mark.slow
+
 BY_FORM = {claim.form: claim for claim in one_third.CLAIMS}
 QUERY = jnp.asarray([0.1, -1.0, 3.0])
 

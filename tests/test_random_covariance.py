@@ -21,6 +21,8 @@ from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.problem import spec_of
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
+pytestmark = pytest.mark.slow
+
 DISCRETE = Discrete([[0.5, 1.5], [1.0, 3.0], [0.2, 2.0]], [[0.5, 0.5], [0.9, 0.1], [0.3, 0.7]])
 THETA = np.array([[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]])
 
@@ -43,7 +45,6 @@ def every_covariance():
 # The loss
 
 
-@pytest.mark.slow
 def test_the_loss_over_all_weights_is_the_mean_of_fixed_covariance_losses():
     loss, model = random_loss(DiagonalLaw(DISCRETE)), random_model(3, seed=1)
     fixed = [(LinearAttentionLoss(LinearRegression(matrix, 5.0)), p) for matrix, p in every_covariance()]
@@ -104,7 +105,6 @@ def test_the_flow_is_that_of_its_reduction(law):
     assert relative_error(run.models.u_minus1, reduced.models.u_minus1) < 1e-9
 
 
-@pytest.mark.slow
 def test_the_arrowhead_and_the_general_solver_agree_without_a_common_eigenbasis():
     loss = random_loss(SampledLaw(WishartDraw(np.eye(2) + 0.3, 3), 32))
     fast, slow = (
@@ -130,7 +130,6 @@ def evidence_of(name: str) -> Evidence:
 
 
 @pytest.mark.parametrize(("key", "name"), ON_ITS_PROBLEMS, ids=lambda part: "-".join(part) if len(part) == 2 else None)
-@pytest.mark.slow
 def test_every_claim_on_its_own_problems(key, name):
     verdict = judge_on(BY_KEY[key], evidence_of(name))
     assert verdict.verdict is (Judgement.VIOLATED if key in REFUTED else Judgement.HOLDS), verdict
@@ -177,7 +176,6 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
-@pytest.mark.slow
 def test_planted_errors_are_refused(key, monkeypatch):
     name, plant = PLANTS[key]
     monkeypatch.setattr(random_covariance, name, plant(getattr(random_covariance, name)))
@@ -238,7 +236,6 @@ def at_least_its_limit(factor: float) -> flowsim.Claim:
     return flowsim.Claim(f"test.{factor}", "test", f"u_{{-1}} ends above {factor} times its limit", compare)
 
 
-@pytest.mark.slow
 def test_the_error_of_the_draws_is_part_of_the_verdict():
     case = sampled_evidence()
     verdicts = [judge_on(at_least_its_limit(factor), case) for factor in (0.7, 0.995, 1.005, 1.4)]
@@ -252,7 +249,6 @@ def test_the_error_of_the_draws_is_part_of_the_verdict():
     assert floor is not None and 1e-3 < floor < 0.3
 
 
-@pytest.mark.slow
 def test_more_draws_tell_more():
     loss = random_loss(SampledLaw(WishartDraw(np.eye(2), 4), 4096), 10.0)
     case = Evidence(loss, flowsim.gradient_flow(loss, balanced(0.2, np.eye(2)), points_per_decade=6))
@@ -261,7 +257,6 @@ def test_more_draws_tell_more():
     assert float(abs(case.trajectory.end.u_minus1 / exact_limit() - 1)) < many
 
 
-@pytest.mark.slow
 def test_an_identity_of_every_law_holds_whatever_was_drawn():
     verdict = judge_on(BY_KEY["lemma-c.1", "printed"], sampled_evidence())
     assert verdict.verdict is Judgement.HOLDS

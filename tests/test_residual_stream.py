@@ -15,6 +15,8 @@ from flowsim.problem import Problem, ProblemError, ProblemSpec, spec_of
 from flowsim.tasks import LinearRegression
 from tests.helpers import covariance, symmetrise
 
+pytestmark = pytest.mark.slow
+
 D, N, K = 3, 12, 3
 TABLES = {
     "task": {"covariance": {"eigenvalues": [0.25, 1, 1], "rotation_seed": 0}, "context_length": N},
@@ -57,7 +59,6 @@ def test_the_residual_is_what_the_literal_layers_miss(symmetric: bool, k: int):
 
 
 @pytest.mark.parametrize(("k", "n"), [(3, 40)])
-@pytest.mark.slow
 def test_on_scalars_the_sampled_loss_is_the_exact_one(k: int, n: int):
     exact, S = ScalarLayersLoss(D, n, k, residual_stream=True), jnp.asarray(covariance(D, 3))
     task = LinearRegression(S, n, weights="inverse-covariance")
@@ -128,7 +129,6 @@ def test_flows_on_sets_have_exact_losses(restrict: str):
         built(init={"kind": "zeros"}, flow={"restrict": restrict})
 
 
-@pytest.mark.slow
 def test_a_flow_saves_both_and_reads_back(tmp_path: pathlib.Path):
     spec = ProblemSpec.from_toml(spec_of(TABLES).to_toml())
     assert spec == spec_of(TABLES)

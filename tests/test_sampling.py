@@ -12,6 +12,8 @@ from flowsim.prompt_risk import risk
 from flowsim.sampling import bootstrap_interval, error_band, least_squares, squared_errors
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 
+pytestmark = pytest.mark.slow
+
 FIXED = LinearRegression(np.diag([0.5, 1.0, 2.0]), 6)
 RANDOM = RandomCovarianceRegression(DiagonalLaw(Gamma(2.0, np.ones(3))), 6)
 
@@ -32,7 +34,6 @@ def test_errors_of_least_squares_on_an_isotropic_task_have_their_exact_mean():
 
 
 @pytest.mark.parametrize("task", [FIXED, RANDOM], ids=["fixed", "random"])
-@pytest.mark.slow
 def test_bands_of_the_literal_model_hold_its_exact_risk(task):
     loss = LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
     model = balanced_minimum(loss.structure)

@@ -18,6 +18,8 @@ from flowsim.search.points import Point, Sampler
 from flowsim.search.refutation import Search
 from flowsim.search.screening import Screen
 
+pytestmark = pytest.mark.slow
+
 CLAIMS = flowsim.ALL_CLAIMS
 SPACES = {repr(space): (claim, space) for claim in CLAIMS for space in claim.spaces}
 
@@ -82,7 +84,6 @@ def test_axes_are_refused_where_they_have_no_value():
 @pytest.mark.parametrize(
     "identifier, tolerance", [("zhang2023.lemma-5.4.pl", 1e-3), ("zhang2023.corollary-4.3.train-length", 1e-9)]
 )
-@pytest.mark.slow
 def test_the_margin_of_many_is_that_of_each_alone(identifier, tolerance):
     claim = known(identifier)
     screen = Screen(claim, claim.spaces)
@@ -98,7 +99,6 @@ def test_the_margin_of_many_is_that_of_each_alone(identifier, tolerance):
         assert one.margin == pytest.approx(other.margin, rel=tolerance, nan_ok=True)
 
 
-@pytest.mark.slow
 def test_the_gradient_of_a_margin_goes_through_the_flow():
     claim = known("zhang2023.lemma-5.4.pl")
     screen = Screen(claim, claim.spaces)
@@ -115,7 +115,6 @@ def test_the_gradient_of_a_margin_goes_through_the_flow():
         assert slopes[name] == pytest.approx((up - down) / (2 * step), rel=1e-5)
 
 
-@pytest.mark.slow
 def test_a_false_bound_is_broken_and_the_counterexample_made_small():
     found = flowsim.refute(claimed(lambda flow: 4 * flow.start.a), budget=60).counterexample
     assert found is not None and found.verdict.verdict == "violated"
@@ -128,7 +127,6 @@ def test_a_false_bound_is_broken_and_the_counterexample_made_small():
     assert "fails at a = 1.0" in found.erratum
 
 
-@pytest.mark.slow
 def test_what_is_true_or_an_equality_is_not_broken():
     true = flowsim.refute(claimed(lambda flow: 2 * (flow.start.a**2 - flow.start.b**2)), budget=6)
     assert true.counterexample is None and true.least is not None and true.least[0] > 0
@@ -136,7 +134,6 @@ def test_what_is_true_or_an_equality_is_not_broken():
     assert same.counterexample is None and same.least is not None and abs(same.least[0]) < 1e-12
 
 
-@pytest.mark.slow
 def test_the_best_constant_is_that_of_the_closed_form():
     bound = claimed(lambda flow: 2 * (flow.start.a**2 - flow.start.b**2), along_flow=False)
     found = flowsim.sharpen(bound, budget=6)
@@ -196,7 +193,6 @@ def test_bad_input_is_one_line_that_says_what_was_expected(arguments, words, cap
     assert words in line and line.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_the_command_writes_a_counterexample_that_is_judged_violated_again(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["refute", "xie2025.eq-27", "--over", "task.dimension=2:3", "--out", str(out), "--quiet"]) == 0
@@ -211,7 +207,6 @@ def test_the_command_writes_a_counterexample_that_is_judged_violated_again(tmp_p
     assert math.isfinite(document["value"]) and document["value"] != document["bound"]
 
 
-@pytest.mark.slow
 def test_a_claim_in_a_file_of_the_users_own_is_sharpened(tmp_path, capsys):
     own = tmp_path / "own.py"
     own.write_text(

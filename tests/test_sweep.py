@@ -136,6 +136,7 @@ def test_least_values_are_those_of_a_dense_trajectory():
         assert summary.steps[lane] >= STEPS_PER_DECADE * np.log10(summary.t[lane])
 
 
+@pytest.mark.slow
 def test_a_cell_does_not_depend_on_padding_or_on_its_neighbours():
     spec = maps.specs({**TABLES, "task": {**TABLES["task"], "covariance": {"condition": 5.0, "dimension": 4}}}, ())
     (one,) = spec
@@ -357,6 +358,7 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_finished_sweep(finished, capsys):
     assert sorted(contents(finished / "out")) == ["figures/map.png", "map.npz", "problem.toml", "sweep.json"]
     table = Map.load(finished / "out")

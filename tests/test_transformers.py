@@ -13,6 +13,8 @@ from flowsim.models import Decoder, SoftmaxAttention
 from flowsim.tasks import Prompt
 from flowsim.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 
 def softmax_attention(d, layers=1, seed=0, scale=1.0, rho=None):
     weights = scale * np.random.default_rng(seed).standard_normal((2, layers, d + 1, d + 1))
@@ -149,7 +151,6 @@ def squared_error(model):
 
 
 @pytest.mark.parametrize("model", [decoder(layers=1), softmax_attention(2, scale=0.5)], ids=["decoder", "softmax"])
-@pytest.mark.slow
 def test_a_flow_accepts_it_and_its_trajectory_can_be_loaded(model, tmp_path):
     trajectory = gradient_flow(FunctionLoss(squared_error), model, t1=0.05, solver="explicit", points_per_decade=2)
     assert trajectory.loss[-1] < trajectory.loss[0]

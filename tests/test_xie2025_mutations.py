@@ -24,7 +24,7 @@ from flowsim.models import (
 )
 from flowsim.tasks import LinearRegression
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
 OFF = 1.01
 PAIRING = HeadRisk.pairing

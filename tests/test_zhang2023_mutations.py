@@ -23,7 +23,7 @@ from flowsim.analysis.zhang2023 import (
 )
 from flowsim.problem import spec_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in CLAIMS}
 

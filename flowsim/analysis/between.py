@@ -39,7 +39,7 @@ def follow(
 
     **Arguments:** margins: further times -> all times, increasing, the margin there and where anything is promised.
     """
-    further = np.zeros(0)
+    further, least = np.zeros(0), 0.0
     for _ in range(_ROUNDS):
         t, margin, promised = margins(further)
         if not promised.any() or not np.all(np.isfinite(margin[promised])):
@@ -72,11 +72,12 @@ def brackets(t: Series, margin: Series, promised: Promised) -> list[Bracket]:
             if 0 <= outer <= last:
                 slope = (margin[k] - margin[inner]) / (t[k] - t[inner])
                 bottom = float(margin[k] + slope * (t[outer] - t[k]))
-                found.append(Bracket(*sorted((k, outer)), float(t[k]), bottom))
+                found.append(Bracket(min(k, outer), max(k, outer), float(t[k]), bottom))
             else:
                 beyond = 2 * inner - k
                 if 0 <= beyond <= last and promised[beyond]:
-                    found.append(_parabola(t, margin, *sorted((k, inner, beyond)), (min(k, inner), max(k, inner))))
+                    low, high = min(k, beyond), max(k, beyond)
+                    found.append(_parabola(t, margin, low, inner, high, (min(k, inner), max(k, inner))))
     return sorted(found, key=lambda bracket: bracket.bottom)
 
 

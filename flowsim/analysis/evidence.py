@@ -119,7 +119,7 @@ class Evidence:
                 solver=self._solver,
                 points_per_decade=0,
             )
-            parts.append(_shifted(part, t[left], run.dissipated[left]))
+            parts.append(_shifted(part, float(t[left]), run.dissipated[left]))
         return _merged(parts)
 
     def ladder(self) -> dict[str, float]:
