@@ -20,6 +20,8 @@ from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.problem import spec_of
 
+pytestmark = pytest.mark.slow
+
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 FLOW = ("theorem-1.flow", "corrected")
 REFUTED = {"eq-6", "sec-4.parameters", "lemma-6.unique", "lemma-6.inner-product", "lemma-7.unique", "lemma-7.sum"}
@@ -69,7 +71,6 @@ CASES = [
 @pytest.mark.parametrize(
     ("key", "problem"), CASES, ids=[f"{'-'.join(key)}-{problem['name']}" for key, problem in CASES]
 )
-@pytest.mark.slow
 def test_every_claim_on_its_problems(key, problem):
     verdict = judge_on(BY_KEY[key], evidence_of(problem))
     refuted = key[1] == "printed" and (key[0] in REFUTED or problem is problems.ONE)
@@ -81,7 +82,6 @@ def test_what_is_refuted_has_a_corrected_form():
     assert {(name, "corrected") for name in REFUTED} <= BY_KEY.keys()
 
 
-@pytest.mark.slow
 def test_a_flow_ends_at_another_local_minimum():
     """This one ends where labels and covariates change places in the first eigendirection."""
     problem = problems.ELSEWHERE[2]
@@ -97,7 +97,6 @@ def test_a_flow_ends_at_another_local_minimum():
     np.testing.assert_allclose(values, values[0], atol=1e-7)
 
 
-@pytest.mark.slow
 def test_a_flow_that_reaches_the_minimum_says_nothing():
     loss = loss_of(problems.DOMINANT)
     start = jax.tree.map(lambda leaf: 1.2 * leaf, loss.minimizer())

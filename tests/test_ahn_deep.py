@@ -28,6 +28,8 @@ from flowsim.models import multi_layer as layers
 from flowsim.problem import spec_of
 from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
+pytestmark = pytest.mark.slow
+
 CLAIMS = (*multi_layer_claims.CLAIMS, *proof_claims.CLAIMS, *residual_stream_claims.CLAIMS)
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 # Large variances, so that tr Sigma^-1 < 1; on the last the paper's two layers of Theorem 3.
@@ -84,7 +86,6 @@ def evidence_of(claim: flowsim.Claim) -> Evidence:
 
 
 @pytest.mark.parametrize("key", BY_KEY, ids="-".join)
-@pytest.mark.slow
 def test_every_verdict(key):
     claim = BY_KEY[key]
     verdict = judge_on(claim, evidence_of(claim))
@@ -139,7 +140,6 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
-@pytest.mark.slow
 def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
     module, name, plant = PLANTS[key]
     real = getattr(module, name)
@@ -151,7 +151,6 @@ def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 
-@pytest.mark.slow
 def test_planted_errors_on_prompts_are_refused():
     @multi_layer_prompts.on_prompts
     def without_the_label(drawn):
@@ -196,7 +195,6 @@ IN_THE_LAW = [
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else getattr(value, "__name__", value),
 )
-@pytest.mark.slow
 def test_errors_of_one_percent_with_B_are_refused(key, home, name, plant, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(home, name, plant(getattr(home, name)))
     jax.clear_caches()  # what was compiled with the real one is not used again

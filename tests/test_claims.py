@@ -131,6 +131,7 @@ def fresh(claim):
 
 
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
+@pytest.mark.slow
 def test_planted_errors_are_refused(key, monkeypatch):
     name, plant = PLANTS[key]
     index = UNBALANCED if key[0] == "assumption-3.3.balance" else EASY
@@ -160,6 +161,7 @@ def test_one_percent_of_the_loss_is_refused(part):
 
 
 @pytest.mark.parametrize("context_length", [1, 1024, 1025, 100_000])
+@pytest.mark.slow
 def test_the_prediction_on_a_long_prompt_is_summed_token_by_token(context_length):
     task = flowsim.LinearRegression(np.eye(2), context_length)
     model = flowsim.LinearAttention(np.diag([1.0, 2.0]), 0.5)

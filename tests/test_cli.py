@@ -309,6 +309,7 @@ def test_a_run_with_a_test(file, finished, tmp_path, capsys):
     assert "test.l" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_budget_that_runs_out(finished, file, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(file, out, "--set", "flow.budget_seconds=1e-9") == 3
@@ -348,6 +349,7 @@ def test_figures_in_another_format(file, tmp_path):
 
 
 @pytest.mark.parametrize("failing", ["trajectory.npz", "verdicts.json", "report.html", "excess.png"])
+@pytest.mark.slow
 def test_a_full_disk_leaves_whole_files(failing, finished, file, tmp_path, monkeypatch, capsys):
     def replace(source, target):
         if pathlib.Path(target).name == failing:
@@ -545,6 +547,7 @@ def test_audit_writes_an_entry_for_every_claim_and_problem(monkeypatch, tmp_path
     assert "--out must be a folder" in one_line(capsys)
 
 
+@pytest.mark.slow
 def test_audit_skips_problems_to_which_an_override_does_not_apply_and_counts_them(monkeypatch, tmp_path, capsys):
     problems = tuple(
         {"name": str(n), "task": {"covariance": [[1.0]], "context_length": n}, "init": {"scale": 0.3}}

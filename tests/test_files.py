@@ -208,6 +208,7 @@ def swept(file, tmp_path, monkeypatch, capsys) -> pathlib.Path:
     return tmp_path / "map"
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_from_what_is_whole(swept, file, capsys):
     for name in ("sweep.json", "cells/batch-00000.npz"):
         (swept / name).write_bytes(DAMAGES["cut"]((swept / name).read_bytes()))

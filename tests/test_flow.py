@@ -174,6 +174,7 @@ def test_stiff_problem_in_few_steps_with_an_error_independent_of_dimension(d):
     assert max(distance(at_time(trajectory, t), at_time(reduced, t)) for t in times) < 1e-8
 
 
+@pytest.mark.slow
 def test_the_generic_route_takes_few_steps_on_a_stiff_problem():
     """A guard on the root finder: the stock one rejects good steps, and takes nine times as many."""
     loss, start, t1 = problem(3)
@@ -218,6 +219,7 @@ def test_escape_time_in_one_dimension(scale, solver):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e-6, 1e-10, 1e-14])
+@pytest.mark.slow
 def test_escape_time_in_four_dimensions(scale):
     loss, start = small_problem(d=4, scale=scale)
     coarse = gradient_flow(loss, start)
@@ -250,6 +252,7 @@ def test_energy_identity_balance_and_monotone_loss(solver):
     np.testing.assert_allclose(certificates.balance_drift, jnp.max(jnp.abs(balance - balance[0])) / size, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_a_looser_tolerance_is_certified_as_looser():
     loss, start = small_problem()
     tight, loose = (gradient_flow(loss, start, t1=100.0, rtol=rtol, solver="implicit") for rtol in (1e-11, 1e-4))
@@ -619,6 +622,7 @@ def test_gradient_of_the_end_points_is_where_the_field_says():
     assert relative_error(slope, jax.tree.map(jnp.negative, exact.loss.gradient(now))) < 1e-5
 
 
+@pytest.mark.slow
 def test_large_models_are_solved_without_a_matrix():
     """600 weights, above what Newton's matrix is formed for, with rates over four decades."""
     rates = jnp.asarray(np.geomspace(1e-2, 1e2, 600))

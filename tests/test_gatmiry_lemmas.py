@@ -20,6 +20,8 @@ from flowsim.flow import start_alone
 from flowsim.moments.spectrum import mean_trace_power
 from flowsim.problem import spec_of
 
+pytestmark = pytest.mark.slow
+
 BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim in CLAIMS}
 HOLDS, VIOLATED, FOREIGN = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
 TINY = settings.problem("d = 2, n = 3", 1, 3, [[1.0, 0.3], [0.3, 2.0]])
@@ -53,7 +55,6 @@ def both(part, printed, corrected, problem):
 
 
 @pytest.mark.parametrize("part", ["lemma-4.2", "lemma-4.3", "lemma-a.5", "lemma-a.7"])
-@pytest.mark.slow
 def test_moment_lemmas_need_the_condition_that_they_lost(part):
     shortest = verdict((part, "printed"), settings.SHORTEST)
     assert shortest.verdict is VIOLATED
@@ -111,7 +112,6 @@ def test_the_chain_of_bounds_breaks_twice():
 @pytest.mark.parametrize(
     "part", ["lemma-4.1", "corollary-a.4.u-term", "theorem-a.1.eq-12", "theorem-a.1.eq-13", "lemma-a.3"]
 )
-@pytest.mark.slow
 def test_formulas_for_layers(part):
     both(part, VIOLATED, HOLDS, TWO)
 
@@ -163,7 +163,6 @@ def test_figures_speak_of_the_covariance_identity():
         assert judge_on(claim, evidence).verdict is FOREIGN
 
 
-@pytest.mark.slow
 def test_one_loop_ends_at_a_multiple_of_the_identity_far_from_it():
     problem = settings.problem("", 1, 1, "identity", dimension=2)
     tables = {name: table for name, table in problem.items() if name != "name"}

@@ -18,6 +18,8 @@ from flowsim.losses.residual_energy import ResidualEnergy, loop_terms
 from flowsim.models import DiagonalLayers, LoopedAttention, MultiLayerAttention
 from flowsim.tasks import LinearRegression, SpectralRegression
 
+pytestmark = pytest.mark.slow
+
 _SAMPLES = 100_000
 
 
@@ -46,7 +48,6 @@ def near(d: int, seed: int, size: float = 0.1, count: int = 1) -> np.ndarray:
         ("free layers", 2, 2, "isotropic"),
     ],
 )
-@pytest.mark.slow
 def test_losses_are_the_literal_models_mean_squared_error(kind, depth, n, weights):
     law = task(2, n, weights=weights)
     symmetric = not kind.startswith("free")
@@ -112,7 +113,6 @@ def test_the_limit_of_long_contexts_is_a_matrix_power(loops):
     assert_close(loss(LoopedAttention(A, loops=loops)), jnp.asarray(np.sum(residual**2)), rtol=1e-12)
 
 
-@pytest.mark.slow
 def test_the_flow_of_the_limit_has_a_closed_form():
     """da/dt = 2 L s (1 - s a)^{2L - 1} for each eigenvalue: (1 - s a)^{2 - 2L} grows linearly."""
     s, loops, times = np.asarray([0.5, 1.0, 2.0]), 2, np.asarray([0.1, 1.0, 10.0])
@@ -148,7 +148,6 @@ def test_one_layer_has_the_known_optimum():
         ("layers", 2, 3, "isotropic"),
     ],
 )
-@pytest.mark.slow
 def test_the_gradient_vanishes_at_the_minimizer_and_the_excess_is_quadratic_there(kind, depth, n, weights):
     law = task(3, n, weights=weights)
     loss: Any = LoopedLoss(law, depth) if kind == "looped" else MultiLayerLoss(law, depth)
@@ -189,7 +188,6 @@ def test_equal_layers_are_loops_and_layers_on_multiples_of_the_inverse_may_be_pe
     assert_close(untied(layers), untied(MultiLayerAttention(layers.A[jnp.asarray([2, 0, 1])])), rtol=1e-12)
 
 
-@pytest.mark.slow
 def test_gradients_live_in_the_space_that_flows():
     law, matrices = task(3, 4), symmetrise(near(3, 3, count=2))
     inside, everywhere = MultiLayerLoss(law, 2), MultiLayerLoss(law, 2, symmetric=False)
@@ -203,7 +201,6 @@ def test_gradients_live_in_the_space_that_flows():
     assert_close(looped.u, jnp.zeros(3))
 
 
-@pytest.mark.slow
 def test_models_in_the_eigenbasis_have_the_loss_and_the_flow_of_their_matrices():
     law = LinearRegression(np.diag([0.5, 0.5, 2.0]), 6, weights="inverse-covariance")
     spectral = SpectralRegression([0.5, 2.0], 6, multiplicities=[2, 1])

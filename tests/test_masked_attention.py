@@ -12,6 +12,8 @@ from flowsim.losses.multi_layer import LoopedLoss
 from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention
 from flowsim.tasks import LinearRegression, Prompt
 
+pytestmark = pytest.mark.slow
+
 
 def drawn(d: int, seed: int, scale: float = 0.7) -> MaskedAttention:
     """Weights without any symmetry, b_x and alpha included."""

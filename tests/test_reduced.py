@@ -11,6 +11,8 @@ from flowsim._traced_flow import traced_flow
 from flowsim.initialization import balanced, random_theta
 from flowsim.losses import LinearAttentionLoss
 
+pytestmark = pytest.mark.slow
+
 STAGES = _reduced.STAGES
 LOSS = LinearAttentionLoss(regression(3, 10.0))
 START = balanced(0.3, random_theta(3, 3, seed=0))

@@ -35,6 +35,7 @@ def plain():
     return gradient_flow(product_loss(), SMALL, rtol=1e-7, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_picture_of_the_drop_does_not_end_a_flow_on_the_plateau_after_it(plain):
     shown = gradient_flow(product_loss(), SMALL, rtol=1e-7, atol=1e-11, times=DROP)
     assert plain.status is shown.status is Status.EXCESS

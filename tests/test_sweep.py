@@ -28,6 +28,8 @@ from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.trajectory import Status, Trajectory
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[1]
 TABLES = {
     "task": {"context_length": 10, "covariance": {"condition": 20.0, "dimension": 3, "rotation_seed": 1}},
@@ -78,7 +80,6 @@ def distance(one: LinearAttention, other: LinearAttention) -> float:
 
 
 @pytest.mark.parametrize("t1", [0.3, 20.0])
-@pytest.mark.slow
 def test_a_batch_ends_where_its_flows_do_one_by_one(t1):
     loss = LinearAttentionLoss(regression(4, 8.0))
     kinds = {balanced: (1e-6, 0.1, 10.0), balanced_indefinite: (1e-3, 1.0, 10.0), unbalanced: (1e-6, 3.0)}
@@ -136,7 +137,6 @@ def test_least_values_are_those_of_a_dense_trajectory():
         assert summary.steps[lane] >= STEPS_PER_DECADE * np.log10(summary.t[lane])
 
 
-@pytest.mark.slow
 def test_a_cell_does_not_depend_on_padding_or_on_its_neighbours():
     spec = maps.specs({**TABLES, "task": {**TABLES["task"], "covariance": {"condition": 5.0, "dimension": 4}}}, ())
     (one,) = spec
@@ -220,7 +220,6 @@ def test_a_map_says_what_the_theorem_does(tmp_path):
     assert np.isnan(table["margin_pl"][2]).all()
 
 
-@pytest.mark.slow
 def test_cells_without_arrowhead_are_summed_up_like_the_others(tmp_path):
     """The same flow by the batch and by `gradient_flow`, whose solver and output times are other ones."""
     one, two = (
@@ -238,7 +237,6 @@ def test_cells_without_arrowhead_are_summed_up_like_the_others(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["balanced", "random"])
-@pytest.mark.slow
 def test_a_cell_is_reproduced_by_its_command(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(_commands, "ALL_CLAIMS", ())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -358,7 +356,6 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.slow
 def test_a_finished_sweep(finished, capsys):
     assert sorted(contents(finished / "out")) == ["figures/map.png", "map.npz", "problem.toml", "sweep.json"]
     table = Map.load(finished / "out")
@@ -377,7 +374,6 @@ def test_a_finished_sweep(finished, capsys):
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.slow
 def test_a_killed_sweep_goes_on_to_the_same_bits(kind, finished, tmp_path):
     out = tmp_path / "out"
     child = started(finished, out)

@@ -12,6 +12,8 @@ from flowsim.models import Decoder, LinearAttention
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 from flowsim.training import Curriculum, position_loss, train
 
+pytestmark = pytest.mark.slow
+
 FIXED = LinearRegression(np.eye(2), 3)
 RANDOM = RandomCovarianceRegression(DiagonalLaw(Gamma(2.0, np.ones(2))), 3)
 KEY = jax.random.key(0)

@@ -16,6 +16,8 @@ from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.tasks import LinearRegression
 
+pytestmark = pytest.mark.slow
+
 EASY, LIMIT = problems.EASY, problems.LIMIT
 TASK = LinearRegression(np.eye(3), 5, prior_mean=[2.0, 1.0, 0.0])  # that of EASY
 
@@ -115,7 +117,6 @@ def test_every_statement_of_the_list_is_there():
     assert {f"xie2025.{name}" for name in numbered.split()} <= known
 
 
-@pytest.mark.slow
 def test_a_flow_that_stops_on_the_way_is_not_at_the_gap():
     early = {**problems.FOUR_HEADS, "flow": {"t1": 0.02, "rtol": 1e-6}}
     assert verdict("figure-3", "printed", early).verdict is Judgement.VIOLATED
