@@ -114,7 +114,7 @@ def _integrate(system, y, ts, numbers, method, most_steps):
         max_steps=most_steps,
         throw=False,
     )
-    assert solution.ys is not None
+    assert solution.ts is not None and solution.ys is not None
     states, dissipated = solution.ys
     stats = solution.stats
     return solution.ts, states, dissipated, stats["num_accepted_steps"], stats["num_rejected_steps"], solution.result

@@ -1,0 +1,276 @@
+"""Which errors of one percent each row of the ledger notices: a row that no error breaks could not fail.
+
+    python benchmarks/mutations.py [gatmiry2024] [--tries 12] [--seconds 120] [--keep]
+
+Every term of a sum, and every value returned, in the modules of losses, moments, models and risks can be made larger by
+one percent. For each claim, on the first of its problems where it says something, the terms that its verdict rests on
+are changed one after the other until the verdict changes. What no term changes is tried with larger errors, as a
+statement with room to spare has to be; the table tells the term, the factor and the margins before and after.
+"""
+
+import argparse
+import ast
+import dataclasses
+import importlib.abc
+import importlib.machinery
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+_MUTATED = ("flowsim.losses.", "flowsim.moments.", "flowsim.models.", "flowsim.covariance_laws.")
+_ALONE = ("flowsim.prompt_risk", "flowsim.tasks", "flowsim.joint_law")
+_FACTORS = (1.01, 2.0, -1.0, 1e3)
+_MARK = "__term__"
+
+
+@dataclasses.dataclass
+class Terms:
+    """The terms of the program: where each stands, which were used, and which one is wrong by what factor."""
+
+    places: list[str] = dataclasses.field(default_factory=list)
+    used: set[int] = dataclasses.field(default_factory=set)
+    wrong: int | None = None
+    factor: float = 1.0
+
+    def __call__(self, number: int, value):
+        """A term as it is, unless it is the one that is wrong."""
+        self.used.add(number)
+        return self._scaled(value) if number == self.wrong else value
+
+    def _scaled(self, value):
+        import equinox as eqx
+        import jax
+
+        scale = lambda leaf: leaf * self.factor if isinstance(leaf, float) or eqx.is_inexact_array(leaf) else leaf
+        return jax.tree.map(scale, value)
+
+
+TERMS = Terms()
+
+
+class _Marking(ast.NodeTransformer):
+    """Marks every term of a sum and every value returned in the functions of a module."""
+
+    def __init__(self, module: str):
+        self._module, self._inside = module, []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self._inside.append(node.name)
+        node.body = [self.visit(statement) for statement in node.body]
+        self._inside.pop()
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self._inside.append(node.name)
+        node.body = [
+            self.visit(statement) if isinstance(statement, ast.FunctionDef) else statement for statement in node.body
+        ]
+        self._inside.pop()
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if node.value is not None:
+            whole = node.value
+            node.value = value = self.visit(whole)
+            if not _is_sum(whole):
+                node.value = self._marked(whole, value)
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        left, right = node.left, node.right
+        node.left, node.right = self.visit(left), self.visit(right)
+        if _is_sum(node):
+            if not _is_sum(left):
+                node.left = self._marked(left, node.left)
+            if not _is_sum(right):
+                node.right = self._marked(right, node.right)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        # An index or a shape that is stored into is no term.
+        node.value = self.visit(node.value)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        node.value = self.visit(node.value)
+        return node
+
+    def _marked(self, source: ast.expr, value: ast.expr) -> ast.expr:
+        if not self._inside or isinstance(source, ast.Constant):
+            return value
+        number = len(TERMS.places)
+        where = f"{self._module}:{source.lineno} {'.'.join(self._inside)}: {ast.unparse(source)[:90]}"
+        TERMS.places.append(where)
+        call = ast.Call(ast.Name(_MARK, ast.Load()), [ast.Constant(number), value], [])
+        return ast.fix_missing_locations(ast.copy_location(call, source))
+
+
+def _is_sum(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module with its terms marked."""
+
+    def source_to_code(self, data, path, *, _optimize=-1):
+        tree = ast.parse(data)
+        # Before it is marked, so that the terms are numbered as they are read.
+        return compile(ast.fix_missing_locations(_Marking(self.name).visit(tree)), path, "exec", dont_inherit=True)
+
+    def get_code(self, fullname):
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def exec_module(self, module):
+        vars(module)[_MARK] = TERMS
+        super().exec_module(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules whose terms are marked."""
+
+    def find_spec(self, fullname, path, target=None):
+        if not (fullname.startswith(_MUTATED) or fullname in _ALONE):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(fullname, spec.origin)
+        return spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A claim with the error that breaks it; none where ``term`` is None."""
+
+    id: str
+    form: str
+    problem: str
+    verdict: str
+    margin: float | None
+    terms: int
+    tried: int
+    term: str | None
+    factor: float | None
+    then: str | None
+    note: str
+
+
+def examined(claim, tries: int, seconds: float) -> Row | None:
+    """The first error that changes the verdict of a claim; None where the claim says nothing on any of its problems."""
+    for named in claim.problems:
+        begun = time.monotonic()
+        before = _judged(claim, named, None, 1.0)
+        if str(before.verdict) in ("holds", "violated"):
+            break
+    else:
+        return None
+    cost = time.monotonic() - begun
+    used = sorted(TERMS.used)
+    # What stands latest is nearest to what the claim reads: losses before the moments that they are made of.
+    order = sorted(
+        used, key=lambda number: (not TERMS.places[number].startswith(("flowsim.losses", "flowsim.prompt")), number)
+    )
+    row = Row(
+        claim.id,
+        claim.form,
+        str(named.get("name", "")),
+        str(before.verdict),
+        before.margin,
+        len(used),
+        0,
+        None,
+        None,
+        None,
+        "",
+    )
+    tried = 0
+    for factor in _FACTORS:
+        for number in order[:tries]:
+            if tried and time.monotonic() - begun > max(seconds, 3 * cost):
+                return dataclasses.replace(row, tried=tried, note="out of time")
+            tried += 1
+            try:
+                after = _judged(claim, named, number, factor)
+            except Exception as error:  # an error may make the problem one that is refused
+                found, then = True, f"{type(error).__name__}"
+            else:
+                found, then = after.verdict != before.verdict, str(after.verdict)
+            if found:
+                return dataclasses.replace(row, tried=tried, term=TERMS.places[number], factor=factor, then=then)
+    return dataclasses.replace(row, tried=tried)
+
+
+def _judged(claim, named, wrong: int | None, factor: float):
+    import jax
+
+    from flowsim._audit import judged
+
+    jax.clear_caches()
+    TERMS.used.clear()
+    TERMS.wrong, TERMS.factor = wrong, factor
+    try:
+        (entry,) = judged([dataclasses.replace(claim, problems=(named,))])
+    finally:
+        TERMS.wrong = None
+    return entry.verdict
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown, those that nothing broke first."""
+    lines = ["| claim | form | verdict | terms | broken by | factor | then |", "|---|---|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (row.term is not None, row.id, row.form)):
+        by = (
+            f"nothing of {row.tried} tries {row.note}".strip()
+            if row.term is None
+            else f"`{row.term}`".replace("|", "\\|")
+        )
+        lines.append(
+            f"| {row.id} | {row.form} | {row.verdict} | {row.terms} | {by} | {row.factor or ''} | {row.then or ''} |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print each row as it is found; keep the table of a whole run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("claims", nargs="?", default="", help="the beginning of the ids of the claims, default all")
+    parser.add_argument("--tries", type=int, default=12, help="terms for each factor")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for a claim")
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/mutations.md and .json")
+    asked = parser.parse_args(arguments)
+    sys.meta_path.insert(0, _Finder())
+    from flowsim.analysis import ALL_CLAIMS
+    from flowsim.cli import _prepare_jax
+
+    _prepare_jax()
+    rows = []
+    for row in _examined_all([claim for claim in ALL_CLAIMS if claim.id.startswith(asked.claims)], asked):
+        rows.append(row)
+        print(f"{row.id} ({row.form}): {row.verdict} -> {row.then} by {row.factor} in {row.term}", flush=True)
+    print(table(rows))
+    unbroken = [row for row in rows if row.term is None]
+    print(f"{len(rows)} rows, {len(unbroken)} that nothing broke")
+    if asked.keep:
+        about = str(__doc__).partition("    python")[0].strip()
+        (RESULTS / "mutations.md").write_text(f"# {about.splitlines()[0]}\n\n{table(rows)}\n")
+        (RESULTS / "mutations.json").write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+    return 0
+
+
+def _examined_all(claims, asked) -> Iterator[Row]:
+    for claim in claims:
+        row = examined(claim, asked.tries, asked.seconds)
+        if row is not None:
+            yield row
+
+
+if __name__ == "__main__":
+    sys.exit(main())
