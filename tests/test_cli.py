@@ -260,6 +260,7 @@ def test_a_finished_run(finished):
     assert "<html" in (finished / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_a_run_prints(finished, file, capsys):
     assert run(file, finished, "--resume", "--quiet") == 0
     assert capsys.readouterr().out == f"report: {finished / 'report.html'}\n"

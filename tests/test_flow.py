@@ -268,6 +268,7 @@ def test_unbalanced_starts_keep_their_balance():
     assert drift is not None and drift < 1e-8
 
 
+@pytest.mark.slow
 def test_invariance_of_the_zero_weights_is_computed_by_the_generic_route():
     loss, start = small_problem()
     trajectory = gradient_flow(loss, start, t1=1e3, solver="implicit")

@@ -55,6 +55,7 @@ def test_loss_over_all_weights_by_quadrature(d, length):
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.slow
 def test_loss_over_all_weights_by_sampling(d, length):
     """Within four stated standard errors of the literal model's error on 400,000 prompts."""
     task = regression(d, length, seed=d)

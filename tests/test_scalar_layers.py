@@ -339,6 +339,7 @@ def test_a_million_dimensions_flow_as_one_number(n, solver):
     assert trajectory.certificates.energy_defect < 1e-7
 
 
+@pytest.mark.slow
 def test_the_restricted_flow_decreases_the_loss_as_it_is_said_to():
     """-df/dt is sum_i |grad_{A_i} f|^2 with the corrected speeds, and d times that as printed: (26) is not tight."""
     d, n, k = 3, 5, 2

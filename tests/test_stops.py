@@ -120,6 +120,7 @@ def plateau_claims():
     ],
     ids=["plateau", "short t1", "loose stop", "unbalanced"],
 )
+@pytest.mark.slow
 def test_no_statement_on_a_limit_is_refused_on_the_way_to_it(eigenvalues, length, start, how):
     loss = LinearAttentionLoss(LinearRegression(np.diag(eigenvalues), length))
     run = gradient_flow(loss, start, **how)
