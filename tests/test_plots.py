@@ -24,6 +24,8 @@ from flowsim import plots
 from flowsim.prompt_risk import RiskCurve
 from flowsim.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 ABOUT_THE_FLOW = (plots.excess, plots.pl_ratio, plots.conservation)
 ABOUT_PREDICTIONS = (plots.value_weight, plots.distance, plots.scale_condition)
 

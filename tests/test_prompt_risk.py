@@ -14,6 +14,8 @@ from flowsim.models import LinearAttention
 from flowsim.prompt_risk import best_linear_error, risk, risk_along, risk_standard_error, zero_predictor_error
 from flowsim.tasks import LinearRegression, Prompt
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = 200_000
 LENGTHS = [1, 2, 7, np.inf]
 W = np.array([0.7, -1.2])
@@ -43,7 +45,6 @@ SHIFTS = {
 
 
 @pytest.mark.parametrize(("name", "M"), [("noise", 1), ("query", 5), ("weight", 1), ("law of w", 3), ("everything", 5)])
-@pytest.mark.slow
 def test_shifted_tasks_by_sampling(name, M):
     """Within three standard errors of the literal model, trained at N = 3 and at any weights, scaled covariates too."""
     models = [limit(regression(2, 3, seed=4)), reduced(random_model(2, seed=1, scale=0.8))]

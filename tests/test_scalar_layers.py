@@ -20,6 +20,8 @@ from flowsim.models import ScalarLayers, ScalarLoop
 from flowsim.moments import mean_trace_power, spectral_quadrature
 from flowsim.tasks import LinearRegression
 
+pytestmark = pytest.mark.slow
+
 # Exact rational arithmetic: polynomials in x by their coefficients.
 
 
@@ -339,7 +341,6 @@ def test_a_million_dimensions_flow_as_one_number(n, solver):
     assert trajectory.certificates.energy_defect < 1e-7
 
 
-@pytest.mark.slow
 def test_the_restricted_flow_decreases_the_loss_as_it_is_said_to():
     """-df/dt is sum_i |grad_{A_i} f|^2 with the corrected speeds, and d times that as printed: (26) is not tight."""
     d, n, k = 3, 5, 2
@@ -377,7 +378,6 @@ def test_restricted_speeds_are_those_of_the_paper_on_matrices():
         restricted_speeds(S, form="true")
 
 
-@pytest.mark.slow
 def test_layers_that_move_the_covariates_flow_down():
     speeds = Speeds(0.3, 0.05)
     loss = ScalarLayersLoss(5, 10, 2, residual_stream=True, speeds=speeds)
