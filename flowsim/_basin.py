@@ -62,7 +62,7 @@ def _way_to_go(field: Field, conserved: Callable, leaves: list, structure) -> fl
     point, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(point))
     orbit = _orbit(conserved, unravel, point, anywhere, slopes)
-    basis = jnp.asarray(basis if orbit is None else _without(basis, orbit))
+    basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
     def along(y: Float[Array, " m"]) -> Float[Array, " m"]:
         return basis.T @ ravel_pytree(field(unravel(jnp.asarray(point) + basis @ y)))[0]
