@@ -83,11 +83,15 @@ def _equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]
 
 def _operations(eqn: JaxprEqn) -> int:
     """How many operations on numbers an operation on arrays takes."""
-    shape = lambda var: tuple(getattr(var.aval, "shape", ()))
-    size = sum(int(math.prod(shape(var))) for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64)
+
+    def shape(var: Any) -> tuple[int, ...]:
+        return getattr(var.aval, "shape", ())
+
+    numbers = [var for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64]
+    size = sum(math.prod(shape(var)) for var in numbers)
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return size * int(math.prod(shape(eqn.invars[0])[axis] for axis in contracted))
+        return size * math.prod(shape(eqn.invars[0])[axis] for axis in contracted)
     return size
 
 
