@@ -76,7 +76,8 @@ def trained() -> Evidence:
     task = flowsim.LinearRegression(np.diag([0.5, 2.0]), 6, weights="inverse-covariance")
     loss = flowsim.MultiLayerLoss(task, 2)
     start = flowsim.MultiLayerAttention(flowsim.starts.symmetric(1.0, 2, 0, 2))
-    return Evidence(loss, flowsim.gradient_flow(loss, start, rtol=1e-6))
+    # The rows are of the limit, to 1e-4 of a distance: the square root of what is left of the excess.
+    return Evidence(loss, flowsim.gradient_flow(loss, start, rtol=1e-6, stop=flowsim.Stop(excess=1e-14)))
 
 
 def evidence_of(claim: flowsim.Claim) -> Evidence:

@@ -268,14 +268,14 @@ def test_the_memory_bounds_the_blocks_and_what_is_kept(monkeypatch):
     monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**34)
     assert plan(2**12, None).kept
     assert not plan(2**30, None).kept
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**26)
+    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**21)
     fits = plan(2**12, None).block
     assert 1 <= fits < 64
     assert plan(2**12, fits) == (fits, False)
-    with pytest.raises(ValueError, match=f"block must be at most {fits}, which 0.062 GiB of memory hold, but it is 64"):
+    with pytest.raises(ValueError, match=f"block must be at most {fits}, which 0.002 GiB of memory hold, but it is 64"):
         plan(2**12, 64)
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**20)
-    with pytest.raises(ValueError, match="model must be small enough for 0.00098 GiB of memory, but one sample takes"):
+    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**17)
+    with pytest.raises(ValueError, match="model must be small enough for 0.00012 GiB of memory, but one sample takes"):
         plan(2**12, None)
 
 
@@ -309,7 +309,7 @@ _blocks._KEPT = 0.0
 model = LinearAttention(np.array([[0.3]]), 0.5, np.array([0.1]), np.array([0.2]))
 jacobian = eqx.filter_jit(lambda loss, model: jax.jacfwd(loss.gradient)(model))
 sizes = []
-for length in (10, 1000):
+for length in (10, 200_000):
     loss = MonteCarloLoss(LinearRegression(np.array([[1.0]]), length), samples=128, replicates=4, method="prompts")
     loss = loss.prepared(model)
     jax.block_until_ready(jacobian(loss, model))

@@ -47,6 +47,7 @@ def test_random_covariance(tmp_path: pathlib.Path):
         ("zhang2023.lemma-c.8.pl", "printed"): Judgement.HOLDS,
         ("zhang2023.lemma-c.8.limit", "printed"): Judgement.VIOLATED,
         ("zhang2023.lemma-c.8.limit", "corrected"): Judgement.HOLDS,
+        ("zhang2023.lemma-c.8.rate", "printed"): Judgement.HOLDS,
     }
     assert (tmp_path / "zhang2023_random_covariance.png").stat().st_size > 10_000
 
