@@ -10,6 +10,7 @@ statement with room to spare has to be; the table tells the term, the factor and
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import importlib.abc
 import importlib.machinery
@@ -213,14 +214,27 @@ def _judged(claim, named, wrong: int | None, factor: float):
 
     from flowsim._audit import judged
 
-    jax.clear_caches()
+    _forget()
     TERMS.used.clear()
     TERMS.wrong, TERMS.factor = wrong, factor
+    # A compiled program keeps the terms that it was traced with. Only flows need one to be fast.
+    if claim.along_flow:
+        jax.clear_caches()
     try:
-        (entry,) = judged([dataclasses.replace(claim, problems=(named,))])
+        with contextlib.nullcontext() if claim.along_flow else jax.disable_jit():
+            (entry,) = judged([dataclasses.replace(claim, problems=(named,))])
     finally:
         TERMS.wrong = None
     return entry.verdict
+
+
+def _forget() -> None:
+    """Forget what flowsim's functions remember."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("flowsim"):
+            for value in vars(module).values():
+                if callable(getattr(value, "cache_clear", None)):
+                    value.cache_clear()
 
 
 def table(rows: list[Row]) -> str:

@@ -444,13 +444,28 @@ def summary(rows: Mapping[str, list[dict]]) -> str:
     return "\n".join(lines)
 
 
+def _keep(found: Mapping[str, dict]) -> None:
+    """Replace what the results have of these families, so that each can be run by a process of its own."""
+    file = RESULTS / "verdict_fuzz.json"
+    before = json.loads(file.read_text()) if file.exists() else {}
+    kept = {family: found.get(family, before.get(family)) for family in _SHARES if family in {**before, **found}}
+    file.write_text(json.dumps(kept, indent=0) + "\n")
+    about = str(__doc__).partition("    python")[0].strip()
+    seeds = ", ".join(f"{family} {one['seed']}" for family, one in kept.items())
+    page = summary({family: one["rows"] for family, one in kept.items()})
+    text = f"# Verdicts on random problems\n\n{about}\n\nSeeds: {seeds}.\n\n{page}\n"
+    (RESULTS / "verdict_fuzz.md").write_text(text)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print every false verdict as it is found, then the summary, which a whole run keeps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=3200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", choices=[*_SHARES], help="only these")
-    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/verdict_fuzz.md and .json")
+    parser.add_argument(
+        "--keep", action="store_true", help="write what was found into benchmarks/results/verdict_fuzz.md and .json"
+    )
     asked = parser.parse_args(arguments)
     _prepare_jax()
     rows: dict[str, list[dict]] = {}
@@ -464,13 +479,9 @@ def main(arguments: list[str] | None = None) -> int:
             if _is_false(row):
                 tqdm.write(f"FALSE {family} {row}")
         print(f"{family}: {len(rows[family])} verdicts, {time.monotonic() - begun:.0f} s", flush=True)
-    page = summary(rows)
-    print(page)
+    print(summary(rows))
     if asked.keep:
-        about = str(__doc__).partition("    python")
-        text = f"# Verdicts on random problems\n\n{about[0].strip()}\n\nSeed {asked.seed}.\n\n{page}\n"
-        (RESULTS / "verdict_fuzz.md").write_text(text)
-        (RESULTS / "verdict_fuzz.json").write_text(json.dumps(rows, indent=0) + "\n")
+        _keep({family: {"seed": asked.seed, "rows": found} for family, found in rows.items()})
     return int(any(_is_false(row) for found in rows.values() for row in found))
 
 

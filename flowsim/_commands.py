@@ -312,13 +312,13 @@ def _remove_partial_files(out: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def folder_of(out: pathlib.Path) -> Iterator[None]:
-    """Say that a folder is none to write to; a full disk is no bad input."""
+    """Say that a folder is none to write to; a full disk is not bad input."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        refuse("--out", "a folder that can be written", f"{out}: {error.strerror}")
+        refuse("--out", "a folder that can be written to", f"{out}: {error.strerror}")
 
 
 def _integrated(

@@ -12,7 +12,7 @@ Written by `flowsim audit --out DIR`, as `DIR/claims.md`: every statement that f
 judged on its own problems. [verdicts.md](verdicts.md) says what a verdict, its margin and its floor mean.
 
 Out of reach: section 5.3 of xie2025 prompts large language models. That is no gradient flow of a population loss, and
-needs weights that are not to be had.
+the weights of those models are not public.
 """
 
 _SHARP = "../benchmarks/results/sharp_constants.md"

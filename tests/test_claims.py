@@ -30,7 +30,7 @@ def task_of(problem) -> flowsim.LinearRegression:
 
 @functools.cache
 def evidence_of(index: int) -> Evidence:
-    problem = build((*claims.PROBLEMS, claims._UNBALANCED, claims._BEYOND)[index])
+    problem = build((*claims.PROBLEMS, claims.UNBALANCED, claims.BEYOND)[index])
     return Evidence(problem.loss, problem.run())
 
 
@@ -72,7 +72,7 @@ def test_without_balance_the_printed_limit_fails_and_the_corrected_one_holds():
 
 @pytest.mark.slow
 def test_without_zero_blocks_a_flow_ends_at_another_local_minimum():
-    example = {**claims._ALL_WEIGHTS, "flow": {"rtol": 1e-6}}
+    example = {**claims.ALL_WEIGHTS, "flow": {"rtol": 1e-6}}
     problem = build(example)
     verdict = judge_on(BY_KEY[ZERO_BLOCKS], Evidence(problem.loss, problem.run()))
     assert verdict.verdict is Judgement.HOLDS
@@ -150,7 +150,7 @@ def test_planted_errors_are_refused(key, monkeypatch):
 @functools.cache
 def of_another_loss() -> Evidence:
     """The flow of a loss whose eigenvalues are one percent off those of its covariance."""
-    true = build(claims._EASY)
+    true = build(claims.EASY)
     loss = eqx.tree_at(lambda l: l.eigenvalues, true.loss, replace_fn=lambda x: 1.01 * x)
     return Evidence(loss, flowsim.gradient_flow(loss, true.start))
 
@@ -232,7 +232,7 @@ def test_an_identity_known_too_coarsely_is_unresolved():
 
 def test_what_promises_nothing_is_vacuous():
     case = evidence_of(EASY)
-    task = task_of(claims._EASY)
+    task = task_of(claims.EASY)
     at_limit = flowsim.gradient_flow(case.loss, limit(task), times=[1.0], points_per_decade=0)
     never = flowsim.Claim(
         "test.never", "test", "nothing", lambda loss, run: flowsim.at_least(run.loss, 0.0, promised=run.t < 0)
@@ -285,7 +285,7 @@ def test_the_sharp_constant_of_pl_is_the_least_ratio_of_continuous_time():
     least = float(np.min((dense.grad_norm_sq / dense.excess)[1:]))
     assert verdict.constants["sharp_mu"] == pytest.approx(least, rel=1e-8)
     assert verdict.constants["sharp_mu"] < np.min(seen) * (1 - 1e-6)
-    assert verdict.constants["mu"] == pytest.approx(float(pl_constant(task_of(claims._EASY), run.start)), rel=1e-12)
+    assert verdict.constants["mu"] == pytest.approx(float(pl_constant(task_of(claims.EASY), run.start)), rel=1e-12)
     assert verdict.margin == pytest.approx(verdict.constants["sharp_mu"] / verdict.constants["mu"] - 1, rel=1e-4)
 
 

@@ -136,7 +136,7 @@ def test_every_claim_on_its_own_problems(key, name):
 
 
 def test_the_edge_is_just_under_the_scale_condition():
-    problem = spec_of({name: value for name, value in claims._EDGE.items() if name != "name"}).build()
+    problem = spec_of({name: value for name, value in claims.EDGE.items() if name != "name"}).build()
     assert isinstance(problem.loss, RandomCovarianceLoss)
     assert 0.9 < float(problem.start.u_minus1 / random_scale_bound(problem.loss, problem.start)) < 1
 
@@ -182,7 +182,7 @@ def test_planted_errors_are_refused(key, monkeypatch):
     compare = BY_KEY[key].compare
     # A comparison of its own, so that nothing compiled for the true one is used.
     claim = dataclasses.replace(BY_KEY[key], compare=lambda loss, run: compare(loss, run))
-    verdict = judge_on(claim, evidence_of(claims._EASY["name"]))
+    verdict = judge_on(claim, evidence_of(claims.EASY["name"]))
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 
@@ -191,7 +191,7 @@ def test_claims_about_one_covariance_do_not_apply_to_random_ones_nor_the_other_w
     problem = fixed.build()
     about_random = judge_on(BY_KEY["lemma-c.7", "printed"], Evidence(problem.loss, problem.run()))
     theorem = flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.theorem-4.1")[0]
-    about_fixed = judge_on(theorem, evidence_of(claims._EASY["name"]))
+    about_fixed = judge_on(theorem, evidence_of(claims.EASY["name"]))
     for verdict in (about_random, about_fixed):
         assert verdict.verdict is Judgement.NOT_APPLICABLE
         assert [condition.met for condition in verdict.hypotheses] == [False]
@@ -200,10 +200,10 @@ def test_claims_about_one_covariance_do_not_apply_to_random_ones_nor_the_other_w
 
 def test_what_three_moments_do_not_tell_is_unresolved():
     moments = {"family": "moments", "first": 1.0, "second": 2.0, "third": 6.0, "dimension": 3}
-    tables = {"task": {"covariance_law": moments, "context_length": 10}, "init": claims._EASY["init"]}
+    tables = {"task": {"covariance_law": moments, "context_length": 10}, "init": claims.EASY["init"]}
     problem = spec_of(tables).build()
     case = Evidence(problem.loss, problem.run())
-    assert relative_error(case.trajectory.end.U11, evidence_of(claims._EASY["name"]).trajectory.end.U11) < 1e-9
+    assert relative_error(case.trajectory.end.U11, evidence_of(claims.EASY["name"]).trajectory.end.U11) < 1e-9
     verdict = judge_on(BY_KEY["lemma-c.8.pl", "printed"], case)
     assert verdict.verdict is Judgement.UNRESOLVED
     assert "A side is not known here: sigma^2 sqrt(d) E[|Gamma|_op" in verdict.note
@@ -290,7 +290,7 @@ def test_a_family_by_its_table(fields, moments):
 
 
 def test_a_number_stands_for_every_coordinate_and_the_file_reads_back():
-    tables = {name: value for name, value in claims._HARD.items() if name != "name"}
+    tables = {name: value for name, value in claims.HARD.items() if name != "name"}
     spec = spec_of(tables)
     law = spec.build().task
     assert law.dimension == 5

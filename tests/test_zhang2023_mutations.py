@@ -46,7 +46,7 @@ def shared(problem) -> Evidence:
 @functools.cache
 def of_a_wrong_loss(random: bool) -> Evidence:
     """The flow of a loss whose curvature is one percent off that of its task."""
-    true = shared((random_covariance_claims if random else claims)._EASY)
+    true = shared((random_covariance_claims if random else claims).EASY)
     where = (lambda l: l.structure.curvature) if random else (lambda l: l.eigenvalues)
     loss = eqx.tree_at(where, true.loss, replace_fn=lambda x: 1.01 * x)
     return Evidence(loss, flowsim.gradient_flow(loss, true.trajectory.start))
@@ -182,7 +182,7 @@ def test_short_flows_and_plateaus_are_no_evidence_against_a_limit(length):
 def test_the_refused_rows_are_the_ones_that_are_known():
     """A spot check that the mutations are what breaks a row: unmutated they hold."""
     for random in (False, True):
-        evidence = shared((random_covariance_claims if random else claims)._EASY)
+        evidence = shared((random_covariance_claims if random else claims).EASY)
         for part, form, of_random in WRONG_LOSS:
             if of_random is random:
                 assert judge_on(BY_KEY[part, form], evidence).verdict is Judgement.HOLDS, part

@@ -1,6 +1,6 @@
 """xie2025: The initialization determines whether in-context learning is gradient descent (Xie et al.).
 
-Section 5.3 prompts large language models; it is no flow, and needs weights that are not to be had.
+Section 5.3 prompts large language models; it is no flow, and the weights of those models are not public.
 """
 
 from flowsim.analysis.base import Claim, about

@@ -37,12 +37,12 @@ from flowsim.analysis.zhang2023.minima import (
 )
 from flowsim.analysis.zhang2023.quadratic_form import at_least_d_plus_one, counts, exactly_rank, quadratic_form
 
-_EASY = {
+EASY = {
     "name": "d = 3, diagonal covariance",
     "task": {"covariance": [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], "context_length": 10},
     "init": {"kind": "balanced", "scale": 0.3, "theta": [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]},
 }
-_HARD = {
+HARD = {
     "name": "d = 8, condition 100, N = 3, rank one, sigma = 1e-4",
     "task": {
         "covariance": {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1},
@@ -50,27 +50,27 @@ _HARD = {
     },
     "init": {"kind": "balanced", "scale": 1e-4, "rank": 1, "seed": 1},
 }
-_EDGE = {
+EDGE = {
     "name": "d = 4, just under the scale condition, N = 2",
     "task": {"covariance": {"eigenvalues": [0.1, 0.3, 1.0, 3.0], "rotation_seed": 2}, "context_length": 2},
     "init": {"kind": "balanced", "scale": 0.385, "seed": 3},
 }
-_ONE_DIMENSION = {
+ONE_DIMENSION = {
     "name": "d = 1, exactly solvable",
     "task": {"covariance": [[2.0]], "context_length": 5},
     "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
 }
-PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
+PROBLEMS = (EASY, HARD, EDGE, ONE_DIMENSION)
 
 
 def _with_init(problem: Mapping[str, Any], name: str, **init: Any) -> dict[str, Any]:
     return {"name": name, "task": problem["task"], "init": init}
 
 
-_BEYOND = _with_init(_EASY, "d = 3, ten times the scale condition", kind="balanced", scale=6.7, seed=0)
-_UNBALANCED = _with_init(_EASY, "d = 3, unbalanced", kind="unbalanced", scale=0.5, seed=0)
-_ALL_WEIGHTS = _with_init(
-    _EASY,
+BEYOND = _with_init(EASY, "d = 3, ten times the scale condition", kind="balanced", scale=6.7, seed=0)
+UNBALANCED = _with_init(EASY, "d = 3, unbalanced", kind="unbalanced", scale=0.5, seed=0)
+ALL_WEIGHTS = _with_init(
+    EASY,
     "d = 3, u12 and u21 not zero",
     kind="explicit",
     U11=[[0.01 / 3**0.5 * (i == j) for j in range(3)] for i in range(3)],
@@ -78,7 +78,7 @@ _ALL_WEIGHTS = _with_init(
     u12=[0.0, 0.0, 0.1],
     u21=[0.0, 0.0, 0.1],
 )
-_INDEFINITE = _with_init(_EASY, "d = 3, balanced but indefinite", kind="balanced-indefinite", scale=0.2, seed=4)
+INDEFINITE = _with_init(EASY, "d = 3, balanced but indefinite", kind="balanced-indefinite", scale=0.2, seed=4)
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = (
         "If M has i.i.d. entries from a continuous law, Theta Theta^T = M M^T/|M M^T|_F meets the assumption a.s.",
         random_thetas_meet_it,
         along_flow=False,
-        problems=(_EASY, _HARD),
+        problems=(EASY, HARD),
         note="Judged on 32 random M; that Theta is what was drawn is by construction.",
     ),
     _claim(
@@ -116,7 +116,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         relation=Relation.IDENTITY,
         hypotheses=all_but("|Theta Theta^T|_F = 1"),
-        problems=(_UNBALANCED, *PROBLEMS),
+        problems=(UNBALANCED, *PROBLEMS),
         spaces=spaces.UNBALANCED + spaces.BALANCED,
         note="Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved "
         "c = u_{-1}(0)^2 - |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).",
@@ -129,7 +129,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         relation=Relation.IDENTITY,
         hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
-        problems=(_INDEFINITE,),
+        problems=(INDEFINITE,),
         spaces=spaces.INDEFINITE,
         note="Semidefiniteness makes the loss negative at the start, hence keeps the flow off the saddle at 0. An "
         "indefinite start reaches (5.9) as well unless it lies on the saddle's stable set, as "
@@ -143,7 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
         form="corrected",
         hypotheses=blocks_not_zero,
         constants=end_constants,
-        problems=(_ALL_WEIGHTS,),
+        problems=(ALL_WEIGHTS,),
         spaces=spaces.ALL_WEIGHTS,
         note="What the zero blocks are needed for, by an example that meets all else; a flow that reaches the global "
         "minimum says nothing of it. Where this one ends no eigenvalue of the Hessian is negative, and one is zero, of "
@@ -158,7 +158,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation=Relation.IDENTITY,
         hypotheses=assumption,
         constants=limit_constants,
-        problems=(_BEYOND, *PROBLEMS),
+        problems=(BEYOND, *PROBLEMS),
         note="The condition on sigma is sufficient, not necessary: for a semidefinite start the diagonal of U11 in the "
         "eigenbasis stays nonnegative and u_{-1} positive whatever sigma is.",
     ),

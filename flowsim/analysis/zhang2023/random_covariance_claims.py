@@ -26,12 +26,12 @@ from flowsim.analysis.zhang2023.random_covariance import (
 )
 
 _THETA = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
-_EASY = {
+EASY = {
     "name": "d = 3, Exponential(1), N = 10",
     "task": {"covariance_law": {"family": "exponential", "rate": 1.0, "dimension": 3}, "context_length": 10},
     "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
 }
-_HARD = {
+HARD = {
     "name": "d = 5, Gamma(0.2) with rates from 1 to 10, N = 1, rank one, sigma = 1e-5",
     "task": {
         "covariance_law": {"family": "gamma", "shape": 0.2, "rate": [1.0, 2.0, 3.0, 5.0, 10.0]},
@@ -39,7 +39,7 @@ _HARD = {
     },
     "init": {"kind": "balanced", "scale": 1e-5, "rank": 1, "seed": 1},
 }
-_EDGE = {
+EDGE = {
     "name": "d = 5, log-normal, just under the scale condition",
     "task": {
         "covariance_law": {"family": "log-normal", "location": [-1.0, -0.5, 0.0, 0.5, 0.5], "spread": 0.8},
@@ -47,7 +47,7 @@ _EDGE = {
     },
     "init": {"kind": "balanced", "scale": 0.115, "seed": 3},
 }
-_ONE_DIMENSION = {
+ONE_DIMENSION = {
     "name": "d = 1, two values",
     "task": {
         "covariance_law": {"family": "discrete", "values": [[0.1, 5.0]], "probabilities": [[0.9, 0.1]]},
@@ -65,7 +65,7 @@ _FULL = {
     },
     "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
 }  # fmt: skip
-PROBLEMS = (_EASY, _HARD, _EDGE, _ONE_DIMENSION)
+PROBLEMS = (EASY, HARD, EDGE, ONE_DIMENSION)
 
 
 def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
