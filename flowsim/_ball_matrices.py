@@ -127,10 +127,10 @@ def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
             slope = (matrix[j, j] - matrix[i, i]) / (2 * matrix[i, j])
             tangent = (1 if slope >= 0 else -1) / (abs(slope) + (1 + slope**2).sqrt())
             cosine = 1 / (1 + tangent**2).sqrt()
-            turn = one.copy()
-            turn[i, i], turn[j, j], turn[i, j], turn[j, i] = cosine, cosine, tangent * cosine, -tangent * cosine
-            vectors = np.asarray(middle(vectors.dot(turn)), dtype=object)
-            matrix = np.asarray(middle(turn.T.dot(matrix).dot(turn)), dtype=object)
+            for columns in (vectors, matrix, matrix.T):
+                first, second = columns[:, i].copy(), columns[:, j].copy()
+                columns[:, i] = middle(cosine * (first - tangent * second))
+                columns[:, j] = middle(cosine * (tangent * first + second))
     values = np.diagonal(matrix)
     order = np.argsort([float(value) for value in values], kind="stable")
     return vectors[:, order], values[order]
