@@ -127,6 +127,7 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 _SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
+_SHORTEST = 32  # output times that a program decodes
 _ROWS = ("t", "dissipated", "roles", "largest")
 _ARRAYS = (*_ROWS, "steps")
 
@@ -168,7 +169,7 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
     drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
     return Trajectory(
         t=jnp.asarray(run.t),
-        models=_decode_all(system, jax.tree.map(jnp.asarray, record.state)),
+        models=_decoded(system, record.state),
         loss=jnp.asarray(record.loss),
         excess=jnp.asarray(record.excess),
         grad_norm_sq=jnp.asarray(record.grad_norm_sq),
@@ -182,6 +183,15 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
         settings=settings,
         status=status,
     )
+
+
+def _decoded(system: AbstractSystem, states: PyTree) -> PyTree:
+    """The models of states, in one of few shapes, so that few programs are compiled."""
+    count = jax.tree.leaves(states)[0].shape[0]
+    spare = 2 ** (max(count, _SHORTEST) - 1).bit_length() - count
+    stretched = jax.tree.map(lambda leaf: jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], spare, 0)])), states)
+    cut = lambda leaf: jnp.asarray(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
+    return jax.tree.map(cut, _decode_all(system, stretched))
 
 
 @eqx.filter_jit

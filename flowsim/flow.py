@@ -317,7 +317,7 @@ class _Run:
         states = jax.tree.map(np.asarray, done.states)
         rows = self._kept(t, states, state, asked)
         padded = jnp.asarray(np.concatenate([rows, np.zeros(self.steps - rows.size, dtype=int)]))
-        records = _record_some(self.system, done.states, padded, rows.size)
+        records = _record_some(self.system, done.states, padded, jnp.asarray(rows.size))
         record = jax.tree.map(lambda leaf: np.asarray(leaf)[: rows.size], records)
         lengths = np.diff(t, prepend=before.t[-1])
         # The mean of |grad|^2 over a step: what a picture does not show counts too.
