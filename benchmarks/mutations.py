@@ -10,7 +10,6 @@ statement with room to spare has to be; the table tells the term, the factor and
 
 import argparse
 import ast
-import contextlib
 import dataclasses
 import importlib.abc
 import importlib.machinery
@@ -217,12 +216,10 @@ def _judged(claim, named, wrong: int | None, factor: float):
     _forget()
     TERMS.used.clear()
     TERMS.wrong, TERMS.factor = wrong, factor
-    # A compiled program keeps the terms that it was traced with. Only flows need one to be fast.
-    if claim.along_flow:
-        jax.clear_caches()
+    # A compiled program keeps the terms that it was traced with.
+    jax.clear_caches()
     try:
-        with contextlib.nullcontext() if claim.along_flow else jax.disable_jit():
-            (entry,) = judged([dataclasses.replace(claim, problems=(named,))])
+        (entry,) = judged([dataclasses.replace(claim, problems=(named,))])
     finally:
         TERMS.wrong = None
     return entry.verdict

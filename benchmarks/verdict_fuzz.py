@@ -8,7 +8,7 @@ that ends at a stop, at a loose stop or at a short time. What is true is known w
 - one-weight: a prompt of one dimension. With s = u + U and m = u - U the product sm is conserved, and s^2 follows a
   logistic equation, so that every number along the flow has a closed form;
 - one-layer: several dimensions, condition to 1e6. The limit is that which balance leaves, in rationals of the spectrum;
-  values at a time are those of SciPy's LSODA;
+  values at a time are those of SciPy's DOP853;
 - factors: a user's loss (1/2) sum_i (prod_j w_ij - 1)^2, with its minimum told or not. What is conserved leaves the
   limit, which bisection finds;
 - quadratic: a user's loss (1/2) sum_i k_i x_i^2, condition to 1e6, solved by exponentials;
@@ -232,7 +232,7 @@ def one_layer(rng: np.random.Generator) -> Problem:
         times = np.geomspace(1e-6, 1.0, 400) * float(flow.t[-1])
         # In units of the start, so that absolute errors are relative ones.
         scaled = lambda t, y: field(t, u * y) / u
-        solved = scipy.integrate.solve_ivp(scaled, (0, times[-1]), y0 / u, "LSODA", times, rtol=1e-12, atol=1e-14)
+        solved = scipy.integrate.solve_ivp(scaled, (0, times[-1]), y0 / u, "DOP853", times, rtol=1e-13, atol=1e-15)
         if not solved.success:
             return found
         states = u * solved.y.T

@@ -176,3 +176,13 @@ def test_times_that_are_equal_to_rounding_are_one(plain, apart):
     assert run.status is Status.EXCESS and np.isin(later, t).all()
     assert np.min(np.diff(t) / t[1:]) > 1e-12
     assert flowsim.check(REACHES, product_loss(), run).verdict is Judgement.HOLDS
+
+
+def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
+    """From u = -U the exact flow goes to the saddle at 0 and stays; rounding sends the computed one to a minimum."""
+    loss = LinearAttentionLoss(LinearRegression([[1.0]], 10))
+    for sign, expected in ((1, Judgement.HOLDS), (-1, Judgement.UNRESOLVED)):
+        flow = gradient_flow(loss, LinearAttention([[0.3 * sign]], 0.3))
+        verdict = flowsim.check(REACHES, loss, flow)
+        assert verdict.verdict is expected
+        assert ("A change of the start in its last digits" in verdict.note) == (sign < 0)

@@ -22,6 +22,7 @@ from flowsim.trajectory import Status, Trajectory, uncertified
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 _TIGHTEST = 1e-13
+_PARTED = 0.1  # of the largest weights: solves that are further apart than this at some time took different courses
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _SHORTEST = 64
 _SPARE = 40  # further times that a claim asks for before another shape is compiled
@@ -30,7 +31,9 @@ _NO_TIMES = np.zeros(0)
 
 class Evidence:
     """A trajectory with what is needed to trust it: the same flow solved again with tolerances 100 and 10,000 times
-    tighter (1e-13 at the tightest), at the same times, each solved once and only when asked for.
+    tighter (1e-13 at the tightest), at the same times, each solved once and only when asked for. They start from
+    weights moved by a few units in the last place, the one up and the other down, so that what rounding alone decides
+    is not taken for decided.
 
     **Arguments:** loss, trajectory: of one flow; checkpoint: a folder for the chunks of the repetitions.
     """
@@ -82,7 +85,7 @@ class Evidence:
         """The flow of each independent estimate of a sampled loss, at the same times, with that loss; empty for an
         exact loss.
         """
-        return [(loss, self._solved(loss, self.trajectory.settings.rtol, None)) for loss in self.loss.replicates()]
+        return [(loss, self._solved(loss, self.trajectory.settings.rtol)) for loss in self.loss.replicates()]
 
     def samples_matter(self, claim: Claim) -> bool:
         """Whether the loss or the flow that a claim reads may be known by samples only."""
@@ -98,6 +101,17 @@ class Evidence:
             if reason := self.loss.distrust(run.at(int(index)), fresh):
                 return f"The samples do not tell the population loss: at t = {float(run.t[index]):.4g}, {reason}."
         return None
+
+    @functools.cached_property
+    def parted(self) -> str | None:
+        """Why the course of the flow is not known: near a saddle, rounding decides where it goes. None where it is."""
+        solves = (self.trajectory, self.reference)
+        if not all(run.status.finished for run in solves) or np.max(_gap(*solves)) <= _PARTED:
+            return None
+        # A drop at slightly different times parts two solves as well, but they end at one place.
+        if not self.confirmation.status.finished or _gap(self.reference, self.confirmation)[-1] <= _PARTED:
+            return None
+        return "A change of the start in its last digits sends the flow elsewhere."
 
     def stated_by(self, loss: AbstractPopulationLoss) -> AbstractPopulationLoss:
         """What claims read of one of the losses of this flow."""
@@ -126,20 +140,16 @@ class Evidence:
         """Largest difference of the weights from the reference's, over their norm, at the tolerance of the run."""
         if not (self.trajectory.status.finished and self.reference.status.finished):
             return {}
-        ours, theirs = (eqx.filter(run.models, eqx.is_inexact_array) for run in (self.trajectory, self.reference))
-        squares = lambda tree: sum(
-            np.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree)
-        )
-        gap = squares(jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), ours, theirs))
-        size = np.max(squares(jax.tree.map(np.asarray, theirs)))
-        return {f"{self.trajectory.settings.rtol:g}": float(np.sqrt(np.max(gap) / size)) if size > 0 else 0.0}
+        return {f"{self.trajectory.settings.rtol:g}": float(np.max(_gap(self.trajectory, self.reference)))}
 
     def _again(self, rungs: int, name: str) -> Trajectory:
         tighter = max(self.trajectory.settings.rtol * 100.0**-rungs, _TIGHTEST)
-        return self._solved(self.loss, tighter, name)
+        return self._solved(self.loss, tighter, name, _moved(self.trajectory.start, 2 * ROUNDING * (-1) ** rungs))
 
-    def _solved(self, loss: AbstractPopulationLoss, rtol: float, name: str | None) -> Trajectory:
-        """The flow of a loss from the same start at the same times; a name keeps its chunks."""
+    def _solved(
+        self, loss: AbstractPopulationLoss, rtol: float, name: str | None = None, start: PyTree = None
+    ) -> Trajectory:
+        """The flow of a loss at the same times, from the same start if none is given; a name keeps its chunks."""
         if self.trajectory.t.size == 1 and self.trajectory.status is not Status.STATIONARY:
             return start_alone(loss, self.trajectory.start)
         if self.trajectory.status is Status.STATIONARY:
@@ -147,7 +157,7 @@ class Evidence:
         settings = self.trajectory.settings
         return gradient_flow(
             loss,
-            self.trajectory.start,
+            self.trajectory.start if start is None else start,
             times=self.trajectory.t[1:],
             rtol=rtol,
             atol=settings.atol * rtol / settings.rtol,
@@ -221,6 +231,25 @@ class Case:
         return dataclasses.replace(
             self.padded, models=models, loss=value, excess=excess, grad_norm_sq=grad_norm_sq, dissipated=dissipated
         )
+
+
+def _gap(ours: Trajectory, theirs: Trajectory) -> np.ndarray:
+    """Distance of the weights of two solves at each time, over the largest norm."""
+    squares = lambda tree: sum(
+        np.sum(np.asarray(leaf).reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree)
+    )
+    one, other = (eqx.filter(run.models, eqx.is_inexact_array) for run in (ours, theirs))
+    apart = squares(jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), one, other))
+    largest = np.max(squares(other))
+    return np.sqrt(apart / (largest if largest > 0 else 1.0))
+
+
+def _moved(start: PyTree, amount: float) -> PyTree:
+    """A start moved by a relative amount, every second array the other way, so that no two weights stay equal or
+    opposite that do so by chance.
+    """
+    leaves, structure = jax.tree.flatten(start)
+    return jax.tree.unflatten(structure, [nudged(leaf, amount * (-1) ** i) for i, leaf in enumerate(leaves)])
 
 
 def nudged(tree: PyTree, amount: float) -> PyTree:

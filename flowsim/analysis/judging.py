@@ -97,6 +97,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if not claim.along_flow:
         finding = _confirmed(claim, loss, rough, finding) if finding.judgement is Judgement.VIOLATED else finding
         return verdict(finding.judgement, finding, constants)
+    if evidence.parted:
+        return verdict(Judgement.UNRESOLVED, finding, constants, evidence.parted)
     if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
         return verdict(finding.judgement, finding, constants)
     sharper = _find(claim, loss, fine, finest, beneath)
