@@ -447,8 +447,8 @@ def summary(rows: Mapping[str, list[dict]]) -> str:
 def _keep(found: Mapping[str, dict]) -> None:
     """Replace what the results have of these families, so that each can be run by a process of its own."""
     file = RESULTS / "verdict_fuzz.json"
-    before = json.loads(file.read_text()) if file.exists() else {}
-    kept = {family: found.get(family, before.get(family)) for family in _SHARES if family in {**before, **found}}
+    everything = (json.loads(file.read_text()) if file.exists() else {}) | dict(found)
+    kept = {family: everything[family] for family in _SHARES if family in everything}
     file.write_text(json.dumps(kept, indent=0) + "\n")
     about = str(__doc__).partition("    python")[0].strip()
     seeds = ", ".join(f"{family} {one['seed']}" for family, one in kept.items())
