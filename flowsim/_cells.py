@@ -113,7 +113,7 @@ def together(batches: Sequence[Batch], most: int) -> list[list[int]]:
 
 
 def run(batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | None) -> list[Record]:
-    """Integrate batches of one shape, of cells whose problems are given: everything found, a row a cell.
+    """Integrate batches of one shape, of cells whose problems are given: everything found, one row for each cell.
 
     Every device of a mesh takes a batch, by the program of a device alone, so that the bytes are the same; or all share
     the samples of a cell that has any.

@@ -312,7 +312,7 @@ def _remove_partial_files(out: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def folder_of(out: pathlib.Path) -> Iterator[None]:
-    """Say that a folder is none to write to; a full disk is not bad input."""
+    """Say that a folder cannot be written to; a full disk is not bad input."""
     try:
         yield
     except OSError as error:

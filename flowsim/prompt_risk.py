@@ -32,9 +32,9 @@ def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
     **Arguments:** model; task: the law of the test prompts, whose own context_length does not matter; test_length: M,
     a whole number of at least 1, or infinity.
 
-    **Raises:** `ValueError` for an M that is none, for a model of another dimension, and where u12 or u21 is not zero
-    on prompts that have label noise, a query covariance, a w of another law or a `JointLaw`. Where the weights are
-    traced the last gives NaN.
+    **Raises:** `ValueError` for an M that is not a length, for a model of another dimension, and where u12 or u21 is
+    not zero on prompts that have label noise, a query covariance, a w of another law or a `JointLaw`. Where the weights
+    are traced the last gives NaN.
 
     **Source:** zhang2023, Theorem 4.2 (4.6), for every V; LinearAttentionLoss.
     """

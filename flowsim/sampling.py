@@ -67,7 +67,7 @@ def bootstrap_interval(
     """The interval of the mean error over bootstrap trials, which redraw whole groups, as prompts of one share their
     covariance.
 
-    **Raises:** `ValueError` on a level that is none.
+    **Raises:** `ValueError` on a level that is not between 0 and 1.
 
     **Source:** zhang2023, appendix E: 90% over 1000 trials.
     """

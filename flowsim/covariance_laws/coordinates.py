@@ -127,11 +127,11 @@ class LogNormal(AbstractCoordinates):
 
 
 class Discrete(AbstractCoordinates):
-    """Laws of k values each, a row a coordinate; k = 1 makes values that are not random.
+    """Laws of k values each, one row for each coordinate; k = 1 makes values that are not random.
 
     **Arguments:** values, probabilities: (m, k); the probabilities of a row sum to one.
 
-    **Raises:** `ValueError` on mass at or below zero, on probabilities that are none.
+    **Raises:** `ValueError` on mass at or below zero, on numbers that are not probabilities.
     """
 
     values: Float[Array, "m k"]

@@ -150,8 +150,8 @@ def query_orthogonal_after_gamma(task: Task) -> Comparison:
 
 
 def polynomials(covariance: Matrix) -> dict[str, Array]:
-    """Arguments of `JointLaw.of_polynomial`, a row a law: linear labels, noisy ones, a square with E[xy] = 0, a square
-    and a cube, along the extreme eigenvectors.
+    """Arguments of `JointLaw.of_polynomial`, one row for each law: linear labels, noisy ones, a square
+    with E[xy] = 0, a square and a cube, along the extreme eigenvectors.
     """
     large, _, small, random = _weights(covariance)
     v, thin = (w / jnp.sqrt(w @ covariance @ w) for w in (random, small))
