@@ -181,8 +181,9 @@ def test_times_that_are_equal_to_rounding_are_one(plain, apart):
 def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
     """From u = -U the exact flow goes to the saddle at 0 and stays; rounding sends the computed one to a minimum."""
     loss = LinearAttentionLoss(LinearRegression([[1.0]], 10))
-    for sign, expected in ((1, Judgement.HOLDS), (-1, Judgement.UNRESOLVED)):
-        flow = gradient_flow(loss, LinearAttention([[0.3 * sign]], 0.3))
+    for scale, sign in ((0.3, 1), (0.3, -1), (1e-6, -1)):
+        expected = Judgement.HOLDS if sign > 0 else Judgement.UNRESOLVED
+        flow = gradient_flow(loss, LinearAttention([[scale * sign]], scale))
         verdict = flowsim.check(REACHES, loss, flow)
         assert verdict.verdict is expected
         assert ("A change of the start in its last digits" in verdict.note) == (sign < 0)

@@ -22,7 +22,7 @@ from flowsim.trajectory import Status, Trajectory, uncertified
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 _TIGHTEST = 1e-13
-_PARTED = 0.1  # of the largest weights: solves that are further apart than this at some time took different courses
+_PARTED = 0.01  # of the largest weights: solves that are further apart than this at some time took different courses
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _SHORTEST = 64
 _SPARE = 40  # further times that a claim asks for before another shape is compiled
@@ -32,8 +32,8 @@ _NO_TIMES = np.zeros(0)
 class Evidence:
     """A trajectory with what is needed to trust it: the same flow solved again with tolerances 100 and 10,000 times
     tighter (1e-13 at the tightest), at the same times, each solved once and only when asked for. They start from
-    weights moved by a few units in the last place, the one up and the other down, so that what rounding alone decides
-    is not taken for decided.
+    weights moved by a few hundred units in the last place, the one up and the other down, so that what rounding alone
+    decides is not taken for decided.
 
     **Arguments:** loss, trajectory: of one flow; checkpoint: a folder for the chunks of the repetitions.
     """
@@ -144,7 +144,7 @@ class Evidence:
 
     def _again(self, rungs: int, name: str) -> Trajectory:
         tighter = max(self.trajectory.settings.rtol * 100.0**-rungs, _TIGHTEST)
-        return self._solved(self.loss, tighter, name, _moved(self.trajectory.start, 2 * ROUNDING * (-1) ** rungs))
+        return self._solved(self.loss, tighter, name, _moved(self.trajectory.start, 64 * ROUNDING * (-1) ** rungs))
 
     def _solved(
         self, loss: AbstractPopulationLoss, rtol: float, name: str | None = None, start: PyTree = None
