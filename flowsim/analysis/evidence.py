@@ -245,8 +245,8 @@ def _gap(ours: Trajectory, theirs: Trajectory) -> np.ndarray:
 
 
 def _moved(start: PyTree, amount: float) -> PyTree:
-    """A start moved by a relative amount, every second array the other way, so that no two weights stay equal or
-    opposite that do so by chance.
+    """A start moved by a relative amount, every second array the other way, so that weights of two arrays that are
+    equal or opposite do not stay so. Zeros stay zero and symmetric matrices symmetric.
     """
     leaves, structure = jax.tree.flatten(start)
     return jax.tree.unflatten(structure, [nudged(leaf, amount * (-1) ** i) for i, leaf in enumerate(leaves)])
