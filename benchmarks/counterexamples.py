@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jax
 
 import flowsim
-from flowsim.search import refute
+from flowsim.experiments.search import refute
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 LEDGER = pathlib.Path(__file__).parents[1] / "docs" / "claims.md"

@@ -31,7 +31,7 @@ GRAD_NORM = 1e-8
 
 def measure_build(quick: bool) -> list[Measurement]:
     """The time to build a polynomial, expand it about its centre and make its arrays."""
-    from flowsim.losses.residual_energy import ResidualEnergy, layer_terms, loop_terms
+    from flowsim.losses.deep.residual_energy import ResidualEnergy, layer_terms, loop_terms
 
     found = []
     for name, terms, centres, target in (
@@ -58,7 +58,7 @@ def measure_evaluation(quick: bool) -> list[Measurement]:
     import jax.numpy as jnp
 
     from flowsim.losses import LoopedLoss, MultiLayerLoss
-    from flowsim.losses.residual_energy import layer_terms
+    from flowsim.losses.deep.residual_energy import layer_terms
     from flowsim.models import LoopedAttention, MultiLayerAttention
     from flowsim.tasks import LinearRegression
 
@@ -186,7 +186,7 @@ def measure_experiment(quick: bool) -> list[Measurement]:
     """ahn2023, section 5.3: the flow of three layers from Gaussian starts, in symmetric matrices."""
     import jax
 
-    from flowsim.flow import Stop, gradient_flow
+    from flowsim.flow.gradient_flow import Stop, gradient_flow
     from flowsim.losses import MultiLayerLoss
     from flowsim.models import MultiLayerAttention
     from flowsim.tasks import LinearRegression

@@ -104,7 +104,7 @@ def distance(model: Any, reference: Any) -> float:
 
 def measure_flowsim(d: int) -> Measurement:
     """flowsim's own route, `gradient_flow` at its defaults; the error is against `reduced_flow`."""
-    from flowsim.flow import gradient_flow
+    from flowsim.flow.gradient_flow import gradient_flow
 
     loss, start, t1 = problem(d)
     run = lambda: gradient_flow(loss, start, t1=t1, rtol=RTOL, points_per_decade=0)
@@ -199,7 +199,7 @@ def measure_diffrax(method: str, d: int) -> Measurement:
 
 def reference_end(loss: Any, start: Any, t1: float) -> Any:
     """The state at t1 by the exact reduction, which shares neither equations nor solver with any method here."""
-    from flowsim.flow import reduced_flow
+    from flowsim.flow.gradient_flow import reduced_flow
 
     return reduced_flow(loss, start, [t1], 1e-12).end
 

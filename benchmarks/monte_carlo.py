@@ -94,7 +94,8 @@ def measure_throughput(quick: bool) -> list[Measurement]:
     import jax.numpy as jnp
     from jax.sharding import AxisType
 
-    from flowsim.losses import MonteCarloLoss, _blocks
+    from flowsim.losses import MonteCarloLoss
+    from flowsim.losses.sampled import blocks
 
     task, models = points()
     model = models["A = 0.4 I"]
@@ -105,7 +106,7 @@ def measure_throughput(quick: bool) -> list[Measurement]:
     jax.block_until_ready(field(loss, model))  # to compile
     seconds, _ = best_of(lambda: jax.block_until_ready(field(loss, model)), spell)
     assert loss.estimator is not None
-    operations = SAMPLES * _blocks._needs(loss.estimator, model).operations
+    operations = SAMPLES * blocks._needs(loss.estimator, model).operations
     size = 1500
     square = jnp.ones((size, size))
     product = jax.jit(lambda a: a @ a)

@@ -25,13 +25,13 @@ PROMPTS = 2**18
 
 def problem(H: int, d: int = D, context: int = C) -> tuple[Any, Any, Any]:
     """The task, heads from small random weights, and their loss."""
-    from flowsim import starts
+    from flowsim import initialization
     from flowsim.losses import MultiHeadLoss
     from flowsim.models import MultiHeadAttention
     from flowsim.tasks import LinearRegression
 
     task = LinearRegression(np.eye(d), context, prior_mean=2 * np.ones(d))
-    start = starts.heads(0.1, MultiHeadAttention(np.zeros((H, d + 1)), np.zeros((H, d + 1, d + 1))), 0)
+    start = initialization.heads(0.1, MultiHeadAttention(np.zeros((H, d + 1)), np.zeros((H, d + 1, d + 1))), 0)
     return task, start, MultiHeadLoss(task, start)
 
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-_MUTATED = ("flowsim.losses.", "flowsim.moments.", "flowsim.models.", "flowsim.covariance_laws.")
-_ALONE = ("flowsim.prompt_risk", "flowsim.tasks", "flowsim.joint_law")
+_MUTATED = ("flowsim.losses.", "flowsim.moments.", "flowsim.models.", "flowsim.tasks.covariance_laws.")
+_ALONE = ("flowsim.losses.prompt_risk", "flowsim.tasks", "flowsim.tasks.joint_law")
 _FACTORS = (1.01, 2.0, -1.0, 1e3)
 _MARK = "__term__"
 
@@ -211,7 +211,7 @@ def examined(claim, tries: int, seconds: float) -> Row | None:
 def _judged(claim, named, wrong: int | None, factor: float):
     import jax
 
-    from flowsim._audit import judged
+    from flowsim.experiments.audit import judged
 
     _forget()
     TERMS.used.clear()
@@ -258,8 +258,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/mutations.md and .json")
     asked = parser.parse_args(arguments)
     sys.meta_path.insert(0, _Finder())
-    from flowsim.analysis import ALL_CLAIMS
-    from flowsim.cli import _prepare_jax
+    from flowsim.cli.main import _prepare_jax
+    from flowsim.papers import ALL_CLAIMS
 
     _prepare_jax()
     rows = []

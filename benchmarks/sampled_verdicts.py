@@ -14,9 +14,9 @@ import re
 import sys
 import time
 
-from flowsim._audit import judged
-from flowsim.analysis import ALL_CLAIMS
-from flowsim.cli import _prepare_jax
+from flowsim.cli.main import _prepare_jax
+from flowsim.experiments.audit import judged
+from flowsim.papers import ALL_CLAIMS
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "claims.md"
 

@@ -26,8 +26,8 @@ def rates(quick: bool) -> list[Measurement]:
     import scipy.integrate
 
     import flowsim
-    from flowsim.search.points import Sampler
-    from flowsim.search.screening import FLOW_RTOL, Screen, built
+    from flowsim.experiments.search.points import Sampler
+    from flowsim.experiments.search.screening import FLOW_RTOL, Screen, built
 
     claim = flowsim.find_claims(flowsim.ALL_CLAIMS, CLAIM)[0]
     only = {"task.covariance.dimension": flowsim.Whole(D, D), "init.rank": flowsim.Whole(D, D)}
@@ -71,7 +71,7 @@ def rates(quick: bool) -> list[Measurement]:
         )
         used = excess > 1e-10 * excess[0]
         # mu of (5.7), by the formula of the claim itself.
-        mu = float(flowsim.initialization.pl_constant(built(spaces[0], values)[0].task, start))
+        mu = float(flowsim.papers.zhang2023.conditions.pl_constant(built(spaces[0], values)[0].task, start))
         return np.min(slopes[used] / excess[used]) / mu - 1, time.perf_counter() - begin
 
     count = 2 if quick else 16

@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jax
 
 import flowsim
-from flowsim.search.plots import draw_growth
+from flowsim.report.plots.search import draw_growth
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 LEDGER = pathlib.Path(__file__).parents[1] / "docs" / "claims.md"

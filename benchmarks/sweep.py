@@ -77,8 +77,8 @@ def axes(scales: int, seeds: int) -> dict[str, list]:
 
 def starts(count: int, first: int = 0) -> list[Any]:
     """Problems of some of the starts, spread over the sweep from the given one on."""
-    from flowsim._axes import Axis
-    from flowsim.maps import specs
+    from flowsim.experiments.sweep.axes import Axis
+    from flowsim.experiments.sweep.maps import specs
 
     tables, _ = problem()
     cells = list(specs(tables, tuple(Axis.of(field, values) for field, values in axes(SCALES, SEEDS).items())))
@@ -89,8 +89,8 @@ def measure_sweep(scales: int, seeds: int) -> Measurement:
     """`flowsim.sweep`, from the tables to the map on the disk; the error is that of the excess at t1/3000, relative."""
     import jax
 
-    from flowsim.flow import reduced_flow
-    from flowsim.maps import sweep
+    from flowsim.experiments.sweep.maps import sweep
+    from flowsim.flow.gradient_flow import reduced_flow
 
     def run(early: float = 1.0):
         tables, _ = problem()
@@ -116,7 +116,7 @@ def measure_sweep(scales: int, seeds: int) -> Measurement:
 
 def measure_one_by_one(points_per_decade: int | None, count: int) -> Measurement:
     """`gradient_flow` on the starts one after the other, each built beforehand."""
-    from flowsim.flow import reduced_flow
+    from flowsim.flow.gradient_flow import reduced_flow
 
     problems = starts(count)
     run = lambda: [cell.run(points_per_decade=points_per_decade) for cell in problems]
@@ -137,7 +137,7 @@ def measure_scipy(method: str, count: int) -> Measurement:
     """
     import scipy.integrate
 
-    from flowsim.flow import reduced_flow
+    from flowsim.flow.gradient_flow import reduced_flow
     from flowsim.models import LinearAttention
 
     problems = starts(count, SEEDS * (SCALES - 1))
@@ -168,17 +168,17 @@ def measure_scipy(method: str, count: int) -> Measurement:
 
 def measure_memory(rtol: float, lanes: int) -> Measurement:
     """Peak memory of one batch; a tighter tolerance takes more steps."""
-    from flowsim import _cells
-    from flowsim._axes import Axis
-    from flowsim.maps import specs
+    from flowsim.experiments.sweep.axes import Axis
+    from flowsim.experiments.sweep.integration import Batch, run
+    from flowsim.experiments.sweep.maps import specs
 
     tables, _ = problem()
     tables["flow"]["rtol"] = rtol
     chosen = axes(1, lanes)
     cells = list(specs(tables, tuple(Axis.of(field, values) for field, values in chosen.items())))
-    batch = _cells.Batch(tuple(range(lanes)), D, lanes)
+    batch = Batch(tuple(range(lanes)), D, lanes)
     begin = time.perf_counter()
-    (found,) = _cells.run([batch], cells, None)
+    (found,) = run([batch], cells, None)
     first = time.perf_counter() - begin
     measurement = Measurement(f"one batch of {lanes}, rtol {rtol:g}", lanes, None, first)
     measurement.peak_megabytes = peak_megabytes()

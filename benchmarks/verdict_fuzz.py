@@ -40,14 +40,15 @@ from tqdm import tqdm
 
 import flowsim
 from flowsim import Claim, FunctionLoss, LinearAttention, LinearAttentionLoss, LinearRegression, Relation, Stop
-from flowsim._audit import evidence_of
-from flowsim.analysis import ALL_CLAIMS, Evidence, judge_on
-from flowsim.analysis.base import Comparison, at_least, at_most, equal
-from flowsim.analysis.spaces import Space
-from flowsim.cli import _prepare_jax
-from flowsim.flow import start_alone
+from flowsim.claims import Evidence, judge_on
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.spaces import Space
+from flowsim.cli.main import _prepare_jax
+from flowsim.experiments.audit import evidence_of
+from flowsim.experiments.search.points import Sampler
+from flowsim.flow.gradient_flow import start_alone
+from flowsim.papers import ALL_CLAIMS
 from flowsim.problem import ProblemError, spec_of
-from flowsim.search.points import Sampler
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 _LITTLE = 1e-5  # by which a false inequality is false
@@ -163,8 +164,11 @@ def one_weight(rng: np.random.Generator) -> Problem:
     def square(t):
         if s == 0 or t == np.inf:
             return 0.0 if s == 0 else high
-        ratio = (s**2 - high) / (s**2 - low) * np.exp(-(a / 2) * (high - low) * t)
-        return (high - low * ratio) / (1 - ratio)
+        # Every term is positive, so that nothing cancels: with high much less than s^2 the ratio of the logistic
+        # equation is 1 to nine digits.
+        gone = -np.expm1(-(a / 2) * (high - low) * t)
+        left = 1 - gone
+        return (s**2 * (high - low * left) - high * low * gone) / ((s**2 - low) * gone + (high - low) * left)
 
     def curvature(x):
         return a * (x + (c**2 / x if x > 0 else m**2))

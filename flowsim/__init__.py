@@ -7,35 +7,43 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flowsim.analysis import ALL_CLAIMS as ALL_CLAIMS
-    from flowsim.analysis import Claim as Claim
-    from flowsim.analysis import Comparison as Comparison
-    from flowsim.analysis import Evidence as Evidence
-    from flowsim.analysis import Judgement as Judgement
-    from flowsim.analysis import Relation as Relation
-    from flowsim.analysis import Verdict as Verdict
-    from flowsim.analysis import at_least as at_least
-    from flowsim.analysis import at_most as at_most
-    from flowsim.analysis import check as check
-    from flowsim.analysis import confidence_band as confidence_band
-    from flowsim.analysis import end_point as end_point
-    from flowsim.analysis import equal as equal
-    from flowsim.analysis import find_claims as find_claims
-    from flowsim.analysis import fit_rate as fit_rate
-    from flowsim.analysis import judge as judge
-    from flowsim.analysis.spaces import Choice as Choice
-    from flowsim.analysis.spaces import Each as Each
-    from flowsim.analysis.spaces import Real as Real
-    from flowsim.analysis.spaces import Space as Space
-    from flowsim.analysis.spaces import Whole as Whole
-    from flowsim.covariance_laws import DiagonalLaw as DiagonalLaw
-    from flowsim.covariance_laws import SampledLaw as SampledLaw
-    from flowsim.flow import Stop as Stop
-    from flowsim.flow import gradient_descent as gradient_descent
-    from flowsim.flow import gradient_flow as gradient_flow
-    from flowsim.flow import reduced_flow as reduced_flow
-    from flowsim.guarantees import predictions as predictions
-    from flowsim.joint_law import JointLaw as JointLaw
+    from flowsim.claims import Claim as Claim
+    from flowsim.claims import Comparison as Comparison
+    from flowsim.claims import Evidence as Evidence
+    from flowsim.claims import Judgement as Judgement
+    from flowsim.claims import Relation as Relation
+    from flowsim.claims import Verdict as Verdict
+    from flowsim.claims import at_least as at_least
+    from flowsim.claims import at_most as at_most
+    from flowsim.claims import check as check
+    from flowsim.claims import citation as citation
+    from flowsim.claims import confidence_band as confidence_band
+    from flowsim.claims import end_point as end_point
+    from flowsim.claims import equal as equal
+    from flowsim.claims import find_claims as find_claims
+    from flowsim.claims import fit_rate as fit_rate
+    from flowsim.claims import judge as judge
+    from flowsim.claims.spaces import Choice as Choice
+    from flowsim.claims.spaces import Each as Each
+    from flowsim.claims.spaces import Real as Real
+    from flowsim.claims.spaces import Space as Space
+    from flowsim.claims.spaces import Whole as Whole
+    from flowsim.experiments.search import Counterexample as Counterexample
+    from flowsim.experiments.search import Refutation as Refutation
+    from flowsim.experiments.search import Sharpening as Sharpening
+    from flowsim.experiments.search import refute as refute
+    from flowsim.experiments.search import sharpen as sharpen
+    from flowsim.experiments.sweep.maps import Map as Map
+    from flowsim.experiments.sweep.maps import sweep as sweep
+    from flowsim.flow.gradient_flow import Stop as Stop
+    from flowsim.flow.gradient_flow import gradient_descent as gradient_descent
+    from flowsim.flow.gradient_flow import gradient_flow as gradient_flow
+    from flowsim.flow.gradient_flow import reduced_flow as reduced_flow
+    from flowsim.flow.risk_curve import risk_along as risk_along
+    from flowsim.flow.training import Curriculum as Curriculum
+    from flowsim.flow.training import train as train
+    from flowsim.flow.trajectory import Status as Status
+    from flowsim.flow.trajectory import Trajectory as Trajectory
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import DiagonalLayersLoss as DiagonalLayersLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
@@ -48,8 +56,7 @@ if TYPE_CHECKING:
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
     from flowsim.losses import ScalarLayersLoss as ScalarLayersLoss
     from flowsim.losses import ScalarLoopLoss as ScalarLoopLoss
-    from flowsim.maps import Map as Map
-    from flowsim.maps import sweep as sweep
+    from flowsim.losses.prompt_risk import risk as risk
     from flowsim.models import Decoder as Decoder
     from flowsim.models import DiagonalLayers as DiagonalLayers
     from flowsim.models import FactoredMultiHeadAttention as FactoredMultiHeadAttention
@@ -65,57 +72,51 @@ if TYPE_CHECKING:
     from flowsim.models import SoftmaxAttention as SoftmaxAttention
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
+    from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
+    from flowsim.papers.zhang2023.predictions import predictions as predictions
+    from flowsim.papers.zhang2023.risk_bounds import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
-    from flowsim.prompt_risk import risk as risk
-    from flowsim.prompt_risk import risk_along as risk_along
-    from flowsim.report import citation as citation
-    from flowsim.report import verdict_table as verdict_table
-    from flowsim.risk_bounds import prompt_lengths as prompt_lengths
-    from flowsim.search import Counterexample as Counterexample
-    from flowsim.search import Refutation as Refutation
-    from flowsim.search import Sharpening as Sharpening
-    from flowsim.search import refute as refute
-    from flowsim.search import sharpen as sharpen
+    from flowsim.report.documents import verdict_table as verdict_table
+    from flowsim.tasks import JointLaw as JointLaw
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
     from flowsim.tasks import SpectralRegression as SpectralRegression
-    from flowsim.training import Curriculum as Curriculum
-    from flowsim.training import train as train
-    from flowsim.trajectory import Status as Status
-    from flowsim.trajectory import Trajectory as Trajectory
+    from flowsim.tasks.covariance_laws import DiagonalLaw as DiagonalLaw
+    from flowsim.tasks.covariance_laws import SampledLaw as SampledLaw
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "flowsim.analysis": (
-        "ALL_CLAIMS Claim Comparison Evidence Judgement Relation Verdict at_least at_most check "
-        "confidence_band end_point equal find_claims fit_rate judge"
+    "flowsim.tasks": "JointLaw LinearRegression RandomCovarianceRegression SpectralRegression",
+    "flowsim.tasks.covariance_laws": "DiagonalLaw SampledLaw",
+    "flowsim.models": (
+        "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
+        "LinearTransformerBlock LoopedAttention MaskedAttention MultiHeadAttention MultiLayerAttention "
+        "ScalarLayers ScalarLoop SoftmaxAttention"
     ),
-    "flowsim.analysis.spaces": "Choice Each Real Space Whole",
-    "flowsim.covariance_laws": "DiagonalLaw SampledLaw",
-    "flowsim.flow": "Stop gradient_descent gradient_flow reduced_flow",
-    "flowsim.joint_law": "JointLaw",
+    "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.losses": (
         "AbstractPopulationLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss "
         "MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss ScalarLayersLoss ScalarLoopLoss"
     ),
-    "flowsim.maps": "Map sweep",
-    "flowsim.models": (
-        "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
-        "LinearTransformerBlock LoopedAttention MaskedAttention MultiHeadAttention MultiLayerAttention ScalarLayers "
-        "ScalarLoop SoftmaxAttention"
-    ),
-    "flowsim.moments": "TracePolynomial wishart_expectation",
-    "flowsim.guarantees": "predictions",
+    "flowsim.losses.prompt_risk": "risk",
+    "flowsim.flow.gradient_flow": "Stop gradient_descent gradient_flow reduced_flow",
+    "flowsim.flow.risk_curve": "risk_along",
+    "flowsim.flow.training": "Curriculum train",
+    "flowsim.flow.trajectory": "Status Trajectory",
     "flowsim.problem": "Problem ProblemSpec",
-    "flowsim.report": "citation verdict_table",
-    "flowsim.prompt_risk": "risk risk_along",
-    "flowsim.risk_bounds": "prompt_lengths",
-    "flowsim.search": "Counterexample Refutation Sharpening refute sharpen",
-    "flowsim.tasks": "LinearRegression RandomCovarianceRegression SpectralRegression",
-    "flowsim.training": "Curriculum train",
-    "flowsim.trajectory": "Status Trajectory",
+    "flowsim.claims": (
+        "Claim Comparison Evidence Judgement Relation Verdict at_least at_most check citation confidence_band "
+        "end_point equal find_claims fit_rate judge"
+    ),
+    "flowsim.claims.spaces": "Choice Each Real Space Whole",
+    "flowsim.papers": "ALL_CLAIMS",
+    "flowsim.papers.zhang2023.predictions": "predictions",
+    "flowsim.papers.zhang2023.risk_bounds": "prompt_lengths",
+    "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
+    "flowsim.experiments.sweep.maps": "Map sweep",
+    "flowsim.report.documents": "verdict_table",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots
 from flowsim.losses import ScalarLayersLoss
 from flowsim.models import ScalarLayers
+from flowsim.report import plots
 
 CLAIMS = [f"ahn2023.{name}" for name in ("theorem-5.local-minima", "figure-3.loss", "figure-4", "figure-4.elsewhere")]
 

@@ -16,8 +16,9 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots, starts
-from flowsim.losses.scalar_minima import scalar_minimum, scalar_shortfall
+from flowsim import initialization
+from flowsim.losses.deep.scalar_minima import scalar_minimum, scalar_shortfall
+from flowsim.report import plots
 
 D, LOOPS = 5, 2
 
@@ -26,7 +27,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tupl
     """Draw the figure; returns |A - I|, the distance up to scaling and c at the end of each flow. Quick: fewer n."""
     jax.config.update("jax_enable_x64", True)
     found, lengths = {}, (3, 20) if quick else (3, 5, 20, 100)
-    start = flowsim.LoopedAttention(starts.symmetric(0.2, D, seed=0), loops=LOOPS)
+    start = flowsim.LoopedAttention(initialization.symmetric(0.2, D, seed=0), loops=LOOPS)
     path = pathlib.Path(out or ".", "gatmiry2024_figure_1.png")
     with plots.drawing(path, figsize=(9, 3.8)) as figure:
         left, right = figure.subplots(1, 2)

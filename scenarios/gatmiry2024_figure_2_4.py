@@ -17,10 +17,10 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots
 from flowsim.losses import ScalarLayersLoss, ScalarLoopLoss
-from flowsim.losses.scalar_minima import layer_minimum, scalar_minimum
+from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum
 from flowsim.models import ScalarLayers, ScalarLoop
+from flowsim.report import plots
 
 D, N = 10, 20
 

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim import plots
-from flowsim.analysis.gatmiry2024.figures import mean_risks, other_covariance, prompt_risks
-from flowsim.losses.residual_energy import loop_terms
-from flowsim.losses.scalar_minima import scalar_minimum
+from flowsim.losses.deep.residual_energy import loop_terms
+from flowsim.losses.deep.scalar_minima import scalar_minimum
+from flowsim.papers.gatmiry2024.figures import mean_risks, other_covariance, prompt_risks
+from flowsim.report import plots
 
 D, N = 10, 20
 

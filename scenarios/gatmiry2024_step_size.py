@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots
+from flowsim.report import plots
 
 D, N = 5, 20
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots
+from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[dict, dict, flowsim.Trajectory]:

@@ -15,7 +15,7 @@ import pathlib
 import jax
 
 import flowsim
-from flowsim.search import plots
+from flowsim.report.plots import search
 
 BROKEN, BOUND = "xie2025.eq-27", "zhang2023.theorem-4.2.noiseless-bound"
 
@@ -29,11 +29,11 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[list[flo
         refuted.append(flowsim.refute(claim, budget=20 if quick else 60))
         print(refuted[-1], "\n")
         if refuted[-1].counterexample is not None:
-            plots.draw_counterexample(refuted[-1].counterexample, folder / "counterexample.png")
+            search.draw_counterexample(refuted[-1].counterexample, folder / "counterexample.png")
     (claim,) = flowsim.find_claims(flowsim.ALL_CLAIMS, BOUND)
     found = flowsim.sharpen(claim, budget=20 if quick else 120)
     print(found)
-    plots.draw_growth(found, folder / "sharpening.png")
+    search.draw_growth(found, folder / "sharpening.png")
     print(f"figures: {folder.absolute()}")
     return refuted, found
 

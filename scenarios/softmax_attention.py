@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots
-from flowsim.losses.confidence import half_width
+from flowsim.losses.sampled.confidence import half_width
+from flowsim.report import plots
 
 D, N = 2, 10
 

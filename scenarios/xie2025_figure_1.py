@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots, starts
+from flowsim import initialization
+from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
@@ -26,11 +27,11 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     task = flowsim.LinearRegression(np.eye(d), C, prior_mean=2 * np.ones(d))
     like = flowsim.MultiHeadAttention(np.zeros((1, d + 1)), np.zeros((1, d + 1, d + 1)))
     loss = flowsim.MultiHeadLoss(task, like)
-    factored = starts.factored_heads(0.2, like, seed=0)
+    factored = initialization.factored_heads(0.2, like, seed=0)
     settings = {"rtol": 1e-6, "solver": "explicit", "stop": flowsim.Stop(excess=1e-9)}
     flows = {"$W^K, W^Q, W^V, W^P$": flowsim.gradient_flow(loss, factored, **settings)}
     if not quick:
-        flows["$(b, A)$"] = flowsim.gradient_flow(loss, starts.heads(0.1, like, seed=0), **settings)
+        flows["$(b, A)$"] = flowsim.gradient_flow(loss, initialization.heads(0.1, like, seed=0), **settings)
     rate = 5e-3 if quick else 5e-4
     trained, batches = flowsim.train(
         factored, task, steps=steps, batch=batch, learning_rate=rate, key=jax.random.key(0), progress=not quick

@@ -16,8 +16,9 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots, starts
-from flowsim.analysis.xie2025.figures import alignment
+from flowsim import initialization
+from flowsim.papers.xie2025.figures import alignment
+from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
@@ -26,7 +27,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     d, C = (3, 5) if quick else (10, 10)
     task = flowsim.LinearRegression(np.eye(d), C, prior_mean=2 * np.ones(d))
     like = flowsim.MultiHeadAttention(np.zeros((1, d + 1)), np.zeros((1, d + 1, d + 1)), trainable=True)
-    start = starts.heads(0.1, like, seed=0)
+    start = initialization.heads(0.1, like, seed=0)
     loss = flowsim.MultiHeadLoss(task, start)
     stop = flowsim.Stop(excess=1e-8)
     flow = flowsim.gradient_flow(

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots, starts
+from flowsim import initialization
+from flowsim.report import plots
 
 
 def ends(task: flowsim.LinearRegression, heads: int, w: np.ndarray | None = None, bias: float = 0.0) -> tuple:
@@ -25,7 +26,7 @@ def ends(task: flowsim.LinearRegression, heads: int, w: np.ndarray | None = None
     like = flowsim.MultiHeadAttention(np.zeros((heads, rows)), np.zeros((heads, rows, rows)), w, bias)
     loss = flowsim.MultiHeadLoss(task, like)
     stop = flowsim.Stop(excess=1e-7)
-    flow = flowsim.gradient_flow(loss, starts.heads(0.1, like, seed=0), rtol=1e-5, stop=stop)
+    flow = flowsim.gradient_flow(loss, initialization.heads(0.1, like, seed=0), rtol=1e-5, stop=stop)
     return float(loss.minimum), float(flow.loss[-1])
 
 

@@ -15,9 +15,10 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots
-from flowsim.initialization import balanced, limit
-from flowsim.prompt_risk import best_linear_error, zero_predictor_error
+from flowsim.initialization import balanced
+from flowsim.losses.prompt_risk import best_linear_error, zero_predictor_error
+from flowsim.papers.zhang2023.conditions import limit
+from flowsim.report import plots
 
 LAMBDA, M = np.diag([0.5, 1.0, 2.0]), 50
 

@@ -16,10 +16,11 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots, sampling
-from flowsim.covariance_laws import DiagonalLaw, Gamma
-from flowsim.initialization import balanced_minimum
-from flowsim.prompt_risk import zero_predictor_error
+from flowsim.losses.arrowhead import balanced_minimum
+from flowsim.losses.prompt_risk import zero_predictor_error
+from flowsim.report import plots
+from flowsim.tasks import sampling
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 
 D, LENGTHS = 20, (40, 70, 100, np.inf)
 

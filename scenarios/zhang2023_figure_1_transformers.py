@@ -15,11 +15,11 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import plots
-from flowsim.covariance_laws import DiagonalLaw, Gamma
-from flowsim.initialization import balanced_minimum
-from flowsim.prompt_risk import zero_predictor_error
-from flowsim.sampling import bootstrap_interval, least_squares, squared_errors
+from flowsim.losses.arrowhead import balanced_minimum
+from flowsim.losses.prompt_risk import zero_predictor_error
+from flowsim.report import plots
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
+from flowsim.tasks.sampling import bootstrap_interval, least_squares, squared_errors
 
 GARG = flowsim.Curriculum(dimensions=(5, 1), lengths=(11, 2), every=2000)
 # d, the training lengths N, Adam, and the decoder.

@@ -14,7 +14,8 @@ import pathlib
 import jax
 
 import flowsim
-from flowsim import plots, report
+from flowsim.report import plots
+from flowsim.report.page import write_report
 
 PROBLEM = """
 [task]
@@ -43,7 +44,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.V
     promised = flowsim.predictions(problem.task, problem.start)
     figures = plots.draw_all(folder, trajectory, promised)
     page = folder.parent / "report.html"
-    report.write_report(page, problem.spec, trajectory, verdicts, figures, promised, facts={})
+    write_report(page, problem.spec, trajectory, verdicts, figures, promised, facts={})
 
     print(trajectory, flowsim.verdict_table(verdicts), f"report: {page.absolute()}", sep="\n\n")
     return verdicts

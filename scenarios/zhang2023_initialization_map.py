@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import map_plots
-from flowsim.analysis import EndPoint
+from flowsim.claims import EndPoint
+from flowsim.report.plots import maps
 
 PROBLEM = {
     "task": {"covariance": {"eigenvalues": [0.5, 1.0, 2.0]}, "context_length": 10},
@@ -38,7 +38,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[flowsim.
     folder = pathlib.Path(out or ".", "zhang2023_initialization_map")
     found = flowsim.sweep(PROBLEM, axes, out=folder, resume=folder.exists(), progress=not quick)
     path = folder.with_suffix(".png")
-    map_plots.draw(found, path)
+    maps.draw(found, path)
     for place, kind in enumerate(axes["init.kind"]):
         outcomes, counts = np.unique(found["outcome"][:, :, place], return_counts=True)
         print(f"{kind:20}", *(f"{count} {outcome}" for outcome, count in zip(outcomes, counts, strict=True)))

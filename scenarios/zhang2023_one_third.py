@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowsim
-from flowsim import plots
-from flowsim.analysis.zhang2023.one_third import mean_prediction
-from flowsim.covariance_laws import DiagonalLaw, Gamma
 from flowsim.initialization import scaled_identity
+from flowsim.papers.zhang2023.one_third import mean_prediction
+from flowsim.report import plots
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 
 DIMENSION = 3
 CLAIM = "zhang2023.sec-4.3.one-third"

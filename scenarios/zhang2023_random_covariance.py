@@ -15,7 +15,7 @@ import pathlib
 import jax
 
 import flowsim
-from flowsim import plots
+from flowsim.report import plots
 
 PROBLEM = """
 [task]

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim import initialization, plots
+from flowsim import initialization
+from flowsim.report import plots
 
 EPSILON = 1e-6
 CLAIMS = ("zhang2023.theorem-4.1", "zhang2023.assumption-3.3.scale")

@@ -9,7 +9,7 @@ import hypothesis
 import matplotlib
 import pytest
 
-from flowsim._compile_cache import keep_compiled_programs
+from flowsim._core.compile_cache import keep_compiled_programs
 
 matplotlib.use("Agg")
 

@@ -4,9 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.guarantees import FIXED, Predictions
+from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.models import LinearAttention
-from flowsim.trajectory import Certificates, Settings, Status, Trajectory
+from flowsim.papers.zhang2023.predictions import FIXED, Predictions
 
 TIMES = np.array([0.0, 0.01, 0.1, 1.0, 10.0])
 
@@ -51,6 +51,8 @@ def trajectory(
 def predictions(*, mu: float = 0.25, scale_bound: float = 4.0) -> Predictions:
     """mu below the smallest ratio of the trajectory, a limit at its end."""
     return Predictions(
+        conditions=(),
+        coefficients={},
         mu=mu,
         u_lower_bound=0.5 if mu > 0 else float("nan"),
         limit=LinearAttention(3 * jnp.eye(2) / np.sqrt(2), 3.0),

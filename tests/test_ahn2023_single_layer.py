@@ -12,12 +12,12 @@ import pytest
 from helpers import regression
 
 import flowsim
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.ahn2023 import appendix_a, problems, single_layer
-from flowsim.analysis.ahn2023.single_layer_claims import CLAIMS
-from flowsim.analysis.statements import of_task
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.claims.statements import of_task
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
+from flowsim.papers.ahn2023 import appendix_a, problems, single_layer
+from flowsim.papers.ahn2023.single_layer_claims import CLAIMS
 from flowsim.problem import spec_of
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.ahn2023 import (
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
+from flowsim.models import ScalarLayers
+from flowsim.models import multi_layer as layers
+from flowsim.papers.ahn2023 import (
     figures,
     multi_layer,
     multi_layer_claims,
@@ -23,10 +26,7 @@ from flowsim.analysis.ahn2023 import (
     residual_stream,
     residual_stream_claims,
 )
-from flowsim.models import ScalarLayers
-from flowsim.models import multi_layer as layers
 from flowsim.problem import spec_of
-from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def static(which: str) -> Evidence:
 def trained() -> Evidence:
     task = flowsim.LinearRegression(np.diag([0.5, 2.0]), 6, weights="inverse-covariance")
     loss = flowsim.MultiLayerLoss(task, 2)
-    start = flowsim.MultiLayerAttention(flowsim.starts.symmetric(1.0, 2, 0, 2))
+    start = flowsim.MultiLayerAttention(flowsim.initialization.symmetric(1.0, 2, 0, 2))
     # The rows are of the limit, to 1e-4 of a distance: the square root of what is left of the excess.
     return Evidence(loss, flowsim.gradient_flow(loss, start, rtol=1e-6, stop=flowsim.Stop(excess=1e-14)))
 

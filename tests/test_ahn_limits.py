@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim import _basin, starts
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.ahn2023 import basin, figures, residual_stream_claims, sampled_claims
-from flowsim.flow import start_alone
+from flowsim import initialization
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.flow import basin as region
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention
+from flowsim.papers.ahn2023 import basin, figures, residual_stream_claims, sampled_claims
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ BY_PROMPTS = [(f"figure-3.training.{part}", "printed") for part in ("loss", "A",
 @functools.cache
 def sampled() -> Evidence:
     task = flowsim.LinearRegression(np.diag([0.5, 1.0]), 50, weights="inverse-covariance")
-    start = MultiLayerAttention(starts.symmetric(0.3, 2, 0, 2), starts.gaussian(0.3, 2, 1, 1))
+    start = MultiLayerAttention(initialization.symmetric(0.3, 2, 0, 2), initialization.gaussian(0.3, 2, 1, 1))
     loss = MonteCarloLoss(task, samples=256, method="covariances").prepared(start)
     return Evidence(loss, flowsim.gradient_flow(loss, start, t1=1.0, rtol=1e-4, points_per_decade=2))
 
@@ -44,7 +45,7 @@ def test_without_a_bound_limits_are_open(key, monkeypatch: pytest.MonkeyPatch):
     task = flowsim.LinearRegression(np.eye(1), 6, weights="inverse-covariance")
     loss = flowsim.MultiLayerLoss(task, 2)
     run = flowsim.gradient_flow(loss, MultiLayerAttention(jnp.array([[[0.2]], [[0.9]]])), t1=0.1, rtol=1e-6)
-    monkeypatch.setattr(_basin, "way_to_go", lambda *args: math.inf)
+    monkeypatch.setattr(region, "way_to_go", lambda *args: math.inf)
     verdict = judge_on(BY_KEY[key], Evidence(loss, run))
     assert verdict.verdict is Judgement.UNRESOLVED and "No bound is known" in verdict.note, verdict
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import test_ahn_deep as deep
 
-from flowsim import analysis
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.ahn2023 import CLAIMS, appendix_a, multi_layer_prompts, single_layer, turned_prompts
-from flowsim.flow import start_alone
+from flowsim import claims
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, multi_layer_prompts, single_layer, turned_prompts
 from flowsim.problem import spec_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -127,7 +127,7 @@ def test_every_row_has_what_breaks_it_or_a_reason():
     assert not BREAKS.keys() & (REASONS.keys() | REFUTED)
 
 
-def evidence_of(claim: analysis.Claim) -> Evidence:
+def evidence_of(claim: claims.Claim) -> Evidence:
     """At the start of the first of its problems, or for layers on a small one."""
     if claim.models and claim.models[0] is not single_layer.MaskedAttention:
         return deep.static("small")

@@ -1,6 +1,7 @@
 """The shape of the package: what may import what, classes abstract or final, small modules, documented names."""
 
 import ast
+import graphlib
 import importlib
 import inspect
 import pathlib
@@ -14,53 +15,24 @@ import pytest
 import flowsim
 
 PACKAGE = pathlib.Path(flowsim.__file__).parent
-# The pipeline is the import order; names on one line do not know each other.
-ORDER = [
-    {"_lines"},
-    {"_array_moves", "_ball_matrices", "_checks", "_compile_cache", "_files"},
-    {"_enclosure"},
-    {"_basin"},
-    {"_hosts"},
-    {"covariance_laws"},
-    {"tasks"},
-    {"joint_law"},
-    {"models"},
-    {"starts"},
-    {"moments"},
-    {"losses"},
-    {"initialization"},
-    {"guarantees"},
-    {"trajectory"},
-    {"prompt_risk"},
-    {"risk_bounds", "sampling", "training"},
-    {"_newton", "_systems"},
-    {"_recording", "_integration"},
-    {"_schedule", "_arguments", "_reduced"},
-    {"_batch"},
-    {"_traced_flow"},
-    {"flow"},
-    {"_toml"},
-    {"_devices", "_kinds"},
-    {"_law_table"},
-    {"_task_tables"},
-    {"_model_table"},
-    {"_init_table"},
-    {"problem"},
-    {"analysis"},
-    {"_axes", "_records"},
-    {"_cells"},
-    {"maps"},
-    {"plots"},
-    {"band_plots", "dominance_plots", "map_plots"},
-    {"report"},
-    {"_facts"},
-    {"ledger", "_audit"},
-    {"_commands"},
-    {"search"},
-    {"_init_command", "_search_commands"},
-    {"cli"},
-]
-RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+# The pipeline is the import order, and the list of the rooms.
+ORDER = (
+    "_core",
+    "tasks",
+    "models",
+    "moments",
+    "losses",
+    "initialization",
+    "flow",
+    "problem",
+    "claims",
+    "papers",
+    "experiments",
+    "report",
+    "cli",
+)
+RANK = {name: rank for rank, name in enumerate(ORDER)}
+PAPERS = {path.parent.name for path in PACKAGE.glob("papers/*/__init__.py")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = [
     importlib.import_module(info.name)
@@ -99,13 +71,46 @@ def test_a_module_imports_only_from_modules_before_it(path):
             assert parts[1] == stage(path) or RANK[parts[1]] < RANK[stage(path)], f"{stage(path)} imports {name}"
 
 
-def test_every_module_has_a_place_in_the_order():
-    assert {stage(path) for path in FILES} - {"__init__", "__main__"} <= set(RANK)
+def test_the_rooms_are_the_pipeline():
+    found = {path.name for path in PACKAGE.iterdir()} - {"__init__.py", "py.typed", "__pycache__"}
+    assert found == set(ORDER)
+
+
+def test_a_room_has_at_most_a_dozen_things():
+    crowded = {
+        str(folder.relative_to(PACKAGE)): len(things)
+        for folder in PACKAGE.rglob("*")
+        if folder.is_dir() and folder.name not in {"__pycache__", *PAPERS}
+        if len(things := [path for path in folder.iterdir() if path.name != "__pycache__"]) > 12
+    }
+    assert not crowded
+
+
+def test_no_file_imports_itself_in_a_circle():
+    """Where a package hands on the names of its files, these import one another, not the package."""
+    homes = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
+    homes = {name.removesuffix(".__init__"): path for name, path in homes.items()}
+    graph = {
+        name: {full if full in homes else full.rpartition(".")[0] for full in imported(path)} & homes.keys() - {name}
+        for name, path in homes.items()
+        if name != "flowsim"
+    }
+    for name in graph:
+        graph[name].discard("flowsim")
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_only_the_flow_knows_the_integrator():
-    knowing = {path.name for path in FILES if any(name.split(".")[0] == "diffrax" for name in imported(path))}
-    assert knowing == {"_integration.py"}
+    knowing = {stage(path) for path in FILES if any(name.split(".")[0] == "diffrax" for name in imported(path))}
+    assert knowing == {"flow"}
+
+
+def test_no_room_before_the_papers_imports_one():
+    """The order says that they import none; what they are called is known there alone, too."""
+    for path in FILES:
+        if stage(path) in ORDER[: ORDER.index("papers")]:
+            names = {name.id for name in ast.walk(ast.parse(path.read_text())) if isinstance(name, ast.Name)}
+            assert not names & PAPERS, path
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -6,12 +6,15 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from flowsim import _checks, _commands, _toml, cli
-from flowsim._lines import LONGEST, one_line
-from flowsim.analysis import Claim
-from flowsim.analysis.base import Judgement
-from flowsim.analysis.inequalities import polyak_lojasiewicz
-from flowsim.problem import ProblemError, ProblemSpec
+from flowsim import papers
+from flowsim._core import checks
+from flowsim._core.lines import LONGEST, one_line
+from flowsim.claims import Claim
+from flowsim.claims.claim import Judgement
+from flowsim.claims.inequalities import polyak_lojasiewicz
+from flowsim.cli import common, main
+from flowsim.experiments.audit import judged
+from flowsim.problem import ProblemError, ProblemSpec, toml
 
 PLAIN = "[task]\ncontext_length = 10\ncovariance = [[1.0]]\n[init]\nscale = 0.3\n"
 IDENTITY = '[task]\ncontext_length = 10\ncovariance = "identity"\ndimension = 2\n'
@@ -28,7 +31,7 @@ def refused(tmp_path, capsys):
     def call(text: str | bytes, *arguments: str, command: str = "init") -> str:
         path = tmp_path / "p.toml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        assert cli.main([command, str(path), *arguments]) == 2
+        assert main.main([command, str(path), *arguments]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         (line,) = captured.err.splitlines()
@@ -88,7 +91,7 @@ def test_what_a_sweep_and_a_search_refuse(refused, tmp_path, capsys):
         refused(PLAIN, "--over", axes, "--out", str(tmp_path / "out"), command="sweep")
     for options in (["--seed", "-1"], ["--seed", str(2**32)], ["--budget", "9" * 400], ["--budget", "1e999"]):
         for command in ("refute", "sharpen"):
-            assert cli.main([command, "zhang2023.lemma-5.4.pl", *options]) == 2
+            assert main.main([command, "zhang2023.lemma-5.4.pl", *options]) == 2
             assert f"{options[0]} must be a" in capsys.readouterr().err
 
 
@@ -103,7 +106,7 @@ def test_what_a_sweep_and_a_search_refuse(refused, tmp_path, capsys):
 )
 def test_a_claim_s_file_that_raises(text, message, tmp_path, capsys):
     (tmp_path / "own.py").write_text(text)
-    assert cli.main(["refute", f"{tmp_path / 'own.py'}:claim"]) == 2
+    assert main.main(["refute", f"{tmp_path / 'own.py'}:claim"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line and "own.py" in line
 
@@ -113,36 +116,36 @@ def test_the_environment(monkeypatch, tmp_path, capsys):
     for value in ("banana", "", "0", "\u202e1"):
         monkeypatch.setenv("JAX_ENABLE_X64", value)
         with pytest.raises(SystemExit) as stop:
-            cli.main(["init", str(tmp_path / "p.toml")])
+            main.main(["init", str(tmp_path / "p.toml")])
         assert stop.value.code == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "JAX_ENABLE_X64" in line and line.isprintable()
 
 
 def test_an_unknown_platform_is_bad_input(monkeypatch, tmp_path, capsys):
-    def fail(*arguments):
+    def fail(*arguments, **named):
         raise RuntimeError("Unable to initialize backend 'foo': it is not in the list\nof known ones")
 
     monkeypatch.setenv("JAX_PLATFORMS", "foo")
-    monkeypatch.setattr("flowsim._init_command.init", fail)
-    assert cli.main(["init", str(tmp_path / "p.toml")]) == 2
+    monkeypatch.setattr("flowsim.cli.init.init", fail)
+    assert main.main(["init", str(tmp_path / "p.toml")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert 'JAX_PLATFORMS must be platforms that JAX finds here, but it is "foo"' in line
 
 
 @pytest.mark.parametrize(("error", "words"), [(KeyError("x"), "KeyError: 'x'"), (MemoryError(), "the memory does not")])
 def test_what_nothing_foresaw_is_one_line_and_status_3(error, words, monkeypatch, tmp_path, capsys):
-    def fail(*arguments):
+    def fail(*arguments, **named):
         raise error
 
-    monkeypatch.setattr("flowsim._init_command.init", fail)
+    monkeypatch.setattr("flowsim.cli.init.init", fail)
     monkeypatch.delenv("FLOWSIM_TRACEBACK")
-    assert cli.main(["init", str(tmp_path / "p.toml"), "--set", "a=1"]) == 3
+    assert main.main(["init", str(tmp_path / "p.toml"), "--set", "a=1"]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
     monkeypatch.setenv("FLOWSIM_TRACEBACK", "1")
     with pytest.raises(type(error)):
-        cli.main(["init", str(tmp_path / "p.toml"), "--set", "a=1"])
+        main.main(["init", str(tmp_path / "p.toml"), "--set", "a=1"])
 
 
 def test_a_claim_that_raises_is_unresolved_and_the_others_stand(monkeypatch, capsys):
@@ -160,9 +163,9 @@ def test_a_claim_that_raises_is_unresolved_and_the_others_stand(monkeypatch, cap
         Claim("planted.slip", "", "", fails(TypeError("bad\nshapes")), along_flow=False, problems=problems),
         Claim("planted.true", "", "", dominates, problems=problems),
     )
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", claims)
+    monkeypatch.setattr(papers, "ALL_CLAIMS", claims)
     monkeypatch.delenv("FLOWSIM_TRACEBACK")
-    entries = list(_commands.judged(claims))
+    entries = list(judged(claims))
     verdicts = {entry.verdict.id: entry.verdict for entry in entries}
     assert verdicts["planted.true"].verdict is Judgement.HOLDS
     for name, words in {"planted.memory": "MemoryError: 4 TiB", "planted.slip": "TypeError: bad."}.items():
@@ -171,17 +174,17 @@ def test_a_claim_that_raises_is_unresolved_and_the_others_stand(monkeypatch, cap
     # Whoever works on a claim sees where it fails; that memory does not suffice is no slip.
     monkeypatch.setenv("FLOWSIM_TRACEBACK", "1")
     with pytest.raises(TypeError, match="bad"):
-        list(_commands.judged(claims[1:2]))
-    (entry,) = _commands.judged(claims[:1])
+        list(judged(claims[1:2]))
+    (entry,) = judged(claims[:1])
     assert entry.verdict.verdict is Judgement.UNRESOLVED
 
 
 def test_memory_is_estimated_without_being_taken():
-    _checks.within_memory("x", 10**6)
+    checks.within_memory("x", 10**6)
     with pytest.raises(
         ProblemError, match="x must be small enough for .* GiB of memory, but a flow of that size takes"
     ):
-        _checks.within_memory("x", 10**13)
+        checks.within_memory("x", 10**13)
 
 
 def test_lines():
@@ -238,7 +241,7 @@ def random_problem(seed: int) -> list[str]:
     """Overrides of one of the problems above, some of which fit."""
     rng = random.Random(seed)
     fits = rng.random() < 0.7
-    names = list(LIKELY if fits else _toml.fields(ProblemSpec))
+    names = list(LIKELY if fits else toml.fields(ProblemSpec))
     chosen = rng.sample(names, rng.randint(1, 2))
     return [f"{name}={rng.choice(LIKELY[name] if fits else VALUES)}" for name in chosen]
 
@@ -278,10 +281,10 @@ def test_random_problems_are_taken_or_refused(seeds):
 
 
 def test_random_bytes_are_refused_by_the_command_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("flowsim._init_command.init", lambda path, *rest: _commands.read(path, ()) and 0)
+    monkeypatch.setattr("flowsim.cli.init.init", lambda path, **rest: common.read(path, ()) and 0)
     for seed in range(60):
         (tmp_path / "p.toml").write_bytes(random_bytes(seed))
-        code = cli.main(["init", str(tmp_path / "p.toml")])
+        code = main.main(["init", str(tmp_path / "p.toml")])
         lines = capsys.readouterr().err.splitlines()
         assert (code, len(lines)) in ((0, 0), (2, 1))
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.analysis import Evidence, Judgement, Relation, judge_on
-from flowsim.analysis.zhang2023 import claims, comparisons, minima, quadratic_form
-from flowsim.initialization import hypothesis, limit, pl_constant
+from flowsim.claims import Evidence, Judgement, Relation, judge_on
+from flowsim.claims.hypotheses import hypothesis
+from flowsim.flow.trajectory import Status
+from flowsim.papers.zhang2023 import claims, comparisons, minima, quadratic_form
+from flowsim.papers.zhang2023.conditions import limit, pl_constant
 from flowsim.problem import spec_of
-from flowsim.trajectory import Status
 
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in claims.CLAIMS}
 
@@ -200,7 +201,7 @@ def test_a_violation_that_a_more_accurate_solve_does_not_confirm_is_unresolved()
 def test_pl_at_the_sharp_constant_is_unresolved(offset):
     case = evidence_of(EASY)
     compare = lambda loss, run: flowsim.at_least(
-        run.grad_norm_sq, (1 + offset) * flowsim.analysis.inequalities.sharp_constant(run) * run.excess
+        run.grad_norm_sq, (1 + offset) * flowsim.claims.inequalities.sharp_constant(run) * run.excess
     )
     claim = flowsim.Claim("test.sharp", "test", "the sharp PL constant", compare)
     assert judge_on(claim, case).verdict is Judgement.UNRESOLVED

@@ -16,13 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim import _commands, cli
-from flowsim.analysis import ALL_CLAIMS, Claim, find_claims
-from flowsim.analysis.inequalities import polyak_lojasiewicz
-from flowsim.analysis.zhang2023 import CLAIMS
+from flowsim import papers
+from flowsim.claims import Claim, find_claims
+from flowsim.claims.inequalities import polyak_lojasiewicz
+from flowsim.cli import main
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses.prompt_risk import risk
+from flowsim.papers import ALL_CLAIMS
+from flowsim.papers.zhang2023 import CLAIMS
 from flowsim.problem import Problem, ProblemSpec
-from flowsim.prompt_risk import risk
-from flowsim.trajectory import Trajectory
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Many output times make many chunks.
@@ -50,7 +52,7 @@ def cache(tmp_path_factory):
 def _small(monkeypatch, cache):
     """A compile cache of the tests' own, and few claims."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", FEW)
+    monkeypatch.setattr(papers, "ALL_CLAIMS", FEW)
     names = [name for name in jax.config.values if "compilation_cache" in name or "persistent_cache" in name]
     before = {name: jax.config.values[name] for name in names}
     yield
@@ -71,13 +73,13 @@ def finished(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("finished")
     (folder / "problem.toml").write_text(PROBLEM)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_commands, "ALL_CLAIMS", FEW)
+        patch.setattr(papers, "ALL_CLAIMS", FEW)
         assert run(folder / "problem.toml", folder / "out") == 0
     return folder / "out"
 
 
 def run(file: pathlib.Path, out: pathlib.Path, *options: str) -> int:
-    return cli.main(["run", str(file), "--out", str(out), *options])
+    return main.main(["run", str(file), "--out", str(out), *options])
 
 
 def one_line(capsys) -> str:
@@ -122,7 +124,7 @@ def unchanged(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("command", ["run", "init"])
 def test_bad_input_is_one_line_and_writes_nothing(command, override, message, file, tmp_path, capsys):
     options = ["--out", str(tmp_path / "out")] if command == "run" else []
-    assert cli.main([command, str(file), *options, "--set", override]) == 2
+    assert main.main([command, str(file), *options, "--set", override]) == 2
     assert message in one_line(capsys)
     assert listing(tmp_path) == ["problem.toml"]
 
@@ -187,12 +189,12 @@ def test_float64_switched_off_by_the_environment(monkeypatch, file, tmp_path, ca
     ],
 )
 def test_an_unknown_claim_or_paper(arguments, message, capsys):
-    assert cli.main(arguments) == 2
+    assert main.main(arguments) == 2
     assert message in one_line(capsys)
 
 
 def test_an_epsilon_that_is_none(file, capsys):
-    assert cli.main(["init", str(file), "--epsilon", "0"]) == 2
+    assert main.main(["init", str(file), "--epsilon", "0"]) == 2
     assert "--epsilon must be positive" in one_line(capsys)
 
 
@@ -201,7 +203,7 @@ def test_an_epsilon_that_is_none(file, capsys):
 )
 def test_unknown_arguments_end_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
+        main.main(arguments)
     assert stop.value.code == 2
     assert not pathlib.Path("x").exists()
 
@@ -212,7 +214,7 @@ def test_unknown_arguments_end_with_status_2(arguments, capsys):
 def test_help_imports_nothing_heavy():
     script = """
 import sys
-from flowsim.cli import main
+from flowsim.cli.main import main
 for command in ([], ["run"], ["init"], ["claims"], ["check"], ["audit"], ["sweep"]):
     try:
         main([*command, "--help"])
@@ -334,11 +336,11 @@ def test_strict_tells_a_violation_by_the_status(file, finished, monkeypatch, cap
         lambda loss, trajectory: polyak_lojasiewicz(trajectory, jnp.asarray(1e3)),
         problems=({"task": {"covariance": [[1.0]], "context_length": 5}, "init": {"scale": 0.3}},),
     )
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", (false,))
+    monkeypatch.setattr(papers, "ALL_CLAIMS", (false,))
     for command in (["check", "planted.false"], ["audit"]):
-        assert cli.main(command) == 0
+        assert main.main(command) == 0
         assert "violated" in capsys.readouterr().out
-        assert cli.main([*command, "--strict"]) == 1
+        assert main.main([*command, "--strict"]) == 1
 
 
 def test_figures_in_another_format(file, tmp_path):
@@ -359,7 +361,7 @@ def test_a_full_disk_leaves_whole_files(failing, finished, file, tmp_path, monke
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("flowsim.trajectory.os.replace", replace)
+        patch.setattr("flowsim.flow.trajectory.os.replace", replace)
         assert run(file, out, "--quiet") == 3
     line = one_line(capsys)
     assert "No space left on device" in line
@@ -381,8 +383,8 @@ def replace(source, target):
         os.kill(os.getpid(), int(sys.argv[2]))
     rename(source, target)
 os.replace = replace
-import flowsim._commands
-flowsim._commands.ALL_CLAIMS = tuple(c for c in flowsim._commands.ALL_CLAIMS if c.id in sys.argv[3].split(","))
+import flowsim.papers
+flowsim.papers.ALL_CLAIMS = tuple(c for c in flowsim.papers.ALL_CLAIMS if c.id in sys.argv[3].split(","))
 from flowsim.cli import main
 sys.exit(main(sys.argv[4:]))
 """
@@ -431,11 +433,11 @@ def test_ctrl_c_says_how_to_go_on(file, tmp_path):
 
 
 def test_init_in_words_and_in_json(file, tmp_path, capsys):
-    assert cli.main(["init", str(file)]) == 0
+    assert main.main(["init", str(file)]) == 0
     words = capsys.readouterr().out
     for name in ("Theta Theta^T|_F = 1", "sigma^2 |Gamma|_op sqrt(d) < 2", "mu (5.7)", "(A.14)", "(5.9)", "local rate"):
         assert name in words
-    assert cli.main(["init", str(file), "--json", "--epsilon", "1e-3", "--set", "init.scale=5"]) == 0
+    assert main.main(["init", str(file), "--json", "--epsilon", "1e-3", "--set", "init.scale=5"]) == 0
     document = json.loads(capsys.readouterr().out)
     conditions = {condition["name"]: condition for condition in document["hypotheses"]}
     assert len(conditions) == 8
@@ -457,10 +459,10 @@ def test_init_in_words_and_in_json(file, tmp_path, capsys):
 )
 @pytest.mark.slow
 def test_a_run_on_random_covariances(law, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", tuple(find_claims(ALL_CLAIMS, "zhang2023.lemma-c.5")))
+    monkeypatch.setattr(papers, "ALL_CLAIMS", tuple(find_claims(ALL_CLAIMS, "zhang2023.lemma-c.5")))
     path, out = tmp_path / "problem.toml", tmp_path / "out"
     path.write_text(f"[task]\ncontext_length = 10\ncovariance_law = {{{law}}}\n[init]\nscale = 0.2\n[test]\nlength = 5")
-    assert cli.main(["run", str(path), "--out", str(out), "--quiet"]) == 0
+    assert main.main(["run", str(path), "--out", str(out), "--quiet"]) == 0
     document = json.loads((out / "verdicts.json").read_text())
     assert [claim["verdict"] for claim in document["claims"]] == ["holds"]
     assert (document["constants"]["mu"] is None) == ("exponential" not in law)
@@ -476,13 +478,13 @@ def test_a_run_on_random_covariances(law, tmp_path, monkeypatch, capsys):
 
 def test_init_says_how_long_prompts_must_be(file, capsys):
     identity = ["--set", "task.covariance=identity", "--set", "task.dimension=2"]
-    assert cli.main(["init", str(file), "--json", "--risk", "0.01", *identity]) == 0
+    assert main.main(["init", str(file), "--json", "--risk", "0.01", *identity]) == 0
     lengths = json.loads(capsys.readouterr().out)["prompt_lengths"]
     assert (lengths["sufficient_test_length"], lengths["sufficient_context_length"]) == (1200, 60)
     assert (lengths["test_length"], lengths["smallest_context_length"]) == (996, 40)
-    assert cli.main(["init", str(file), "--risk", "0.01", *identity]) == 0
+    assert main.main(["init", str(file), "--risk", "0.01", *identity]) == 0
     assert "smallest M at N = 60" in capsys.readouterr().out
-    assert cli.main(["init", str(file), "--risk", "-1"]) == 2
+    assert main.main(["init", str(file), "--risk", "-1"]) == 2
     assert "--risk: epsilon must be positive" in one_line(capsys)
 
 
@@ -490,39 +492,39 @@ def test_init_with_random_covariances(tmp_path, capsys):
     path = tmp_path / "problem.toml"
     law = '{family = "exponential", rate = 1.0, dimension = 2}'
     path.write_text(f"[task]\ncontext_length = 10\ncovariance_law = {law}\n[init]\nscale = 0.1\n")
-    assert cli.main(["init", str(path), "--json"]) == 0
+    assert main.main(["init", str(path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(document["xi"], [2.0, 2.0])
     np.testing.assert_allclose(document["gamma"], [6 + 1.4, 6 + 1.4])  # (1 + 1/N) 6 + (6 + 2)/N
     assert any("E[|Gamma|_op |Lambda|_F^2]" in condition["name"] for condition in document["hypotheses"])
-    assert cli.main(["init", str(path)]) == 0
+    assert main.main(["init", str(path)]) == 0
     assert "nu (C.13)" in capsys.readouterr().out
-    assert cli.main(["init", str(path), "--risk", "0.1"]) == 2
-    assert "--risk must be left out where covariances are random" in one_line(capsys)
+    assert main.main(["init", str(path), "--risk", "0.1"]) == 2
+    assert "--risk must be left out where no paper says how long prompts must be" in one_line(capsys)
 
 
 def test_claims_in_words_and_in_json(monkeypatch, capsys):
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", ALL_CLAIMS)
-    assert cli.main(["claims", "--json"]) == 0
+    monkeypatch.setattr(papers, "ALL_CLAIMS", ALL_CLAIMS)
+    assert main.main(["claims", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [(entry["id"], entry["form"]) for entry in listed] == [(claim.id, claim.form) for claim in ALL_CLAIMS]
     assert all(set(entry) == {"id", "source", "form", "statement"} for entry in listed)
-    assert cli.main(["claims"]) == 0
+    assert main.main(["claims"]) == 0
     words = capsys.readouterr().out
     assert all(entry["id"] in words and entry["statement"] in words for entry in listed)
 
 
 def test_check_takes_a_claim_or_all_its_parts(monkeypatch, capsys):
     problems = ({"name": "easy", "task": {"covariance": [[1.0]], "context_length": 5}, "init": {"scale": 0.3}},)
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in FEW))
-    assert cli.main(["check", "zhang2023.lemma-5.4", "--json", "--set", "flow.rtol=1e-5"]) == 0
+    monkeypatch.setattr(papers, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in FEW))
+    assert main.main(["check", "zhang2023.lemma-5.4", "--json", "--set", "flow.rtol=1e-5"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [claim["id"] for claim in document["claims"]] == ["zhang2023.lemma-5.4.pl"]
     claim = document["claims"][0]
     assert claim["verdict"] == "holds"
     assert claim["problem"]["flow"]["rtol"] == 1e-5
     assert claim["status"] == "stopped-excess"
-    assert cli.main(["check", "zhang2023.lemma-5.1"]) == 0
+    assert main.main(["check", "zhang2023.lemma-5.1"]) == 0
     words = capsys.readouterr().out
     assert "[task] covariance = [[1.0]], context_length = 5" in words
     assert "zhang2023.lemma-5.1" in words
@@ -532,8 +534,8 @@ def test_audit_writes_an_entry_for_every_claim_and_problem(monkeypatch, tmp_path
     problems = tuple(
         {"task": {"covariance": [[1.0]], "context_length": 5}, "init": {"scale": scale}} for scale in (0.1, 0.3)
     )
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in FEW))
-    assert cli.main(["audit", "--paper", "zhang2023", "--out", str(tmp_path / "a" / "b")]) == 0
+    monkeypatch.setattr(papers, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in FEW))
+    assert main.main(["audit", "--paper", "zhang2023", "--out", str(tmp_path / "a" / "b")]) == 0
     document = json.loads((tmp_path / "a" / "b" / "verdicts.json").read_text())
     assert len(document["claims"]) == 2 * len(FEW)
     page = (tmp_path / "a" / "b" / "claims.md").read_text()
@@ -544,7 +546,7 @@ def test_audit_writes_an_entry_for_every_claim_and_problem(monkeypatch, tmp_path
     assert {claim["problem"]["init"]["scale"] for claim in document["claims"]} == {0.1, 0.3}
     (tmp_path / "occupied").write_text("a file")
     capsys.readouterr()
-    assert cli.main(["audit", "--out", str(tmp_path / "occupied")]) == 2
+    assert main.main(["audit", "--out", str(tmp_path / "occupied")]) == 2
     assert "--out must be a folder" in one_line(capsys)
 
 
@@ -555,11 +557,9 @@ def test_audit_skips_problems_to_which_an_override_does_not_apply_and_counts_the
         for n in (5, 7, "inf", 10**6)
     )
     chosen = [claim for claim in FEW if claim.id == "zhang2023.lemma-5.1"]
-    monkeypatch.setattr(
-        _commands, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in chosen)
-    )
+    monkeypatch.setattr(papers, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in chosen))
     sampled = ["--set", "loss.kind=monte-carlo", "--set", "loss.samples=512", "--set", "loss.method=covariances"]
-    assert cli.main(["audit", "--out", str(tmp_path), *sampled]) == 0
+    assert main.main(["audit", "--out", str(tmp_path), *sampled]) == 0
     words = capsys.readouterr().out
     assert "do not apply to the problem: 2\n" in words
     assert "1: task.context_length must be finite with" in words
@@ -571,7 +571,7 @@ def test_audit_skips_problems_to_which_an_override_does_not_apply_and_counts_the
     ]
     assert found == [(5, 512), (7, 512)]
     # An override that applies to no problem is a slip.
-    assert cli.main(["audit", "--set", "loss.knd=monte-carlo"]) == 2
+    assert main.main(["audit", "--set", "loss.knd=monte-carlo"]) == 2
     assert "loss.knd is not a known field" in one_line(capsys)
 
 
@@ -581,5 +581,5 @@ def test_audit_skips_problems_to_which_an_override_does_not_apply_and_counts_the
 def test_a_cache_that_cannot_be_written_is_done_without(file, tmp_path, monkeypatch, capsys):
     (tmp_path / "occupied").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "occupied"))
-    assert cli.main(["init", str(file)]) == 0
+    assert main.main(["init", str(file)]) == 0
     assert capsys.readouterr().err == ""

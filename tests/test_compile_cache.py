@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import collections, sys
-from flowsim._compile_cache import keep_compiled_programs
+from flowsim._core.compile_cache import keep_compiled_programs
 keep_compiled_programs()
 import jax
 jax.config.update("jax_enable_x64", True)

@@ -5,7 +5,7 @@ import pytest
 from arviz_stats.base.array import array_stats
 from jax.scipy.special import betainc
 
-from flowsim.losses.confidence import bonferroni_quantile, half_width, student_quantile, tail
+from flowsim.losses.sampled.confidence import bonferroni_quantile, half_width, student_quantile, tail
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 64])

@@ -9,8 +9,17 @@ import pytest
 import scipy.stats
 from helpers import largest_z, sample_means
 
-from flowsim.covariance_laws import DiagonalLaw, Discrete, Gamma, LogNormal, Moments, SampledLaw, Uniform, WishartDraw
 from flowsim.moments import sample_covariance_sandwich
+from flowsim.tasks.covariance_laws import (
+    DiagonalLaw,
+    Discrete,
+    Gamma,
+    LogNormal,
+    Moments,
+    SampledLaw,
+    Uniform,
+    WishartDraw,
+)
 
 FAMILIES = {
     "exponential": (Gamma(1.0, [0.5, 2.0]), [scipy.stats.expon(scale=2.0), scipy.stats.expon(scale=0.5)]),

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from flowsim import cli
-from flowsim.losses import MonteCarloLoss, _blocks
-from flowsim.losses.estimators import PromptEstimator, Prompts
+from flowsim.cli import main
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import MonteCarloLoss
+from flowsim.losses.sampled import blocks
+from flowsim.losses.sampled.estimators import PromptEstimator, Prompts
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
-from flowsim.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +55,14 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 # Neither claims nor figures, so that the runs are short.
 COMMAND = """
 import sys
-from flowsim import _cells, _commands, cli
-_commands.ALL_CLAIMS = ()
-_commands.run_facts = lambda *arguments: {}
-_commands._draw = lambda *arguments: None
-_cells._MOST_LANES = 8
-sys.exit(cli.main(sys.argv[1:]))
+from flowsim import papers
+from flowsim.cli import main, run
+from flowsim.experiments.sweep import integration
+papers.ALL_CLAIMS = ()
+run.run_facts = lambda *arguments: {}
+run._draw = lambda *arguments, **named: None
+integration._MOST_LANES = 8
+sys.exit(main.main(sys.argv[1:]))
 """
 
 
@@ -222,7 +225,7 @@ def test_options_that_do_not_fit_are_refused_in_one_line(folder, tmp_path, capsy
     if "--set" in options:
         problem = tmp_path / "exact.toml"
         problem.write_text(re.sub(r"samples.*\nreplicates.*\nmethod.*\n", "", PROBLEM))
-    assert cli.main(["run", str(problem), "--out", str(tmp_path / "out"), *options]) == 2
+    assert main.main(["run", str(problem), "--out", str(tmp_path / "out"), *options]) == 2
     assert expected in one_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
@@ -264,17 +267,17 @@ def test_meshes_with_other_axes_are_refused():
 
 def test_the_memory_bounds_the_blocks_and_what_is_kept(monkeypatch):
     estimator = PromptEstimator(Prompts(TASK))
-    plan = lambda samples, block: _blocks.plan(estimator, MODEL, samples, block, None)
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**34)
+    plan = lambda samples, block: blocks.plan(estimator, MODEL, samples, block, None)
+    monkeypatch.setattr(blocks, "_free_bytes", lambda device: 2.0**34)
     assert plan(2**12, None).kept
     assert not plan(2**30, None).kept
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**21)
+    monkeypatch.setattr(blocks, "_free_bytes", lambda device: 2.0**21)
     fits = plan(2**12, None).block
     assert 1 <= fits < 64
     assert plan(2**12, fits) == (fits, False)
     with pytest.raises(ValueError, match=f"block must be at most {fits}, which 0.002 GiB of memory hold, but it is 64"):
         plan(2**12, 64)
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**17)
+    monkeypatch.setattr(blocks, "_free_bytes", lambda device: 2.0**17)
     with pytest.raises(ValueError, match="model must be small enough for 0.00012 GiB of memory, but one sample takes"):
         plan(2**12, None)
 
@@ -282,8 +285,8 @@ def test_the_memory_bounds_the_blocks_and_what_is_kept(monkeypatch):
 def test_draws_that_are_not_kept_give_the_same_loss(monkeypatch):
     loss = MonteCarloLoss(TASK, samples=256, method="prompts", block=3)
     kept = loss.prepared(MODEL)
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2.0**26)
-    monkeypatch.setattr(_blocks, "_KEPT", 1e-9)
+    monkeypatch.setattr(blocks, "_free_bytes", lambda device: 2.0**26)
+    monkeypatch.setattr(blocks, "_KEPT", 1e-9)
     drawn = loss.prepared(MODEL)
     assert kept.draws is not None and drawn.draws is None and drawn.fresh(MODEL).draws is None
     assert float(drawn(MODEL)) == pytest.approx(float(kept(MODEL)), rel=1e-13)

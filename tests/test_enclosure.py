@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flowsim import FunctionLoss, LinearAttentionLoss, LoopedAttention, LoopedLoss
-from flowsim._basin import way_to_go
-from flowsim._enclosure import UndecidedError, balls, enclose, lower, upper
+from flowsim._core.balls.enclosure import UndecidedError, balls, enclose, lower, upper
+from flowsim.flow.basin import way_to_go
 from flowsim.tasks import LinearRegression
 
 RNG = np.random.default_rng(3)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from helpers import regression
 
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.zhang2023 import figure_1, literal
-from flowsim.joint_law import JointLaw
+from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.losses import RandomCovarianceLoss
+from flowsim.losses.prompt_risk import risk
 from flowsim.models import LinearAttention
+from flowsim.papers.zhang2023 import figure_1, literal
 from flowsim.problem import spec_of
-from flowsim.prompt_risk import risk
 from flowsim.tasks import LinearRegression
+from flowsim.tasks.joint_law import JointLaw
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,15 @@ import shutil
 import numpy as np
 import pytest
 
-from flowsim import _commands, cli, maps
-from flowsim._files import DamagedFileError, read_arrays
-from flowsim.analysis import ALL_CLAIMS
+from flowsim import papers
+from flowsim._core.files import DamagedFileError, read_arrays
+from flowsim.cli import main
+from flowsim.cli import run as run_command
+from flowsim.experiments.search import refutation
+from flowsim.experiments.sweep import maps
+from flowsim.flow.trajectory import Trajectory
+from flowsim.papers import ALL_CLAIMS
 from flowsim.problem import ProblemSpec
-from flowsim.search import refutation
-from flowsim.trajectory import Trajectory
 
 PROBLEM = """
 [task]
@@ -29,8 +32,8 @@ FEW = tuple(claim for claim in ALL_CLAIMS if claim.id == "zhang2023.lemma-5.4.pl
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", FEW)
-    monkeypatch.setattr(_commands, "_draw", lambda *arguments: None)
+    monkeypatch.setattr(papers, "ALL_CLAIMS", FEW)
+    monkeypatch.setattr(run_command, "_draw", lambda *arguments, **named: None)
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def file(tmp_path) -> pathlib.Path:
 
 
 def run(file: pathlib.Path, out: pathlib.Path, *options: str) -> int:
-    return cli.main(["run", str(file), "--out", str(out), "--quiet", *options])
+    return main.main(["run", str(file), "--out", str(out), "--quiet", *options])
 
 
 def one_line(capsys) -> str:
@@ -139,8 +142,8 @@ def unfinished(tmp_path_factory) -> tuple[pathlib.Path, pathlib.Path, bytes]:
     file, out = folder / "problem.toml", folder / "out"
     file.write_text(PROBLEM)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_commands, "ALL_CLAIMS", FEW)
-        patch.setattr(_commands, "_draw", lambda *arguments: None)
+        patch.setattr(papers, "ALL_CLAIMS", FEW)
+        patch.setattr(run_command, "_draw", lambda *arguments, **named: None)
         for _ in range(2):
             assert run(file, out, "--resume", "--set", "flow.budget_seconds=1e-9") == 3
         assert run(file, folder / "whole") == 0
@@ -190,7 +193,7 @@ def test_a_finished_trajectory_that_is_damaged_is_integrated_again(unfinished, t
 
 
 def sweep(file: pathlib.Path, out: pathlib.Path, *options: str) -> int:
-    return cli.main(["sweep", str(file), "--over", "init.scale=0.1,0.3", "--out", str(out), "--quiet", *options])
+    return main.main(["sweep", str(file), "--over", "init.scale=0.1,0.3", "--out", str(out), "--quiet", *options])
 
 
 @pytest.fixture
@@ -204,7 +207,7 @@ def swept(file, tmp_path, monkeypatch, capsys) -> pathlib.Path:
         patch.setattr(maps.Map, "save", full)
         assert sweep(file, tmp_path / "map") == 3
     capsys.readouterr()
-    monkeypatch.setattr("flowsim.map_plots.draw", lambda *arguments: None)
+    monkeypatch.setattr("flowsim.report.plots.maps.draw", lambda *arguments, **named: None)
     return tmp_path / "map"
 
 
@@ -250,7 +253,7 @@ OTHERS = ["", "[]", "{}", '{"search": 3}', "3", "[" * 100_000, '{"seconds": 1e99
 @pytest.mark.parametrize("content", OTHERS, ids=range(len(OTHERS)))
 def test_other_contents_of_a_search_are_refused(content, tmp_path, capsys):
     (tmp_path / "search.json").write_text(content, errors="surrogateescape")
-    assert cli.main(["refute", "zhang2023.lemma-5.4.pl", "--out", str(tmp_path), "--quiet"]) == 2
+    assert main.main(["refute", "zhang2023.lemma-5.4.pl", "--out", str(tmp_path), "--quiet"]) == 2
     assert str(tmp_path / "search.json") in one_line(capsys)
 
 

@@ -15,11 +15,11 @@ from helpers import random_model, regression, relative_error
 from systems import Factorisation, Scalar, TwoLayers, Vector
 
 from benchmarks.fixed_covariance import distance, problem
-from flowsim.flow import Stop, gradient_descent, gradient_flow, reduced_flow
+from flowsim.flow.gradient_flow import Stop, gradient_descent, gradient_flow, reduced_flow
+from flowsim.flow.trajectory import Status
 from flowsim.initialization import balanced, random_theta, zeros
 from flowsim.losses import FunctionLoss, LinearAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.trajectory import Status
 
 GENERIC = [systems.quadratic, systems.quartic, systems.two_layers]
 ROUTES = [(system, solver) for system in GENERIC for solver in ("implicit", "explicit")]

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from flowsim import LinearRegression, dominance_plots, gradient_flow
-from flowsim.analysis import Claim, Evidence, Judgement, judge_on
-from flowsim.analysis.gatmiry2024 import convergence, flow_claims, landscape, landscape_claims, out_of_distribution
-from flowsim.analysis.gatmiry2024.setting import looped
-from flowsim.analysis.inequalities import dominance_floor, gradient_dominance, sharp_dominance
+from flowsim import LinearRegression, gradient_flow
+from flowsim.claims import Claim, Evidence, Judgement, judge_on
+from flowsim.claims.inequalities import dominance_floor, gradient_dominance, sharp_dominance
+from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.losses import DiagonalLayersLoss, LinearAttentionLoss, LoopedLoss
 from flowsim.models import DiagonalLayers, LoopedAttention
+from flowsim.papers.gatmiry2024 import convergence, flow_claims, landscape, landscape_claims, out_of_distribution
+from flowsim.papers.gatmiry2024.setting import looped
+from flowsim.report.plots import dominance
 from flowsim.tasks import SpectralRegression
-from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -275,7 +276,7 @@ def test_other_losses_are_not_spoken_of():
 def test_the_picture_shows_the_promise_the_sharp_line_and_where_it_fails():
     axes = Figure().add_subplot()
     run = evidence_of("wide").trajectory
-    dominance_plots.gradient_dominance(axes, run, constant=1 / 16, power=1.5, threshold=1.0)
+    dominance.gradient_dominance(axes, run, constant=1 / 16, power=1.5, threshold=1.0)
     assert axes.legend_ is not None
     labels = [text.get_text() for text in axes.legend_.get_texts()]
     assert labels[0] == "computed" and any("fails" in label for label in labels)

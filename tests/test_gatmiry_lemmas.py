@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.base import at_least
-from flowsim.analysis.gatmiry2024 import CLAIMS, figures, layers, moments, pairings
-from flowsim.analysis.gatmiry2024 import lemma_settings as settings
-from flowsim.flow import start_alone
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.claims.claim import at_least
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.moments.spectrum import mean_trace_power
+from flowsim.papers.gatmiry2024 import CLAIMS, figures, layers, moments, pairings
+from flowsim.papers.gatmiry2024 import lemma_settings as settings
 from flowsim.problem import spec_of
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.gatmiry2024 import (
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.flow.gradient_flow import start_alone
+from flowsim.papers.gatmiry2024 import (
     CLAIMS,
     convergence,
     dominance_proof,
@@ -23,9 +24,8 @@ from flowsim.analysis.gatmiry2024 import (
     pairings,
     wishart_moments,
 )
-from flowsim.analysis.gatmiry2024 import landscape_problems as flows
-from flowsim.analysis.gatmiry2024 import lemma_settings as settings
-from flowsim.flow import start_alone
+from flowsim.papers.gatmiry2024 import landscape_problems as flows
+from flowsim.papers.gatmiry2024 import lemma_settings as settings
 from flowsim.problem import spec_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]

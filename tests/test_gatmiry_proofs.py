@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from flowsim import LinearRegression, LoopedAttention, LoopedLoss
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.gatmiry2024 import CLAIMS, gradient_terms, moments, wishart_moments
-from flowsim.analysis.gatmiry2024 import landscape_problems as flows
-from flowsim.analysis.gatmiry2024 import lemma_settings as settings
-from flowsim.flow import start_alone
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.flow.gradient_flow import start_alone
+from flowsim.papers.gatmiry2024 import CLAIMS, gradient_terms, moments, wishart_moments
+from flowsim.papers.gatmiry2024 import landscape_problems as flows
+from flowsim.papers.gatmiry2024 import lemma_settings as settings
 from flowsim.problem import spec_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]

@@ -7,16 +7,16 @@ import pickle
 import numpy as np
 import pytest
 
-from flowsim import _hosts
-from flowsim._checks import ProblemError
-from flowsim._hosts import by_first, pack, unpack
+from flowsim._core import hosts as hosts
+from flowsim._core.checks import ProblemError
+from flowsim._core.hosts import by_first, pack, unpack
 
 
 @pytest.fixture
 def two(monkeypatch):
     """Calls a function as the first process, and gives what the second receives of it."""
     sent = []
-    monkeypatch.setattr(_hosts, "are_several", lambda mesh: True)
+    monkeypatch.setattr(hosts, "are_several", lambda mesh: True)
 
     def broadcast(value):
         sent.append(value)
@@ -24,12 +24,12 @@ def two(monkeypatch):
 
     def both(function):
         sent.clear()
-        monkeypatch.setattr(_hosts.multihost_utils, "broadcast_one_to_all", broadcast)
-        monkeypatch.setattr(_hosts, "is_first", lambda mesh: True)
+        monkeypatch.setattr(hosts.multihost_utils, "broadcast_one_to_all", broadcast)
+        monkeypatch.setattr(hosts, "is_first", lambda mesh: True)
         outcomes = [outcome(lambda: by_first(None, function))]
         messages = iter(list(sent))
-        monkeypatch.setattr(_hosts.multihost_utils, "broadcast_one_to_all", lambda value: next(messages))
-        monkeypatch.setattr(_hosts, "is_first", lambda mesh: False)
+        monkeypatch.setattr(hosts.multihost_utils, "broadcast_one_to_all", lambda value: next(messages))
+        monkeypatch.setattr(hosts, "is_first", lambda mesh: False)
         return [*outcomes, outcome(lambda: by_first(None, lambda: pytest.fail("called by the second")))]
 
     return both

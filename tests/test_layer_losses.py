@@ -12,9 +12,9 @@ from helpers import assert_close, covariance, largest_z, relative_error, sample_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsim.flow import gradient_descent, gradient_flow
+from flowsim.flow.gradient_flow import gradient_descent, gradient_flow
 from flowsim.losses import DiagonalLayersLoss, LoopedLoss, MultiLayerLoss
-from flowsim.losses.residual_energy import ResidualEnergy, loop_terms
+from flowsim.losses.deep.residual_energy import ResidualEnergy, loop_terms
 from flowsim.models import DiagonalLayers, LoopedAttention, MultiLayerAttention
 from flowsim.tasks import LinearRegression, SpectralRegression
 

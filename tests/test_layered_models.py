@@ -10,7 +10,9 @@ import pytest
 from helpers import assert_close
 
 import flowsim
-from flowsim import _commands, cli, starts
+from flowsim import initialization, papers
+from flowsim.cli import main
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss, MaskedAttentionLoss, MonteCarloLoss, MultiLayerLoss, ScalarLayersLoss
 from flowsim.models import (
     LoopedAttention,
@@ -22,7 +24,6 @@ from flowsim.models import (
 )
 from flowsim.problem import ProblemError, ProblemSpec
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
-from flowsim.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +72,9 @@ def test_a_looped_flow_is_among_symmetric_matrices_where_it_stays_so_by_itself()
 LOOPED_STARTS = [
     (["init.kind=zeros"], np.zeros((2, 2))),
     (["init.kind=scaled-identity", "init.scale=0.5"], 0.5 * np.eye(2)),
-    (["init.kind=random", "init.scale=0.5", "init.seed=3"], starts.symmetric(0.5, 2, 3)),
-    (["init.kind=random", "init.scale=0.5", "model.symmetric=false"], starts.gaussian(0.5, 2, 0)),
-    (["init.kind=random-diagonal", "init.scale=0.5"], starts.diagonal(0.5, 2, 0)),
+    (["init.kind=random", "init.scale=0.5", "init.seed=3"], initialization.symmetric(0.5, 2, 3)),
+    (["init.kind=random", "init.scale=0.5", "model.symmetric=false"], initialization.gaussian(0.5, 2, 0)),
+    (["init.kind=random-diagonal", "init.scale=0.5"], initialization.diagonal(0.5, 2, 0)),
     (["init.kind=explicit", "init.A=[[1,2],[2,1]]"], [[1.0, 2.0], [2.0, 1.0]]),
 ]
 
@@ -84,7 +85,7 @@ def test_every_start_of_a_looped_model(overrides, A):
 
 
 def test_every_start_of_a_model_of_layers():
-    for kind, draw in (("random", starts.symmetric), ("random-diagonal", starts.diagonal)):
+    for kind, draw in (("random", initialization.symmetric), ("random-diagonal", initialization.diagonal)):
         spec = read("multi-layer", f"init.kind={kind}", "init.scale=0.5", "init.seed=3")
         assert_close(spec.build().start, MultiLayerAttention(draw(0.5, 2, 3, layers=2)))
     matrices = [[[1.0, 2.0], [2.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]
@@ -92,7 +93,7 @@ def test_every_start_of_a_model_of_layers():
     assert_close(explicit.build().start, MultiLayerAttention(matrices))
     assert ProblemSpec.from_toml(explicit.to_toml()) == explicit
     free = read("multi-layer", "init.kind=random", "init.scale=0.5", "model.symmetric=false").build().start
-    assert_close(free, MultiLayerAttention(starts.gaussian(0.5, 2, 0, layers=2), symmetric=False))
+    assert_close(free, MultiLayerAttention(initialization.gaussian(0.5, 2, 0, layers=2), symmetric=False))
     equal = read("multi-layer", "init.kind=scaled-identity", "init.scale=0.5").build().start
     assert_close(equal.A, jnp.stack([0.5 * jnp.eye(2)] * 2))
 
@@ -100,7 +101,7 @@ def test_every_start_of_a_model_of_layers():
 def test_every_start_of_a_masked_layer():
     assert_close(read("masked-attention").build().start, MaskedAttention(np.zeros(3), np.zeros((3, 2))))
     drawn = read("masked-attention", "init.kind=random", "init.scale=0.5", "init.seed=3").build().start
-    assert_close(drawn, starts.masked(0.5, 2, 3))
+    assert_close(drawn, initialization.masked(0.5, 2, 3))
     weights = ["init.b=[1,2,3]", "init.A=[[1,2],[3,4],[5,6]]"]
     explicit = read("masked-attention", "init.kind=explicit", *weights).build().start
     assert_close(explicit, MaskedAttention([1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
@@ -110,7 +111,7 @@ def test_softmax_attention_is_read_drawn_and_sampled():
     spec = read("softmax-attention", *SAMPLED, "init.seed=3")
     assert (spec.model.layers, spec.task.weights) == (1, "isotropic")
     assert ProblemSpec.from_toml(spec.to_toml()) == spec
-    assert_close(spec.build().start, starts.softmax(0.5, 2, 3))
+    assert_close(spec.build().start, initialization.softmax(0.5, 2, 3))
     deep = read("softmax-attention", *SAMPLED, "init.seed=3", "model.layers=2").build().start
     assert_close((deep.W_PV[:1], deep.W_KQ[:1]), (spec.build().start.W_PV, spec.build().start.W_KQ))
     assert len(np.unique(np.concatenate([deep.W_PV, deep.W_KQ]))) == 36
@@ -156,7 +157,7 @@ def test_every_start_of_a_restricted_flow():
     stream = "model.residual_stream=true"
     equal = start("multi-layer", "init.kind=scaled-identity", "init.scale=0.5", stream)
     assert_close(equal, ScalarLayers([0.5, 0.5], [0.5]))
-    a, b = np.split(np.ravel(starts.gaussian(0.5, 1, 3, layers=3)), [2])
+    a, b = np.split(np.ravel(initialization.gaussian(0.5, 1, 3, layers=3)), [2])
     drawn = start("multi-layer", "init.kind=random", "init.scale=0.5", "init.seed=3", stream)
     assert_close(drawn, ScalarLayers(a, b))
     assert_close(start("multi-layer", *EXPLICIT, "init.a=[1,2]"), ScalarLayers([1.0, 2.0]))
@@ -182,13 +183,13 @@ def test_a_restricted_flow_is_that_of_the_paper_s_appendix():
 def test_for_a_multiple_of_the_identity_a_restricted_flow_is_the_flow_of_the_matrices(tmp_path, monkeypatch):
     """Saved as matrices too, each at its own time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", ())
+    monkeypatch.setattr(papers, "ALL_CLAIMS", ())
     text = f"[task]\ncontext_length = 6\ncovariance = [[0.5, 0], [0, 0.5]]\n[model]\n{MODELS['multi-layer']}[init]\n"
     flow = '[flow]\ntimes = [0.5, 2]\nt1 = 2\nrtol = 1e-10\nsolver = "explicit"\n'
     (tmp_path / "problem.toml").write_text(
         f'{text}kind = "explicit"\na = [0.3, 0.7]\n{flow}restrict = "inverse-covariance"'
     )
-    assert cli.main(["run", str(tmp_path / "problem.toml"), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert main.main(["run", str(tmp_path / "problem.toml"), "--out", str(tmp_path / "out"), "--quiet"]) == 0
     A = [[[0.6, 0.0], [0.0, 0.6]], [[1.4, 0.0], [0.0, 1.4]]]
     free = ProblemSpec.from_toml(f'{text}kind = "explicit"\nA = {A}\n{flow}').build().run(points_per_decade=0)
     restricted = Trajectory.load(tmp_path / "out" / "trajectory.npz")
@@ -326,9 +327,9 @@ def finished(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        patch.setattr(_commands, "ALL_CLAIMS", CLAIMS)
+        patch.setattr(papers, "ALL_CLAIMS", CLAIMS)
         (folder / "problem.toml").write_text(f"{TASK}[model]\n{MODELS[request.param]}{FLOW}")
-        assert cli.main(["run", str(folder / "problem.toml"), "--out", str(folder / "out"), "--quiet"]) == 0
+        assert main.main(["run", str(folder / "problem.toml"), "--out", str(folder / "out"), "--quiet"]) == 0
     return request.param, folder, ProblemSpec.from_toml((folder / "out" / "problem.toml").read_text()).build()
 
 
@@ -371,14 +372,14 @@ def test_the_report_and_its_figures_are_of_the_model(finished):
 def test_init_says_what_is_known_of_the_start(finished, capsys):
     _, folder, problem = finished
     path = str(folder / "problem.toml")
-    assert cli.main(["init", path, "--json"]) == 0
+    assert main.main(["init", path, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["constants"]["loss"] == pytest.approx(float(problem.loss(problem.start)), rel=1e-13)
     assert document["constants"]["excess"] == pytest.approx(float(problem.loss.excess(problem.start)), rel=1e-13)
-    assert cli.main(["init", path]) == 0
+    assert main.main(["init", path]) == 0
     text = capsys.readouterr().out
     assert f"{float(problem.loss.minimum):.10g}" in text and "A there" in text
-    assert cli.main(["init", path, "--risk", "0.1"]) == 2
+    assert main.main(["init", path, "--risk", "0.1"]) == 2
     assert "--risk must be left out" in capsys.readouterr().err
 
 

@@ -6,9 +6,9 @@ import re
 import pytest
 
 import flowsim
-from flowsim.analysis import judge_on
-from flowsim.flow import start_alone
-from flowsim.ledger import escaped
+from flowsim.claims import judge_on
+from flowsim.flow.gradient_flow import start_alone
+from flowsim.report.ledger import escaped
 
 PAGES = pathlib.Path(__file__).parents[1] / "docs"
 PAGE = (PAGES / "claims.md").read_text()

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
-from flowsim import map_plots
-from flowsim._axes import Axis
-from flowsim._records import DTYPES, OUTCOMES
-from flowsim.maps import Map
+from flowsim.experiments.sweep.axes import Axis
+from flowsim.experiments.sweep.maps import Map
+from flowsim.experiments.sweep.records import DTYPES, OUTCOMES
+from flowsim.report.plots import maps
 
 SCALES = tuple(np.geomspace(1e-3, 10, 12).tolist())
 KINDS = ("balanced", "balanced-indefinite", "random")
@@ -41,7 +41,7 @@ def mesh(axes: Axes) -> np.ma.MaskedArray:
 
 
 def test_one_axis_gives_lines_and_the_edge_between_its_cells():
-    drawn = map_plots.figure(table(Axis("init.scale", SCALES)))
+    drawn = maps.figure(table(Axis("init.scale", SCALES)))
     outcome, times, margins = panels(drawn)
     assert [text.get_text() for text in outcome.get_yticklabels()] == [name.replace("-", " ") for name in OUTCOMES]
     for panel in (outcome, times, margins):
@@ -55,7 +55,7 @@ def test_one_axis_gives_lines_and_the_edge_between_its_cells():
 
 def test_two_axes_give_images_with_every_cell_in_its_place():
     found = table(Axis("init.scale", SCALES), Axis("init.kind", KINDS))
-    outcome, times, margins = panels(map_plots.figure(found))
+    outcome, times, margins = panels(maps.figure(found))
     np.testing.assert_array_equal(np.asarray(OUTCOMES)[mesh(outcome).astype(int)], found["outcome"].T)
     np.testing.assert_array_equal(mesh(times), found["convergence_time"].T)
     np.testing.assert_array_equal(np.ma.getmaskarray(mesh(margins)), ~(found["smallest_margin"] > 0).T)
@@ -70,7 +70,7 @@ def test_two_axes_give_images_with_every_cell_in_its_place():
 
 def test_outcomes_differ_by_symbol():
     found = table(Axis("init.scale", SCALES), Axis("init.kind", KINDS))
-    outcome, *_ = panels(map_plots.figure(found))
+    outcome, *_ = panels(maps.figure(found))
     markers = {}
     for line in outcome.lines:
         for x, y in zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True):
@@ -82,17 +82,17 @@ def test_outcomes_differ_by_symbol():
 def test_further_axes_give_rows():
     scale, seed, rank = Axis("init.scale", SCALES), Axis("init.seed", (1, 2)), Axis("init.rank", (1, 2))
     found = table(scale, seed, Axis("init.kind", KINDS), rank)
-    drawn = panels(map_plots.figure(found))
+    drawn = panels(maps.figure(found))
     assert len(drawn) == 3 * 6
     titles = [axes.get_title(loc="left") for axes in drawn[::3]]
     assert titles == [f"init.kind={kind}\ninit.rank={rank}" for kind, rank in itertools.product(KINDS, (1, 2))]
     many = table(scale, seed, Axis("init.rank", tuple(range(1, 31))))
-    assert len(panels(map_plots.figure(many))) == 3 * 8
+    assert len(panels(maps.figure(many))) == 3 * 8
 
 
 def test_ticks_are_round_and_in_place():
     found = table(Axis("init.scale", SCALES), Axis("task.context_length", (5, 10, "inf")))
-    outcome, *_ = panels(map_plots.figure(found))
+    outcome, *_ = panels(maps.figure(found))
     labels = [text.get_text() for text in outcome.get_xticklabels()]
     assert labels == ["0.001", "0.01", "0.1", "1", "10"]
     np.testing.assert_allclose(outcome.get_xticks(), np.linspace(0.5, 11.5, 5))
@@ -107,8 +107,8 @@ def test_nothing_to_draw_is_drawn(shape, value, tmp_path):
     for name, dtype in DTYPES.items():
         if dtype.kind == "f":
             found.quantities[name][...] = value
-    map_plots.draw(found, tmp_path / "map.png")
+    maps.draw(found, tmp_path / "map.png")
     first = (tmp_path / "map.png").read_bytes()
-    map_plots.draw(found, tmp_path / "map.png")
+    maps.draw(found, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes() == first
     assert len(first) > 5_000

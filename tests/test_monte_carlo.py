@@ -10,12 +10,12 @@ import pytest
 from helpers import assert_close, covariance, relative_error
 
 import flowsim
-from flowsim.analysis import Judgement
-from flowsim.covariance_laws import DiagonalLaw, Gamma
-from flowsim.losses import _blocks
-from flowsim.losses.estimators import CovarianceEstimator, InputEstimator, Prompts, RadialEstimator
+from flowsim.claims import Judgement
+from flowsim.losses.sampled import blocks
+from flowsim.losses.sampled.estimators import CovarianceEstimator, InputEstimator, Prompts, RadialEstimator
 from flowsim.models.residuals import layered_residual, product
 from flowsim.tasks import Prompt
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 
 pytestmark = pytest.mark.slow
 
@@ -257,7 +257,7 @@ def test_verdicts_reach_as_far_as_the_samples(judged):
     truth = flowsim.gradient_flow(exact, run.start, times=run.t[1:], points_per_decade=0)
     sharp = float(np.min(truth.grad_norm_sq / truth.loss**1.5))
     evidence = flowsim.Evidence(loss, run)
-    verdict = lambda constant: flowsim.analysis.judge_on(claim_of(constant), evidence).verdict
+    verdict = lambda constant: flowsim.claims.judge_on(claim_of(constant), evidence).verdict
     assert verdict(0.5 * sharp) is Judgement.HOLDS
     assert verdict(1.5 * sharp) is Judgement.VIOLATED
     assert verdict(sharp) is Judgement.UNRESOLVED
@@ -360,11 +360,11 @@ def test_auto_cannot_measure_inside_a_transformation():
 
 
 def test_a_block_or_model_beyond_the_memory_is_refused_beforehand(monkeypatch):
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 2e6)
+    monkeypatch.setattr(blocks, "_free_bytes", lambda device: 2e6)
     with pytest.raises(ValueError, match=r"block must be at most (\d+), which .* but it is 4096") as error:
         sampled(block=4096, method="covariances").prepared(LOOPED)
     fits = int(str(error.value).split("at most ")[1].split(",")[0])
     assert sampled(block=fits, method="covariances").prepared(LOOPED).block == fits
-    monkeypatch.setattr(_blocks, "_free_bytes", lambda device: 100.0)
+    monkeypatch.setattr(blocks, "_free_bytes", lambda device: 100.0)
     with pytest.raises(ValueError, match="model must be small enough"):
         sampled(method="covariances").prepared(LOOPED)

@@ -11,7 +11,9 @@ import pytest
 from helpers import assert_close
 
 import flowsim
-from flowsim import cli, starts
+from flowsim import initialization
+from flowsim.cli import main
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss, MinimumKind, MonteCarloLoss, MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import (
@@ -23,7 +25,6 @@ from flowsim.models import (
 )
 from flowsim.problem import ProblemError, ProblemSpec
 from flowsim.tasks import LinearRegression
-from flowsim.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -222,8 +223,8 @@ def test_in_the_limit_one_head_has_no_risk():
 @pytest.mark.parametrize(
     "start",
     [
-        starts.balanced_heads(0.1, zero_heads(3), 0),
-        starts.factored_heads(0.4, zero_heads(1, trainable=True), 0),
+        initialization.balanced_heads(0.1, zero_heads(3), 0),
+        initialization.factored_heads(0.4, zero_heads(1, trainable=True), 0),
     ],
     ids=lambda start: type(start).__name__,
 )
@@ -238,7 +239,7 @@ def test_flows_reach_the_least_risk_and_keep_the_balance(start):
 
 
 def test_balanced_starts_are_balanced():
-    start = starts.balanced_heads(0.1, zero_heads(3), 0)
+    start = initialization.balanced_heads(0.1, zero_heads(3), 0)
     np.testing.assert_allclose(np.linalg.norm(start.b, axis=1), 0.1, rtol=1e-14)
     np.testing.assert_allclose(np.linalg.norm(start.A, axis=(1, 2)), 0.1, rtol=1e-14)
 
@@ -326,11 +327,11 @@ def spec(*overrides):
 @pytest.mark.parametrize(
     ("overrides", "start"),
     [
-        ([], starts.heads(0.3, zero_heads(2), 0)),
-        (["model.guess={linear=[1,0],bias=2}"], starts.heads(0.3, zero_heads(2, w=[1.0, 0.0], bias=2.0), 0)),
-        (["model.guess=trainable", "init.seed=3"], starts.heads(0.3, zero_heads(2, trainable=True), 3)),
-        (["init.kind=balanced"], starts.balanced_heads(0.3, zero_heads(2), 0)),
-        (["model.parametrisation=factored"], starts.factored_heads(0.3, zero_heads(2), 0)),
+        ([], initialization.heads(0.3, zero_heads(2), 0)),
+        (["model.guess={linear=[1,0],bias=2}"], initialization.heads(0.3, zero_heads(2, w=[1.0, 0.0], bias=2.0), 0)),
+        (["model.guess=trainable", "init.seed=3"], initialization.heads(0.3, zero_heads(2, trainable=True), 3)),
+        (["init.kind=balanced"], initialization.balanced_heads(0.3, zero_heads(2), 0)),
+        (["model.parametrisation=factored"], initialization.factored_heads(0.3, zero_heads(2), 0)),
     ],
 )
 def test_problem_files_give_the_heads_that_they_say(overrides, start):
@@ -345,9 +346,9 @@ def test_problem_files_give_the_heads_that_they_say(overrides, start):
 def test_the_other_architectures_of_problem_files():
     text = HEADS.replace("heads = 2\n", "")
     guess = ProblemSpec.from_toml(text.replace("multi-head", "initial-guess")).build()
-    assert_close(guess.start, starts.heads(0.3, zero_heads(1, trainable=True), 0))
+    assert_close(guess.start, initialization.heads(0.3, zero_heads(1, trainable=True), 0))
     block = ProblemSpec.from_toml(text.replace("multi-head", "linear-block")).build()
-    assert_close(block.start, starts.linear_block(0.3, 2, 0))
+    assert_close(block.start, initialization.linear_block(0.3, 2, 0))
     explicit = [
         "init={kind='explicit', b=[[1,2,3]], A=[[[1,0,0],[0,1,0],[0,0,1]]], w=[4,5]}",
         "model={architecture='initial-guess'}",
@@ -388,10 +389,10 @@ def test_another_covariance_is_refused():
 
 def test_a_factored_run_saves_the_products_too(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("flowsim._commands.ALL_CLAIMS", ())
+    monkeypatch.setattr("flowsim.papers.ALL_CLAIMS", ())
     (tmp_path / "problem.toml").write_text(HEADS)
     options = ["--set", "model.parametrisation=factored", "--set", "flow.t1=0.5", "--quiet"]
-    assert cli.main(["run", str(tmp_path / "problem.toml"), "--out", str(tmp_path / "out"), *options]) == 0
+    assert main.main(["run", str(tmp_path / "problem.toml"), "--out", str(tmp_path / "out"), *options]) == 0
     with np.load(tmp_path / "out" / "trajectory.npz") as file:
         T = file["t"].size
         assert file["b"].shape == (T, 2, 3) and file["A"].shape == (T, 2, 3, 3) and file["w"].shape == (T, 2)

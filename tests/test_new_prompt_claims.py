@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.zhang2023 import learning, new_prompt_claims, new_prompts, problems, technical_lemmas
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.papers.zhang2023 import learning, new_prompt_claims, new_prompts, problems, technical_lemmas
 from flowsim.problem import spec_of
 
 CLAIMS = (*new_prompt_claims.CLAIMS, *technical_lemmas.CLAIMS)

@@ -11,13 +11,14 @@ import pytest
 import scipy.special
 
 import flowsim
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.zhang2023 import one_third
-from flowsim.covariance_laws import DiagonalLaw, Gamma, Moments
-from flowsim.initialization import balanced_minimum, scaled_identity
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.initialization import scaled_identity
 from flowsim.losses import RandomCovarianceLoss
+from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.models import LinearAttention
+from flowsim.papers.zhang2023 import one_third
 from flowsim.tasks import RandomCovarianceRegression
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma, Moments
 
 pytestmark = pytest.mark.slow
 

@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from synthetic import TIMES, predictions, trajectory
 
-from flowsim import plots
-from flowsim.prompt_risk import RiskCurve
-from flowsim.trajectory import Trajectory
+from flowsim.flow.risk_curve import RiskCurve
+from flowsim.flow.trajectory import Trajectory
+from flowsim.report import plots
 
 pytestmark = pytest.mark.slow
 
@@ -257,7 +257,7 @@ def test_the_style_of_the_caller_is_left_alone(tmp_path: pathlib.Path):
 
 
 def test_pyplot_is_never_imported():
-    code = "import sys, flowsim.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, flowsim.report.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,10 +10,11 @@ from helpers import assert_close
 from hypothesis import given
 
 from flowsim import initialization
-from flowsim._toml import fields
-from flowsim.problem import ProblemError, ProblemSpec, StopTable, differing_field, spec_of
+from flowsim.flow.trajectory import Status
+from flowsim.problem import ProblemError, ProblemSpec, differing_field, spec_of
+from flowsim.problem.specification import StopTable
+from flowsim.problem.toml import fields
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
-from flowsim.trajectory import Status
 
 GOOD = """
 [task]

@@ -7,12 +7,14 @@ import pytest
 from helpers import covariance, largest_z, random_model, regression, sample_means
 
 import flowsim
-from flowsim.initialization import balanced, limit
-from flowsim.joint_law import JointLaw
+from flowsim.flow.risk_curve import risk_along
+from flowsim.initialization import balanced
 from flowsim.losses import LinearAttentionLoss
+from flowsim.losses.prompt_risk import best_linear_error, risk, risk_standard_error, zero_predictor_error
 from flowsim.models import LinearAttention
-from flowsim.prompt_risk import best_linear_error, risk, risk_along, risk_standard_error, zero_predictor_error
+from flowsim.papers.zhang2023.conditions import limit
 from flowsim.tasks import LinearRegression, Prompt
+from flowsim.tasks.joint_law import JointLaw
 
 pytestmark = pytest.mark.slow
 

@@ -12,14 +12,16 @@ import pytest
 from helpers import largest_z, random_model, relative_error, sample_means
 
 import flowsim
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.zhang2023 import random_covariance
-from flowsim.analysis.zhang2023 import random_covariance_claims as claims
-from flowsim.covariance_laws import DiagonalLaw, Discrete, Gamma, SampledLaw, WishartDraw
-from flowsim.initialization import balanced, balanced_minimum, local_rate, random_scale_bound
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.initialization import balanced
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
+from flowsim.losses.arrowhead import balanced_minimum, local_rate
+from flowsim.papers.zhang2023 import random_covariance
+from flowsim.papers.zhang2023 import random_covariance_claims as claims
+from flowsim.papers.zhang2023.conditions import random_scale_bound
 from flowsim.problem import spec_of
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.tasks.covariance_laws import DiagonalLaw, Discrete, Gamma, SampledLaw, WishartDraw
 
 pytestmark = pytest.mark.slow
 

@@ -6,23 +6,24 @@ import numpy as np
 import pytest
 from helpers import regression, relative_error
 
-from flowsim import _newton, _reduced, gradient_flow
-from flowsim._traced_flow import traced_flow
+from flowsim import gradient_flow
+from flowsim.flow.arrowhead import newton, reduced
+from flowsim.flow.arrowhead.traced import traced_flow
 from flowsim.initialization import balanced, random_theta
 from flowsim.losses import LinearAttentionLoss
 
 pytestmark = pytest.mark.slow
 
-STAGES = _reduced.STAGES
+STAGES = reduced.STAGES
 LOSS = LinearAttentionLoss(regression(3, 10.0))
 START = balanced(0.3, random_theta(3, 3, seed=0))
 ARROWHEAD = LOSS.structure
 STATE = ARROWHEAD.state(START)
-step = jax.jit(_reduced.step)
-radau_step = jax.jit(_newton.radau_step)
+step = jax.jit(reduced.step)
+radau_step = jax.jit(newton.radau_step)
 
 
-def state_of(point: _reduced.Point):
+def state_of(point: reduced.Point):
     """(U, u) of a point that began in `STATE`."""
     off = STATE[0] * (1 - jnp.eye(3)) * jnp.exp(-ARROWHEAD.curvature * point.clock)
     return off + jnp.diag(point.shaft), point.u
@@ -30,11 +31,11 @@ def state_of(point: _reduced.Point):
 
 @pytest.mark.parametrize("length", [1e-3, 0.3, 3.0])
 def test_a_step_is_that_of_the_full_equations(length):
-    reduced, point, seen = _reduced.reduce(ARROWHEAD, STATE)
-    outcome = step(reduced, point, seen, jnp.full(STAGES, point.u), jnp.asarray(length), jnp.asarray(1e-12))
+    flow, point, seen = reduced.reduce(ARROWHEAD, STATE)
+    outcome = step(flow, point, seen, jnp.full(STAGES, point.u), jnp.asarray(length), jnp.asarray(1e-12))
     full = radau_step(ARROWHEAD, STATE, jnp.asarray(length), jnp.asarray(1e-14))
     assert outcome.converged and full.converged
-    end, there = _reduced.end_of(outcome)
+    end, there = reduced.end_of(outcome)
     assert relative_error(state_of(end), full.state) < 1e-12
     assert float(outcome.dissipated) == pytest.approx(float(full.dissipated), rel=1e-11)
     assert float(there.excess) == pytest.approx(float(ARROWHEAD.excess(full.state)), rel=1e-10)
@@ -43,7 +44,7 @@ def test_a_step_is_that_of_the_full_equations(length):
 
 
 def test_a_start_is_seen_as_it_is():
-    _, point, seen = _reduced.reduce(ARROWHEAD, STATE)
+    _, point, seen = reduced.reduce(ARROWHEAD, STATE)
     slope = ARROWHEAD.field(STATE)
     assert relative_error(state_of(point), STATE) < 1e-15
     assert float(seen.excess) == pytest.approx(float(LOSS.excess(START)), rel=1e-13)
@@ -51,9 +52,9 @@ def test_a_start_is_seen_as_it_is():
 
 
 def test_a_step_says_that_it_did_not_converge_rather_than_give_another_answer():
-    reduced, point, seen = _reduced.reduce(ARROWHEAD, STATE)
+    flow, point, seen = reduced.reduce(ARROWHEAD, STATE)
     for length in (1e2, 1e5, 1e9):
-        outcome = step(reduced, point, seen, jnp.full(STAGES, point.u), jnp.asarray(length), jnp.asarray(1e-9))
+        outcome = step(flow, point, seen, jnp.full(STAGES, point.u), jnp.asarray(length), jnp.asarray(1e-9))
         assert not outcome.converged or outcome.error > 1e-9
 
 

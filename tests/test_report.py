@@ -14,11 +14,15 @@ import numpy as np
 import pytest
 from synthetic import predictions, trajectory
 
-from flowsim import __version__, ledger, plots, report
-from flowsim.analysis.base import Claim, Judgement, Verdict, at_least
-from flowsim.initialization import Hypothesis
+from flowsim import __version__
+from flowsim._core.documents import write_json
+from flowsim.claims import citation
+from flowsim.claims.claim import Claim, Judgement, Verdict, at_least
+from flowsim.claims.hypotheses import Hypothesis
+from flowsim.experiments.audit import Entry
+from flowsim.flow.trajectory import Status
 from flowsim.problem import ProblemSpec
-from flowsim.trajectory import Status
+from flowsim.report import documents, ledger, page, plots
 
 SPEC = ProblemSpec.from_toml("""
 [task]
@@ -83,7 +87,7 @@ def document(**changes) -> dict:
         "limits": {"u_minus1": 3.0, "U11": jnp.eye(2)},
         "verdicts": VERDICTS,
     }
-    return report.verdicts_document(**(arguments | changes))
+    return documents.verdicts_document(**(arguments | changes))
 
 
 def strictly_read(path: pathlib.Path) -> dict:
@@ -107,7 +111,7 @@ def written(path: pathlib.Path, **changes) -> str:
         "predictions": predictions(),
         "facts": {"fitted rate": "1.000 in [0.999, 1.001] <95%>"},
     }
-    report.write_report(path, **(arguments | changes))
+    page.write_report(path, **(arguments | changes))
     return path.read_text()
 
 
@@ -134,7 +138,7 @@ class Page(html.parser.HTMLParser):
 
 
 def test_the_table_lines_up_within_110_columns():
-    lines = report.verdict_table(VERDICTS).splitlines()
+    lines = documents.verdict_table(VERDICTS).splitlines()
     assert len(lines) == 2 + len(VERDICTS)
     assert max(map(len, lines)) <= 110
     for name in ("form", "verdict", "margin", "where", "floor", "tightness"):
@@ -148,19 +152,19 @@ def test_the_table_lines_up_within_110_columns():
 def test_numbers_are_set_as_in_a_paper():
     shown = {0.0: "0", 2.14e-14: "2.14×10⁻¹⁴", -1.5e12: "−1.5×10¹²", math.inf: "∞", NAN: "-", None: "-"}
     for value, text in shown.items():
-        assert report._typeset(value) == text
+        assert page._typeset(value) == text
 
 
 def test_the_table_of_nothing_is_its_heading():
-    assert report.verdict_table([]).splitlines()[0].split() == [
+    assert documents.verdict_table([]).splitlines()[0].split() == [
         "claim", "form", "verdict", "margin", "where", "floor", "tightness",
     ]  # fmt: skip
 
 
 def test_citation():
     where_and_how = "holds, margin 0.83 at t = 2.1, numerical floor 3e-12"
-    assert report.citation(VERDICTS[0]) == f"{SOURCE} [printed]: {where_and_how}; flowsim {__version__}"
-    assert report.citation(VERDICTS[3]) == f"{SOURCE} [printed]: vacuous; flowsim {__version__}"
+    assert citation(VERDICTS[0]) == f"{SOURCE} [printed]: {where_and_how}; flowsim {__version__}"
+    assert citation(VERDICTS[3]) == f"{SOURCE} [printed]: vacuous; flowsim {__version__}"
 
 
 def test_the_document_has_the_keys_that_others_rely_on():
@@ -182,7 +186,7 @@ def test_the_document_has_the_keys_that_others_rely_on():
 
 def test_json_round_trips_strictly(tmp_path: pathlib.Path):
     path = tmp_path / "verdicts.json"
-    report.write_json(path, document())
+    write_json(path, document())
     read = strictly_read(path)
     assert read == document()
     assert [claim["margin"] for claim in read["claims"]] == [0.83, -0.5, 0.83, None, None]
@@ -199,11 +203,11 @@ def test_what_was_not_integrated_says_so():
 
 def test_the_audit_gives_every_entry_its_own_problem(tmp_path: pathlib.Path):
     entries = [
-        report.Entry(CLAIM, "easy", SPEC, Status.EXCESS, trajectory().certificates, VERDICTS[0]),
-        report.Entry(CLAIM, "hard", SPEC, None, None, VERDICTS[4]),
+        Entry(CLAIM, "easy", SPEC, Status.EXCESS, trajectory().certificates, VERDICTS[0]),
+        Entry(CLAIM, "hard", SPEC, None, None, VERDICTS[4]),
     ]
     path = tmp_path / "verdicts.json"
-    report.write_json(path, report.audit_document(entries))
+    write_json(path, documents.audit_document(entries))
     read = strictly_read(path)
     assert list(read) == ["versions", "claims"]
     assert [claim["status"] for claim in read["claims"]] == ["stopped-excess", "not-integrated"]
@@ -212,7 +216,7 @@ def test_the_audit_gives_every_entry_its_own_problem(tmp_path: pathlib.Path):
 
 
 def test_the_ledger_names_statement_source_hypotheses_module_problems_and_verdicts():
-    holds, fails = (report.Entry(CLAIM, name, SPEC, None, None, v) for name, v in zip("ab", VERDICTS, strict=False))
+    holds, fails = (Entry(CLAIM, name, SPEC, None, None, v) for name, v in zip("ab", VERDICTS, strict=False))
     page = ledger.ledger([holds, fails])
     assert "| [test.claim](#testclaim-printed) | printed | ✓ holds (1), ✗ violated (1) |" in page
     assert "## test.claim (printed)" in page  # what the link of the summary leads to
@@ -225,10 +229,10 @@ def test_the_ledger_names_statement_source_hypotheses_module_problems_and_verdic
 
 def test_json_never_holds_nan_and_a_failed_write_keeps_the_earlier_file(tmp_path: pathlib.Path):
     path = tmp_path / "verdicts.json"
-    report.write_json(path, document())
+    write_json(path, document())
     before = path.read_bytes()
     with pytest.raises(ValueError):
-        report.write_json(path, {"margin": NAN})
+        write_json(path, {"margin": NAN})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -294,5 +298,5 @@ def test_every_value_and_key_is_documented():
     keys = [*document(), *document()["claims"][0], *document()["claims"][0]["hypotheses"][0], *certificates]
     for name in (*values, *keys, "printed", "corrected", *predictions().constants()):
         assert re.search(f'`"?{re.escape(name)}"?`', text), name
-    for judgement, mark in report.MARKS.items():
+    for judgement, mark in documents.MARKS.items():
         assert f"{mark} ({judgement.value.replace('-', ' ')})" in text.replace("\n", " ")

@@ -9,7 +9,7 @@ import pytest
 
 from flowsim import Trajectory
 from flowsim.losses import MonteCarloLoss, ScalarLayersLoss
-from flowsim.losses.estimators import InputEstimator, Prompts
+from flowsim.losses.sampled.estimators import InputEstimator, Prompts
 from flowsim.models import MultiLayerAttention, ScalarLayers
 from flowsim.problem import Problem, ProblemError, ProblemSpec, spec_of
 from flowsim.tasks import LinearRegression

@@ -6,10 +6,9 @@ import pytest
 from helpers import covariance
 
 import flowsim
-from flowsim.initialization import limit
-from flowsim.joint_law import JointLaw
-from flowsim.prompt_risk import risk
-from flowsim.risk_bounds import (
+from flowsim.losses.prompt_risk import risk
+from flowsim.papers.zhang2023.conditions import limit
+from flowsim.papers.zhang2023.risk_bounds import (
     averaged_bounds,
     noiseless_bound,
     noiseless_risk,
@@ -19,6 +18,7 @@ from flowsim.risk_bounds import (
     sufficient_test_length,
 )
 from flowsim.tasks import LinearRegression
+from flowsim.tasks.joint_law import JointLaw
 
 LAMBDAS = {
     "one": np.array([[2.0]]),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim import starts
-from flowsim.analysis import Claim, Judgement, at_least
+from flowsim import initialization
+from flowsim.claims import Claim, Judgement, at_least
 from flowsim.losses import MonteCarloLoss, ScalarLayersLoss
 from flowsim.models import LinearAttention, LoopedAttention, MultiLayerAttention, ScalarLayers
 from flowsim.tasks import LinearRegression
@@ -22,7 +22,7 @@ def trained(n: int, samples: int, steps: int) -> tuple[MonteCarloLoss, MultiLaye
     steps that adapt, which a sample average can be brought down by in seconds.
     """
     task = LinearRegression(jnp.eye(5), n, weights="inverse-covariance")
-    model = MultiLayerAttention(starts.symmetric(0.2, 5, 0, 3), starts.gaussian(0.2, 5, 100, 2))
+    model = MultiLayerAttention(initialization.symmetric(0.2, 5, 0, 3), initialization.gaussian(0.2, 5, 100, 2))
     loss = MonteCarloLoss(task, samples=samples, method="covariances").prepared(model)
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
 

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from flowsim._audit import judged
-from flowsim.analysis import ALL_CLAIMS, Judgement
+from flowsim.claims import Judgement
+from flowsim.experiments.audit import judged
+from flowsim.papers import ALL_CLAIMS
 
 pytestmark = pytest.mark.slow
 

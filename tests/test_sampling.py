@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim.covariance_laws import DiagonalLaw, Gamma
-from flowsim.initialization import balanced_minimum
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
-from flowsim.prompt_risk import risk
-from flowsim.sampling import bootstrap_interval, error_band, least_squares, squared_errors
+from flowsim.losses.arrowhead import balanced_minimum
+from flowsim.losses.prompt_risk import risk
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
+from flowsim.tasks.sampling import bootstrap_interval, error_band, least_squares, squared_errors
 
 pytestmark = pytest.mark.slow
 

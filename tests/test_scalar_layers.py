@@ -11,11 +11,11 @@ import pytest
 import scipy.optimize
 from helpers import assert_close, covariance, largest_z, sample_means
 
-from flowsim.flow import gradient_descent, gradient_flow
+from flowsim.flow.gradient_flow import gradient_descent, gradient_flow
 from flowsim.losses import LoopedLoss, MinimumKind, MultiLayerLoss, ScalarLayersLoss, ScalarLoopLoss
-from flowsim.losses.scalar_layers import Speeds, restricted_speeds
-from flowsim.losses.scalar_minima import layer_minimum, scalar_minimum, scalar_shortfall
-from flowsim.losses.stream_minimum import stream_minimum
+from flowsim.losses.deep.scalar_layers import Speeds, restricted_speeds
+from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum, scalar_shortfall
+from flowsim.losses.deep.stream_minimum import stream_minimum
 from flowsim.models import ScalarLayers, ScalarLoop
 from flowsim.moments import mean_trace_power, spectral_quadrature
 from flowsim.tasks import LinearRegression

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim.analysis.spaces import Choice, Each, Real, Space, Whole
-from flowsim.cli import main
-from flowsim.initialization import hypothesis
+from flowsim.claims.hypotheses import hypothesis
+from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
+from flowsim.cli.main import main
+from flowsim.experiments.search.points import Point, Sampler
+from flowsim.experiments.search.refutation import Search
+from flowsim.experiments.search.screening import Screen
 from flowsim.problem import spec_of
-from flowsim.search.points import Point, Sampler
-from flowsim.search.refutation import Search
-from flowsim.search.screening import Screen
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import assert_close
 
-from flowsim import starts
+from flowsim import initialization
 
 SEEDS = jnp.arange(20_000)
 
@@ -18,24 +18,24 @@ def second_moments(draw):
 
 
 def test_gaussian_entries_are_independent_between_layers_too():
-    moments, error = second_moments(lambda seed: starts.gaussian(1.0, 2, seed, layers=2))
+    moments, error = second_moments(lambda seed: initialization.gaussian(1.0, 2, seed, layers=2))
     np.testing.assert_allclose(moments, np.eye(8), atol=error)
 
 
 def test_symmetric_matrices_are_the_mean_of_a_gaussian_and_its_transpose():
-    moments, error = second_moments(lambda seed: starts.symmetric(1.0, 2, seed))
+    moments, error = second_moments(lambda seed: initialization.symmetric(1.0, 2, seed))
     off = [0, 0.5, 0.5, 0]
     np.testing.assert_allclose(moments, [[1, 0, 0, 0], off, off, [0, 0, 0, 1]], atol=error)
 
 
 def test_diagonal_matrices_keep_the_diagonal():
-    G, D = starts.gaussian(0.3, 3, 7, layers=2), starts.diagonal(0.3, 3, 7, layers=2)
+    G, D = initialization.gaussian(0.3, 3, 7, layers=2), initialization.diagonal(0.3, 3, 7, layers=2)
     np.testing.assert_array_equal(D, [np.diag(np.diag(layer)) for layer in G])
-    np.testing.assert_array_equal(starts.diagonal(0.3, 3, 7), D[0])
+    np.testing.assert_array_equal(initialization.diagonal(0.3, 3, 7), D[0])
 
 
 def test_the_first_layers_do_not_depend_on_the_depth():
-    for draw in (starts.gaussian, starts.symmetric, starts.diagonal):
+    for draw in (initialization.gaussian, initialization.symmetric, initialization.diagonal):
         deep = draw(0.1, 3, 5, layers=4)
         np.testing.assert_array_equal(draw(0.1, 3, 5, layers=2), deep[:2])
         np.testing.assert_array_equal(draw(0.1, 3, 5), deep[0])
@@ -45,7 +45,9 @@ def test_the_first_layers_do_not_depend_on_the_depth():
 
 def test_both_weights_of_a_masked_layer_are_drawn():
     moments, error = second_moments(
-        lambda seed: jnp.concatenate([weight.ravel() for weight in jax.tree.leaves(starts.masked(0.5, 2, seed))])
+        lambda seed: jnp.concatenate(
+            [weight.ravel() for weight in jax.tree.leaves(initialization.masked(0.5, 2, seed))]
+        )
     )
     np.testing.assert_allclose(moments, 0.25 * np.eye(9), atol=0.25 * error)
 
@@ -53,10 +55,10 @@ def test_both_weights_of_a_masked_layer_are_drawn():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: starts.gaussian(0.0, 2, 0), "scale must be positive"),
-        (lambda: starts.symmetric(1.0, 0, 0), "dimension must be a whole number of at least 1"),
-        (lambda: starts.diagonal(1.0, 2, 0, layers=0), "layers must be a whole number of at least 1"),
-        (lambda: starts.masked(-1.0, 2, 0), "scale must be positive"),
+        (lambda: initialization.gaussian(0.0, 2, 0), "scale must be positive"),
+        (lambda: initialization.symmetric(1.0, 0, 0), "dimension must be a whole number of at least 1"),
+        (lambda: initialization.diagonal(1.0, 2, 0, layers=0), "layers must be a whole number of at least 1"),
+        (lambda: initialization.masked(-1.0, 2, 0), "scale must be positive"),
     ],
 )
 def test_starts_that_are_none(make, message):

@@ -16,17 +16,20 @@ import pytest
 from helpers import regression
 from systems import balanced_scalar
 
-from flowsim import Map, _batch, _cells, _commands, cli, maps, sweep
-from flowsim._axes import Axis
-from flowsim._batch import CONVERGED, ESCAPED, STATUSES, STEPS_PER_DECADE, Ends, Flows, Summary, integrate
-from flowsim._reduced import Point
-from flowsim._toml import ProblemError
-from flowsim.flow import gradient_flow, reduced_flow
-from flowsim.guarantees import predictions
+from flowsim import Map, papers, sweep
+from flowsim._core.checks import ProblemError
+from flowsim.cli import main
+from flowsim.experiments.sweep import integration, maps
+from flowsim.experiments.sweep.axes import Axis
+from flowsim.flow.arrowhead import batch
+from flowsim.flow.arrowhead.batch import CONVERGED, ESCAPED, STATUSES, STEPS_PER_DECADE, Ends, Flows, Summary, integrate
+from flowsim.flow.arrowhead.reduced import Point
+from flowsim.flow.gradient_flow import gradient_flow, reduced_flow
+from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.initialization import balanced, balanced_indefinite, random_theta, unbalanced
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.trajectory import Status, Trajectory
+from flowsim.papers.zhang2023.predictions import predictions
 
 pytestmark = pytest.mark.slow
 
@@ -141,8 +144,8 @@ def test_a_cell_does_not_depend_on_padding_or_on_its_neighbours():
     spec = maps.specs({**TABLES, "task": {**TABLES["task"], "covariance": {"condition": 5.0, "dimension": 4}}}, ())
     (one,) = spec
     other = next(iter(maps.specs(TABLES, ())))
-    (alone,) = _cells.run([_cells.Batch((0,), 4, LANES)], [one], None)
-    (padded,) = _cells.run([_cells.Batch((0, 1), 6, LANES)], [other, one], None)
+    (alone,) = integration.run([integration.Batch((0,), 4, LANES)], [one], None)
+    (padded,) = integration.run([integration.Batch((0, 1), 6, LANES)], [other, one], None)
     for name, values in alone.items():
         if name == "margin_u_positive_time":
             continue  # u = |U|_F all along
@@ -157,7 +160,7 @@ def test_a_start_that_cannot_be_integrated_says_so():
     huge = LinearAttention(1e160 * np.eye(4), 1e160)
     summary, _ = together(loss, [huge, LinearAttention(np.zeros((4, 4)), 0.0)])
     assert [STATUSES[code] for code in summary.status[:2]] == [Status.NONFINITE, Status.STATIONARY]
-    assert _batch.crossing(jnp.arange(3.0), jnp.ones(3), jnp.ones(3), jnp.asarray(0.5)) == np.inf
+    assert batch.crossing(jnp.arange(3.0), jnp.ones(3), jnp.ones(3), jnp.asarray(0.5)) == np.inf
 
 
 # What becomes of a flow.
@@ -238,13 +241,13 @@ def test_cells_without_arrowhead_are_summed_up_like_the_others(tmp_path):
 
 @pytest.mark.parametrize("kind", ["balanced", "random"])
 def test_a_cell_is_reproduced_by_its_command(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(_commands, "ALL_CLAIMS", ())
+    monkeypatch.setattr(papers, "ALL_CLAIMS", ())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     table = found(tmp_path / "a b", TABLES | {"flow": {"t1": 3.0}}, init__seed=[4, 5], init__kind=[kind])
     assert Map.load(tmp_path / "a b" / "map").command((1, 0)) == table.command((1, 0)) == table.command((-1, -1))
     program, *arguments = shlex.split(table.command((1, 0)))
     assert program == "flowsim"
-    assert cli.main(arguments) == 0
+    assert main.main(arguments) == 0
     out = pathlib.Path(arguments[arguments.index("--out") + 1])
     trajectory = Trajectory.load(out / "trajectory.npz")
     assert table["excess_end"][1, 0] == pytest.approx(float(trajectory.excess[-1]), rel=1e-6)
@@ -309,7 +312,7 @@ def test_bad_axes_are_one_line_and_write_nothing(over, message, tmp_path, capsys
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "problem.toml").write_text(PROBLEM)
     options = [word for axis in over for word in ("--over", axis)]
-    assert cli.main(["sweep", str(tmp_path / "problem.toml"), *options, "--out", str(tmp_path / "out")]) == 2
+    assert main.main(["sweep", str(tmp_path / "problem.toml"), *options, "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
@@ -367,7 +370,7 @@ def test_a_finished_sweep(finished, capsys):
     assert started(finished, finished / "out", "--resume").wait() == 0
     assert contents(finished / "out") == before
     assert started(finished, finished / "out").wait() == 2
-    assert cli.main(["sweep", str(finished / "problem.toml"), "--over", "init.scale=1", "--out",
+    assert main.main(["sweep", str(finished / "problem.toml"), "--over", "init.scale=1", "--out",
                      str(finished / "out"), "--resume"]) == 2  # fmt: skip
     assert "the axis init.scale differs" in capsys.readouterr().err
     assert contents(finished / "out") == before
@@ -390,11 +393,11 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(kind, finished, tmp_path):
 
 
 def test_finished_batches_are_not_integrated_again(tmp_path, monkeypatch):
-    plan = _cells.plan(list(maps.specs(TABLES, (Axis("init.seed", tuple(range(5))),))), None)
+    plan = integration.plan(list(maps.specs(TABLES, (Axis("init.seed", tuple(range(5))),))), None)
     assert [batch.cells for batch in plan] == [(0, 1, 2, 3, 4)]
-    monkeypatch.setattr(_cells, "_MOST_LANES", 2)
+    monkeypatch.setattr(integration, "_MOST_LANES", 2)
     asked = []
-    run = _cells.run
+    run = integration.run
 
     def counted(batches, cells, mesh):
         asked.append([batch.cells for batch in batches])
@@ -402,7 +405,7 @@ def test_finished_batches_are_not_integrated_again(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return run(batches, cells, mesh)
 
-    monkeypatch.setattr(_cells, "run", counted)
+    monkeypatch.setattr(integration, "run", counted)
     with pytest.raises(KeyboardInterrupt):
         sweep(TABLES, {"init.seed": "0:4"}, out=tmp_path)
     done = len(list((tmp_path / "cells").glob("batch-*.npz")))
@@ -417,7 +420,7 @@ def test_a_failed_cell_is_status_3_with_its_command(tmp_path, capsys, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "problem.toml").write_text(PROBLEM)
     axes = ["--over", "init.scale=0.1,1e170"]
-    assert cli.main(["sweep", str(tmp_path / "problem.toml"), *axes, "--out", str(tmp_path / "out")]) == 3
+    assert main.main(["sweep", str(tmp_path / "problem.toml"), *axes, "--out", str(tmp_path / "out")]) == 3
     *_, command = capsys.readouterr().out.splitlines()
     assert command == Map.load(tmp_path / "out").command(1)
 

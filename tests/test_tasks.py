@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers import covariance, largest_z, regression, sample_means
 
-from flowsim.initialization import limit
 from flowsim.losses import LinearAttentionLoss
+from flowsim.papers.zhang2023.conditions import limit
 from flowsim.tasks import LinearRegression
 
 SAMPLES = 200_000

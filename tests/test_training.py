@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from flowsim.covariance_laws import DiagonalLaw, Gamma
+from flowsim.flow.training import Curriculum, position_loss, train
 from flowsim.models import Decoder, LinearAttention
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
-from flowsim.training import Curriculum, position_loss, train
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 
 pytestmark = pytest.mark.slow
 

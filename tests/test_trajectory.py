@@ -8,6 +8,7 @@ import pytest
 from helpers import assert_close
 
 from flowsim import models
+from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.models import (
     Decoder,
     DiagonalLayers,
@@ -24,7 +25,6 @@ from flowsim.models import (
     SoftmaxAttention,
 )
 from flowsim.tasks import SpectralRegression
-from flowsim.trajectory import Certificates, Settings, Status, Trajectory
 
 A = np.array([[1.0, 0.5], [0.5, 2.0]])
 MODELS = {

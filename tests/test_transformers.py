@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from helpers import assert_close, random_model, regression
 
-from flowsim.flow import gradient_flow
+from flowsim.flow.gradient_flow import gradient_flow
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import FunctionLoss
 from flowsim.models import Decoder, SoftmaxAttention
 from flowsim.tasks import Prompt
-from flowsim.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 

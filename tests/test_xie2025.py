@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim._audit import judged
-from flowsim.analysis import ALL_CLAIMS, Judgement, equal
-from flowsim.analysis.xie2025 import CLAIMS, problems
-from flowsim.analysis.xie2025.figures import alignment
-from flowsim.analysis.xie2025.moments import second_moment
+from flowsim.claims import Judgement, equal
+from flowsim.experiments.audit import judged
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
+from flowsim.papers import ALL_CLAIMS
+from flowsim.papers.xie2025 import CLAIMS, problems
+from flowsim.papers.xie2025.figures import alignment
+from flowsim.papers.xie2025.moments import second_moment
 from flowsim.tasks import LinearRegression
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim.analysis import Relation
-from flowsim.analysis.xie2025 import CLAIMS, exact, moments, predictions, prompts, setting
-from flowsim.flow import start_alone
+from flowsim.claims import Relation
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import Forms, HeadRisk
 from flowsim.models import (
@@ -22,6 +21,7 @@ from flowsim.models import (
     LinearTransformerBlock,
     MultiHeadAttention,
 )
+from flowsim.papers.xie2025 import CLAIMS, exact, moments, predictions, prompts, setting
 from flowsim.tasks import LinearRegression
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]

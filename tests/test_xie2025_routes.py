@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from helpers import assert_close
 
-from flowsim.analysis.xie2025 import exact, prompts
-from flowsim.analysis.xie2025.predictions import block_of
-from flowsim.analysis.xie2025.setting import descent_heads, drawn_heads
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep
+from flowsim.papers.xie2025 import exact, prompts
+from flowsim.papers.xie2025.predictions import block_of
+from flowsim.papers.xie2025.setting import descent_heads, drawn_heads
 from flowsim.tasks import LinearRegression
 
 D, C = 2, 3

@@ -12,8 +12,8 @@ import jax
 import pytest
 
 import flowsim
-from flowsim.analysis import Evidence, Judgement, judge_on
-from flowsim.analysis.zhang2023 import (
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.papers.zhang2023 import (
     CLAIMS,
     appendix_claims,
     claims,

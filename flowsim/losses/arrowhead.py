@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import Array, Bool, Float
 
+from flowsim._core.types import Scalar
 from flowsim.models import LinearAttention
 
 State = tuple[Float[Array, "n n"], Float[Array, ""]]
@@ -143,3 +144,28 @@ class OperatorArrowhead(AbstractArrowhead):
     def matrix(self, coordinates: Float[Array, "n n"]) -> Float[Array, "d d"]:
         d = round(self.drive.size**0.5)
         return (self.basis @ jnp.diagonal(coordinates)).reshape(d, d)
+
+
+def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
+    """The global minimum with u_{-1} = |U11|_F: u_{-1} = |T|_F^{1/2}, U11 = T/u_{-1} with the best T = u_{-1} U11.
+
+    T = Gamma^-1 with one covariance, diag(xi_i/gamma_i) with random diagonal ones. **Source:** zhang2023 (5.9), (4.12).
+    """
+    u = jnp.sqrt(jnp.linalg.norm(structure.target))
+    return LinearAttention(structure.matrix(jnp.diag(structure.target)) / u, u)
+
+
+def local_rate(structure: AbstractArrowhead) -> Scalar:
+    """The rate r of excess ~ e^{-r t} near `balanced_minimum`: twice the Hessian's smallest positive eigenvalue there.
+
+    The Hessian is u^2 a_ij off the diagonal of U and an arrowhead of size n + 1 on it, whose zero eigenvalue is the
+    direction (U11, -u_{-1}) along the minima.
+    """
+    a, b, target = structure.curvature, structure.drive, structure.target
+    n = b.size
+    u_squared = jnp.linalg.norm(target)
+    shaft = jnp.diag(jnp.append(u_squared * jnp.diagonal(a), jnp.sum(b * target) / u_squared))
+    shaft = shaft.at[:n, n].set(b).at[n, :n].set(b)
+    smallest = jnp.linalg.eigvalsh(shaft)[1]
+    off = jnp.min(jnp.where(jnp.eye(n, dtype=bool), jnp.inf, u_squared * a))
+    return 2 * jnp.minimum(smallest, off)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 import equinox as eqx
 import jax.numpy as jnp
 from equinox import AbstractVar
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import ArrayLike, PyTree
 
-from flowsim import _checks
+from flowsim._core import checks
+from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead
-
-Scalar = Float[Array, ""]
 
 
 class MinimumKind(enum.StrEnum):
@@ -76,16 +75,16 @@ class FunctionLoss(AbstractPopulationLoss):
         excess: Callable[[PyTree], Scalar] | None = None,
         minimum: ArrayLike | None = None,
     ):
-        _checks.require_float64()
+        checks.require_float64()
         self.function = function
         self.excess_function = excess
-        self.minimum = jnp.asarray(jnp.nan) if minimum is None else _checks.as_array("minimum", minimum, ())
+        self.minimum = jnp.asarray(jnp.nan) if minimum is None else checks.as_array("minimum", minimum, ())
         self.minimum_kind = MinimumKind.UNKNOWN if minimum is None else MinimumKind.EXACT
 
     def __call__(self, model: PyTree) -> Scalar:
         value = jnp.asarray(self.function(model))
         if value.shape != ():
-            _checks.fail("function", "scalar-valued", f"its value has shape {value.shape}")
+            checks.refuse("function", "scalar-valued", f"its value has shape {value.shape}")
         return value
 
     def excess(self, model: PyTree) -> Scalar:

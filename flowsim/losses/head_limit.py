@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import optimistix
 from jaxtyping import Array, Float
 
+from flowsim._core.types import Scalar
 from flowsim.losses.head_risk import Forms, HeadRisk
 from flowsim.models import MultiHeadAttention
-
-Scalar = Float[Array, ""]
 
 _ANGLES = 512
 

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowsim._core.types import Scalar
 from flowsim.models import MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
 from flowsim.tasks import LinearRegression
-
-Scalar = Float[Array, ""]
 
 
 class Forms(NamedTuple):

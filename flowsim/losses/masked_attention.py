@@ -3,15 +3,14 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike
 
-from flowsim import _checks
+from flowsim._core import checks
+from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.single_layer import LinearAttentionLoss, even_context_energy
 from flowsim.models import MaskedAttention
 from flowsim.tasks import LinearRegression
-
-Scalar = Float[Array, ""]
 
 
 class MaskedAttentionLoss(AbstractPopulationLoss):
@@ -58,9 +57,9 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
 
         **Source:** ahn2023, Theorem 1 (8).
         """
-        scale = _checks.as_array("gamma", gamma, ())
-        if _checks.is_concrete(scale) and float(scale) == 0:
-            _checks.fail("gamma", "a number other than 0", "it is 0")
+        scale = checks.as_array("gamma", gamma, ())
+        if checks.is_concrete(scale) and float(scale) == 0:
+            checks.refuse("gamma", "a number other than 0", "it is 0")
         d, Q = self.task.dimension, self.unmasked.eigenvectors
         inverse = (Q / self.unmasked.gamma_eigenvalues[None, :]) @ Q.T
         return MaskedAttention(

@@ -6,15 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim import _checks
+from flowsim._core import checks
+from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.head_limit import least
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
 from flowsim.tasks import LinearRegression
-
-Scalar = Float[Array, ""]
 
 
 class MultiHeadLoss(AbstractPopulationLoss):
@@ -60,7 +59,7 @@ class MultiHeadLoss(AbstractPopulationLoss):
         if reduced.trainable:
             reduced = eqx.tree_at(lambda m: m.w, reduced, self.risk.prior_mean)
         missed = jnp.sum((self.risk.prior_mean - reduced.w) ** 2) + reduced.bias**2
-        right = _checks.is_concrete(missed) and float(missed) == 0
+        right = checks.is_concrete(missed) and float(missed) == 0
         self.minimizer, self.minimum = least(self.risk, reduced, right)
         exact = right or reduced.b.shape[0] >= task.dimension
         self.minimum_kind = MinimumKind.EXACT if exact else MinimumKind.NUMERICAL
@@ -94,9 +93,9 @@ class MultiHeadLoss(AbstractPopulationLoss):
         **Raises:** `ValueError` where the guess depends on x_q: then it is not.
         """
         reduced = model.reduced()
-        if reduced.trainable or (_checks.is_concrete(reduced.w) and np.any(np.asarray(reduced.w))):
+        if reduced.trainable or (checks.is_concrete(reduced.w) and np.any(np.asarray(reduced.w))):
             came = "it is trained" if reduced.trainable else "its w is not zero"
-            _checks.fail("model", "one whose guess does not depend on x_q (18)", came)
+            checks.refuse("model", "one whose guess does not depend on x_q (18)", came)
         return self.risk.separated(model)
 
     def conserved(self, model: AnyHeads) -> Scalar | None:
@@ -111,11 +110,11 @@ class MultiHeadLoss(AbstractPopulationLoss):
 
 def _check(task: LinearRegression) -> None:
     if not isinstance(task, LinearRegression):
-        _checks.fail("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
+        checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
     others = [name for name in task.shifts if name != "prior_mean"]
     if others:
-        _checks.fail("task", "without label_noise, query_covariance and weight", f"it has a {others[0]}")
+        checks.refuse("task", "without label_noise, query_covariance and weight", f"it has a {others[0]}")
     if task.weights != "isotropic":
-        _checks.fail("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
-    if _checks.is_concrete(task.covariance) and np.any(np.asarray(task.covariance) != np.eye(task.dimension)):
-        _checks.fail("task.covariance", "the identity: x ~ N(0, I)", "it is another matrix")
+        checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
+    if checks.is_concrete(task.covariance) and np.any(np.asarray(task.covariance) != np.eye(task.dimension)):
+        checks.refuse("task.covariance", "the identity: x ~ N(0, I)", "it is another matrix")

@@ -3,17 +3,15 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from flowsim import _checks
-from flowsim.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
+from flowsim._core import checks
+from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.single_layer import balance, even_energy, on_the_arrow
 from flowsim.models import LinearAttention
 from flowsim.tasks import RandomCovarianceRegression
-
-Scalar = Float[Array, ""]
+from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
 
 
 class RandomCovarianceLoss(AbstractPopulationLoss):
@@ -35,7 +33,7 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
 
     def __init__(self, task: RandomCovarianceRegression):
         if not isinstance(task, RandomCovarianceRegression):
-            _checks.fail("task", "a RandomCovarianceRegression", f"got {task!r:.60}")
+            checks.refuse("task", "a RandomCovarianceRegression", f"got {task!r:.60}")
         law, N = task.law, task.context_length
         self.task = task
         self.structure = independent(law, N) if isinstance(law, DiagonalLaw) else _operator(law, N)

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim import _checks
+from flowsim._core import checks
+from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.models import LinearAttention
@@ -18,8 +19,6 @@ from flowsim.moments import (
     sample_label_energy_squared,
 )
 from flowsim.tasks import LinearRegression
-
-Scalar = Float[Array, ""]
 
 
 class LinearAttentionLoss(AbstractPopulationLoss):
@@ -48,9 +47,9 @@ class LinearAttentionLoss(AbstractPopulationLoss):
     def __init__(self, task: LinearRegression):
         if task.shifts:
             came = f"it has a {task.shifts[0]}, which is for test prompts"
-            _checks.fail("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
+            checks.refuse("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
         if task.weights != "isotropic":
-            _checks.fail("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
+            checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
         self.task = task
         self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(task.covariance)
         self.minimum_kind = MinimumKind.EXACT
@@ -136,7 +135,7 @@ def balance(model: LinearAttention) -> Scalar:
 
 def on_the_arrow(model: LinearAttention) -> bool:
     """Whether u12 = u21 = 0 exactly, as far as can be seen."""
-    return _checks.is_concrete(model.u12) and not (np.any(model.u12) or np.any(model.u21))
+    return checks.is_concrete(model.u12) and not (np.any(model.u12) or np.any(model.u21))
 
 
 @eqx.filter_jit

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.tasks import Prompt
 
 _INITIAL_POSITION = 0.02  # the standard deviation from which GPT-2 learns its position embeddings
@@ -60,12 +60,12 @@ class Decoder(eqx.Module):
     longest: int = eqx.field(static=True)
 
     def __init__(self, dimension: int, *, embedding: int, layers: int, heads: int, longest: int, key: PRNGKeyArray):
-        _checks.require_float64()
-        dimension, embedding = _checks.count("dimension", dimension), _checks.count("embedding", embedding)
-        layers, heads = _checks.count("layers", layers), _checks.count("heads", heads)
+        checks.require_float64()
+        dimension, embedding = checks.count("dimension", dimension), checks.count("embedding", embedding)
+        layers, heads = checks.count("layers", layers), checks.count("heads", heads)
         if embedding % heads:
-            _checks.fail("embedding", f"a multiple of heads = {heads}", f"it is {embedding}")
-        self.longest = _checks.count("longest", longest)
+            checks.refuse("embedding", f"a multiple of heads = {heads}", f"it is {embedding}")
+        self.longest = checks.count("longest", longest)
         in_key, position_key, out_key, block_key = jax.random.split(key, 4)
         self.read_in = eqx.nn.Linear(dimension, embedding, key=in_key)
         drawn = jax.random.normal(position_key, (2 * self.longest + 1, embedding))
@@ -82,9 +82,9 @@ class Decoder(eqx.Module):
         """
         N, d = prompt.inputs.shape
         if d != self.read_in.in_features:
-            _checks.fail("prompt", f"of dimension {self.read_in.in_features}, as the decoder", f"its inputs have {d}")
+            checks.refuse("prompt", f"of dimension {self.read_in.in_features}, as the decoder", f"its inputs have {d}")
         if self.longest < N:
-            _checks.fail("prompt", f"of at most longest = {self.longest} examples", f"it has {N}")
+            checks.refuse("prompt", f"of at most longest = {self.longest} examples", f"it has {N}")
         labels = jnp.zeros((N, d)).at[:, 0].set(prompt.labels)
         pairs = jnp.stack([prompt.inputs, labels], axis=1).reshape(2 * N, d)
         tokens = jnp.concatenate([pairs, prompt.query[None, :]], axis=0)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.tasks import SpectralRegression
 
 
@@ -24,7 +24,7 @@ class DiagonalLayers(eqx.Module):
     scaled: Float[Array, "k r"]
 
     def __init__(self, eigenvalues: ArrayLike | Iterable, task: SpectralRegression):
-        values = _checks.as_array("eigenvalues", eigenvalues, (None, task.eigenvalues.size))
+        values = checks.as_array("eigenvalues", eigenvalues, (None, task.eigenvalues.size))
         self.scaled = values * jnp.sqrt(task.multiplicities)[None, :]
 
     def eigenvalues(self, task: SpectralRegression) -> Float[Array, "... k r"]:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.models.residuals import beside, product
 from flowsim.tasks import Prompt
 
@@ -44,11 +44,11 @@ class LinearAttention(eqx.Module):
         u12: ArrayLike | Iterable | None = None,
         u21: ArrayLike | Iterable | None = None,
     ):
-        self.U11 = _checks.square("U11", _checks.as_array("U11", U11, (None, None)))
+        self.U11 = checks.square("U11", checks.as_array("U11", U11, (None, None)))
         d = self.U11.shape[1]
-        self.u_minus1 = _checks.as_array("u_minus1", u_minus1, ())
-        self.u12 = _checks.as_array("u12", jnp.zeros(d) if u12 is None else u12, (d,))
-        self.u21 = _checks.as_array("u21", jnp.zeros(d) if u21 is None else u21, (d,))
+        self.u_minus1 = checks.as_array("u_minus1", u_minus1, ())
+        self.u12 = checks.as_array("u12", jnp.zeros(d) if u12 is None else u12, (d,))
+        self.u21 = checks.as_array("u21", jnp.zeros(d) if u21 is None else u21, (d,))
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         E = embed(prompt)

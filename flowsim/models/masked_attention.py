@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.models.linear_attention import embed
 from flowsim.tasks import Prompt
 
@@ -34,11 +34,11 @@ class MaskedAttention(eqx.Module):
     A: Float[Array, "rows d"]
 
     def __init__(self, b: ArrayLike | Iterable, A: ArrayLike | Iterable):
-        self.A = _checks.as_array("A", A, (None, None))
+        self.A = checks.as_array("A", A, (None, None))
         rows, d = self.A.shape
         if rows != d + 1:
-            _checks.fail("A", "an array of shape (d + 1, d)", f"its shape is {self.A.shape}")
-        self.b = _checks.as_array("b", b, (rows,))
+            checks.refuse("A", "an array of shape (d + 1, d)", f"its shape is {self.A.shape}")
+        self.b = checks.as_array("b", b, (rows,))
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         Z = embed(prompt)

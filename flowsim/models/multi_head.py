@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.models.linear_attention import embed
 from flowsim.tasks import Prompt
 
@@ -44,7 +44,7 @@ class MultiHeadAttention(eqx.Module):
     ):
         self.A = _heads("A", A)
         H, rows, _ = self.A.shape
-        self.b = _checks.as_array("b", b, (H, rows))
+        self.b = checks.as_array("b", b, (H, rows))
         self.w, self.bias = _guess(w, bias, rows - 1)
         self.trainable = trainable
 
@@ -100,9 +100,9 @@ class FactoredMultiHeadAttention(eqx.Module):
     ):
         self.W_K = _heads("W_K", W_K)
         shape = self.W_K.shape
-        self.W_Q = _checks.as_array("W_Q", W_Q, shape)
-        self.W_V = _checks.as_array("W_V", W_V, shape)
-        self.W_P = _checks.as_array("W_P", W_P, shape)
+        self.W_Q = checks.as_array("W_Q", W_Q, shape)
+        self.W_V = checks.as_array("W_V", W_V, shape)
+        self.W_P = checks.as_array("W_P", W_P, shape)
         self.w, self.bias = _guess(w, bias, shape[1] - 1)
         self.trainable = trainable
 
@@ -158,13 +158,13 @@ class LinearTransformerBlock(eqx.Module):
         W_V: ArrayLike | Iterable,
         W_P: ArrayLike | Iterable,
     ):
-        self.W_K = _checks.square("W_K", _checks.as_array("W_K", W_K, (None, None)))
+        self.W_K = checks.square("W_K", checks.as_array("W_K", W_K, (None, None)))
         shape = self.W_K.shape
-        self.W_Q = _checks.as_array("W_Q", W_Q, shape)
-        self.W_V = _checks.as_array("W_V", W_V, shape)
-        self.W_P = _checks.as_array("W_P", W_P, shape)
-        self.W_1 = _checks.as_array("W_1", W_1, (None, shape[0]))
-        self.W_2 = _checks.as_array("W_2", W_2, self.W_1.shape)
+        self.W_Q = checks.as_array("W_Q", W_Q, shape)
+        self.W_V = checks.as_array("W_V", W_V, shape)
+        self.W_P = checks.as_array("W_P", W_P, shape)
+        self.W_1 = checks.as_array("W_1", W_1, (None, shape[0]))
+        self.W_2 = checks.as_array("W_2", W_2, self.W_1.shape)
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         E = embed(prompt)
@@ -198,8 +198,8 @@ class GradientDescentStep(eqx.Module):
     w: Float[Array, " d"]
 
     def __init__(self, eta: ArrayLike, w: ArrayLike | Iterable):
-        self.eta = _checks.as_array("eta", eta, ())
-        self.w = _checks.as_array("w", w, (None,))
+        self.eta = checks.as_array("eta", eta, ())
+        self.w = checks.as_array("w", w, (None,))
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         X, y = prompt.inputs, prompt.labels
@@ -217,11 +217,11 @@ AnyHeads = MultiHeadAttention | FactoredMultiHeadAttention | LinearTransformerBl
 
 def _heads(name: str, matrices: ArrayLike | Iterable) -> Float[Array, "H rows rows"]:
     """Square matrices of at least one head, in at least one dimension."""
-    array = _checks.square(name, _checks.as_array(name, matrices, (None, None, None)))
+    array = checks.square(name, checks.as_array(name, matrices, (None, None, None)))
     if array.shape[0] < 1 or array.shape[1] < 2:
-        _checks.fail(name, "of shape (H, d+1, d+1) with H and d at least 1", f"its shape is {array.shape}")
+        checks.refuse(name, "of shape (H, d+1, d+1) with H and d at least 1", f"its shape is {array.shape}")
     return array
 
 
 def _guess(w: ArrayLike | Iterable | None, bias: ArrayLike, d: int) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-    return _checks.as_array("w", jnp.zeros(d) if w is None else w, (d,)), _checks.as_array("bias", bias, ())
+    return checks.as_array("w", jnp.zeros(d) if w is None else w, (d,)), checks.as_array("bias", bias, ())

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.models.residuals import beside, layered_residual, product
@@ -32,10 +32,10 @@ class LoopedAttention(eqx.Module):
     loops: int = eqx.field(static=True)
 
     def __init__(self, A: ArrayLike | Iterable, u: ArrayLike | Iterable | None = None, *, loops: int):
-        self.A = _checks.square("A", _checks.as_array("A", A, (None, None)))
+        self.A = checks.square("A", checks.as_array("A", A, (None, None)))
         d = self.A.shape[0]
-        self.u = _checks.as_array("u", jnp.zeros(d) if u is None else u, (d,))
-        self.loops = _checks.count("loops", loops)
+        self.u = checks.as_array("u", jnp.zeros(d) if u is None else u, (d,))
+        self.loops = checks.count("loops", loops)
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         Z = embed(prompt)
@@ -80,10 +80,10 @@ class MultiLayerAttention(eqx.Module):
     symmetric: bool = eqx.field(static=True)
 
     def __init__(self, A: ArrayLike | Iterable, B: ArrayLike | Iterable | None = None, *, symmetric: bool = True):
-        matrices = _checks.square("A", _checks.as_array("A", A, (None, None, None)))
-        self.A = _checks.symmetric("A", matrices) if symmetric else matrices
+        matrices = checks.square("A", checks.as_array("A", A, (None, None, None)))
+        self.A = checks.symmetric("A", matrices) if symmetric else matrices
         k, d, _ = self.A.shape
-        self.B = None if B is None else _checks.as_array("B", B, (k - 1, d, d))
+        self.B = None if B is None else checks.as_array("B", B, (k - 1, d, d))
         self.symmetric = symmetric
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
@@ -107,4 +107,4 @@ class MultiLayerAttention(eqx.Module):
     @property
     def _preconditioners(self) -> Float[Array, "k d d"]:
         """The A_i, from which derivatives are symmetric where they are."""
-        return _checks.symmetric("A", self.A) if self.symmetric else self.A
+        return checks.symmetric("A", self.A) if self.symmetric else self.A

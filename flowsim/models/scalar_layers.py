@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.models.multi_layer import LoopedAttention, MultiLayerAttention
 from flowsim.tasks import Prompt
 
@@ -27,14 +27,14 @@ class ScalarLayers(eqx.Module):
     b: Float[Array, " rest"] | None
 
     def __init__(self, a: ArrayLike | Iterable, b: ArrayLike | Iterable | None = None):
-        self.a = _checks.as_array("a", a, (None,))
+        self.a = checks.as_array("a", a, (None,))
         if self.a.shape == (0,):
-            _checks.fail("a", "of at least one layer", "it is empty")
-        self.b = None if b is None else _checks.as_array("b", b, (self.a.shape[0] - 1,))
+            checks.refuse("a", "of at least one layer", "it is empty")
+        self.b = None if b is None else checks.as_array("b", b, (self.a.shape[0] - 1,))
 
     def attention(self, covariance: ArrayLike | Iterable) -> MultiLayerAttention:
         """The transformer with these scalars for prompts of covariance S, (d, d)."""
-        S = _checks.positive_definite("covariance", covariance)
+        S = checks.positive_definite("covariance", covariance)
         B = None if self.b is None else self.b[:, None, None] * jnp.eye(S.shape[0])[None]
         return MultiLayerAttention(self.a[:, None, None] * _inverse(S)[None], B)
 
@@ -58,12 +58,12 @@ class ScalarLoop(eqx.Module):
     loops: int = eqx.field(static=True)
 
     def __init__(self, a: ArrayLike, *, loops: int):
-        self.a = _checks.as_array("a", a, ())
-        self.loops = _checks.count("loops", loops)
+        self.a = checks.as_array("a", a, ())
+        self.loops = checks.count("loops", loops)
 
     def attention(self, covariance: ArrayLike | Iterable) -> LoopedAttention:
         """The transformer with this scalar for prompts of covariance S, (d, d)."""
-        return LoopedAttention(self.a * _inverse(_checks.positive_definite("covariance", covariance)), loops=self.loops)
+        return LoopedAttention(self.a * _inverse(checks.positive_definite("covariance", covariance)), loops=self.loops)
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         return self.attention(jnp.eye(prompt.query.shape[0]))(prompt)

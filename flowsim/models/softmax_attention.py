@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.models.linear_attention import embed
 from flowsim.tasks import Prompt
 
@@ -37,11 +37,11 @@ class SoftmaxAttention(eqx.Module):
     rho: float = eqx.field(static=True)
 
     def __init__(self, W_PV: ArrayLike | Iterable, W_KQ: ArrayLike | Iterable, *, rho: float | None = None):
-        self.W_PV = _checks.square("W_PV", _checks.as_array("W_PV", W_PV, (None, None, None)))
+        self.W_PV = checks.square("W_PV", checks.as_array("W_PV", W_PV, (None, None, None)))
         if self.W_PV.shape[-1] < 2:
-            _checks.fail("W_PV", "of shape (k, d+1, d+1) with d at least 1", f"its shape is {self.W_PV.shape}")
-        self.W_KQ = _checks.as_array("W_KQ", W_KQ, self.W_PV.shape)
-        self.rho = math.sqrt(self.W_PV.shape[-1]) if rho is None else float(_checks.positive("rho", rho))
+            checks.refuse("W_PV", "of shape (k, d+1, d+1) with d at least 1", f"its shape is {self.W_PV.shape}")
+        self.W_KQ = checks.as_array("W_KQ", W_KQ, self.W_PV.shape)
+        self.rho = math.sqrt(self.W_PV.shape[-1]) if rho is None else float(checks.positive("rho", rho))
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         E = embed(prompt)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.moments.spectrum import Recurrence, squares, zeros
 
 _DIGITS = 60
@@ -32,7 +32,7 @@ class Cubature(NamedTuple):
 
 def cubature_size(dimension: int, context_length: int | float, degree: int) -> int:
     """How many points `wishart_cubature` has."""
-    d = _checks.count("dimension", dimension)
+    d = checks.count("dimension", dimension)
     if math.isinf(context_length):
         return 1
     columns = min(d, int(context_length))
@@ -53,10 +53,10 @@ def wishart_cubature(dimension: int, context_length: int | float, degree: int) -
 
     **Source:** Muirhead, Aspects of Multivariate Statistical Theory (1982), Theorem 3.2.14.
     """
-    d = _checks.count("dimension", dimension)
+    d = checks.count("dimension", dimension)
     if math.isinf(context_length):
         return Cubature(np.eye(d)[None], np.ones(1))
-    n = _checks.count("context_length", int(context_length))
+    n = checks.count("context_length", int(context_length))
     columns = min(d, n)
     places = [(i, j) for j in range(columns) for i in range(j, d)]
     rules = []

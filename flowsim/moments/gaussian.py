@@ -7,8 +7,7 @@ Isserlis' theorem (Wick's), written for the products that the exact losses need.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-Matrix = Float[Array, "d d"]
-Scalar = Float[Array, ""]
+from flowsim._core.types import Matrix, Scalar
 
 
 def sample_covariance_sandwich(middle: Matrix, covariance: Matrix, length: Scalar) -> Matrix:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _checks
+from flowsim._core import checks
 from flowsim.moments.trace_form import TraceForm
 from flowsim.moments.words import Monomial, Terms, canonical, check_words, expected_traces
 
@@ -53,7 +53,7 @@ class TracePolynomial:
 
         **Raises:** `ValueError` naming a letter that is missing, unknown or of another shape, or a length below 1.
         """
-        n = _checks.context_length("length", length)
+        n = checks.context_length("length", length)
         values = self._matrices(matrices)
         form, (degrees, sizes) = self._form
         d = float(next(iter(values.values())).shape[0])
@@ -82,15 +82,15 @@ class TracePolynomial:
 
     def _matrices(self, given: Mapping[str, ArrayLike | Iterable]) -> dict[str, Float[Array, "d d"]]:
         if not self.letters:
-            _checks.fail(
+            checks.refuse(
                 "words", "with a fixed matrix, which gives the dimension (an identity will do)", "there is none"
             )
         if sorted(given) != list(self.letters):
-            _checks.fail("matrices", f"one for each of the letters {', '.join(self.letters)}", f"got {sorted(given)}")
-        values = {name: _checks.as_array(name, matrix, (None, None)) for name, matrix in given.items()}
+            checks.refuse("matrices", f"one for each of the letters {', '.join(self.letters)}", f"got {sorted(given)}")
+        values = {name: checks.as_array(name, matrix, (None, None)) for name, matrix in given.items()}
         shapes = {matrix.shape for matrix in values.values()}
         if len(shapes) > 1 or any(rows != columns for rows, columns in shapes):
-            _checks.fail("matrices", "square and of one size", f"their shapes are {sorted(shapes)}")
+            checks.refuse("matrices", "square and of one size", f"their shapes are {sorted(shapes)}")
         return values
 
     def __str__(self) -> str:

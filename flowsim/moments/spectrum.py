@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowsim import _checks
+from flowsim._core import checks
 
 _FIRST_DIGITS = 64
 _AGREEMENT, _NOTHING = Decimal("1e-20"), Decimal("1e-300")
@@ -57,7 +57,7 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
     **Source:** Hanlon, Stanley and Stembridge, Some combinatorial aspects of the spectra of normally distributed random
     matrices (1992); Macdonald, Symmetric Functions and Hall Polynomials, sections VI.10 and VII.2.
     """
-    d, n = _checks.count("dimension", dimension), _length(context_length)
+    d, n = checks.count("dimension", dimension), _length(context_length)
     m = _whole("power", power)
     if n is None or m == 0:
         return Fraction(d)
@@ -66,7 +66,7 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
 
 def mean_central_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
     """E tr (W - I)^m, an exact rational number. **Raises:** as `mean_trace_power`."""
-    d, n = _checks.count("dimension", dimension), _length(context_length)
+    d, n = checks.count("dimension", dimension), _length(context_length)
     m = _whole("power", power)
     if n is None:
         return Fraction(d if m == 0 else 0)
@@ -97,7 +97,7 @@ def precise_quadrature(
 ) -> tuple[list[Decimal], list[Decimal]]:
     """Offsets and weights of `spectral_quadrature`, computed in decimals of so many digits, some of which are lost."""
     if _length(context_length) is None:
-        return [Decimal(0)], [Decimal(_checks.count("dimension", dimension))]
+        return [Decimal(0)], [Decimal(checks.count("dimension", dimension))]
     recurrence = spectral_recurrence(dimension, context_length, degree // 2 + 1, digits)
     nodes = zeros(recurrence, digits)
     with localcontext() as context:
@@ -129,9 +129,9 @@ def spectral_recurrence(
     Chebyshev's algorithm on the exact moments, in decimals of so many digits, some of which are lost; times_x: whether
     the measure is that of f -> E tr W f(W - I) instead.
     """
-    d, n = _checks.count("dimension", dimension), _length(context_length)
+    d, n = checks.count("dimension", dimension), _length(context_length)
     if n is None:
-        _checks.fail("context_length", "finite, as W = I has one eigenvalue", "it is inf")
+        checks.refuse("context_length", "finite, as W = I has one eigenvalue", "it is inf")
     moments = _central_trace_powers(d, n, 2 * size)
     if times_x:
         moments = [moment + following for moment, following in itertools.pairwise(moments)]
@@ -246,7 +246,7 @@ def _products(start: int, step: int, highest: int) -> list[int]:
 
 def _whole(name: str, x: int) -> int:
     if isinstance(x, bool) or x < 0:
-        _checks.fail(name, "a whole number of at least 0", f"it is {x}")
+        checks.refuse(name, "a whole number of at least 0", f"it is {x}")
     return x
 
 
@@ -255,5 +255,5 @@ def _length(context_length: int | float) -> int | None:
     if context_length == math.inf:
         return None
     if not (context_length >= 1 and context_length == math.floor(context_length)):
-        _checks.fail("context_length", "a whole number of at least 1, or inf", f"it is {context_length}")
+        checks.refuse("context_length", "a whole number of at least 1, or inf", f"it is {context_length}")
     return int(context_length)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-Scalar = Float[Array, ""]
+from flowsim._core.types import Scalar
 
 
 class TraceForm(eqx.Module):

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from flowsim import _checks
+from flowsim._core import checks
 
 Block = str  # the fixed letters between one W and the next
 Trace = tuple[Block, ...]  # tr(W b_1 W b_2 ... W b_m)
@@ -148,11 +148,11 @@ def check_words(words: Iterable[str], symmetric: str) -> None:
     """
     for word in words:
         if not (word.isascii() and (word.isalpha() or not word)) or "w" in word:
-            _checks.fail(
+            checks.refuse(
                 "words", "of ASCII letters, with W for the Wishart matrix and lower case for a transpose", word
             )
     if not (symmetric.isascii() and symmetric.isupper() or not symmetric) or "W" in symmetric:
-        _checks.fail("symmetric", "capital letters other than W", f"it is {symmetric!r}")
+        checks.refuse("symmetric", "capital letters other than W", f"it is {symmetric!r}")
 
 
 def residual_words(layers: Sequence[str], symmetric: Iterable[str], weight: str = "") -> dict[Monomial, int]:

@@ -1,0 +1,1 @@
+"""What every room uses: argument checks, hosts, files, documents, balls, shared types."""

@@ -1,0 +1,1 @@
+"""Ball arithmetic: what is found of a function with a proved error."""

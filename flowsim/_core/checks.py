@@ -1,0 +1,174 @@
+"""Argument checks: one wording for every error, ``NAME must be EXPECTED, but WHAT CAME``.
+
+Values under a JAX transformation cannot be looked at, so a traced array passes every check on its
+value; shapes are always checked.
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim._core.lines import one_line
+
+
+class ProblemError(ValueError):
+    """Bad input, in one line that names the field or the argument."""
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
+
+
+_COPIES = 16  # of the largest array of a problem, that its flow and its verdicts hold at once
+
+
+def refuse(name: str, expected: str, came: str) -> NoReturn:
+    """Refuse an argument in the project's one wording."""
+    raise ProblemError(f"{name} must be {expected}, but {came}")
+
+
+def is_concrete(x: Any) -> bool:
+    """Whether the value of ``x`` can be looked at (it is not traced)."""
+    return not isinstance(x, Tracer)
+
+
+def require_float64() -> None:
+    """Refuse to compute in single precision: verdicts would be about rounding."""
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        refuse(
+            "float64",
+            'switched on (jax.config.update("jax_enable_x64", True) before the first array)',
+            "it is off",
+        )
+
+
+def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) -> Float[Array, "..."]:
+    """A float64 array of the given shape; ``None`` stands for any length.
+
+    **Raises:** `ValueError` on another shape, on entries that are not numbers, on NaN or infinity.
+    """
+    require_float64()
+    try:
+        array = jnp.asarray(x, dtype=jnp.float64)
+    except (TypeError, ValueError):
+        refuse(name, f"an array of numbers of shape {shape_text(shape)}", f"got {x!r:.60}")
+    if array.ndim != len(shape) or any(
+        want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
+    ):
+        refuse(name, f"an array of shape {shape_text(shape)}", f"its shape is {array.shape}")
+    if is_concrete(array) and not np.all(np.isfinite(array)):
+        refuse(name, "finite", "it holds NaN or infinity")
+    return array
+
+
+def shape_text(shape: tuple[int | None, ...]) -> str:
+    """A shape as people write it, with any length where it is None."""
+    return "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
+
+
+def positive(name: str, x: ArrayLike) -> Float[Array, ""]:
+    """A positive finite number."""
+    value = as_array(name, x, ())
+    if is_concrete(value) and not float(value) > 0:
+        refuse(name, "positive", f"it is {float(value):g}")
+    return value
+
+
+def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
+    """A finite number that is at least zero."""
+    value = as_array(name, x, ())
+    if is_concrete(value) and float(value) < 0:
+        refuse(name, "at least 0", f"it is {float(value):g}")
+    return value
+
+
+def within_memory(name: str, count: int) -> None:
+    """Refuse what asks for arrays of so many numbers that a flow of them does not fit into the memory of this machine,
+    by an estimate, before any is made.
+    """
+    memory, needed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _COPIES * 8 * count
+    if needed > memory:
+        # Beyond 10^300 bytes whole numbers are no floats.
+        takes = f"a flow of that size takes some {min(needed, 10**300) / 2**30:.3g} GiB"
+        refuse(name, f"small enough for {memory / 2**30:.3g} GiB of memory", takes)
+
+
+def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A matrix with as many rows as columns, or a stack of them; neither may be empty."""
+    if matrices.shape[-2] != matrices.shape[-1] or matrices.size == 0:
+        refuse(name, "a square matrix" if matrices.ndim == 2 else "square matrices", f"its shape is {matrices.shape}")
+    return matrices
+
+
+def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
+    """A symmetric matrix, or a stack of them, exactly symmetric though rounding may have made it slightly less."""
+    if is_concrete(matrices):
+        values = np.asarray(matrices)
+        asymmetry = np.max(np.abs(values - np.swapaxes(values, -1, -2)))
+        if asymmetry > 1e-12 * np.max(np.abs(values)):
+            refuse(name, "symmetric", f"it differs from its transpose by {asymmetry:.3g}")
+    return (matrices + jnp.swapaxes(matrices, -1, -2)) / 2
+
+
+def count(name: str, x: Any) -> int:
+    """A whole number of at least one, known at once."""
+    if isinstance(x, bool) or not isinstance(x, int | np.integer) or x < 1:
+        refuse(name, "a whole number of at least 1", f"it is {x!r:.60}")
+    return int(x)
+
+
+def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False) -> Float[Array, "d d"]:
+    """A symmetric positive definite matrix, or with ``semi`` a semidefinite one; the message gives the smallest
+    eigenvalue.
+    """
+    given = square(name, as_array(name, x, (None, None)))
+    matrix = symmetric(name, given)
+    if is_concrete(given):
+        values = np.asarray(given)
+        size = np.max(np.abs(values))
+        smallest = np.linalg.eigvalsh(values)[0]
+        if not semi and smallest <= 1e-15 * values.shape[0] * size:
+            refuse(name, "positive definite", f"its smallest eigenvalue is {smallest:.3g}")
+        if semi and smallest < -1e-12 * size:
+            refuse(name, "positive semidefinite", f"its smallest eigenvalue is {smallest:.3g}")
+    return matrix
+
+
+def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
+    """A whole number of at least one, or infinity for the exact limit."""
+    require_float64()
+    value = jnp.asarray(x, dtype=jnp.float64)
+    whole = True
+    if is_concrete(value):
+        number = np.asarray(value)  # a jnp operation on it would be traced inside a transformation
+        whole = np.all((number >= 1) & (np.isinf(number) | (number == np.floor(number))))
+    if value.ndim or not whole:
+        refuse(name, "a whole number of at least 1, or inf", f"it is {x}")
+    return value
+
+
+def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
+    """Positive, strictly increasing, finite times."""
+    values = np.asarray(list(times) if isinstance(times, Iterator) else times, dtype=np.float64)
+    if values.ndim != 1:
+        refuse(name, "a list of times", f"its shape is {values.shape}")
+    if not np.all(np.isfinite(values)):
+        refuse(name, "finite", "it holds NaN or infinity")
+    if np.any(values <= 0):
+        refuse(name, "positive", f"it holds {values[values <= 0][0]:g}")
+    falls = np.flatnonzero(np.diff(values) <= 0)
+    if falls.size:
+        refuse(name, "strictly increasing", f"{values[falls[0]]:g} is followed by {values[falls[0] + 1]:g}")
+    return values
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean "..."?`` when a known word is close, else the empty string."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f'; did you mean "{matches[0]}"?' if matches else ""

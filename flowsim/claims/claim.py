@@ -1,0 +1,242 @@
+"""Claims, and the verdicts on them."""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, PyTree
+
+from flowsim import __version__
+from flowsim._core import checks
+from flowsim._core.numbers import number_text
+from flowsim._core.types import Series
+from flowsim.claims.hypotheses import Hypothesis, agrees
+from flowsim.claims.spaces import Space
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
+
+
+class Comparison(eqx.Module):
+    """Both sides of a statement along a trajectory, or at any list of points; pure JAX.
+
+    slack: how much room the statement leaves, negative where it fails; size: of the bound, what a margin is relative
+    to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
+    most 1; promised: where the statement promises anything; allowance: how far the sides may be off for a reason that
+    is no numerical error (the way still to go to a limit), infinite where nothing bounds it; value, bound: the two
+    sides themselves.
+    """
+
+    slack: Series
+    size: Series
+    scale: Series
+    tightness: Series
+    promised: Bool[Array, " T"]
+    allowance: Series
+    value: Series
+    bound: Series
+
+
+def at_least(
+    value: ArrayLike,
+    bound: ArrayLike,
+    *,
+    size: ArrayLike | None = None,
+    promised: ArrayLike | None = None,
+    allowance: ArrayLike = 0.0,
+) -> Comparison:
+    """The statement value >= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
+    can be zero.
+    """
+    value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
+    larger = jnp.maximum(jnp.abs(value), jnp.abs(bound))
+    ratio = jnp.abs(bound) / jnp.where(larger > 0, larger, 1.0)
+    return Comparison(
+        slack=value - bound,
+        size=jnp.broadcast_to(jnp.abs(bound) if size is None else jnp.asarray(size), value.shape),
+        scale=larger,
+        tightness=ratio,
+        promised=jnp.broadcast_to(jnp.asarray(True) if promised is None else jnp.asarray(promised), value.shape),
+        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+        value=value,
+        bound=bound,
+    )
+
+
+def at_most(
+    value: ArrayLike,
+    bound: ArrayLike,
+    *,
+    size: ArrayLike | None = None,
+    promised: ArrayLike | None = None,
+    allowance: ArrayLike = 0.0,
+) -> Comparison:
+    """The statement value <= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
+    can be zero.
+    """
+    value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
+    comparison = at_least(-value, -bound, size=size, promised=promised, allowance=allowance)
+    ratio = jnp.abs(value) / jnp.where(comparison.scale > 0, comparison.scale, 1.0)
+    return eqx.tree_at(lambda c: (c.tightness, c.value, c.bound), comparison, (ratio, value, bound))
+
+
+def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: ArrayLike = 0.0) -> Comparison:
+    """The statement value = expected, to within the errors of the given size and a known allowance."""
+    value, expected = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(expected))
+    size = jnp.broadcast_to(jnp.asarray(size), value.shape)
+    return Comparison(
+        slack=-jnp.abs(value - expected),
+        size=size,
+        scale=size,
+        tightness=jnp.ones_like(value),
+        promised=jnp.ones(value.shape, dtype=bool),
+        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+        value=value,
+        bound=expected,
+    )
+
+
+class Judgement(enum.StrEnum):
+    """The five verdicts."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    UNRESOLVED = "unresolved"
+    VACUOUS = "vacuous"
+    NOT_APPLICABLE = "not-applicable"
+
+
+class Relation(enum.StrEnum):
+    """Whether a claim bounds one side by the other or equates them."""
+
+    INEQUALITY = "inequality"
+    IDENTITY = "identity"
+
+
+def _any_loss(loss: AbstractPopulationLoss) -> None:
+    return None
+
+
+def _no_hypotheses(loss: AbstractPopulationLoss, start: PyTree) -> list[Hypothesis]:
+    return []
+
+
+def _no_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:
+    return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement about a flow, with all that is needed to judge it.
+
+    id: ``paper.statement[.part]``; source: where it stands; statement: in one line; compare: (loss, trajectory) ->
+    `Comparison`, pure JAX; form: "printed", or "corrected" where the printed form does not survive; hypotheses:
+    (loss, start) -> the conditions of the statement; constants: (loss, trajectory) -> numbers by name, the claim's
+    beside the sharp ones; setting: loss -> the `Hypothesis` that this is a loss which the statement does not speak of,
+    None where it does; models: the classes of models that it is about, empty for all; along_flow: whether the
+    comparison reads a trajectory beyond its start; problems: its own problems, as nested dictionaries in the form of a
+    problem file; spaces: the problems that it speaks of, where `flowsim.refute` looks for one that breaks it (its
+    hypotheses are met by every counterexample); note: what a referee should know.
+
+    **Raises:** `ValueError` on another form.
+    """
+
+    id: str
+    source: str
+    statement: str
+    compare: Callable[[Any, Any], Comparison]
+    form: str = "printed"
+    relation: Relation = Relation.INEQUALITY
+    hypotheses: Callable[[Any, Any], list[Hypothesis]] = _no_hypotheses
+    constants: Callable[[Any, Any], dict[str, Array]] = _no_constants
+    setting: Callable[[Any], Hypothesis | None] = _any_loss
+    models: tuple[type[eqx.Module], ...] = ()
+    along_flow: bool = True
+    problems: tuple[Mapping[str, Any], ...] = ()
+    spaces: tuple[Space, ...] = ()
+    note: str = ""
+
+    def __post_init__(self):
+        if self.form not in ("printed", "corrected"):
+            checks.refuse("form", '"printed" or "corrected"', f'it is "{self.form}"')
+
+    def is_about(self, model: PyTree) -> bool:
+        """Whether the statement speaks of such a model."""
+        return not self.models or isinstance(model, self.models)
+
+    def foreign(self, loss: AbstractPopulationLoss, model: PyTree) -> Hypothesis | None:
+        """The `Hypothesis` that this is a model or a loss which the statement does not speak of; None where it does."""
+        if self.is_about(model):
+            return self.setting(loss)
+        return agrees(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}", 0.0, 1.0)
+
+
+def about(claims: Iterable[Claim], *models: type[eqx.Module]) -> tuple[Claim, ...]:
+    """The same claims, each about these classes of models alone."""
+    return tuple(dataclasses.replace(claim, models=models) for claim in claims)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What was found: see docs/verdicts.md for every field.
+
+    margin: signed slack over the size of the bound where it is least (None where the statement promises nothing);
+    where: the time of it, or a description; floor: numerical error there, in the same units; tightness: ratio of the
+    sides there.
+    """
+
+    id: str
+    source: str
+    form: str
+    statement: str
+    verdict: Judgement
+    margin: float | None
+    where: float | str | None
+    floor: float | None
+    tightness: float | None
+    hypotheses: tuple[Hypothesis, ...]
+    constants: dict[str, float]
+    note: str
+
+    def __str__(self) -> str:
+        if self.margin is None:
+            return f"{self.id} [{self.form}]: {self.verdict}. {self.note}".rstrip(" .") + "."
+        return (
+            f"{self.id} [{self.form}]: {self.verdict}, margin {self.margin:.3g} at {self.where_text()} "
+            f"(numerical floor {self.floor:.1e})"
+        )
+
+    def where_text(self) -> str:
+        """``t = 3.2``, or the description of a point that is no time; a dash where there is none."""
+        if self.where is None:
+            return "-"
+        return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
+
+
+def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
+    """Every form of the claim with that id, or of all its parts.
+
+    **Raises:** `ValueError` with the nearest id where there is none.
+    """
+    found = [claim for claim in claims if claim.id == identifier or claim.id.startswith(f"{identifier}.")]
+    if not found:
+        known = sorted({name for claim in claims for name in (claim.id, claim.id.rpartition(".")[0])})
+        checks.refuse(
+            "claim id",
+            "one of those `flowsim claims` lists",
+            f'it is "{identifier}"{checks.nearest(identifier, known)}',
+        )
+    return found
+
+
+def citation(verdict: Verdict) -> str:
+    """One line that cites a verdict, with the accuracy it was reached at and the version that reached it."""
+    words = [f"{verdict.source} [{verdict.form}]: {verdict.verdict}"]
+    if verdict.margin is not None:
+        at = "" if verdict.where is None else f" at {verdict.where_text()}"
+        words.append(f"margin {number_text(verdict.margin)}{at}")
+    if verdict.floor is not None:
+        words.append(f"numerical floor {number_text(verdict.floor, '.0e')}")
+    return f"{', '.join(words)}; flowsim {__version__}"

@@ -1,0 +1,67 @@
+"""Hypotheses: the conditions of a statement, with both of their sides."""
+
+import dataclasses
+import math
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, PyTree
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+
+LONGEST_DRAWN = 100_000
+MOST_DRAWN = 2**22  # numbers of one prompt, of which statements draw up to 64: 2 GiB
+ROUNDING = 1e-12
+
+_RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One condition of a statement, with both of its sides: ``value relation bound``; traced in a transformation."""
+
+    name: str
+    value: float | Scalar
+    relation: str
+    bound: float | Scalar
+    met: bool | Bool[Array, ""]
+
+    @property
+    def unknown(self) -> bool:
+        """Whether a side is not known."""
+        return math.isnan(self.value) or math.isnan(self.bound)
+
+
+def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | float) -> Hypothesis:
+    """A condition with one of the relations <, <=, >, >=, decided in float64."""
+    if not (checks.is_concrete(value) and checks.is_concrete(bound)):
+        return Hypothesis(name, value, relation, bound, _RELATIONS[relation](value, bound))
+    left, right = float(value), float(bound)
+    return Hypothesis(name, left, relation, right, bool(_RELATIONS[relation](left, right)))
+
+
+def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar | float = 1.0) -> Hypothesis:
+    """A condition ``value = bound``, met to within rounding of the given size."""
+    if not all(map(checks.is_concrete, (value, bound, size))):
+        return Hypothesis(name, value, "=", bound, jnp.abs(value - bound) <= ROUNDING * size)
+    left, right = float(value), float(bound)
+    return Hypothesis(name, left, "=", right, bool(abs(left - right) <= ROUNDING * float(size)))
+
+
+def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
+    """Prompts that are judged one by one must fit into memory."""
+    longest = longest_drawn(loss.task)
+    name = f"context length at most {longest}, so that prompts can be drawn"
+    return [hypothesis(name, loss.task.context_length, "<=", float(longest))]
+
+
+def can_be_drawn(task: Any) -> bool:
+    """Whether `finite_context` is met."""
+    return float(task.context_length) <= longest_drawn(task)
+
+
+def longest_drawn(task: Any) -> int:
+    """The longest context that statements draw prompts of, in the dimension of a task."""
+    return min(LONGEST_DRAWN, MOST_DRAWN // (task.dimension + 1))

@@ -1,0 +1,124 @@
+"""Where a flow ended: a Newton polish, the Hessian's inertia there, and whether it is the global minimum."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from flowsim.claims.claim import Comparison, at_least
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
+
+LARGEST_HESSIAN = 700  # weights, above which it is not formed
+_FLAT = 1e-9
+_MAX_ITERATIONS = 60
+_REACHED = 1e-10  # of the excess at the start
+_SUBTRACTED = 64  # eps of the loss
+_ELSEWHERE = 1e-6  # of the excess at zero weights, which a flow to the global minimum may still have to lose
+
+
+@dataclasses.dataclass(frozen=True)
+class EndPoint:
+    """The critical point that Newton's method finds from the end of a trajectory.
+
+    kind: "minimum" (the excess is zero; or no eigenvalue is negative, and none zero but for one that belongs to a
+    conserved quantity), "saddle", "maximum" (no positive eigenvalue) or "degenerate", where the Hessian does not tell;
+    positive, negative, flat: the Hessian's inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at
+    the polished model; distance: of it from the trajectory's end; model: polished.
+    """
+
+    kind: str
+    positive: int
+    negative: int
+    flat: int
+    excess: float
+    grad_norm: float
+    distance: float
+    model: PyTree
+
+
+def polish(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
+    """Newton's method to the nearest critical point, (H + |g| I) step = -g where H is semidefinite.
+
+    The shift |g| keeps the step short along flat directions, where critical points are not isolated, and vanishes fast
+    enough for the convergence to stay quadratic. In directions of negative curvature the step goes to the critical
+    point too, so that a saddle is found as a saddle.
+    """
+    return _polish(loss, model)[0]
+
+
+def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float]:
+    """The polished model, with its Hessian's eigenvalues and gradient norm."""
+    candidate, values, size = _newton_step(loss, model)
+    for _ in range(_MAX_ITERATIONS):
+        following, candidate_values, candidate_size = _newton_step(loss, candidate)
+        if not float(candidate_size) < float(size):
+            break
+        model, values, size, candidate = candidate, candidate_values, candidate_size, following
+    return model, np.asarray(values), float(size)
+
+
+@eqx.filter_jit
+def _newton_step(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[Array, " n"], Float[Array, ""]]:
+    """Where the step leads, and the Hessian's eigenvalues and the gradient norm where it starts."""
+    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(arrays)
+    rebuild = lambda x: eqx.combine(unravel(x), rest)
+    gradient = lambda x: ravel_pytree(eqx.filter(loss.gradient(rebuild(x)), eqx.is_inexact_array))[0]
+    slope, hessian = gradient(flat), jax.jacfwd(gradient)(flat)
+    values, vectors = jnp.linalg.eigh((hessian + hessian.T) / 2)
+    size = jnp.linalg.norm(slope)
+    shifted = jnp.where(values >= 0, values + size, values - size)
+    step = vectors @ (vectors.T @ slope / jnp.where(shifted == 0, 1.0, shifted))
+    return rebuild(flat - step), values, size
+
+
+def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint | None:
+    """Polish the end of a trajectory and read the Hessian's inertia there; None above 700 weights."""
+    end = eqx.filter(trajectory.end, eqx.is_inexact_array)
+    if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
+        return None
+    model, values, size = _polish(loss, trajectory.end)
+    threshold = _FLAT * np.max(np.abs(values))
+    positive, negative = int(np.sum(values > threshold)), int(np.sum(values < -threshold))
+    flat = values.size - positive - negative
+    excess = float(eqx.filter_jit(loss.excess)(model))
+    # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.
+    symmetric = loss.conserved(model) is not None
+    least = max(_REACHED * float(trajectory.excess[0]), _SUBTRACTED * np.finfo(float).eps * abs(float(loss(model))))
+    if negative:
+        kind = "saddle" if positive else "maximum"
+    elif excess <= least or (positive and flat <= symmetric):
+        kind = "minimum"
+    else:
+        kind = "degenerate"
+    pairs = zip(jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)), jax.tree.leaves(end), strict=True)
+    distance = float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs)))
+    return EndPoint(kind, positive, negative, flat, excess, size, distance, model)
+
+
+def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
+    """The loss's Hessian over all weights."""
+    flat, unravel = ravel_pytree(model)
+    return jax.hessian(lambda x: loss.excess(unravel(x)))(flat)
+
+
+def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
+    """The excess at the end of the flow against zero. What it can still lose is at most |grad| at the end times the way
+    still to go. It says nothing of a flow that ends at the global minimum.
+    """
+    end = trajectory.excess[-1:]
+    elsewhere = end > _ELSEWHERE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
+    slope = jnp.sqrt(trajectory.grad_norm_sq[-1:])
+    to_lose = jnp.where(slope > 0, slope * trajectory.way_to_go, 0.0)
+    return at_least(end, 0.0, size=trajectory.excess[0], promised=elsewhere, allowance=to_lose)
+
+
+def end_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:
+    """The excess at the end of the flow and at the saddle of zero weights."""
+    zero = jax.tree.map(jnp.zeros_like, trajectory.end)
+    return {"excess_end": trajectory.excess[-1], "excess_at_zero": loss.excess(zero)}

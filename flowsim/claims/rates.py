@@ -1,0 +1,71 @@
+"""Rates of convergence: a guaranteed envelope, and the rate that is seen."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim.claims.claim import Comparison, at_least
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses.sampled.confidence import student_quantile
+
+_WINDOW = 1e5  # the excess falls by this much over the window of the fit
+_FEWEST = 4
+
+
+def decayed(trajectory: Trajectory) -> Float[Array, " T"]:
+    """log(excess(0)/excess(t)), from the dissipated energy while little is lost, so that no digits are."""
+    lost = trajectory.dissipated / trajectory.excess[0]
+    early = -jnp.log1p(-jnp.minimum(lost, 0.5))
+    late = -jnp.log(jnp.where(trajectory.excess > 0, trajectory.excess, jnp.nan) / trajectory.excess[0])
+    return jnp.where(lost < 0.5, early, late)
+
+
+def exponential_envelope(trajectory: Trajectory, mu: Float[Array, ""]) -> Comparison:
+    """excess(t) <= e^{-mu t} excess(0), compared as log(excess(0)/excess(t)) >= mu t for t > 0."""
+    promised = (trajectory.t > 0) & (trajectory.excess > 0)
+    value = jnp.where(promised, decayed(trajectory), 0.0)
+    return at_least(value, jnp.where(promised, mu * trajectory.t, 0.0), promised=promised)
+
+
+@dataclasses.dataclass(frozen=True)
+class RateFit:
+    """The decay of the excess at the end of a run.
+
+    kind: "exponential", excess ~ e^{-rate t}, or "power", excess ~ t^{-rate}, whichever fits better; rate, low, high:
+    with its 95% interval from the residuals; t_from, t_to: the window.
+    """
+
+    kind: str
+    rate: float
+    low: float
+    high: float
+    t_from: float
+    t_to: float
+
+
+def fit_rate(trajectory: Trajectory) -> RateFit | None:
+    """Fit the last factor 100,000 that the excess fell by; None where it fell by less than 10 or over too few times."""
+    t, excess = np.asarray(trajectory.t), np.asarray(trajectory.excess)
+    usable = (t > 0) & np.isfinite(excess) & (excess > 0)
+    t, excess = t[usable], excess[usable]
+    if not t.size:
+        return None
+    window = excess <= _WINDOW * excess[-1]
+    t, log_excess = t[window], np.log(excess[window])
+    if t.size < _FEWEST or log_excess[0] - log_excess[-1] < np.log(10):
+        return None
+    fits = {"exponential": _line(t, log_excess), "power": _line(np.log(t), log_excess)}
+    kind = min(fits, key=lambda name: fits[name][2])
+    slope, half_width, _ = fits[kind]
+    return RateFit(kind, -slope, -slope - half_width, -slope + half_width, float(t[0]), float(t[-1]))
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Slope, half its 95% interval and residual sum of squares of a least-squares line."""
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    squares = float(np.sum((y - y.mean() - slope * centred) ** 2))
+    freedom = x.size - 2
+    return slope, student_quantile(0.95, freedom + 1) * float(np.sqrt(squares / freedom / (centred @ centred))), squares

@@ -1,0 +1,152 @@
+"""The problems that a statement speaks of, as a space to search: fields that are fixed, and axes that are free."""
+
+import abc
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxtyping import PyTree
+
+from flowsim._core import checks
+
+Maker = Callable[..., tuple[Any, PyTree]]
+
+_FEW = 10  # times the low end, from which on values of an axis are geometric
+_SHAPES = ("dimension", "loops", "layers", "heads")
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractRange(abc.ABC):
+    """Numbers from low to high, both finite.
+
+    **Raises:** `ValueError` where there is none.
+    """
+
+    low: Any
+    high: Any
+
+    def __post_init__(self):
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            checks.refuse("an axis", "from a finite number to one that is at least as large", f"it is {self}")
+
+    @property
+    def geometric(self) -> bool:
+        """Whether every scale counts alike."""
+        return self.low > 0 and self.high >= _FEW * self.low
+
+    @abc.abstractmethod
+    def holds(self, value: Any) -> bool:
+        """Whether a value is on the axis."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole(AbstractRange):
+    """The whole numbers from low to high; see `AbstractRange`."""
+
+    low: int
+    high: int
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is on the axis."""
+        return isinstance(value, int) and self.low <= value <= self.high
+
+
+@dataclasses.dataclass(frozen=True)
+class Real(AbstractRange):
+    """The numbers from low to high; see `AbstractRange`."""
+
+    low: int | float
+    high: int | float
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is on the axis."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is on the axis."""
+        return value in self.values
+
+
+@dataclasses.dataclass(frozen=True)
+class Each:
+    """A number for each dimension of the task."""
+
+    of: Real
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is on the axis."""
+        return all(map(self.of.holds, value))
+
+
+Axis = Whole | Real | Choice | Each
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Problems that a statement speaks of.
+
+    axes: what is free, by the name of its field in a problem file, ``task.context_length``; problem: the tables of the
+    problem file that all share; make: for a model and a loss that no problem file knows, (axis=value, ..) -> (loss,
+    start) in place of the problem, each axis then having the name of an argument; shapes: the axes that change the
+    shape of an array, by default those of dimensions, loops, layers and heads: what differs in these is compiled apart.
+
+    **Raises:** `ValueError` unless there is either a problem or a function that makes one.
+    """
+
+    axes: Mapping[str, Axis]
+    problem: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    make: Maker | None = None
+    shapes: tuple[str, ...] | None = None
+
+    def __post_init__(self):
+        if bool(self.problem) == (self.make is not None):
+            checks.refuse("a space", "given a problem, or a function that makes one, and not both", "it is not")
+
+    @property
+    def shaping(self) -> tuple[str, ...]:
+        """The axes that change the shape of an array."""
+        if self.shapes is not None:
+            return self.shapes
+        return tuple(name for name in self.axes if name.rpartition(".")[2] in _SHAPES)
+
+    def dimension(self, values: Mapping[str, Any]) -> int:
+        """d of the task at values of the axes."""
+        known = {**_flat(self.problem), **values}
+        return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == "dimension"), 1)
+
+    def tables(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The tables of the problem file at values of the axes; a start has no higher rank than the dimension."""
+        tables = copy.deepcopy(dict(self.problem))
+        for name, value in values.items():
+            *parents, last = name.split(".")
+            table = tables
+            for parent in parents:
+                table = table.setdefault(parent, {})
+            table[last] = min(value, self.dimension(values)) if name == "init.rank" else value
+        return tables
+
+    def over(self, axes: Mapping[str, Axis]) -> "Space":
+        """The space with other values of some of its axes; a range of one that has a number a dimension is of each."""
+        new = {
+            name: Each(Real(axis.low, axis.high))
+            if isinstance(self.axes.get(name), Each) and isinstance(axis, Whole | Real)
+            else axis
+            for name, axis in axes.items()
+        }
+        return dataclasses.replace(self, axes={**self.axes, **new})
+
+
+def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found

@@ -1,0 +1,133 @@
+"""The devices of a command: as many as it asks for, of this process and of those that it joins on other hosts."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from flowsim._core.checks import refuse
+
+AUTOMATIC = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """The processes that share one run, as asked for: where the first of them listens, how many they are, which of them
+    this one is, and for how many seconds they wait for one another. With the coordinator "auto" JAX finds out, from
+    Slurm or Open MPI.
+    """
+
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+    join_timeout: float = 120.0
+
+    def check(self) -> None:
+        """**Raises:** `ProblemError` naming the option."""
+        given = {"--processes": self.processes, "--process": self.process}
+        if self.coordinator in (None, AUTOMATIC):
+            for name, value in given.items():
+                if value is not None:
+                    refuse(name, "given with --coordinator HOST:PORT alone", f"it is {value}")
+        else:
+            if not re.fullmatch(r".+:\d{1,5}", self.coordinator):
+                refuse("--coordinator", 'HOST:PORT, or "auto"', f'it is "{self.coordinator}"')
+            for name, value in given.items():
+                if value is None:
+                    refuse(name, f"given with --coordinator {self.coordinator}", "it is missing")
+            assert self.processes is not None and self.process is not None, "both are given"
+            if self.processes < 1:
+                refuse("--processes", "at least 1", f"it is {self.processes}")
+            if not 0 <= self.process < self.processes:
+                refuse("--process", f"from 0 to {self.processes - 1}", f"it is {self.process}")
+        if not 0 < self.join_timeout < math.inf:
+            refuse("--join-timeout", "a positive number of seconds", f"it is {self.join_timeout:g}")
+
+    def join(self) -> None:
+        """Come together with the other processes, before JAX starts its devices.
+
+        **Raises:** `ProblemError` where Slurm or Open MPI tell nothing; `ConnectionError` where this cannot be done.
+        """
+        if self.coordinator is None:
+            return
+        automatic = self.coordinator == AUTOMATIC
+        with self._limit():
+            try:
+                jax.distributed.initialize(
+                    None if automatic else self.coordinator,
+                    self.processes,
+                    self.process,
+                    # From the environment of Slurm each process would take one device of its host.
+                    cluster_detection_method=None if automatic else "deactivate",
+                    # JAX aborts the process with a trace of its own then: the limit here is to come first.
+                    initialization_timeout=int(self.join_timeout) + 60,
+                )
+            except ValueError as error:
+                refuse(
+                    "--coordinator", "HOST:PORT outside of Slurm and Open MPI", f'it is "auto", and JAX finds: {error}'
+                )
+            except RuntimeError as error:
+                line = str(error).splitlines()[0]
+                raise ConnectionError(f"the processes could not join at {self.coordinator}: {line}") from None
+
+    @contextlib.contextmanager
+    def _limit(self) -> Iterator[None]:
+        """End the process where the others do not come in time."""
+        timer = threading.Timer(self.join_timeout, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        others = "the others" if self.processes is None else f"all {self.processes} processes"
+        where = "" if self.coordinator == AUTOMATIC else f" at {self.coordinator}"
+        line = f"could not go on: {others} did not join{where} within {self.join_timeout:g} seconds (--join-timeout)"
+        os.write(sys.stderr.fileno(), f"flowsim: {line}\n".encode())
+        os._exit(3)
+
+
+def mesh_over(devices: str | None, hosts: Hosts) -> Mesh | None:
+    """The mesh over so many devices of each process, "all" for those that JAX sees; None where that is a single one.
+
+    **Raises:** `ProblemError` naming the option; `ConnectionError` where the other processes cannot be joined.
+    """
+    hosts.check()
+    count = _count(devices)
+    if devices is not None and count is not None:
+        # Where JAX runs already, its devices are what they are.
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", count)
+    hosts.join()
+    found: dict[int, list[Any]] = {}
+    for device in jax.devices():
+        found.setdefault(device.process_index, []).append(device)
+    fewest = min(len(own) for own in found.values())
+    if count is not None and count > fewest:
+        refuse("--devices", f"at most {fewest}, which JAX sees of each process", f"it is {count}")
+    chosen = [device for own in found.values() for device in own[:count]]
+    if len(chosen) == 1:
+        return None
+    return Mesh(np.asarray(chosen), ("samples",), axis_types=(AxisType.Auto,))
+
+
+def _count(devices: str | None) -> int | None:
+    """How many of each process, None for all."""
+    if devices == "all":
+        return None
+    if devices is None:
+        return 1
+    if not re.fullmatch(r"[1-9]\d{0,5}", devices):
+        refuse("--devices", 'a whole number of at least 1, or "all"', f'it is "{devices}"')
+    return int(devices)

@@ -1,0 +1,101 @@
+"""`flowsim init`: which conditions a start meets, and what follows from it by formula."""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array
+
+from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.documents import plain, versions
+from flowsim.cli.common import FINISHED, read
+from flowsim.papers import AbstractPromises, constants_of, limits_of, promises_of
+from flowsim.problem import Problem
+
+
+def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: float | None, as_json: bool) -> int:
+    """Print the conditions that a start meets or not, and what follows from it. Integrates nothing."""
+    if not epsilon > 0:
+        refuse("--epsilon", "positive", f"it is {epsilon:g}")
+    problem = read(path, overrides)
+    promised = promises_of(problem)
+    lengths = None if risk is None else _prompt_lengths(problem, promised, risk)
+    if as_json:
+        print(json.dumps(plain(_document(problem, promised, epsilon, lengths)), indent=1))
+    elif promised is None:
+        print("What is known before anything is integrated")
+        _print_rows(_rows_of_least_loss(problem))
+    else:
+        print(promised.heading)
+        width = max(len(condition.name) for condition in promised.conditions)
+        for condition in promised.conditions:
+            met = "met    " if condition.met else "not met"
+            print(
+                f"  {met}  {condition.name:{width}}  {condition.value:.6g} {condition.relation} {condition.bound:.6g}"
+            )
+        print(f"What follows ({promised.paper})")
+        time = {f"time guaranteed for an excess of {epsilon:g}": promised.guaranteed_time(epsilon)}
+        rows = promised.facts() | time | ({} if lengths is None else lengths.facts())
+        _print_rows({label: _text(value) for label, value in rows.items()})
+    return FINISHED
+
+
+def _document(problem: Problem, promised: AbstractPromises | None, epsilon: float, lengths: Any) -> dict[str, Any]:
+    """What is printed with --json."""
+    shared = {"problem": problem.spec, "versions": versions(), "limits": limits_of(problem), "prompt_lengths": lengths}
+    constants = constants_of(problem)
+    if promised is None:
+        value, excess = _at_the_start(problem)
+        found = {"hypotheses": [], "constants": constants | {"loss": value, "excess": excess}, "guaranteed_time": None}
+        return shared | found
+    return shared | {
+        "hypotheses": promised.conditions,
+        **promised.coefficients,
+        "constants": constants | {"excess": promised.excess},
+        "guaranteed_time": {"epsilon": epsilon, "t": promised.guaranteed_time(epsilon)},
+    }
+
+
+def _prompt_lengths(problem: Problem, promised: AbstractPromises | None, epsilon: float) -> Any:
+    """How long prompts must be for a risk of epsilon, where a paper says."""
+    try:
+        lengths = None if promised is None else promised.prompt_lengths(problem.task, epsilon)
+    except ValueError as error:
+        raise ProblemError(f"--risk: {error}") from None
+    if lengths is None:
+        refuse("--risk", "left out where no paper says how long prompts must be", "it is given")
+    return lengths
+
+
+def _rows_of_least_loss(problem: Problem) -> dict[str, str]:
+    """What is known of a flow that no paper makes a promise of."""
+    value, excess = _at_the_start(problem)
+    return (
+        {"loss at the start": f"{value:.10g}", "excess at the start": f"{excess:.10g}"}
+        | {f"least loss that is known ({problem.loss.minimum_kind})": f"{float(problem.loss.minimum):.10g}"}
+        | {f"{name} there": _text(weight) for name, weight in limits_of(problem).items()}
+    )
+
+
+def _at_the_start(problem: Problem) -> tuple[float, float]:
+    loss = problem.loss
+    return float(eqx.filter_jit(loss)(problem.start)), float(eqx.filter_jit(loss.excess)(problem.start))
+
+
+def _print_rows(rows: Mapping[str, str]) -> None:
+    """Labels and texts, which may have several lines, in two columns."""
+    width = max(map(len, rows))
+    for label, text in rows.items():
+        print(f"  {label:{width}}  " + text.replace("\n", "\n" + " " * (width + 4)))
+
+
+def _text(value: float | Array | str) -> str:
+    """A number, or a matrix in rows and the corners of a large one."""
+    if isinstance(value, str):
+        return value
+    if np.ndim(value) == 0:
+        return f"{float(value):.6g}"
+    return np.array2string(np.asarray(value), precision=6, suppress_small=True, threshold=100, edgeitems=3)

@@ -1,0 +1,352 @@
+"""The command line: what can be asked, and with which exit status it ends. Nothing heavy is imported to parse."""
+
+import functools
+import os
+import pathlib
+import signal
+import sys
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from flowsim._core.lines import TRACEBACK, in_short, one_line, out_of_memory
+
+ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml")]
+Overrides = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="set", metavar="FIELD=VALUE", help="override fields of the problem, such as init.scale=0.3"),
+]
+Axes = Annotated[
+    tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="over", metavar="FIELD=VALUES"),
+]
+Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
+Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
+
+FINISHED, BAD_INPUT, UNFINISHED, INTERRUPTED = 0, 2, 3, 130
+
+
+def run(
+    problem: ProblemFile,
+    /,
+    out: Folder,
+    overrides: Overrides = (),
+    resume: bool = False,
+    strict: bool = False,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+    devices: Devices = None,
+    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT|auto")] = None,
+    processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    process: Annotated[int | None, tyro.conf.arg(metavar="I")] = None,
+    join_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0,
+) -> int:
+    """Integrate the flow of a problem, judge the claims about it, draw.
+
+    Args:
+        problem: the problem file.
+        out: where the results go; it must not hold another run.
+        resume: go on with the run in DIR.
+        strict: exit with status 1 if a claim is violated.
+        format: of the figures.
+        quiet: print neither progress nor table.
+        devices: of each process that share the samples of a loss by Monte Carlo; all takes those that JAX sees.
+        coordinator: where process 0 listens, for a run on several hosts; auto asks Slurm or Open MPI.
+        processes: how many there are, one a host or more.
+        process: which of them this one is, from 0 on; it alone writes.
+        join_timeout: how long to wait for the others.
+    """
+    _prepare_jax()
+    from flowsim.cli.devices import Hosts
+    from flowsim.cli.run import run
+
+    return run(
+        problem,
+        out,
+        overrides=sum(overrides, ()),
+        resume=resume,
+        strict=strict,
+        format=format,
+        quiet=quiet,
+        devices=devices,
+        hosts=Hosts(coordinator, processes, process, join_timeout),
+    )
+
+
+def init(
+    problem: ProblemFile,
+    /,
+    overrides: Overrides = (),
+    epsilon: float = 1e-6,
+    risk: float | None = None,
+    json: bool = False,
+) -> int:
+    """Which theorem conditions a start meets, and what follows. Integrates nothing.
+
+    Args:
+        problem: the problem file.
+        epsilon: the excess loss for which the guaranteed time is given.
+        risk: also say how long prompts must be for this risk.
+        json: print JSON.
+    """
+    _prepare_jax()
+    from flowsim.cli.init import init
+
+    return init(problem, overrides=sum(overrides, ()), epsilon=epsilon, risk=risk, as_json=json)
+
+
+def claims(json: bool = False) -> int:
+    """Every claim: id, source, form, statement.
+
+    Args:
+        json: print JSON.
+    """
+    _prepare_jax()
+    from flowsim.cli.claims import claims
+
+    return claims(as_json=json)
+
+
+def check(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    /,
+    overrides: Overrides = (),
+    json: bool = False,
+    strict: bool = False,
+) -> int:
+    """Judge one claim, printed and corrected, on its own problems.
+
+    Args:
+        claim_id: such as zhang2023.lemma-5.4.pl; zhang2023.lemma-5.4 takes all its parts.
+        json: print JSON.
+        strict: exit with status 1 if a claim is violated.
+    """
+    _prepare_jax()
+    from flowsim.cli.check import check
+
+    return check(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
+
+
+def audit(out: Folder | None = None, paper: str | None = None, overrides: Overrides = (), strict: bool = False) -> int:
+    """Judge every claim on its own problems, or on those of them to which the overrides apply.
+
+    Args:
+        out: where verdicts.json goes.
+        paper: only the claims of one paper, such as zhang2023.
+        strict: exit with status 1 if a claim is violated.
+    """
+    _prepare_jax()
+    from flowsim.cli.audit import audit
+
+    return audit(out, paper=paper, overrides=sum(overrides, ()), strict=strict)
+
+
+def sweep(
+    problem: ProblemFile,
+    /,
+    over: Axes,
+    out: Folder,
+    overrides: Overrides = (),
+    resume: bool = False,
+    format: Literal["png", "svg", "pdf"] = "png",
+    disk_budget: Annotated[float, tyro.conf.arg(metavar="MB")] = 256.0,
+    quiet: bool = False,
+    devices: Devices = None,
+) -> int:
+    """Integrate the flows of a grid of problems, and draw a map of what becomes of them.
+
+    Args:
+        problem: the problem file that all cells share.
+        over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; once an axis.
+        out: where the map goes; it must not hold another sweep.
+        resume: go on with the sweep in DIR.
+        format: of the figure.
+        disk_budget: how much may be written; a larger sweep is refused.
+        quiet: print neither progress nor summary.
+        devices: to share the cells of a batch; all takes those that JAX sees.
+    """
+    _prepare_jax()
+    from flowsim.cli.sweep import sweep
+
+    return sweep(
+        problem,
+        out,
+        over=sum(over, ()),
+        overrides=sum(overrides, ()),
+        resume=resume,
+        format=format,
+        disk_budget=disk_budget,
+        quiet=quiet,
+        devices=devices,
+    )
+
+
+def refute(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    /,
+    over: Axes = (),
+    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m",
+    out: Folder | None = None,
+    form: Literal["printed", "corrected"] = "printed",
+    seed: int = 0,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+) -> int:
+    """Search for a problem that meets a claim's hypotheses and breaks it.
+
+    Args:
+        claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
+        over: search an axis of the claim over LOW:HIGH or a list; once an axis.
+        budget: how long, such as 90s or 10m.
+        out: where the counterexample goes, and batches that a killed search goes on from.
+        form: of the claim.
+        seed: of what is drawn.
+        format: of the figure.
+        quiet: print no progress.
+    """
+    _prepare_jax()
+    from flowsim.cli.search import refute
+
+    return refute(
+        claim_id, form=form, over=sum(over, ()), budget=budget, out=out, seed=seed, format=format, quiet=quiet
+    )
+
+
+def sharpen(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    /,
+    over: Axes = (),
+    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m",
+    out: Folder | None = None,
+    form: Literal["printed", "corrected"] = "printed",
+    seed: int = 0,
+    format: Literal["png", "svg", "pdf"] = "png",
+    quiet: bool = False,
+) -> int:
+    """Search for the best constant of a claim's bound, and how it grows.
+
+    Args:
+        claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
+        over: search an axis of the claim over LOW:HIGH or a list, and show the growth with it; once an axis.
+        budget: how long, such as 90s or 10m.
+        out: where the constants and their picture go.
+        form: of the claim.
+        seed: of what is drawn.
+        format: of the figure.
+        quiet: print no progress.
+    """
+    _prepare_jax()
+    from flowsim.cli.search import sharpen
+
+    return sharpen(
+        claim_id, form=form, over=sum(over, ()), budget=budget, out=out, seed=seed, format=format, quiet=quiet
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status.
+
+    0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
+    """
+    commands = {function.__name__: function for function in (run, init, claims, check, audit, sweep, refute, sharpen)}
+    before = signal.signal(signal.SIGINT, _interrupted)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = functools.partial(_warned, warnings.showwarning)
+            return tyro.extras.subcommand_cli_from_dict(
+                commands,
+                args=arguments,
+                prog="flowsim",
+                description="Integrate gradient flows of population losses, and judge theorems about them.",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except BrokenPipeError:
+        # The reader (``head``, a pager) has gone; nothing is left to say, not even when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
+    except Exception as error:
+        return _stop(*_explained(error))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(number: int, frame: types.FrameType | None) -> None:
+    """End at once: whatever a run has written is whole. JAX's callbacks swallow a KeyboardInterrupt, or crash on it."""
+    os.write(
+        sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
+    )
+    os._exit(INTERRUPTED)
+
+
+def _make_do_without_home() -> None:
+    """Matplotlib looks for its settings at home, and fails where there is none."""
+    try:
+        pathlib.Path.home()
+    except RuntimeError:
+        if "MPLCONFIGDIR" not in os.environ:
+            import atexit
+            import shutil
+            import tempfile
+
+            os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="flowsim-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """The exit status and the line of an error: bad input, or one that nothing foresaw, which FLOWSIM_TRACEBACK=1
+    raises instead.
+    """
+    from flowsim._core.checks import ProblemError
+    from flowsim._core.files import DamagedFileError
+
+    if isinstance(error, ProblemError | DamagedFileError):
+        return BAD_INPUT, str(error)
+    if "JAX_PLATFORMS" in os.environ and "nable to initialize backend" in str(error):
+        platforms = os.environ["JAX_PLATFORMS"]
+        return BAD_INPUT, f'JAX_PLATFORMS must be platforms that JAX finds here, but it is "{platforms}": {error}'
+    if os.environ.get(TRACEBACK) == "1":
+        raise error
+    what = in_short(error)
+    why = f"the memory does not suffice ({what})" if out_of_memory(error) else f"{what} ({TRACEBACK}=1 shows where)"
+    return UNFINISHED, f"could not go on: {why}; earlier files are whole, and a run goes on with --resume"
+
+
+def _warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
+    """Show a warning of flowsim's own in one line, others as ever."""
+    if category.__module__.startswith("flowsim."):
+        _stop(FINISHED, str(message))
+    else:
+        otherwise(message, category, *rest)
+
+
+def _stop(status: int, line: str) -> int:
+    print(f"flowsim: {one_line(line)}", file=sys.stderr, flush=True)
+    return status
+
+
+def _prepare_jax() -> None:
+    """Float64 and the compile cache, before the first array."""
+    if (given := os.environ.get("JAX_ENABLE_X64", "1")).lower() not in ("1", "t", "true", "y", "yes", "on"):
+        off = given.lower() in ("0", "f", "false", "n", "no", "off")
+        came = "JAX_ENABLE_X64 switches it off" if off else f'JAX_ENABLE_X64 is "{given}"'
+        line = f"float64 must be switched on, but {came}: unset it or set JAX_ENABLE_X64=1"
+        sys.exit(_stop(BAD_INPUT, line))
+    _make_do_without_home()
+    from flowsim._core.compile_cache import keep_compiled_programs
+
+    try:
+        keep_compiled_programs()
+        import jax
+    except ValueError as error:  # of another variable that JAX reads
+        sys.exit(_stop(BAD_INPUT, f"the environment must be one that JAX takes, but it says: {in_short(error)}"))
+    jax.config.update("jax_enable_x64", True)
+    from flowsim._core.files import DamagedFileWarning
+
+    warnings.simplefilter("always", DamagedFileWarning)

@@ -1,0 +1,223 @@
+"""`flowsim run`: integrate, judge, draw; everything goes to one folder."""
+
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from jax.sharding import Mesh
+
+from flowsim import papers
+from flowsim._core.checks import refuse
+from flowsim._core.documents import write_json
+from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim._core.hosts import by_first, is_first
+from flowsim.claims import Evidence, Verdict, confidence_band
+from flowsim.claims.bands import Band, ends
+from flowsim.claims.judging import judge_or_note
+from flowsim.cli.common import UNFINISHED, exit_status, folder_of, text_of
+from flowsim.cli.devices import Hosts, mesh_over
+from flowsim.flow.risk_curve import risk_curve
+from flowsim.flow.systems import mesh_of
+from flowsim.flow.trajectory import Status, Trajectory, metadata_of
+from flowsim.papers import constants_of, limits_of, promises_of
+from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field
+from flowsim.report.documents import verdict_table, verdicts_document
+from flowsim.report.facts import run_facts, sharp_constants, test_facts
+from flowsim.report.page import write_report
+
+TRAJECTORY = "trajectory.npz"
+
+
+def run(
+    path: pathlib.Path,
+    out: pathlib.Path,
+    *,
+    overrides: Sequence[str],
+    resume: bool,
+    strict: bool,
+    format: str,
+    quiet: bool,
+    devices: str | None,
+    hosts: Hosts,
+) -> int:
+    """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
+    spec = ProblemSpec.from_toml(text_of(path), overrides)
+    mesh = _mesh(spec, devices, hosts)
+    problem, first = spec.build(mesh=mesh), is_first(mesh)
+    quiet = quiet or not first
+    say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))
+    checkpoint = out / "checkpoint"
+    with _taken_back(out / "problem.toml"):
+        kept = by_first(mesh, lambda: _enter(out, problem.spec, resume))
+        trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, quiet)
+    status = trajectory.status
+    say(trajectory, "")
+
+    evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
+    verdicts = [judge_or_note(claim, evidence) for claim in papers.ALL_CLAIMS if claim.is_about(problem.start)]
+    constants = constants_of(problem)
+    for verdict in verdicts:
+        constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
+    certificates = dataclasses.asdict(trajectory.certificates) | {"ladder": evidence.ladder()}
+    document = verdicts_document(problem.spec, status, certificates, constants, limits_of(problem), verdicts)
+    by_first(mesh, lambda: write_json(out / "verdicts.json", document))
+    say(verdict_table(verdicts), "")
+
+    facts = sharp_constants(verdicts) | run_facts(problem, evidence)
+    band = confidence_band(evidence) if status.finished else {}
+    if band:
+        beside = problem.matrices(trajectory.models) | ends(band)
+        by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
+    if first:
+        _draw(
+            out,
+            problem,
+            trajectory=trajectory,
+            verdicts=verdicts,
+            facts=facts,
+            band=band,
+            format=format,
+            say=say,
+        )
+    if not status.finished:
+        hint = "; --resume goes on with it" if status is Status.BUDGET else ""
+        if first:
+            print(f"The integration was not finished ({status}), so no claim along it is judged{hint}.")
+        return UNFINISHED
+    if first:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    return exit_status(strict, verdicts)
+
+
+def _draw(
+    out: pathlib.Path,
+    problem: Problem,
+    *,
+    trajectory: Trajectory,
+    verdicts: Sequence[Verdict],
+    facts: dict[str, str],
+    band: Mapping[str, Band],
+    format: str,
+    say: Callable[..., None],
+) -> None:
+    """The figures and the report of a run, with the risk on other prompts where it is asked for."""
+    from flowsim.report import plots  # slow to import: not before the table
+    from flowsim.report.plots.bands import of_band
+    from flowsim.report.plots.dominance import of_verdicts
+
+    promised, tested = promises_of(problem), None
+    if promised is not None and problem.test is not None:
+        tested = risk_curve(trajectory, problem.test, promised.limit)
+        tested.save(out / "test_risk.npz")
+        facts = facts | (test_facts(tested) if trajectory.status.finished else {})
+    say(*(f"{label}: {text}" for label, text in facts.items()), "")
+    (out / "figures").mkdir(exist_ok=True)
+    more = of_verdicts(verdicts, trajectory) | of_band(trajectory, band)
+    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, problem.minimizer, more)
+    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
+    print(f"report: {out / 'report.html'}")
+
+
+def _mesh(spec: ProblemSpec, devices: str | None, hosts: Hosts) -> Mesh | None:
+    """The devices that share the samples of a problem."""
+    if spec.loss.kind != "monte-carlo":
+        for name, value in {"--devices": devices, "--coordinator": hosts.coordinator}.items():
+            if value is not None:
+                expected = f'left out with loss.kind = "{spec.loss.kind}", which one device computes'
+                refuse(name, expected, f'it is "{value}"')
+    return mesh_over(devices, hosts)
+
+
+def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> dict[str, np.ndarray] | None:
+    """Make the folder of a run, or come back to it, and write the problem in its resolved form; the arrays of the
+    trajectory that is there.
+    """
+    file = out / "problem.toml"
+    with folder_of(out):
+        if file.exists():
+            if not resume:
+                refuse("--out", "a folder without a run", f"{out} holds one: add --resume to go on, or take another")
+            name = differing_field(_written(file, spec), spec)
+            if name is not None:
+                refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
+        kept = _kept(out / TRAJECTORY, spec, known=file.exists())
+        if resume:
+            _remove_partial_files(out)
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(file, lambda stream: stream.write(spec.to_toml().encode()))
+    return kept
+
+
+@contextlib.contextmanager
+def _taken_back(file: pathlib.Path) -> Iterator[None]:
+    """Put the problem of a folder that turns out to hold the chunks of another back to what it was."""
+    before = None
+    with contextlib.suppress(OSError):
+        before = file.read_bytes()
+    try:
+        yield
+    except ProblemError:
+        with contextlib.suppress(OSError):
+            if before is None:
+                file.unlink()
+            elif file.read_bytes() != before:
+                write_whole(file, lambda stream: stream.write(before))
+        raise
+
+
+def _written(file: pathlib.Path, spec: ProblemSpec) -> ProblemSpec:
+    """The problem of a folder; that of the run where it cannot be read, since each result knows its own problem."""
+    try:
+        return ProblemSpec.from_toml(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        done_without(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
+        return spec
+
+
+def _kept(file: pathlib.Path, spec: ProblemSpec, known: bool) -> dict[str, np.ndarray] | None:
+    """The arrays of the trajectory of this same problem, where there is one.
+
+    **Arguments:** known: whether the folder is that of a run of this problem.
+    """
+    if not file.exists():
+        return None
+    try:
+        arrays = read_arrays(file)
+        came = f"{file} is of another problem"
+        if metadata_of(arrays, file).get("problem") == spec.identity:
+            return arrays
+    except DamagedFileError as error:
+        if known:
+            done_without(error, "the flow is integrated again")
+            return None
+        came = str(error)
+    refuse("--out", "a folder without the flow of another problem", f"{came}: take another folder")
+
+
+def _remove_partial_files(out: pathlib.Path) -> None:
+    """What `write_whole` was writing to the folder of a run when it was killed."""
+    for pattern in (
+        ".problem.toml.*",
+        ".trajectory.npz.*",
+        ".verdicts.json.*",
+        ".report.html.*",
+        ".test_risk.npz.*",
+        "figures/.*",
+    ):
+        for partial in out.glob(pattern):
+            partial.unlink()
+
+
+def _integrated(
+    problem: Problem, kept: Mapping[str, np.ndarray] | None, file: pathlib.Path, checkpoint: pathlib.Path, quiet: bool
+) -> Trajectory:
+    """The trajectory of a run: the one that is kept if it is finished, else integrated and saved."""
+    if kept is not None and (found := Trajectory.of_arrays(kept, file)).status.finished:
+        return found
+    trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
+    beside, identity = problem.matrices(trajectory.models), problem.spec.identity
+    by_first(mesh_of(problem.loss), lambda: trajectory.save(file, beside, identity))
+    return trajectory

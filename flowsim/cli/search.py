@@ -1,0 +1,167 @@
+"""What ``flowsim refute`` and ``flowsim sharpen`` do."""
+
+import contextlib
+import importlib.util
+import math
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flowsim import papers
+from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.lines import TRACEBACK, in_short
+from flowsim.claims import Claim, find_claims
+from flowsim.claims.spaces import Axis, Choice, Real, Whole
+from flowsim.cli.common import FINISHED, folder_of
+from flowsim.experiments.search import refute as search
+from flowsim.experiments.search import sharpen as sharpened
+from flowsim.problem import ProblemSpec, toml
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST = 1e9  # in any unit
+_OWN = re.compile(r"\.py:\w+$")
+_FIELDS = toml.fields(ProblemSpec)
+
+
+def refute(
+    claim: str,
+    *,
+    form: str,
+    over: Sequence[str],
+    budget: str,
+    out: pathlib.Path | None,
+    seed: int,
+    format: str,
+    quiet: bool,
+) -> int:
+    """Search for a counterexample; print what was found, and write it to the folder ``out``."""
+    chosen, axes, seconds = _asked(claim, form, over, budget, seed, out)
+    with _blaming(claim):
+        found = search(chosen, over=axes, budget=seconds, seed=seed, out=out, progress=not quiet)
+    print(found)
+    if out is not None and found.counterexample is not None:
+        from flowsim.report.plots.search import draw_counterexample  # slow to import
+
+        (out / "figures").mkdir(exist_ok=True)
+        figure = out / "figures" / f"counterexample.{format}"
+        draw_counterexample(found.counterexample, figure)
+        print(f"figure: {figure}")
+        if found.counterexample.problem is not None:
+            print(f"problem: {out / 'counterexample.toml'}")
+    return FINISHED
+
+
+def sharpen(
+    claim: str,
+    *,
+    form: str,
+    over: Sequence[str],
+    budget: str,
+    out: pathlib.Path | None,
+    seed: int,
+    format: str,
+    quiet: bool,
+) -> int:
+    """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
+    chosen, axes, seconds = _asked(claim, form, over, budget, seed, out)
+    with _blaming(claim):
+        found = sharpened(chosen, over=axes, budget=seconds, seed=seed, progress=not quiet)
+    print(found)
+    if out is not None:
+        from flowsim.report.plots.search import draw_growth  # slow to import
+
+        found.save(out)
+        (out / "figures").mkdir(exist_ok=True)
+        figure = out / "figures" / f"sharpening.{format}"
+        draw_growth(found, figure)
+        print(f"figure: {figure}")
+    return FINISHED
+
+
+def _asked(
+    claim: str, form: str, over: Sequence[str], budget: str, seed: int, out: pathlib.Path | None
+) -> tuple[Claim, dict[str, Axis], float]:
+    """The claim, the axes and the seconds that were asked for; the folder is made once they are known to be any."""
+    if not 0 <= seed < 2**32:
+        refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {seed!s:.60}")
+    asked = _claim(claim, form), dict(map(_axis, over)), _budget(budget)
+    if out is not None:
+        with folder_of(out):
+            out.mkdir(parents=True, exist_ok=True)
+    return asked
+
+
+def _claim(identifier: str, form: str) -> Claim:
+    """One claim by its id, or the user's own as FILE.py:NAME."""
+    if _OWN.search(identifier):
+        return _own(*identifier.rsplit(":", 1))
+    try:
+        found = find_claims(papers.ALL_CLAIMS, identifier)
+    except ValueError as error:
+        raise ProblemError(f"{error}, or FILE.py:NAME for a claim of your own") from None
+    exact = [claim for claim in found if claim.id == identifier]
+    if not exact:
+        parts = ", ".join(dict.fromkeys(claim.id for claim in found))
+        refuse("claim id", f"that of one claim ({parts})", f'it is "{identifier}"')
+    chosen = [claim for claim in exact if claim.form == form]
+    if not chosen:
+        refuse("--form", f'"{exact[0].form}" for {identifier}', f'it is "{form}"')
+    return chosen[0]
+
+
+def _own(file: str, name: str) -> Claim:
+    spec = importlib.util.spec_from_file_location("own_claims", file)
+    if spec is None or spec.loader is None or not pathlib.Path(file).exists():
+        refuse("claim id", "FILE.py:NAME with a file that exists", f"there is no {file}")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        refuse("claim id", "FILE.py:NAME with a file that can be executed", f"{file} raises {in_short(error)}")
+    claim: Any = getattr(module, name, None)
+    if not isinstance(claim, Claim):
+        known = [key for key, value in vars(module).items() if isinstance(value, Claim)]
+        refuse("claim id", f"the name of a claim in {file} ({', '.join(known)})", f'it is "{name}"')
+    return claim
+
+
+@contextlib.contextmanager
+def _blaming(identifier: str) -> Iterator[None]:
+    """Say of a user's own claim that it raises."""
+    try:
+        yield
+    except (ProblemError, OSError):
+        raise
+    except Exception as error:
+        if not _OWN.search(identifier) or os.environ.get(TRACEBACK) == "1":
+            raise
+        refuse("claim id", "that of a claim that can be searched", f"{identifier} raises {in_short(error)}")
+
+
+def _budget(text: str) -> float:
+    """Seconds, of ``90``, ``90s``, ``10m`` or ``2h``."""
+    parts = re.fullmatch(r"(\d+(?:\.\d*)?)([smh]?)", text.strip())
+    if not parts or not 0 < float(parts[1]) <= _LONGEST:
+        refuse("--budget", "a positive time such as 90s, 10m or 2h", f'it is "{text}"')
+    return float(parts[1]) * _SECONDS[parts[2]]
+
+
+def _axis(text: str) -> tuple[str, Axis]:
+    """The field and the axis of ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``."""
+    field, equals, form = (part.strip() for part in text.partition("="))
+    if not (field and equals and form):
+        refuse("--over", "FIELD=LOW:HIGH or a list such as FIELD=5,10,20", f"it is {text!r}")
+    if ":" not in form:
+        return field, Choice(tuple(toml.read_value(field, part.strip()) for part in form.split(",")))
+    try:
+        low, high = map(float, form.split(":"))
+    except ValueError:
+        refuse(field, "searched over LOW:HIGH", f"it is {form!r}")
+    whole = field not in _FIELDS or "whole number" in _FIELDS[field].expected
+    if not low <= high or not (math.isfinite(low) and math.isfinite(high)):
+        refuse(field, "searched from a finite number to one that is at least as large", f"it is {form!r}")
+    if whole and field in _FIELDS and not (low.is_integer() and high.is_integer()):
+        refuse(field, "searched over whole numbers", f"it is {form!r}")
+    return field, Whole(int(low), int(high)) if whole and low.is_integer() and high.is_integer() else Real(low, high)

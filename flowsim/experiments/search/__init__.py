@@ -1,0 +1,8 @@
+"""Searches over the problems that a claim speaks of: for one that breaks it, and for its best constant."""
+
+from flowsim.experiments.search.counterexample import Counterexample as Counterexample
+from flowsim.experiments.search.refutation import Refutation as Refutation
+from flowsim.experiments.search.refutation import refute as refute
+from flowsim.experiments.search.sharpening import Growth as Growth
+from flowsim.experiments.search.sharpening import Sharpening as Sharpening
+from flowsim.experiments.search.sharpening import sharpen as sharpen

@@ -1,0 +1,251 @@
+"""A counterexample: confirmed by verdicts, made small, and written down."""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flowsim._core.documents import plain, versions, write_json
+from flowsim._core.files import write_whole
+from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
+from flowsim.claims.claim import citation
+from flowsim.claims.judging import compared, followed
+from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
+from flowsim.experiments.search.points import Point
+from flowsim.experiments.search.screening import Screen, built
+from flowsim.flow.gradient_flow import gradient_flow, start_alone
+from flowsim.flow.trajectory import Trajectory
+from flowsim.problem import ProblemSpec, spec_of, toml
+
+_MOVED = 1e-6  # relative, of every number of a neighbouring problem
+_KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexample is made smaller
+_PASSES = 3
+_OTHER_BASIS = 12345
+_SEED = "seed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Counterexample:
+    """A problem that meets a claim's hypotheses and breaks it.
+
+    values: of the axes of the space that it was found in; problem: as a file has it, None for a space that a function
+    makes; verdict: on it; value, bound: both sides where the statement fails worst; routes: the verdicts of other ways
+    to compute it, each "violated" too; run: the flow, or its start alone; sides: both of them along it.
+    """
+
+    claim: Claim
+    values: Mapping[str, Any]
+    problem: ProblemSpec | None
+    verdict: Verdict
+    value: float
+    bound: float
+    routes: Mapping[str, Verdict]
+    run: Trajectory
+    sides: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def erratum(self) -> str:
+        """Two sentences that could stand in an erratum."""
+        claim, verdict = self.claim, self.verdict
+        place = f"{claim.source} as printed" if claim.form == "printed" else f"{claim.source}, corrected,"
+        margin = abs(verdict.margin or math.nan)
+        return (
+            f"{place} ({claim.statement}) fails at {self.where}. "
+            f"There, at {verdict.where_text()}, its two sides are {self.value:.10g} and {self.bound:.10g}, so that it "
+            f"misses by {margin:.3g} of its bound, where the numerical error is at most {verdict.floor:.1g}."
+        )
+
+    @property
+    def where(self) -> str:
+        """What sets the problem apart from others of its space, in a line."""
+        return ", ".join(f"{name} = {toml.write_value(value)}" for name, value in self.values.items())
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write counterexample.json, erratum.txt and, where a file can hold the problem, counterexample.toml."""
+        folder = pathlib.Path(folder)
+        if self.problem is not None:
+            text = self.problem.to_toml()
+            write_whole(folder / "counterexample.toml", lambda file: file.write(text.encode()))
+        write_whole(folder / "erratum.txt", lambda file: file.write(f"{self.erratum}\n".encode()))
+        write_json(folder / "counterexample.json", self.document())
+
+    def document(self) -> dict[str, Any]:
+        """counterexample.json."""
+        return plain(
+            {
+                "id": self.claim.id,
+                "form": self.claim.form,
+                "statement": self.claim.statement,
+                "values": self.values,
+                "problem": self.problem,
+                "verdict": self.verdict,
+                "value": self.value,
+                "bound": self.bound,
+                "routes": {name: citation(verdict) for name, verdict in self.routes.items()},
+                "erratum": self.erratum,
+                "versions": versions(),
+            }
+        )
+
+
+def confirmed(screen: Screen, point: Point) -> Counterexample | None:
+    """The counterexample at a point, None where its verdict by every route is not "violated"."""
+    claim, space = screen.claim, screen.spaces[point.space]
+    try:
+        evidence = evidence_of_point(claim, space, point.values)
+    except ValueError:
+        return None
+    verdict = judge_on(claim, evidence)
+    if verdict.verdict is not Judgement.VIOLATED:
+        return None
+    routes = {}
+    for name, other in _routes(claim, space, point.values, evidence):
+        routes[name] = judge_on(claim, other)
+        if routes[name].verdict is not Judgement.VIOLATED:
+            return None
+    value, bound, sides, run = _sides(claim, evidence)
+    problem = None if space.make else spec_of(space.tables(point.values))
+    return Counterexample(claim, dict(point.values), problem, verdict, value, bound, routes, run, sides)
+
+
+def evidence_of_point(claim: Claim, space: Space, values: Mapping[str, Any]) -> Evidence:
+    """What is needed to judge a claim at a point of a space.
+
+    **Raises:** `ValueError` where the values make no problem.
+    """
+    loss, start, run = built(space, values)
+    return Evidence(loss, run(False) if claim.along_flow else start_alone(loss, start))
+
+
+def _routes(
+    claim: Claim, space: Space, values: Mapping[str, Any], evidence: Evidence
+) -> Iterator[tuple[str, Evidence]]:
+    """Other ways to the same verdict: another solver, problems a little aside, so that a coincidence is no
+    counterexample, and another basis.
+    """
+    if claim.along_flow and evidence.trajectory.settings.solver == "arrowhead":
+        yield "all weights by a general implicit solver", _by_another_solver(evidence)
+    for name, amount in (("numbers larger by 1e-6", 1 + _MOVED), ("numbers smaller by 1e-6", 1 - _MOVED)):
+        moved = _moved(space, values, amount)
+        if moved != values:
+            yield name, evidence_of_point(claim, space, moved)
+    covariance = space.problem.get("task", {}).get("covariance")
+    if not claim.along_flow and isinstance(covariance, Mapping) and "rotation_seed" in covariance:
+        name = "task.covariance.rotation_seed"
+        turned = dataclasses.replace(space, axes={**space.axes, name: Whole(0, 2**32 - 1)})
+        yield "the covariance in another basis", evidence_of_point(claim, turned, {**values, name: _OTHER_BASIS})
+
+
+def _by_another_solver(evidence: Evidence) -> Evidence:
+    run = evidence.trajectory
+    # At the same times, as a time limit of another solver may come first.
+    again = gradient_flow(
+        evidence.loss, run.start, times=run.t[1:], rtol=run.settings.rtol, solver="implicit", points_per_decade=0
+    )
+    return Evidence(evidence.loss, again)
+
+
+def _moved(space: Space, values: Mapping[str, Any], amount: float) -> dict[str, Any]:
+    """The values with every number of a continuous axis that many times as large, within the axis."""
+
+    def move(axis: Real, value: float) -> float:
+        return float(np.clip(value * amount, axis.low, axis.high))
+
+    moved = dict(values)
+    for name, axis in space.axes.items():
+        if isinstance(axis, Real):
+            moved[name] = move(axis, values[name])
+        elif isinstance(axis, Each):
+            moved[name] = [move(axis.of, value) for value in values[name]]
+    return moved
+
+
+def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.ndarray, np.ndarray], Trajectory]:
+    """Both sides where the margin is least, both of them everywhere, and the run."""
+    (rough, fine, _), _ = followed(claim, evidence)
+    case = fine if claim.along_flow else rough
+    comparison, run = compared(claim, evidence.stated, case.padded), case.run
+    safe = np.where(comparison.size > 0, comparison.size, np.inf)
+    worst = int(np.argmin(np.where(comparison.promised, (comparison.slack + comparison.allowance) / safe, np.inf)))
+    sides = tuple(np.where(comparison.promised, side, np.nan) for side in (comparison.value, comparison.bound))
+    return float(comparison.value[worst]), float(comparison.bound[worst]), (sides[0], sides[1]), run
+
+
+def shrunk(screen: Screen, point: Point) -> Point:
+    """The point with shapes as small, lengths as short and numbers as round as the claim still fails clearly.
+
+    Greedily, an axis at a time: the first value, simplest first, at which the margin stays below a thousandth of the
+    bound or of what it was.
+    """
+    found = screen.margins([point])[0]
+    most = -min(_KEPT, abs(found.margin) * 0.5)
+
+    def fails(candidate: Point) -> bool:
+        margin = screen.margins([candidate])[0]
+        return not margin.unmet and margin.clear and margin.margin <= most
+
+    space = screen.spaces[point.space]
+    for _ in range(_PASSES):
+        before = dict(point.values)
+        for name in sorted(space.axes, key=lambda name: name not in (*space.shaping, "init.rank")):
+            point = next(filter(fails, _simpler(space, point, name)), point)
+        if point.values == before:
+            break
+    return point
+
+
+def _simpler(space: Space, point: Point, name: str) -> Iterator[Point]:
+    """The point with simpler values of an axis, the simplest first."""
+    axis, value = space.axes[name], point.values[name]
+    # No seed is simpler than another but the first.
+    simpler = [0] if name.endswith(_SEED) and value and axis.holds(0) else _values(axis, value)
+    for simple in simpler:
+        values = {**point.values, name: simple}
+        d = space.dimension(values)
+        for other, kind in space.axes.items():
+            if isinstance(kind, Each):
+                values[other] = [*values[other], *[values[other][-1]] * d][:d]
+        if "init.rank" in values:
+            values["init.rank"] = min(values["init.rank"], d)
+        yield Point(point.space, values)
+
+
+def _values(axis: Any, value: Any) -> Iterator[Any]:
+    if isinstance(axis, Choice):
+        yield from axis.values[: axis.values.index(value)]
+    elif isinstance(axis, Whole):
+        yield from _whole(axis.low, value)
+    elif isinstance(axis, Real):
+        yield from _round(axis, value)
+    else:
+        yield from ([simple] * len(value) for simple in _round(axis.of, value[0]))
+        yield from ([simple, *[0.0] * (len(value) - 1)] for simple in _round(axis.of, value[0]) if axis.of.holds(0.0))
+        for digits in (1, 2):
+            rounded = [float(f"{x:.{digits}g}") for x in value]
+            if rounded != list(value) and axis.holds(rounded):
+                yield rounded
+
+
+def _whole(low: int, value: int) -> Iterator[int]:
+    """Other whole numbers: all up to ten, then 1, 2 and 5 times powers of ten, then its own first digits."""
+    yield from range(low, min(value, low + 10))
+    steps = (m * 10**k for k in range(1, 31) for m in (1, 2, 5))
+    yield from (step for step in steps if low + 10 <= step < value)
+    yield from dict.fromkeys(
+        round_ for digits in (1, 2) if low <= (round_ := int(float(f"{value:.{digits}g}"))) != value
+    )
+
+
+def _round(axis: Real, value: float) -> Iterator[float]:
+    """Rounder numbers: 1 and 0, the powers of ten from 1 to it, then one digit and two."""
+    sign, exponent = (1 if value > 0 else -1), round(math.log10(abs(value))) if value else 0
+    powers = (sign * 10.0 ** (k if exponent > 0 else -k) for k in range(1, abs(exponent) + 1))
+    for simple in (1.0, 0.0, *powers, float(f"{value:.1g}"), float(f"{value:.2g}")):
+        if simple == value:
+            return
+        if axis.holds(simple):
+            yield simple

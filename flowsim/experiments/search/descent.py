@@ -1,0 +1,75 @@
+"""Downhill from a point, by the derivatives of the margin through loss, limit and flow."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
+from flowsim.experiments.search.points import Point
+from flowsim.experiments.search.screening import Screen
+
+_STEPS = 24
+_RATE = 0.15  # of a step, in logarithms or in parts of an axis
+
+
+def descended(screen: Screen, point: Point, within: Space | None = None) -> list[Point]:
+    """The points of a descent of the margin from a point, with whole numbers rounded; none where it has no derivative.
+
+    Adam (optax) on the axes that the margin is differentiable in, those of geometric axes by their logarithms, each
+    kept in its range, or in that of another space with the same axes.
+    """
+    space, path, values = within or screen.spaces[point.space], [], dict(point.values)
+    if screen.gradient(point) is None:
+        return []
+    optimiser = optax.adam(_RATE)
+    state: Any = None
+    for _ in range(_STEPS):
+        found = screen.gradient(Point(point.space, values))
+        if found is None or not found[1]:
+            break
+        margin, slopes = found
+        inner = {name: _inward(space.axes[name], values[name]) for name in slopes}
+        scaled = {name: _scaled(space.axes[name], values[name], slope) for name, slope in slopes.items()}
+        if not (math.isfinite(margin) and all(np.all(np.isfinite(slope)) for slope in scaled.values())):
+            break
+        state = optimiser.init(inner) if state is None else state
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole powers
+            updates, state = optimiser.update(scaled, state)
+        moved: Any = optax.apply_updates(inner, updates)
+        values |= {name: _outward(space.axes[name], np.asarray(value)) for name, value in moved.items()}
+        path.append(Point(point.space, _rounded(space, values)))
+    return path
+
+
+def _of(axis: Axis) -> Real | Whole:
+    if isinstance(axis, Each):
+        return axis.of
+    assert isinstance(axis, Real | Whole), "words have no derivative"
+    return axis
+
+
+def _inward(axis: Axis, value: Any) -> np.ndarray:
+    """A value as the descent moves it: its logarithm, or its place between the ends of the axis."""
+    ends, array = _of(axis), np.asarray(value, dtype=float)
+    return np.asarray(np.log(array) if ends.geometric else (array - ends.low) / max(ends.high - ends.low, 1e-300))
+
+
+def _outward(axis: Axis, inner: np.ndarray) -> Any:
+    ends = _of(axis)
+    array = np.exp(inner) if ends.geometric else ends.low + inner * (ends.high - ends.low)
+    return np.clip(array, ends.low, ends.high).tolist()
+
+
+def _scaled(axis: Axis, value: Any, slope: np.ndarray) -> np.ndarray:
+    """The derivative by what the descent moves."""
+    ends = _of(axis)
+    return np.asarray(slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low))
+
+
+def _rounded(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    whole = [name for name, axis in space.axes.items() if isinstance(axis, Whole)]
+    return {name: round(value) if name in whole else value for name, value in values.items()}

@@ -1,0 +1,321 @@
+"""What a claim leaves at many points: one compiled program for all points of a shape that can be traced."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.evidence import padded
+from flowsim.claims.hypotheses import Hypothesis
+from flowsim.claims.judging import compared
+from flowsim.claims.spaces import Each, Real, Space, Whole
+from flowsim.experiments.search.points import Point
+from flowsim.flow.arrowhead.traced import traced_flow
+from flowsim.flow.gradient_flow import gradient_flow, start_alone
+from flowsim.flow.systems import prepared
+from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses.arrowhead import Arrowhead
+from flowsim.problem import Problem, ProblemSpec, spec_of
+
+LANES = 32
+_FEW, _SOME = 8, 16  # flows, each of which is integrated alone, and problems that are looked at one by one
+FLOW_RTOL = 1e-7
+_FLOW_ERROR, _ROUNDING_ERROR = 1e-5, 1e-11  # relative, of sides that are only looked at
+_LONGEST = 20.0  # seconds, of a flow that is integrated alone
+_TRACED = ("context_length", "seed", "rotation_seed")
+
+
+class Margin(NamedTuple):
+    """What a claim leaves at a point.
+
+    margin: signed room over the size of the bound, where it is least; infinite where nothing is promised, NaN where it
+    could not be computed; factor: what the bound may be multiplied by, so that the statement still holds there; clear:
+    whether it fails by more than errors could; unmet: hypotheses that are not met; distance: how far these are from it.
+    """
+
+    margin: float
+    factor: float
+    clear: bool
+    unmet: tuple[str, ...] = ()
+    distance: float = 0.0
+
+    @property
+    def objective(self) -> float:
+        """What a search makes small: the margin, and far above it what is no counterexample."""
+        if self.unmet:
+            return 1e12 * (1 + self.distance)
+        return self.margin if math.isfinite(self.margin) else 1e9
+
+
+class _Seen(NamedTuple):
+    """A margin under a transformation, with both sides of each hypothesis and whether it is met."""
+
+    margin: Scalar
+    factor: Scalar
+    clear: Bool[Array, ""]
+    values: list[Scalar]
+    bounds: list[Scalar]
+    met: list[Bool[Array, ""]]
+
+
+def room(comparison: Comparison, error: float) -> tuple[Scalar, Scalar, Bool[Array, ""]]:
+    """The least margin, what the bound may be multiplied by, and whether the statement fails by more than errors."""
+    slack, promised = comparison.slack + comparison.allowance, comparison.promised
+    size = jnp.where(comparison.size > 0, comparison.size, jnp.inf)
+    margin = jnp.min(jnp.where(promised, slack / size, jnp.inf))
+    margin = jnp.where(jnp.all(jnp.isfinite(comparison.slack) | ~promised), margin, jnp.nan)
+    clear = jnp.any(promised & (slack < -error * comparison.scale))
+    value, bound = comparison.value, comparison.bound
+    # A lower bound may be multiplied by value/bound, an upper one divided by it; rounding may differ in the slack.
+    lower = comparison.slack * (value - bound) >= 0
+    usable = promised & (value > 0) & (bound > 0)
+    ratio = jnp.where(usable, value, 1.0) / jnp.where(usable, bound, 1.0)
+    factor = jnp.min(jnp.where(usable, jnp.where(lower, ratio, 1 / ratio), jnp.inf))
+    return margin, factor, clear
+
+
+class Screen:
+    """Looks at a claim's margin at points of its spaces; nothing that it sees is a verdict."""
+
+    def __init__(self, claim: Claim, spaces: Sequence[Space]):
+        self.claim, self.spaces = claim, tuple(spaces)
+        self._programs: dict[Any, _Program | None] = {}
+
+    def margins(self, points: Sequence[Point]) -> list[Margin]:
+        """The margin at each point."""
+        found: dict[int, Margin] = {}
+        groups: dict[Any, list[int]] = {}
+        for index, point in enumerate(points):
+            groups.setdefault(_kind(self.spaces[point.space], point), []).append(index)
+        for members in groups.values():
+            chosen = [points[index] for index in members]
+            program = self._program(chosen[0])
+            margins = program.margins(chosen) if program else [self.alone(point) for point in chosen]
+            found |= dict(zip(members, margins, strict=True))
+        return [found[index] for index in range(len(points))]
+
+    def lanes(self, point: Point) -> int:
+        """How many points are worth looking at before another shape's turn: fewer, where each is looked at alone."""
+        if self._program(point):
+            return LANES
+        return _FEW if self.claim.along_flow else _SOME
+
+    def gradient(self, point: Point) -> tuple[float, dict[str, Any]] | None:
+        """The margin and its derivatives by the traced axes; None where the problem cannot be traced."""
+        program = self._program(point)
+        return program.gradient(point) if program else None
+
+    def alone(self, point: Point) -> Margin:
+        """The margin at one point, its problem built and integrated as a run does it."""
+        try:
+            loss, start, run = built(self.spaces[point.space], point.values)
+            if foreign := self.claim.foreign(loss, start):
+                return _nowhere(foreign.name)
+            hypotheses = self.claim.hypotheses(loss, start)
+            if any(not condition.met for condition in hypotheses):
+                return Margin(math.nan, math.nan, False, *_unmet(hypotheses))
+            trajectory = run(True) if self.claim.along_flow else start_alone(loss, start)
+            if not trajectory.status.finished:
+                return Margin(math.nan, math.nan, False)
+            comparison = compared(self.claim, loss, padded(trajectory))
+        except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError) as error:
+            return _nowhere(str(error))
+        error = _FLOW_ERROR if self.claim.along_flow else _ROUNDING_ERROR
+        margin, factor, clear = room(jax.tree.map(jnp.asarray, comparison), error)
+        return Margin(float(margin), float(factor), bool(clear))
+
+    def _program(self, point: Point) -> "_Program | None":
+        """What computes the points of this one's kind together; None where its problem, or its flow, cannot be traced,
+        as then the arguments of some function are refused for being traced.
+        """
+        space = self.spaces[point.space]
+        kind = _kind(space, point)
+        if kind not in self._programs:
+            self._programs[kind] = None
+            with contextlib.suppress(ValueError, TypeError):
+                loss, start, _ = built(space, point.values)
+                if not self.claim.along_flow or isinstance(loss.arrowhead(start), Arrowhead):
+                    foreign = self.claim.foreign(loss, start)
+                    self._programs[kind] = _Program(self.claim, space, point, foreign)
+        return self._programs[kind]
+
+
+class _Program:
+    """The margin as one function of the numbers of a problem, whose shapes and words are fixed."""
+
+    def __init__(self, claim: Claim, space: Space, point: Point, foreign: Hypothesis | None):
+        self._claim, self._space = claim, space
+        self._names = tuple(name for name in space.axes if _is_traced(space, name))
+        self._fixed = {name: value for name, value in point.values.items() if name not in self._names}
+        self._hypotheses: list[str] = []
+        self._foreign = foreign
+        self._spec = None if space.make else spec_of(space.tables(point.values))
+        self._many = jax.jit(jax.vmap(self._one))
+        if self._foreign is None:
+            self._many(self._stacked([point]))  # whether it can be traced shows here
+
+    def margins(self, points: Sequence[Point]) -> list[Margin]:
+        """The margin at each point."""
+        if self._foreign is not None:
+            return [_nowhere(self._foreign.name)] * len(points)
+        found = []
+        for first in range(0, len(points), LANES):
+            chosen = points[first : first + LANES]
+            seen = jax.tree.map(np.asarray, self._many(self._stacked(chosen)))
+            found += [self._margin(seen, lane) for lane in range(len(chosen))]
+        return found
+
+    def gradient(self, point: Point) -> tuple[float, dict[str, Any]]:
+        """The margin, and its derivatives by the numbers of axes that are no seeds."""
+        numbers = jax.tree.map(lambda leaf: leaf[0], self._stacked([point]))
+        free = {name: numbers[name] for name in self._names if not name.endswith("seed")}
+        if not free:
+            return math.nan, {}
+        margin, slopes = _slopes(self._margin_of, free, numbers)
+        return float(margin), jax.tree.map(np.asarray, slopes)
+
+    def _margin(self, seen: _Seen, lane: int) -> Margin:
+        if all(met[lane] for met in seen.met):
+            return Margin(float(seen.margin[lane]), float(seen.factor[lane]), bool(seen.clear[lane]))
+        parts = zip(self._hypotheses, seen.values, seen.bounds, seen.met, strict=True)
+        sides = [(name, float(a[lane]), float(b[lane]), bool(met[lane])) for name, a, b, met in parts]
+        return Margin(math.nan, math.nan, False, *_unmet([Hypothesis(n, a, "", b, met) for n, a, b, met in sides]))
+
+    def _stacked(self, points: Sequence[Point]) -> dict[str, Array]:
+        """The numbers of points, lanes leading; spare lanes repeat the last."""
+        lanes = [*points, *[points[-1]] * (LANES - len(points))]
+        return {
+            name: jnp.asarray([lane.values[name] for lane in lanes], dtype=int if name.endswith("seed") else float)
+            for name in self._names
+        }
+
+    def _margin_of(self, free: Mapping[str, Array], numbers: Mapping[str, Array]) -> Scalar:
+        return self._one({**numbers, **free}).margin
+
+    def _one(self, numbers: Mapping[str, Array]) -> _Seen:
+        loss, start = self._problem(numbers)
+        hypotheses = self._claim.hypotheses(loss, start)
+        self._hypotheses = [condition.name for condition in hypotheses]
+        if self._claim.along_flow:
+            structure = loss.structure
+            run, finished = traced_flow(structure, structure.state(start), loss.minimum, FLOW_RTOL)
+        else:
+            run, finished = _start_alone(loss, start), jnp.asarray(True)
+        error = _FLOW_ERROR if self._claim.along_flow else _ROUNDING_ERROR
+        margin, factor, clear = room(self._claim.compare(loss, run), error)
+        sides = [(jnp.asarray(h.value, float), jnp.asarray(h.bound, float), jnp.asarray(h.met)) for h in hypotheses]
+        values, bounds, met = (list(part) for part in zip(*sides, strict=True)) if sides else ([], [], [])
+        return _Seen(jnp.where(finished, margin, jnp.nan), factor, clear & finished, values, bounds, met)
+
+    def _problem(self, numbers: Mapping[str, Array]) -> tuple[Any, PyTree]:
+        if self._space.make is not None:
+            return self._space.make(**self._fixed, **numbers)
+        assert self._spec is not None, "a space without a function has a problem"
+        problem = with_numbers(self._spec, numbers).build()
+        return problem.loss, problem.start
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _slopes(margin: Callable[..., Scalar], free: Any, numbers: Any) -> tuple[Scalar, Any]:
+    # Forward, as a flow is a loop of unknown length.
+    return margin(free, numbers), jax.jacfwd(margin)(free, numbers)
+
+
+def _start_alone(loss: Any, start: PyTree) -> Trajectory:
+    """The trajectory of the start alone, traced."""
+    excess = loss.excess(start)
+    gradient = eqx.filter(loss.gradient(start), eqx.is_inexact_array)
+    squares = sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)), jnp.zeros(()))
+    one = lambda value: jnp.asarray(value)[None]
+    models = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, start)
+    return uncertified(jnp.zeros(1), models, one(loss(start)), one(excess), one(squares), jnp.zeros(1))
+
+
+def built(space: Space, values: Mapping[str, Any]) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
+    """Loss and start at a point of a space, and what integrates its flow, roughly or as it will be judged.
+
+    **Raises:** `ValueError` where the values make no problem.
+    """
+    if space.make is not None:
+        loss, start = space.make(**values)
+        loss = prepared(loss, start)
+
+        def run_made(rough: bool) -> Trajectory:
+            if rough:
+                return gradient_flow(loss, start, rtol=FLOW_RTOL, budget_seconds=_LONGEST)
+            return gradient_flow(loss, start)
+
+        return loss, start, run_made
+    problem = spec_of(space.tables(values)).build()
+    loss = prepared(problem.loss, problem.start)
+    problem = dataclasses.replace(problem, loss=loss)
+
+    def run(rough: bool) -> Trajectory:
+        return (_roughly(problem) if rough else problem).run()
+
+    return loss, problem.start, run
+
+
+def _roughly(problem: Problem) -> Problem:
+    flow = problem.spec.flow
+    rough = msgspec.structs.replace(flow, rtol=max(flow.rtol, FLOW_RTOL), budget_seconds=_LONGEST)
+    return dataclasses.replace(problem, spec=msgspec.structs.replace(problem.spec, flow=rough))
+
+
+def with_numbers(spec: ProblemSpec, numbers: Mapping[str, Any]) -> ProblemSpec:
+    """A checked problem with other numbers in some of its fields, which may be traced."""
+
+    def replaced(table: Any, path: Sequence[str], value: Any) -> Any:
+        inner = replaced(getattr(table, path[0]), path[1:], value) if path[1:] else value
+        return msgspec.structs.replace(table, **{path[0]: inner})
+
+    for name, value in numbers.items():
+        spec = replaced(spec, name.split("."), value)
+    return spec
+
+
+def _is_traced(space: Space, name: str) -> bool:
+    axis, last = space.axes[name], name.rpartition(".")[2]
+    if name in space.shaping or name == "init.rank":
+        return False
+    if isinstance(axis, Whole):
+        return last in _TRACED or space.make is not None
+    return isinstance(axis, Real | Each)
+
+
+def _kind(space: Space, point: Point) -> Any:
+    """What points have in common that one program computes."""
+    return point.space, tuple(
+        (name, repr(v)) for name, v in sorted(point.values.items()) if not _is_traced(space, name)
+    )
+
+
+def _nowhere(reason: str) -> Margin:
+    return Margin(math.nan, math.nan, False, (reason,), 1e3)
+
+
+def _unmet(hypotheses: Sequence[Hypothesis]) -> tuple[tuple[str, ...], float]:
+    """The names of the hypotheses that are not met, and how far they are from it altogether."""
+    missed = [condition for condition in hypotheses if not condition.met]
+    return tuple(condition.name for condition in missed), sum(map(_distance, missed))
+
+
+def _distance(condition: Hypothesis) -> float:
+    """About how many factors of e, or parts of the bound, are missing."""
+    a, b = float(condition.value), float(condition.bound)
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return 100.0
+    if a > 0 and b > 0:
+        return min(abs(math.log(a / b)), 100.0)
+    return min(abs(a - b) / max(abs(a), abs(b), 1.0), 100.0)

@@ -1,0 +1,114 @@
+"""The axes of a sweep: which fields of a problem vary, and over which values."""
+
+import copy
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flowsim._core import checks
+from flowsim._core.checks import ProblemError, refuse
+from flowsim.problem import ProblemSpec, spec_of, toml
+
+Value = bool | int | float | str
+_FORMS = "geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list such as 5,10,20"
+_LARGEST_WHOLE = 2**53
+_MOST = 10**6  # values of an axis
+_FIELDS = tuple(toml.fields(ProblemSpec))
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """A field of a problem file by its dotted name, and the values that it takes."""
+
+    field: str
+    values: tuple[Value, ...]
+
+    @staticmethod
+    def parse(text: str) -> "Axis":
+        """An axis as ``init.scale=geom:1e-3:1:31``; the other forms are ``lin:0:1:11``, ``2:200`` and ``5,10,20``.
+
+        **Raises:** `ProblemError` in one line.
+        """
+        field, equals, form = (part.strip() for part in text.partition("="))
+        if not (field and equals and form):
+            refuse("--over", f"FIELD=VALUES, the values {_FORMS}", f"it is {text!r}")
+        return Axis.of(field, _parsed(field, form))
+
+    @staticmethod
+    def of(field: str, values: Iterable[Any]) -> "Axis":
+        """An axis over values.
+
+        **Raises:** `ProblemError` where the name is that of no field, or the values are none, equal or not scalar.
+        """
+        if field not in _FIELDS:
+            raise ProblemError(f"{field} is not a known field{checks.nearest(field, _FIELDS)}")
+        if field == "flow.budget_seconds":
+            refuse("a sweep", "over fields that change results", f"it is over {field}")
+        found = tuple(_plain(value) for value in values)
+        if not found:
+            refuse(field, "swept over at least one value", "there is none")
+        for value in found:
+            if not isinstance(value, Value):
+                refuse(field, "swept over numbers or words", f"one value is {toml.write_value(value):.60}")
+        if len(set(found)) < len(found):
+            repeated = next(value for index, value in enumerate(found) if value in found[:index])
+            refuse(field, "swept over different values", f"{toml.write_value(repeated)} is there twice")
+        return Axis(field, found)
+
+    def as_text(self, index: int) -> str:
+        """One point of the axis as ``FIELD=VALUE``, in the form that overrides have."""
+        value = self.values[index]
+        return f"{self.field}={value if isinstance(value, str) else toml.write_value(value)}"
+
+
+def _parsed(field: str, form: str) -> list[Any]:
+    kind, *rest = form.split(":")
+    if kind in ("geom", "lin"):
+        try:
+            (low, high), count = map(float, rest[:2]), int(rest[2])
+            assert len(rest) == 3
+        except (ValueError, IndexError, AssertionError):
+            refuse(field, f"swept over {kind}:FROM:TO:COUNT", f"it is {form!r}")
+        if not 1 <= count <= _MOST or not (math.isfinite(low) and math.isfinite(high)):
+            refuse(field, f"swept over 1 to {_MOST} values between finite numbers", f"it is {form!r}")
+        if kind == "geom" and not (low > 0 and high > 0):
+            refuse(field, "swept geometrically between positive numbers", f"it is {form!r}")
+        return (np.geomspace if kind == "geom" else np.linspace)(low, high, count).tolist()
+    if re.fullmatch(r"[+-]?\d{1,18}:[+-]?\d{1,18}", form):
+        first, last = map(int, form.split(":"))
+        if not first <= last < first + _MOST:
+            refuse(field, f"swept over FIRST:LAST, 1 to {_MOST} values", f"it is {form!r}")
+        return list(range(first, last + 1))
+    if ":" in form:
+        refuse(field, f"swept over {_FORMS}", f"it is {form!r:.60}")
+    return [toml.read_value(field, part.strip()) for part in form.split(",")]
+
+
+def _plain(value: Any) -> Any:
+    """A value as TOML has it; a whole number as one, so that it fits fields of both kinds."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST_WHOLE:
+        return int(value)
+    return value
+
+
+def grid_shape(axes: Iterable[Axis]) -> tuple[int, ...]:
+    """How many cells a sweep has along each axis."""
+    return tuple(len(axis.values) for axis in axes)
+
+
+def specs(tables: Mapping[str, Any], axes: tuple[Axis, ...]) -> Iterator[ProblemSpec]:
+    """The problem of every cell, the last axis running fastest.
+
+    **Raises:** `ProblemError` where one is none, in one line that names the field.
+    """
+    for values in itertools.product(*(axis.values for axis in axes)):
+        cell = copy.deepcopy(dict(tables))
+        for axis, value in zip(axes, values, strict=True):
+            toml.assign(cell, axis.field, value)
+        yield spec_of(cell)

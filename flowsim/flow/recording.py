@@ -1,0 +1,200 @@
+"""What a run has finished: its records in memory, its chunks on disk."""
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import os
+import pathlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from flowsim._core import checks
+from flowsim._core import hosts as hosts
+from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim.flow.systems import AbstractSystem, Record
+from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
+
+
+class Role(enum.IntEnum):
+    """What a recorded step is for: to go on from, a part of the trajectory, or an output time of the regular grid."""
+
+    TO_GO_ON = 0
+    WANTED = 1
+    REGULAR = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """A finished stretch of a run, by its recorded steps, of which the last is where the next chunk begins.
+
+    t: times; record: with time leading; dissipated: energy so far; roles: a `Role` for each; largest: |grad|^2 at
+    its largest since the chunk began; steps: accepted and rejected ones; next_step: a step size to go on with, 0 where
+    none is known; failure: what went wrong, if anything did.
+    """
+
+    t: np.ndarray
+    record: Record
+    dissipated: np.ndarray
+    roles: np.ndarray
+    largest: np.ndarray
+    steps: np.ndarray
+    next_step: float
+    failure: Status | None
+
+
+def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.ndarray) -> Chunk:
+    """A chunk that is a whole run."""
+    largest = np.maximum.accumulate(record.grad_norm_sq)
+    return Chunk(t, record, dissipated, np.full(t.size, Role.WANTED), largest, steps, 0.0, None)
+
+
+class ChunkStore:
+    """A folder of finished chunks, each with the identity of the one run that it belongs to. Where several hosts share
+    a mesh, the first one alone reads and writes.
+    """
+
+    def __init__(self, folder: str | os.PathLike | None, identity: PyTree, mesh: jax.sharding.Mesh | None):
+        self.folder, self._mesh = None if folder is None else pathlib.Path(folder), mesh
+        self._identity = "" if folder is None else _digest(identity)
+
+    def load(self, index: int, like: Record) -> Chunk | None:
+        """The chunk of that number, None where it is not finished or damaged; ``like`` gives the structure.
+
+        **Raises:** `ValueError` where it is of another run.
+        """
+        if self.folder is None:
+            return None
+        file = hosts.by_first(self._mesh, functools.partial(_read, self._path(self.folder, index), self._identity))
+        if file is None:
+            return None
+        leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
+        failure = str(file["failure"])
+        return Chunk(
+            record=jax.tree.unflatten(jax.tree.structure(like), leaves),
+            failure=Status(failure) if failure else None,
+            next_step=float(file["next_step"]),
+            **{name: file[name] for name in _ARRAYS},
+        )
+
+    def save(self, index: int, chunk: Chunk) -> None:
+        """Write a chunk, whole or not at all."""
+        if self.folder is None:
+            return
+        arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
+        arrays |= {name: getattr(chunk, name) for name in _ARRAYS} | {"next_step": np.asarray(chunk.next_step)}
+        arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
+        arrays["identity"] = np.asarray(self._identity)
+        hosts.by_first(self._mesh, functools.partial(_write, self._path(self.folder, index), arrays))
+
+    @staticmethod
+    def _path(folder: pathlib.Path, index: int) -> pathlib.Path:
+        return folder / f"chunk-{index:05d}.npz"
+
+
+def _digest(identity: PyTree) -> str:
+    digest = hashlib.sha256()
+    arrays, rest = eqx.partition(identity, eqx.is_array)
+    digest.update(repr(rest).encode())
+    for leaf in jax.tree.leaves(arrays):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        # What several hosts have parts of cannot be read.
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _read(path: pathlib.Path, identity: str) -> dict[str, np.ndarray] | None:
+    if not path.exists():
+        return None
+    try:
+        arrays = read_arrays(path)
+    except DamagedFileError as error:
+        done_without(error, "it is integrated again")
+        return None
+    if str(arrays.get("identity")) != identity:
+        checks.refuse("checkpoint", "empty or of this same run", f"{path} is of another")
+    return arrays
+
+
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+_SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
+_SHORTEST = 32  # output times that a program decodes
+_ROWS = ("t", "dissipated", "roles", "largest")
+_ARRAYS = (*_ROWS, "steps")
+
+
+def distinct(t: np.ndarray) -> np.ndarray:
+    """Which of increasing times are not equal to the next one to rounding."""
+    return np.append(t[:-1] < (1 - _SAME) * t[1:], np.ones(t[-1:].size, dtype=bool))
+
+
+def join(chunks: list[Chunk]) -> Chunk:
+    """Chunks one after the other, without the steps that were recorded to go on from alone; a step that ends where the
+    next one does, to rounding, is one with it.
+    """
+    wanted = np.concatenate([chunk.roles for chunk in chunks]) > Role.TO_GO_ON
+    wanted[wanted] = distinct(np.concatenate([chunk.t for chunk in chunks])[wanted])
+    joined = lambda *leaves: np.concatenate(leaves)[wanted]
+    return Chunk(
+        record=jax.tree.map(joined, *[chunk.record for chunk in chunks]),
+        steps=np.sum([chunk.steps for chunk in chunks], axis=0),
+        next_step=chunks[-1].next_step,
+        failure=chunks[-1].failure,
+        **{name: joined(*[getattr(chunk, name) for chunk in chunks]) for name in _ROWS},
+    )
+
+
+def truncate(chunk: Chunk, length: int) -> Chunk:
+    """The first recorded steps of a chunk."""
+    rows = {name: getattr(chunk, name)[:length] for name in _ROWS}
+    return dataclasses.replace(chunk, record=jax.tree.map(lambda leaf: leaf[:length], chunk.record), **rows)
+
+
+def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:
+    """The trajectory of a finished run, with its certificates."""
+    record = run.record
+    lost = record.loss[0] - record.loss if np.isnan(record.excess[0]) else record.excess[0] - record.excess
+    # Less energy than the loss can be computed to is none.
+    scale = max(np.max(run.dissipated), np.finfo(float).eps * np.max(np.abs(record.loss)), np.finfo(float).tiny)
+    energy_defect = float(np.max(np.abs(lost - run.dissipated)) / scale)
+    drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
+    return Trajectory(
+        t=jnp.asarray(run.t),
+        models=_decoded(system, record.state),
+        loss=jnp.asarray(record.loss),
+        excess=jnp.asarray(record.excess),
+        grad_norm_sq=jnp.asarray(record.grad_norm_sq),
+        dissipated=jnp.asarray(run.dissipated),
+        certificates=Certificates(
+            energy_defect=energy_defect,
+            balance_drift=None if np.isnan(drift) else float(drift),
+            steps=int(run.steps[0]),
+            rejected_steps=int(run.steps[1]),
+        ),
+        settings=settings,
+        status=status,
+    )
+
+
+def _decoded(system: AbstractSystem, states: PyTree) -> PyTree:
+    """The models of states, in one of few shapes, so that few programs are compiled."""
+    count = jax.tree.leaves(states)[0].shape[0]
+    spare = 2 ** (max(count, _SHORTEST) - 1).bit_length() - count
+    stretched = jax.tree.map(lambda leaf: jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], spare, 0)])), states)
+    cut = lambda leaf: jnp.asarray(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
+    return jax.tree.map(cut, _decode_all(system, stretched))
+
+
+@eqx.filter_jit
+def _decode_all(system: AbstractSystem, states: PyTree) -> PyTree:
+    return eqx.filter_vmap(system.decode)(states)

@@ -1,0 +1,182 @@
+"""The coordinates a flow is integrated in, and what is recorded along it."""
+
+import abc
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.flow import basin
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.losses.arrowhead import AbstractArrowhead, State
+from flowsim.losses.deep.scalar_layers import AbstractScalarLoss
+from flowsim.models import LinearAttention
+
+
+class Record(NamedTuple):
+    """Everything known at one output time, or with time leading at many.
+
+    conserved is NaN where the loss knows no such quantity; norm_sq is the squared norm of the weights.
+    """
+
+    state: PyTree
+    loss: Scalar
+    excess: Scalar
+    grad_norm_sq: Scalar
+    conserved: Scalar
+    norm_sq: Scalar
+
+
+def norm_sq(tree: PyTree) -> Scalar:
+    """Sum of squares over all arrays of a tree."""
+    return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
+
+
+class AbstractSystem(eqx.Module):
+    """A gradient flow in coordinates that are an isometry of the model's weights."""
+
+    @abc.abstractmethod
+    def encode(self, model: PyTree) -> PyTree:
+        """The coordinates of a model."""
+
+    @abc.abstractmethod
+    def decode(self, state: PyTree) -> PyTree:
+        """The model at the coordinates."""
+
+    @abc.abstractmethod
+    def field(self, state: PyTree) -> PyTree:
+        """Minus the gradient."""
+
+    @abc.abstractmethod
+    def record(self, state: PyTree) -> Record:
+        """What is recorded at an output time."""
+
+    @abc.abstractmethod
+    def way_to_go(self, state: PyTree) -> float:
+        """A proved bound on the length of the path of the flow from here on; infinite where none is found."""
+
+
+class ArrowheadSystem(AbstractSystem):
+    """(U, u) in the eigenbasis, where the field is elementwise but for one sum."""
+
+    arrowhead: AbstractArrowhead
+    minimum: Scalar
+
+    def encode(self, model: LinearAttention) -> State:
+        return self.arrowhead.state(model)
+
+    def decode(self, state: State) -> LinearAttention:
+        return self.arrowhead.model(state)
+
+    def field(self, state: State) -> State:
+        return self.arrowhead.field(state)
+
+    def record(self, state: State) -> Record:
+        U, u = state
+        excess = self.arrowhead.excess(state)
+        squares = jnp.sum(U**2)
+        return Record(state, self.minimum + excess, excess, norm_sq(self.field(state)), u**2 - squares, u**2 + squares)
+
+    def way_to_go(self, state: State) -> float:
+        return float(self.arrowhead.way_to_go(state))
+
+
+class LossSystem(AbstractSystem):
+    """The arrays of any model under any loss, differentiated as the loss says."""
+
+    loss: AbstractPopulationLoss
+    fixed: PyTree
+
+    def encode(self, model: PyTree) -> PyTree:
+        return eqx.filter(model, eqx.is_inexact_array)
+
+    def decode(self, state: PyTree) -> PyTree:
+        return eqx.combine(state, self.fixed)
+
+    def field(self, state: PyTree) -> PyTree:
+        gradient = eqx.filter(self.loss.gradient(self.decode(state)), eqx.is_inexact_array)
+        return jax.tree.map(jnp.negative, gradient)
+
+    def record(self, state: PyTree) -> Record:
+        model = self.decode(state)
+        conserved = self.loss.conserved(model)
+        return Record(
+            state,
+            self.loss(model),
+            self.loss.excess(model),
+            norm_sq(self.field(state)),
+            jnp.asarray(jnp.nan) if conserved is None else conserved,
+            norm_sq(state),
+        )
+
+    def way_to_go(self, state: PyTree) -> float:
+        if isinstance(self.loss, MonteCarloLoss):
+            return math.inf
+        return basin.way_to_go(self.field, lambda state: self.loss.conserved(self.decode(state)), state)
+
+
+class ScaledSystem(AbstractSystem):
+    """The flow d theta/dt = -c grad L of a loss, c a number for each array: a gradient flow in theta / sqrt(c)."""
+
+    plain: LossSystem
+    roots: PyTree
+
+    def encode(self, model: PyTree) -> PyTree:
+        return jax.tree.map(jnp.divide, self.plain.encode(model), self.roots)
+
+    def decode(self, state: PyTree) -> PyTree:
+        return self.plain.decode(self._weights(state))
+
+    def field(self, state: PyTree) -> PyTree:
+        return jax.tree.map(jnp.multiply, self.plain.field(self._weights(state)), self.roots)
+
+    def record(self, state: PyTree) -> Record:
+        record = self.plain.record(self._weights(state))
+        return record._replace(state=state, grad_norm_sq=norm_sq(self.field(state)), norm_sq=norm_sq(state))
+
+    def _weights(self, state: PyTree) -> PyTree:
+        return jax.tree.map(jnp.multiply, state, self.roots)
+
+    def way_to_go(self, state: PyTree) -> float:
+        return basin.way_to_go(self.field, lambda state: None, state)
+
+
+def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:
+    """The flow of a loss in the arrays of the model, whatever structure it may have."""
+    plain = LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True))
+    if not isinstance(loss, AbstractScalarLoss):
+        return plain
+    return ScaledSystem(plain, jax.tree.map(jnp.sqrt, plain.encode(loss.speeds(model))))
+
+
+def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
+    """The coordinates in which a flow is integrated from a model, and the method, for a solver that was asked for."""
+    arrowhead = loss.arrowhead(model) if solver == "auto" else None
+    if arrowhead is not None:
+        return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
+    if solver == "auto":
+        # One implicit step takes some fourteen Jacobians, each as many fields as there are weights: where a field is a
+        # sum over samples, that pays only for flows far stiffer than those of any paper here.
+        solver = "explicit" if isinstance(loss, MonteCarloLoss) else "implicit"
+    return loss_system(loss, model), solver
+
+
+def mesh_of(loss: AbstractPopulationLoss) -> jax.sharding.Mesh | None:
+    """The devices that share the arithmetic of a loss, where there are several."""
+    return loss.mesh if isinstance(loss, MonteCarloLoss) else None
+
+
+def identity(system: AbstractSystem) -> AbstractSystem:
+    """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
+    if isinstance(system, LossSystem) and isinstance(system.loss, MonteCarloLoss):
+        return LossSystem(system.loss.undrawn(), system.fixed)
+    return system
+
+
+def prepared(loss: AbstractPopulationLoss, model: PyTree) -> AbstractPopulationLoss:
+    """The loss ready for flows from a model: its prompts drawn, where it is known by prompts."""
+    return loss.prepared(model) if isinstance(loss, MonteCarloLoss) else loss

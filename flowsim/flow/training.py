@@ -1,0 +1,143 @@
+"""Training by Adam on fresh prompts, as experiments train transformers; `gradient_flow` follows the population loss."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from tqdm import tqdm
+
+from flowsim._core import checks
+from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
+
+_CHUNK = 100  # steps between two looks at the wall clock: an interrupt and the progress bar wait for no more
+
+
+Model = TypeVar("Model")
+
+
+class Curriculum(eqx.Module):
+    """Prompts that grow in stages: training begins with few coordinates and few positions.
+
+    At step s the covariates have start + step * (s // every) coordinates, the others are zero, and as many positions
+    count as the same formula says for ``lengths``; the dimension and the N + 1 positions of the task are the most.
+
+    **Arguments:** dimensions, lengths: (start, step); every: steps of training in a stage.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, appendix E, after Garg et al. (2022): (5, 1), (11, 2) and 2000 where d = 20.
+    """
+
+    dimensions: tuple[int, int] = eqx.field(static=True)
+    lengths: tuple[int, int] = eqx.field(static=True)
+    every: int = eqx.field(static=True)
+
+    def __init__(self, *, dimensions: tuple[int, int], lengths: tuple[int, int], every: int):
+        for name, (start, step) in {"dimensions": dimensions, "lengths": lengths}.items():
+            checks.count(f"{name}[0]", start)
+            checks.count(f"{name}[1]", step)
+        self.dimensions, self.lengths, self.every = dimensions, lengths, checks.count("every", every)
+
+    def stage(self, step: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        """How many coordinates and how many positions there are at a step of training, before the task's limits."""
+        passed = step // self.every
+        (dimension, wider), (length, longer) = self.dimensions, self.lengths
+        return dimension + wider * passed, length + longer * passed
+
+
+def position_loss(
+    predictions: Callable[[Prompt], Float[Array, " positions"]],
+    prompt: Prompt,
+    label: Float[Array, ""],
+    length: Int[Array, ""] | None = None,
+) -> Float[Array, ""]:
+    """The squared error averaged over the first ``length`` positions of a prompt, default all N + 1.
+
+    Later positions are masked and not cut off, so that shapes stay; for a model that is causal it is the same.
+
+    **Source:** zhang2023, appendix E.
+    """
+    errors = (predictions(prompt) - jnp.append(prompt.labels, label)) ** 2
+    if length is None:
+        return jnp.mean(errors)
+    return jnp.mean(errors, where=jnp.arange(errors.size) < length)
+
+
+def train(
+    model: Model,
+    task: LinearRegression | RandomCovarianceRegression,
+    *,
+    steps: int,
+    batch: int = 64,
+    learning_rate: float = 1e-4,
+    key: PRNGKeyArray,
+    curriculum: Curriculum | None = None,
+    progress: bool = False,
+) -> tuple[Model, Float[np.ndarray, " steps"]]:
+    """Adam on the mean squared error of prompts that are drawn afresh at each step: over all positions where the model
+    has ``predictions(prompt)``, one a position, and of the query alone elsewhere.
+
+    **Arguments:** model: any that maps a prompt to a scalar; task: of the prompts, with a finite context; steps: how
+    many; batch: prompts a step; learning_rate: Adam's; key: of the prompts, step s draws from ``fold_in(key, s)``, so
+    that a run can be repeated exactly; curriculum: prompts that grow, for models with predictions, default none;
+    progress: whether to show a bar.
+
+    **Returns:** the trained model, and the (steps,) objective on each step's prompts, before its update. They are NaN
+    once training has diverged.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, appendix E: 500000 steps of batch 64 at 1e-4; xie2025, appendix C.1: 5000 of 2048 at 5e-4.
+    """
+    steps, batch = checks.count("steps", steps), checks.count("batch", batch)
+    rate = checks.positive("learning_rate", learning_rate)
+    if curriculum is not None and not hasattr(model, "predictions"):
+        expected = "one with predictions(prompt), such as a Decoder, with a curriculum"
+        checks.refuse("model", expected, f"it is a {type(model).__name__}")
+    prompt, _ = jax.eval_shape(lambda one: task.sample(one), key)
+    carry = model, optax.adam(rate).init(eqx.filter(model, eqx.is_inexact_array))
+    losses = []
+    with tqdm(total=steps, desc="training", unit="step", disable=not progress, delay=2, leave=False) as bar:
+        for first in range(0, steps, _CHUNK):
+            count = min(_CHUNK, steps - first)
+            here = jnp.asarray(first), jnp.asarray(count)
+            carry, values = _advance(carry, task, curriculum, key, rate, *here, batch, prompt.labels.size)
+            losses.append(np.asarray(values)[:count])
+            bar.update(count)
+    return carry[0], np.concatenate(losses)
+
+
+@eqx.filter_jit
+def _advance(carry, task, curriculum, key, rate, first, count, batch, context_length):
+    """A chunk of steps; their number is traced, so that one program serves the last chunk too."""
+    # Inside a program only a constant is a known length of the prompts.
+    task = eqx.tree_at(lambda task: task.context_length, task, np.asarray(float(context_length)))
+    optimiser = optax.adam(rate)
+    start, fixed = eqx.partition(carry, eqx.is_array)
+
+    def objective(model: PyTree, step: Int[Array, ""]) -> Float[Array, ""]:
+        dimension, length = (None, None) if curriculum is None else curriculum.stage(step)
+        keys = jax.random.split(jax.random.fold_in(key, step), batch)
+        prompts, labels = jax.vmap(lambda one: task.sample(one, dimension))(keys)
+        if hasattr(model, "predictions"):
+            error = lambda prompt, label: position_loss(model.predictions, prompt, label, length)
+        else:
+            error = lambda prompt, label: (model(prompt) - label) ** 2
+        return jnp.mean(jax.vmap(error)(prompts, labels))
+
+    def one(index, state):
+        arrays, losses = state
+        model, moments = eqx.combine(arrays, fixed)
+        loss, gradient = eqx.filter_value_and_grad(objective)(model, first + index)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole powers
+            updates, moments = optimiser.update(gradient, moments)
+        after = eqx.apply_updates(model, updates), moments
+        return eqx.filter(after, eqx.is_array), losses.at[index].set(loss)
+
+    arrays, losses = jax.lax.fori_loop(0, count, one, (start, jnp.zeros(_CHUNK)))
+    return eqx.combine(arrays, fixed), losses

@@ -1,0 +1,226 @@
+"""The path of a gradient flow: what was computed, how accurately, and why it ended."""
+
+import dataclasses
+import enum
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from flowsim import models as own_models
+from flowsim._core import checks
+from flowsim._core.files import read_arrays, write_whole
+
+
+class Status(enum.StrEnum):
+    """How a run ended. The first six finished as asked; after the others no claim is judged."""
+
+    EXCESS = "stopped-excess"  # the excess fell below the asked fraction of the start's
+    GRAD_NORM = "stopped-grad-norm"  # the gradient norm fell below the asked fraction of its largest value
+    TIME = "reached-t1"  # t1, or the last requested time of a run without stops, was reached
+    STATIONARY = "stationary"  # the start has zero gradient: it stays where it is for ever
+    HORIZON = "reached-horizon"  # no stop was met within the longest time a run goes to by itself
+    DESCENT = "steps-done"  # explicit gradient descent made the asked steps
+    BUDGET = "budget-spent"  # the wall-clock budget ran out
+    STEPS = "too-many-steps"  # the solver needed more steps than it may take
+    NONFINITE = "nonfinite"  # the field or the weights became NaN or infinite
+    NEWTON = "solver-failed"  # the step size fell to nothing: Newton diverged or the error cannot be met
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run did what was asked, so that it can be judged."""
+        return self not in (Status.BUDGET, Status.STEPS, Status.NONFINITE, Status.NEWTON)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the solver was asked for, so that a run can be repeated more accurately.
+
+    atol is absolute, in the units of the weights.
+    """
+
+    solver: str
+    rtol: float
+    atol: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificates:
+    """Evidence of accuracy, each number relative and ideally zero.
+
+    energy_defect: largest |L(0) - L(t) - int_0^t |grad L|^2| over the largest energy dissipated;
+    balance_drift: largest change of the loss's conserved quantity over the largest squared norm of the
+    weights, None where no such quantity is known; steps, rejected_steps: of the solver.
+    """
+
+    energy_defect: float
+    balance_drift: float | None
+    steps: int
+    rejected_steps: int
+
+
+class Trajectory(eqx.Module):
+    """A gradient flow at its output times.
+
+    t: (T,) strictly increasing, from 0; models: the model with time leading every weight; loss,
+    excess, grad_norm_sq, dissipated: (T,) population loss, loss minus its minimum, squared gradient norm,
+    and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known. way_to_go: a proved
+    bound on how far the weights still move after the last time, infinite where none was looked for or found.
+    """
+
+    t: Float[Array, " T"]
+    models: PyTree
+    loss: Float[Array, " T"]
+    excess: Float[Array, " T"]
+    grad_norm_sq: Float[Array, " T"]
+    dissipated: Float[Array, " T"]
+    certificates: Certificates = eqx.field(static=True)
+    settings: Settings = eqx.field(static=True)
+    status: Status = eqx.field(static=True)
+    way_to_go: Float[ArrayLike, ""] = math.inf
+
+    def at(self, index: int) -> PyTree:
+        """The model at one output time."""
+        return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
+
+    @property
+    def start(self) -> PyTree:
+        """The model at time 0."""
+        return self.at(0)
+
+    @property
+    def end(self) -> PyTree:
+        """The model at the last output time."""
+        return self.at(-1)
+
+    def __str__(self) -> str:
+        certificates = self.certificates
+        balance = "" if certificates.balance_drift is None else f", balance drift {certificates.balance_drift:.1e}"
+        return (
+            f"gradient flow to t = {float(self.t[-1]):.4g} ({self.status}); {self.t.shape[0]} output times\n"
+            f"  loss {float(self.loss[0]):.6g} -> {float(self.loss[-1]):.6g}, "
+            f"excess {float(self.excess[0]):.3g} -> {float(self.excess[-1]):.3g}\n"
+            f"  {self.settings.solver}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
+            f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
+        )
+
+    def save(
+        self, path: str | os.PathLike, beside: Mapping[str, ArrayLike] | None = None, problem: str | None = None
+    ) -> None:
+        """Write an npz file (no pickle), whole or not at all; each weight under its own name.
+
+        **Arguments:** beside: further arrays for readers of the file, which `load` leaves out; problem: the identity of
+        the problem that the flow is of, such as `flowsim.ProblemSpec.identity`.
+        """
+        arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
+        arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(beside or {})).items()}
+        metadata = {
+            "model": type(self.models).__name__,
+            "fields": _static_fields(self.models),
+            "beside": list(beside or ()),
+            "status": self.status.value,
+            "settings": dataclasses.asdict(self.settings),
+            "certificates": dataclasses.asdict(self.certificates),
+            "problem": problem,
+        }
+        arrays["metadata"] = np.asarray(json.dumps(metadata))
+        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+    @staticmethod
+    def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
+        """Read a trajectory; ``like`` is a model of the same structure, needed for a user's own and for modules within.
+
+        **Raises:** `ValueError` where the file is damaged or no trajectory, or ``like`` is missing or does not fit.
+        """
+        return Trajectory.of_arrays(read_arrays(path), path, like)
+
+    @staticmethod
+    def of_arrays(
+        arrays: Mapping[str, np.ndarray],
+        path: str | os.PathLike,
+        like: PyTree | None = None,
+    ) -> "Trajectory":
+        """The trajectory in the arrays of a file; ``path`` says in errors which one. See `load`."""
+        arrays, metadata = dict(arrays), metadata_of(arrays, path)
+        for name in (*metadata["beside"], "metadata"):
+            del arrays[name]
+        series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
+        if like is None:
+            kind = _OWN_MODELS.get(metadata["model"])
+            if kind is None or any("." in name for name in arrays):
+                checks.refuse("like", f"a model of the class {metadata['model']}", "nothing was given")
+            like = _pattern(kind, arrays, metadata["fields"])
+        names = list(weights(like))
+        if set(names) != set(arrays):
+            checks.refuse("like", f"a model with the weights {sorted(arrays)}", f"it has {sorted(names)}")
+        values = iter([jnp.asarray(arrays[name]) for name in names])
+        models = jax.tree.map(lambda leaf: next(values) if eqx.is_array(leaf) else leaf, like)
+        return Trajectory(
+            **series,
+            models=models,
+            certificates=Certificates(**metadata["certificates"]),
+            settings=Settings(**metadata["settings"]),
+            status=Status(metadata["status"]),
+        )
+
+
+def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> dict[str, Any]:
+    """What the file of a trajectory says of it beside its arrays; ``problem`` is the identity of its problem.
+
+    **Raises:** `ValueError` where the file holds no trajectory.
+    """
+    if not {"metadata", *_SERIES} <= set(arrays):
+        checks.refuse("path", "a trajectory written by flowsim", f"{path} is none")
+    try:
+        return json.loads(str(arrays["metadata"]))
+    except ValueError:
+        checks.refuse("path", "a trajectory written by flowsim", f"{path} is none")
+
+
+_OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}
+_SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
+
+
+def weights(model: PyTree) -> dict[str, Any]:
+    """The weights of a model by name: attribute names, joined by dots where nested."""
+    leaves = jax.tree_util.tree_leaves_with_path(model)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if eqx.is_array(leaf)}
+
+
+def _static_fields(model: PyTree) -> dict[str, Any]:
+    """The fields of one of flowsim's own models that are no weights, such as its number of loops."""
+    if type(model) not in _OWN_MODELS.values():
+        return {}
+    fields = dataclasses.fields(model)
+    return {field.name: getattr(model, field.name) for field in fields if field.metadata.get("static", False)}
+
+
+def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Mapping[str, Any]) -> PyTree:
+    """A model of one of flowsim's own classes with these weights, which have time first, and other fields."""
+    model = object.__new__(kind)
+    found = {name: jnp.zeros(array.shape[1:]) for name, array in arrays.items()} | dict(fixed)
+    for field in dataclasses.fields(kind):
+        object.__setattr__(model, field.name, found.get(field.name))
+    return model
+
+
+def uncertified(
+    t: Float[Array, " T"],
+    models: PyTree,
+    loss: Float[Array, " T"],
+    excess: Float[Array, " T"],
+    grad_norm_sq: Float[Array, " T"],
+    dissipated: Float[Array, " T"],
+) -> Trajectory:
+    """A trajectory for comparisons alone, which may be traced: what is static in it is always the same."""
+    certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
+    settings = Settings(solver="", rtol=0.0, atol=0.0)
+    never = jnp.asarray(jnp.inf)
+    return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, certificates, settings, Status.TIME, never)

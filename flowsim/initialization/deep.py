@@ -1,0 +1,115 @@
+"""Random starts of deep, masked and multi-head linear transformers and of softmax attention.
+
+Those of one linear attention layer are in `initialization`. A looped model takes one matrix,
+``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``, a model of k layers as many,
+``MultiLayerAttention(symmetric(0.1, 3, seed=0, layers=3))``. Every matrix has a key of its own: the first ones of a
+deeper model are those of a shallow one.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from flowsim._core import checks
+from flowsim._core.types import Seed
+from flowsim.models import (
+    FactoredMultiHeadAttention,
+    LinearTransformerBlock,
+    MaskedAttention,
+    MultiHeadAttention,
+    SoftmaxAttention,
+)
+
+
+def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
+    """G with independent entries scale N(0, 1).
+
+    **Arguments:** scale: the standard deviation, positive; dimension: d; layers: k, for (k, d, d) instead of (d, d).
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** ahn2023, sections 5.3 and 6.1.
+    """
+    size, d = checks.positive("scale", scale), checks.count("dimension", dimension)
+    count = 1 if layers is None else checks.count("layers", layers)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(count))
+    drawn = size * jax.vmap(lambda key: jax.random.normal(key, (d, d)))(keys)
+    return drawn[0] if layers is None else drawn
+
+
+def symmetric(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
+    """(G + G^T)/2 with the G of `gaussian`, whose arguments and errors these are."""
+    drawn = gaussian(scale, dimension, seed, layers)
+    return (drawn + jnp.swapaxes(drawn, -1, -2)) / 2
+
+
+def diagonal(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
+    """The diagonal of the G of `gaussian`, whose arguments and errors these are; zero elsewhere."""
+    drawn = gaussian(scale, dimension, seed, layers)
+    return drawn * jnp.broadcast_to(jnp.eye(dimension), drawn.shape)
+
+
+def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
+    """Every entry of b and A of a masked layer scale N(0, 1), one key a weight.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    size, d = checks.positive("scale", scale), checks.count("dimension", dimension)
+    keys = jax.random.split(jax.random.key(seed))
+    return MaskedAttention(size * jax.random.normal(keys[0], (d + 1,)), size * jax.random.normal(keys[1], (d + 1, d)))
+
+
+def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> SoftmaxAttention:
+    """Every entry of W^PV and W^KQ scale N(0, 1), W^PV before W^KQ in each layer.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    d, k = checks.count("dimension", dimension), checks.count("layers", layers)
+    drawn = gaussian(scale, d + 1, seed, 2 * k)
+    return SoftmaxAttention(drawn[::2], drawn[1::2])
+
+
+def heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
+    """Every entry of b and A of heads scale N(0, 1), and of w where it is trainable; the guess of a model else.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    size, keys = checks.positive("scale", scale), jax.random.split(jax.random.key(seed), 3)
+    b, A = (size * jax.random.normal(key, x.shape) for key, x in zip(keys[:2], (like.b, like.A), strict=True))
+    return MultiHeadAttention(b, A, _guess(size, like, keys[2]), like.bias, trainable=like.trainable)
+
+
+def balanced_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
+    """The `heads` with |b_h| = |A_h|_F = scale in each head: the conserved |b_h|^2 - |A_h|_F^2 are zero.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    drawn = heads(scale, like, seed)
+    b = scale * drawn.b / jnp.linalg.norm(drawn.b, axis=1, keepdims=True)
+    A = scale * drawn.A / jnp.linalg.norm(drawn.A, axis=(1, 2), keepdims=True)
+    return MultiHeadAttention(b, A, drawn.w, drawn.bias, trainable=drawn.trainable)
+
+
+def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> FactoredMultiHeadAttention:
+    """Every entry of W^K, W^Q, W^V and W^P of heads scale N(0, 1); the guess as in `heads`.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    size, keys = checks.positive("scale", scale), jax.random.split(jax.random.key(seed), 5)
+    W_K, W_Q, W_V, W_P = (size * jax.random.normal(key, like.A.shape) for key in keys[:4])
+    w = _guess(size, like, keys[4])
+    return FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, w, like.bias, trainable=like.trainable)
+
+
+def linear_block(scale: ArrayLike, dimension: int, seed: Seed) -> LinearTransformerBlock:
+    """Every entry of a linear transformer block as wide as its tokens scale N(0, 1), one key a matrix.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    rows = checks.count("dimension", dimension) + 1
+    names = ("W_1", "W_2", "W_K", "W_Q", "W_V", "W_P")
+    return LinearTransformerBlock(**dict(zip(names, gaussian(scale, rows, seed, 6), strict=True)))
+
+
+def _guess(size: Array, like: MultiHeadAttention, key: PRNGKeyArray) -> Float[Array, " d"]:
+    return size * jax.random.normal(key, like.w.shape) if like.trainable else like.w

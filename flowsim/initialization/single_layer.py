@@ -1,0 +1,77 @@
+"""Starts of one linear attention layer."""
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim._core import checks
+from flowsim._core.types import Seed
+from flowsim.models import LinearAttention
+
+
+def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
+    """u_{-1} = sigma, U11 = sigma Theta Theta^T with Theta Theta^T = M M^T / |M M^T|_F.
+
+    **Arguments:** scale: sigma > 0; theta: (d, r) M, not zero.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, Assumption 3.3 and the remark after it.
+    """
+    return _start(scale, _gram(theta), normalised=True)
+
+
+def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
+    """Balanced, |U11|_F = u_{-1} = sigma, but U11 = sigma sym(M)/|sym(M)|_F need not be semidefinite; M (d, d)."""
+    matrix = checks.square("theta", checks.as_array("theta", theta, (None, None)))
+    return _start(scale, (matrix + matrix.T) / 2, normalised=True)
+
+
+def unbalanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
+    """u_{-1} = sigma, U11 = sigma M M^T, not normalised: what Assumption 3.3 leaves out; M (d, r)."""
+    return _start(scale, _gram(theta), normalised=False)
+
+
+def zeros(dimension: int) -> LinearAttention:
+    """Every weight zero: the saddle itself."""
+    return LinearAttention(jnp.zeros((dimension, dimension)), 0.0)
+
+
+def scaled_identity(scale: ArrayLike, dimension: int) -> LinearAttention:
+    """Balanced with Theta Theta^T = I / sqrt(d)."""
+    return _start(scale, jnp.eye(dimension), normalised=True)
+
+
+def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
+    """Every entry of every weight sigma N(0, 1), u12 and u21 included; one key a weight."""
+    sigma = checks.positive("scale", scale)
+    keys = jax.random.split(jax.random.key(seed), 4)
+    shapes = ((dimension, dimension), (), (dimension,), (dimension,))
+    return LinearAttention(*(sigma * jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)))
+
+
+def random_theta(dimension: int, rank: int, seed: Seed) -> Float[Array, "d r"]:
+    """M with independent standard normal entries.
+
+    **Raises:** `ValueError` unless 1 <= rank <= dimension.
+    """
+    if not 1 <= rank <= dimension:
+        checks.refuse("rank", f"between 1 and the dimension {dimension}", f"it is {rank}")
+    return jax.random.normal(jax.random.key(seed), (dimension, rank))
+
+
+def _gram(theta: ArrayLike | Iterable) -> Float[Array, "d d"]:
+    matrix = checks.as_array("theta", theta, (None, None))
+    # Scaled first, so that M M^T neither overflows nor vanishes.
+    size = jnp.max(jnp.abs(matrix), initial=0.0)
+    return (matrix / jnp.where(size > 0, size, 1.0)) @ matrix.T * size
+
+
+def _start(scale: ArrayLike, shape: Float[Array, "d d"], *, normalised: bool) -> LinearAttention:
+    sigma = checks.positive("scale", scale)
+    size = jnp.linalg.norm(shape)
+    if checks.is_concrete(size) and size == 0:
+        checks.refuse("theta", "not zero", "it is")
+    return LinearAttention(sigma * shape / (size if normalised else 1.0), sigma)

@@ -1,0 +1,55 @@
+"""The exact losses of looped and multi-layer transformers where all matrices share their eigenvectors."""
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import MinimumKind
+from flowsim.losses.deep.multi_layer import AbstractLayersLoss, best_eigenvalues, check_depth, residual_energy
+from flowsim.losses.deep.residual_energy import WEIGHT, ResidualEnergy
+from flowsim.models import DiagonalLayers
+from flowsim.tasks import SpectralRegression
+
+
+class DiagonalLayersLoss(AbstractLayersLoss):
+    """`LoopedLoss` or `MultiLayerLoss` on matrices that are diagonal in the eigenbasis of the covariance.
+
+    The same polynomial with tr(word) = sum_j m_j prod a'_ij and a'_ij = lambda_j a_ij, at a cost that grows with the
+    number of distinct eigenvalues and not with the dimension.
+
+    **Arguments:** task: a `SpectralRegression`; depth: the number of loops or layers; looped: whether one matrix serves
+    for all layers; form: "exact" or "printed", as in `LoopedLoss`.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** gatmiry2024, section 3.5; ahn2023, section 5.
+    """
+
+    task: SpectralRegression
+    energy: ResidualEnergy
+    minimizer: DiagonalLayers
+    minimum: Scalar
+    depth: int = eqx.field(static=True)
+    looped: bool = eqx.field(static=True)
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: SpectralRegression, depth: int, *, looped: bool = True, form: str = "exact"):
+        if not isinstance(task, SpectralRegression):
+            checks.refuse("task", "a SpectralRegression", f"got {task!r:.60}")
+        check_depth("depth", depth, looped, symmetric=True)
+        self.task, self.depth, self.looped = task, depth, looped
+        self.energy = residual_energy(task, depth, looped=looped, form=form)
+        values = best_eigenvalues(self.energy, task.eigenvalues, task.multiplicities, task.weights)
+        self.minimizer = DiagonalLayers(values / task.eigenvalues[None, :], task)
+        self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
+        self.minimum_kind = MinimumKind.NUMERICAL
+
+    def degree(self) -> int:
+        return 2 * self.depth
+
+    def terms(self, model: DiagonalLayers) -> Float[Array, " terms"]:
+        lam = self.task.eigenvalues
+        weight = {WEIGHT: lam} if self.task.weights == "isotropic" else {}
+        layers = lam[None, :] * model.eigenvalues(self.task)
+        return self.energy.terms_on_diagonals(layers, self.task.multiplicities, weight)

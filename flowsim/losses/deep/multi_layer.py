@@ -1,0 +1,287 @@
+"""The exact population losses of deep linear transformers, looped and with layers of their own."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+from equinox import AbstractVar
+from jaxtyping import Array, Float, PyTree
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.deep.residual_energy import (
+    BIAS,
+    WEIGHT,
+    ResidualEnergy,
+    bias_terms,
+    layer_terms,
+    loop_terms,
+    power_terms,
+)
+from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum
+from flowsim.models import LoopedAttention, MultiLayerAttention
+from flowsim.tasks import LinearRegression, SpectralRegression
+
+MOST_LOOPS = {True: 7, False: 4}  # by whether the matrices are symmetric
+MOST_LAYERS = {True: 4, False: 3}
+_EPSILON = float(np.finfo(np.float64).eps)
+
+
+class AbstractLayersLoss(AbstractPopulationLoss):
+    """E (prediction - w^T x_query)^2 = E tr(C R R^T) with R = (I - W A'_1) ... (I - W A'_k), A' = S^{1/2} A S^{1/2}.
+
+    C = I where w ~ N(0, S^-1) and C = S where w ~ N(0, I). Exact at every n >= 1: a polynomial in traces, with terms
+    that hardly cancel near its minimum.
+
+    minimizer: the model with the smallest known loss.
+    """
+
+    task: AbstractVar[Any]
+    energy: AbstractVar[ResidualEnergy]
+    minimizer: AbstractVar[PyTree]
+
+    @abc.abstractmethod
+    def terms(self, model: PyTree) -> Float[Array, " terms"]:
+        """What is summed to the loss, the constant left out."""
+
+    @abc.abstractmethod
+    def degree(self) -> int:
+        """The degree of the loss as a polynomial in the weights."""
+
+    def __call__(self, model: PyTree) -> Scalar:
+        return self.energy.constant + jnp.sum(self.terms(model))
+
+    def excess(self, model: PyTree) -> Scalar:
+        if self.task.weights == "inverse-covariance":
+            return jnp.sum(self.terms(model))
+        # The minimum is not where the terms are centred.
+        return _taylor_remainder(self, self.minimizer, model, self.degree())
+
+    def gradient(self, model: PyTree) -> PyTree:
+        return jax.grad(self.__call__)(model)
+
+    def conserved(self, model: PyTree) -> None:
+        return None
+
+    def arrowhead(self, model: PyTree) -> None:
+        return None
+
+    def replicates(self) -> tuple[()]:
+        return ()
+
+    def digits(self, model: PyTree) -> Scalar:
+        """How many decimal digits of the loss survive the cancellation of its terms."""
+        parts = jnp.append(self.terms(model), self.energy.constant)
+        lost = jnp.sum(jnp.abs(parts)) / jnp.abs(jnp.sum(parts))
+        return -jnp.log10(jnp.minimum(_EPSILON * lost, 1.0))
+
+
+class LoopedLoss(AbstractLayersLoss):
+    """The exact population loss of `LoopedAttention`, over symmetric A with u = 0, or over all (A, u).
+
+    L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,
+
+    A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u; C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). For the first term the
+    paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L}, equal to it on multiples of I and never above: ``form="printed"``.
+
+    **Arguments:** task: a `LinearRegression` of training; loops: L; form: "exact" or "printed"; symmetric: whether the
+    loss is that of symmetric A and u = 0 alone, in which case its gradient is symmetric. At other weights it is then
+    NaN, or an error where they can be seen.
+
+    **Raises:** `ValueError` naming the argument: L beyond 7, or 4 without symmetry, has no exact form here.
+
+    **Source:** gatmiry2024, sections 3.4 and 3.5, Lemma 4.1, Corollary A.4.
+    """
+
+    task: LinearRegression
+    energy: ResidualEnergy
+    bias: ResidualEnergy | None
+    root: Float[Array, "d d"]
+    minimizer: LoopedAttention
+    minimum: Scalar
+    loops: int = eqx.field(static=True)
+    symmetric: bool = eqx.field(static=True)
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: LinearRegression, loops: int, *, form: str = "exact", symmetric: bool = True):
+        _check_task(task)
+        check_depth("loops", loops, True, symmetric)
+        self.task, self.loops, self.symmetric = task, loops, symmetric
+        self.energy = residual_energy(task, loops, looped=True, symmetric=symmetric, form=form)
+        centres = self.energy.centres.tolist()
+        self.bias = None if symmetric else ResidualEnergy(bias_terms(loops), *_size(task), centres)
+        self.root, best = _root_and_best(self.energy, task)
+        self.minimizer = LoopedAttention(best[0], loops=loops)
+        self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
+        self.minimum_kind = MinimumKind.NUMERICAL
+
+    def degree(self) -> int:
+        return 2 * self.loops
+
+    def terms(self, model: LoopedAttention) -> Float[Array, " terms"]:
+        if model.loops != self.loops:
+            checks.refuse("loops", f"{self.loops}, as in the loss", f"it is {model.loops}")
+        A = model.A
+        if self.symmetric:
+            A = checks.symmetric("A", A)
+            if checks.is_concrete(model.u) and np.any(np.asarray(model.u)):
+                checks.refuse("u", "zero, unless the loss is made with symmetric=False", "it is not")
+        layers = (self.root @ A @ self.root)[None]
+        terms = self.energy.terms(layers, _weight(self.task))
+        if self.bias is None:
+            return jnp.where(jnp.any(model.u != 0), jnp.nan, terms)
+        u = self.root @ model.u
+        bias = self.bias.terms(layers, {BIAS: jnp.outer(u, u)})
+        return jnp.concatenate([terms, bias])
+
+
+class MultiLayerLoss(AbstractLayersLoss):
+    """The exact population loss of `MultiLayerAttention` without B, over symmetric matrices or over all.
+
+    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k), A'_i = S^{1/2} A_i S^{1/2}; C = I for w ~ N(0, S^-1) and
+    C = S for w ~ N(0, I). In symmetric matrices the gradient is the symmetrised one: another flow than that in all.
+
+    **Arguments:** task: a `LinearRegression` of training; layers: k; symmetric: whether the A_i are.
+
+    **Raises:** `ValueError` naming the argument: k beyond 4, or 3 without symmetry, has no exact form here.
+
+    **Source:** ahn2023 (5), (9), Lemma 9, with A_i = -(the paper's); gatmiry2024, Lemma A.3.
+    """
+
+    task: LinearRegression
+    energy: ResidualEnergy
+    root: Float[Array, "d d"]
+    minimizer: MultiLayerAttention
+    minimum: Scalar
+    layers: int = eqx.field(static=True)
+    symmetric: bool = eqx.field(static=True)
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: LinearRegression, layers: int, *, symmetric: bool = True):
+        _check_task(task)
+        check_depth("layers", layers, False, symmetric)
+        self.task, self.layers, self.symmetric = task, layers, symmetric
+        self.energy = residual_energy(task, layers, looped=False, symmetric=symmetric)
+        self.root, best = _root_and_best(self.energy, task)
+        self.minimizer = MultiLayerAttention(best, symmetric=symmetric)
+        self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
+        self.minimum_kind = MinimumKind.NUMERICAL
+
+    def degree(self) -> int:
+        return 2 * self.layers
+
+    def terms(self, model: MultiLayerAttention) -> Float[Array, " terms"]:
+        if model.B is not None:
+            came = "it has one: ScalarLayersLoss is exact on multiples of I, a Monte Carlo loss elsewhere"
+            checks.refuse("B", "left out", came)
+        if model.A.shape[0] != self.layers:
+            checks.refuse("layers", f"{self.layers}, as in the loss", f"there are {model.A.shape[0]}")
+        A = checks.symmetric("A", model.A) if self.symmetric else model.A
+        return self.energy.terms(self.root @ A @ self.root, _weight(self.task))
+
+
+def _check_task(task: LinearRegression) -> None:
+    if not isinstance(task, LinearRegression):
+        checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
+    if task.shifts:
+        came = f"it has a {task.shifts[0]}, which is for test prompts"
+        checks.refuse("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
+    if not checks.is_concrete(task.context_length):
+        checks.refuse("task.context_length", "a number that is known", "it is traced")
+
+
+def check_depth(name: str, depth: int, looped: bool, symmetric: bool) -> None:
+    """Refuse a depth at which there is no exact form.
+
+    **Raises:** `ValueError` that says which there are.
+    """
+    most = (MOST_LOOPS if looped else MOST_LAYERS)[symmetric]
+    if not 1 <= checks.count(name, depth) <= most:
+        space = "symmetric matrices" if symmetric else "all matrices"
+        expected = f"between 1 and {most}, where the loss over {space} is exact (Monte Carlo is the way beyond that)"
+        checks.refuse(name, expected, f"it is {depth}")
+
+
+def residual_energy(
+    task: LinearRegression | SpectralRegression,
+    depth: int,
+    *,
+    looped: bool,
+    symmetric: bool = True,
+    form: str = "exact",
+) -> ResidualEnergy:
+    """E tr(C R R^T) about the best multiples of I, or what the paper prints for it."""
+    inverse = task.weights == "inverse-covariance"
+    if form not in ("exact", "printed"):
+        checks.refuse("form", '"exact" or "printed"', f'it is "{form}"')
+    if form == "printed" and not (looped and symmetric and inverse):
+        came = f'looped = {looped}, symmetric = {symmetric}, weights = "{task.weights}"'
+        checks.refuse("form", '"exact" unless looped, symmetric and with inverse-covariance weights', came)
+    length, d = _size(task)
+    if not looped:
+        centres, _ = layer_minimum(d, length, depth)
+        return ResidualEnergy(layer_terms(depth, symmetric, not inverse), length, d, list(map(float, centres)))
+    centre, _ = scalar_minimum(d, length, depth)
+    terms = power_terms(2 * depth) if form == "printed" else loop_terms(depth, symmetric, not inverse)
+    return ResidualEnergy(terms, length, d, [centre])
+
+
+def _size(task: LinearRegression | SpectralRegression) -> tuple[float, int]:
+    """n and d."""
+    return float(task.context_length), task.dimension
+
+
+def _weight(task: LinearRegression) -> dict[str, Float[Array, "d d"]]:
+    return {WEIGHT: task.covariance} if task.weights == "isotropic" else {}
+
+
+def _root_and_best(energy: ResidualEnergy, task: LinearRegression) -> tuple[Float[Array, "d d"], Float[Array, "k d d"]]:
+    """S^{1/2}, and the best A_i that are diagonal in the eigenbasis of S."""
+    values, vectors = jnp.linalg.eigh(task.covariance)
+    best = best_eigenvalues(energy, values, jnp.ones_like(values), task.weights) / values[None, :]
+    return (vectors * jnp.sqrt(values)[None, :]) @ vectors.T, jnp.einsum("ij,kj,lj->kil", vectors, best, vectors)
+
+
+def best_eigenvalues(
+    energy: ResidualEnergy, covariance: Float[Array, " r"], multiplicities: Float[Array, " r"], weights: str
+) -> Float[Array, "k r"]:
+    """The best a'_ij = lambda_j a_ij: the same for all j where w ~ N(0, S^-1)."""
+    start = jnp.broadcast_to(energy.centres[:, None], (energy.centres.size, covariance.size))
+    if weights == "inverse-covariance":
+        return start
+
+    def loss(layers: Float[Array, "k r"]) -> Scalar:
+        return jnp.sum(energy.terms_on_diagonals(layers, multiplicities, {WEIGHT: covariance}))
+
+    return _minimized(loss, start)
+
+
+def _minimized(loss: Callable[[Array], Scalar], start: Array) -> Array:
+    """The minimum near a start, to rounding: BFGS as far as it gets, then Newton's method on the gradient."""
+    solver = optimistix.BFGS(1e-6, 1e-9)
+    near = optimistix.minimise(lambda x, args: loss(x), solver, start, max_steps=1000, throw=False).value
+    newton = optimistix.Newton(1e-13, 1e-14)
+    return optimistix.root_find(lambda x, args: jax.grad(loss)(x), newton, near, throw=False).value
+
+
+def _taylor_remainder(loss: Callable[[PyTree], Scalar], origin: PyTree, model: PyTree, degree: int) -> Scalar:
+    """L(A) - L(A_opt) = int_0^1 (1 - s) <D, H(A_opt + s D) D> ds with D = A - A_opt, as the gradient is zero at A_opt.
+
+    The integrand is a polynomial in s, which the quadrature integrates exactly.
+    """
+    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    origin = eqx.filter(origin, eqx.is_inexact_array)
+    step = jax.tree.map(jnp.subtract, arrays, origin)
+
+    def along(s: Scalar) -> Scalar:
+        return loss(eqx.combine(jax.tree.map(lambda x, dx: x + s * dx, origin, step), rest))
+
+    nodes, weights = np.polynomial.legendre.leggauss(degree // 2 + 1)
+    s, weights = jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
+    return jnp.sum(weights * (1 - s) * jax.vmap(jax.grad(jax.grad(along)))(s))

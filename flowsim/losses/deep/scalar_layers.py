@@ -1,0 +1,290 @@
+"""Exact population losses of deep linear transformers whose matrices are multiples of S^-1 and I, and their flows.
+
+One eigenvalue x = 1 + y of W is all that matters, and Gauss quadrature on the exact moments of the mean spectrum is
+exact: any d and n, with positive weights, so that a loss of 1e-40 has all its digits.
+"""
+
+import abc
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from equinox import AbstractVar
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.deep.scalar_minima import Split, precise_layers, precise_loop, split
+from flowsim.losses.deep.stream_minimum import stream_minimum
+from flowsim.models import ScalarLayers, ScalarLoop
+from flowsim.moments import spectral_quadrature
+
+Nodes = Float[Array, " nodes"]
+
+
+class Speeds(NamedTuple):
+    """The flow da_i/dt = -c_a dL/da_i, db_i/dt = -c_b dL/db_i of the scalars of a family of matrices."""
+
+    a: ArrayLike
+    b: ArrayLike
+
+
+def restricted_speeds(
+    covariance: ArrayLike | Iterable, *, form: str = "corrected", residual_stream: bool = False
+) -> Speeds:
+    """The speeds of ahn2023's flow on the set A_i = a_i S^-1, B_i = b_i I, for a covariance S.
+
+    Printed is dA_i/dt = -r_i S^-1, r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
+    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d:
+    c_a = tr(S^2)/d, with which f falls d times as fast as (26) needs. B_i leaves the set, unless S is a multiple s of
+    I, and then c_b = 1/s. Corrected are r_i and s_i with the 1/d of the text above them, and dB_i/dt = -s_i I:
+
+        c_a = tr(S^2)/d^2,   c_b = 1/d,
+
+    which makes (26) and (35) equalities. For S = s I it is the flow of the matrices themselves.
+
+    **Arguments:** covariance: (d, d) S; form: "corrected" or "printed"; residual_stream: whether there are B_i.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** ahn2023, appendices B.2 and B.3.
+    """
+    S = checks.positive_definite("covariance", covariance)
+    d, square = S.shape[0], jnp.sum(S**2)
+    if form == "corrected":
+        return Speeds(square / d**2, 1 / d)
+    if form != "printed":
+        checks.refuse("form", '"corrected" or "printed"', f"it is {form!r}")
+    variance = jnp.trace(S) / d
+    if residual_stream and jnp.max(jnp.abs(S - variance * jnp.eye(d))) > 1e-12 * variance:
+        checks.refuse(
+            "covariance", "a multiple of I, as the printed flow of the B_i leaves their set elsewhere", "it is not"
+        )
+    return Speeds(square / d, 1 / variance)
+
+
+class AbstractScalarLoss(AbstractPopulationLoss):
+    """E tr q(W)^2 of scalars. Its flow is that of the matrices that they stand for.
+
+    By default S = I, where dA_i/dt = -grad gives da_i/dt = -(1/d) dL/da_i, as the gradient at A_i = a_i I is
+    (dL/da_i) I/d. The squared gradient norm along the flow is the matrices' too, and atol is in units of a_i/sqrt(c).
+
+    dimension: d; context_length: n.
+    """
+
+    context_length: AbstractVar[Scalar]
+    dimension: AbstractVar[int]
+
+    @abc.abstractmethod
+    def speeds(self, model: PyTree) -> PyTree:
+        """c of d theta/dt = -c dL/d theta, in the shape of the model, a number for each of its arrays."""
+
+    def conserved(self, model: PyTree) -> None:
+        return None
+
+    def arrowhead(self, model: PyTree) -> None:
+        return None
+
+    def replicates(self) -> tuple[()]:
+        return ()
+
+
+class ScalarLoopLoss(AbstractScalarLoss):
+    """L(a) = E tr (I - a W)^{2L} of `ScalarLoop`: convex, with one minimum.
+
+    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; loops: L; speed: c of
+    da/dt = -c dL/da, default 1/d.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** gatmiry2024, section 3.5, on A = a S^-1 and u = 0.
+    """
+
+    context_length: Scalar
+    offsets: Nodes
+    weights: Nodes
+    speed: Scalar
+    minimum: Scalar
+    best: Split
+    dimension: int = eqx.field(static=True)
+    loops: int = eqx.field(static=True)
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, dimension: int, context_length: ArrayLike, loops: int, *, speed: ArrayLike | None = None):
+        self.dimension, self.loops = checks.count("dimension", dimension), checks.count("loops", loops)
+        self.context_length, n = _length(context_length)
+        self.offsets, self.weights = map(jnp.asarray, spectral_quadrature(dimension, n, 2 * loops))
+        self.speed = checks.positive("speed", 1 / dimension if speed is None else speed)
+        shortfall, value = precise_loop(dimension, n, loops)
+        self.minimum = jnp.asarray(float(value), dtype=jnp.float64)
+        self.best = jax.tree.map(jnp.asarray, split([shortfall]))
+        self.minimum_kind = MinimumKind.EXACT
+
+    def __call__(self, model: ScalarLoop) -> Scalar:
+        return jnp.sum(self.weights * self._factor(1 - self._scalar(model)) ** (2 * self.loops))
+
+    def excess(self, model: ScalarLoop) -> Scalar:
+        """D^2 int_0^1 (1 - s) L''(a_opt + s D) ds with D = a - a_opt, every term of which is positive."""
+        step, s, weights = self._segment(model)
+        return step**2 * jnp.sum(weights * (1 - s) * self._curvature(step, s))
+
+    def gradient(self, model: ScalarLoop) -> ScalarLoop:
+        """D int_0^1 L''(a_opt + s D) ds."""
+        step, s, weights = self._segment(model)
+        return eqx.tree_at(lambda model: model.a, model, step * jnp.sum(weights * self._curvature(step, s)))
+
+    @property
+    def minimizer(self) -> ScalarLoop:
+        """The model with the smallest loss."""
+        return ScalarLoop(self.best.scalars[0], loops=self.loops)
+
+    def speeds(self, model: ScalarLoop) -> ScalarLoop:
+        return eqx.tree_at(lambda model: model.a, model, self.speed)
+
+    def _scalar(self, model: ScalarLoop) -> Scalar:
+        if model.loops != self.loops:
+            checks.refuse("model", f"of {self.loops} loops", f"it has {model.loops}")
+        return model.a
+
+    def _factor(self, shortfall: Array) -> Array:
+        """1 - a x = e - (1 - e) y with e = 1 - a."""
+        return shortfall - (1 - shortfall) * self.offsets
+
+    def _segment(self, model: ScalarLoop) -> tuple[Scalar, Array, Array]:
+        """D, and Gauss points and weights on [0, 1] for the integrals along a_opt + s D."""
+        nodes, weights = np.polynomial.legendre.leggauss(self.loops)
+        step = (self._scalar(model) - self.best.scalars[0]) - self.best.remainders[0]
+        return step, jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
+
+    def _curvature(self, step: Scalar, s: Array) -> Array:
+        """L'' along the segment."""
+        power = 2 * self.loops
+        factors = jax.vmap(self._factor)(self.best.shortfalls[0] - s * step)
+        return power * (power - 1) * (factors ** (power - 2) @ (self.weights * (1 + self.offsets) ** 2))
+
+
+class ScalarLayersLoss(AbstractScalarLoss):
+    """L = E tr q_k(W)^2 of `ScalarLayers`. For an eigenvalue x of W, with q_0 = p_0 = 1 and t = x p_i^2,
+
+        q_{i+1} = q_i (1 - a_i t),     p_{i+1} = p_i (1 - a_i b_i t).
+
+    Without b the minimum over scalars is exact, and unique but for the order of the a_i; with them there are many local
+    minima, of which it is the best that a search has found.
+
+    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; layers: k;
+    residual_stream: whether the models have b, for k up to 4; speeds: of the flow, default 1/d for a and for b.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** ahn2023, Theorems 4 and 5 with (53), (54); order: Lemma 8.
+    """
+
+    context_length: Scalar
+    offsets: Nodes
+    weights: Nodes
+    speed: tuple[Scalar, Scalar]
+    minimum: Scalar
+    minimizer: ScalarLayers
+    best: Split | None
+    dimension: int = eqx.field(static=True)
+    layers: int = eqx.field(static=True)
+    residual_stream: bool = eqx.field(static=True)
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(
+        self,
+        dimension: int,
+        context_length: ArrayLike,
+        layers: int,
+        residual_stream: bool = False,
+        *,
+        speeds: Speeds | None = None,
+    ):
+        d, k = checks.count("dimension", dimension), checks.count("layers", layers)
+        self.context_length, n = _length(context_length)
+        self.dimension, self.layers, self.residual_stream = d, k, residual_stream
+        speeds = Speeds(1 / d, 1 / d) if speeds is None else speeds
+        self.speed = checks.positive("speeds.a", speeds.a), checks.positive("speeds.b", speeds.b)
+        if residual_stream:
+            a, b, value = stream_minimum(d, n, k)
+            self.best, self.minimizer, self.minimum_kind = None, ScalarLayers(a, b), MinimumKind.NUMERICAL
+        else:
+            shortfalls, value = precise_layers(d, n, k)
+            best = split(shortfalls)
+            self.best = jax.tree.map(jnp.asarray, best)
+            self.minimizer, self.minimum_kind = ScalarLayers(best.scalars), MinimumKind.EXACT
+        self.minimum = jnp.asarray(float(value), dtype=jnp.float64)
+        degree = 3**k - 1 if residual_stream else 2 * k
+        self.offsets, self.weights = map(jnp.asarray, spectral_quadrature(d, n, degree))
+
+    def __call__(self, model: ScalarLayers) -> Scalar:
+        self._check(model)
+        a, b = model.a, model.b
+        # t = tau + delta with tau the same for all x, so that small differences of the t are known as well as they are.
+        q, tau, delta = jnp.ones_like(self.offsets), jnp.ones(()), self.offsets
+        for i in range(self.layers):
+            q = q * ((1 - a[i] * tau) - a[i] * delta)
+            if b is not None and i < self.layers - 1:
+                c = a[i] * b[i]
+                flat = 1 - c * tau
+                slope = flat * (1 - 3 * c * tau)
+                delta = delta * (slope - c * delta * (2 - 3 * c * tau) + (c * delta) ** 2)
+                tau = tau * flat**2
+        return jnp.sum(self.weights * q**2)
+
+    def excess(self, model: ScalarLayers) -> Scalar:
+        """Without b E tr (q - q_opt)(W)^2, as the best q is a projection; with them see `_taylor_remainder`."""
+        self._check(model)
+        if self.best is None:
+            return self._taylor_remainder(model)
+        # Paired by size: the order does not matter, and the pairs are close where the losses are.
+        places = jnp.argsort(jnp.argsort(model.a))
+        best = jax.tree.map(lambda values: values[places], self.best)
+        steps = (model.a - best.scalars) - best.remainders
+        y = self.offsets
+        difference, product = jnp.zeros_like(y), jnp.ones_like(y)
+        for i in range(self.layers):
+            difference = difference * ((1 - model.a[i]) - model.a[i] * y) - product * steps[i] * (1 + y)
+            product = product * (best.shortfalls[i] - best.scalars[i] * y)
+        return jnp.sum(self.weights * difference**2)
+
+    def gradient(self, model: ScalarLayers) -> ScalarLayers:
+        return jax.grad(self.__call__ if self.best is None else self.excess)(model)
+
+    def speeds(self, model: ScalarLayers) -> ScalarLayers:
+        return jax.tree.unflatten(jax.tree.structure(model), self.speed[: len(jax.tree.leaves(model))])
+
+    def _check(self, model: ScalarLayers) -> None:
+        if model.a.shape != (self.layers,):
+            checks.refuse("model.a", f"of {self.layers} layers", f"its shape is {model.a.shape}")
+        if (model.b is not None) != self.residual_stream:
+            came = "it is left out" if model.b is None else "it is given"
+            checks.refuse("model.b", "given" if self.residual_stream else "left out", f"{came}, unlike in the loss")
+
+    def _taylor_remainder(self, model: ScalarLayers) -> Scalar:
+        """int_0^1 (1 - s) <D, H(theta_opt + s D) D> ds with D = theta - theta_opt, where the gradient is zero.
+
+        Where it is the sum of larger numbers than the loss, that minus its minimum.
+        """
+        step = jax.tree.map(jnp.subtract, model, self.minimizer)
+        along = lambda s: self(jax.tree.map(lambda x, dx: x + s * dx, self.minimizer, step))
+        # q has degree 3^k - 1 - k in the scalars.
+        nodes, weights = np.polynomial.legendre.leggauss(3**self.layers - 1 - self.layers)
+        s, weights = jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
+        parts = weights * (1 - s) * jax.vmap(jax.jacfwd(jax.jacfwd(along)))(s)
+        value = self(model)
+        return jnp.where(jnp.sum(jnp.abs(parts)) < value, jnp.sum(parts), value - self.minimum)
+
+
+def _length(context_length: ArrayLike) -> tuple[Scalar, int | float]:
+    """n as an array, and as the number that the exact moments ask for."""
+    length = checks.context_length("context_length", context_length)
+    if not checks.is_concrete(length):
+        checks.refuse("context_length", "a number that is known", "it is traced")
+    n = float(length)
+    return length, n if math.isinf(n) else int(n)

@@ -1,0 +1,115 @@
+"""The best scalars of deep linear transformers whose matrices A_i are multiples of S^-1, to full precision.
+
+With x an eigenvalue of W the layers leave q(x) = prod_i (1 - a_i x) of the weight, and the loss is E tr q(W)^2. All
+of this runs on the host, in decimals, so that 1 - a_i and the loss are as accurate at n = 1e30 as at n = 20.
+"""
+
+import functools
+import math
+from collections.abc import Iterable
+from decimal import Decimal, localcontext
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from flowsim._core import checks
+from flowsim.moments.spectrum import converged, precise_quadrature, spectral_recurrence, squares, zeros
+
+
+def scalar_minimum(dimension: int, context_length: int | float, loops: int) -> tuple[float, float]:
+    """The a that minimises E tr (I - a W)^{2L}, and the minimum.
+
+    The loss is convex in a. An infinite n gives a = 1 and 0.
+
+    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; loops: L.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** gatmiry2024, section 3.5; at L = 1 a = 1/(1 + (d + 1)/n), as in ahn2023 (8).
+    """
+    shortfall, value = precise_loop(dimension, context_length, loops)
+    return float(1 - shortfall), float(value)
+
+
+def scalar_shortfall(dimension: int, context_length: int | float, loops: int) -> float:
+    """1 - a of `scalar_minimum`, to full relative precision, which the difference of floats has not at large n."""
+    return float(precise_loop(dimension, context_length, loops)[0])
+
+
+def layer_minimum(dimension: int, context_length: int | float, layers: int) -> tuple[tuple[float, ...], float]:
+    """The a_i, increasing, that minimise E tr prod_i (I - a_i W)^2, and the minimum.
+
+    Over all polynomials q of degree k with q(0) = 1 the minimum of E tr q(W)^2 is the Christoffel function of the mean
+    spectrum at 0, and its q has k positive zeros, those of the orthogonal polynomial of x times that spectrum: the a_i
+    are their reciprocals, and this minimum over scalars is global. An infinite n gives a_i = 1 and 0.
+
+    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; layers: k.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** Szego, Orthogonal Polynomials, section 3.1; for ahn2023, Theorem 4.
+    """
+    shortfalls, value = precise_layers(dimension, context_length, layers)
+    return tuple(float(1 - shortfall) for shortfall in shortfalls), float(value)
+
+
+class Split(NamedTuple):
+    """Scalars a in floats: nearest to a, nearest to 1 - a, and what the first is short of a."""
+
+    scalars: Float[np.ndarray, " k"]
+    shortfalls: Float[np.ndarray, " k"]
+    remainders: Float[np.ndarray, " k"]
+
+
+def split(shortfalls: Iterable[Decimal]) -> Split:
+    """The scalars that fall short of 1 by these decimals."""
+    exact = [(1 - shortfall, shortfall) for shortfall in shortfalls]
+    scalars = [float(a) for a, _ in exact]
+    remainders = [float(a - Decimal(near)) for (a, _), near in zip(exact, scalars, strict=True)]
+    return Split(np.array(scalars), np.array([float(shortfall) for _, shortfall in exact]), np.array(remainders))
+
+
+@functools.lru_cache(maxsize=256)
+def precise_loop(dimension: int, context_length: int | float, loops: int) -> tuple[Decimal, Decimal]:
+    """e = 1 - a of `scalar_minimum` and the minimum sum_j w_j (x_j e - y_j)^{2L}, by Newton's method on its slope."""
+    power = 2 * checks.count("loops", loops)
+
+    def compute(digits: int) -> tuple[Decimal, Decimal]:
+        offsets, weights = precise_quadrature(dimension, context_length, power, digits)
+        with localcontext() as context:
+            context.prec = digits
+            points = [1 + y for y in offsets]
+            # Every term falls from here to the left. The slope is convex, then concave: Newton's method converges.
+            shortfall = max(y / x for y, x in zip(offsets, points, strict=True))
+            step, noise = Decimal(1), Decimal(10) ** (3 - digits) * max(map(abs, offsets))
+            while abs(step) > max(Decimal(10) ** -(digits // 2) * abs(shortfall), noise):
+                terms = [(w, x, x * shortfall - y) for w, x, y in zip(weights, points, offsets, strict=True)]
+                slope = sum(w * x * miss ** (power - 1) for w, x, miss in terms)
+                bend = (power - 1) * sum(w * x * x * (miss ** (power - 2) if power > 2 else 1) for w, x, miss in terms)
+                step = slope / bend if slope else Decimal(0)
+                shortfall -= step
+            misses = (x * shortfall - y for x, y in zip(points, offsets, strict=True))
+            return shortfall, sum((w * miss**power for w, miss in zip(weights, misses, strict=True)), Decimal(0))
+
+    shortfall, value = converged(compute, context_length)
+    return shortfall, value
+
+
+@functools.lru_cache(maxsize=256)
+def precise_layers(dimension: int, context_length: int | float, layers: int) -> tuple[tuple[Decimal, ...], Decimal]:
+    """1 - a_i of `layer_minimum`, in its order, and the minimum."""
+    d, k = checks.count("dimension", dimension), checks.count("layers", layers)
+    if context_length == math.inf:
+        return (Decimal(0),) * k, Decimal(0)
+
+    def compute(digits: int) -> list[Decimal]:
+        spectrum = spectral_recurrence(d, context_length, k + 1, digits)
+        offsets = zeros(spectral_recurrence(d, context_length, k, digits, times_x=True), digits)
+        with localcontext() as context:
+            context.prec = digits
+            shortfalls = [y / (1 + y) for y in reversed(offsets)]
+            return [*shortfalls, spectrum.total / sum(squares(spectrum, Decimal(-1)))]
+
+    *shortfalls, value = converged(compute, context_length)
+    return tuple(shortfalls), value

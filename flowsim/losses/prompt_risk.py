@@ -1,0 +1,150 @@
+"""The risk of a trained model on new prompts, exact at every training and test length."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from flowsim._core import checks
+from flowsim._core.types import Matrix, Scalar
+from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
+from flowsim.models import LinearAttention
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.tasks.joint_law import JointLaw
+
+Task = LinearRegression | RandomCovarianceRegression | JointLaw
+
+
+def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
+    """E(yhat - y_query)^2 of a model on prompts with M examples, exact; no 1/2.
+
+    On prompts as in training, of any covariance and with isotropic w, over all weights. On others, where
+    u12 = u21 = 0: with V = u_{-1} U11 the prediction is yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the
+    error of the best linear predictor plus squares, as in (4.6), which is V = Gamma^-1.
+
+    **Arguments:** model; task: the law of the test prompts, whose own context_length does not matter; test_length: M,
+    a whole number of at least 1, or infinity.
+
+    **Raises:** `ValueError` for an M that is not a length, for a model of another dimension, and where u12 or u21 is
+    not zero on prompts that have label noise, a query covariance, a w of another law or a `JointLaw`. Where the weights
+    are traced the last gives NaN.
+
+    **Source:** zhang2023, Theorem 4.2 (4.6), for every V; LinearAttentionLoss.
+    """
+    check_model(model, task)
+    return risk_function(task, test_length)(model)
+
+
+def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: ArrayLike) -> Scalar:
+    """Standard error of `risk` from the samples that a law was estimated from; zero for a law given by its moments.
+
+    The delta method: the risk is a smooth function of the sample means of x x^T, xy, y^2 x x^T and y^2.
+
+    **Raises:** as `risk`.
+    """
+    check_model(model, law)
+    M = checks.context_length("test_length", test_length)
+    if law.samples is None:
+        return jnp.zeros(())
+    inputs, labels = law.samples
+    V = model.u_minus1 * model.U11
+
+    def of_means(covariance, cross, square, energy):
+        spread = square - jnp.outer(cross, cross)
+        best = energy - cross @ jnp.linalg.solve(covariance, cross)
+        return best + _joint_excess(V, covariance, cross, spread, M)
+
+    square = law.spread + jnp.outer(law.cross, law.cross)
+    slopes = jax.grad(of_means, argnums=(0, 1, 2, 3))(law.covariance, law.cross, square, law.label_energy)
+
+    def influence(x, y):
+        return x @ slopes[0] @ x + y * (slopes[1] @ x) + y**2 * (x @ slopes[2] @ x) + y**2 * slopes[3]
+
+    return jnp.std(jax.vmap(influence)(inputs, labels)) / jnp.sqrt(float(labels.shape[0]))
+
+
+def best_linear_error(task: Task) -> Scalar:
+    """min_a E(<a, x_query> - y_query)^2, the first term of (4.6); a may depend on the w of a prompt.
+
+    **Source:** zhang2023, Theorem 4.2.
+    """
+    if isinstance(task, RandomCovarianceRegression):
+        return jnp.zeros(())
+    if isinstance(task, JointLaw):
+        return jnp.maximum(task.label_energy - task.cross @ task.best_weight, 0.0)
+    return _noise_energy(task)
+
+
+def zero_predictor_error(task: Task) -> Scalar:
+    """E y_query^2, the risk of predicting zero."""
+    if isinstance(task, RandomCovarianceRegression):
+        return jnp.trace(task.mean_covariance)
+    if isinstance(task, JointLaw):
+        return task.label_energy
+    return jnp.trace(task.weight_energy @ _query_covariance(task)) + _noise_energy(task)
+
+
+def risk_function(task: Task, test_length: ArrayLike) -> Callable[[LinearAttention], Scalar]:
+    """model -> risk, with all that does not depend on the model computed."""
+    M = checks.context_length("test_length", test_length)
+    if isinstance(task, RandomCovarianceRegression):
+        random = RandomCovarianceLoss(RandomCovarianceRegression(task.law, M))
+        return lambda model: 2 * random(model)
+    if isinstance(task, LinearRegression) and _as_in_training(task):
+        fixed = LinearAttentionLoss(LinearRegression(task.covariance, M))
+        return lambda model: 2 * fixed(model)
+
+    def reduced(model: LinearAttention) -> Scalar:
+        V = model.u_minus1 * model.U11
+        if isinstance(task, JointLaw):
+            value = best_linear_error(task) + _joint_excess(V, task.covariance, task.cross, task.spread, M)
+        else:
+            value = _regression_risk(V, task, M)
+        outside = jnp.any(model.u12 != 0) | jnp.any(model.u21 != 0)
+        return jnp.where(outside, jnp.nan, value)
+
+    return reduced
+
+
+def _regression_risk(V: Matrix, task: LinearRegression, M: Scalar) -> Scalar:
+    """noise + |(Lambda V - I)^T w|^2_{Lambda_query} + tr(Sigma V Lambda_query V^T)/M, averaged over w."""
+    Lambda, weights, noise = task.covariance, task.weight_energy, _noise_energy(task)
+    miss = Lambda @ V - jnp.eye(task.dimension)
+    readout = V @ _query_covariance(task) @ V.T
+    bias = jnp.trace(weights @ miss @ _query_covariance(task) @ miss.T)
+    spread = (jnp.trace(weights @ Lambda) + noise) * Lambda + Lambda @ weights @ Lambda
+    return noise + bias + jnp.trace(spread @ readout) / M
+
+
+def _joint_excess(V: Matrix, covariance: Matrix, cross: Array, spread: Matrix, M: Scalar) -> Scalar:
+    """|V^T E[xy] - a|^2_Lambda + tr(Sigma V Lambda V^T)/M, the risk above that of the best linear predictor."""
+    miss = V.T @ cross - jnp.linalg.solve(covariance, cross)
+    return miss @ covariance @ miss + jnp.trace(spread @ V @ covariance @ V.T) / M
+
+
+def _as_in_training(task: LinearRegression) -> bool:
+    """Whether zhang2023 trains on such prompts, so that the exact loss knows them over all weights of a model."""
+    return not task.shifts and task.weights == "isotropic"
+
+
+def _query_covariance(task: LinearRegression) -> Matrix:
+    return task.covariance if task.query_covariance is None else task.query_covariance
+
+
+def _noise_energy(task: LinearRegression) -> Scalar:
+    return jnp.zeros(()) if task.label_noise is None else task.label_noise**2
+
+
+def check_model(model: LinearAttention, task: Task) -> None:
+    """Refuse a model, or models with time first, that do not go with a task."""
+    d = model.U11.shape[-1]
+    if d != task.dimension:
+        checks.refuse("model", f"of the task's dimension {task.dimension}", f"it is of dimension {d}")
+    if isinstance(task, RandomCovarianceRegression) or isinstance(task, LinearRegression) and _as_in_training(task):
+        return
+    for name in ("u12", "u21"):
+        weight = getattr(model, name)
+        if checks.is_concrete(weight) and np.any(np.asarray(weight)):
+            checks.refuse(name, "zero on prompts that are not as in training", "it is not")

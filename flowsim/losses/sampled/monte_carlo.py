@@ -1,0 +1,330 @@
+"""The population loss of any model, known by prompts that are drawn once."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.sampled import blocks
+from flowsim.losses.sampled.confidence import HEAVIEST_SHAPE, Tail, half_width, tail
+from flowsim.losses.sampled.estimators import (
+    ESTIMATORS,
+    AbstractEstimator,
+    CovarianceEstimator,
+    InputEstimator,
+    PromptEstimator,
+    Prompts,
+    RadialEstimator,
+    averages,
+)
+
+METHODS = ("auto", *(kind.name for kind in ESTIMATORS))
+FEWEST_REPLICATES = 4
+FEWEST_SAMPLES = 32  # of a replicate
+_FRESH = 2**31  # the index from which prompts are drawn that no flow has seen
+_PILOT = 512
+_LEVEL = 0.95
+_OPTIMISM = 1.25
+
+
+class Estimate(NamedTuple):
+    """A sampled loss at one model: its value and 95% interval over independent sets of samples, and the tail of the
+    squared errors.
+    """
+
+    value: float
+    low: float
+    high: float
+    tail: Tail
+
+    def __str__(self) -> str:
+        return (
+            f"{self.value:.6g} (95% interval {self.low:.6g} to {self.high:.6g}); the largest 1% of the samples carry "
+            f"{self.tail.share:.0%}, Pareto shape {self.tail.shape:.2f}"
+        )
+
+
+class MonteCarloLoss(AbstractPopulationLoss):
+    """L = factor E (yhat - y_query)^2 of any Equinox module that maps a `Prompt` to a scalar, by drawn prompts.
+
+    Sample i is drawn with ``jax.random.fold_in(key, i)``, once a solve: the flow is the exact one of the average over
+    the samples. `replicates` are averages over disjoint parts of them; flows of these say how far any result may be
+    from that of the population, and `distrust` says when even that cannot be known.
+
+    **Arguments:** task: the law of the prompts; samples: how many are drawn, a multiple of replicates; replicates: how
+    many parts tell the error, at least 4; key: of the draws; method: "prompts" draws them whole, "inputs" averages
+    over weights and query exactly (for models affine in the one and linear in the other), "covariances" draws sample
+    covariances alone (for models with a method ``residual``), "radial" averages over the size of the inputs too, and
+    "auto" takes the one with the least variance of the gradient times arithmetic; factor: of the loss, 1/2 in
+    zhang2023; exact: the exact loss of this problem, where there is one, for what claims read of a problem; minimizer:
+    a model of least loss, which the excess is taken from; block: how many samples are computed at once, default as
+    many as the caches (on a GPU, the memory) hold; mesh: devices to share the samples, by an axis named "samples".
+
+    **Raises:** `ValueError` naming the argument.
+    """
+
+    task: Any
+    key: PRNGKeyArray
+    factor: Scalar
+    exact: AbstractPopulationLoss | None
+    minimizer: PyTree | None
+    minimum: Scalar
+    minimum_kind: MinimumKind = eqx.field(static=True)
+    estimator: AbstractEstimator | None
+    draws: PyTree | None
+    first: Array
+    samples: int = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+    block: int | None = eqx.field(static=True)
+    planned: bool = eqx.field(static=True)
+    mesh: jax.sharding.Mesh | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        task: Any,
+        samples: int,
+        replicates: int = 8,
+        key: PRNGKeyArray | None = None,
+        *,
+        method: str = "auto",
+        factor: ArrayLike = 1.0,
+        exact: AbstractPopulationLoss | None = None,
+        minimizer: PyTree | None = None,
+        block: int | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+    ):
+        if method not in METHODS:
+            checks.refuse(
+                "method", f"one of {', '.join(METHODS)}", f'it is "{method}"{checks.nearest(method, METHODS)}'
+            )
+        if not np.isfinite(float(getattr(task, "context_length", 1.0))):
+            checks.refuse("task.context_length", "finite, as prompts are drawn", "it is inf")
+        if checks.count("replicates", replicates) < FEWEST_REPLICATES:
+            checks.refuse("replicates", f"at least {FEWEST_REPLICATES}, for an interval", f"it is {replicates}")
+        fewest = FEWEST_SAMPLES * replicates
+        if checks.count("samples", samples) % replicates or not fewest <= samples < _FRESH:
+            expected = f"a multiple of replicates = {replicates}, and between {fewest} and 2^31"
+            checks.refuse("samples", expected, f"it is {samples}")
+        if mesh is not None:
+            blocks.check_mesh(mesh)
+            if samples % (replicates * mesh.size):
+                expected = f"a multiple of replicates times devices, {replicates} x {mesh.size}"
+                checks.refuse("samples", expected, f"it is {samples}")
+        self.task, self.samples, self.groups, self.mesh = task, samples, replicates, mesh
+        self.key = jax.random.key(0) if key is None else key
+        self.factor = checks.positive("factor", factor)
+        self.exact, self.minimizer = exact, minimizer
+        self.minimum = jnp.asarray(jnp.nan) if exact is None else exact.minimum
+        self.minimum_kind = MinimumKind.UNKNOWN if exact is None else exact.minimum_kind
+        kinds = {kind.name: kind for kind in ESTIMATORS}
+        self.estimator = None if method == "auto" else kinds[method](Prompts(task))
+        self.draws, self.first, self.planned = None, jnp.zeros((), jnp.uint32), False
+        self.block = None if block is None else checks.count("block", block)
+
+    @property
+    def method(self) -> str:
+        """How the prompts are drawn."""
+        return "auto" if self.estimator is None else self.estimator.name
+
+    def prepared(self, model: PyTree) -> "MonteCarloLoss":
+        """The loss with its prompts drawn, by the method that it picks for flows from this model.
+
+        **Raises:** `ValueError` where the model does not map the prompts to finite scalars, the method is not right for
+        it, or the memory does not suffice.
+        """
+        if self.planned or (self.estimator is not None and not _is_concrete(model)):
+            return self
+        if not _is_concrete(model):
+            checks.refuse("method", 'other than "auto" inside of a transformation (see `prepared`)', 'it is "auto"')
+        self._check_output(model)
+        estimator = self.estimator
+        if estimator is None:
+            costs = self.costs(model)
+            chosen = min(costs, key=lambda name: costs[name])
+            estimator = next(kind(Prompts(self.task)) for kind in ESTIMATORS if kind.name == chosen)
+        elif not estimator.applies(model, self._pilot_key):
+            checks.refuse("method", "right for the model", f'it is "{estimator.name}", whose averages are others there')
+        loss = self._planned(estimator, model, self.block)
+        loss._check_finite(model)
+        return loss
+
+    def costs(self, model: PyTree) -> dict[str, float]:
+        """Variance of the gradient times arithmetic, by method, relative to the least.
+
+        Of the methods that are right for the model: those that draw less where there are such, as averaging exactly
+        adds no variance.
+        """
+        right = self._right((CovarianceEstimator, RadialEstimator), model)
+        right = right or [*self._right((InputEstimator,), model), PromptEstimator(Prompts(self.task))]
+        if len(right) == 1:
+            return {right[0].name: 1.0}
+        keys = jax.random.split(self._pilot_key, _PILOT)
+        costs = {estimator.name: blocks.cost(estimator, model, keys) for estimator in right}
+        least = min(costs.values()) or 1.0
+        return {name: cost / least for name, cost in costs.items()}
+
+    def __call__(self, model: PyTree) -> Scalar:
+        return self.factor * self.prepared(model)._mean(_sum_of_squares, model)
+
+    def excess(self, model: PyTree) -> Scalar:
+        """L(model) - L(minimizer) on the same prompts, which may be negative; NaN without a minimizer."""
+        if self.minimizer is None:
+            return jnp.asarray(jnp.nan)
+        return self.factor * self.prepared(model)._mean(_sum_of_gaps, model, self.minimizer)
+
+    def gradient(self, model: PyTree) -> PyTree:
+        slope = self.prepared(model)._mean(_sum_of_slopes, model)
+        return jax.tree.map(lambda leaf: self.factor * leaf, slope)
+
+    def conserved(self, model: PyTree) -> None:
+        return None
+
+    def arrowhead(self, model: PyTree) -> None:
+        return None
+
+    def replicates(self) -> tuple["MonteCarloLoss", ...]:
+        """The averages over disjoint parts of the samples; of a loss that is `prepared`."""
+        size = self.samples // self.groups
+        return tuple(self._window(size * group, size) for group in range(self.groups))
+
+    def undrawn(self) -> "MonteCarloLoss":
+        """The same loss with nothing drawn, planned or shared: what it is of, whatever computes it."""
+        return self._with(draws=None, block=None, planned=False, mesh=None)
+
+    def estimate(self, model: PyTree) -> Estimate:
+        """The loss at a model with its 95% interval, and the tail of the squared errors."""
+        loss = self.prepared(model)
+        return loss._summary(loss.squared_errors(model))
+
+    def squared_errors(self, model: PyTree) -> Float[np.ndarray, " samples"]:
+        """What each sample contributes to the loss: (samples,) squared errors, times the factor."""
+        loss = self.prepared(model)
+        assert loss.estimator is not None, "a prepared loss has one"
+        return np.asarray(blocks.each(loss.estimator, model, loss.indexed, loss.block, self.mesh) * self.factor)
+
+    def fresh(self, model: PyTree) -> "MonteCarloLoss":
+        """The average over as many prompts that no flow has seen, over the size of their inputs too where the model
+        allows: means of heavy tails are dominated by prompts never drawn.
+        """
+        own = self.prepared(model)
+        assert own.estimator is not None, "a prepared loss has one"
+        fresh = own._with(first=self.first + jnp.asarray(_FRESH, jnp.uint32), draws=None)
+        return fresh._planned(next(iter(self._right((RadialEstimator,), model)), own.estimator), model, None)
+
+    def distrust(self, model: PyTree, fresh: "MonteCarloLoss | None" = None) -> str | None:
+        """Why the interval of the loss at a model cannot be trusted, None where it can.
+
+        Heavy tails have no interval, and weights may suit the samples alone: fresh prompts are looked at, too.
+
+        **Arguments:** fresh: of `fresh`, to draw these once for several models.
+        """
+        own = self.estimate(model)
+        other = (self.fresh(model) if fresh is None else fresh).estimate(model)
+        for summary, prompts in ((own, "the samples"), (other, "fresh prompts")):
+            if not np.isfinite(summary.value):
+                return f"on {prompts} the loss is {summary.value}"
+            if summary.tail.shape > HEAVIEST_SHAPE:
+                return (
+                    f"on {prompts} the largest 1% carry {summary.tail.share:.0%} of the loss, with a Pareto shape of "
+                    f"{summary.tail.shape:.2f}: too heavy a tail for an interval"
+                )
+        if other.low > _OPTIMISM * own.high:
+            return f"the loss is {own.value:.3g} on the samples, but {other.value:.3g} on fresh prompts"
+        return None
+
+    @property
+    def indexed(self) -> blocks.Samples:
+        """Where the samples come from: their draws, or the key and first index to draw them again."""
+        return blocks.Samples(self.key, self.first, self.draws, self.samples)
+
+    def _right(self, kinds: tuple[type[AbstractEstimator], ...], model: PyTree) -> list[AbstractEstimator]:
+        """Those of these estimators, which average over w and x_query, that are right for the model."""
+        if not averages(self.task):
+            return []
+        found = [kind(Prompts(self.task)) for kind in kinds]
+        return [estimator for estimator in found if estimator.applies(model, self._pilot_key)]
+
+    @property
+    def _pilot_key(self) -> PRNGKeyArray:
+        return jax.random.fold_in(self.key, 2**32 - 1)
+
+    def _mean(self, function: Callable[..., PyTree], *models: PyTree) -> PyTree:
+        """The mean over the samples of a function of the estimator, draws and models that sums over the draws."""
+        assert self.estimator is not None, "a prepared loss has one"
+        total = blocks.total(function, self.estimator, self.indexed, self.block, self.mesh, *models)
+        return jax.tree.map(lambda leaf: leaf / self.samples, total)
+
+    def _with(self, **changes: Any) -> "MonteCarloLoss":
+        """The same loss with other fields, which are no arguments of its construction."""
+        loss = object.__new__(MonteCarloLoss)
+        for field in dataclasses.fields(self):
+            object.__setattr__(loss, field.name, changes.get(field.name, getattr(self, field.name)))
+        return loss
+
+    def _window(self, start: int, samples: int) -> "MonteCarloLoss":
+        """The average over some of the samples, from one on."""
+        first = self.first + jnp.asarray(start, jnp.uint32)
+        if self.draws is not None and self.mesh is not None:
+            # Cut from the draws, each device's part would lie on others.
+            return self._with(first=first, samples=samples, draws=None)._drawn()
+        return self._with(
+            first=first,
+            samples=samples,
+            draws=jax.tree.map(lambda leaf: leaf[..., start : start + samples], self.draws),
+        )
+
+    def _planned(self, estimator: AbstractEstimator, model: PyTree, block: int | None) -> "MonteCarloLoss":
+        """The loss by a method, with its prompts drawn where they fit into the memory."""
+        plan = blocks.plan(estimator, model, self.samples, block, self.mesh)
+        loss = self._with(estimator=estimator, block=plan.block, planned=True)
+        return loss._drawn() if plan.kept else loss
+
+    def _drawn(self) -> "MonteCarloLoss":
+        assert self.estimator is not None, "a prepared loss has one"
+        return self._with(draws=blocks.drawn(self.estimator, self.indexed, self.mesh))
+
+    def _summary(self, errors: Float[np.ndarray, " samples"]) -> Estimate:
+        means = np.mean(errors.reshape(self.groups, -1), axis=1)
+        value, half = float(np.mean(means)), float(half_width(means, _LEVEL))
+        return Estimate(value, value - half, value + half, tail(errors))
+
+    def _check_output(self, model: PyTree) -> None:
+        prompt, _ = jax.eval_shape(self.task.sample, self.key)
+        came = jax.eval_shape(model, prompt)
+        if not (isinstance(came, jax.ShapeDtypeStruct) and came.shape == () and came.dtype == jnp.float64):
+            shape = getattr(came, "shape", None)
+            text = f"it gives {came!r:.60}" if shape is None else f"its output has shape {shape} and type {came.dtype}"
+            checks.refuse("model", "one that maps a prompt to a float64 scalar", text)
+
+    def _check_finite(self, model: PyTree) -> None:
+        errors = self.squared_errors(model)
+        bad = np.flatnonzero(~np.isfinite(errors))
+        if bad.size:
+            index = int(self.first) + int(bad[0])
+            drawn = f"sample {index}, drawn with the key jax.random.fold_in(key, {index})"
+            checks.refuse("model", "finite on every drawn prompt", f"its squared error is {errors[bad[0]]} on {drawn}")
+
+
+def _sum_of_squares(estimator: AbstractEstimator, draws: PyTree, model: PyTree) -> Scalar:
+    return jnp.sum(estimator.squared_errors(model, draws))
+
+
+def _sum_of_gaps(estimator: AbstractEstimator, draws: PyTree, model: PyTree, best: PyTree) -> Scalar:
+    return jnp.sum(estimator.squared_errors(model, draws) - estimator.squared_errors(best, draws))
+
+
+def _sum_of_slopes(estimator: AbstractEstimator, draws: PyTree, model: PyTree) -> PyTree:
+    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    return jax.grad(lambda arrays: _sum_of_squares(estimator, draws, eqx.combine(arrays, rest)))(arrays)
+
+
+def _is_concrete(tree: PyTree) -> bool:
+    return all(checks.is_concrete(leaf) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,268 @@
+"""The terms of the gradient in gatmiry2024's appendix, (25), (26) and the bounds on gamma_j after them, in rationals.
+
+Sigma* = I here, so that every expectation has the eigenvectors of A, of which only the eigenvalues matter.
+"""
+
+import collections
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+
+from flowsim.claims.claim import Claim, Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.moments.words import Terms, expected_traces
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.lemma_settings import (
+    ASTRONOMICAL,
+    EDGE,
+    ONE_DIMENSION,
+    ONE_LOOP,
+    PAPER,
+    TWICE_EDGE,
+    Loss,
+    Shape,
+    long_context,
+    looped_with_finite_context,
+    shape,
+)
+from flowsim.papers.gatmiry2024.setting import over_determined
+
+_MOST_FACTORS = 6  # of W in one expectation
+
+
+class Spectrum:
+    """Eigenvalues of A with their multiplicities, largest first."""
+
+    def __init__(self, *pairs: tuple[Fraction, int]):
+        self.eigenvalues = [value for value, count in pairs if count]
+        self.multiplicities = [count for _, count in pairs if count]
+
+    def sum_of_powers(self, power: int) -> Fraction:
+        """tr A^k."""
+        pairs = zip(self.eigenvalues, self.multiplicities, strict=True)
+        return sum((count * value**power for value, count in pairs), Fraction(0))
+
+
+def _spectra(dimension: int) -> list[Spectrum]:
+    """I, and A with eigenvalues apart on both sides of one, and far from it."""
+    half = dimension // 2
+    pairs = [(Fraction(3, 2), Fraction(1, 2)), (Fraction(4), Fraction(1, 10))]
+    return [Spectrum((Fraction(1), dimension)), *(Spectrum((a, dimension - half), (b, half)) for a, b in pairs)]
+
+
+@functools.cache
+def _term(before: int, after: int) -> Terms:
+    """E tr((W A)^a W (W A)^b M)."""
+    return expected_traces({("WA" * before + "W" + "WA" * after + "M",): 1}, "AM")
+
+
+def _at(terms: Terms, spectrum: Spectrum, length: int) -> list[Fraction]:
+    """The eigenvalue of the matrix whose trace with M the terms are, for each eigenvalue of A."""
+    totals = [Fraction(0)] * len(spectrum.eigenvalues)
+    for (order, words), coefficient in terms.items():
+        rest, power = Fraction(coefficient, length**order), 0
+        for word in words:
+            if "M" in word:
+                power = word.count("A")
+            else:
+                rest *= spectrum.sum_of_powers(len(word))
+        totals = [total + rest * value**power for total, value in zip(totals, spectrum.eigenvalues, strict=True)]
+    return totals
+
+
+def gamma(spectrum: Spectrum, length: int, before: int, after: int) -> list[Fraction]:
+    """The eigenvalues of E[(W A)^a W (W A)^b]."""
+    return _at(_term(before, after), spectrum, length)
+
+
+def factor(spectrum: Spectrum, length: int, before: int, after: int) -> list[Fraction]:
+    """The eigenvalues of E[(I - W A)^a W (I - W A)^b], with every factor multiplied out."""
+    words: dict[tuple[str, ...], int] = collections.defaultdict(int)
+    for kept in itertools.product((0, 1), repeat=before + after):
+        word = "WA" * sum(kept[:before]) + "W" + "WA" * sum(kept[before:]) + "M"
+        words[word,] += (-1) ** sum(kept)
+    return _at(expected_traces(words, "AM"), spectrum, length)
+
+
+def _known(loss: Loss) -> tuple[Shape, int]:
+    known = shape(loss)
+    assert known.length is not None, "the setting of the claim"
+    return known, known.length
+
+
+def _loops(known: Shape) -> int:
+    return min(known.loops, _MOST_FACTORS // 2)
+
+
+def _floats(values: Sequence[Fraction | float]) -> Any:
+    return jnp.asarray([float(value) for value in values])
+
+
+def _expanded(loss: Loss, swapped: bool) -> Comparison:
+    """E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, against its binomial sum, for all i."""
+    known, n = _known(loss)
+    m, parts = 2 * _loops(known) - 1, []
+    for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
+        rows, sizes = [], []
+        for first, second in itertools.product(range(i + 1), range(m - i + 1)):
+            upper = (m - i, i) if swapped else (i, m - i)
+            weight = math.comb(upper[0], first) * math.comb(upper[1], second) * (-1) ** (first + second)
+            rows.append([weight * value for value in gamma(spectrum, n, first, second)])
+            sizes.append([abs(value) for value in rows[-1]])
+        right, size = (list(map(sum, zip(*table, strict=True))) for table in (rows, sizes))
+        left = factor(spectrum, n, i, m - i)
+        scale = [max(a, abs(b)) for a, b in zip(size, left, strict=True)]
+        # The difference first: both sides are exact, and large numbers may nearly cancel in them.
+        gaps = [a - b for a, b in zip(left, right, strict=True)]
+        parts.append(equal(_floats(gaps), 0.0, _floats(scale)))
+    return joined(parts)
+
+
+def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """(26) with the binomials binom(2L-1-i, l_1) binom(i, l_2)."""
+    return _expanded(loss, swapped=True)
+
+
+def expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """(26) with the binomials binom(i, l_1) binom(2L-1-i, l_2)."""
+    return _expanded(loss, swapped=False)
+
+
+def _gammas(loss: Loss, extra: int) -> Comparison:
+    """|gamma_j - lambda_j^{k-1}| against (4kd/sqrt(n)) lambda_1^{k-1}, k = l_1 + l_2 + extra, for l_1 + l_2 <= 2L."""
+    known, n = _known(loss)
+    most, errors, bounds = 2 * _loops(known), [], []
+    for spectrum, first, second in itertools.product(_spectra(known.dimension), range(1, most + 1), range(most)):
+        if first + second > most:
+            continue
+        k = first + second + extra
+        found = gamma(spectrum, n, first - 1, second)
+        errors += [abs(a - x ** (k - 1)) for a, x in zip(found, spectrum.eigenvalues, strict=True)]
+        bounds += [known.first_order(k) * float(spectrum.eigenvalues[0]) ** (k - 1)] * len(found)
+    return at_most(_floats(errors), _floats(bounds))
+
+
+def printed_gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The bound on gamma_j with k = l_1 + l_2 + 1."""
+    return _gammas(loss, 1)
+
+
+def gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The bound on gamma_j with k = l_1 + l_2."""
+    return _gammas(loss, 0)
+
+
+def printed_factors(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The eigenvalues of E[(I - W A)^i W (I - W A)^{2L-1-i}] against (lambda_j - 1)^{2L-1} and the noise, both ways."""
+    known, n = _known(loss)
+    L, noise = _loops(known), known.first_order(2 * _loops(known))
+    m, parts = 2 * L - 1, []
+    for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
+        values, x = _floats(factor(spectrum, n, i, m - i)), _floats(spectrum.eigenvalues)
+        middle, size = (x - 1) ** m, (x[0] + 1) ** m
+        parts.append(at_most(values, middle + noise * (x + 1) ** m, size=size))
+        parts.append(at_least(values, middle - noise * size, size=size))
+    return joined(parts)
+
+
+def factors(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """|E[(I - W A)^i W (I - W A)^{2L-1-i}] - (I - A)^{2L-1}| against delta^{2L} (lambda_1 + 1)^{2L-1}."""
+    known, n = _known(loss)
+    L, errors, bounds = _loops(known), [], []
+    m = 2 * L - 1
+    for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
+        found = factor(spectrum, n, i, m - i)
+        errors += [abs(a - (1 - x) ** m) for a, x in zip(found, spectrum.eigenvalues, strict=True)]
+        bounds += [known.first_order(2 * L) * float(spectrum.eigenvalues[0] + 1) ** m] * len(found)
+    return at_most(_floats(errors), _floats(bounds))
+
+
+def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
+    return Claim(
+        f"gatmiry2024.lemma-a.10.{part}",
+        f"gatmiry2024, {source}",
+        statement,
+        compare,
+        setting=looped_with_finite_context,
+        along_flow=False,
+        spaces=spaces.PAIRINGS,
+        **options,
+    )
+
+
+_SHORT = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
+_LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
+_EXACT = "In rationals, for Sigma* = I, which the text takes here, and A of three spectra. "
+
+CLAIMS: tuple[Claim, ...] = (
+    _claim(
+        "eq-26",
+        "(25), (26)",
+        "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] = sum binom(2L-1-i, l_1) binom(i, l_2) (-1)^{l_1+l_2} "
+        "E[A^{-1/2} B^{l_1+1} A^{-1} B^{l_2} A^{1/2}], B = A^{1/2} Sigma A^{1/2}, l_1 <= i, l_2 <= 2L-1-i",
+        printed_expansion,
+        relation=Relation.IDENTITY,
+        problems=_SHORT,
+        note=_EXACT + "The two binomials are the wrong way round.",
+    ),
+    _claim(
+        "eq-26",
+        "(25), (26)",
+        "The same with binom(i, l_1) binom(2L-1-i, l_2)",
+        expansion,
+        form="corrected",
+        relation=Relation.IDENTITY,
+        problems=_SHORT,
+        note=_EXACT + "Against all factors multiplied out.",
+    ),
+    _claim(
+        "gamma",
+        "the bounds after (26)",
+        "E[A^{-1/2} B^{l_1} A^{-1} B^{l_2} A^{1/2}] = sum_j gamma_j u_j u_j^T with |gamma_j - lambda_j^{k-1}| <= "
+        "(4kd/sqrt(n)) lambda_1^{k-1}, k = l_1 + l_2 + 1",
+        printed_gammas,
+        hypotheses=over_determined,
+        problems=(PAPER, *_LONG),
+        note=_EXACT
+        + "This k is for B^{l_1+1}, as (26) has it; with B^{l_1} there are l_1 + l_2 - 1 powers of lambda_j.",
+    ),
+    _claim(
+        "gamma",
+        "the bounds after (26)",
+        "The same with k = l_1 + l_2, given n >= 4 k^2 d^2",
+        gammas,
+        form="corrected",
+        hypotheses=long_context(4),
+        problems=_LONG,
+        note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
+    ),
+    _claim(
+        "factors",
+        "the displays before Lemma A.10",
+        "sum_j ((lambda_j - 1)^{2L-1} - delta^{2L} (lambda_1 + 1)^{2L-1}) u_j u_j^T <= "
+        "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] <= "
+        "sum_j ((lambda_j - 1)^{2L-1} + delta^{2L} (lambda_j + 1)^{2L-1}) u_j u_j^T",
+        printed_factors,
+        hypotheses=over_determined,
+        problems=(PAPER, *_LONG),
+        note=_EXACT + "The power 2L - 1 is odd: (lambda_j - 1)^{2L-1} has the wrong sign. The upper bound, with a sign "
+        "that reads as an approximation, has lambda_j in the place of lambda_1.",
+    ),
+    _claim(
+        "factors",
+        "the displays before Lemma A.10",
+        "|E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] - (I - A)^{2L-1}| <= delta^{2L} (lambda_1 + 1)^{2L-1}, given "
+        "n >= 4 k^2 d^2",
+        factors,
+        form="corrected",
+        hypotheses=long_context(4),
+        problems=_LONG,
+        note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
+    ),
+)

@@ -1,0 +1,216 @@
+"""What the statements of gatmiry2024 about the loss of looped transformers share: their setting, symbols and points.
+
+The loss is one of symmetric matrices with u = 0, or of their eigenvalues; n, d and L are its context length, dimension
+and loops, Sigma* its covariance, and A_opt = c Sigma*^-1 its minimiser.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flowsim._core.types import Scalar, Series
+from flowsim.claims.claim import Comparison
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
+from flowsim.models import DiagonalLayers
+
+Loss = LoopedLoss | DiagonalLayersLoss
+
+CLOSE = 0.1  # what is read for "close" and "similar", of which the paper gives no number: within 10%
+
+_DISTANCES = np.concatenate([np.geomspace(1e-4, 1e2, 13), -np.geomspace(1e-4, 1e2, 13)])
+_FEWEST_DIGITS = 6.0
+_EPSILON = float(np.finfo(np.float64).eps)
+
+
+class Points(NamedTuple):
+    """What is known at a list of parameters A: the loss, |grad L|^2, |A_opt^{-1/2} A A_opt^{-1/2} - I|, and by how much
+    the rounding errors of the loss exceed its own last digit.
+    """
+
+    loss: Series
+    grad_norm_sq: Series
+    deviation: Series
+    conditioning: Series
+
+
+def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of the paper: one matrix for all layers, w ~ N(0, Sigma*^-1)."""
+    if not isinstance(loss, LoopedLoss | DiagonalLayersLoss) or (
+        isinstance(loss, DiagonalLayersLoss) and not loss.looped
+    ):
+        return agrees("a looped transformer", 0.0, 1.0)
+    inverse = loss.task.weights == "inverse-covariance"
+    return None if inverse else agrees("w ~ N(0, Sigma*^-1)", 0.0, 1.0)
+
+
+def matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """That setting, with matrices and not eigenvalues alone."""
+    return looped(loss) or (None if isinstance(loss, LoopedLoss) else agrees("a loss of matrices", 0.0, 1.0))
+
+
+def loops(loss: Loss) -> int:
+    """L."""
+    return loss.loops if isinstance(loss, LoopedLoss) else loss.depth
+
+
+def dominance_power(loss: Loss) -> float:
+    """(2L - 1)/L."""
+    return (2 * loops(loss) - 1) / loops(loss)
+
+
+def dimension_loss(loss: Loss) -> float:
+    """d^{-(L-1)/L}, what Hoelder's inequality costs between sums of powers 4L - 2 and 2L."""
+    return float(loss.task.dimension) ** (-(loops(loss) - 1) / loops(loss))
+
+
+def dominance_factor(loss: Loss) -> Scalar:
+    """lambda_d^2 d^{-(L-1)/L}: that, and what the least eigenvalue of Sigma* costs a gradient in A."""
+    return least_eigenvalue(loss) ** 2 * dimension_loss(loss)
+
+
+def delta_power(loss: Loss) -> Scalar:
+    """delta^{2L} = 8 L d / sqrt(n)."""
+    return 8.0 * loops(loss) * loss.task.dimension / jnp.sqrt(loss.task.context_length)
+
+
+def delta(loss: Loss) -> Scalar:
+    """delta. **Source:** gatmiry2024, section 3.5."""
+    return delta_power(loss) ** (1 / (2 * loops(loss)))
+
+
+def dimension_root(loss: Loss) -> float:
+    """d^{1/(2L)}."""
+    return float(loss.task.dimension) ** (1 / (2 * loops(loss)))
+
+
+def covariance_eigenvalues(loss: Loss) -> Float[Array, " r"]:
+    """Those of Sigma*."""
+    return jnp.linalg.eigvalsh(loss.task.covariance) if isinstance(loss, LoopedLoss) else loss.task.eigenvalues
+
+
+def least_eigenvalue(loss: Loss) -> Scalar:
+    """lambda_d, the smallest eigenvalue of Sigma*."""
+    return jnp.min(covariance_eigenvalues(loss))
+
+
+# Hypotheses
+
+
+def over_determined(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """n > d, which section 3.2 assumes throughout."""
+    return [hypothesis("n > d", float(loss.task.context_length), ">", float(loss.task.dimension))]
+
+
+def long_context(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """8 L d^2 / sqrt(n) <= 2^{-2L}. **Source:** gatmiry2024, Theorem 3.2."""
+    value = delta_power(loss) * loss.task.dimension
+    return [hypothesis("8 L d^2/sqrt(n) <= 2^(-2L)", value, "<=", 4.0 ** -loops(loss))]
+
+
+def identity_covariance(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """Sigma* = I and u = 0."""
+    gap = float(jnp.max(jnp.abs(covariance_eigenvalues(loss) - 1.0)))
+    return [agrees("Sigma* = I", gap, 0.0), *without_bias(loss, start)]
+
+
+def without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """u = 0, and A symmetric, as A^{1/2} needs."""
+    if isinstance(start, DiagonalLayers):
+        return []
+    asymmetry = jnp.max(jnp.abs(start.A - start.A.T))
+    return [
+        agrees("u = 0", jnp.max(jnp.abs(start.u)), 0.0),
+        agrees("A symmetric", asymmetry, 0.0, jnp.maximum(jnp.max(jnp.abs(start.A)), 1.0)),
+    ]
+
+
+def all_of(*parts: Callable[[Loss, PyTree], list[Hypothesis]]) -> Callable[[Loss, PyTree], list[Hypothesis]]:
+    """The hypotheses of every part."""
+
+    def hypotheses(loss: Loss, start: PyTree) -> list[Hypothesis]:
+        return [condition for part in parts for condition in part(loss, start)]
+
+    return hypotheses
+
+
+# Points
+
+
+def whitened(loss: Loss, models: PyTree) -> Float[Array, "T r"]:
+    """The eigenvalues of Sigma*^{1/2} A Sigma*^{1/2} at each of many models."""
+    if isinstance(loss, DiagonalLayersLoss):
+        return models.eigenvalues(loss.task)[:, 0] * loss.task.eigenvalues[None, :]
+    whole = jnp.einsum("ij,tjk,kl->til", loss.root, models.A, loss.root)
+    return jnp.linalg.eigvalsh((whole + jnp.swapaxes(whole, 1, 2)) / 2)
+
+
+def deviation(loss: Loss, models: PyTree) -> Series:
+    """The least e with (1 - e) A_opt <= A <= (1 + e) A_opt at each of many models."""
+    return jnp.max(jnp.abs(whitened(loss, models) / loss.energy.centres[0] - 1.0), axis=1)
+
+
+def drawn(loss: Loss) -> PyTree:
+    """Models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, with |r| from 1e-4 to 100 and of both signs, for D = I, of rank
+    one, of half the rank, and drawn, in a basis that is not that of Sigma*.
+    """
+    r = covariance_eigenvalues(loss).size
+    rng = np.random.default_rng(0)
+    shapes = np.stack([np.ones(r), np.eye(r)[0], np.arange(r) % 2 == 0, *rng.uniform(-1, 1, (2, r))])
+    offsets = (_DISTANCES[:, None, None] * shapes[None]).reshape(-1, r)
+    values = loss.energy.centres[0] * (1.0 + jnp.asarray(offsets))
+    if isinstance(loss, DiagonalLayersLoss):
+        task = loss.task
+        scaled = values / task.eigenvalues[None, :] * jnp.sqrt(task.multiplicities)[None, :]
+        return eqx.tree_at(lambda model: model.scaled, loss.minimizer, scaled[:, None, :])
+    basis = jnp.linalg.solve(loss.root, jnp.asarray(np.linalg.qr(rng.standard_normal((r, r)))[0]))
+    A = jnp.einsum("ij,tj,kj->tik", basis, values, basis)
+    A = (A + jnp.swapaxes(A, 1, 2)) / 2
+    return eqx.tree_at(lambda model: (model.A, model.u), loss.minimizer, (A, jnp.zeros(A.shape[:2])))
+
+
+def at_points(loss: Loss, models: PyTree) -> Points:
+    """The loss and its gradient at each of many models."""
+    arrays, rest = eqx.partition(models, eqx.is_array)
+
+    def one(arrays):
+        model = eqx.combine(arrays, rest)
+        squares = [jnp.sum(leaf**2) for leaf in jax.tree.leaves(loss.gradient(model))]
+        return loss(model), sum(squares[1:], squares[0]), 10.0 ** -loss.digits(model) / _EPSILON
+
+    value, grad_norm_sq, conditioning = jax.lax.map(one, arrays)
+    return Points(value, grad_norm_sq, deviation(loss, models), conditioning)
+
+
+def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
+    """Along a flow and then at the drawn points."""
+    # What rounding does along a flow is measured by moving its weights.
+    along = Points(
+        trajectory.loss, trajectory.grad_norm_sq, deviation(loss, trajectory.models), jnp.ones_like(trajectory.loss)
+    )
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), along, at_points(loss, drawn(loss)))
+
+
+def compared(comparison: Comparison, points: Points) -> Comparison:
+    """A comparison of points with the rounding errors of their losses; without those that keep few digits."""
+    known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
+    moved = comparison.promised & known, comparison.scale * points.conditioning
+    return eqx.tree_at(lambda c: (c.promised, c.scale), comparison, moved)
+
+
+def of_loss(statement: Callable[[Any], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
+    """The comparison of a statement about the loss alone, compiled."""
+    compiled = eqx.filter_jit(statement)
+
+    @functools.wraps(statement)
+    def compare(loss, trajectory):
+        return compiled(loss)
+
+    return compare

@@ -1,0 +1,105 @@
+"""Both sides of what xie2025's figures show, along the gradient flow of the exact risk in place of Adam on batches."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.claims.claim import Comparison, at_least, at_most
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import MultiHeadLoss
+from flowsim.losses.head_risk import HeadRisk
+from flowsim.models import GradientDescentStep
+from flowsim.models.multi_head import AnyHeads
+from flowsim.papers.xie2025 import prompts
+from flowsim.papers.xie2025.exact import Moments
+
+_REACHED = 1e-3  # of the risk of gradient descent: what cannot be told from it in a picture
+
+
+def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """The guess is no weight, and is off w* or has a bias."""
+    model = start.reduced()
+    missed = jnp.sum((loss.risk.prior_mean - model.w) ** 2) + model.bias**2
+    return [
+        agrees("trainable guesses", float(model.trainable), 0.0),
+        hypothesis("|w* - w|^2 + bias^2 > 0", missed, ">", 0),
+    ]
+
+
+def all_heads(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """A fixed guess, and at least d + 1 heads."""
+    model, d = start.reduced(), loss.task.dimension
+    fixed = agrees("trainable guesses", float(model.trainable), 0.0)
+    return [fixed, hypothesis("heads >= d + 1", float(model.b.shape[0]), ">=", d + 1.0)]
+
+
+def trained_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """The guess is a weight, without a bias."""
+    model = start.reduced()
+    return [agrees("trainable guesses", float(model.trainable), 1.0), agrees("bias", model.bias, 0.0)]
+
+
+def above_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk along the flow against that of one step of gradient descent from w*, both by moments given w-hat."""
+    known = _moments(loss)
+    return at_least(jax.vmap(known)(trajectory.models), known(_descent(loss)))
+
+
+def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """How far the risk at the end, by moments given w-hat, is from the least one of as many heads, against 1e-3 of the
+    risk of gradient descent.
+    """
+    return at_most(jnp.abs(_moments(loss)(trajectory.end) - loss.minimum)[None], _REACHED * _scale(loss))
+
+
+def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk at the end above gradient descent's, by moments given w-hat, against (|w* - w|^2 + bias^2) 2/(d C + 2),
+    to within 1e-3 of the risk of gradient descent: what the flow may still have before it.
+    """
+    model, known = trajectory.start.reduced(), _moments(loss)
+    inverse_C = 1 / loss.task.context_length
+    missed = jnp.sum((known.prior_mean - model.w) ** 2) + model.bias**2
+    gap = known(trajectory.end) - known(_descent(loss))
+    expected = missed * 2 * inverse_C / (loss.task.dimension + 2 * inverse_C)
+    return at_most(jnp.abs(gap - expected)[None], _REACHED * _scale(loss))
+
+
+def matches_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """At the end: the mean squared differences of predictions and of their derivatives in x_q to those of gradient
+    descent, which are the same, and one less their cosine, against 1e-3 of the squared norm of the latter.
+    """
+    difference, cosine, size = alignment(loss.risk, trajectory.end)
+    return at_most(jnp.stack([difference / size, 1 - cosine]), _REACHED)
+
+
+def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
+    """E |df/dx_q - g|^2 with g of one step of gradient descent from w* with the best step size, E <df/dx_q, g> over
+    the root of E |df/dx_q|^2 E |g|^2, and E |g|^2.
+
+    Both predictions are linear in x_q ~ N(0, I) where the model has no bias, so that the first is E (f - f_GD)^2 too.
+    """
+    descent = GradientDescentStep(risk.step_size, risk.prior_mean)
+    ours, theirs = ((m.reduced().w, risk.forms(m)) for m in (model, descent))
+    # The coefficient of x_i is <G, N_i> + w_i.
+    product = lambda a, b: jnp.sum(
+        risk.pairing(a[1], b[1])[:-1] + a[0] * risk.mean(b[1])[:-1] + b[0] * risk.mean(a[1])[:-1] + a[0] * b[0]
+    )
+    apart = jax.tree.map(jnp.subtract, ours, theirs)
+    sizes = product(ours, ours), product(theirs, theirs)
+    return product(apart, apart), product(ours, theirs) / jnp.sqrt(sizes[0] * sizes[1]), sizes[1]
+
+
+def _moments(loss: MultiHeadLoss) -> Moments:
+    return prompts.moments(loss.risk.prior_mean, 1 / loss.task.context_length)
+
+
+def _descent(loss: MultiHeadLoss) -> GradientDescentStep:
+    """One step of gradient descent from w* with eta* = C/(C+d+1)."""
+    return GradientDescentStep(1 / (1 + (loss.task.dimension + 1) / loss.task.context_length), loss.risk.prior_mean)
+
+
+def _scale(loss: MultiHeadLoss) -> Scalar:
+    """The risk of gradient descent, or d in the limit, where that is 0."""
+    return jnp.where(loss.risk.descent_risk > 0, loss.risk.descent_risk, float(loss.task.dimension))

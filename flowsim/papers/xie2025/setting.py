@@ -1,0 +1,150 @@
+"""What xie2025's statements share: hypotheses, models, and the risk by two routes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.claims.statements import rounded
+from flowsim.losses import AbstractPopulationLoss, MultiHeadLoss
+from flowsim.losses.head_risk import HeadRisk
+from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
+from flowsim.models.multi_head import AnyHeads
+from flowsim.papers.xie2025 import exact
+from flowsim.tasks import LinearRegression
+
+STEPS = (0.5, 1.0)  # at which a statement about every step size is judged; 1 is that of Theorem 4's proof
+
+
+# Hypotheses
+
+
+def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of the paper: heads with a guess, w-hat ~ N(w*, I)."""
+    fits = isinstance(loss, MultiHeadLoss)
+    return None if fits else agrees("heads with a guess, on prompts with w-hat ~ N(w*, I)", 0.0, 1.0)
+
+
+def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C -> infinity."""
+    return [hypothesis("1/C <= 0", 1 / loss.task.context_length, "<=", 0.0)]
+
+
+def finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C is finite."""
+    return [hypothesis("1/C > 0", 1 / loss.task.context_length, ">", 0.0)]
+
+
+def prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is not zero."""
+    return [hypothesis("|w*| > 0", jnp.linalg.norm(loss.risk.prior_mean), ">", 0.0)]
+
+
+def prior_mean_in_the_limit(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is not zero and C -> infinity."""
+    return prior_mean(loss, start) + infinite_context(loss, start)
+
+
+def prior_mean_at_finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is not zero and C is finite."""
+    return prior_mean(loss, start) + finite_context(loss, start)
+
+
+def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """y_q does not depend on x_q."""
+    model = start.reduced()
+    size = 1.0 if model.trainable else jnp.linalg.norm(model.w)
+    return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
+
+
+# Models
+
+
+def zero_heads(
+    d: int, H: int, trainable: bool = False, w: ArrayLike | None = None, bias: float = 0.0
+) -> MultiHeadAttention:
+    """Heads with weights of zero."""
+    return MultiHeadAttention(np.zeros((H, d + 1)), np.zeros((H, d + 1, d + 1)), w, bias, trainable=trainable)
+
+
+def descent_heads(
+    w: Float[Array, " d"], eta: ArrayLike, guess: ArrayLike | None = None, bias: float = 0.0
+) -> FactoredMultiHeadAttention:
+    """The weights (7), with W^P = -eta I and a guess, w^T x_q as a weight unless it is given."""
+    d = w.size
+    W_V = jnp.zeros((d + 1, d + 1)).at[d, :d].set(w).at[d, d].set(-1.0)
+    W_K = jnp.diag(jnp.append(jnp.ones(d), 0.0))
+    W_P = -jnp.asarray(eta) * jnp.eye(d + 1)
+    start = w if guess is None else guess
+    return FactoredMultiHeadAttention(W_K[None], W_K[None], W_V[None], W_P[None], start, bias, trainable=guess is None)
+
+
+def drawn_heads(d: int, H: int, seed: int, trainable: bool = False) -> MultiHeadAttention:
+    """Heads and a guess of standard normal numbers, with a bias where the guess is no weight."""
+    rng = np.random.default_rng([seed, d, H])
+    b, A, w = rng.standard_normal((H, d + 1)), rng.standard_normal((H, d + 1, d + 1)), rng.standard_normal(d)
+    return MultiHeadAttention(b, A, w, 0.0 if trainable else 0.7, trainable=trainable)
+
+
+# The risk, by the closed form that flows use and by exact moments
+
+
+@eqx.filter_jit
+def _value(risk: HeadRisk, model: AnyHeads) -> Scalar:
+    return risk(model)
+
+
+def risks(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
+    """The risk of a model by the closed form, and by exact moments."""
+    return jnp.stack([_value(HeadRisk(task), model), exact.floats(exact.moments(task)(model))])
+
+
+def reached(task: LinearRegression, like: MultiHeadAttention) -> tuple[MultiHeadAttention, Float[Array, "3"]]:
+    """Heads of least risk, as many and with such a guess; and what it is: of them by both routes, and as stated."""
+    loss = MultiHeadLoss(task, like)
+    return loss.minimizer, jnp.append(risks(task, loss.minimizer), loss.minimum)
+
+
+def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
+    """|grad R| in all weights of a model, by both routes."""
+    exactly = exact.gradient(exact.moments(task), model)
+    return jnp.stack([_size(gradient(HeadRisk(task), model)), _size(exactly)])
+
+
+def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
+    """|grad R| at weights twice as large, which says how large the parts are of which the gradient is made."""
+    return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
+
+
+@eqx.filter_jit
+def gradient(risk: HeadRisk, model: AnyHeads) -> AnyHeads:
+    """The derivative of the closed form in all weights of a model, by JAX."""
+    return jax.grad(risk)(model)
+
+
+def _size(tree: PyTree) -> Scalar:
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in leaves), jnp.zeros(())))
+
+
+# Comparisons
+
+
+def same(task: LinearRegression, left: ArrayLike, right: ArrayLike, size: ArrayLike) -> Comparison:
+    """That two sides are equal, each a sum of about (d+1)^2 terms of a size."""
+    return rounded(equal(left, right, size), jnp.asarray((task.dimension + 1.0) ** 2))
+
+
+def label_energy(task: LinearRegression) -> Scalar:
+    """E y^2 = d + |w*|^2, the risk of predicting 0."""
+    return task.dimension + jnp.sum(HeadRisk(task).prior_mean ** 2)
+
+
+def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
+    """That none of these conditions fails; nothing is said where the routes are known to disagree."""
+    count = float(sum(np.sum(failure) for failure in failures))
+    return at_most(jnp.asarray(np.nan if np.any(unknown) else count)[None], 0.5, size=1.0)

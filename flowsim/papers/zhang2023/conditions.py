@@ -1,0 +1,178 @@
+"""What zhang2023 asks of a start, and the constants that follow from it."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.claims.hypotheses import ROUNDING, Hypothesis, agrees, hypothesis
+from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
+from flowsim.losses.arrowhead import balanced_minimum
+from flowsim.models import LinearAttention
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+from flowsim.tasks.covariance_laws import DiagonalLaw
+
+
+class AssumptionValues(NamedTuple):
+    """What zhang2023's Assumption 3.3 speaks of, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
+
+    size: |U11(0)|_F; norm, asymmetry: Frobenius norms of Theta Theta^T and of what it differs by from its transpose;
+    smallest: the smallest eigenvalue of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F, where random
+    covariances enter by their mean, as in Theorem 4.5.
+    """
+
+    sigma: Scalar | float
+    size: Scalar | float
+    norm: Scalar | float
+    asymmetry: Scalar | float
+    smallest: Scalar | float
+    theta_lambda: Scalar | float
+    u12: Scalar | float
+    u21: Scalar | float
+
+    def hypotheses(self, mean: bool = False) -> list[Hypothesis]:
+        """The parts of the assumption; mean: whether the covariances are random."""
+        theta_lambda = "Theta E[Lambda]" if mean else "Theta Lambda"
+        return [
+            hypothesis("sigma = u_minus1(0) > 0", self.sigma, ">", 0.0),
+            agrees("|Theta Theta^T|_F = 1", self.norm, 1.0),
+            agrees("Theta Theta^T symmetric", self.asymmetry, 0.0, self.norm),
+            hypothesis("Theta Theta^T semidefinite", self.smallest, ">=", -ROUNDING * self.size),
+            hypothesis(f"{theta_lambda} != 0", self.theta_lambda, ">", 0.0),
+            agrees("u12(0) = 0", self.u12, 0.0, 0.0),
+            agrees("u21(0) = 0", self.u21, 0.0, 0.0),
+        ]
+
+
+def assumption_3_3(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> list[Hypothesis]:
+    """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma."""
+    values = eqx.filter_jit(assumption_values)(task, start)
+    return values.hypotheses(mean=isinstance(task, RandomCovarianceRegression))
+
+
+def assumption_values(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> AssumptionValues:
+    """The two sides of the assumption's parts, as pure JAX."""
+    sigma, U = start.u_minus1, start.U11
+    shape = U / jnp.where(sigma == 0, 1.0, sigma)
+    smallest = jnp.linalg.eigvalsh((U + U.T) / 2)[0] * jnp.sign(sigma)
+    theta_lambda = jnp.sqrt(jnp.maximum(_theta_lambda_sq(task, start), 0.0))
+    size, norm, asymmetry = (jnp.linalg.norm(x) for x in (U, shape, shape - shape.T))
+    u12, u21 = jnp.linalg.norm(start.u12), jnp.linalg.norm(start.u21)
+    return AssumptionValues(sigma, size, norm, asymmetry, smallest, theta_lambda, u12, u21)
+
+
+def scale_condition(task: LinearRegression, start: LinearAttention) -> Hypothesis:
+    """sigma^2 |Gamma|_op sqrt(d) < 2. **Source:** zhang2023, Theorem 4.1."""
+    return scale_hypothesis(eqx.filter_jit(scale_value)(task, start))
+
+
+def scale_hypothesis(value: Scalar | float) -> Hypothesis:
+    """The condition of `scale_condition`, from the value of its left side."""
+    return hypothesis("sigma^2 |Gamma|_op sqrt(d) < 2", value, "<", 2.0)
+
+
+def scale_value(task: LinearRegression, start: LinearAttention) -> Scalar:
+    """sigma^2 |Gamma|_op sqrt(d)."""
+    return start.u_minus1**2 * LinearAttentionLoss(task).gamma_eigenvalues[-1] * jnp.sqrt(task.dimension)
+
+
+def pl_constant(task: LinearRegression, start: LinearAttention) -> Scalar:
+    """mu = sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) / (sqrt(d) |Lambda|_op^2 tr(Gamma^-1 Lambda^-1)
+    tr(Lambda^-1)), positive under the scale condition. **Source:** zhang2023 (5.7).
+    """
+    loss = LinearAttentionLoss(task)
+    lam, gam = loss.eigenvalues, loss.gamma_eigenvalues
+    return 2 * u_lower_bound_sq(task, start) / (jnp.sum(1 / (gam * lam)) * jnp.sum(1 / lam))
+
+
+def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
+    """sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) / (2 sqrt(d) |Lambda|_op^2), the square of the
+    bound on u_{-1}(t). **Source:** zhang2023 (A.14), whose root spans the whole product, as (A.15) shows.
+    """
+    lam = LinearAttentionLoss(task).eigenvalues
+    margin = 2 - scale_value(task, start)
+    return start.u_minus1**2 * _theta_lambda_sq(task, start) * margin / (2 * jnp.sqrt(task.dimension) * lam[-1] ** 2)
+
+
+def limit(task: LinearRegression) -> LinearAttention:
+    """u_{-1} = |Gamma^-1|_F^{1/2}, U11 = |Gamma^-1|_F^{-1/2} Gamma^-1. **Source:** zhang2023 (5.9)."""
+    return balanced_minimum(LinearAttentionLoss(task).structure)
+
+
+def random_scale_condition(loss: RandomCovarianceLoss, start: LinearAttention) -> Hypothesis:
+    """sigma^2 sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2] < 2 |E[Lambda_tau] Theta|_F^2.
+
+    **Source:** zhang2023 (4.11), (C.10).
+    """
+    left, right = eqx.filter_jit(random_scale_sides)(loss, start)
+    return hypothesis("sigma^2 sqrt(d) E[|Gamma|_op |Lambda|_F^2] < 2 |E[Lambda] Theta|_F^2", left, "<", right)
+
+
+def random_scale_bound(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
+    """What sigma must be below, sqrt(2 |E[Lambda_tau] Theta|_F^2 / (sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]))."""
+    return jnp.sqrt(2 * _theta_lambda_sq(loss.task, start) / (jnp.sqrt(loss.task.dimension) * loss.operator_energy))
+
+
+def random_u_lower_bound_sq(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
+    """sigma^2 (2 |E[Lambda_tau] Theta|_F^2 - sqrt(d) sigma^2 E[|Gamma_tau|_op |Lambda_tau|_F^2]) / (2 sqrt(d)
+    |E[Lambda_tau^2]|_op), the square of the bound on u_{-1}(t). **Source:** zhang2023 (C.12).
+    """
+    left, right = random_scale_sides(loss, start)
+    return start.u_minus1**2 * (right - left) / (2 * jnp.sqrt(loss.task.dimension) * jnp.max(loss.structure.drive))
+
+
+def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
+    """nu = eta times the square of (C.12), eta = min(gamma_i, zeta_ij). **Source:** zhang2023, Lemma C.8 (C.13)."""
+    return jnp.min(loss.structure.curvature) * random_u_lower_bound_sq(loss, start)
+
+
+def random_scale_sides(loss: RandomCovarianceLoss, start: LinearAttention) -> tuple[Scalar, Scalar]:
+    """Both sides of (4.11), times sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]."""
+    left = start.u_minus1**2 * jnp.sqrt(loss.task.dimension) * loss.operator_energy
+    return left, 2 * _theta_lambda_sq(loss.task, start)
+
+
+def _theta_lambda_sq(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> Scalar:
+    """|Theta Lambda|_F^2 = tr(Lambda^2 Theta Theta^T) with the mean covariance Lambda."""
+    mean = task.mean_covariance
+    weighted = jnp.trace(mean @ mean @ start.U11)
+    return weighted / jnp.where(start.u_minus1 == 0, 1.0, start.u_minus1)
+
+
+class TracedPromises(NamedTuple):
+    """What zhang2023 assumes and promises of a start, as pure JAX, for many starts at once.
+
+    scale: what the scale condition, of Theorem 4.1 or (4.11), asks to be below 2; mu: of (5.7), or nu of (C.13);
+    u_lower_bound_sq: the square of (A.14) or (C.12).
+    """
+
+    assumption: AssumptionValues
+    scale: Scalar
+    mu: Scalar
+    u_lower_bound_sq: Scalar
+
+
+def traced_promises(loss: PyTree, start: PyTree) -> TracedPromises:
+    """All that is particular to zhang2023; NaN where its theorem says nothing of the model or the loss."""
+    unknown = jnp.asarray(jnp.nan)
+    if not isinstance(start, LinearAttention):
+        return TracedPromises(AssumptionValues(*[unknown] * 8), *[unknown] * 3)
+    assumption = assumption_values(loss.task, start)
+    if isinstance(loss, LinearAttentionLoss):
+        return TracedPromises(
+            assumption,
+            scale_value(loss.task, start),
+            pl_constant(loss.task, start),
+            u_lower_bound_sq(loss.task, start),
+        )
+    if not isinstance(loss.task.law, DiagonalLaw):
+        return TracedPromises(assumption, *[unknown] * 3)
+    left, right = random_scale_sides(loss, start)
+    return TracedPromises(
+        assumption,
+        2 * left / right,
+        random_pl_constant(loss, start),
+        random_u_lower_bound_sq(loss, start),
+    )

@@ -1,0 +1,208 @@
+"""zhang2023 on the limit (4.1) with new prompts, by formula: (4.6), its bounds, and how long prompts must be."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike
+
+from flowsim._core import checks
+from flowsim._core.types import Matrix, Scalar, Vector
+from flowsim.losses.prompt_risk import best_linear_error, risk
+from flowsim.papers.zhang2023.conditions import limit
+from flowsim.tasks import LinearRegression
+from flowsim.tasks.joint_law import JointLaw
+
+# Beyond it a float64 no longer tells whole numbers apart.
+_LONGEST = 2.0**53
+
+
+def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar, Scalar]:
+    """The three terms of (4.6): best linear error, tr(Sigma Gamma^-2 Lambda)/M, and
+
+    (|a|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |a|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |a|^2_{Gamma^-2 Lambda})/N^2.
+
+    **Arguments:** law: D; context_length: N; test_length: M.
+
+    **Source:** zhang2023, Theorem 4.2.
+    """
+    Lambda, N, M = law.covariance, jnp.asarray(context_length, dtype=float), jnp.asarray(test_length, dtype=float)
+    readout = _inverse_gamma_squared(Lambda, N) @ Lambda
+    train = _training_part(Lambda, law.best_weight, readout)
+    return best_linear_error(law), jnp.trace(law.spread @ readout) / M, train / N**2
+
+
+def noiseless_risk(
+    covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
+) -> tuple[Scalar, Scalar]:
+    """Both terms of the risk for y = <w, x>: (|w|^2_{Gamma^-2 Lambda^3} + tr(Gamma^-2 Lambda^2) |w|^2_Lambda)/M, and
+    the last term of (4.6) with a = w.
+
+    **Source:** zhang2023, display after Theorem 4.2.
+    """
+    N, M = jnp.asarray(context_length, dtype=float), jnp.asarray(test_length, dtype=float)
+    readout = _inverse_gamma_squared(covariance, N) @ covariance
+    cubed = weight @ readout @ covariance @ covariance @ weight
+    test = cubed + jnp.trace(readout @ covariance) * (weight @ covariance @ weight)
+    return test / M, _training_part(covariance, weight, readout) / N**2
+
+
+def noiseless_bound(
+    covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
+) -> tuple[Scalar, Scalar]:
+    """(d+1) |w|^2_Lambda/M and (|w|^2_Lambda + 2 |w|^2 tr(Lambda) + |w|^2_{Lambda^-1} tr(Lambda)^2)/N^2.
+
+    **Source:** zhang2023, display after Theorem 4.2.
+    """
+    d, trace = covariance.shape[0], jnp.trace(covariance)
+    size = weight @ covariance @ weight
+    inverse_size = weight @ jnp.linalg.solve(covariance, weight)
+    train = size + 2 * trace * (weight @ weight) + trace**2 * inverse_size
+    return (d + 1) * size / jnp.asarray(test_length, dtype=float), train / jnp.asarray(context_length, dtype=float) ** 2
+
+
+def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar]:
+    """Both bounds of the risk averaged over w ~ N(0, I), the tighter first:
+
+    (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2, and with
+    (1 + 2d + d^2 kappa) tr(Lambda)/N^2.
+
+    **Source:** zhang2023, display before Corollary 4.3.
+    """
+    values = jnp.linalg.eigvalsh(covariance)
+    d, trace, N = covariance.shape[0], jnp.sum(values), jnp.asarray(context_length, dtype=float)
+    test = (d + 1) * trace / jnp.asarray(test_length, dtype=float)
+    train = (1 + 2 * d) * trace + jnp.sum(1 / values) * trace**2
+    return test + train / N**2, test + _conditioned(values) / N**2
+
+
+def sufficient_test_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
+    """2 (d+1) tr(Lambda)/epsilon, not rounded. **Source:** zhang2023, Corollary 4.3."""
+    return 2 * (covariance.shape[0] + 1) * jnp.trace(covariance) / epsilon
+
+
+def sufficient_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
+    """sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}, not rounded: the last of `averaged_bounds` is epsilon/2.
+
+    **Source:** zhang2023, Corollary 4.3, with the root as its derivation has it; see `printed_context_length`.
+    """
+    return jnp.sqrt(2 * _conditioned(jnp.linalg.eigvalsh(covariance)) / epsilon)
+
+
+def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
+    """sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}), the root over everything, which is not sufficient.
+
+    **Source:** zhang2023, Corollary 4.3 as its extracted text reads.
+    """
+    return jnp.sqrt(2 * _conditioned(jnp.linalg.eigvalsh(covariance)) * jnp.asarray(epsilon, dtype=float) ** -0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptLengths:
+    """How long prompts must be for a risk of at most epsilon, averaged over w ~ N(0, I), at the limit (4.1).
+
+    sufficient_test_length, sufficient_context_length: M and N of Corollary 4.3, together enough; context_length: the N
+    that was asked for, or the sufficient one; test_length: the smallest M at that N; smallest_context_length: the
+    smallest N at M = inf; matching_context_length: the smallest N at `test_length`.
+    """
+
+    epsilon: float
+    sufficient_test_length: float
+    sufficient_context_length: float
+    context_length: float
+    test_length: int
+    smallest_context_length: int
+    matching_context_length: int
+
+    def facts(self) -> dict[str, str]:
+        """What follows, by a label that names the corollary."""
+        sufficient = f"{self.sufficient_test_length:.0f}, {self.sufficient_context_length:.0f}"
+        return {
+            f"M, N that suffice for a risk of {self.epsilon:g} (Corollary 4.3)": sufficient,
+            f"smallest M at N = {self.context_length:.0f}": str(self.test_length),
+            "smallest N with M infinite": str(self.smallest_context_length),
+        }
+
+
+def prompt_lengths(
+    covariance: ArrayLike | Iterable, epsilon: ArrayLike, context_length: ArrayLike | None = None
+) -> PromptLengths:
+    """Corollary 4.3 as a calculator: what suffices by formula, and the smallest lengths that do, from the exact risk.
+
+    At fixed N the risk falls with M. At fixed M it falls with N up to N = M, where the model is the best for that
+    length, and rises beyond.
+
+    **Arguments:** covariance: (d, d) Lambda; epsilon: the risk to reach, E(yhat - y_query)^2; context_length: N in
+    training, default the sufficient one.
+
+    **Raises:** `ValueError` naming the argument; also where no M reaches epsilon at that N, with the smallest N that
+    does, and where no length below 2^53 does.
+
+    **Source:** zhang2023, Corollary 4.3 and Theorem 4.2.
+    """
+    Lambda = checks.positive_definite("covariance", covariance)
+    target = float(checks.positive("epsilon", epsilon))
+    sufficient = [
+        max(1.0, float(np.ceil(float(length(Lambda, target)))))
+        for length in (sufficient_test_length, sufficient_context_length)
+    ]
+    N = float(checks.context_length("context_length", sufficient[1] if context_length is None else context_length))
+
+    def reached(n: float, m: float) -> bool:
+        return float(_averaged_risk(Lambda, jnp.asarray(n), jnp.asarray(m))) <= target
+
+    if not reached(_LONGEST, _LONGEST):
+        checks.refuse("epsilon", "a risk within reach of lengths below 2^53", f"it is {target:g}")
+    smallest = _first(lambda n: reached(n, jnp.inf))
+    if not reached(N, _LONGEST):
+        floor = float(_averaged_risk(Lambda, jnp.asarray(N), jnp.asarray(jnp.inf)))
+        expected = f"at least {smallest} for a risk of {target:g}"
+        checks.refuse("context_length", expected, f"at {N:g} the risk is {floor:g} however long the prompt")
+    test_length = _first(lambda m: reached(N, m))
+    return PromptLengths(
+        epsilon=target,
+        sufficient_test_length=sufficient[0],
+        sufficient_context_length=sufficient[1],
+        context_length=N,
+        test_length=test_length,
+        smallest_context_length=smallest,
+        matching_context_length=_first(lambda n: reached(n, float(test_length)), last=test_length),
+    )
+
+
+def _first(enough: Callable[[float], bool], last: int = int(_LONGEST)) -> int:
+    """The smallest whole number from 1 on that is enough, where everything from it to the last one is."""
+    low, high = 0, last
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(float(middle)) else (middle, high)
+    return high
+
+
+@eqx.filter_jit
+def _averaged_risk(covariance: Matrix, context_length: Scalar, test_length: Scalar) -> Scalar:
+    task = LinearRegression(covariance, context_length)
+    return risk(limit(task), task, test_length)
+
+
+def _inverse_gamma_squared(covariance: Matrix, context_length: Scalar) -> Matrix:
+    inverse = jnp.linalg.inv(LinearRegression(covariance, context_length).gamma())
+    return inverse @ inverse
+
+
+def _training_part(covariance: Matrix, weight: Vector, readout: Matrix) -> Scalar:
+    """N^2 times the last term of (4.6), with readout = Gamma^-2 Lambda."""
+    trace, once = jnp.trace(covariance), covariance @ weight
+    return (
+        once @ covariance @ readout @ weight
+        + 2 * trace * (once @ readout @ weight)
+        + trace**2 * weight @ readout @ weight
+    )
+
+
+def _conditioned(eigenvalues: Vector) -> Scalar:
+    """(1 + 2d + d^2 kappa) tr(Lambda)."""
+    d = eigenvalues.shape[0]
+    return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)

@@ -1,0 +1,150 @@
+"""zhang2023's appendix D: technical lemmas, in the dimension and with the covariance of a task.
+
+Statements for all matrices are judged on drawn ones, the hardest among them: nearly aligned, of low rank, badly scaled.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim.claims.claim import Claim, Comparison, Relation, at_most, equal
+from flowsim.claims.statements import joined, of_task, rounded
+from flowsim.papers.zhang2023 import spaces
+from flowsim.papers.zhang2023.comparisons import one_covariance
+from flowsim.papers.zhang2023.literal import gaussian_sum
+from flowsim.papers.zhang2023.problems import ISOTROPIC, NEAR_SINGULAR, STILL_EASY, STILL_HARD, STILL_ONE
+from flowsim.tasks import LinearRegression
+
+Matrices = Float[Array, "n rows columns"]
+
+_DRAWN = 16
+_COMMUTE, _DO_NOT = 1e-12, 1e-6  # |AB - BA| over |A| |B| below and above which pairs surely do, and surely do not
+
+
+@of_task
+def fourth_moment(task: LinearRegression) -> Comparison:
+    """E[X X^T A X X^T] by cubature, which is exact for it, against Lambda (A + A^T) Lambda + tr(A Lambda) Lambda."""
+    Lambda, d = task.covariance, task.dimension
+    root = jnp.linalg.cholesky(Lambda)
+    drawn = jax.random.normal(jax.random.key(0), (_DRAWN, d, d))
+    matrices = [jnp.eye(d), Lambda, drawn[0] - drawn[0].T, jnp.outer(drawn[0, 0], drawn[1, 0]), *drawn]
+
+    def sides(A):
+        def terms(z, weights):
+            x = z @ root.T
+            forms = weights * jnp.einsum("ki,ij,kj->k", x, A, x)
+            return jnp.einsum("k,ki,kj->ij", forms, x, x), jnp.sum(jnp.abs(weights) * jnp.sum(x**2, axis=1) ** 2)
+
+        moment, size = gaussian_sum(terms, d)
+        lemma = Lambda @ (A + A.T) @ Lambda + jnp.trace(A @ Lambda) * Lambda
+        return jnp.linalg.norm(moment - lemma), size * jnp.linalg.norm(A)
+
+    gaps, sizes = jax.lax.map(sides, jnp.stack(matrices))
+    return equal(gaps, 0.0, sizes)
+
+
+def _pairs(d: int, n: int) -> tuple[Matrices, Matrices]:
+    """(U, V), each (., d, n): drawn, with singular values that fall to 1e-6, and nearly aligned."""
+    U, V, noise = jax.random.normal(jax.random.key(n), (3, _DRAWN, d, n))
+    falling = jnp.geomspace(1.0, 1e-6, d)[None, :, None]
+    return jnp.concatenate([U, falling * U, U]), jnp.concatenate([V, V, U + 1e-3 * noise])
+
+
+@of_task
+def von_neumann(task: LinearRegression) -> Comparison:
+    """The three inequalities in turn. At d = 1 the last two are equalities, and so is the first at n = 1."""
+    d, comparisons = task.dimension, []
+    for n in (d, d + 3):
+        U, V = _pairs(d, n)
+        of_U, of_V = jnp.split(jnp.linalg.svd(jnp.concatenate([U, V]), compute_uv=False), 2)
+        trace, products = jnp.sum(U * V, axis=(1, 2)), jnp.sum(of_U * of_V, axis=1)
+        nuclear = of_U[:, 0] * jnp.sum(of_V, axis=1)
+        frobenius = jnp.sqrt(float(d)) * of_U[:, 0] * jnp.linalg.norm(V, axis=(1, 2))
+        sizes = jnp.linalg.norm(U, axis=(1, 2)) * jnp.linalg.norm(V, axis=(1, 2))
+        comparisons += [
+            at_most(trace, products, size=sizes, promised=n > 1),
+            at_most(products, nuclear, promised=d > 1),
+            at_most(nuclear, frobenius, promised=d > 1),
+        ]
+    return rounded(joined(comparisons), jnp.asarray(float(d)))
+
+
+def _semidefinite_pairs(task: LinearRegression) -> tuple[Matrices, Matrices]:
+    """Semidefinite (A, B) that commute, Lambda with Gamma and with itself, and such that do not, some all but do."""
+    Lambda, d = task.covariance, task.dimension
+    vectors = jnp.linalg.eigh(Lambda)[1]
+    values = jax.random.uniform(jax.random.key(0), (2, _DRAWN, d))
+    values = values.at[0, : _DRAWN // 2, 0].set(0.0)  # singular ones
+    A, B = ((vectors[None] * part[:, None, :]) @ vectors.T for part in values)
+    factors = jax.random.normal(jax.random.key(1), (2, _DRAWN, d, max(1, d - 1)))
+    C, D = factors @ jnp.swapaxes(factors, 2, 3)
+    near = A + 1e-3 * D
+    return jnp.concatenate([Lambda[None], Lambda[None], A, C, A]), jnp.concatenate(
+        [task.gamma()[None], Lambda[None], B, D, near]
+    )
+
+
+def _symmetric_part(products: Matrices) -> tuple[Array, Array]:
+    """The smallest eigenvalue of (P + P^T)/2, and |P - P^T|_F."""
+    transposed = jnp.swapaxes(products, 1, 2)
+    return jnp.linalg.eigvalsh((products + transposed) / 2)[:, 0], jnp.linalg.norm(products - transposed, axis=(1, 2))
+
+
+@of_task
+def products_of_semidefinite(task: LinearRegression) -> Comparison:
+    """tr(AB) against its positive part, and whether AB is symmetric semidefinite against whether A and B commute.
+
+    The truths of the two are equated as numbers, with a doubt of 1 where rounding leaves it open that A and B commute.
+    """
+    A, B = _semidefinite_pairs(task)
+    sizes = jnp.linalg.norm(A, axis=(1, 2)) * jnp.linalg.norm(B, axis=(1, 2))
+    trace = jnp.einsum("nij,nji->n", A, B)
+    smallest, asymmetry = _symmetric_part(A @ B)
+    commutator = jnp.linalg.norm(A @ B - B @ A, axis=(1, 2))
+    semidefinite = (asymmetry <= _COMMUTE * sizes) & (smallest >= -_COMMUTE * sizes)
+    commute = commutator <= _DO_NOT * sizes
+    doubt = commute & (commutator > _COMMUTE * sizes)
+    truths = equal(semidefinite.astype(float), commute.astype(float), 1.0, allowance=doubt.astype(float))
+    return joined([equal(trace, jnp.maximum(trace, 0.0), sizes), truths])
+
+
+_PROBLEMS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, ISOTROPIC, STILL_ONE)
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "zhang2023.lemma-d.2",
+        "zhang2023, Lemma D.2",
+        "E[X X^T A X X^T] = Lambda (A + A^T) Lambda + tr(A Lambda) Lambda for X ~ N(0, Lambda) and every A",
+        fourth_moment,
+        relation=Relation.IDENTITY,
+        along_flow=False,
+        setting=one_covariance,
+        problems=_PROBLEMS,
+        spaces=spaces.STILL,
+        note="Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.",
+    ),
+    Claim(
+        "zhang2023.lemma-d.3",
+        "zhang2023, Lemma D.3",
+        "tr(U^T V) <= sum sigma_i(U) sigma_i(V) <= |U|_op sum sigma_i(V) <= sqrt(d) |U|_op |V|_F for d <= n",
+        von_neumann,
+        along_flow=False,
+        setting=one_covariance,
+        problems=_PROBLEMS,
+        spaces=spaces.STILL,
+        note="Judged on 48 pairs each of n = d and n = d + 3.",
+    ),
+    Claim(
+        "zhang2023.lemma-d.4",
+        "zhang2023, Lemma D.4",
+        "For semidefinite A and B: tr(AB) >= 0, and AB >= 0 if and only if A and B commute",
+        products_of_semidefinite,
+        relation=Relation.IDENTITY,
+        along_flow=False,
+        setting=one_covariance,
+        problems=_PROBLEMS,
+        spaces=spaces.STILL,
+        note="Judged on 50 pairs, with AB >= 0 in the sense of symmetric matrices. In the sense of quadratic forms, "
+        "x^T A B x >= 0, the pair need not commute.",
+    ),
+)

@@ -1,0 +1,121 @@
+"""covariance_law: the law of a random covariance as a problem file has it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from flowsim._core import checks
+from flowsim.problem.kinds import Count, Matrix, NumberOrVector, Seed
+from flowsim.problem.toml import AbstractTable, fields, refuse
+from flowsim.tasks import covariance_laws
+from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw, SampledLaw, WishartDraw
+
+
+class LawTable(AbstractTable, frozen=True):
+    """covariance_law. Which fields a family has is in ``_FAMILIES``; a number stands for every coordinate."""
+
+    family: Literal["exponential", "gamma", "uniform", "log-normal", "discrete", "deterministic", "moments", "wishart"]
+    dimension: Count | None = None
+    rate: NumberOrVector | None = None
+    shape: NumberOrVector | None = None
+    low: NumberOrVector | None = None
+    high: NumberOrVector | None = None
+    location: NumberOrVector | None = None
+    spread: NumberOrVector | None = None
+    values: Matrix | None = None
+    probabilities: Matrix | None = None
+    eigenvalues: NumberOrVector | None = None
+    first: NumberOrVector | None = None
+    second: NumberOrVector | None = None
+    third: NumberOrVector | None = None
+    mean: Matrix | None = None
+    degrees: Count | None = None
+    samples: Count | None = None
+    seed: Seed | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The fields that are given, beside family and dimension."""
+        given = msgspec.structs.asdict(self).items()
+        return {name: value for name, value in given if value is not None and name not in ("family", "dimension")}
+
+    @property
+    def size(self) -> int:
+        """d."""
+        return self.dimension or max(map(_length, self.parameters.values()))
+
+    def check(self, table: str) -> None:
+        """Refuse fields that are missing or that the family would ignore, and lengths that differ."""
+        family, given = _FAMILIES[self.family], self.parameters
+        known = fields(LawTable, f"{table}.")
+        for name in family.needed:
+            if name not in given:
+                expected = known[f"{table}.{name}"].expected
+                refuse(f"{table}.{name}", expected, f'it is missing (family = "{self.family}")')
+        for name in given:
+            if name not in family.needed + family.allowed:
+                refuse(f"{table}.{name}", f'left out with family = "{self.family}"', "it is given")
+        if self.dimension is None and not any(isinstance(value, tuple) for value in given.values()):
+            refuse(f"{table}.dimension", "given where every parameter is one number", "it is missing")
+        checks.within_memory(f"{table}.dimension", self.size**2)
+        samples = self.samples or _SAMPLES
+        checks.within_memory(f"{table}.samples", samples * self.size**2)
+        checks.within_memory(f"{table}.degrees", samples * (self.degrees or 1) * self.size)
+        for name, value in given.items():
+            if isinstance(value, tuple) and len(value) != self.size:
+                refuse(f"{table}.{name}", f"of length {self.size}, the dimension", f"its length is {len(value)}")
+
+    def law(self) -> AbstractCovarianceLaw:
+        """The law of this table.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        try:
+            return _FAMILIES[self.family].make(self)
+        except ValueError as error:
+            raise ValueError(f"covariance_law.{error}") from None
+
+    def coordinates(self, name: str) -> tuple:
+        """A parameter for every coordinate."""
+        value = getattr(self, name)
+        return value if isinstance(value, tuple) else (value,) * self.size
+
+
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """A family: what makes its law, the fields that it needs, and those that it may have."""
+
+    make: Callable[[LawTable], AbstractCovarianceLaw]
+    needed: tuple[str, ...]
+    allowed: tuple[str, ...] = ()
+
+
+def _independent(make: Callable[..., covariance_laws.AbstractCoordinates], *names: str) -> _Family:
+    """A family of independent coordinates, with these parameters of each."""
+    return _Family(lambda table: DiagonalLaw(make(*[table.coordinates(name) for name in names])), names)
+
+
+def _wishart(table: LawTable) -> SampledLaw:
+    assert table.mean is not None and table.degrees is not None
+    return SampledLaw(WishartDraw(table.mean, table.degrees), table.samples or _SAMPLES, table.seed or 0)
+
+
+_SAMPLES = 1024
+_FAMILIES = {
+    "exponential": _independent(lambda rate: covariance_laws.Gamma(1.0, rate), "rate"),
+    "gamma": _independent(covariance_laws.Gamma, "shape", "rate"),
+    "uniform": _independent(covariance_laws.Uniform, "low", "high"),
+    "log-normal": _independent(covariance_laws.LogNormal, "location", "spread"),
+    "discrete": _independent(covariance_laws.Discrete, "values", "probabilities"),
+    "deterministic": _independent(
+        lambda values: covariance_laws.Discrete([[x] for x in values], [[1.0]] * len(values)), "eigenvalues"
+    ),
+    "moments": _independent(covariance_laws.Moments, "first", "second", "third"),
+    "wishart": _Family(_wishart, ("mean", "degrees"), ("samples", "seed")),
+}
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, tuple) else 1

@@ -1,0 +1,233 @@
+"""[task] and [test] of a problem file: the laws of the prompts."""
+
+import math
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim._core import checks
+from flowsim._core.checks import refuse
+from flowsim.problem import toml
+from flowsim.problem.kinds import Count, Length, Matrix, Nonnegative, Positive, Ratio, Seed, Vector
+from flowsim.problem.law_table import LawTable
+from flowsim.problem.toml import AbstractTable
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
+
+
+class Eigenvalues(AbstractTable, frozen=True):
+    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws.
+
+    The spectrum is listed, or geometric from scale, 1 by default, down to scale/condition in a dimension.
+    """
+
+    eigenvalues: Vector | None = None
+    condition: Ratio | None = None
+    dimension: Count | None = None
+    scale: Positive | None = None
+    rotation_seed: Seed | None = None
+
+    @property
+    def size(self) -> int:
+        """d."""
+        return self.dimension or len(self.eigenvalues or ())
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The eigenvalues."""
+        if self.eigenvalues is not None:
+            return self.eigenvalues
+        assert self.condition is not None and self.dimension is not None  # see `check`
+        largest = 1.0 if self.scale is None else self.scale
+        return tuple(np.geomspace(largest, largest / self.condition, self.dimension).tolist())
+
+    def matrix(self) -> Float[Array, "d d"]:
+        """Q diag(eigenvalues) Q^T, where Q = I without a seed; numbers may be traced."""
+        values = self._traced() if self.eigenvalues is None else jnp.asarray(self.eigenvalues)
+        if self.rotation_seed is None:
+            return jnp.diag(values)
+        rotation = jax.random.orthogonal(jax.random.key(self.rotation_seed), values.size)
+        matrix = (rotation * values[None, :]) @ rotation.T
+        return (matrix + matrix.T) / 2
+
+    def _traced(self) -> Float[Array, " d"]:
+        """The geometric spectrum, also of a condition number and a scale that are traced."""
+        if checks.is_concrete(self.condition) and checks.is_concrete(self.scale):
+            return jnp.asarray(self.values)
+        assert self.condition is not None and self.dimension is not None  # see `check`
+        largest = 1.0 if self.scale is None else self.scale
+        return largest * self.condition ** -jnp.linspace(0.0, 1.0, self.dimension)
+
+    def check(self, where: str) -> None:
+        """Refuse all but exactly one of the two forms."""
+        if self.eigenvalues is not None:
+            for name in ("condition", "dimension", "scale"):
+                if getattr(self, name) is not None:
+                    refuse(f"{where}.{name}", "left out where eigenvalues are given", "it is given")
+            if not all(value > 0 for value in self.eigenvalues):
+                refuse(f"{where}.eigenvalues", "positive", f"the smallest is {min(self.eigenvalues):g}")
+            return
+        if self.condition is None and self.dimension is None:
+            expected = "a list of numbers, unless condition and dimension are given"
+            refuse(f"{where}.eigenvalues", expected, "it is missing")
+        for name in ("condition", "dimension"):
+            if getattr(self, name) is None:
+                refuse(f"{where}.{name}", _FIELDS[f"{where}.{name}"].expected, "it is missing")
+        checks.within_memory(f"{where}.dimension", self.dimension or 0)
+
+
+class TaskTable(AbstractTable, frozen=True, kw_only=True):
+    """[task]: the law of a prompt."""
+
+    covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    context_length: Length | Literal["inf"]
+    covariance_law: LawTable | None = None
+    dimension: Count | None = None
+    weights: Literal["isotropic", "inverse-covariance"] | None = None
+    prior_mean: Vector | None = None
+
+    @property
+    def size(self) -> int:
+        """d."""
+        if self.covariance_law is not None:
+            return self.covariance_law.size
+        if isinstance(self.covariance, Eigenvalues):
+            return self.covariance.size
+        return self.dimension or len(self.covariance or ())
+
+    def build(self) -> LinearRegression | RandomCovarianceRegression:
+        """The law of a prompt; numbers may be traced."""
+        given: Any = self.context_length
+        length = float(given) if checks.is_concrete(given) else given
+        if self.covariance_law is not None:
+            return RandomCovarianceRegression(self.covariance_law.law(), length)
+        assert self.covariance is not None and self.weights is not None, "a resolved table has them"
+        covariance = _matrix("covariance", self.covariance, self.size)
+        if checks.is_concrete(covariance):
+            size = float(np.max(np.abs(covariance), initial=0.0))
+            if size > 1 / _SMALLEST or 0 < size < _SMALLEST:
+                expected = f"of a size between {_SMALLEST:g} and {1 / _SMALLEST:g}, where float64 holds its powers"
+                checks.refuse("covariance", expected, f"its largest entry is {size:g}")
+        return LinearRegression(covariance, length, weights=self.weights, prior_mean=self.prior_mean)
+
+    @property
+    def is_isotropic(self) -> bool:
+        """Whether the covariates are x ~ N(0, I)."""
+        if self.covariance is None:
+            return False
+        return bool(np.array_equal(_matrix("task.covariance", self.covariance, self.size), np.eye(self.size)))
+
+    def spectrum(self) -> SpectralRegression:
+        """The law of a prompt by the eigenvalues of its covariance; an identity of any size takes no space."""
+        assert self.covariance is not None and self.weights is not None, "a resolved table has them"
+        if self.covariance == "identity":
+            values, counts = np.ones(1), np.asarray([self.size])
+        elif isinstance(self.covariance, Eigenvalues):
+            values, counts = np.unique(self.covariance.values, return_counts=True)
+        else:
+            matrix = _matrix("covariance", self.covariance, self.size)
+            values = np.linalg.eigvalsh(checks.positive_definite("covariance", matrix))
+            counts = np.ones(values.size, dtype=int)
+        return SpectralRegression(
+            values, float(self.context_length), multiplicities=counts.tolist(), weights=self.weights
+        )
+
+    def resolved(self, weights: str) -> "TaskTable":
+        """The length in one form; the dimension with the identity alone; a law of w, by default ``weights``."""
+        if (self.covariance is None) == (self.covariance_law is None):
+            came = "both are" if self.covariance else "neither is"
+            refuse("task.covariance", "given, or task.covariance_law, and not both", f"{came} given")
+        if self.covariance == "identity" and self.dimension is None:
+            refuse("task.dimension", 'given with covariance = "identity"', "it is missing")
+        if self.covariance != "identity" and self.dimension is not None:
+            refuse("task.dimension", 'left out unless covariance = "identity"', "it is given")
+        if isinstance(self.covariance, Eigenvalues):
+            self.covariance.check("task.covariance")
+        if self.covariance_law is not None:
+            self.covariance_law.check("task.covariance_law")
+        length = _whole("task.context_length", self.context_length)
+        return msgspec.structs.replace(self, context_length=length, weights=self.weights or weights)
+
+
+class NewPromptTable(AbstractTable, frozen=True):
+    """[test]: the law of other prompts, for the risk of the model along the flow; default, those of training.
+
+    length: the number of their examples; covariance, covariance_law, query_covariance: of the covariates and of the
+    query; scale: how many times larger all covariates are, the query's too; label_noise: a standard deviation.
+    """
+
+    length: Length | Literal["inf"]
+    covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    covariance_law: LawTable | None = None
+    query_covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    scale: Positive = 1.0
+    label_noise: Nonnegative = 0.0
+
+    def resolved(self) -> "NewPromptTable":
+        """The length in one form."""
+        if self.covariance is not None and self.covariance_law is not None:
+            refuse("test.covariance", "left out where test.covariance_law is given", "it is given")
+        if self.covariance_law is not None:
+            self.covariance_law.check("test.covariance_law")
+        for name in ("covariance", "query_covariance"):
+            if isinstance(table := getattr(self, name), Eigenvalues):
+                table.check(f"test.{name}")
+        return msgspec.structs.replace(self, length=_whole("test.length", self.length))
+
+    def task(
+        self, training: LinearRegression | RandomCovarianceRegression
+    ) -> LinearRegression | RandomCovarianceRegression:
+        """The task of these prompts, beside that of training.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        length, d = float(self.length), training.dimension
+        inherited = training.law if isinstance(training, RandomCovarianceRegression) and not self.covariance else None
+        law = self.covariance_law.law() if self.covariance_law else inherited
+        if law is not None:
+            for name, default in (("query_covariance", None), ("label_noise", 0.0)):
+                if getattr(self, name) != default:
+                    checks.refuse(name, "left out where covariances are random", "it is given")
+            if law.dimension != d:
+                checks.refuse("covariance_law", f"of the dimension of training, {d}", f"it is of {law.dimension}")
+            return RandomCovarianceRegression(law, length).scaled(self.scale)
+        matrices = {
+            name: checks.as_array(name, _matrix(name, value, d), (d, d))
+            for name in ("covariance", "query_covariance")
+            if (value := getattr(self, name)) is not None
+        }
+        covariance = matrices.get("covariance", training.mean_covariance)
+        query = matrices.get("query_covariance")
+        return LinearRegression(covariance, length, label_noise=self.label_noise, query_covariance=query).scaled(
+            self.scale
+        )
+
+
+def _matrix(
+    name: str, covariance: tuple[tuple[float, ...], ...] | Eigenvalues | str, dimension: int
+) -> Float[Array, "rows columns"]:
+    """A covariance in any of its forms, (d, d) if it is one."""
+    if isinstance(covariance, Eigenvalues):
+        # Numbers may be traced, but not a dimension.
+        checks.within_memory(f"{name}.dimension", covariance.size**2)
+        return covariance.matrix()
+    if covariance == "identity":
+        checks.within_memory("dimension", dimension**2)
+    return jnp.eye(dimension) if covariance == "identity" else checks.as_array(name, covariance, (None, None))
+
+
+def _whole(name: str, length: int | float | str) -> int | str:
+    """A number of examples in one form."""
+    if length in ("inf", math.inf):
+        return "inf"
+    if isinstance(length, str) or not 1 <= length <= _LONGEST or length != int(length):
+        refuse(name, _FIELDS[name].expected, f"it is {length!s:.60}")
+    return int(length)
+
+
+_SMALLEST = 1e-100
+_LONGEST = 10**300  # a theorem can ask for more examples than there are atoms
+_FIELDS = toml.fields(TaskTable, "task.") | toml.fields(NewPromptTable, "test.")

@@ -1,0 +1,202 @@
+"""TOML for typed tables: reading with errors that name the field, overriding, and writing."""
+
+import dataclasses
+import math
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+import msgspec
+
+from flowsim._core import checks
+from flowsim._core.checks import ProblemError as ProblemError
+from flowsim._core.checks import refuse
+
+
+class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of fields. None stands for a field that is left out."""
+
+
+Table = TypeVar("Table", bound=AbstractTable)
+_DEEPEST = 10  # levels of tables and lists
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    **Raises:** `ProblemError` where it is none.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # the former is a number of too many digits too
+        refuse("the problem", "TOML", f"it is not: {error}")
+    _check_depth("the problem", tables)
+    return tables
+
+
+def override(tables: dict[str, Any], assignment: str) -> None:
+    """Set one field in place, as ``init.scale=0.3``; a bare word is text, as shells take quotes away.
+
+    **Raises:** `ProblemError` where the assignment is none.
+    """
+    name, equals, text = (part.strip() for part in assignment.partition("="))
+    if not (name and equals) or len(f"{assignment}.".splitlines()) > 1:
+        refuse("--set", "FIELD=VALUE in one line, such as init.scale=0.3", f"it is {assignment!r:.60}")
+    assign(tables, name, read_value(name, text))
+
+
+def read_value(name: str, text: str) -> Any:
+    """The value that a text in TOML is, or a bare word."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        if not re.fullmatch(r"[A-Za-z][\w-]*", text):
+            refuse(name, "set to a TOML value", f"it is {text!r:.60}")
+        return text
+    _check_depth(name, value)
+    return value
+
+
+def _check_depth(name: str, value: Any) -> None:
+    """Refuse what is nested deeper than any field, before it is walked through by recursion."""
+    layer = [value]
+    for _ in range(_DEEPEST):
+        layer = [
+            part
+            for parent in layer
+            if isinstance(parent, dict | list)
+            for part in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+    if layer:
+        refuse(name, f"nested at most {_DEEPEST - 1} deep", "it is deeper")
+
+
+def assign(tables: dict[str, Any], name: str, value: Any) -> None:
+    """Set the field of a dotted name in place, in tables that are made where there are none."""
+    *parents, last = name.split(".")
+    if len(parents) >= _DEEPEST:
+        refuse(f"{name:.60}", "a known field", f"it has {len(parents)} dots")
+    for parent in parents:
+        tables = tables.setdefault(parent, {})
+        if not isinstance(tables, dict):
+            refuse(name, "a field of a table", f"{parent} is {write_value(tables):.60}")
+    tables[last] = value
+
+
+def decode(tables: Mapping[str, Any], kind: type[Table]) -> Table:
+    """The typed form of nested mappings.
+
+    **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
+    """
+    try:
+        return msgspec.convert(tables, kind)
+    except msgspec.ValidationError as error:
+        _explain(str(error), tables, fields(kind))
+
+
+def write(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """The TOML text that reads back as these tables, bit for bit; None stands for a field that is left out."""
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {write_value(value)}\n" for key, value in part.items() if value is not None)
+        for name, part in tables.items()
+        if part is not None
+    )
+
+
+def write_value(value: Any) -> str:
+    """One value in TOML; floats in their shortest exact form."""
+    if isinstance(value, Mapping):
+        return "{" + _fields_in_line(value) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(write_value, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def write_inline(table: AbstractTable) -> str:
+    """The fields of one table on one line, for people."""
+    return _fields_in_line(msgspec.to_builtins(table))
+
+
+def _fields_in_line(table: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {write_value(value)}" for key, value in table.items() if value is not None)
+
+
+def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is no table, under its dotted name."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value holds neither NaN nor infinity."""
+    if isinstance(value, list | tuple):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """What a field must be, in words, and the words that it knows."""
+
+    expected: str
+    words: tuple[str, ...]
+
+
+def fields(table: type[AbstractTable], prefix: str = "") -> dict[str, Field]:
+    """Every field of a table and of the tables in it, under its dotted name."""
+    found = {}
+    for name, hint in typing.get_type_hints(table, include_extras=True).items():
+        alternatives = typing.get_args(hint) if _is_union(hint) else (hint,)
+        words = [typing.get_args(part) for part in alternatives if typing.get_origin(part) is Literal]
+        expected = [_in_words(part) for part in alternatives if part is not types.NoneType]
+        found[prefix + name] = Field(_either(expected), sum(words, ()))
+        for part in alternatives:
+            if isinstance(part, type) and issubclass(part, AbstractTable):
+                found |= fields(part, f"{prefix}{name}.")
+    return found
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _in_words(hint: Any) -> str:
+    """What a type is, as an error says it: its own description, its words, or the names of its fields."""
+    if typing.get_origin(hint) is Annotated:
+        return hint.__metadata__[0].description
+    if typing.get_origin(hint) is Literal:
+        return _either([f'"{word}"' for word in typing.get_args(hint)])
+    return f"a table {{{', '.join(hint.__struct_fields__)}}}"
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _explain(message: str, tables: Mapping[str, Any], known: Mapping[str, Field]) -> NoReturn:
+    """Say the decoder's error in the project's wording, with the nearest known name."""
+    what, _, where = message.partition(" - at `$")
+    path = where.strip(".`")
+    if word := re.search("field `(.*)`", what):
+        name = f"{path}.{word[1]}".lstrip(".")
+        if "missing" in what:
+            refuse(name, known[name].expected, "it is missing")
+        here = [field.rpartition(".")[2] for field in known if field.rpartition(".")[0] == path]
+        hint = checks.nearest(word[1], here) or f"; known here: {', '.join(here)}"
+        raise ProblemError(f"{name} is not a known field{hint}")
+    name, *entries = path.replace("]", "").split("[")
+    value: Any = tables
+    for key in name.split("."):
+        value = value[key]
+    for entry in entries:
+        value = value[int(entry)]
+    hint = checks.nearest(value, known[name].words) if isinstance(value, str) else ""
+    refuse(name, known[name].expected, f"{'it holds' if entries else 'it is'} {write_value(value):.60}{hint}")

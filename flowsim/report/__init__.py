@@ -1,0 +1,1 @@
+"""Verdicts written down: tables, documents, the ledger, a page, pictures."""

@@ -1,0 +1,99 @@
+"""report.html: a run written down as a page of a paper, which needs nothing else to be read."""
+
+import base64
+import collections
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import SupportsFloat
+
+import jinja2
+
+from flowsim._core import checks
+from flowsim._core.documents import versions
+from flowsim._core.files import write_whole
+from flowsim._core.numbers import number_text
+from flowsim.claims.claim import Judgement, Verdict, citation
+from flowsim.claims.hypotheses import Hypothesis
+from flowsim.flow.trajectory import Trajectory
+from flowsim.papers import AbstractPromises
+from flowsim.papers.zhang2023.predictions import Predictions
+from flowsim.problem import ProblemSpec
+from flowsim.report.documents import MARKS
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+_MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
+
+
+def write_report(
+    path: str | os.PathLike,
+    spec: ProblemSpec,
+    trajectory: Trajectory,
+    verdicts: Sequence[Verdict],
+    figures: Mapping[str, pathlib.Path],
+    predictions: AbstractPromises | None,
+    facts: Mapping[str, str],
+) -> None:
+    """Write report.html, which needs nothing else to be read: problem, verdicts, figures, how it was computed.
+
+    **Arguments:** figures: names and files (png or svg) as `flowsim.report.plots.draw_all` returns them; predictions:
+    what the theorem promises here, if anything; facts: what else was found at the end of the flow, label and text.
+
+    **Raises:** `ValueError` on a figure that a page cannot show.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"number": _typeset, "where": Verdict.where_text, "citation": citation}
+    html = environment.get_template("report.html.jinja").render(
+        spec=spec,
+        trajectory=trajectory,
+        verdicts=verdicts,
+        summary=_summary(verdicts),
+        start_excess=float(trajectory.excess[0]),
+        marks=MARKS,
+        hypotheses=_hypotheses(verdicts),
+        figures={name: _data_uri(figure) for name, figure in figures.items()},
+        predictions=predictions if isinstance(predictions, Predictions) else None,
+        facts=facts,
+        versions=versions(),
+    )
+    write_whole(path, lambda file: file.write(html.encode()))
+
+
+def _summary(verdicts: Iterable[Verdict]) -> str:
+    """``11 hold, 1 is violated``."""
+    counts = collections.Counter(verdict.verdict for verdict in verdicts)
+    words = []
+    for judgement in Judgement:
+        count = counts[judgement]
+        if judgement is Judgement.HOLDS:
+            verb = "holds" if count == 1 else "hold"
+        else:
+            verb = f"{'is' if count == 1 else 'are'} {judgement.replace('-', ' ')}"
+        words += [f"{count} {verb}"] if count else []
+    return ", ".join(words) or "none was judged"
+
+
+def _hypotheses(verdicts: Iterable[Verdict]) -> list[Hypothesis]:
+    """Every hypothesis of the verdicts once."""
+    return list({hypothesis.name: hypothesis for verdict in verdicts for hypothesis in verdict.hypotheses}.values())
+
+
+def _data_uri(figure: pathlib.Path) -> str:
+    if figure.suffix not in _MEDIA_TYPES:
+        checks.refuse("figures", f"files that a page can show ({', '.join(_MEDIA_TYPES)})", f"one is {figure.name}")
+    return f"data:{_MEDIA_TYPES[figure.suffix]};base64,{base64.b64encode(figure.read_bytes()).decode()}"
+
+
+def _typeset(value: SupportsFloat | None, form: str = ".3g") -> str:
+    """A number as it is set in a page: 2.1×10⁻¹⁴."""
+    mantissa, _, exponent = number_text(value, form).replace("inf", "∞").partition("e")
+    digits = mantissa if mantissa == "-" else mantissa.replace("-", "−")
+    return f"{digits}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else digits

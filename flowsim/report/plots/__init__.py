@@ -1,0 +1,14 @@
+"""Pictures of a flow beside what a theorem promises."""
+
+from flowsim.report.plots.flows import STYLE as STYLE
+from flowsim.report.plots.flows import conservation as conservation
+from flowsim.report.plots.flows import distance as distance
+from flowsim.report.plots.flows import distance_to_optimum as distance_to_optimum
+from flowsim.report.plots.flows import draw_all as draw_all
+from flowsim.report.plots.flows import drawing as drawing
+from flowsim.report.plots.flows import excess as excess
+from flowsim.report.plots.flows import pl_ratio as pl_ratio
+from flowsim.report.plots.flows import save as save
+from flowsim.report.plots.flows import scale_condition as scale_condition
+from flowsim.report.plots.flows import test_risk as test_risk
+from flowsim.report.plots.flows import value_weight as value_weight

@@ -1,0 +1,29 @@
+"""The loss along a sampled flow, with what its samples leave open."""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from flowsim.claims.bands import Band
+from flowsim.flow.trajectory import Trajectory
+
+
+def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Callable[[Axes], Axes]]:
+    """The picture of a band of `flowsim.confidence_band`; none for an exact loss, which has no band."""
+    if not band:
+        return {}
+    return {"loss-band": functools.partial(loss_band, trajectory=trajectory, band=band)}
+
+
+def loss_band(axes: Axes, trajectory: Trajectory, band: Mapping[str, Band]) -> Axes:
+    """The loss against log time, in its confidence band."""
+    t, (low, high) = np.asarray(trajectory.t), band["loss"]
+    axes.fill_between(t[1:], low[1:], high[1:], color="C0", alpha=0.3, lw=0, label="95% of the population's flow")
+    axes.plot(t[1:], np.asarray(trajectory.loss)[1:], color="C0", linestyle="-", label="flow of all samples")
+    axes.set_xscale("log")
+    axes.set_xlabel("time  $t$")
+    axes.set_ylabel("loss  $L$")
+    axes.legend()
+    return axes

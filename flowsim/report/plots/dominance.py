@@ -1,0 +1,60 @@
+"""The squared gradient against the loss itself, beside the line that a gradient dominance condition draws."""
+
+import functools
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from jaxtyping import ArrayLike
+from matplotlib.axes import Axes
+
+from flowsim.claims.claim import Verdict
+from flowsim.claims.inequalities import dominance_floor, sharp_dominance
+from flowsim.flow.trajectory import Trajectory
+
+
+def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[[Axes], Axes]]:
+    """The picture of the first verdict on a gradient dominance, by its constants; none where there is no such."""
+    names = ("constant", "power", "threshold")
+    for verdict in verdicts:
+        if all(name in verdict.constants for name in names):
+            known = {name: verdict.constants[name] for name in names}
+            return {"gradient-dominance": functools.partial(gradient_dominance, trajectory=trajectory, **known)}
+    return {}
+
+
+def gradient_dominance(
+    axes: Axes, trajectory: Trajectory, *, constant: float, power: float, threshold: ArrayLike = 0.0
+) -> Axes:
+    """|grad L|^2 against L on logarithmic axes, with the line c L^p that it is promised to stay above from the
+    threshold on, and the line with the sharp constant along this trajectory.
+
+    The loss falls from right to left. Near a positive minimum the gradient vanishes and the loss does not: the curve
+    falls off a cliff, and below where it crosses its line the condition fails. **Source:** gatmiry2024, Theorem 3.4.
+    """
+    loss, squared = (np.asarray(side) for side in (trajectory.loss, trajectory.grad_norm_sq))
+    shown = (loss > 0) & (squared > 0)
+    if not np.any(shown):
+        axes.text(0.5, 0.5, "no point with a gradient", ha="center", va="center", transform=axes.transAxes)
+        return axes
+    loss, squared, level = loss[shown], squared[shown], float(np.asarray(threshold))
+    axes.plot(loss, squared, color="C0", linestyle="-", label="computed", marker="o" if loss.size == 1 else "")
+    ends = np.array([loss.min(), loss.max()])
+    sharp = float(sharp_dominance(trajectory.grad_norm_sq, trajectory.loss, power, level))
+    if np.isfinite(sharp) and sharp > 0:
+        part = np.maximum(ends, level)
+        axes.plot(part, sharp * part**power, color="C2", linestyle="-.", label=f"sharp constant, {sharp:.3g}")
+    label = rf"$c\,L^{{{power:.3g}}}$ with $c$ = {constant:.3g}"
+    axes.plot(ends, constant * ends**power, color="C1", linestyle="--", label=label)
+    fails = float(dominance_floor(trajectory.grad_norm_sq, trajectory.loss, constant, power))
+    if fails > 0:
+        axes.axvspan(loss.min(), fails, facecolor="C1", alpha=0.12, label=f"fails, up to $L$ = {fails:.3g}")
+    if loss.min() < level < loss.max():
+        axes.axvline(level, color="C3", linestyle="-", label=f"threshold, {level:.3g}")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    # A cliff of many decades would hide all else.
+    axes.set_ylim(bottom=max(squared.min(), 1e-3 * min(constant * ends[0] ** power, squared.max())))
+    axes.set_xlabel("loss  $L$")
+    axes.set_ylabel(r"$\|\nabla L\|^2$")
+    axes.legend(loc="lower right")
+    return axes

@@ -1,0 +1,361 @@
+"""Pictures of a flow beside what a theorem promises: every function takes and returns an `Axes`.
+
+Nothing is computed here beyond ratios of what a trajectory and its predictions hold. No global state is
+touched: figures are made without pyplot, and the style is in force only while `draw_all` draws.
+"""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, SupportsFloat
+
+import matplotlib.style
+import numpy as np
+from jaxtyping import ArrayLike, PyTree
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flowsim._core.files import write_whole
+from flowsim.flow.risk_curve import RiskCurve
+from flowsim.flow.trajectory import Trajectory, weights
+from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention
+from flowsim.papers import AbstractPromises
+from flowsim.papers.zhang2023.predictions import FIXED, Predictions
+
+STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
+
+# Roles, told apart by line style and by grey value; the colours are those of the style in force.
+_Role = dict[str, Any]
+_DATA: _Role = {"color": "C0", "linestyle": "-"}
+_BOUND: _Role = {"color": "C1", "linestyle": "--"}
+_PREDICTION: _Role = {"color": "C2", "linestyle": "-."}
+_SECOND: _Role = {"color": "C3", "linestyle": "-", "marker": ".", "markevery": 6}
+# The weights whose squares the conserved quantity adds; it subtracts the others'.
+_VALUES = {LinearAttention: ("u_minus1", "u12"), MaskedAttention: ("b",)}
+
+
+def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
+    """Excess loss over time with the theorem's envelope e^{-mu t} excess(0) and the local rate.
+
+    The local-rate line passes through the last point that was reached. With ``time="linear"`` an exponential is a
+    straight line. **Source:** zhang2023, Lemma 5.4.
+    """
+    t, values = np.asarray(trajectory.t), _positive(trajectory.excess)
+    if not np.any(np.isfinite(values)):
+        return _nothing(axes, "the minimum of this loss is not known,\nor the start is at it: no excess to draw")
+    axes.plot(t, values, label="computed", **_DATA, **_dots(t))
+    if predictions is not None:
+        equations = predictions.equations
+        last = np.flatnonzero(np.isfinite(values))[-1]
+        if predictions.mu > 0:
+            envelope = values[0] * np.exp(-predictions.mu * t)
+            rate = _rate(predictions)
+            label = rf"$e^{{-{rate} t}}$ with {equations.mu}, ${rate}$ = {_number(predictions.mu)}"
+            axes.plot(t, envelope, label=label, **_BOUND)
+        local = values[last] * np.exp(-predictions.local_rate * (t - t[last]))
+        shown = local <= np.nanmax(values)
+        label = f"rate at the limit {equations.limit}, {_number(predictions.local_rate)}"
+        axes.plot(t[shown], local[shown], label=label, **_PREDICTION)
+    axes.set_yscale("log")
+    axes.set_ylabel(r"excess loss  $\ell(t) - \min\,\ell$")
+    axes.legend(loc="lower left")
+    return _time_axis(axes, t, time)
+
+
+def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None) -> Axes:
+    """The Polyak-Lojasiewicz ratio |grad|^2 / excess over time against mu, its smallest value marked.
+
+    The smallest value is the sharp constant along this trajectory. **Source:** zhang2023, Lemma 5.4 (5.7), (5.8).
+    """
+    t, gap = np.asarray(trajectory.t), _positive(trajectory.excess)
+    ratio = _positive(trajectory.grad_norm_sq / gap)
+    if not np.any(np.isfinite(ratio)):
+        return _nothing(axes, "no positive ratio: the gradient or the excess is zero or unknown")
+    axes.plot(t, ratio, **_DATA, **_dots(t))
+    lowest = int(np.nanargmin(ratio))
+    axes.plot(t[lowest], ratio[lowest], "o", color="C0", mfc="white", clip_on=False)
+    side = ("left", "center", "right")[3 * lowest // t.size]
+    place = (t[lowest], ratio[lowest]), (0, -6)
+    axes.annotate(f"smallest: {_number(ratio[lowest])}", *place, textcoords="offset points", ha=side, va="top")
+    axes.set_yscale("log")
+    if predictions is not None and predictions.mu > 0:
+        label = rf"{predictions.equations.mu}: ${_rate(predictions)}$ = {_number(predictions.mu)}"
+        _level(axes, t, predictions.mu, label, _BOUND, below=True)
+    axes.set_ylabel(r"$\|\nabla\ell\|^2 \,/\, (\ell - \min\,\ell)$")
+    return _time_axis(axes, t)
+
+
+def value_weight(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
+    """u_{-1} over time with its lower bound and its limit. **Source:** zhang2023 (A.14), (5.9)."""
+    t, u = np.asarray(trajectory.t), np.asarray(trajectory.models.u_minus1)
+    bound, limit, equations = predictions.u_lower_bound, float(predictions.limit.u_minus1), predictions.equations
+    axes.plot(t, u, **_DATA, **_dots(t))
+    if 0 < np.min(u) < np.max(u) / 20:
+        axes.set_yscale("log")
+    if bound > 0:
+        _level(axes, t, bound, f"lower bound {equations.u_lower_bound}: {_number(bound)}", _BOUND, below=True)
+    _level(axes, t, limit, f"limit {equations.limit}: {_number(limit)}", _PREDICTION)
+    axes.set_ylabel(r"$u_{-1}$")
+    return _time_axis(axes, t)
+
+
+def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
+    """|u_{-1} U11 - T|_F / |T|_F over time, with T the limit of u_{-1} U11, Gamma^-1 where Lambda is fixed.
+
+    **Source:** zhang2023 (5.9), (C.8).
+    """
+    t = np.asarray(trajectory.t)
+    limit = np.asarray(predictions.product)
+    product = np.asarray(trajectory.models.u_minus1)[:, None, None] * np.asarray(trajectory.models.U11)
+    values = np.linalg.norm(product - limit, axis=(1, 2)) / np.linalg.norm(limit)
+    axes.plot(t, _positive(values), **_DATA, **_dots(t))
+    axes.set_yscale("log")
+    target = r"\Gamma^{-1}" if predictions.equations is FIXED else r"T"
+    axes.set_ylabel(rf"$\|u_{{-1}}U_{{11}} - {target}\|_F \,/\, \|{target}\|_F$")
+    return _time_axis(axes, t)
+
+
+def distance_to_optimum(axes: Axes, trajectory: Trajectory, minimizer: LoopedAttention) -> Axes:
+    """The distance of (A, u) from the weights of least known loss, over the norm of these, over time.
+
+    **Source:** gatmiry2024, Theorem 3.3.
+    """
+    t, models = np.asarray(trajectory.t), trajectory.models
+    gap = _squared_norm(models.A - minimizer.A[None]) + _squared_norm(models.u - minimizer.u[None])
+    size = np.sum(np.asarray(minimizer.A) ** 2) + np.sum(np.asarray(minimizer.u) ** 2)
+    axes.plot(t, _positive(np.sqrt(gap / size)), **_DATA, **_dots(t))
+    axes.set_yscale("log")
+    axes.set_ylabel(r"$\|(A, u) - (A, u)_{opt}\|_F \,/\, \|(A, u)_{opt}\|_F$")
+    return _time_axis(axes, t)
+
+
+def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
+    """What an exact flow keeps at zero, relative to the size of its terms, over time.
+
+    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, for linear attention, the drift of
+    u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, for masked attention that of |b|^2 - |A|_F^2, with the solver's tolerance
+    beside them. Exact zeros have no place on a logarithmic axis and are left out.
+    """
+    t, dissipated = np.asarray(trajectory.t), np.asarray(trajectory.dissipated)
+    known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
+    energy = _relative(np.asarray(known[0] - known) - dissipated, dissipated)
+    curves = [(energy, "energy defect", _DATA)]
+    added = _VALUES.get(type(trajectory.models))
+    if added is not None:
+        squared = {name: _squared_norm(leaf) for name, leaf in weights(trajectory.models).items()}
+        balance = np.sum([square if name in added else -square for name, square in squared.items()], axis=0)
+        drift = _relative(balance - balance[0], np.sum(list(squared.values()), axis=0))
+        curves.append((drift, "balance drift", _SECOND))
+    if not any(np.any(np.isfinite(values)) for values, _, _ in curves):
+        return _nothing(axes, "zero at every output time")
+    for values, label, role in curves:
+        axes.plot(t, values, label=label, **role)
+    axes.set_yscale("log")
+    _level(axes, t, trajectory.settings.rtol, f"relative tolerance: {_number(trajectory.settings.rtol)}", _BOUND)
+    axes.set_ylabel("relative error")
+    axes.legend()
+    return _time_axis(axes, t)
+
+
+def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
+    """The start's sigma against the bound sqrt(2 / (sqrt(d) |Gamma|_op)), below which the scale condition is met.
+
+    The curve is the constant mu that (5.7) promises at other scales of the same start: proportional to
+    s^2 (1 - s^2) with s = sigma / bound. **Source:** zhang2023, Theorem 4.1 and Lemma 5.4 (5.7).
+    """
+    sigma, bound, mu = float(trajectory.start.u_minus1), predictions.scale_bound, predictions.mu
+    if not bound > 0:
+        return _nothing(axes, "no condition on the scale is known of this start")
+    s = abs(sigma) / bound
+    low = bound * min(1e-2, s / 10 if s > 0 else 1e-2)
+    axes.set_xscale("log")
+    axes.set_xlim(low, 10 * bound * max(1, s))
+    axes.axvspan(low, bound, facecolor="C2", alpha=0.12)
+    axes.axvline(bound, **_BOUND)
+    promise = np.nan if s in (0, 1) else mu / (s**2 * (1 - s**2))
+    if promise > 0:
+        # Points crowd towards the bound, where mu falls to zero.
+        others = 1 - np.geomspace(1 - low / bound, 1e-4, 400)
+        axes.plot(others * bound, promise * others**2 * (1 - others**2), **_DATA)
+        axes.set_yscale("log")
+        axes.set_ylabel(rf"promised rate  ${_rate(predictions)}$")
+        axes.margins(y=0.1)
+    else:
+        axes.set_yticks([])
+    # Without a promise the start has no height: it stands on the axis; at sigma = 0 it stands at the end.
+    height, place = (mu, axes.transData) if mu > 0 else (0, axes.get_xaxis_transform())
+    position = max(s * bound, low)
+    axes.plot(position, height, "o", color="C0", mfc="white", clip_on=False, transform=place)
+    label = rf"start: $\sigma$ = {_number(sigma)}" + ("" if mu > 0 else "\nno promise")
+    leftwards = 0.05 < s < 1 or s > 10
+    side, offset = ("right", (-7, 4)) if leftwards else ("left", (7, 4 if s > 1 or not mu > 0 else -9))
+    axes.annotate(label, (position, height), offset, xycoords=place, textcoords="offset points", ha=side)
+    root = r" < \sqrt{2/(\sqrt{d}\,\|\Gamma\|_{op})}" if predictions.equations is FIXED else ""
+    condition = rf"{predictions.equations.scale_bound}: $\sigma{root}$ {'=' if root else '<'} {_number(bound)}"
+    axes.text(0.02, 1.03, condition, transform=axes.transAxes)
+    axes.set_xlabel(r"scale of the start  $\sigma$")
+    return axes
+
+
+def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
+    """Risk on new prompts over time, with the risk of the limit and the best linear predictor's error.
+
+    **Source:** zhang2023, Theorem 4.2 (4.6), along the flow.
+    """
+    axes.plot(curve.t, _positive(curve.risk), **_DATA, **_dots(curve.t))
+    axes.set_yscale("log")
+    if curve.limit > 0:
+        _level(axes, curve.t, curve.limit, f"limit: {_number(curve.limit)}", _PREDICTION)
+    if curve.best_linear_error > 0:
+        label = f"best linear predictor: {_number(curve.best_linear_error)}"
+        _level(axes, curve.t, curve.best_linear_error, label, _BOUND, below=True)
+    length = r"\infty" if np.isinf(curve.test_length) else f"{curve.test_length:g}"
+    axes.set_ylabel(rf"risk on prompts with $M = {length}$")
+    return _time_axis(axes, curve.t)
+
+
+def draw_all(
+    folder: str | os.PathLike,
+    trajectory: Trajectory,
+    predictions: AbstractPromises | None = None,
+    format: str = "png",
+    tested: RiskCurve | None = None,
+    minimizer: PyTree | None = None,
+    more: Mapping[str, Callable[[Axes], Axes]] | None = None,
+) -> dict[str, pathlib.Path]:
+    """Draw every figure of a run into ``folder``, each file whole or not at all.
+
+    **Arguments:** predictions: what a paper says of the start, None where none does; format: "png", "svg" or "pdf";
+    tested: the risk on new prompts, where it was asked for; minimizer: a model of least known loss;
+    more: further pictures by name, each drawn on its axes.
+
+    **Returns:** names and files in the order of a report, for `flowsim.report.page.write_report`. A page cannot show a
+    pdf, so with that format these are png files and the pdf files lie beside them.
+    """
+    folder = pathlib.Path(folder)
+    paths = {}
+    with matplotlib.style.context(["default", str(STYLE)]):
+        known = predictions if isinstance(predictions, Predictions) else None
+        figures = _figures(trajectory, known, tested, minimizer)
+        for name, draw in (more or {}).items():
+            figures[name] = Figure()
+            draw(figures[name].add_subplot())
+        for name, figure in figures.items():
+            paths[name] = folder / f"{name}.{'png' if format == 'pdf' else format}"
+            for path in {paths[name], folder / f"{name}.{format}"}:
+                save(figure, path)
+    return paths
+
+
+@contextlib.contextmanager
+def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
+    """A figure in flowsim's style, written to a path once it is drawn; the options are those of `Figure`."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.style.context(["default", str(STYLE)]):
+        figure = Figure(**options)
+        yield figure
+        save(figure, path)
+
+
+def save(figure: Figure, path: str | os.PathLike) -> None:
+    """Write a figure in the format of its suffix, whole or not at all; the same figure gives the same bytes."""
+    kind = pathlib.Path(path).suffix.removeprefix(".")
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    write_whole(path, lambda file: figure.savefig(file, format=kind, metadata=undated))
+
+
+def _figures(
+    trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None, minimizer: PyTree | None
+) -> dict[str, Figure]:
+    wide = Figure(figsize=(8.0, 3.1))
+    left, right = wide.subplots(1, 2, sharey=True)
+    excess(left, trajectory, predictions)
+    excess(right, trajectory, predictions, time="linear").set_ylabel("")
+    if right.legend_ is not None:
+        right.legend_.remove()
+    figures = {"excess": wide}
+    if predictions is not None:
+        promised = {
+            "pl-ratio": pl_ratio,
+            "value-weight": value_weight,
+            "distance": distance,
+            "scale-condition": scale_condition,
+        }
+        for name, draw in promised.items():
+            figures[name] = Figure()
+            draw(figures[name].add_subplot(), trajectory, predictions)
+    if isinstance(minimizer, LoopedAttention):
+        figures["distance-to-optimum"] = Figure()
+        distance_to_optimum(figures["distance-to-optimum"].add_subplot(), trajectory, minimizer)
+    if tested is not None:
+        figures["test_risk"] = Figure()
+        test_risk(figures["test_risk"].add_subplot(), tested)
+    figures["conservation"] = Figure()
+    conservation(figures["conservation"].add_subplot(), trajectory)
+    return figures
+
+
+def _rate(predictions: Predictions) -> str:
+    """The paper's letter for the promised rate."""
+    return rf"\{predictions.equations.rate_symbol}"
+
+
+def _positive(values: ArrayLike) -> np.ndarray:
+    """The values with NaN where a logarithmic axis has no place for them."""
+    values = np.asarray(values)
+    return np.where(values > 0, values, np.nan)
+
+
+def _relative(error: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """|error| over the largest of its terms, NaN where it is zero."""
+    return _positive(np.abs(error) / max(np.max(np.abs(terms)), np.finfo(float).tiny))
+
+
+def _squared_norm(leaf: ArrayLike) -> np.ndarray:
+    """Of a weight at each output time."""
+    entries = np.asarray(leaf)
+    return np.sum(entries**2, axis=tuple(range(1, entries.ndim)))
+
+
+def _dots(t: np.ndarray) -> _Role:
+    """A line through one point cannot be seen."""
+    return {"marker": "o"} if t.size == 1 else {}
+
+
+def _number(value: SupportsFloat) -> str:
+    """Three digits, with a power of ten set as one."""
+    mantissa, _, exponent = f"{float(value):.3g}".partition("e")
+    if not exponent:
+        return mantissa
+    times = "" if mantissa == "1" else rf"{mantissa}\times"
+    return rf"${times}10^{{{int(exponent)}}}$"
+
+
+def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: _Role, below: bool = False) -> None:
+    """A horizontal line that carries its own name."""
+    axes.plot([t[0], t[-1]], [value, value], **role)
+    side, offset = ("top", -4) if below else ("bottom", 3)
+    place = (0.02, value), (0, offset)
+    axes.annotate(label, *place, xycoords=axes.get_yaxis_transform(), textcoords="offset points", va=side,
+                  color=role["color"])  # fmt: skip
+
+
+def _nothing(axes: Axes, reason: str) -> Axes:
+    axes.text(0.5, 0.5, reason, ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
+    return axes
+
+
+def _time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
+    """Label the time axis; on a logarithmic one, time 0 keeps a place at the left end."""
+    axes.set_xlabel(r"flow time  $t$")
+    later = t[t > 0]
+    if scale == "log" and later.size:
+        # Linear up to the first power of ten: the only tick there is 0.
+        axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(later[0])), linscale=0.5)
+    if later.size:
+        axes.set_xlim(0, later[-1])
+    axes.margins(y=0.15)
+    return axes

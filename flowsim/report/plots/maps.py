@@ -1,0 +1,236 @@
+"""The picture of a map: what becomes of each flow, how long it takes, which margin is smallest.
+
+One axis gives lines, two give images with the first axis to the right, and further axes a row of images for each of
+their values. Where the theorem's conditions begin to hold is drawn as a line. Cells keep their size whatever the values
+of an axis are; nothing depends on colour alone.
+"""
+
+import itertools
+import os
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
+from matplotlib.collections import LineCollection
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from flowsim.experiments.sweep.axes import Axis
+from flowsim.experiments.sweep.maps import Map
+from flowsim.experiments.sweep.records import MARGINS, OUTCOMES
+from flowsim.report.plots import STYLE, save
+
+# An outcome's grey and the symbol over it.
+_LOOKS = {
+    "global-minimum": ("#f3efe6", ""),
+    "saddle": ("#4a83bd", "o"),
+    "other-critical-point": ("#8f2d12", "^"),
+    "unfinished": ("#c9c9c9", "_"),
+    "undecided": ("#7a7a7a", "d"),
+    "failed": ("#000000", "x"),
+}
+_BOUNDARY: dict[str, Any] = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
+_EDGE: dict[str, Any] = _BOUNDARY | {"linestyle": "-"}  # it is drawn a cell at a time, too short for dashes
+_DARK = ("saddle", "other-critical-point", "undecided", "failed")
+_MOST_ROWS = 8
+_FEW = 8  # values of an axis that are all written out
+_NONE = "#dcdcdc"
+
+
+def draw(found: Map, path: str | os.PathLike) -> None:
+    """Draw a map into a file whose suffix is the format, whole or not at all."""
+    with matplotlib.style.context(["default", str(STYLE)]):
+        save(figure(found), path)
+
+
+def figure(found: Map) -> Figure:
+    """The picture of a map."""
+    return _lines(found) if len(found.axes) == 1 else _images(found)
+
+
+def met(found: Map) -> np.ndarray:
+    """Where all that Theorem 4.1 assumes is met: its scale condition and Assumption 3.3."""
+    return found["condition_met"] & found["assumption_met"]
+
+
+def _spoken_of(found: Map) -> bool:
+    """Whether the theorem says anything of some cell, met or not."""
+    return bool(np.any(np.isfinite(found["mu"])))
+
+
+def _lines(found: Map) -> Figure:
+    (axis,) = found.axes
+    place = np.arange(len(axis.values))
+    drawn = Figure(figsize=(6.0, 6.6))
+    outcome, times, margins = drawn.subplots(3, 1, sharex=True, height_ratios=(1, 2.2, 2.2))
+    known = [name for name in OUTCOMES if np.any(found["outcome"] == name)]
+    for height, name in enumerate(known):
+        here = found["outcome"] == name
+        marker = _LOOKS[name][1] or "s"
+        outcome.plot(place[here], np.full(here.sum(), height), marker, color="black", mfc=_LOOKS[name][0])
+    outcome.set_yticks(range(len(known)), [name.replace("-", " ") for name in known])
+    outcome.set_ylim(-0.6, len(known) - 0.4)
+    for name, label, style in (
+        ("convergence_time", r"excess below $10^{-6}$ of the start's", {"color": "C0", "linestyle": "-"}),
+        ("escape_time", "left the saddle", {"color": "C3", "linestyle": "-."}),
+        ("guaranteed_time", "guaranteed", {"color": "C1", "linestyle": "--"}),
+    ):
+        values = _drawable(found[name])
+        if np.any(np.isfinite(values)):
+            times.plot(place, values, label=label, marker=".", **style)
+    times.set_yscale("log")
+    times.set_ylabel(r"flow time  $t$")
+    _legend(times)
+    for (statement, name), style in zip(MARGINS.items(), ("-", "--", "-.", ":"), strict=True):
+        if name != "margin_u_positive" and np.any(np.isfinite(found[name])):
+            margins.plot(place, found[name], linestyle=style, marker=".", label=statement)
+    margins.axhline(0, color="black", linewidth=0.8)
+    lowest = min([np.nanmin(line.get_ydata(), initial=0) for line in margins.lines])
+    margins.set_yscale("symlog", linthresh=1)
+    margins.set_ylim(bottom=2 * lowest - 0.3)
+    margins.set_ylabel("margin, relative to the bound")
+    _legend(margins)
+    held = met(found)
+    for panel in (outcome, times, margins):
+        for edge in np.flatnonzero(np.diff(held)) + 0.5:
+            panel.axvline(edge, **_BOUNDARY)
+    _ticks(margins.xaxis, axis, 0.0)
+    margins.set_xlabel(axis.field)
+    if _spoken_of(found):
+        drawn.legend([Line2D([], [], **_BOUNDARY)], [_condition(held)], loc="outside upper right")
+    return drawn
+
+
+def _images(found: Map) -> Figure:
+    slices = list(itertools.product(*(range(n) for n in found.shape[2:])))
+    shown = [slices[i] for i in np.unique(np.linspace(0, len(slices) - 1, _MOST_ROWS).round().astype(int))]
+    drawn = Figure(figsize=(11.0, 0.9 + 2.9 * len(shown)))
+    panels = drawn.subplots(len(shown), 3, sharex=True, sharey=True, squeeze=False)
+    times, margins = _drawable(found["convergence_time"]), _drawable(found["smallest_margin"])
+    held = met(found)
+    for row, index in zip(panels, shown, strict=True):
+        at = (slice(None), slice(None), *index)
+        _outcomes(row[0], found["outcome"][at])
+        _mesh(drawn, row[1], times[at], _log_norm(times), r"time to $10^{-6}$ of the start's excess")
+        _mesh(drawn, row[2], margins[at], _log_norm(margins), "smallest margin")
+        _symbols(row[2], found["smallest_margin"][at] <= 0, "x", "black")
+        for panel in row:
+            panel.add_collection(LineCollection(_edges(held[at]), **_EDGE))
+            panel.grid(False)
+            _ticks(panel.xaxis, found.axes[0])
+            _ticks(panel.yaxis, found.axes[1])
+        values = [axis.as_text(place) for axis, place in zip(found.axes[2:], index, strict=True)]
+        row[0].set_ylabel(found.axes[1].field)
+        row[0].set_title("\n".join(values), loc="left", fontsize="medium")
+    for panel in panels[-1]:
+        panel.set_xlabel(found.axes[0].field)
+    known = [name for name in OUTCOMES if np.any(found["outcome"] == name)]
+    handles: list[Any] = [_swatch(name) for name in known]
+    labels = [name.replace("-", " ") for name in known]
+    if _spoken_of(found):
+        handles.append(Line2D([], [], **_EDGE))
+        labels.append(_condition(held))
+    if np.any(found["smallest_margin"] <= 0):
+        handles.append(Line2D([], [], linestyle="", marker="x", color="black"))
+        labels.append("margin not positive")
+    together = {tuple: HandlerTuple(ndivide=1)}
+    drawn.legend(handles, labels, handler_map=together, loc="outside upper left", ncols=len(labels))
+    if len(shown) < len(slices):
+        drawn.supxlabel(f"{len(shown)} of {len(slices)} slices", fontsize="small")
+    return drawn
+
+
+def _outcomes(axes: Axes, names: np.ndarray) -> None:
+    codes = np.select([names == name for name in OUTCOMES], range(len(OUTCOMES)))
+    colours = ListedColormap([_LOOKS[name][0] for name in OUTCOMES])
+    axes.pcolormesh(codes.T, cmap=colours, norm=Normalize(-0.5, len(OUTCOMES) - 0.5))
+    for name, (_, symbol) in _LOOKS.items():
+        if symbol:
+            _symbols(axes, names == name, symbol, "white" if name in _DARK else "black")
+
+
+def _mesh(figure: Figure, axes: Axes, values: np.ndarray, norm: LogNorm | None, label: str) -> None:
+    axes.set_facecolor(_NONE)
+    if norm is None:
+        axes.text(0.5, 0.5, f"no {label}", ha="center", va="center", transform=axes.transAxes)
+        return
+    image = axes.pcolormesh(np.ma.masked_invalid(values).T, cmap="cividis", norm=norm)
+    figure.colorbar(image, ax=axes, label=label, pad=0.02)
+
+
+def _symbols(axes: Axes, here: np.ndarray, symbol: str, colour: str) -> None:
+    """A symbol in the middle of each of these cells."""
+    x, y = np.nonzero(here)
+    size = float(np.clip(90 / max(here.shape), 1.5, 7))
+    axes.plot(x + 0.5, y + 0.5, linestyle="", marker=symbol, color=colour, mfc="none", markersize=size)
+
+
+def _edges(held: np.ndarray) -> list[list[tuple[int, int]]]:
+    """The sides of cells between those where something holds and those where it does not."""
+    across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(held[1:] != held[:-1]).tolist()]
+    along = [[(i, j + 1), (i + 1, j + 1)] for i, j in np.argwhere(held[:, 1:] != held[:, :-1]).tolist()]
+    return across + along
+
+
+def _ticks(axis: XAxis | YAxis, swept: Axis, offset: float = 0.5) -> None:
+    """Ticks at round values where the axis runs through many numbers, at every value where they are few."""
+    values, places = swept.values, np.arange(len(swept.values)) + offset
+    numbers = np.asarray(values, dtype=float) if all(isinstance(value, int | float) for value in values) else None
+    if len(values) <= _FEW or numbers is None or not np.all(np.diff(numbers) > 0):
+        step = -(-len(values) // _FEW)
+        axis.set_ticks(places[::step].tolist(), [_short(value) for value in values[::step]])
+        return
+    if numbers[0] > 0 and numbers[-1] / numbers[0] > 30:
+        ticks, scale = LogLocator(numticks=8).tick_values(numbers[0], numbers[-1]), np.log
+    else:
+        ticks, scale = MaxNLocator(7).tick_values(numbers[0], numbers[-1]), np.asarray
+    inside = ticks[(ticks >= numbers[0] * (1 - 1e-9)) & (ticks <= numbers[-1] * (1 + 1e-9))]
+    axis.set_ticks(
+        np.interp(scale(inside), scale(numbers), places).tolist(), [_short(tick) for tick in inside.tolist()]
+    )
+
+
+def _short(value: Any) -> str:
+    """A value on an axis: a power of ten is set as one."""
+    if isinstance(value, str | bool):
+        return str(value).replace("-", "-\n", 1) if len(str(value)) > 10 else str(value)
+    text = f"{value:.3g}"
+    mantissa, _, exponent = text.partition("e")
+    if not exponent:
+        return text
+    return rf"${'' if mantissa == '1' else mantissa + chr(92) + 'times '}10^{{{int(exponent)}}}$"
+
+
+def _swatch(name: str) -> tuple[Line2D, ...]:
+    colour, symbol = _LOOKS[name]
+    square = Line2D([], [], linestyle="", marker="s", markersize=10, mec="black", mew=0.5, mfc=colour)
+    over = Line2D([], [], linestyle="", marker=symbol, color="white" if name in _DARK else "black", mfc="none")
+    return (square, over) if symbol else (square,)
+
+
+def _condition(held: np.ndarray) -> str:
+    if np.all(held) or not np.any(held):
+        return f"hypotheses of the theorem: met {'everywhere' if np.all(held) else 'nowhere'}"
+    return "edge of the hypotheses of the theorem"
+
+
+def _drawable(values: np.ndarray) -> np.ndarray:
+    """The values with NaN where a logarithmic axis has no place for them."""
+    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
+
+
+def _log_norm(values: np.ndarray) -> LogNorm | None:
+    if not np.any(np.isfinite(values)):
+        return None
+    low, high = np.nanmin(values), np.nanmax(values)
+    return LogNorm(low, high if high > low else 10 * low)
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()

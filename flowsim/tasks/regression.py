@@ -1,0 +1,286 @@
+"""Laws of a prompt: the distribution of the covariates, the weights and the labels."""
+
+import functools
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from flowsim._core import checks
+from flowsim.tasks.covariance_laws import AbstractCovarianceLaw
+
+LAWS_OF_WEIGHTS = ("isotropic", "inverse-covariance")
+
+
+class Prompt(eqx.Module):
+    """One prompt: labelled context examples and a query without its label.
+
+    inputs: (N, d) rows x_i; labels: (N,) y_i; query: (d,) x_query.
+    """
+
+    inputs: Float[Array, "N d"]
+    labels: Float[Array, " N"]
+    query: Float[Array, " d"]
+
+
+def _law_of_weights(word: str) -> str:
+    if word not in LAWS_OF_WEIGHTS:
+        expected = f"one of {', '.join(LAWS_OF_WEIGHTS)}"
+        checks.refuse("weights", expected, f'it is "{word}"{checks.nearest(word, LAWS_OF_WEIGHTS)}')
+    return word
+
+
+class LinearRegression(eqx.Module):
+    """Linear regression prompts with a fixed covariance; without further arguments, those of training.
+
+    x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query), y = <w, x> + label_noise N(0, 1) for the context and the query,
+    w ~ N(w*, I) with w* = 0 unless said, N(0, Lambda^-1) or fixed; all independent.
+
+    **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: the number of examples, a
+    whole number of at least 1, or infinity for the exact limit; label_noise: standard deviation of the label noise;
+    query_covariance: (d, d) Lambda_query, default Lambda (a query shift); weight: (d,) one w for every prompt (a task
+    shift); weights: "isotropic" for w ~ N(w*, I), "inverse-covariance" for w ~ N(0, Lambda^-1); prior_mean: (d,) w*.
+    label_noise, query_covariance, weight and prior_mean are None where they are left out.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, section 3.3; the shifts section 4.2; w ~ N(0, Lambda^-1) ahn2023, section 5.2;
+    w ~ N(w*, I) xie2025, section 2.
+    """
+
+    covariance: Float[Array, "d d"]
+    context_length: Float[Array, ""]
+    label_noise: Float[Array, ""] | None
+    query_covariance: Float[Array, "d d"] | None
+    weight: Float[Array, " d"] | None
+    prior_mean: Float[Array, " d"] | None
+    weights: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        covariance: ArrayLike | Iterable,
+        context_length: ArrayLike,
+        *,
+        label_noise: ArrayLike = 0.0,
+        query_covariance: ArrayLike | Iterable | None = None,
+        weight: ArrayLike | Iterable | None = None,
+        weights: str = "isotropic",
+        prior_mean: ArrayLike | Iterable | None = None,
+    ):
+        self.weights = _law_of_weights(weights)
+        self.covariance = checks.positive_definite("covariance", covariance)
+        self.context_length = checks.context_length("context_length", context_length)
+        noise = checks.nonnegative("label_noise", label_noise)
+        # Asked of the argument: under a transformation even a constant array is traced.
+        self.label_noise = None if checks.is_concrete(label_noise) and np.all(np.asarray(label_noise) == 0) else noise
+        d = self.dimension
+        self.query_covariance = None
+        if query_covariance is not None:
+            square = checks.as_array("query_covariance", query_covariance, (d, d))
+            self.query_covariance = checks.positive_definite("query_covariance", square)
+        self.weight = None if weight is None else checks.as_array("weight", weight, (d,))
+        self.prior_mean = None if prior_mean is None else checks.as_array("prior_mean", prior_mean, (d,))
+        for name, given in (("weight", weight), ("prior_mean", prior_mean)):
+            if given is not None and weights != "isotropic":
+                checks.refuse(name, f'left out with weights = "{weights}"', "it is given")
+        if weight is not None and prior_mean is not None:
+            checks.refuse("prior_mean", "left out with a fixed weight", "it is given")
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.covariance.shape[-1]
+
+    @property
+    def mean_covariance(self) -> Float[Array, "d d"]:
+        """Lambda."""
+        return self.covariance
+
+    @property
+    def weight_energy(self) -> Float[Array, "d d"]:
+        """E[w w^T]."""
+        if self.weight is not None:
+            return jnp.outer(self.weight, self.weight)
+        identity = jnp.eye(self.dimension)
+        if self.prior_mean is not None:
+            return identity + jnp.outer(self.prior_mean, self.prior_mean)
+        return identity if self.weights == "isotropic" else jnp.linalg.solve(self.covariance, identity)
+
+    @property
+    def shifts(self) -> tuple[str, ...]:
+        """The arguments that set these prompts apart from those with w ~ N(0, I) or N(0, Lambda^-1) and no noise; none
+        of them is a covariate shift.
+        """
+        names = ("label_noise", "query_covariance", "weight", "prior_mean")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    def scaled(self, c: ArrayLike) -> "LinearRegression":
+        """The task with every covariate, the query's too, c times as large: covariances c^2 Lambda, c^2 Lambda_query.
+
+        Weights of the law "inverse-covariance" are then w ~ N(0, (c^2 Lambda)^-1), so that the labels keep their law.
+
+        **Raises:** `ValueError` unless c > 0.
+
+        **Source:** zhang2023, section 4.2, covariate shifts.
+        """
+        square = checks.positive("c", c) ** 2
+        return LinearRegression(
+            square * self.covariance,
+            self.context_length,
+            label_noise=0.0 if self.label_noise is None else self.label_noise,
+            query_covariance=None if self.query_covariance is None else square * self.query_covariance,
+            weight=self.weight,
+            weights=self.weights,
+            prior_mean=self.prior_mean,
+        )
+
+    def gamma(self) -> Float[Array, "d d"]:
+        """Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, so that E[Lambdahat^2] = Gamma Lambda.
+
+        Lambdahat = (1/N) sum x_i x_i^T is the context's sample covariance. **Source:** zhang2023,
+        Theorem 4.1.
+        """
+        inverse_n = 1 / self.context_length
+        identity = jnp.eye(self.dimension)
+        return (1 + inverse_n) * self.covariance + inverse_n * jnp.trace(self.covariance) * identity
+
+    def sample(self, key: PRNGKeyArray, dimension: ArrayLike | None = None) -> tuple[Prompt, Float[Array, ""]]:
+        """Draw one prompt and the query's label.
+
+        **Arguments:** dimension: how many coordinates of the covariates are kept, default all; the others are zero, for
+        the labels too. It may be traced.
+
+        **Raises:** `ValueError` if the context is infinite or its length is traced.
+        """
+        extra = {name: getattr(self, name) for name in self.shifts}
+        length = _known_length(self.context_length)
+        return _draw(key, self.covariance, length, self.weights, dimension=dimension, **extra)
+
+
+def _known_length(context_length: Float[Array, ""] | Float[np.ndarray, ""]) -> int:
+    """N, where prompts of it can be drawn."""
+    if not checks.is_concrete(context_length) or np.isinf(float(context_length)):
+        checks.refuse("context_length", "a known finite number to sample a prompt", f"it is {context_length}")
+    return int(float(context_length))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _draw(
+    key: PRNGKeyArray,
+    covariance: Float[Array, "d d"],
+    length: int,
+    weights: str = "isotropic",
+    label_noise: Float[Array, ""] | None = None,
+    query_covariance: Float[Array, "d d"] | None = None,
+    weight: Float[Array, " d"] | None = None,
+    prior_mean: Float[Array, " d"] | None = None,
+    dimension: ArrayLike | None = None,
+) -> tuple[Prompt, Float[Array, ""]]:
+    normals = jax.random.normal(key, (length + 2, covariance.shape[0]))
+    root = jnp.linalg.cholesky(covariance)
+    inputs = normals[1:] @ root.T
+    if weight is None:
+        weight = normals[0]
+        if weights == "inverse-covariance":
+            weight = solve_triangular(root.T, weight)
+        if prior_mean is not None:
+            weight = weight + prior_mean
+    if query_covariance is not None:
+        inputs = inputs.at[-1].set(jnp.linalg.cholesky(query_covariance) @ normals[-1])
+    if dimension is not None:
+        inputs = jnp.where(jnp.arange(inputs.shape[1]) < dimension, inputs, 0.0)
+    labels = inputs @ weight
+    if label_noise is not None:
+        # A key of its own, so that the prompt is the noiseless one of the same key, plus noise.
+        labels = labels + label_noise * jax.random.normal(jax.random.fold_in(key, 1), labels.shape)
+    return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]
+
+
+class RandomCovarianceRegression(eqx.Module):
+    """Noiseless linear regression prompts, each with a covariance of its own.
+
+    Lambda_tau from a law; given it x_i, x_query ~ N(0, Lambda_tau), w ~ N(0, I), y_i = <w, x_i>.
+
+    **Arguments:** law: of Lambda_tau; context_length: N, a whole number of at least 1, or infinity for the exact limit.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023, section 4.3.
+    """
+
+    law: AbstractCovarianceLaw
+    context_length: Float[Array, ""]
+
+    def __init__(self, law: AbstractCovarianceLaw, context_length: ArrayLike):
+        if not isinstance(law, AbstractCovarianceLaw):
+            checks.refuse("law", "a law of covariances, such as DiagonalLaw(Gamma(shape, rate))", f"got {law!r:.60}")
+        self.law = law
+        self.context_length = checks.context_length("context_length", context_length)
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return self.law.dimension
+
+    @property
+    def mean_covariance(self) -> Float[Array, "d d"]:
+        """E Lambda_tau."""
+        return self.law.expectation(lambda Lambda: Lambda)
+
+    def scaled(self, c: ArrayLike) -> "RandomCovarianceRegression":
+        """The task with every covariate c times as large: covariances c^2 Lambda_tau.
+
+        **Raises:** `ValueError` unless c > 0.
+        """
+        return RandomCovarianceRegression(self.law.scaled(checks.positive("c", c) ** 2), self.context_length)
+
+    def sample(self, key: PRNGKeyArray, dimension: ArrayLike | None = None) -> tuple[Prompt, Float[Array, ""]]:
+        """Draw one covariance and one prompt with it, and the query's label <w, x_query>.
+
+        **Arguments:** dimension: as in `LinearRegression.sample`.
+
+        **Raises:** `ValueError` if the context is infinite or its length is traced, or the law cannot be drawn from.
+        """
+        law_key, prompt_key = jax.random.split(key)
+        length = _known_length(self.context_length)
+        return _draw(prompt_key, self.law.sample(law_key), length, dimension=dimension)
+
+
+class SpectralRegression(eqx.Module):
+    """Regression prompts of `LinearRegression` by the spectrum of their covariance, for models that share its basis.
+
+    No matrix is formed, so that the dimension may be a million.
+
+    **Arguments:** eigenvalues: (r,) of Lambda, positive; context_length: as in `LinearRegression`; multiplicities: (r,)
+    how often each stands, whole numbers of at least 1, default once; weights: the law of w, there too.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+
+    eigenvalues: Float[Array, " r"]
+    multiplicities: Float[Array, " r"]
+    context_length: Float[Array, ""]
+    dimension: int = eqx.field(static=True)
+    weights: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        eigenvalues: ArrayLike | Iterable,
+        context_length: ArrayLike,
+        *,
+        multiplicities: Iterable[int] | None = None,
+        weights: str = "inverse-covariance",
+    ):
+        self.eigenvalues = checks.as_array("eigenvalues", eigenvalues, (None,))
+        r = self.eigenvalues.size
+        counts = [1] * r if multiplicities is None else [checks.count("multiplicities", m) for m in multiplicities]
+        self.multiplicities = checks.as_array("multiplicities", counts, (r,))
+        if not r or float(np.min(self.eigenvalues)) <= 0:
+            checks.refuse("eigenvalues", "positive numbers", f"they are {np.asarray(self.eigenvalues).tolist()!s:.60}")
+        self.context_length = checks.context_length("context_length", context_length)
+        self.dimension = sum(counts)
+        self.weights = _law_of_weights(weights)

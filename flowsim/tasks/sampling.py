@@ -1,0 +1,94 @@
+"""Prediction errors on sampled prompts, as experiments report them: means with bootstrap bands."""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flowsim._core import checks
+from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
+
+Predictor = Callable[[Prompt], Float[Array, ""]]
+
+
+def least_squares(prompt: Prompt) -> Float[Array, ""]:
+    """<w, x_query> with the w of least norm that fits the context best."""
+    weight, *_ = jnp.linalg.lstsq(prompt.inputs, prompt.labels)
+    return prompt.query @ weight
+
+
+def squared_errors(
+    predict: Predictor,
+    task: LinearRegression | RandomCovarianceRegression,
+    lengths: Sequence[int],
+    key: PRNGKeyArray,
+    covariances: int = 64,
+    prompts: int = 64,
+) -> Float[np.ndarray, "lengths covariances prompts"]:
+    """(yhat - y_query)^2 on sampled prompts, ``prompts`` for each of ``covariances`` draws of the covariance.
+
+    A prompt has as many examples as the task's context length; the errors at a smaller length are those on its first
+    examples, so that they belong together.
+
+    **Raises:** `ValueError` on a length that is not between 1 and the task's.
+
+    **Source:** zhang2023, appendix E.
+    """
+    longest = int(float(task.context_length))
+    for length in lengths:
+        if not 1 <= length <= longest:
+            checks.refuse("lengths", f"between 1 and the context length {longest}", f"they hold {length}")
+    law_key, prompt_key = jax.random.split(key)
+    groups = []
+    for group in range(covariances):
+        fixed = task
+        if isinstance(task, RandomCovarianceRegression):
+            fixed = LinearRegression(task.law.sample(jax.random.fold_in(law_key, group)), task.context_length)
+        keys = jax.random.split(jax.random.fold_in(prompt_key, group), prompts)
+        drawn, labels = jax.vmap(fixed.sample)(keys)
+        groups.append([np.asarray(_errors(predict, drawn, labels, length)) for length in lengths])
+    return np.stack(groups, axis=1)
+
+
+@eqx.filter_jit
+def _errors(predict: Predictor, prompts: Prompt, labels: Float[Array, " n"], length: int) -> Float[Array, " n"]:
+    def one(prompt: Prompt, label: Float[Array, ""]) -> Float[Array, ""]:
+        return (predict(Prompt(prompt.inputs[:length], prompt.labels[:length], prompt.query)) - label) ** 2
+
+    return jax.vmap(one)(prompts, labels)
+
+
+def bootstrap_interval(
+    errors: Float[np.ndarray, "groups prompts"], *, level: float = 0.9, trials: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """The interval of the mean error over bootstrap trials, which redraw whole groups, as prompts of one share their
+    covariance.
+
+    **Raises:** `ValueError` on a level that is not between 0 and 1.
+
+    **Source:** zhang2023, appendix E: 90% over 1000 trials.
+    """
+    if not 0 < level < 1:
+        checks.refuse("level", "between 0 and 1", f"it is {level}")
+    means = np.mean(errors, axis=1)
+    chosen = np.random.default_rng(seed).integers(means.size, size=(trials, means.size))
+    low, high = np.quantile(np.mean(means[chosen], axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def error_band(
+    predict: Predictor,
+    task: LinearRegression | RandomCovarianceRegression,
+    lengths: Sequence[int],
+    key: PRNGKeyArray,
+    covariances: int = 64,
+) -> Float[np.ndarray, "2 lengths"]:
+    """The 90% bootstrap interval of the mean error at every length, from 64 prompts of each covariance.
+
+    **Raises:** as `squared_errors`.
+    """
+    sampled = squared_errors(predict, task, lengths, key, covariances)
+    return np.asarray([bootstrap_interval(errors) for errors in sampled]).T
