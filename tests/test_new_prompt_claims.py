@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from flowsim.claims import Evidence, Judgement, judge_on
-from flowsim.papers.zhang2023 import learning, new_prompt_claims, new_prompts, problems, technical_lemmas
+from flowsim.papers.zhang2023 import appendix_d, learning, new_prompt_claims, new_prompts, problems
 from flowsim.problem import spec_of
 
-CLAIMS = (*new_prompt_claims.CLAIMS, *technical_lemmas.CLAIMS)
+CLAIMS = (*new_prompt_claims.CLAIMS, *appendix_d.SECTION.claims)
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in CLAIMS}
 PROBLEMS = {
     problem["name"]: problem for problem in vars(problems).values() if isinstance(problem, dict) and "init" in problem
@@ -135,7 +135,7 @@ def fresh(claim):
 def test_planted_errors_are_refused(plant, monkeypatch):
     part, form, problem, name, change = plant
     claim = BY_KEY[part, form]
-    module = technical_lemmas if part.startswith("lemma") else learning if part.startswith("corollary") else new_prompts
+    module = appendix_d if part.startswith("lemma") else learning if part.startswith("corollary") else new_prompts
     monkeypatch.setattr(module, name, change(getattr(module, name)))
     # Near the last digits a violation that cannot be confirmed is unresolved.
     assert judge_on(fresh(claim), evidence_of(problem)).verdict in (Judgement.VIOLATED, Judgement.UNRESOLVED)

@@ -1,16 +1,20 @@
-"""What every paper is: where it stands, which models it speaks of, its statements, and what it promises of a start."""
+"""What every paper is: its sections with their claims, the models it speaks of, and what it promises of a start."""
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
 from flowsim._core.types import Scalar
-from flowsim.claims import Claim, Hypothesis
+from flowsim.claims import Claim, Comparison, Hypothesis, Relation
+from flowsim.claims.spaces import Space
 from flowsim.problem import Problem
+
+Compare = Callable[[Any, Any], Comparison]
+Setting = Callable[[Any], Hypothesis | None]
 
 
 class AbstractPromises(abc.ABC):
@@ -50,6 +54,61 @@ class AbstractPromises(abc.ABC):
     @abc.abstractmethod
     def facts(self) -> dict[str, Scalar | float | Array | str]:
         """What follows, by a label that names the equation."""
+
+
+class Section:
+    """The claims of a part of a paper, in the order in which they are declared, each above its formula.
+
+        SECTION = Section("zhang2023", LinearAttention)
+
+        @SECTION.claim("lemma-a.4", "Lemma A.4", "u_{-1}(t) > 0", relation=Relation.INEQUALITY, along_flow=True, ..)
+        def positive(loss, trajectory): ...
+
+    **Arguments:** paper: its id; models: the classes of models that the claims are about.
+    """
+
+    def __init__(self, paper: str, *models: type[eqx.Module]):
+        self.paper, self.models, self.claims = paper, models, ()
+
+    def claim(
+        self,
+        part: str,
+        source: str,
+        statement: str,
+        *,
+        relation: Relation,
+        along_flow: bool,
+        setting: Setting,
+        problems: Sequence[Mapping[str, Any]],
+        spaces: Sequence[Space],
+        **rest: Any,
+    ) -> Callable[[Compare], Compare]:
+        """Declare that what follows is the comparison of a claim; it stays the function that it is.
+
+        Where a function serves several claims, the lowest stands first.
+
+        **Arguments:** part: the id without the paper's; source: the place without the paper's id; the others as of
+        `Claim`, where those of ``rest`` have defaults: form, hypotheses, constants, note.
+        """
+
+        def declare(compare: Compare) -> Compare:
+            declared = Claim(
+                f"{self.paper}.{part}",
+                f"{self.paper}, {source}",
+                statement,
+                compare,
+                relation=relation,
+                along_flow=along_flow,
+                setting=setting,
+                problems=tuple(problems),
+                spaces=tuple(spaces),
+                models=self.models,
+                **rest,
+            )
+            self.claims = (*self.claims, declared)
+            return compare
+
+        return declare
 
 
 def _nothing(problem: Problem) -> None:

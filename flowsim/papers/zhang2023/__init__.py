@@ -5,28 +5,30 @@ from flowsim.models import LinearAttention
 from flowsim.papers.paper import Paper
 from flowsim.papers.zhang2023 import (
     appendix_claims,
+    appendix_d,
     claims,
     figure_1,
     new_prompt_claims,
     one_third,
     random_covariance_claims,
-    technical_lemmas,
 )
 from flowsim.papers.zhang2023.predictions import Predictions, predictions
 from flowsim.problem import Problem
 from flowsim.tasks import SpectralRegression
 
-CLAIMS: tuple[Claim, ...] = about(
-    (
-        *claims.CLAIMS,
-        *new_prompt_claims.CLAIMS,
-        *random_covariance_claims.CLAIMS,
-        *one_third.CLAIMS,
-        *figure_1.CLAIMS,
-        *appendix_claims.CLAIMS,
-        *technical_lemmas.CLAIMS,
-    ),
-    LinearAttention,
+CLAIMS: tuple[Claim, ...] = (
+    about(
+        (
+            *claims.CLAIMS,
+            *new_prompt_claims.CLAIMS,
+            *random_covariance_claims.CLAIMS,
+            *one_third.CLAIMS,
+            *figure_1.CLAIMS,
+            *appendix_claims.CLAIMS,
+        ),
+        LinearAttention,
+    )
+    + appendix_d.SECTION.claims
 )
 
 

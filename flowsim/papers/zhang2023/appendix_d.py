@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Claim, Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, Relation, at_most, equal
 from flowsim.claims.statements import joined, of_task, rounded
+from flowsim.models import LinearAttention
+from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.comparisons import one_covariance
 from flowsim.papers.zhang2023.literal import gaussian_sum
@@ -17,10 +19,24 @@ from flowsim.tasks import LinearRegression
 
 Matrices = Float[Array, "n rows columns"]
 
+SECTION = Section("zhang2023", LinearAttention)
+PROBLEMS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, ISOTROPIC, STILL_ONE)
+
 _DRAWN = 16
 _COMMUTE, _DO_NOT = 1e-12, 1e-6  # |AB - BA| over |A| |B| below and above which pairs surely do, and surely do not
 
 
+@SECTION.claim(
+    "lemma-d.2",
+    "Lemma D.2",
+    "E[X X^T A X X^T] = Lambda (A + A^T) Lambda + tr(A Lambda) Lambda for X ~ N(0, Lambda) and every A",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=one_covariance,
+    problems=PROBLEMS,
+    spaces=spaces.STILL,
+    note="Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.",
+)
 @of_task
 def fourth_moment(task: LinearRegression) -> Comparison:
     """E[X X^T A X X^T] by cubature, which is exact for it, against Lambda (A + A^T) Lambda + tr(A Lambda) Lambda."""
@@ -50,6 +66,17 @@ def _pairs(d: int, n: int) -> tuple[Matrices, Matrices]:
     return jnp.concatenate([U, falling * U, U]), jnp.concatenate([V, V, U + 1e-3 * noise])
 
 
+@SECTION.claim(
+    "lemma-d.3",
+    "Lemma D.3",
+    "tr(U^T V) <= sum sigma_i(U) sigma_i(V) <= |U|_op sum sigma_i(V) <= sqrt(d) |U|_op |V|_F for d <= n",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=one_covariance,
+    problems=PROBLEMS,
+    spaces=spaces.STILL,
+    note="Judged on 48 pairs each of n = d and n = d + 3.",
+)
 @of_task
 def von_neumann(task: LinearRegression) -> Comparison:
     """The three inequalities in turn. At d = 1 the last two are equalities, and so is the first at n = 1."""
@@ -90,6 +117,18 @@ def _symmetric_part(products: Matrices) -> tuple[Array, Array]:
     return jnp.linalg.eigvalsh((products + transposed) / 2)[:, 0], jnp.linalg.norm(products - transposed, axis=(1, 2))
 
 
+@SECTION.claim(
+    "lemma-d.4",
+    "Lemma D.4",
+    "For semidefinite A and B: tr(AB) >= 0, and AB >= 0 if and only if A and B commute",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=one_covariance,
+    problems=PROBLEMS,
+    spaces=spaces.STILL,
+    note="Judged on 50 pairs, with AB >= 0 in the sense of symmetric matrices. In the sense of quadratic forms, "
+    "x^T A B x >= 0, the pair need not commute.",
+)
 @of_task
 def products_of_semidefinite(task: LinearRegression) -> Comparison:
     """tr(AB) against its positive part, and whether AB is symmetric semidefinite against whether A and B commute.
@@ -106,45 +145,3 @@ def products_of_semidefinite(task: LinearRegression) -> Comparison:
     doubt = commute & (commutator > _COMMUTE * sizes)
     truths = equal(semidefinite.astype(float), commute.astype(float), 1.0, allowance=doubt.astype(float))
     return joined([equal(trace, jnp.maximum(trace, 0.0), sizes), truths])
-
-
-_PROBLEMS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, ISOTROPIC, STILL_ONE)
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "zhang2023.lemma-d.2",
-        "zhang2023, Lemma D.2",
-        "E[X X^T A X X^T] = Lambda (A + A^T) Lambda + tr(A Lambda) Lambda for X ~ N(0, Lambda) and every A",
-        fourth_moment,
-        relation=Relation.IDENTITY,
-        along_flow=False,
-        setting=one_covariance,
-        problems=_PROBLEMS,
-        spaces=spaces.STILL,
-        note="Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.",
-    ),
-    Claim(
-        "zhang2023.lemma-d.3",
-        "zhang2023, Lemma D.3",
-        "tr(U^T V) <= sum sigma_i(U) sigma_i(V) <= |U|_op sum sigma_i(V) <= sqrt(d) |U|_op |V|_F for d <= n",
-        von_neumann,
-        along_flow=False,
-        setting=one_covariance,
-        problems=_PROBLEMS,
-        spaces=spaces.STILL,
-        note="Judged on 48 pairs each of n = d and n = d + 3.",
-    ),
-    Claim(
-        "zhang2023.lemma-d.4",
-        "zhang2023, Lemma D.4",
-        "For semidefinite A and B: tr(AB) >= 0, and AB >= 0 if and only if A and B commute",
-        products_of_semidefinite,
-        relation=Relation.IDENTITY,
-        along_flow=False,
-        setting=one_covariance,
-        problems=_PROBLEMS,
-        spaces=spaces.STILL,
-        note="Judged on 50 pairs, with AB >= 0 in the sense of symmetric matrices. In the sense of quadratic forms, "
-        "x^T A B x >= 0, the pair need not commute.",
-    ),
-)
