@@ -166,8 +166,8 @@ def one_weight(rng: np.random.Generator) -> Problem:
             return 0.0 if s == 0 else high
         # Every term is positive, so that nothing cancels: with high much less than s^2 the ratio of the logistic
         # equation is 1 to nine digits.
-        gone = -np.expm1(-(a / 2) * (high - low) * t)
-        left = 1 - gone
+        exponent = -(a / 2) * (high - low) * t
+        gone, left = -np.expm1(exponent), np.exp(exponent)
         return (s**2 * (high - low * left) - high * low * gone) / ((s**2 - low) * gone + (high - low) * left)
 
     def curvature(x):

@@ -23,6 +23,7 @@ from flowsim.models import (
     SoftmaxAttention,
 )
 from flowsim.problem import ProblemError, ProblemSpec
+from flowsim.problem.architectures import architecture_of
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 pytestmark = pytest.mark.slow
@@ -151,7 +152,9 @@ def test_every_start_of_a_restricted_flow():
     def start(model, *overrides):
         spec = read(model, *overrides, RESTRICT)
         assert ProblemSpec.from_toml(spec.to_toml()) == spec
-        return spec.init.start(spec.task.build(), spec.model, spec.flow.restrict)
+        return architecture_of(spec.model.architecture).make_start(
+            spec.init, spec.task.build(), spec.model, spec.flow.restrict
+        )
 
     assert_close((start("multi-layer"), start("looped")), (ScalarLayers([0.0, 0.0]), ScalarLoop(0.0, loops=2)))
     stream = "model.residual_stream=true"

@@ -15,9 +15,9 @@ from jaxtyping import Array, PyTree
 from flowsim._core import checks
 from flowsim.claims.claim import Claim
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
-from flowsim.flow.systems import AbstractSystem, prepared, system_of
+from flowsim.flow.systems import AbstractSystem, system_of
 from flowsim.flow.trajectory import Status, Trajectory, uncertified
-from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
@@ -51,7 +51,7 @@ class Evidence:
             checks.refuse(
                 "trajectory", "one of gradient_flow, to be solved again more accurately", f"it is of {solver}"
             )
-        self.loss = prepared(loss, trajectory.start)
+        self.loss = loss.prepared(trajectory.start)
         self.trajectory = trajectory
         self._checkpoint = None if checkpoint is None else pathlib.Path(checkpoint)
         self._progress = progress
@@ -65,7 +65,7 @@ class Evidence:
     @property
     def stated(self) -> AbstractPopulationLoss:
         """The loss that claims read: the exact one of the same problem, where that is known beside a sampled one."""
-        return self.stated_by(self.loss)
+        return self.loss.stated()
 
     @functools.cached_property
     def reference(self) -> Trajectory:
@@ -96,7 +96,7 @@ class Evidence:
     @functools.cached_property
     def distrust(self) -> str | None:
         """Why intervals along the flow of a sampled loss cannot be trusted; None where they can, or it is exact."""
-        if not isinstance(self.loss, MonteCarloLoss):
+        if not self.loss.sampled:
             return None
         run, fresh = self.trajectory, self.loss.fresh(self.trajectory.start)
         for index in np.unique(np.linspace(0, run.t.size - 1, _TAILS).astype(int)):
@@ -114,11 +114,6 @@ class Evidence:
         if not self.confirmation.status.finished or _gap(self.reference, self.confirmation)[-1] <= _PARTED:
             return None
         return "A change of the start in its last digits sends the flow elsewhere."
-
-    def stated_by(self, loss: AbstractPopulationLoss) -> AbstractPopulationLoss:
-        """What claims read of one of the losses of this flow."""
-        exact = loss.exact if isinstance(loss, MonteCarloLoss) else None
-        return loss if exact is None else exact
 
     def with_times(self, loss: AbstractPopulationLoss, run: Trajectory, further: np.ndarray) -> Trajectory:
         """A flow with further times, each interval of it solved once more from its left end."""
@@ -213,7 +208,7 @@ class Case:
     @functools.cached_property
     def _parts(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
         pairs = self._evidence.replicates
-        return [(self._evidence.stated_by(loss), padded(self._with_times(loss, run))) for loss, run in pairs]
+        return [(loss.stated(), padded(self._with_times(loss, run))) for loss, run in pairs]
 
     @functools.cached_property
     def nudged(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
@@ -270,7 +265,7 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
 
 def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulationLoss:
     """A loss with its numbers moved, but for whole ones, since lengths and dimensions are exact, and for samples."""
-    if isinstance(loss, MonteCarloLoss):
+    if loss.sampled:
         return loss
 
     def choose(leaf, moved):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ from flowsim.claims.judging import judge_or_note
 from flowsim.cli.common import UNFINISHED, exit_status, folder_of, text_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.flow.risk_curve import risk_curve
-from flowsim.flow.systems import mesh_of
 from flowsim.flow.trajectory import Status, Trajectory, metadata_of
 from flowsim.papers import constants_of, limits_of, promises_of
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field
@@ -115,9 +115,15 @@ def _draw(
         facts = facts | (test_facts(tested) if trajectory.status.finished else {})
     say(*(f"{label}: {text}" for label, text in facts.items()), "")
     (out / "figures").mkdir(exist_ok=True)
-    more = of_verdicts(verdicts, trajectory) | of_band(trajectory, band)
-    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, problem.minimizer, more)
-    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts)
+    curves, best = problem.curves, problem.minimizer
+    captions = {name: drawn.caption for name, drawn in curves.items()}
+    own = {
+        name: functools.partial(plots.curve, trajectory=trajectory, drawn=drawn, minimizer=best)
+        for name, drawn in curves.items()
+    }
+    more = own | of_verdicts(verdicts, trajectory) | of_band(trajectory, band)
+    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, more)
+    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts, captions)
     print(f"report: {out / 'report.html'}")
 
 
@@ -219,5 +225,5 @@ def _integrated(
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
     beside, identity = problem.matrices(trajectory.models), problem.spec.identity
-    by_first(mesh_of(problem.loss), lambda: trajectory.save(file, beside, identity))
+    by_first(problem.loss.devices(), lambda: trajectory.save(file, beside, identity))
     return trajectory

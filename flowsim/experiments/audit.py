@@ -13,9 +13,7 @@ from flowsim.claims import Claim, Evidence, Verdict
 from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
 from flowsim.claims.judging import judge_or_note
 from flowsim.flow.gradient_flow import start_alone
-from flowsim.flow.systems import prepared
 from flowsim.flow.trajectory import Certificates, Status
-from flowsim.losses import MonteCarloLoss
 from flowsim.problem import Problem, ProblemError, ProblemSpec, spec_of, toml
 
 _CASES = 64  # that are judged before their programs are forgotten
@@ -71,7 +69,7 @@ def judged(chosen: Iterable[Claim], overrides: Sequence[str] = (), skipped: list
 def evidence_of(problem: Problem, flows: bool) -> Evidence:
     """The flow of a problem, or its start alone."""
     try:
-        loss = prepared(problem.loss, problem.start)
+        loss = problem.loss.prepared(problem.start)
     except ValueError as error:
         raise ProblemError(f"loss.{error}") from None
     problem = dataclasses.replace(problem, loss=loss)
@@ -80,7 +78,7 @@ def evidence_of(problem: Problem, flows: bool) -> Evidence:
 
 def _drawable(problem: Problem) -> Problem:
     """The problem, if prompts that it asks for fit into memory."""
-    if isinstance(problem.loss, MonteCarloLoss) and not can_be_drawn(problem.task):
+    if problem.loss.sampled and not can_be_drawn(problem.task):
         longest = longest_drawn(problem.task)
         refuse("task.context_length", f'at most {longest} with loss.kind = "monte-carlo"', "it is more")
     return problem

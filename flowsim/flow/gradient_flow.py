@@ -28,13 +28,11 @@ from flowsim.flow.systems import (
     Record,
     identity,
     loss_system,
-    mesh_of,
     norm_sq,
-    prepared,
     system_of,
 )
 from flowsim.flow.trajectory import Settings, Status, Trajectory
-from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.losses import AbstractPopulationLoss
 
 _FIRST_OUTPUT = 1e-2  # of the start's timescale
 _MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000}  # between two output times
@@ -82,14 +80,14 @@ def gradient_flow(
     **Raises:** `ValueError` on bad arguments.
     """
     stop = Stop() if stop is None else stop
-    if isinstance(loss, MonteCarloLoss):
+    if loss.sampled:
         # The weights that suit the samples best have less loss on these than any others, the best for all included.
         stop = dataclasses.replace(stop, excess=0.0)
         if solver != "implicit" and stop.grad_norm > 0:
             # Where stability limits the steps of an explicit solver, its errors keep the gradient at a few rtol.
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, budget_seconds)
-    system, method = system_of(prepared(loss, model), model, solver)
+    system, method = system_of(loss.prepared(model), model, solver)
     record, *scalars = _prepare(system, model)
     state = record.state
     speed, timescale = (float(value) for value in scalars)
@@ -118,7 +116,7 @@ def gradient_flow(
         keeps_steps=points_per_decade > 0 and entries <= _WEIGHTS_WITH_STEPS,
     )
     outputs = output_times(run.grid.first, points_per_decade, requested, t1)
-    mesh = mesh_of(loss)
+    mesh = loss.devices()
     asked_for = (state, requested, t1, points_per_decade, dataclasses.asdict(settings))
     store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
     stops = t1 is None and points_per_decade > 0
@@ -161,7 +159,7 @@ def gradient_flow(
 
 def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
     """The trajectory of a flow at t = 0 alone, for statements that need no more of it; nothing is integrated."""
-    system, method = system_of(prepared(loss, model), model, "auto")
+    system, method = system_of(loss.prepared(model), model, "auto")
     record, *_ = _prepare(system, model)
     return trajectory(system, _at_rest(record, np.zeros(1)), Status.TIME, Settings(method, 0.0, 0.0))
 
@@ -181,7 +179,7 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
     if steps < 1:
         checks.refuse("steps", "at least 1", f"it is {steps}")
     counts = np.unique(np.concatenate([[0], np.round(np.geomspace(1, steps, 200))]).astype(int))
-    system = loss_system(prepared(loss, model), model)
+    system = loss_system(loss.prepared(model), model)
     states, dissipated = _descend(system, system.encode(model), eta, jnp.asarray(np.diff(counts)))
     record = _records(system, states)
     finite = np.isfinite(record.loss) & np.isfinite(record.grad_norm_sq) & np.isfinite(dissipated)

@@ -11,9 +11,8 @@ from jaxtyping import PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow import basin
-from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, State
-from flowsim.losses.deep.scalar_layers import AbstractScalarLoss
 from flowsim.models import LinearAttention
 
 
@@ -114,7 +113,7 @@ class LossSystem(AbstractSystem):
         )
 
     def way_to_go(self, state: PyTree) -> float:
-        if isinstance(self.loss, MonteCarloLoss):
+        if self.loss.sampled:
             return math.inf
         return basin.way_to_go(self.field, lambda state: self.loss.conserved(self.decode(state)), state)
 
@@ -148,9 +147,8 @@ class ScaledSystem(AbstractSystem):
 def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:
     """The flow of a loss in the arrays of the model, whatever structure it may have."""
     plain = LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True))
-    if not isinstance(loss, AbstractScalarLoss):
-        return plain
-    return ScaledSystem(plain, jax.tree.map(jnp.sqrt, plain.encode(loss.speeds(model))))
+    speeds = loss.speeds(model)
+    return plain if speeds is None else ScaledSystem(plain, jax.tree.map(jnp.sqrt, plain.encode(speeds)))
 
 
 def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
@@ -161,22 +159,10 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     if solver == "auto":
         # One implicit step takes some fourteen Jacobians, each as many fields as there are weights: where a field is a
         # sum over samples, that pays only for flows far stiffer than those of any paper here.
-        solver = "explicit" if isinstance(loss, MonteCarloLoss) else "implicit"
+        solver = "explicit" if loss.sampled else "implicit"
     return loss_system(loss, model), solver
-
-
-def mesh_of(loss: AbstractPopulationLoss) -> jax.sharding.Mesh | None:
-    """The devices that share the arithmetic of a loss, where there are several."""
-    return loss.mesh if isinstance(loss, MonteCarloLoss) else None
 
 
 def identity(system: AbstractSystem) -> AbstractSystem:
     """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
-    if isinstance(system, LossSystem) and isinstance(system.loss, MonteCarloLoss):
-        return LossSystem(system.loss.undrawn(), system.fixed)
-    return system
-
-
-def prepared(loss: AbstractPopulationLoss, model: PyTree) -> AbstractPopulationLoss:
-    """The loss ready for flows from a model: its prompts drawn, where it is known by prompts."""
-    return loss.prepared(model) if isinstance(loss, MonteCarloLoss) else loss
+    return LossSystem(system.loss.undrawn(), system.fixed) if isinstance(system, LossSystem) else system

@@ -3,8 +3,10 @@
 import abc
 import enum
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import ArrayLike, PyTree
@@ -25,11 +27,14 @@ class MinimumKind(enum.StrEnum):
 class AbstractPopulationLoss(eqx.Module):
     """A population loss of a model. Minus its gradient is the vector field of the flow.
 
-    minimum: the smallest value over all weights, NaN where unknown; minimum_kind: how well it is known.
+    A loss gives `__call__`, `excess` and its minimum; all else has a default, which is that of an exact loss of which
+    nothing further is known. minimum: the smallest value over all weights, NaN where unknown; minimum_kind: how well
+    it is known; sampled: whether the loss is known by drawn prompts only.
     """
 
     minimum: AbstractVar[Scalar]
     minimum_kind: AbstractVar[MinimumKind]
+    sampled: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, model: PyTree) -> Scalar:
@@ -39,21 +44,61 @@ class AbstractPopulationLoss(eqx.Module):
     def excess(self, model: PyTree) -> Scalar:
         """L(model) - min L, as accurate near the minimum as its form allows; NaN where unknown."""
 
-    @abc.abstractmethod
     def gradient(self, model: PyTree) -> PyTree:
         """The gradient, in the shape of the model."""
+        return eqx.filter_grad(self.__call__)(model)
 
-    @abc.abstractmethod
     def conserved(self, model: PyTree) -> Scalar | None:
         """A quantity that the flow conserves exactly, None where none is known."""
+        return None
 
-    @abc.abstractmethod
     def arrowhead(self, model: PyTree) -> AbstractArrowhead | None:
         """The arrowhead structure of the flow from this model, None where there is none."""
+        return None
 
-    @abc.abstractmethod
+    def speeds(self, model: PyTree) -> PyTree | None:
+        """c of d theta/dt = -c dL/d theta, a number for each array of the model; None where c = 1, the plain flow."""
+        return None
+
+    def least_model(self) -> PyTree | None:
+        """A model of least known loss, None where none is known."""
+        return None
+
+    def directions_outside(self, model: PyTree) -> int:
+        """How many directions of the weights leave the set to which the flow of this loss is restricted."""
+        return 0
+
+    def facts(self, model: PyTree) -> dict[str, str]:
+        """What a report says of this loss beside a flow that ends at a model, label and text."""
+        return {}
+
     def replicates(self) -> tuple["AbstractPopulationLoss", ...]:
-        """Independent estimates of a loss that is known by samples only; empty where it is exact."""
+        """Independent estimates of a loss that is known by samples; empty where it is exact."""
+        return ()
+
+    def stated(self) -> "AbstractPopulationLoss":
+        """The loss that statements read: of a sampled one the exact loss of the same problem, where it is known."""
+        return self
+
+    def prepared(self, model: PyTree) -> "AbstractPopulationLoss":
+        """The loss ready for flows from a model: its prompts drawn, where it is known by prompts."""
+        return self
+
+    def undrawn(self) -> "AbstractPopulationLoss":
+        """What the loss is of, without what changes its arithmetic by rounding alone: devices, blocks of samples."""
+        return self
+
+    def devices(self) -> jax.sharding.Mesh | None:
+        """The devices that share the arithmetic, where there are several."""
+        return None
+
+    def fresh(self, model: PyTree) -> "AbstractPopulationLoss":
+        """The loss by as many prompts that no flow has seen."""
+        return self
+
+    def distrust(self, model: PyTree, fresh: Any = None) -> str | None:
+        """Why the value at a model cannot be trusted to be that of the population, None where it can."""
+        return None
 
 
 class FunctionLoss(AbstractPopulationLoss):
@@ -91,15 +136,3 @@ class FunctionLoss(AbstractPopulationLoss):
         if self.excess_function is None:
             return self(model) - self.minimum
         return self.excess_function(model)
-
-    def gradient(self, model: PyTree) -> PyTree:
-        return eqx.filter_grad(self.__call__)(model)
-
-    def conserved(self, model: PyTree) -> None:
-        return None
-
-    def arrowhead(self, model: PyTree) -> None:
-        return None
-
-    def replicates(self) -> tuple[()]:
-        return ()

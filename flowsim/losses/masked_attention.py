@@ -74,15 +74,13 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         odd = 2 * self.unmasked.odd_excess(-beta * A_x - jnp.outer(b_x, alpha))
         return odd + even_context_energy(b_x, A_x, beta, alpha, self.task.covariance, self.task.context_length)
 
+    def least_model(self) -> MaskedAttention:
+        """That with gamma = 1 in (8)."""
+        return self.minimizer()
+
     def gradient(self, model: MaskedAttention) -> MaskedAttention:
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: MaskedAttention) -> Scalar:
         """|b|^2 - |A|_F^2: f depends on the products of their entries alone, so that <b, df/db> = <A, df/dA>."""
         return jnp.sum(model.b**2) - jnp.sum(model.A**2)
-
-    def arrowhead(self, model: MaskedAttention) -> None:
-        return None
-
-    def replicates(self) -> tuple[()]:
-        return ()

@@ -87,6 +87,15 @@ class MultiHeadLoss(AbstractPopulationLoss):
     def gradient(self, model: AnyHeads) -> AnyHeads:
         return jax.grad(self.risk)(model)
 
+    def least_model(self) -> MultiHeadAttention:
+        """The heads with the smallest known risk."""
+        return self.minimizer
+
+    def facts(self, model: AnyHeads) -> dict[str, str]:
+        """What heads are compared with: one step of gradient descent."""
+        found = f"{float(self.risk.descent_risk):.10g} with the best step size, {float(self.risk.step_size):.6g}"
+        return {"risk of one step of gradient descent from the prior mean": found}
+
     def separated(self, model: AnyHeads) -> Float[Array, " rows"]:
         """The parts L_1(M_1), .., L_{d+1}(M_{d+1}) of (18), of which the risk is the sum.
 
@@ -100,12 +109,6 @@ class MultiHeadLoss(AbstractPopulationLoss):
 
     def conserved(self, model: AnyHeads) -> Scalar | None:
         return getattr(model, "balance", None)
-
-    def arrowhead(self, model: AnyHeads) -> None:
-        return None
-
-    def replicates(self) -> tuple[()]:
-        return ()
 
 
 def _check(task: LinearRegression) -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
-from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead
+from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead, balanced_minimum
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.single_layer import balance, even_energy, on_the_arrow
 from flowsim.models import LinearAttention
@@ -51,6 +51,10 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
         odd = self.structure.excess((self.structure.coordinates(V), jnp.ones(())))
         N = self.task.context_length
         return odd + self.task.law.expectation(lambda Lambda: even_energy(model, Lambda, N)) / 2
+
+    def least_model(self) -> LinearAttention:
+        """The balanced global minimum."""
+        return balanced_minimum(self.structure)
 
     def gradient(self, model: LinearAttention) -> LinearAttention:
         return jax.grad(self.excess)(model)

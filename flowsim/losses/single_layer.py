@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
-from flowsim.losses.arrowhead import Arrowhead
+from flowsim.losses.arrowhead import Arrowhead, balanced_minimum
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.models import LinearAttention
 from flowsim.moments import (
@@ -79,6 +79,10 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         square = gam[:, None] * (jnp.sqrt(jnp.outer(lam, lam)) * rotated - jnp.diag(lam / gam)) ** 2
         return jnp.sum(square) / 2
 
+    def least_model(self) -> LinearAttention:
+        """The balanced global minimum."""
+        return balanced_minimum(self.structure)
+
     def gradient(self, model: LinearAttention) -> LinearAttention:
         return jax.grad(self.excess)(model)
 
@@ -94,9 +98,6 @@ class LinearAttentionLoss(AbstractPopulationLoss):
     def arrowhead(self, model: LinearAttention) -> Arrowhead | None:
         """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
         return self.structure if on_the_arrow(model) else None
-
-    def replicates(self) -> tuple[()]:
-        return ()
 
 
 def even_energy(model: LinearAttention, covariance: Float[Array, "d d"], length: Scalar) -> Scalar:

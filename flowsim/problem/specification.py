@@ -17,12 +17,13 @@ from flowsim._core.checks import ProblemError as ProblemError
 from flowsim._core.checks import refuse
 from flowsim.flow.gradient_flow import Stop, gradient_flow
 from flowsim.flow.trajectory import Trajectory, weights
-from flowsim.losses import MonteCarloLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
 from flowsim.problem import toml
+from flowsim.problem.architecture import Curve
+from flowsim.problem.architectures import architecture_of
 from flowsim.problem.init_table import InitTable as InitTable
 from flowsim.problem.kinds import Positive, Threshold, Tolerance, Vector
-from flowsim.problem.model_table import LossTable, ModelTable, least
+from flowsim.problem.model_table import LossTable, ModelTable
 from flowsim.problem.task_tables import NewPromptTable, TaskTable
 from flowsim.problem.toml import AbstractTable
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
@@ -102,12 +103,13 @@ class ProblemSpec(AbstractTable, frozen=True):
         **Raises:** `ProblemError` where the mathematics does not allow a value; `ValueError` without float64.
         """
         checks.require_float64()
+        known = architecture_of(self.model.architecture)
         with _fields_of("task"):
             task = self.task.spectrum() if self.flow.restrict == "eigenbasis" else self.task.build()
         with _fields_of("init"):
-            start = self.init.start(task, self.model, self.flow.restrict)
+            start = known.make_start(self.init, task, self.model, self.flow.restrict)
         with _fields_of("loss" if self.loss.kind == "monte-carlo" else "model"):
-            loss = self.model.loss(task, self.loss, self.flow.restrict, mesh)
+            loss = known.make_loss(self.model, task, self.loss, self.flow.restrict, mesh)
         if self.test is None or isinstance(task, SpectralRegression):
             return Problem(self, task, loss, start)
         with _fields_of("test"):
@@ -134,7 +136,13 @@ class Problem:
     @property
     def minimizer(self) -> PyTree | None:
         """A model of least known loss, where there is one."""
-        return self.loss.minimizer if isinstance(self.loss, MonteCarloLoss) else least(self.loss)
+        return self.loss.least_model()
+
+    @property
+    def curves(self) -> Mapping[str, Curve]:
+        """The figures that the architecture has of its own, by name; none on a set that the flow is restricted to."""
+        known = architecture_of(self.spec.model.architecture)
+        return known.curves if self.spec.flow.restrict is None and self.minimizer is not None else {}
 
     def matrices(self, models: PyTree) -> dict[str, Array]:
         """The matrices that a restricted flow's models or factors stand for, or their eigenvalues in the basis of the
@@ -172,12 +180,13 @@ def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem
             refuse(name, "finite", "it holds NaN or infinity")
     spec = toml.decode(tables, ProblemSpec)
     loss = spec.loss.resolved()
-    task = spec.task.resolved(spec.model.law_of_weights)
-    model = spec.model.resolved(task, loss, symmetric=spec.init.symmetric, restrict=spec.flow.restrict)
+    known = architecture_of(spec.model.architecture)
+    task = spec.task.resolved(known.laws_of_weights[0])
+    model = known.resolved_model(spec.model, task, loss, symmetric=spec.init.symmetric, restrict=spec.flow.restrict)
     test = None if spec.test is None else spec.test.resolved()
     if test is not None and model.architecture != "linear-attention":
         refuse("test", f'left out with architecture = "{model.architecture}"', "it is given")
-    init = spec.init.resolved(task.size, model, spec.flow.restrict)
+    init = known.resolved_start(spec.init, task.size, model, spec.flow.restrict)
     return ProblemSpec(task, model, init, loss, spec.flow.resolved(), test)
 
 

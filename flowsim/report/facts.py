@@ -3,12 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from jaxtyping import PyTree
-
 from flowsim.claims import Evidence, Verdict, end_point, fit_rate
 from flowsim.flow.risk_curve import RiskCurve
-from flowsim.losses import MonteCarloLoss, MultiHeadLoss
-from flowsim.models import LoopedAttention
 from flowsim.papers import promises_of
 from flowsim.problem import Problem
 
@@ -21,12 +17,11 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     facts = {}
     if promises_of(problem) is None and not math.isnan(problem.loss.minimum):
         facts["least loss that is known"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
-    if isinstance(evidence.stated, MultiHeadLoss):
-        risk = evidence.stated.risk
-        found = f"{float(risk.descent_risk):.10g} with the best step size, {float(risk.step_size):.6g}"
-        facts["risk of one step of gradient descent from the prior mean"] = found
-    if isinstance(evidence.loss, MonteCarloLoss):
-        facts |= _sample_facts(evidence.loss, evidence)
+    for loss in (evidence.stated, *([] if evidence.stated is evidence.loss else [evidence.loss])):
+        facts |= loss.facts(trajectory.end)
+    if evidence.loss.sampled:
+        trust = evidence.distrust or "yes: light tails, the same on fresh prompts"
+        facts["do the samples tell the population loss"] = trust
     elif rate := fit_rate(trajectory):
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
@@ -34,27 +29,12 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
         facts["end point, polished by Newton's method"] = (
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )
-        outside = _directions_outside(problem.start) if getattr(problem.loss, "symmetric", False) else 0
+        outside = problem.loss.directions_outside(problem.start)
         space = f", {outside} of them out of the symmetric matrices" if outside else ""
         facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions{space}"
     for tolerance, gap in evidence.ladder().items():
         facts[f"change of the weights, rtol {tolerance} against a hundredth"] = f"{gap:.1e}"
     return facts
-
-
-def _sample_facts(loss: MonteCarloLoss, evidence: Evidence) -> dict[str, str]:
-    """What a finished run shows of its samples, label and text."""
-    return {
-        "samples": f"{loss.samples} {loss.method}, in {loss.groups} replicates",
-        "loss at the end": str(loss.estimate(evidence.trajectory.end)),
-        "do the samples tell the population loss": evidence.distrust or "yes: light tails, the same on fresh prompts",
-    }
-
-
-def _directions_outside(model: PyTree) -> int:
-    """How many directions of the weights leave the symmetric matrices A_i, and u = 0 in a looped model."""
-    *_, d = model.A.shape
-    return model.A.size // d * (d - 1) // 2 + (d if isinstance(model, LoopedAttention) else 0)
 
 
 def test_facts(tested: RiskCurve) -> dict[str, str]:

@@ -35,11 +35,13 @@ def write_report(
     figures: Mapping[str, pathlib.Path],
     predictions: AbstractPromises | None,
     facts: Mapping[str, str],
+    captions: Mapping[str, str] | None = None,
 ) -> None:
     """Write report.html, which needs nothing else to be read: problem, verdicts, figures, how it was computed.
 
-    **Arguments:** figures: names and files (png or svg) as `flowsim.report.plots.draw_all` returns them; predictions:
-    what the theorem promises here, if anything; facts: what else was found at the end of the flow, label and text.
+    **Arguments:** figures: names and files (png or svg) as `flowsim.report.plots.draw_all` returns them;
+    predictions: what the theorem promises here, if anything; facts: what else was found at the end of the flow,
+    label and text; captions: of figures that the page does not know.
 
     **Raises:** `ValueError` on a figure that a page cannot show.
     """
@@ -62,6 +64,7 @@ def write_report(
         figures={name: _data_uri(figure) for name, figure in figures.items()},
         predictions=predictions if isinstance(predictions, Predictions) else None,
         facts=facts,
+        captions=captions or {},
         versions=versions(),
     )
     write_whole(path, lambda file: file.write(html.encode()))

@@ -23,7 +23,6 @@ from flowsim.claims.spaces import Each, Real, Space, Whole
 from flowsim.experiments.search.points import Point
 from flowsim.flow.arrowhead.traced import traced_flow
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
-from flowsim.flow.systems import prepared
 from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.problem import Problem, ProblemSpec, spec_of
@@ -249,7 +248,7 @@ def built(space: Space, values: Mapping[str, Any]) -> tuple[Any, PyTree, Callabl
     """
     if space.make is not None:
         loss, start = space.make(**values)
-        loss = prepared(loss, start)
+        loss = loss.prepared(start)
 
         def run_made(rough: bool) -> Trajectory:
             if rough:
@@ -258,7 +257,7 @@ def built(space: Space, values: Mapping[str, Any]) -> tuple[Any, PyTree, Callabl
 
         return loss, start, run_made
     problem = spec_of(space.tables(values)).build()
-    loss = prepared(problem.loss, problem.start)
+    loss = problem.loss.prepared(problem.start)
     problem = dataclasses.replace(problem, loss=loss)
 
     def run(rough: bool) -> Trajectory:

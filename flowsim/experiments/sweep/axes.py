@@ -70,9 +70,9 @@ def _parsed(field: str, form: str) -> list[Any]:
     kind, *rest = form.split(":")
     if kind in ("geom", "lin"):
         try:
-            (low, high), count = map(float, rest[:2]), int(rest[2])
-            assert len(rest) == 3
-        except (ValueError, IndexError, AssertionError):
+            low, high, count = rest
+            low, high, count = float(low), float(high), int(count)
+        except ValueError:
             refuse(field, f"swept over {kind}:FROM:TO:COUNT", f"it is {form!r}")
         if not 1 <= count <= _MOST or not (math.isfinite(low) and math.isfinite(high)):
             refuse(field, f"swept over 1 to {_MOST} values between finite numbers", f"it is {form!r}")

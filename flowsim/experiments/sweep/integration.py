@@ -38,6 +38,7 @@ from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023.conditions import TracedPromises, traced_promises
 from flowsim.problem import Problem, ProblemSpec
+from flowsim.problem.architectures.linear_attention import LINEAR_ATTENTION
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.specification import StopTable
 from flowsim.problem.task_tables import TaskTable
@@ -218,7 +219,7 @@ def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], 
     """States in the eigenbasis, and what is promised of them."""
 
     def one(task, scale, seed):
-        start = table.start_with(d, scale, seed)
+        start = LINEAR_ATTENTION.start_with(table, d, scale, seed)
         return task.arrowhead.state(start), traced_promises(task.loss, start)
 
     return jax.vmap(one)(tasks, scales, seeds)

@@ -63,17 +63,9 @@ class AbstractLayersLoss(AbstractPopulationLoss):
         # The minimum is not where the terms are centred.
         return _taylor_remainder(self, self.minimizer, model, self.degree())
 
-    def gradient(self, model: PyTree) -> PyTree:
-        return jax.grad(self.__call__)(model)
-
-    def conserved(self, model: PyTree) -> None:
-        return None
-
-    def arrowhead(self, model: PyTree) -> None:
-        return None
-
-    def replicates(self) -> tuple[()]:
-        return ()
+    def least_model(self) -> PyTree:
+        """The model with the smallest known loss."""
+        return self.minimizer
 
     def digits(self, model: PyTree) -> Scalar:
         """How many decimal digits of the loss survive the cancellation of its terms."""
@@ -140,6 +132,11 @@ class LoopedLoss(AbstractLayersLoss):
         bias = self.bias.terms(layers, {BIAS: jnp.outer(u, u)})
         return jnp.concatenate([terms, bias])
 
+    def directions_outside(self, model: LoopedAttention) -> int:
+        """Those out of symmetric A and u = 0."""
+        d = model.A.shape[-1]
+        return d * (d - 1) // 2 + d if self.symmetric else 0
+
 
 class MultiLayerLoss(AbstractLayersLoss):
     """The exact population loss of `MultiLayerAttention` without B, over symmetric matrices or over all.
@@ -194,6 +191,11 @@ def _check_task(task: LinearRegression) -> None:
         checks.refuse("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
     if not checks.is_concrete(task.context_length):
         checks.refuse("task.context_length", "a number that is known", "it is traced")
+
+    def directions_outside(self, model: MultiLayerAttention) -> int:
+        """Those out of symmetric A_i."""
+        d = model.A.shape[-1]
+        return model.A.size // d * (d - 1) // 2 if self.symmetric else 0
 
 
 def check_depth(name: str, depth: int, looped: bool, symmetric: bool) -> None:

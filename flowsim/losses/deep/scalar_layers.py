@@ -84,15 +84,6 @@ class AbstractScalarLoss(AbstractPopulationLoss):
     def speeds(self, model: PyTree) -> PyTree:
         """c of d theta/dt = -c dL/d theta, in the shape of the model, a number for each of its arrays."""
 
-    def conserved(self, model: PyTree) -> None:
-        return None
-
-    def arrowhead(self, model: PyTree) -> None:
-        return None
-
-    def replicates(self) -> tuple[()]:
-        return ()
-
 
 class ScalarLoopLoss(AbstractScalarLoss):
     """L(a) = E tr (I - a W)^{2L} of `ScalarLoop`: convex, with one minimum.
@@ -142,6 +133,10 @@ class ScalarLoopLoss(AbstractScalarLoss):
     def minimizer(self) -> ScalarLoop:
         """The model with the smallest loss."""
         return ScalarLoop(self.best.scalars[0], loops=self.loops)
+
+    def least_model(self) -> ScalarLoop:
+        """The scalars with the smallest known loss."""
+        return self.minimizer
 
     def speeds(self, model: ScalarLoop) -> ScalarLoop:
         return eqx.tree_at(lambda model: model.a, model, self.speed)
@@ -255,6 +250,10 @@ class ScalarLayersLoss(AbstractScalarLoss):
 
     def gradient(self, model: ScalarLayers) -> ScalarLayers:
         return jax.grad(self.__call__ if self.best is None else self.excess)(model)
+
+    def least_model(self) -> ScalarLayers:
+        """The scalars with the smallest known loss."""
+        return self.minimizer
 
     def speeds(self, model: ScalarLayers) -> ScalarLayers:
         return jax.tree.unflatten(jax.tree.structure(model), self.speed[: len(jax.tree.leaves(model))])

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -70,6 +70,8 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
     **Raises:** `ValueError` naming the argument.
     """
+
+    sampled: ClassVar[bool] = True
 
     task: Any
     key: PRNGKeyArray
@@ -184,11 +186,24 @@ class MonteCarloLoss(AbstractPopulationLoss):
         slope = self.prepared(model)._mean(_sum_of_slopes, model)
         return jax.tree.map(lambda leaf: self.factor * leaf, slope)
 
-    def conserved(self, model: PyTree) -> None:
-        return None
+    def least_model(self) -> PyTree | None:
+        """The model that the excess is taken from."""
+        return self.minimizer
 
-    def arrowhead(self, model: PyTree) -> None:
-        return None
+    def stated(self) -> AbstractPopulationLoss:
+        """The exact loss of this problem, where there is one."""
+        return self if self.exact is None else self.exact
+
+    def devices(self) -> jax.sharding.Mesh | None:
+        """The mesh."""
+        return self.mesh
+
+    def facts(self, model: PyTree) -> dict[str, str]:
+        """How many samples there are, and the interval at the end."""
+        return {
+            "samples": f"{self.samples} {self.method}, in {self.groups} replicates",
+            "loss at the end": str(self.estimate(model)),
+        }
 
     def replicates(self) -> tuple["MonteCarloLoss", ...]:
         """The averages over disjoint parts of the samples; of a loss that is `prepared`."""

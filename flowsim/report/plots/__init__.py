@@ -2,8 +2,8 @@
 
 from flowsim.report.plots.flows import STYLE as STYLE
 from flowsim.report.plots.flows import conservation as conservation
+from flowsim.report.plots.flows import curve as curve
 from flowsim.report.plots.flows import distance as distance
-from flowsim.report.plots.flows import distance_to_optimum as distance_to_optimum
 from flowsim.report.plots.flows import draw_all as draw_all
 from flowsim.report.plots.flows import drawing as drawing
 from flowsim.report.plots.flows import excess as excess

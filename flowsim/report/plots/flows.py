@@ -19,9 +19,10 @@ from matplotlib.figure import Figure
 from flowsim._core.files import write_whole
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.trajectory import Trajectory, weights
-from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention
+from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers import AbstractPromises
 from flowsim.papers.zhang2023.predictions import FIXED, Predictions
+from flowsim.problem.architecture import Curve
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 
@@ -116,17 +117,12 @@ def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Ax
     return _time_axis(axes, t)
 
 
-def distance_to_optimum(axes: Axes, trajectory: Trajectory, minimizer: LoopedAttention) -> Axes:
-    """The distance of (A, u) from the weights of least known loss, over the norm of these, over time.
-
-    **Source:** gatmiry2024, Theorem 3.3.
-    """
-    t, models = np.asarray(trajectory.t), trajectory.models
-    gap = _squared_norm(models.A - minimizer.A[None]) + _squared_norm(models.u - minimizer.u[None])
-    size = np.sum(np.asarray(minimizer.A) ** 2) + np.sum(np.asarray(minimizer.u) ** 2)
-    axes.plot(t, _positive(np.sqrt(gap / size)), **_DATA, **_dots(t))
+def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -> Axes:
+    """A quantity of an architecture along the flow, over time."""
+    t = np.asarray(trajectory.t)
+    axes.plot(t, _positive(drawn.values(trajectory, minimizer)), **_DATA, **_dots(t))
     axes.set_yscale("log")
-    axes.set_ylabel(r"$\|(A, u) - (A, u)_{opt}\|_F \,/\, \|(A, u)_{opt}\|_F$")
+    axes.set_ylabel(drawn.label)
     return _time_axis(axes, t)
 
 
@@ -221,13 +217,12 @@ def draw_all(
     predictions: AbstractPromises | None = None,
     format: str = "png",
     tested: RiskCurve | None = None,
-    minimizer: PyTree | None = None,
     more: Mapping[str, Callable[[Axes], Axes]] | None = None,
 ) -> dict[str, pathlib.Path]:
     """Draw every figure of a run into ``folder``, each file whole or not at all.
 
     **Arguments:** predictions: what a paper says of the start, None where none does; format: "png", "svg" or "pdf";
-    tested: the risk on new prompts, where it was asked for; minimizer: a model of least known loss;
+    tested: the risk on new prompts, where it was asked for;
     more: further pictures by name, each drawn on its axes.
 
     **Returns:** names and files in the order of a report, for `flowsim.report.page.write_report`. A page cannot show a
@@ -237,7 +232,7 @@ def draw_all(
     paths = {}
     with matplotlib.style.context(["default", str(STYLE)]):
         known = predictions if isinstance(predictions, Predictions) else None
-        figures = _figures(trajectory, known, tested, minimizer)
+        figures = _figures(trajectory, known, tested)
         for name, draw in (more or {}).items():
             figures[name] = Figure()
             draw(figures[name].add_subplot())
@@ -266,9 +261,7 @@ def save(figure: Figure, path: str | os.PathLike) -> None:
     write_whole(path, lambda file: figure.savefig(file, format=kind, metadata=undated))
 
 
-def _figures(
-    trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None, minimizer: PyTree | None
-) -> dict[str, Figure]:
+def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None) -> dict[str, Figure]:
     wide = Figure(figsize=(8.0, 3.1))
     left, right = wide.subplots(1, 2, sharey=True)
     excess(left, trajectory, predictions)
@@ -286,9 +279,6 @@ def _figures(
         for name, draw in promised.items():
             figures[name] = Figure()
             draw(figures[name].add_subplot(), trajectory, predictions)
-    if isinstance(minimizer, LoopedAttention):
-        figures["distance-to-optimum"] = Figure()
-        distance_to_optimum(figures["distance-to-optimum"].add_subplot(), trajectory, minimizer)
     if tested is not None:
         figures["test_risk"] = Figure()
         test_risk(figures["test_risk"].add_subplot(), tested)

@@ -1,0 +1,262 @@
+"""An architecture: all that a problem file has to know of an in-context model, in one place."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from flowsim._core import checks
+from flowsim._core.checks import refuse
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.problem import toml
+from flowsim.problem.init_table import InitTable
+from flowsim.problem.model_table import GuessTable, LossTable, ModelTable
+from flowsim.problem.task_tables import TaskTable
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
+
+Task = LinearRegression | RandomCovarianceRegression | SpectralRegression
+Series = Float[np.ndarray, " T"]
+
+_FIELDS = toml.fields(InitTable, "init.") | toml.fields(ModelTable, "model.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A kind of start.
+
+    make: (table, dimension, model table) -> the model; needed, allowed: the fields of [init] that it has to have, and
+    those that it may have.
+    """
+
+    make: Callable[[InitTable, int, ModelTable], PyTree]
+    needed: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Restriction:
+    """A set of weights that the flow is on, where ``flow.restrict`` asks for it.
+
+    starts: by their kinds; loss: (model table, task, kind of loss) -> the loss on the set; make: (table, task, model
+    table) -> the model, where it depends on more of the task than its dimension.
+    """
+
+    starts: Mapping[str, Start]
+    loss: Callable[[ModelTable, Any, str], AbstractPopulationLoss]
+    make: Callable[[InitTable, Any, ModelTable], PyTree] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A quantity along a flow, drawn over time.
+
+    label: of its axis; caption: what a reader is to see; values: (trajectory, model of least known loss) -> one number
+    a time.
+    """
+
+    label: str
+    caption: str
+    values: Callable[[Trajectory, PyTree], Series]
+
+
+def _no_defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, Any]:
+    return {}
+
+
+def _no_further_check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | None) -> None:
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """What a problem file has to know of an in-context model.
+
+    name: as ``model.architecture`` has it; loss: (model table, task, kind) -> its exact loss; starts: model table ->
+    its starts by kind; start: the kind where the file does not say; fields: of [model]; needed: those of them that
+    have no default; defaults: (model table, task table, whether the start is symmetric, restriction) -> fields that
+    the file may leave out; losses: kinds of loss; factor: of the squared error in the loss; laws_of_weights: the
+    default first; prior_mean, isotropic, random_covariance: whether w may have a mean, whether the covariance has to be
+    I, and whether it may be random; has_exact_loss: whether the model of a table has one; restrictions: by
+    ``flow.restrict``; check: refuses what the others do not; curves: figures of a run by name.
+    """
+
+    name: str
+    loss: Callable[[ModelTable, Any, str], AbstractPopulationLoss]
+    starts: Callable[[ModelTable], Mapping[str, Start]]
+    start: str | None = None
+    fields: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    defaults: Callable[[ModelTable, TaskTable, bool, str | None], dict[str, Any]] = _no_defaults
+    losses: tuple[str, ...] = ("exact", "monte-carlo")
+    factor: float = 1.0
+    laws_of_weights: tuple[str, ...] = ("isotropic",)
+    prior_mean: bool = False
+    isotropic: bool = False
+    random_covariance: bool = False
+    has_exact_loss: Callable[[ModelTable], bool] = lambda model: True
+    restrictions: Mapping[str, Restriction] = dataclasses.field(default_factory=dict)
+    check: Callable[[ModelTable, TaskTable, LossTable, str | None], None] = _no_further_check
+    curves: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+
+    def resolved_model(
+        self, model: ModelTable, task: TaskTable, loss: LossTable, *, symmetric: bool, restrict: str | None
+    ) -> ModelTable:
+        """The table with all defaults, which the law of the prompts and the form of the loss must suit.
+
+        **Arguments:** symmetric: whether the start is, with u = 0; restrict: the set that the flow is on.
+
+        **Raises:** `ProblemError` naming the field.
+        """
+        named, given = f'with architecture = "{self.name}"', model.given()
+        for name in given:
+            if name not in self.fields:
+                refuse(f"model.{name}", f"left out {named}", "it is given")
+        for name in self.needed:
+            if name not in given:
+                came = f'it is missing (architecture = "{self.name}")'
+                refuse(f"model.{name}", _FIELDS[f"model.{name}"].expected, came)
+        _check_size(model, task.size, restrict)
+        if task.prior_mean is not None and not self.prior_mean:
+            refuse("task.prior_mean", f"left out {named}", "it is given")
+        if self.isotropic and not task.is_isotropic:
+            refuse("task.covariance", f'"identity" {named}', "it is another")
+        if isinstance(model.guess, GuessTable) and model.guess.linear and len(model.guess.linear) != task.size:
+            refuse("model.guess.linear", f"a list of {task.size} numbers", f"it has {len(model.guess.linear)}")
+        if task.covariance_law is not None and not self.random_covariance:
+            refuse("task.covariance_law", f"left out {named}: its loss is for one fixed covariance", "it is given")
+        if task.weights not in self.laws_of_weights:
+            refuse("task.weights", f'"{self.laws_of_weights[0]}" {named}', f'it is "{task.weights}"')
+        if loss.kind not in self.losses:
+            refuse("loss.kind", f"{_either(self.losses)} {named}", f'it is "{loss.kind}"')
+        if loss.kind == "monte-carlo" and np.isinf(float(task.context_length)):
+            refuse("task.context_length", f'finite with loss.kind = "{loss.kind}"', "it is inf")
+        if restrict and restrict not in self.restrictions:
+            refuse("flow.restrict", f"left out {named}", "it is given")
+        resolved = msgspec.structs.replace(model, **(self.defaults(model, task, symmetric, restrict) | given))
+        if restrict and loss.kind == "monte-carlo":
+            expected = _either(kind for kind in self.losses if kind != "monte-carlo")
+            refuse("loss.kind", f'{expected} with flow.restrict = "{restrict}"', f'it is "{loss.kind}"')
+        self.check(resolved, task, loss, restrict)
+        return resolved
+
+    def resolved_start(self, table: InitTable, d: int, model: ModelTable, restrict: str | None) -> InitTable:
+        """The table with rank and seed where a matrix is drawn; nothing that the kind would ignore.
+
+        **Raises:** `ProblemError` naming the field.
+        """
+        kind, known = self._start(table, model, restrict)
+        given = table.given()
+        for name in known.needed:
+            if name not in given:
+                refuse(f"init.{name}", _FIELDS[f"init.{name}"].expected, f'it is missing (kind = "{kind}")')
+        for name in given:
+            if name not in known.needed + known.allowed:
+                expected = f'left out with kind = "{kind}" and architecture = "{self.name}"'
+                refuse(f"init.{name}", expected, "it is given")
+            if name in ("rank", "seed") and table.theta is not None:
+                refuse(f"init.{name}", "left out where theta is given", "it is given")
+        if table.rank is not None and table.rank > d:
+            refuse("init.rank", f"at most the dimension, {d}", f"it is {table.rank}")
+        drawn = () if table.theta is not None else known.allowed
+        defaults = {name: value for name, value in {"rank": d, "seed": 0}.items() if name in drawn}
+        return msgspec.structs.replace(table, kind=kind, **(defaults | given))
+
+    def make_start(self, table: InitTable, task: Task, model: ModelTable, restrict: str | None) -> PyTree:
+        """The model of resolved tables, for the prompts of a task.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        if restrict is not None and (make := self.restrictions[restrict].make) is not None:
+            return make(table, task, model)
+        return self._start(table, model, restrict)[1].make(table, task.dimension, model)
+
+    def start_with(self, table: InitTable, d: int, scale: Any, seed: Any) -> PyTree:
+        """The start of another scale and seed, which may be traced: one program makes many starts."""
+        given = table.given()
+        others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
+        model = ModelTable(self.name)
+        return self._start(table, model, None)[1].make(msgspec.structs.replace(table, **others), d, model)
+
+    def make_loss(
+        self,
+        model: ModelTable,
+        task: Task,
+        table: LossTable,
+        restrict: str | None,
+        mesh: jax.sharding.Mesh | None = None,
+    ) -> AbstractPopulationLoss:
+        """The population loss of the model of resolved tables on the prompts of a task; a mesh shares drawn ones.
+
+        **Raises:** `ValueError` naming the argument, which is a field of [model] or [loss].
+        """
+        if table.kind == "monte-carlo":
+            return self._sampled_loss(model, task, table, mesh)
+        if table.kind == "limit":
+            task = eqx.tree_at(lambda task: task.context_length, task, jnp.asarray(jnp.inf))
+        return (self.restrictions[restrict] if restrict else self).loss(model, task, table.kind)
+
+    def _sampled_loss(
+        self, model: ModelTable, task: Task, table: LossTable, mesh: jax.sharding.Mesh | None
+    ) -> MonteCarloLoss:
+        """The loss by prompts, beside the exact one where that is known."""
+        assert table.samples is not None and table.replicates is not None and table.seed is not None, "it is resolved"
+        exact = self.loss(model, task, "exact") if "exact" in self.losses and self.has_exact_loss(model) else None
+        return MonteCarloLoss(
+            task,
+            samples=table.samples,
+            replicates=table.replicates,
+            key=jax.random.key(table.seed),
+            method=table.method or "auto",
+            factor=self.factor,
+            exact=exact,
+            minimizer=None if exact is None else exact.least_model(),
+            mesh=mesh,
+        )
+
+    def _start(self, table: InitTable, model: ModelTable, restrict: str | None) -> tuple[str, Start]:
+        """The kind, and what is known of it."""
+        starts = self.restrictions[restrict].starts if restrict else self.starts(model)
+        kind = table.kind or self.start
+        if kind is None or kind not in starts:
+            known = ", ".join(f'"{name}"' for name in starts)
+            named = f'architecture = "{self.name}"' + (f' and flow.restrict = "{restrict}"' if restrict else "")
+            came = f'it is "{kind}"{checks.nearest(kind, starts)}' if kind else "it is missing"
+            refuse("init.kind", f"one of {known} with {named}", came)
+        return kind, starts[kind]
+
+
+def scale_of(table: InitTable) -> Any:
+    """The scale, which a resolved table of a kind that needs one has."""
+    assert table.scale is not None
+    return table.scale
+
+
+def seed_of(table: InitTable) -> Any:
+    """The seed, which a resolved table of a kind that is drawn has."""
+    assert table.seed is not None
+    return table.seed
+
+
+def drawn(make: Callable[[Any, int, Any], PyTree]) -> Start:
+    """A random start, (scale, dimension, seed) -> model."""
+    return Start(lambda table, d, model: make(scale_of(table), d, seed_of(table)), ("scale",), ("seed",))
+
+
+def _either(kinds: Any) -> str:
+    return " or ".join(f'"{kind}"' for kind in kinds)
+
+
+def _check_size(model: ModelTable, d: int, restrict: str | None) -> None:
+    """Refuse weights, and the quadrature of a loop of scalars, that no memory holds."""
+    numbers = {"inverse-covariance": 1, "eigenbasis": d, None: (d + 1) ** 2}[restrict]
+    for name in ("layers", "heads"):
+        checks.within_memory(f"model.{name}", (getattr(model, name) or 0) * numbers)
+    if restrict is not None:
+        checks.within_memory("model.loops", (2 * (model.loops or 0)) ** 2)

@@ -1,0 +1,48 @@
+"""The architectures: a file each, a line each here; a user's own is registered by `register`."""
+
+from flowsim._core import checks
+from flowsim._core.checks import refuse
+from flowsim.problem.architecture import Architecture
+from flowsim.problem.architectures.heads import INITIAL_GUESS, LINEAR_BLOCK, MULTI_HEAD
+from flowsim.problem.architectures.layers import LOOPED, MULTI_LAYER
+from flowsim.problem.architectures.linear_attention import LINEAR_ATTENTION
+from flowsim.problem.architectures.masked_attention import MASKED_ATTENTION
+from flowsim.problem.architectures.softmax_attention import SOFTMAX_ATTENTION
+
+_ARCHITECTURES: dict[str, Architecture] = {}
+
+
+def register(architecture: Architecture) -> None:
+    """Let problem files name an architecture as ``model.architecture``.
+
+    **Raises:** `ValueError` where another one has that name.
+    """
+    if _ARCHITECTURES.setdefault(architecture.name, architecture) is not architecture:
+        refuse("the architecture's name", "one that is not taken", f'it is "{architecture.name}"')
+
+
+def architecture_of(name: str) -> Architecture:
+    """The architecture of that name.
+
+    **Raises:** `ProblemError` naming the field where there is none.
+    """
+    if name not in _ARCHITECTURES:
+        refuse(
+            "model.architecture",
+            f"one of {', '.join(_ARCHITECTURES)}",
+            f'it is "{name}"{checks.nearest(name, _ARCHITECTURES)}',
+        )
+    return _ARCHITECTURES[name]
+
+
+for _known in (
+    LINEAR_ATTENTION,
+    MASKED_ATTENTION,
+    LOOPED,
+    MULTI_LAYER,
+    SOFTMAX_ATTENTION,
+    MULTI_HEAD,
+    INITIAL_GUESS,
+    LINEAR_BLOCK,
+):
+    register(_known)

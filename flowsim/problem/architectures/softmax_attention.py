@@ -1,0 +1,39 @@
+"""Layers of softmax attention, known by prompts alone."""
+
+from typing import Any, NoReturn
+
+from flowsim import initialization
+from flowsim.models import SoftmaxAttention
+from flowsim.problem.architecture import Architecture, Start, scale_of, seed_of
+from flowsim.problem.init_table import InitTable
+from flowsim.problem.model_table import ModelTable
+
+
+def _no_exact_loss(model: ModelTable, task: Any, kind: str) -> NoReturn:
+    raise NotImplementedError("a softmax has no exact loss: a resolved table samples it")
+
+
+def _random(table: InitTable, d: int, model: ModelTable) -> SoftmaxAttention:
+    return initialization.softmax(scale_of(table), d, seed_of(table), model.depth)
+
+
+def _explicit(table: InitTable, d: int, model: ModelTable) -> SoftmaxAttention:
+    shape = (model.depth, d + 1, d + 1)
+    weights = table.arrays({"W_PV": shape, "W_KQ": shape})
+    return SoftmaxAttention(weights["W_PV"], weights["W_KQ"])
+
+
+_STARTS = {"random": Start(_random, ("scale",), ("seed",)), "explicit": Start(_explicit, ("W_PV", "W_KQ"))}
+
+SOFTMAX_ATTENTION = Architecture(
+    "softmax-attention",
+    loss=_no_exact_loss,
+    starts=lambda model: _STARTS,
+    fields=("layers",),
+    defaults=lambda model, task, symmetric, restrict: {"layers": 1},
+    losses=("monte-carlo",),
+    factor=0.5,
+    laws_of_weights=("isotropic", "inverse-covariance"),
+    prior_mean=True,
+    random_covariance=True,
+)
