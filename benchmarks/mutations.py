@@ -211,7 +211,7 @@ def examined(claim, tries: int, seconds: float) -> Row | None:
 def _judged(claim, named, wrong: int | None, factor: float):
     import jax
 
-    from flowsim.experiments.audit import judged
+    from flowsim.experiments.audit import judge_all
 
     _forget()
     TERMS.used.clear()
@@ -219,7 +219,7 @@ def _judged(claim, named, wrong: int | None, factor: float):
     # A compiled program keeps the terms that it was traced with.
     jax.clear_caches()
     try:
-        (entry,) = judged([dataclasses.replace(claim, problems=(named,))])
+        (entry,) = judge_all([dataclasses.replace(claim, problems=(named,))])
     finally:
         TERMS.wrong = None
     return entry.verdict

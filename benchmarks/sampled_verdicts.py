@@ -15,7 +15,7 @@ import sys
 import time
 
 from flowsim.cli.main import _prepare_jax
-from flowsim.experiments.audit import judged
+from flowsim.experiments.audit import judge_all
 from flowsim.papers import ALL_CLAIMS
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "claims.md"
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Only claims along a flow read the prompts, where the exact loss is known.
     chosen = [claim for claim in ALL_CLAIMS if claim.along_flow and claim.id.startswith(asked.paper)]
     chosen = [dataclasses.replace(claim, problems=claim.problems[: asked.problems]) for claim in chosen]
-    for entry in judged(chosen, overrides, skipped):
+    for entry in judge_all(chosen, overrides, skipped):
         claim, found = entry.claim, entry.verdict
         pair = exact[claim.id, claim.form, entry.name], str(found.verdict)
         pairs[pair] += 1

@@ -13,7 +13,7 @@ from flowsim.claims import Claim
 from flowsim.claims.claim import Judgement
 from flowsim.claims.inequalities import polyak_lojasiewicz
 from flowsim.cli import common, main
-from flowsim.experiments.audit import judged
+from flowsim.experiments.audit import judge_all
 from flowsim.problem import ProblemError, ProblemSpec, toml
 
 PLAIN = "[task]\ncontext_length = 10\ncovariance = [[1.0]]\n[init]\nscale = 0.3\n"
@@ -165,7 +165,7 @@ def test_a_claim_that_raises_is_unresolved_and_the_others_stand(monkeypatch, cap
     )
     monkeypatch.setattr(papers, "ALL_CLAIMS", claims)
     monkeypatch.delenv("FLOWSIM_TRACEBACK")
-    entries = list(judged(claims))
+    entries = list(judge_all(claims))
     verdicts = {entry.verdict.id: entry.verdict for entry in entries}
     assert verdicts["planted.true"].verdict is Judgement.HOLDS
     for name, words in {"planted.memory": "MemoryError: 4 TiB", "planted.slip": "TypeError: bad."}.items():
@@ -174,8 +174,8 @@ def test_a_claim_that_raises_is_unresolved_and_the_others_stand(monkeypatch, cap
     # Whoever works on a claim sees where it fails; that memory does not suffice is no slip.
     monkeypatch.setenv("FLOWSIM_TRACEBACK", "1")
     with pytest.raises(TypeError, match="bad"):
-        list(judged(claims[1:2]))
-    (entry,) = judged(claims[:1])
+        list(judge_all(claims[1:2]))
+    (entry,) = judge_all(claims[:1])
     assert entry.verdict.verdict is Judgement.UNRESOLVED
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from flowsim.claims import Judgement
-from flowsim.experiments.audit import judged
+from flowsim.experiments.audit import judge_all
 from flowsim.papers import ALL_CLAIMS
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def verdicts(identifier: str, problem: str, overrides: list[str]) -> list[Judgem
         for claim in ALL_CLAIMS
         if claim.id == identifier
     ]
-    return [entry.verdict.verdict for entry in judged(chosen, [*overrides, *SHORT])]
+    return [entry.verdict.verdict for entry in judge_all(chosen, [*overrides, *SHORT])]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowsim.claims import Judgement, equal
-from flowsim.experiments.audit import judged
+from flowsim.experiments.audit import judge_all
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers import ALL_CLAIMS
@@ -26,7 +26,7 @@ TASK = LinearRegression(np.eye(3), 5, prior_mean=[2.0, 1.0, 0.0])  # that of EAS
 def verdict(identifier, form, problem, **changes):
     """Of one form of a claim, on one problem."""
     (claim,) = (claim for claim in CLAIMS if (claim.id, claim.form) == (f"xie2025.{identifier}", form))
-    (entry,) = judged([dataclasses.replace(claim, problems=(problem,), **changes)])
+    (entry,) = judge_all([dataclasses.replace(claim, problems=(problem,), **changes)])
     return entry.verdict
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -80,7 +80,11 @@ class Evidence:
     @functools.cached_property
     def cases(self) -> tuple["Case", "Case", "Case"]:
         """The three solves from the roughest on, each ready for comparisons; the last two are solved when used."""
-        return Case(self, "trajectory"), Case(self, "reference"), Case(self, "confirmation")
+        return (
+            Case(self, lambda evidence: evidence.trajectory),
+            Case(self, lambda evidence: evidence.reference),
+            Case(self, lambda evidence: evidence.confirmation),
+        )
 
     @functools.cached_property
     def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
@@ -113,7 +117,7 @@ class Evidence:
         # A drop at slightly different times parts two solves as well, but they end at one place.
         if not self.confirmation.status.finished or _gap(self.reference, self.confirmation)[-1] <= _PARTED:
             return None
-        return "A change of the start in its last digits sends the flow elsewhere."
+        return "A change of the start in its last digits sends the flow elsewhere. Start further from what parts them."
 
     def with_times(self, loss: AbstractPopulationLoss, run: Trajectory, further: np.ndarray) -> Trajectory:
         """A flow with further times, each interval of it solved once more from its left end."""
@@ -170,25 +174,25 @@ class Case:
     ever compiled.
     """
 
-    def __init__(self, evidence: Evidence, name: str, further: np.ndarray = _NO_TIMES):
-        self._evidence, self._name, self._further = evidence, name, further
+    def __init__(self, evidence: Evidence, solve: Callable[[Evidence], Trajectory], further: np.ndarray = _NO_TIMES):
+        self._evidence, self._solve, self._further = evidence, solve, further
         self._finer: dict[bytes, Case] = {}
 
     @functools.cached_property
     def run(self) -> Trajectory:
         """The solve."""
-        return self._with_times(self._evidence.loss, getattr(self._evidence, self._name))
+        return self._with_times(self._evidence.loss, self._solve(self._evidence))
 
     def at(self, further: np.ndarray) -> "Case":
         """The same solve with further times."""
         if not further.size:
             return self
-        return self._finer.setdefault(further.tobytes(), Case(self._evidence, self._name, further))
+        return self._finer.setdefault(further.tobytes(), Case(self._evidence, self._solve, further))
 
     @functools.cached_property
     def settled(self) -> "Case":
         """The same solve with a bound on the way that it still has to go."""
-        case = Case(self._evidence, self._name, self._further)
+        case = Case(self._evidence, self._solve, self._further)
         end = self._evidence.system.encode(self.run.end)
         length = jnp.asarray(self._evidence.system.way_to_go(end))
         case.run, case.padded = self.run, dataclasses.replace(self.padded, way_to_go=length)

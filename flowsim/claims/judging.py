@@ -24,6 +24,7 @@ _WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
 _WORST_ENERGY_DEFECT = 1e-3
 _FAR = 1e4  # times its rounding, what a violation exceeds that cannot be looked at with more digits
 _CONFIDENCE = 0.99  # of all points of a statement together
+_NO_BOUND = "No bound is known of the way still to go to the limit. Ask for a later t1, or for a stricter stop."
 
 
 def judge(
@@ -85,7 +86,9 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     hypotheses = tuple(claim.hypotheses(loss, run.start))
     verdict = functools.partial(_verdict, claim, hypotheses)
     if claim.along_flow and not run.status.finished:
-        return verdict(Judgement.UNRESOLVED, None, {}, f"The integration did not finish ({run.status}).")
+        return verdict(
+            Judgement.UNRESOLVED, None, {}, f"The integration did not finish ({run.status}). {run.status.advice}"
+        )
     (rough, fine, finest), beneath = followed(claim, evidence)
     constants = {name: float(value) for name, value in _constants(claim, loss, rough).items()}
     finding = _find(claim, loss, rough, fine if claim.along_flow else rough, beneath)
@@ -103,7 +106,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(finding.judgement, finding, constants)
     sharper = _find(claim, loss, fine, finest, beneath)
     if finding.judgement is Judgement.VIOLATED and sharper.judgement is not Judgement.VIOLATED:
-        reason = "A violation at the asked tolerance did not survive a more accurate solve."
+        reason = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
         return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
     return verdict(sharper.judgement, sharper, constants)
 
@@ -148,10 +151,15 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
     **Arguments:** beneath: how much lower than at the times of the solves the margin may be between them.
     """
     if claim.along_flow and not (rough.run.status.finished and fine.run.status.finished):
-        return _Finding(Judgement.UNRESOLVED, note=f"A more accurate solve did not finish ({fine.run.status}).")
+        return _Finding(
+            Judgement.UNRESOLVED,
+            note=f"A more accurate solve did not finish ({fine.run.status}). {fine.run.status.advice}",
+        )
     if claim.along_flow and fine.run.certificates.energy_defect > _WORST_ENERGY_DEFECT:
         defect = fine.run.certificates.energy_defect
-        return _Finding(Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}.")
+        return _Finding(
+            Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol."
+        )
     ours = compared(claim, loss, fine.padded)
     if np.any(np.isinf(ours.allowance[ours.promised])):
         rough, fine = (case.settled for case in (rough, fine))
@@ -170,9 +178,9 @@ def _decided(claim: Claim, ours: Comparison, error: np.ndarray, case: Case) -> _
     if not promised.any():
         return _Finding(Judgement.VACUOUS, note="The statement promises nothing here.")
     if not np.all(np.isfinite(slack[promised]) & np.isfinite(error[promised])):
-        return _Finding(Judgement.UNRESOLVED, note="A side of the statement is not finite.")
+        return _Finding(Judgement.UNRESOLVED, note="A side of the statement is not finite. Look for an overflow in it.")
     if np.any(np.isinf(allowance[promised])):
-        return _Finding(Judgement.UNRESOLVED, note="No bound is known of the way still to go to the limit.")
+        return _Finding(Judgement.UNRESOLVED, note=_NO_BOUND)
     safe = np.where(size > 0, size, np.inf)
     room = slack + allowance
     worst = int(np.argmin(np.where(promised, slack / safe, np.inf)))

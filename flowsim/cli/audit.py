@@ -11,7 +11,7 @@ from flowsim._core.documents import write_json
 from flowsim._core.files import write_whole
 from flowsim.cli.check import print_by_problem
 from flowsim.cli.common import exit_status, folder_of
-from flowsim.experiments.audit import judged
+from flowsim.experiments.audit import judge_all
 from flowsim.problem import ProblemError
 from flowsim.report.documents import audit_document
 from flowsim.report.ledger import ledger
@@ -27,7 +27,7 @@ def audit(out: pathlib.Path | None, *, paper: str | None, overrides: Sequence[st
             out.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
     chosen = [claim for claim in papers.ALL_CLAIMS if paper in (None, claim.id.partition(".")[0])]
-    entries = list(judged(chosen, overrides, skipped if overrides else None))
+    entries = list(judge_all(chosen, overrides, skipped if overrides else None))
     if not entries:
         raise ProblemError(f"--set must be something that applies to a problem, but {skipped[0]}")
     if out is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from flowsim import papers
 from flowsim.claims import find_claims
 from flowsim.cli.common import exit_status
-from flowsim.experiments.audit import Entry, judged
+from flowsim.experiments.audit import Entry, judge_all
 from flowsim.problem import ProblemError, ProblemSpec, toml
 from flowsim.problem.model_table import ModelTable
 from flowsim.report.documents import audit_document, verdict_table
@@ -19,7 +19,7 @@ def check(identifier: str, *, overrides: Sequence[str], as_json: bool, strict: b
         chosen = find_claims(papers.ALL_CLAIMS, identifier)
     except ValueError as error:
         raise ProblemError(str(error)) from None
-    entries = list(judged(chosen, overrides))
+    entries = list(judge_all(chosen, overrides))
     if as_json:
         print(json.dumps(audit_document(entries), indent=1))
     else:

@@ -21,7 +21,7 @@ from flowsim.claims.judging import judge_or_note
 from flowsim.cli.common import UNFINISHED, exit_status, folder_of, text_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.flow.risk_curve import risk_curve
-from flowsim.flow.trajectory import Status, Trajectory, metadata_of
+from flowsim.flow.trajectory import Trajectory, metadata_of
 from flowsim.papers import constants_of, limits_of, promises_of
 from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field
 from flowsim.report.documents import verdict_table, verdicts_document
@@ -83,9 +83,8 @@ def run(
             say=say,
         )
     if not status.finished:
-        hint = "; --resume goes on with it" if status is Status.BUDGET else ""
         if first:
-            print(f"The integration was not finished ({status}), so no claim along it is judged{hint}.")
+            print(f"The integration was not finished ({status}), so no claim along it is judged. {status.advice}")
         return UNFINISHED
     if first:
         shutil.rmtree(checkpoint, ignore_errors=True)

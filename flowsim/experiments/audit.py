@@ -32,7 +32,9 @@ class Entry(NamedTuple):
     verdict: Verdict
 
 
-def judged(chosen: Iterable[Claim], overrides: Sequence[str] = (), skipped: list[str] | None = None) -> Iterator[Entry]:
+def judge_all(
+    chosen: Iterable[Claim], overrides: Sequence[str] = (), skipped: list[str] | None = None
+) -> Iterator[Entry]:
     """Verdicts of claims on their own problems; claims that share a problem share its flow, if any of them needs it.
 
     Problems to which the overrides do not apply are skipped where there is something to say so in, and refused else.

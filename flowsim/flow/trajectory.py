@@ -36,7 +36,20 @@ class Status(enum.StrEnum):
     @property
     def finished(self) -> bool:
         """Whether the run did what was asked, so that it can be judged."""
-        return self not in (Status.BUDGET, Status.STEPS, Status.NONFINITE, Status.NEWTON)
+        return self not in _ADVICE
+
+    @property
+    def advice(self) -> str:
+        """What to change where the run did not finish; empty where it did."""
+        return _ADVICE.get(self, "")
+
+
+_ADVICE = {
+    Status.BUDGET: "Give it more time (budget_seconds), or go on with --resume.",
+    Status.STEPS: "Ask for less: a larger rtol or atol, an earlier t1, or the implicit solver where the flow is stiff.",
+    Status.NONFINITE: "Look for an overflow in the loss or its gradient, and start from smaller weights.",
+    Status.NEWTON: "Ask for less than rounding allows: a larger rtol, or an atol in the size of the weights to come.",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -244,7 +244,7 @@ def seed_of(table: InitTable) -> Any:
     return table.seed
 
 
-def drawn(make: Callable[[Any, int, Any], PyTree]) -> Start:
+def random_start(make: Callable[[Any, int, Any], PyTree]) -> Start:
     """A random start, (scale, dimension, seed) -> model."""
     return Start(lambda table, d, model: make(scale_of(table), d, seed_of(table)), ("scale",), ("seed",))
 

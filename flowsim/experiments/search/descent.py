@@ -16,7 +16,7 @@ _STEPS = 24
 _RATE = 0.15  # of a step, in logarithms or in parts of an axis
 
 
-def descended(screen: Screen, point: Point, within: Space | None = None) -> list[Point]:
+def descend(screen: Screen, point: Point, within: Space | None = None) -> list[Point]:
     """The points of a descent of the margin from a point, with whole numbers rounded; none where it has no derivative.
 
     Adam (optax) on the axes that the margin is differentiable in, those of geometric axes by their logarithms, each

@@ -19,7 +19,7 @@ from flowsim._core.files import DamagedFileError, read_document
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space
 from flowsim.experiments.search.counterexample import Counterexample, confirmed, shrunk
-from flowsim.experiments.search.descent import descended
+from flowsim.experiments.search.descent import descend
 from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.screening import Margin, Screen
 
@@ -88,7 +88,7 @@ def refute(
     **Raises:** `ValueError` where the claim has no spaces or no such axis, the budget is too short for one batch, or no
     problem that was looked at meets the hypotheses.
     """
-    spaces = narrowed(claim, over or {})
+    spaces = restrict_spaces(claim, over or {})
     folder = None if out is None else pathlib.Path(out)
     search = Search(claim, spaces, seed, budget, folder)
     found = None
@@ -104,7 +104,7 @@ def refute(
     return result
 
 
-def narrowed(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]:
+def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]:
     """The spaces of a claim that have all of these axes, with these values.
 
     **Raises:** `ProblemError` where there is none.
@@ -183,7 +183,7 @@ class Search:
             return None
         extra = []
         if index % _DESCENTS == _DESCENTS - 1 and self.least is not None:
-            extra = descended(self.screen, self.least[1])
+            extra = descend(self.screen, self.least[1])
         below = self.screen.margins(extra)
         self._note(extra, below)
         found = self._judged([*points, *extra], [*margins, *below])

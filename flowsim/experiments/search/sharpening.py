@@ -18,9 +18,9 @@ from flowsim.claims import Claim, Relation, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.search.counterexample import evidence_of_point
-from flowsim.experiments.search.descent import descended
+from flowsim.experiments.search.descent import descend
 from flowsim.experiments.search.points import Point, Sampler
-from flowsim.experiments.search.refutation import narrowed, refuse_excluded, short
+from flowsim.experiments.search.refutation import refuse_excluded, restrict_spaces, short
 from flowsim.experiments.search.screening import Margin, Screen
 from flowsim.problem import ProblemSpec, spec_of
 
@@ -131,7 +131,7 @@ def sharpen(
     """
     if claim.relation is Relation.IDENTITY:
         refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
-    family = _Family(claim, narrowed(claim, over or {}), seed, budget)
+    family = _Family(claim, restrict_spaces(claim, over or {}), seed, budget)
     parameters = {name: axis for name, axis in family.parameters.items() if not over or name in over}
     with tqdm(total=round(budget), desc=claim.id, unit="s", disable=not progress, delay=2, leave=False) as bar:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in parameters}
@@ -218,7 +218,7 @@ class _Family:
         found = self._noted(batch.points, margins)
         if found is None:
             return math.inf
-        lower = descended(self._screen, found[1], sampler.space)
+        lower = descend(self._screen, found[1], sampler.space)
         further = self._noted(lower, self._screen.margins(lower))
         return min(found[0], further[0] if further else math.inf)
 

@@ -127,7 +127,9 @@ def run(batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | Non
         return [_run_alone(members[0][0], mesh)]
     devices = [None] * len(batches) if mesh is None else mesh.devices.flat
     # All are begun before the first is waited for.
-    begun = [_begun(batch, specs, device) for batch, specs, device in zip(batches, members, devices, strict=False)]
+    begun = [
+        _start_batch(batch, specs, device) for batch, specs, device in zip(batches, members, devices, strict=False)
+    ]
     finished = [record(*jax.tree.map(np.asarray, one)) for one in begun]
     return [
         {name: values[: len(specs)] for name, values in found.items()}
@@ -135,7 +137,9 @@ def run(batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | Non
     ]
 
 
-def _begun(batch: Batch, specs: Sequence[ProblemSpec], device: Any) -> tuple[Summary, TracedPromises, Landscape, Array]:
+def _start_batch(
+    batch: Batch, specs: Sequence[ProblemSpec], device: Any
+) -> tuple[Summary, TracedPromises, Landscape, Array]:
     """What is recorded of a batch, while its device may still be at work."""
     assert batch.dimension is not None, "these cells have one"
     lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]

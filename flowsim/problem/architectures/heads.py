@@ -10,7 +10,7 @@ from flowsim import initialization
 from flowsim._core.checks import refuse
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
-from flowsim.problem.architecture import Architecture, Start, drawn, scale_of, seed_of
+from flowsim.problem.architecture import Architecture, Start, random_start, scale_of, seed_of
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import GuessTable, ModelTable
 
@@ -114,7 +114,7 @@ def _explicit_block(table: InitTable, d: int, model: ModelTable) -> LinearTransf
 
 
 _BLOCK_STARTS = {
-    "random": drawn(initialization.linear_block),
+    "random": random_start(initialization.linear_block),
     "explicit": Start(_explicit_block, ("W_1", "W_2", *_MATRICES)),
 }
 

@@ -7,7 +7,7 @@ from flowsim import initialization
 from flowsim._core import checks
 from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
-from flowsim.problem.architecture import Architecture, Start, drawn, scale_of, seed_of
+from flowsim.problem.architecture import Architecture, Start, random_start, scale_of, seed_of
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import ModelTable
 from flowsim.tasks import LinearRegression
@@ -39,7 +39,7 @@ _STARTS = {
     "unbalanced": Start(_of_theta(initialization.unbalanced), ("scale",), ("theta", "rank", "seed")),
     "zeros": Start(lambda table, d, model: initialization.zeros(d)),
     "scaled-identity": Start(lambda table, d, model: initialization.scaled_identity(scale_of(table), d), ("scale",)),
-    "random": drawn(initialization.random),
+    "random": random_start(initialization.random),
     "explicit": Start(_explicit, ("U11", "u_minus1"), ("u12", "u21")),
 }
 

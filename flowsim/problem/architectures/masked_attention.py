@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flowsim import initialization
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
-from flowsim.problem.architecture import Architecture, Start, drawn
+from flowsim.problem.architecture import Architecture, Start, random_start
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import ModelTable
 
@@ -22,7 +22,7 @@ def _explicit(table: InitTable, d: int, model: ModelTable) -> MaskedAttention:
 
 _STARTS = {
     "zeros": Start(lambda table, d, model: MaskedAttention(jnp.zeros(d + 1), jnp.zeros((d + 1, d)))),
-    "random": drawn(initialization.masked),
+    "random": random_start(initialization.masked),
     "explicit": Start(_explicit, ("b", "A")),
 }
 
