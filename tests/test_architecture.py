@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pathlib
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -74,6 +75,11 @@ def test_a_module_imports_only_from_modules_before_it(path):
 def test_the_rooms_are_the_pipeline():
     found = {path.name for path in PACKAGE.iterdir()} - {"__init__.py", "py.typed", "__pycache__"}
     assert found == set(ORDER)
+
+
+def test_the_readme_maps_the_rooms():
+    text = (PACKAGE.parent / "README.md").read_text().partition("## Map of the code")[2]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == ORDER
 
 
 def test_a_room_has_at_most_a_dozen_things():
