@@ -1,7 +1,9 @@
-"""Numbers as people read them."""
+"""Numbers as people read them: in plain text, on a page, in a picture."""
 
 import math
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number_text(value: SupportsFloat | None, form: str = ".3g") -> str:
@@ -9,3 +11,26 @@ def number_text(value: SupportsFloat | None, form: str = ".3g") -> str:
     if value is None or math.isnan(value):
         return "-"
     return format(float(value), form) if value else "0"
+
+
+def value_text(value: Any) -> str:
+    """A value of a problem file in few digits."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_text, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def in_unicode(value: SupportsFloat | None, form: str = ".3g") -> str:
+    """A number as it is set in a page: 2.1×10⁻¹⁴."""
+    mantissa, _, exponent = number_text(value, form).replace("inf", "∞").partition("e")
+    digits = mantissa if mantissa == "-" else mantissa.replace("-", "−")
+    return f"{digits}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else digits
+
+
+def in_tex(value: SupportsFloat) -> str:
+    """Three digits, with a power of ten set as one."""
+    mantissa, _, exponent = f"{float(value):.3g}".partition("e")
+    if not exponent:
+        return mantissa
+    times = "" if mantissa == "1" else rf"{mantissa}\times"
+    return rf"${times}10^{{{int(exponent)}}}$"

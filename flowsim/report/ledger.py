@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
+from flowsim._core.numbers import number_text
 from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
 from flowsim.report.documents import MARKS
@@ -57,7 +58,7 @@ def _section(group: Sequence[Entry]) -> str:
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]
     for entry in group:
         verdict = entry.verdict
-        margin, floor = (_digits(value, form) for value, form in ((verdict.margin, "+.3g"), (verdict.floor, ".0e")))
+        margin, floor = (number_text(value, form) for value, form in ((verdict.margin, "+.3g"), (verdict.floor, ".0e")))
         lines.append(f"| {escaped(entry.name)} | {MARKS[verdict.verdict]} {verdict.verdict} | {margin} | {floor} |")
     return "\n".join(lines) + "\n"
 
@@ -66,10 +67,6 @@ def _anchor(group: Sequence[Entry]) -> str:
     """How a page names the heading of a section."""
     claim = group[0].claim
     return f"{claim.id} {claim.form}".replace(".", "").replace(" ", "-")
-
-
-def _digits(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def escaped(text: str) -> str:

@@ -5,14 +5,13 @@ import collections
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import SupportsFloat
 
 import jinja2
 
 from flowsim._core import checks
 from flowsim._core.documents import versions
 from flowsim._core.files import write_whole
-from flowsim._core.numbers import number_text
+from flowsim._core.numbers import in_unicode
 from flowsim.claims.claim import Judgement, Verdict, citation
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Trajectory
@@ -20,9 +19,6 @@ from flowsim.papers import AbstractPromises
 from flowsim.papers.zhang2023.predictions import Predictions
 from flowsim.problem import ProblemSpec
 from flowsim.report.documents import MARKS
-
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
 
 _MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 
@@ -52,7 +48,7 @@ def write_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": _typeset, "where": Verdict.where_text, "citation": citation}
+    environment.filters |= {"number": in_unicode, "where": Verdict.where_text, "citation": citation}
     html = environment.get_template("report.html.jinja").render(
         spec=spec,
         trajectory=trajectory,
@@ -93,10 +89,3 @@ def _data_uri(figure: pathlib.Path) -> str:
     if figure.suffix not in _MEDIA_TYPES:
         checks.refuse("figures", f"files that a page can show ({', '.join(_MEDIA_TYPES)})", f"one is {figure.name}")
     return f"data:{_MEDIA_TYPES[figure.suffix]};base64,{base64.b64encode(figure.read_bytes()).decode()}"
-
-
-def _typeset(value: SupportsFloat | None, form: str = ".3g") -> str:
-    """A number as it is set in a page: 2.1×10⁻¹⁴."""
-    mantissa, _, exponent = number_text(value, form).replace("inf", "∞").partition("e")
-    digits = mantissa if mantissa == "-" else mantissa.replace("-", "−")
-    return f"{digits}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else digits

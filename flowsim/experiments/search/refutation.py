@@ -16,6 +16,7 @@ from tqdm import tqdm
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, write_json
 from flowsim._core.files import DamagedFileError, read_document
+from flowsim._core.numbers import value_text
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space
 from flowsim.experiments.search.counterexample import Counterexample, confirmed, shrunk
@@ -56,7 +57,7 @@ class Refutation:
         lines = [f"{name}: no counterexample among {seen}."]
         if self.least is not None:
             margin, values = self.least
-            where = ", ".join(f"{key} = {short(value)}" for key, value in values.items())
+            where = ", ".join(f"{key} = {value_text(value)}" for key, value in values.items())
             lines.append(f"The smallest margin is {margin:.3g}, at {where}.")
         if self.doubtful:
             lines.append(
@@ -288,10 +289,3 @@ def _margins(rows: Sequence[Sequence[Any]]) -> list[Margin]:
     """Margins as JSON has them, where null stands for what is not finite."""
     number = lambda value: math.nan if value is None else float(value)
     return [Margin(number(m), number(f), clear, tuple(unmet), number(d)) for m, f, clear, unmet, d in rows]
-
-
-def short(value: Any) -> str:
-    """A value in few digits."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(short, value))}]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -14,13 +14,14 @@ from tqdm import tqdm
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions, write_json
+from flowsim._core.numbers import value_text
 from flowsim.claims import Claim, Relation, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.search.counterexample import evidence_of_point
 from flowsim.experiments.search.descent import descend
 from flowsim.experiments.search.points import Point, Sampler
-from flowsim.experiments.search.refutation import refuse_excluded, restrict_spaces, short
+from flowsim.experiments.search.refutation import refuse_excluded, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
 from flowsim.problem import ProblemSpec, spec_of
 
@@ -71,7 +72,7 @@ class Sharpening:
     seconds: float
 
     def __str__(self) -> str:
-        where = ", ".join(f"{name} = {short(value)}" for name, value in self.values.items())
+        where = ", ".join(f"{name} = {value_text(value)}" for name, value in self.values.items())
         lines = [
             f"{self.claim.id} [{self.claim.form}]: the bound may be sharpened by a factor of {self.factor:.6g} over "
             f"{self.problems} problems, attained at {where} ({self.verdict.verdict} there)."

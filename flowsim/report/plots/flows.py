@@ -8,7 +8,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, SupportsFloat
+from typing import Any
 
 import matplotlib.style
 import numpy as np
@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flowsim._core.files import write_whole
+from flowsim._core.numbers import in_tex
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.models import LinearAttention, MaskedAttention
@@ -52,11 +53,11 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
         if predictions.mu > 0:
             envelope = values[0] * np.exp(-predictions.mu * t)
             rate = _rate(predictions)
-            label = rf"$e^{{-{rate} t}}$ with {equations.mu}, ${rate}$ = {_number(predictions.mu)}"
+            label = rf"$e^{{-{rate} t}}$ with {equations.mu}, ${rate}$ = {in_tex(predictions.mu)}"
             axes.plot(t, envelope, label=label, **_BOUND)
         local = values[last] * np.exp(-predictions.local_rate * (t - t[last]))
         shown = local <= np.nanmax(values)
-        label = f"rate at the limit {equations.limit}, {_number(predictions.local_rate)}"
+        label = f"rate at the limit {equations.limit}, {in_tex(predictions.local_rate)}"
         axes.plot(t[shown], local[shown], label=label, **_PREDICTION)
     axes.set_yscale("log")
     axes.set_ylabel(r"excess loss  $\ell(t) - \min\,\ell$")
@@ -78,10 +79,10 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
     axes.plot(t[lowest], ratio[lowest], "o", color="C0", mfc="white", clip_on=False)
     side = ("left", "center", "right")[3 * lowest // t.size]
     place = (t[lowest], ratio[lowest]), (0, -6)
-    axes.annotate(f"smallest: {_number(ratio[lowest])}", *place, textcoords="offset points", ha=side, va="top")
+    axes.annotate(f"smallest: {in_tex(ratio[lowest])}", *place, textcoords="offset points", ha=side, va="top")
     axes.set_yscale("log")
     if predictions is not None and predictions.mu > 0:
-        label = rf"{predictions.equations.mu}: ${_rate(predictions)}$ = {_number(predictions.mu)}"
+        label = rf"{predictions.equations.mu}: ${_rate(predictions)}$ = {in_tex(predictions.mu)}"
         _level(axes, t, predictions.mu, label, _BOUND, below=True)
     axes.set_ylabel(r"$\|\nabla\ell\|^2 \,/\, (\ell - \min\,\ell)$")
     return _time_axis(axes, t)
@@ -95,8 +96,8 @@ def value_weight(axes: Axes, trajectory: Trajectory, predictions: Predictions) -
     if 0 < np.min(u) < np.max(u) / 20:
         axes.set_yscale("log")
     if bound > 0:
-        _level(axes, t, bound, f"lower bound {equations.u_lower_bound}: {_number(bound)}", _BOUND, below=True)
-    _level(axes, t, limit, f"limit {equations.limit}: {_number(limit)}", _PREDICTION)
+        _level(axes, t, bound, f"lower bound {equations.u_lower_bound}: {in_tex(bound)}", _BOUND, below=True)
+    _level(axes, t, limit, f"limit {equations.limit}: {in_tex(limit)}", _PREDICTION)
     axes.set_ylabel(r"$u_{-1}$")
     return _time_axis(axes, t)
 
@@ -148,7 +149,7 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     for values, label, role in curves:
         axes.plot(t, values, label=label, **role)
     axes.set_yscale("log")
-    _level(axes, t, trajectory.settings.rtol, f"relative tolerance: {_number(trajectory.settings.rtol)}", _BOUND)
+    _level(axes, t, trajectory.settings.rtol, f"relative tolerance: {in_tex(trajectory.settings.rtol)}", _BOUND)
     axes.set_ylabel("relative error")
     axes.legend()
     return _time_axis(axes, t)
@@ -183,12 +184,12 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     height, place = (mu, axes.transData) if mu > 0 else (0, axes.get_xaxis_transform())
     position = max(s * bound, low)
     axes.plot(position, height, "o", color="C0", mfc="white", clip_on=False, transform=place)
-    label = rf"start: $\sigma$ = {_number(sigma)}" + ("" if mu > 0 else "\nno promise")
+    label = rf"start: $\sigma$ = {in_tex(sigma)}" + ("" if mu > 0 else "\nno promise")
     leftwards = 0.05 < s < 1 or s > 10
     side, offset = ("right", (-7, 4)) if leftwards else ("left", (7, 4 if s > 1 or not mu > 0 else -9))
     axes.annotate(label, (position, height), offset, xycoords=place, textcoords="offset points", ha=side)
     root = r" < \sqrt{2/(\sqrt{d}\,\|\Gamma\|_{op})}" if predictions.equations is FIXED else ""
-    condition = rf"{predictions.equations.scale_bound}: $\sigma{root}$ {'=' if root else '<'} {_number(bound)}"
+    condition = rf"{predictions.equations.scale_bound}: $\sigma{root}$ {'=' if root else '<'} {in_tex(bound)}"
     axes.text(0.02, 1.03, condition, transform=axes.transAxes)
     axes.set_xlabel(r"scale of the start  $\sigma$")
     return axes
@@ -202,9 +203,9 @@ def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
     axes.plot(curve.t, _positive(curve.risk), **_DATA, **_dots(curve.t))
     axes.set_yscale("log")
     if curve.limit > 0:
-        _level(axes, curve.t, curve.limit, f"limit: {_number(curve.limit)}", _PREDICTION)
+        _level(axes, curve.t, curve.limit, f"limit: {in_tex(curve.limit)}", _PREDICTION)
     if curve.best_linear_error > 0:
-        label = f"best linear predictor: {_number(curve.best_linear_error)}"
+        label = f"best linear predictor: {in_tex(curve.best_linear_error)}"
         _level(axes, curve.t, curve.best_linear_error, label, _BOUND, below=True)
     length = r"\infty" if np.isinf(curve.test_length) else f"{curve.test_length:g}"
     axes.set_ylabel(rf"risk on prompts with $M = {length}$")
@@ -312,15 +313,6 @@ def _squared_norm(leaf: ArrayLike) -> np.ndarray:
 def _dots(t: np.ndarray) -> _Role:
     """A line through one point cannot be seen."""
     return {"marker": "o"} if t.size == 1 else {}
-
-
-def _number(value: SupportsFloat) -> str:
-    """Three digits, with a power of ten set as one."""
-    mantissa, _, exponent = f"{float(value):.3g}".partition("e")
-    if not exponent:
-        return mantissa
-    times = "" if mantissa == "1" else rf"{mantissa}\times"
-    return rf"${times}10^{{{int(exponent)}}}$"
 
 
 def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: _Role, below: bool = False) -> None:

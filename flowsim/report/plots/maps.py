@@ -20,6 +20,7 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from flowsim._core.numbers import in_tex
 from flowsim.experiments.sweep.axes import Axis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import MARGINS, OUTCOMES
@@ -199,11 +200,7 @@ def _short(value: Any) -> str:
     """A value on an axis: a power of ten is set as one."""
     if isinstance(value, str | bool):
         return str(value).replace("-", "-\n", 1) if len(str(value)) > 10 else str(value)
-    text = f"{value:.3g}"
-    mantissa, _, exponent = text.partition("e")
-    if not exponent:
-        return text
-    return rf"${'' if mantissa == '1' else mantissa + chr(92) + 'times '}10^{{{int(exponent)}}}$"
+    return in_tex(value)
 
 
 def _swatch(name: str) -> tuple[Line2D, ...]:
