@@ -6,6 +6,8 @@ Importing this package imports nothing heavy and changes no setting; a name is l
 import importlib
 from typing import TYPE_CHECKING
 
+from flowsim._core.version import VERSION
+
 if TYPE_CHECKING:
     from flowsim.claims import Claim as Claim
     from flowsim.claims import Comparison as Comparison
@@ -85,7 +87,7 @@ if TYPE_CHECKING:
     from flowsim.tasks.covariance_laws import DiagonalLaw as DiagonalLaw
     from flowsim.tasks.covariance_laws import SampledLaw as SampledLaw
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "flowsim.tasks": "JointLaw LinearRegression RandomCovarianceRegression SpectralRegression",

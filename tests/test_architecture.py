@@ -67,9 +67,8 @@ def test_a_module_imports_only_from_modules_before_it(path):
         parts = name.split(".")
         if parts[0] != "flowsim":
             continue
-        # `from flowsim import __version__` and the like name no module.
-        if len(parts) > 1 and parts[1] in RANK:
-            assert parts[1] == stage(path) or RANK[parts[1]] < RANK[stage(path)], f"{stage(path)} imports {name}"
+        assert len(parts) > 1 and parts[1] in RANK, f"{stage(path)} imports {name}"
+        assert parts[1] == stage(path) or RANK[parts[1]] < RANK[stage(path)], f"{stage(path)} imports {name}"
 
 
 def test_the_rooms_are_the_pipeline():

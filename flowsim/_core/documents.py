@@ -15,15 +15,15 @@ import jax
 import msgspec
 import numpy as np
 
-from flowsim import __version__
 from flowsim._core.files import write_whole
+from flowsim._core.version import VERSION
 
 
 @functools.cache
 def versions() -> dict[str, str]:
     """What computed a result: the packages that its digits depend on, and Python."""
     found = {name: importlib.metadata.version(name) for name in ("jax", "equinox", "diffrax", "numpy")}
-    return {"flowsim": __version__, **found, "python": platform.python_version()}
+    return {"flowsim": VERSION, **found, "python": platform.python_version()}
 
 
 def write_json(path: str | os.PathLike, document: Mapping[str, Any]) -> None:

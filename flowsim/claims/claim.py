@@ -9,10 +9,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
-from flowsim import __version__
 from flowsim._core import checks
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Series
+from flowsim._core.version import VERSION
 from flowsim.claims.hypotheses import Hypothesis, agrees
 from flowsim.claims.spaces import Space
 from flowsim.flow.trajectory import Trajectory
@@ -239,4 +239,4 @@ def citation(verdict: Verdict) -> str:
         words.append(f"margin {number_text(verdict.margin)}{at}")
     if verdict.floor is not None:
         words.append(f"numerical floor {number_text(verdict.floor, '.0e')}")
-    return f"{', '.join(words)}; flowsim {__version__}"
+    return f"{', '.join(words)}; flowsim {VERSION}"
