@@ -21,8 +21,7 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-_MUTATED = ("flowsim.losses.", "flowsim.moments.", "flowsim.models.", "flowsim.tasks.covariance_laws.")
-_ALONE = ("flowsim.losses.prompt_risk", "flowsim.tasks", "flowsim.tasks.joint_law")
+_MUTATED = ("flowsim.losses.", "flowsim.moments.", "flowsim.models.", "flowsim.tasks.")
 _FACTORS = (1.01, 2.0, -1.0, 1e3)
 _MARK = "__term__"
 
@@ -138,7 +137,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules whose terms are marked."""
 
     def find_spec(self, fullname, path, target=None):
-        if not (fullname.startswith(_MUTATED) or fullname in _ALONE):
+        if not fullname.startswith(_MUTATED):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.origin is not None:
@@ -175,9 +174,7 @@ def examined(claim, tries: int, seconds: float) -> Row | None:
     cost = time.monotonic() - begun
     used = sorted(TERMS.used)
     # What stands latest is nearest to what the claim reads: losses before the moments that they are made of.
-    order = sorted(
-        used, key=lambda number: (not TERMS.places[number].startswith(("flowsim.losses", "flowsim.prompt")), number)
-    )
+    order = sorted(used, key=lambda number: (not TERMS.places[number].startswith("flowsim.losses"), number))
     row = Row(
         claim.id,
         claim.form,

@@ -357,7 +357,8 @@ def test_the_other_architectures_of_problem_files():
     assert_close(found, MultiHeadAttention([[1.0, 2, 3]], [np.eye(3)], [4.0, 5.0], trainable=True))
     sampled = spec("loss={kind='monte-carlo', samples=512}").build().loss
     assert isinstance(sampled, MonteCarloLoss) and isinstance(sampled.exact, MultiHeadLoss)
-    assert np.isinf(spec("loss.kind=limit").build().loss.task.context_length)
+    limit = spec("loss.kind=limit").build().loss
+    assert isinstance(limit, MultiHeadLoss) and np.isinf(limit.task.context_length)
 
 
 @pytest.mark.parametrize(

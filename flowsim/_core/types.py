@@ -1,4 +1,7 @@
-"""Arrays that have a name: d is the dimension of the covariates, T the number of output times."""
+"""Types that have a name: d is the dimension of the covariates, T the number of output times."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from jaxtyping import Array, Float, Int
 
@@ -7,3 +10,4 @@ Vector = Float[Array, " d"]
 Matrix = Float[Array, "d d"]
 Series = Float[Array, " T"]
 Seed = int | Int[Array, ""]
+Tables = Mapping[str, Any]  # nested, as TOML gives them

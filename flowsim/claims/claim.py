@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from flowsim._core import checks
 from flowsim._core.numbers import number_text
-from flowsim._core.types import Series
+from flowsim._core.types import Series, Tables
 from flowsim._core.version import VERSION
 from flowsim.claims.hypotheses import Hypothesis, agrees
 from flowsim.claims.spaces import Space
@@ -154,7 +154,7 @@ class Claim:
     setting: Callable[[Any], Hypothesis | None] = _any_loss
     models: tuple[type[eqx.Module], ...] = ()
     along_flow: bool = True
-    problems: tuple[Mapping[str, Any], ...] = ()
+    problems: tuple[Tables, ...] = ()
     spaces: tuple[Space, ...] = ()
     note: str = ""
 

@@ -10,6 +10,7 @@ from typing import Any
 from jaxtyping import PyTree
 
 from flowsim._core import checks
+from flowsim._core.types import Tables
 
 Maker = Callable[..., tuple[Any, PyTree]]
 
@@ -103,7 +104,7 @@ class Space:
     """
 
     axes: Mapping[str, Axis]
-    problem: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    problem: Tables = dataclasses.field(default_factory=dict)
     make: Maker | None = None
     shapes: tuple[str, ...] | None = None
 
@@ -145,7 +146,7 @@ class Space:
         return dataclasses.replace(self, axes={**self.axes, **new})
 
 
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(tables: Tables, prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in tables.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}

@@ -15,8 +15,10 @@ from jaxtyping import Array, PyTree
 from flowsim._core import checks
 from flowsim._core.checks import ProblemError as ProblemError
 from flowsim._core.checks import refuse
+from flowsim._core.types import Tables
 from flowsim.flow.gradient_flow import Stop, gradient_flow
 from flowsim.flow.trajectory import Trajectory, weights
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
@@ -129,7 +131,7 @@ class Problem:
 
     spec: ProblemSpec
     task: Any
-    loss: Any
+    loss: AbstractPopulationLoss
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
 
@@ -167,7 +169,7 @@ class Problem:
         return gradient_flow(self.loss, self.start, **asked, **how)
 
 
-def spec_of(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> ProblemSpec:
+def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> ProblemSpec:
     """A problem from nested mappings, as TOML gives them, with overrides such as ``init.scale=0.3``.
 
     **Raises:** `ProblemError` in one line that names the field, what was expected and what came.

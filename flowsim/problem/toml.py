@@ -14,6 +14,7 @@ import msgspec
 from flowsim._core import checks
 from flowsim._core.checks import ProblemError as ProblemError
 from flowsim._core.checks import refuse
+from flowsim._core.types import Tables
 
 
 class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +87,7 @@ def assign(tables: dict[str, Any], name: str, value: Any) -> None:
     tables[last] = value
 
 
-def decode(tables: Mapping[str, Any], kind: type[Table]) -> Table:
+def decode(tables: Tables, kind: type[Table]) -> Table:
     """The typed form of nested mappings.
 
     **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
@@ -126,7 +127,7 @@ def _fields_in_line(table: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {write_value(value)}" for key, value in table.items() if value is not None)
 
 
-def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(tables: Tables, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every value that is no table, under its dotted name."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
@@ -181,7 +182,7 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def _explain(message: str, tables: Mapping[str, Any], known: Mapping[str, Field]) -> NoReturn:
+def _explain(message: str, tables: Tables, known: Mapping[str, Field]) -> NoReturn:
     """Say the decoder's error in the project's wording, with the nearest known name."""
     what, _, where = message.partition(" - at `$")
     path = where.strip(".`")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import optuna
 
+from flowsim._core.types import Tables
 from flowsim.claims.spaces import Axis, Choice, Each, Real, Space, Whole
 
 _MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
@@ -76,7 +77,7 @@ class Sampler:
             drawn[_RANK] = min(drawn[_RANK], self.space.dimension(drawn))
         return drawn
 
-    def _values(self, trial: optuna.Trial, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    def _values(self, trial: optuna.Trial, fixed: Tables) -> dict[str, Any]:
         d = self.space.dimension(fixed)
         free = {name: axis for name, axis in self.space.axes.items() if name not in fixed}
         return {name: _suggested(trial, name, axis, d) for name, axis in free.items()}

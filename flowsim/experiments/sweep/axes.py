@@ -5,13 +5,14 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from flowsim._core import checks
 from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.types import Tables
 from flowsim.problem import ProblemSpec, spec_of, toml
 
 Value = bool | int | float | str
@@ -102,7 +103,7 @@ def grid_shape(axes: Iterable[Axis]) -> tuple[int, ...]:
     return tuple(len(axis.values) for axis in axes)
 
 
-def specs(tables: Mapping[str, Any], axes: tuple[Axis, ...]) -> Iterator[ProblemSpec]:
+def specs(tables: Tables, axes: tuple[Axis, ...]) -> Iterator[ProblemSpec]:
     """The problem of every cell, the last axis running fastest.
 
     **Raises:** `ProblemError` where one is none, in one line that names the field.

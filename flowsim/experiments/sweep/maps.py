@@ -22,6 +22,7 @@ from tqdm import tqdm
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_whole
+from flowsim._core.types import Tables
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import Axis, grid_shape, specs
 from flowsim.experiments.sweep.integration import Batch
@@ -40,7 +41,7 @@ class Map:
     map lies.
     """
 
-    tables: Mapping[str, Any]
+    tables: Tables
     axes: tuple[Axis, ...]
     quantities: Record
     folder: pathlib.Path
@@ -161,7 +162,7 @@ class Plan(NamedTuple):
     batches: list[Batch]
 
 
-def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: float, mesh: Mesh | None) -> Plan:
+def checked(tables: Tables, axes: tuple[Axis, ...], disk_budget: float, mesh: Mesh | None) -> Plan:
     """What a sweep will do; nothing is integrated or written.
 
     **Raises:** `ProblemError` in one line where one of them is no problem, or the map is larger than the disk budget,
@@ -186,7 +187,7 @@ def checked(tables: Mapping[str, Any], axes: tuple[Axis, ...], disk_budget: floa
     return Plan(cells, integration.plan(cells, mesh))
 
 
-def enter(folder: pathlib.Path, tables: Mapping[str, Any], axes: tuple[Axis, ...], resume: bool) -> None:
+def enter(folder: pathlib.Path, tables: Tables, axes: tuple[Axis, ...], resume: bool) -> None:
     """Make the folder of a sweep, or come back to it.
 
     **Raises:** `ProblemError` in one line where it holds a run, another sweep, or this one without ``resume``.
@@ -208,7 +209,7 @@ def enter(folder: pathlib.Path, tables: Mapping[str, Any], axes: tuple[Axis, ...
     write_whole(folder / "problem.toml", lambda file: file.write(toml.write(tables).encode()))
 
 
-def _document(tables: Mapping[str, Any], axes: tuple[Axis, ...]) -> dict[str, Any]:
+def _document(tables: Tables, axes: tuple[Axis, ...]) -> dict[str, Any]:
     """What tells a sweep from others, as JSON has it."""
     return json.loads(json.dumps({"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}))
 
