@@ -19,6 +19,14 @@ from flowsim.papers.xie2025.exact import Moments
 
 SECTION = Section("xie2025", *MODELS)
 
+_FLOWS = (
+    problems.ONE_HEAD,
+    problems.TWO_HEADS,
+    problems.FOUR_HEADS,
+    problems.WIDER_ONE_HEAD,
+    problems.FACTORED,
+)
+
 _REACHED = 1e-3  # of the risk of gradient descent: what cannot be told from it in a picture
 _BASELINE = "The paper does not say which step size the line of gradient descent has: here that of least risk."
 
@@ -69,13 +77,7 @@ def _scale(loss: MultiHeadLoss) -> Scalar:
     along_flow=True,
     setting=heads_on_isotropic,
     hypotheses=fixed_guess,
-    problems=(
-        problems.ONE_HEAD,
-        problems.TWO_HEADS,
-        problems.FOUR_HEADS,
-        problems.WIDER_ONE_HEAD,
-        problems.FACTORED,
-    ),
+    problems=_FLOWS,
     spaces=spaces.FLOWS,
     note=_BASELINE,
 )
@@ -93,13 +95,7 @@ def above_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     along_flow=True,
     setting=heads_on_isotropic,
     hypotheses=fixed_guess,
-    problems=(
-        problems.ONE_HEAD,
-        problems.TWO_HEADS,
-        problems.FOUR_HEADS,
-        problems.WIDER_ONE_HEAD,
-        problems.FACTORED,
-    ),
+    problems=_FLOWS,
     spaces=spaces.FLOWS,
     note="From the drawn starts; what the figure shows of fewer than d + 1 heads depends on it.",
 )
@@ -113,8 +109,8 @@ def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "figure-4",
     "Figure 4",
-    "with d + 1 heads training ends above one step of gradient descent with eta* = C/(C+d+1) by (|w* - y_q_guess|^2 + "
-    "y_q_bias^2) 2/(d C + 2)",
+    "with d + 1 heads training ends above one step of gradient descent with eta* = C/(C+d+1) by "
+    "(|w* - y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
     relation=Relation.INEQUALITY,
     along_flow=True,
     setting=heads_on_isotropic,
@@ -127,8 +123,8 @@ def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "figure-3",
     "Figure 3",
-    "with d + 1 heads and y_q = 0 training ends above one step of gradient descent with eta* = C/(C+d+1) by 2 "
-    "|w*|^2/(d C + 2)",
+    "with d + 1 heads and y_q = 0 training ends above one step of gradient descent with eta* = C/(C+d+1) by "
+    "2 |w*|^2/(d C + 2)",
     relation=Relation.INEQUALITY,
     along_flow=True,
     setting=heads_on_isotropic,

@@ -30,8 +30,8 @@ SECTION = Section("xie2025", *MODELS)
     hypotheses=all_of(prior_mean, finite_context, few_coordinates),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The text: cannot in general replicate. Whatever eta, the least mean squared difference is 2 |w*|^2/(d C + "
-    "2), which vanishes as C -> infinity: there one head predicts as descent does.",
+    note="The text: cannot in general replicate. Whatever eta, the least mean squared difference is "
+    "2 |w*|^2/(d C + 2), which vanishes as C -> infinity: there one head predicts as descent does.",
 )
 @promised_where(few_coordinates)
 def distance_to_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

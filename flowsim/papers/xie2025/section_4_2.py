@@ -134,8 +134,8 @@ def unit_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Compariso
     problems=(problems.LIMIT, *problems.FINITE),
     spaces=spaces.TASKS,
     constants=optimum_constants,
-    note="True of the best step size in place of 1. It is the optimum of any number of heads with a trained guess: R "
-    "is d (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.",
+    note="True of the best step size in place of 1. It is the optimum of any number of heads with a trained guess: "
+    "R is d (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.",
 )
 @promised_where(few_coordinates)
 def best_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

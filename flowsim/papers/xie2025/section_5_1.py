@@ -89,10 +89,6 @@ def more_heads_help_up_to_d(loss: MultiHeadLoss, trajectory: Trajectory) -> Comp
     return counted(risks[1:-1] >= (1 - SAME) * risks[:-2], risks[-1] < (1 - SAME) * risks[-2], unknown=wrong)
 
 
-def _is_better(task: Task, descent: Float[Array, " n"]) -> Comparison:
-    return at_least(least(task)[None], descent)
-
-
 @SECTION.claim(
     "sec-5.1.heads.lower-bound",
     "section 5.1.1",
@@ -110,7 +106,7 @@ def _is_better(task: Task, descent: Float[Array, " n"]) -> Comparison:
 @promised_where(few_coordinates)
 def any_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The least risk of any number of heads above that of one step from w*, for eta = 0.5 and 1."""
-    return _is_better(loss.task, descent_risks(loss.task))
+    return at_least(least(loss.task)[None], descent_risks(loss.task))
 
 
 @SECTION.claim(
@@ -131,7 +127,7 @@ def any_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Compar
 @promised_where(few_coordinates)
 def best_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The least risk of any number of heads above that of one step from w* with eta* = C/(C+d+1)."""
-    return _is_better(loss.task, best_descent_risks(loss.task))
+    return at_least(least(loss.task)[None], best_descent_risks(loss.task))
 
 
 # Section 5.1.2, the effect of the prior mean
@@ -170,8 +166,8 @@ def gap_of_prior_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison
 @SECTION.claim(
     "sec-5.1.prior-mean",
     "section 5.1.2",
-    "the least risk of d + 1 heads with y_q = 0 is above that of one step of gradient descent from w* with eta* = "
-    "C/(C+d+1) by 2 |w*|^2/(d C + 2)",
+    "the least risk of d + 1 heads with y_q = 0 is above that of one step of gradient descent from w* with "
+    "eta* = C/(C+d+1) by 2 |w*|^2/(d C + 2)",
     form="corrected",
     relation=Relation.IDENTITY,
     along_flow=False,
@@ -228,8 +224,8 @@ def gap_of_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "sec-5.1.initial-guess",
     "section 5.1.3",
-    "at w* = 0 the least risk of d + 1 heads exceeds that of one step of gradient descent from w* with eta* = "
-    "C/(C+d+1) by (|y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
+    "at w* = 0 the least risk of d + 1 heads exceeds that of one step of gradient descent from w* with "
+    "eta* = C/(C+d+1) by (|y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
     form="corrected",
     relation=Relation.IDENTITY,
     along_flow=False,
