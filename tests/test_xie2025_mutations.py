@@ -21,7 +21,7 @@ from flowsim.models import (
     LinearTransformerBlock,
     MultiHeadAttention,
 )
-from flowsim.papers.xie2025 import CLAIMS, exact, moments, predictions, prompts, setting
+from flowsim.papers.xie2025 import CLAIMS, appendix_a_1, exact, moments, prompts, setting
 from flowsim.tasks import LinearRegression
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -73,7 +73,7 @@ def term(of):
 
 def weights(patch):
     """The b_h of Theorem 1's proof."""
-    patch.setattr(predictions, "MultiHeadAttention", lambda b, *others: MultiHeadAttention(OFF * b, *others))
+    patch.setattr(appendix_a_1, "MultiHeadAttention", lambda b, *others: MultiHeadAttention(OFF * b, *others))
 
 
 def more(risk):

@@ -3,24 +3,40 @@
 Section 5.3 prompts large language models; it is no flow, and the weights of those models are not public.
 """
 
-from flowsim.claims.claim import Claim, about
-from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
+from flowsim.claims.claim import Claim
 from flowsim.papers.paper import Paper
-from flowsim.papers.xie2025 import figure_claims, minimum_claims, model_claims, moment_claims, stationary_claims
-
-_MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock)
-
-CLAIMS: tuple[Claim, ...] = about(
-    (
-        *moment_claims.CLAIMS,
-        *stationary_claims.CLAIMS,
-        *model_claims.CLAIMS,
-        *minimum_claims.CLAIMS,
-        *figure_claims.CLAIMS,
-    ),
-    *_MODELS,
+from flowsim.papers.xie2025 import (
+    appendix_a_1,
+    appendix_a_2,
+    appendix_a_3,
+    appendix_a_4,
+    appendix_b_2,
+    appendix_b_3,
+    figures,
+    section_1,
+    section_3,
+    section_4_1,
+    section_4_2,
+    section_5_1,
+    section_5_2,
 )
+from flowsim.papers.xie2025.conditions import MODELS
 
+CLAIMS: tuple[Claim, ...] = (
+    *section_1.SECTION.claims,
+    *section_3.SECTION.claims,
+    *section_4_1.SECTION.claims,
+    *section_4_2.SECTION.claims,
+    *section_5_1.SECTION.claims,
+    *section_5_2.SECTION.claims,
+    *figures.SECTION.claims,
+    *appendix_a_1.SECTION.claims,
+    *appendix_a_2.SECTION.claims,
+    *appendix_a_3.SECTION.claims,
+    *appendix_a_4.SECTION.claims,
+    *appendix_b_2.SECTION.claims,
+    *appendix_b_3.SECTION.claims,
+)
 
 PAPER = Paper(
     id="xie2025",
@@ -28,6 +44,6 @@ PAPER = Paper(
     year=2025,
     title="The Initialization Determines Whether In-Context Learning Is Gradient Descent",
     arxiv="2512.04268",
-    models=_MODELS,
+    models=MODELS,
     claims=CLAIMS,
 )

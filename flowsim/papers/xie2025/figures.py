@@ -1,21 +1,34 @@
-"""Both sides of what xie2025's figures show, along the gradient flow of the exact risk in place of Adam on batches."""
+"""What xie2025's figures show, along the gradient flow of the exact risk in place of Adam on batches."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, at_least, at_most
+from flowsim.claims.claim import Comparison, Relation, at_least, at_most
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.models.multi_head import AnyHeads
-from flowsim.papers.xie2025 import prompts
+from flowsim.papers.paper import Section
+from flowsim.papers.xie2025 import problems, prompts, spaces
+from flowsim.papers.xie2025.conditions import MODELS, heads_on_isotropic
 from flowsim.papers.xie2025.exact import Moments
 
+SECTION = Section("xie2025", *MODELS)
+
+_FLOWS = (
+    problems.ONE_HEAD,
+    problems.TWO_HEADS,
+    problems.FOUR_HEADS,
+    problems.WIDER_ONE_HEAD,
+    problems.FACTORED,
+)
+
 _REACHED = 1e-3  # of the risk of gradient descent: what cannot be told from it in a picture
+_BASELINE = "The paper does not say which step size the line of gradient descent has: here that of least risk."
 
 
 def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
@@ -41,12 +54,51 @@ def trained_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     return [agrees("trainable guesses", float(model.trainable), 1.0), agrees("bias", model.bias, 0.0)]
 
 
+def _moments(loss: MultiHeadLoss) -> Moments:
+    return prompts.moments(loss.risk.prior_mean, 1 / loss.task.context_length)
+
+
+def _descent(loss: MultiHeadLoss) -> GradientDescentStep:
+    """One step of gradient descent from w* with eta* = C/(C+d+1)."""
+    return GradientDescentStep(1 / (1 + (loss.task.dimension + 1) / loss.task.context_length), loss.risk.prior_mean)
+
+
+def _scale(loss: MultiHeadLoss) -> Scalar:
+    """The risk of gradient descent, or d in the limit, where that is 0."""
+    return jnp.where(loss.risk.descent_risk > 0, loss.risk.descent_risk, float(loss.task.dimension))
+
+
+@SECTION.claim(
+    "figure-1",
+    "Figure 1",
+    "with w* != 0 the risk of LSA stays above that of one step of gradient descent with eta* = C/(C+d+1) along "
+    "training",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=heads_on_isotropic,
+    hypotheses=fixed_guess,
+    problems=_FLOWS,
+    spaces=spaces.FLOWS,
+    note=_BASELINE,
+)
 def above_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The risk along the flow against that of one step of gradient descent from w*, both by moments given w-hat."""
     known = _moments(loss)
     return at_least(jax.vmap(known)(trajectory.models), known(_descent(loss)))
 
 
+@SECTION.claim(
+    "figure-2",
+    "Figure 2",
+    "training ends at the least risk of as many heads",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=heads_on_isotropic,
+    hypotheses=fixed_guess,
+    problems=_FLOWS,
+    spaces=spaces.FLOWS,
+    note="From the drawn starts; what the figure shows of fewer than d + 1 heads depends on it.",
+)
 def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """How far the risk at the end, by moments given w-hat, is from the least one of as many heads, against 1e-3 of the
     risk of gradient descent.
@@ -54,6 +106,33 @@ def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     return at_most(jnp.abs(_moments(loss)(trajectory.end) - loss.minimum)[None], _REACHED * _scale(loss))
 
 
+@SECTION.claim(
+    "figure-4",
+    "Figure 4",
+    "with d + 1 heads training ends above one step of gradient descent with eta* = C/(C+d+1) by "
+    "(|w* - y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=heads_on_isotropic,
+    hypotheses=all_heads,
+    problems=(problems.GUESSED, problems.FOUR_HEADS),
+    spaces=spaces.GUESSED_FLOWS,
+    note="To 1e-3 of the risk of gradient descent, which the caption says is reached only where the guess is w*^T x_q "
+    "without a bias. " + _BASELINE,
+)
+@SECTION.claim(
+    "figure-3",
+    "Figure 3",
+    "with d + 1 heads and y_q = 0 training ends above one step of gradient descent with eta* = C/(C+d+1) by "
+    "2 |w*|^2/(d C + 2)",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=heads_on_isotropic,
+    hypotheses=all_heads,
+    problems=(problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD),
+    spaces=spaces.FLOWS,
+    note="To 1e-3 of the risk of gradient descent. The caption: approximately linear in |w*|^2. " + _BASELINE,
+)
 def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The risk at the end above gradient descent's, by moments given w-hat, against (|w* - w|^2 + bias^2) 2/(d C + 2),
     to within 1e-3 of the risk of gradient descent: what the flow may still have before it.
@@ -64,14 +143,6 @@ def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     gap = known(trajectory.end) - known(_descent(loss))
     expected = missed * 2 * inverse_C / (loss.task.dimension + 2 * inverse_C)
     return at_most(jnp.abs(gap - expected)[None], _REACHED * _scale(loss))
-
-
-def matches_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """At the end: the mean squared differences of predictions and of their derivatives in x_q to those of gradient
-    descent, which are the same, and one less their cosine, against 1e-3 of the squared norm of the latter.
-    """
-    difference, cosine, size = alignment(loss.risk, trajectory.end)
-    return at_most(jnp.stack([difference / size, 1 - cosine]), _REACHED)
 
 
 def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
@@ -91,15 +162,28 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
     return product(apart, apart), product(ours, theirs) / jnp.sqrt(sizes[0] * sizes[1]), sizes[1]
 
 
-def _moments(loss: MultiHeadLoss) -> Moments:
-    return prompts.moments(loss.risk.prior_mean, 1 / loss.task.context_length)
-
-
-def _descent(loss: MultiHeadLoss) -> GradientDescentStep:
-    """One step of gradient descent from w* with eta* = C/(C+d+1)."""
-    return GradientDescentStep(1 / (1 + (loss.task.dimension + 1) / loss.task.context_length), loss.risk.prior_mean)
-
-
-def _scale(loss: MultiHeadLoss) -> Scalar:
-    """The risk of gradient descent, or d in the limit, where that is 0."""
-    return jnp.where(loss.risk.descent_risk > 0, loss.risk.descent_risk, float(loss.task.dimension))
+@SECTION.claim(
+    "figure-5",
+    "Figure 5",
+    "training y_q-LSA ends at one step of gradient descent with eta* = C/(C+d+1): in predictions, in derivatives by "
+    "x_q, and in their cosine",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=heads_on_isotropic,
+    hypotheses=trained_guess,
+    problems=(
+        problems.TRAINED_GUESS,
+        problems.TRAINED_GUESS_LIMIT,
+        problems.TRAINED_GUESS_FACTORED,
+        problems.TRAINED_GUESS_WIDER,
+        problems.BLOCK,
+    ),
+    spaces=spaces.TRAINED_GUESS,
+    note="To 1e-3, in mean squares over prompts. " + _BASELINE,
+)
+def matches_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """At the end: the mean squared differences of predictions and of their derivatives in x_q to those of gradient
+    descent, which are the same, and one less their cosine, against 1e-3 of the squared norm of the latter.
+    """
+    difference, cosine, size = alignment(loss.risk, trajectory.end)
+    return at_most(jnp.stack([difference / size, 1 - cosine]), _REACHED)

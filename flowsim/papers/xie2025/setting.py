@@ -1,4 +1,4 @@
-"""What xie2025's statements share: hypotheses, models, and the risk by two routes."""
+"""What xie2025's statements share: models, and the risk by two routes."""
 
 import equinox as eqx
 import jax
@@ -8,9 +8,8 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_most, equal
-from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import rounded
-from flowsim.losses import AbstractPopulationLoss, MultiHeadLoss
+from flowsim.losses import MultiHeadLoss
 from flowsim.losses.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
@@ -18,47 +17,6 @@ from flowsim.papers.xie2025 import exact
 from flowsim.tasks import LinearRegression
 
 STEPS = (0.5, 1.0)  # at which a statement about every step size is judged; 1 is that of Theorem 4's proof
-
-
-# Hypotheses
-
-
-def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the paper: heads with a guess, w-hat ~ N(w*, I)."""
-    fits = isinstance(loss, MultiHeadLoss)
-    return None if fits else agrees("heads with a guess, on prompts with w-hat ~ N(w*, I)", 0.0, 1.0)
-
-
-def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """C -> infinity."""
-    return [hypothesis("1/C <= 0", 1 / loss.task.context_length, "<=", 0.0)]
-
-
-def finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """C is finite."""
-    return [hypothesis("1/C > 0", 1 / loss.task.context_length, ">", 0.0)]
-
-
-def prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """w* is not zero."""
-    return [hypothesis("|w*| > 0", jnp.linalg.norm(loss.risk.prior_mean), ">", 0.0)]
-
-
-def prior_mean_in_the_limit(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """w* is not zero and C -> infinity."""
-    return prior_mean(loss, start) + infinite_context(loss, start)
-
-
-def prior_mean_at_finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """w* is not zero and C is finite."""
-    return prior_mean(loss, start) + finite_context(loss, start)
-
-
-def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """y_q does not depend on x_q."""
-    model = start.reduced()
-    size = 1.0 if model.trainable else jnp.linalg.norm(model.w)
-    return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
 
 
 # Models

@@ -1,0 +1,86 @@
+"""What xie2025 speaks of, the hypotheses of its statements, and what it takes to judge them."""
+
+import functools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from flowsim.claims import hypotheses
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss, MultiHeadLoss
+from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
+from flowsim.papers.xie2025 import exact
+
+Compare = Callable[[MultiHeadLoss, Trajectory], Comparison]
+Conditions = Callable[[MultiHeadLoss, PyTree], list[Hypothesis]]
+
+MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock)
+
+
+def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of the paper: heads with a guess, w-hat ~ N(w*, I)."""
+    fits = isinstance(loss, MultiHeadLoss)
+    return None if fits else agrees("heads with a guess, on prompts with w-hat ~ N(w*, I)", 0.0, 1.0)
+
+
+def all_of(*conditions: Conditions) -> Conditions:
+    """Several conditions, one after the other."""
+    return lambda loss, start: [found for of in conditions for found in of(loss, start)]
+
+
+def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C -> infinity."""
+    return [hypothesis("1/C <= 0", 1 / loss.task.context_length, "<=", 0.0)]
+
+
+def finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C is finite."""
+    return [hypothesis("1/C > 0", 1 / loss.task.context_length, ">", 0.0)]
+
+
+def prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is not zero."""
+    return [hypothesis("|w*| > 0", jnp.linalg.norm(loss.risk.prior_mean), ">", 0.0)]
+
+
+def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """y_q does not depend on x_q."""
+    model = start.reduced()
+    size = 1.0 if model.trainable else jnp.linalg.norm(model.w)
+    return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
+
+
+# What judging takes
+
+
+def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """d is small: the moments that judge a claim are written out."""
+    name = f"d at most {exact.MOST_COORDINATES}, so that moments can be written out"
+    return [hypothesis(name, float(loss.task.dimension), "<=", float(exact.MOST_COORDINATES))]
+
+
+def drawable(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """The prompts that a claim is judged on fit into memory."""
+    return hypotheses.finite_context(loss, start)
+
+
+def promised_where(conditions: Conditions) -> Callable[[Compare], Compare]:
+    """Keep a comparison from problems that it cannot be made on: there it promises nothing.
+
+    **Arguments:** conditions: when it can be made, whatever the start; its claim has them among its hypotheses.
+    """
+
+    def guard(compare: Compare) -> Compare:
+        @functools.wraps(compare)
+        def guarded(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+            if all(condition.met for condition in conditions(loss, None)):
+                return compare(loss, trajectory)
+            return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
+
+        return guarded
+
+    return guard

@@ -1,0 +1,178 @@
+"""xie2025's section 3, multi-head linear self-attention: how many heads are enough, stationary points and convexity."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flowsim.claims.claim import Comparison, Relation
+from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import MultiHeadLoss
+from flowsim.models import GradientDescentStep, MultiHeadAttention
+from flowsim.papers.paper import Section
+from flowsim.papers.xie2025 import exact, problems, spaces
+from flowsim.papers.xie2025.conditions import (
+    MODELS,
+    all_of,
+    few_coordinates,
+    finite_context,
+    heads_on_isotropic,
+    infinite_context,
+    prior_mean,
+    promised_where,
+)
+from flowsim.papers.xie2025.landscape import at_rest, midpoint, mirrored
+from flowsim.papers.xie2025.minima import SAME, least, optimum_constants, same_forms
+from flowsim.papers.xie2025.setting import (
+    counted,
+    label_energy,
+    reached,
+    risks,
+    same,
+    slope_of_parts,
+    slopes,
+    zero_heads,
+)
+from flowsim.tasks import LinearRegression
+
+Task = LinearRegression
+
+SECTION = Section("xie2025", *MODELS)
+
+_AT_REST = 1e-10
+
+
+@SECTION.claim(
+    "theorem-1",
+    "Theorem 1",
+    "the least risk of d + 1 heads is that of d + 2 heads",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=problems.TASKS,
+    spaces=spaces.TASKS,
+    constants=optimum_constants,
+    note="Both are the least of any number, d (d+1)/(C+d+1) + 2 |w*|^2/(d C + 2) with y_q = 0.",
+)
+@promised_where(few_coordinates)
+def saturated(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risks of d + 1 and of d + 2 heads, and their forms, against those of any number."""
+    task, d = loss.task, loss.task.dimension
+    pairs = []
+    for H in (d + 1, d + 2):
+        model, found = reached(task, zero_heads(d, H))
+        pairs.append(same(task, found, least(task), label_energy(task)))
+        pairs += same_forms(task, model, exact.moments(task), np.zeros(d))
+    return joined(pairs)
+
+
+def cost_of_a_head(task: Task) -> Array:
+    """How far above the least risk of any number d - 1 heads with y_q = 0 stay at least, at a finite C and w* != 0.
+
+    The symmetric parts N_i that d - 1 heads have vanish, as quadratic forms, on a plane, which has a vector (x, w*^T x)
+    with |x| = 1. Of N with N(v, v) = 0 at v = (x, w*^T x), the least E <G, N - N_i>^2 is N_i(v, v)^2/E <G, F>^2 with
+    E[<G, F> G] = v v^T; neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x, as no law of x does.
+    """
+    known, d = exact.moments(task), task.dimension
+    v = np.append(np.eye(d, dtype=int)[0], known.prior_mean[0])
+    (F,) = exact.solved(known, np.outer(v, v)[None])
+    off = sum((v @ N @ v) ** 2 for N in exact.solution(known, np.zeros(d))[:-1])
+    return exact.floats(off / (v @ F @ v))
+
+
+@SECTION.claim(
+    "theorem-1.fewest",
+    "Theorem 1",
+    "at finite C and for w* != 0, d heads with y_q = 0 reach the least risk of any number, and d - 1 do not",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(prior_mean, finite_context, few_coordinates),
+    problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
+    spaces=spaces.FINITE,
+    note="The printed number d + 1 is one too many: G sees only the symmetric parts of the M_i, and these can be had "
+    "with a last row of zeros. With y_q = w*^T x_q one head is enough. That d - 1 heads stay above is proved; how far "
+    "is numerical.",
+)
+@promised_where(few_coordinates)
+def fewest_heads(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """Whether d heads miss the least risk of any number, and d - 1 reach it (for d = 1 there is no such number)."""
+    task, d = loss.task, loss.task.dimension
+    bound = least(task)
+    _, found = reached(task, zero_heads(d, d))
+    failures = [jnp.abs(found - bound) > SAME * bound]
+    if d > 1:
+        _, fewer = reached(task, zero_heads(d, d - 1))
+        cost = cost_of_a_head(task)
+        failures += [cost <= SAME * bound, fewer < (1 - SAME) * (bound + cost)]
+        failures += [jnp.abs(fewer - fewer[-1]) > SAME * fewer]
+    return counted(*failures)
+
+
+def _step_from_zero(d: int) -> MultiHeadAttention:
+    """b = (0, 1) and A = [I 0; 0 0] with y_q = 0: a step of gradient descent from 0, of size 1."""
+    step = GradientDescentStep(1.0, jnp.zeros(d)).reduced()
+    return MultiHeadAttention(step.b, step.A)
+
+
+@SECTION.claim(
+    "theorem-2",
+    "Theorem 2",
+    "as C -> infinity and for w* != 0, grad R != 0 at all weights but trivial ones",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
+    problems=problems.LIMITS,
+    spaces=spaces.LIMITS,
+    note="The proof rests on (24), which multiplies means over w-hat. One head reaches R = 0, at a global minimum.",
+)
+@promised_where(few_coordinates)
+def no_stationary_point(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """Whether the gradient at one step from 0 is zero, by both routes."""
+    task, best = loss.task, _step_from_zero(loss.task.dimension)
+    return counted(jnp.all(slopes(task, best) <= _AT_REST * slope_of_parts(task, best)))
+
+
+@SECTION.claim(
+    "theorem-2",
+    "Theorem 2",
+    "as C -> infinity, one head with y_q = 0, b = (0, 1) and A = [I 0; 0 0] is at a global minimum, R = 0",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
+    problems=problems.LIMITS,
+    spaces=spaces.LIMITS,
+    note="The opposite of the printed statement, whatever w*: as C -> infinity, b^T G = (w-hat, |w-hat|^2) tells "
+    "w-hat. (b, A) are products of the weights W^K, W^Q, W^V, W^P, for which the same follows.",
+)
+@promised_where(few_coordinates)
+def least_in_the_limit(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk of one step from 0, and its gradient, against zero."""
+    task, best = loss.task, _step_from_zero(loss.task.dimension)
+    pairs = [same(task, risks(task, best), 0.0, label_energy(task))]
+    return joined([*pairs, at_rest(task, best)])
+
+
+@SECTION.claim(
+    "lemma-1",
+    "Lemma 1",
+    "R is not convex in the weights",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=problems.TASKS,
+    spaces=spaces.TASKS,
+    note="(b, A) and (-b, -A) predict alike, and zero weights between them worse. Heads that contain one are not "
+    "convex either.",
+)
+@promised_where(few_coordinates)
+def not_convex(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """`midpoint` for the best weights of one and of d + 1 heads with y_q = 0."""
+    task, d = loss.task, loss.task.dimension
+    return joined([midpoint(task, *mirrored(reached(task, zero_heads(d, H))[0])) for H in (1, d + 1)])

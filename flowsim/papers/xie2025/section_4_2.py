@@ -1,0 +1,245 @@
+"""xie2025's section 4.2, the analysis of y_q-LSA: its stationary point, its least risk, and that of a linear block."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim.claims.claim import Comparison, Relation, at_least
+from flowsim.claims.statements import joined, rounded
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import MultiHeadLoss
+from flowsim.losses.head_risk import HeadRisk
+from flowsim.models import GradientDescentStep
+from flowsim.papers.paper import Section
+from flowsim.papers.xie2025 import exact, problems, spaces
+from flowsim.papers.xie2025.appendix_b_2 import block_of
+from flowsim.papers.xie2025.conditions import (
+    MODELS,
+    all_of,
+    few_coordinates,
+    finite_context,
+    heads_on_isotropic,
+    infinite_context,
+    prior_mean,
+    promised_where,
+)
+from flowsim.papers.xie2025.landscape import at_rest, midpoint, mirrored
+from flowsim.papers.xie2025.minima import (
+    ANY_STEP,
+    best_descent_risks,
+    descent_risks,
+    descent_step,
+    least_with_trained_guess,
+    optimum_constants,
+    same_forms,
+)
+from flowsim.papers.xie2025.setting import STEPS, descent_heads, drawn_heads, label_energy, risks, same
+from flowsim.tasks import LinearRegression
+
+Task = LinearRegression
+
+SECTION = Section("xie2025", *MODELS)
+
+
+@SECTION.claim(
+    "theorem-4",
+    "Theorem 4",
+    "as C -> infinity, the weights (7) with w = w* and any step size eta are a stationary point of y_q-LSA",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
+    problems=problems.LIMITS,
+    spaces=spaces.LIMITS,
+    note="Judged with W^P = -eta I, as (3) divides by C, at eta = 0.5 and 1; the theorem leaves eta open. The proof "
+    "puts b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.",
+)
+@promised_where(few_coordinates)
+def any_step_at_rest(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The gradient in W^K, W^Q, W^V, W^P and w at one step from w*, for eta = 0.5 and 1."""
+    return at_rest(loss.task, *(descent_heads(loss.risk.prior_mean, eta) for eta in STEPS))
+
+
+@SECTION.claim(
+    "theorem-4",
+    "Theorem 4",
+    "as C -> infinity, the weights (7) with w = w* and W^P = -I (eta = 1) are a stationary point of y_q-LSA",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(infinite_context, few_coordinates),
+    problems=problems.LIMITS,
+    spaces=spaces.LIMITS,
+    note="The printed statement leaves eta open; dR/d eta = 2 d (eta - 1) in the limit.",
+)
+@promised_where(few_coordinates)
+def unit_step_at_rest(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The gradient in W^K, W^Q, W^V, W^P and w at one step from w*, for eta = 1."""
+    return at_rest(loss.task, descent_heads(loss.risk.prior_mean, 1.0))
+
+
+@SECTION.claim(
+    "lemma-2",
+    "Lemma 2",
+    "the risk of y_q-LSA is not convex",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=problems.TASKS,
+    spaces=spaces.TASKS,
+    note="As for Lemma 1, with the same w. The paper's proof writes X w = y, which does not hold.",
+)
+@promised_where(few_coordinates)
+def not_convex_with_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """`midpoint` for one step of gradient descent from w*, with the same w."""
+    step = GradientDescentStep(loss.risk.step_size, loss.risk.prior_mean).reduced()
+    return midpoint(loss.task, *mirrored(step))
+
+
+def _is_least(task: Task, found: Array) -> Comparison:
+    """That these are the least risk of a trained guess."""
+    return same(task, found, least_with_trained_guess(task), float(task.dimension))
+
+
+@SECTION.claim(
+    "sec-4.2.conjecture",
+    "section 4.2",
+    "the stationary point of Theorem 4 (eta = 1) is the global optimum of y_q-LSA",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=(problems.LIMIT, *problems.FINITE),
+    spaces=spaces.TASKS,
+    note="In the limit its risk is 0. At finite C it is d (d+1)/C, above d (d+1)/(C+d+1).",
+)
+@promised_where(few_coordinates)
+def unit_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk of one step with eta = 1 from w* against the least of a trained guess."""
+    return _is_least(loss.task, risks(loss.task, descent_step(loss.task, 1.0)))
+
+
+@SECTION.claim(
+    "sec-4.2.conjecture",
+    "section 4.2",
+    "one step of gradient descent from w* with eta = C/(C+d+1) is the global optimum of y_q-LSA, at every C",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=(problems.LIMIT, *problems.FINITE),
+    spaces=spaces.TASKS,
+    constants=optimum_constants,
+    note="True of the best step size in place of 1. It is the optimum of any number of heads with a trained guess: "
+    "R is d (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.",
+)
+@promised_where(few_coordinates)
+def best_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk, and the forms, of the best step from w* against the least ones of a trained guess."""
+    task = loss.task
+    step = descent_step(task, HeadRisk(task).step_size).reduced()
+    forms = same_forms(task, step, exact.moments(task).centred, np.zeros(task.dimension))
+    return joined([_is_least(task, best_descent_risks(task)), *forms])
+
+
+@SECTION.claim(
+    "sec-4.2.lower-bound",
+    "section 4.2",
+    "the risk of one step of gradient descent from w*, of any step size eta, is a lower bound of that of y_q-LSA",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=problems.FINITE,
+    spaces=spaces.FINITE,
+    note=ANY_STEP + " At finite C y_q-LSA has a lower risk than both.",
+)
+@promised_where(few_coordinates)
+def descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risk of y_q-LSA above that of one step from w*, for eta = 0.5 and 1."""
+    return at_least(least_with_trained_guess(loss.task)[None], descent_risks(loss.task))
+
+
+@SECTION.claim(
+    "sec-4.2.lower-bound",
+    "section 4.2",
+    "at finite C the risk of one step of gradient descent from w* with eta* = C/(C+d+1) is a lower bound of that of "
+    "y_q-LSA",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(finite_context, few_coordinates),
+    problems=problems.FINITE,
+    spaces=spaces.FINITE,
+    note="At drawn weights and near the step, where it is reached: see sec-5.2 and sec-4.2.conjecture.",
+)
+@promised_where(few_coordinates)
+def best_descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk of y_q-LSA by exact moments, at drawn weights and near one step from w* with eta* = C/(C+d+1), above
+    that of this step.
+    """
+    task, step = loss.task, descent_step(loss.task, loss.risk.step_size).reduced()
+    known, drawn = exact.moments(task), drawn_heads(task.dimension, 1, 10, trainable=True)
+    models = [jax.tree.map(lambda a, b, s=s: a + s * b, step, drawn) for s in (-1.0, -1e-3, 1e-3, 1.0)]
+    above = exact.floats(np.asarray([known(model) for model in models], dtype=object))
+    return at_least(jnp.tile(above, 3), jnp.repeat(best_descent_risks(task), above.size))
+
+
+def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
+    """Of the block that takes the best step from w*, by both routes, and the least of any block: at least that of any
+    heads with a trained guess, which this block reaches.
+    """
+    model = block_of(descent_heads(loss.risk.prior_mean, loss.risk.step_size))
+    return jnp.append(risks(loss.task, model), least_with_trained_guess(loss.task))
+
+
+@SECTION.claim(
+    "sec-4.2.newton",
+    "section 4.2",
+    "the linear transformer block, whose global optimum is a Newton step, stays above the risk of one step of "
+    "gradient descent from w*, of any step size eta",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=problems.FINITE,
+    spaces=spaces.FINITE,
+    note=ANY_STEP + " The text: fails to bridge the performance gap between one-step GD and single-head LSA.",
+)
+@promised_where(few_coordinates)
+def block_stays_above(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least risk of a linear transformer block above that of one step from w*, for eta = 0.5 and 1.
+
+    The block is one head with a trained guess, whose last column of A is lost.
+    """
+    return at_least(_risks_of_block(loss)[-1:], descent_risks(loss.task))
+
+
+@SECTION.claim(
+    "sec-4.2.newton",
+    "section 4.2",
+    "the global optimum of the linear transformer block is one step of gradient descent from w* with eta* = C/(C+d+1)",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=few_coordinates,
+    problems=(problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT),
+    spaces=spaces.TASKS,
+    note="As x ~ N(0, I) its preconditioner is a multiple of I: a Newton step on the mean Hessian is a step of "
+    "descent, and the block has the least risk of y_q-LSA, which it contains.",
+)
+@promised_where(few_coordinates)
+def block_is_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The risk of the block that takes one step from w* with eta* = C/(C+d+1), and the least risk of any block, against
+    that of this step.
+    """
+    task = loss.task
+    gaps = _risks_of_block(loss)[None] - best_descent_risks(task)[:, None]
+    # The weights of the block are products of its W_1, whose entries are up to 1 + |w*|^2.
+    return rounded(same(task, gaps.reshape(-1), 0.0, float(task.dimension)), label_energy(task) ** 2)
