@@ -15,8 +15,22 @@ import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.claims.claim import at_least
 from flowsim.flow.gradient_flow import start_alone
+from flowsim.losses.deep.residual_energy import loop_terms, power_terms
 from flowsim.moments.spectrum import mean_trace_power
-from flowsim.papers.gatmiry2024 import CLAIMS, figures, layers, moments, pairings
+from flowsim.papers.gatmiry2024 import (
+    CLAIMS,
+    appendix_a_layers,
+    appendix_a_loss,
+    appendix_a_pairings,
+    figure_2,
+    figure_3,
+    figure_4,
+    figures,
+    layers,
+    moments,
+    pairings,
+    section_4,
+)
 from flowsim.papers.gatmiry2024 import lemma_settings as settings
 from flowsim.problem import spec_of
 
@@ -90,7 +104,7 @@ def test_pairings_are_those_of_isserlis():
     assert [sum(pairings.census(k).values()) for k in range(1, 6)] == [1, 3, 15, 105, 945]
     assert pairings.census(2) == {(2, 2, 1): 1, (0, 1, 2): 1, (0, 1, 1): 1}
     without = sum(number for cycles, number in pairings.census(5).items() if cycles.loops == 0)
-    assert pairings._without_self_loops(5) == without
+    assert appendix_a_pairings._without_self_loops(5) == without
     for part in ("eq-19", "pairings"):
         both(f"lemma-a.2.{part}", VIOLATED, HOLDS, settings.TWICE_EDGE)
     assert verdict(("lemma-a.2.cycle-count", "printed"), settings.SHORTEST).verdict is HOLDS
@@ -123,8 +137,8 @@ def test_the_printed_loss_is_right_in_one_dimension_and_below_elsewhere():
     assert gap.verdict is HOLDS
     # At one loop the gap is (d tr A'^2 - (tr A')^2)/n.
     task = task_of(TINY)
-    A = layers._matrices(task, 4)[:-1]
-    printed, true, _ = layers._compared(layers.power_terms(2), layers.loop_terms(1, True, False), task, {"A": A})
+    A = layers.drawn_matrices(task, 4)[:-1]
+    printed, true, _ = layers.both_expectations(power_terms(2), loop_terms(1, True, False), task, {"A": A})
     trace, square = jnp.trace(A, axis1=1, axis2=2), jnp.sum(A * jnp.swapaxes(A, 1, 2), axis=(1, 2))
     np.testing.assert_allclose(true - printed, (2 * square - trace**2) / 3, rtol=1e-10)
 
@@ -138,12 +152,12 @@ def test_the_printed_value_term_by_sampling_sample_roots():
     residual = np.eye(2) - np.linalg.matrix_power(np.eye(2) - W @ A, 2)
     rows = np.einsum("i,tij->tj", u, residual)
     for sample_root, values in ((True, np.einsum("ti,tij,tj->t", rows, W, rows)), (False, np.sum(rows**2, axis=1))):
-        exact = float(layers._bias_words(2, sample_root)(task.context_length, A=A, U=np.outer(u, u)))
+        exact = float(appendix_a_loss._bias_words(2, sample_root)(task.context_length, A=A, U=np.outer(u, u)))
         assert abs(np.mean(values) - exact) < 4 * np.std(values) / math.sqrt(values.size)
 
 
 def test_figures(monkeypatch):
-    monkeypatch.setattr(figures, "MOST_TEST_LOOPS", 12)
+    monkeypatch.setattr(figure_3, "MOST_TEST_LOOPS", 12)
     printed = {"figure-2": VIOLATED, "figure-4": VIOLATED, "figure-4.slower": VIOLATED, "figure-2.loops": HOLDS}
     for part, expected in printed.items():
         assert verdict((part, "printed"), PLAIN).verdict is expected, part
@@ -182,7 +196,7 @@ def test_curves_of_the_figures_by_second_routes():
     errors = np.std(risks, axis=0) / math.sqrt(len(risks))
     assert np.all(np.abs(np.mean(risks, axis=0) - exact) < 4 * errors)
     # One loop is exponential, with rate 2 (n + d + 1)/n.
-    assert figures.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
+    assert figure_4.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
 
 
 PLANTS = {  # claim -> (module, name, what to put in its place, problem): a false constant or formula
@@ -192,21 +206,31 @@ PLANTS = {  # claim -> (module, name, what to put in its place, problem): a fals
     ("lemma-a.5", "corrected"): (settings.Shape, "first_order", lambda self, k: 1e-3 * k, settings.TWICE_EDGE),
     ("lemma-a.7", "corrected"): (settings.Shape, "first_order", lambda self, k: 1e-5 * k, settings.TWICE_EDGE),
     ("lemma-a.2.eq-20", "corrected"): (settings.Shape, "first_order", lambda self, k: 1e-3, settings.TWICE_EDGE),
-    ("lemma-a.2.eq-19", "corrected"): (pairings, "census", lambda k: {(k, k, 1): 1}, settings.TWICE_EDGE),
-    ("lemma-a.2.cycle-count", "printed"): (pairings, "census", lambda k: {(0, k, k): 1}, settings.TWICE_EDGE),
-    ("lemma-a.2.pairings", "corrected"): (pairings, "census", lambda k: {(k, k, 1): 1}, settings.TWICE_EDGE),
-    ("lemma-a.2.pairings.at-least-r", "printed"): (pairings, "_double_factorial", lambda m: 1, settings.TWICE_EDGE),
-    ("lemma-4.1.gap", "corrected"): (layers, "power_terms", lambda m: layers.loop_terms(3, True, False), TINY),
-    ("figure-2.loops", "printed"): (figures, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
-    ("figure-2", "corrected"): (figures, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
-    ("figure-4", "corrected"): (figures, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
+    ("lemma-a.2.eq-19", "corrected"): (appendix_a_pairings, "census", lambda k: {(k, k, 1): 1}, settings.TWICE_EDGE),
+    ("lemma-a.2.cycle-count", "printed"): (
+        appendix_a_pairings,
+        "census",
+        lambda k: {(0, k, k): 1},
+        settings.TWICE_EDGE,
+    ),
+    ("lemma-a.2.pairings", "corrected"): (appendix_a_pairings, "census", lambda k: {(k, k, 1): 1}, settings.TWICE_EDGE),
+    ("lemma-a.2.pairings.at-least-r", "printed"): (
+        appendix_a_pairings,
+        "_double_factorial",
+        lambda m: 1,
+        settings.TWICE_EDGE,
+    ),
+    ("lemma-4.1.gap", "corrected"): (section_4, "power_terms", lambda m: loop_terms(3, True, False), TINY),
+    ("figure-2.loops", "printed"): (figure_2, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
+    ("figure-2", "corrected"): (figure_2, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
+    ("figure-4", "corrected"): (figure_4, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
 }
 
 
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
 def test_planted_errors_are_refused(key, monkeypatch):
     place, name, wrong, problem = PLANTS[key]
-    if place is pairings and name == "census":
+    if place is appendix_a_pairings and name == "census":
         wrong = functools.partial(lambda make, k: {pairings.Cycles(*c): m for c, m in make(k).items()}, wrong)
     monkeypatch.setattr(place, name, wrong)
     plain = dataclasses.replace(BY_KEY[key], constants=lambda loss, run: {})
@@ -214,8 +238,9 @@ def test_planted_errors_are_refused(key, monkeypatch):
 
 
 def test_a_planted_recursion_is_refused(monkeypatch):
-    real = layers._formula
-    monkeypatch.setattr(layers, "_formula", lambda Sigma, A, u: real(1.000001 * Sigma, A, u))
+    real = layers.product_and_sum
+    for place in (layers, appendix_a_layers):
+        monkeypatch.setattr(place, "product_and_sum", lambda Sigma, A, u: real(1.000001 * Sigma, A, u))
     jax.clear_caches()
     for part in ("theorem-a.1.eq-12", "theorem-a.1.eq-13", "lemma-a.3"):
         assert verdict((part, "corrected"), TWO).verdict is VIOLATED, part

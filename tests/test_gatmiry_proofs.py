@@ -11,7 +11,7 @@ import pytest
 from flowsim import LinearRegression, LoopedAttention, LoopedLoss
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
-from flowsim.papers.gatmiry2024 import CLAIMS, gradient_terms, moments, wishart_moments
+from flowsim.papers.gatmiry2024 import CLAIMS, appendix_a_gradient, appendix_a_moments, moments
 from flowsim.papers.gatmiry2024 import landscape_problems as flows
 from flowsim.papers.gatmiry2024 import lemma_settings as settings
 from flowsim.problem import spec_of
@@ -77,21 +77,21 @@ def test_pairings_and_integration_by_parts_give_the_same_moments():
     values, counts, n = (Fraction(3), Fraction(1, 2)), (1, 2), 7
     for k in range(1, 6):
         errors = moments.moment_errors(values, counts, n, k)
-        paired = wishart_moments.paired_moments(values, counts, n, k)
+        paired = appendix_a_moments.paired_moments(values, counts, n, k)
         assert paired == tuple(x**k + error for x, error in zip(values, errors, strict=True))
 
 
 def test_terms_of_the_gradient_by_hand_and_by_sampling():
-    spectrum, n = gradient_terms.Spectrum((Fraction(3, 2), 1), (Fraction(1, 2), 1)), 4
+    spectrum, n = appendix_a_gradient.Spectrum((Fraction(3, 2), 1), (Fraction(1, 2), 1)), 4
     # E[W A W] = A + (A + tr(A) I)/n, and E[W^2] A = (1 + 3/n) A.
-    assert gradient_terms.gamma(spectrum, n, 1, 0) == [x + (x + 2) / n for x in spectrum.eigenvalues]
-    assert gradient_terms.gamma(spectrum, n, 0, 1) == [x * (1 + Fraction(3, n)) for x in spectrum.eigenvalues]
+    assert appendix_a_gradient.gamma(spectrum, n, 1, 0) == [x + (x + 2) / n for x in spectrum.eigenvalues]
+    assert appendix_a_gradient.gamma(spectrum, n, 0, 1) == [x * (1 + Fraction(3, n)) for x in spectrum.eigenvalues]
     A = np.diag([1.5, 0.5])
     z = np.random.default_rng(0).standard_normal((400_000, n, 2))
     W = np.swapaxes(z, 1, 2) @ z / n
     R = np.eye(2) - W @ A
     found = np.diagonal(R @ W @ R @ R, axis1=1, axis2=2)
-    exact = np.array(list(map(float, gradient_terms.factor(spectrum, n, 1, 2))))
+    exact = np.array(list(map(float, appendix_a_gradient.factor(spectrum, n, 1, 2))))
     assert np.all(np.abs(np.mean(found, axis=0) - exact) < 4 * np.std(found, axis=0) / len(z) ** 0.5)
 
 

@@ -79,7 +79,7 @@ def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
     return agrees("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw", 0.0, 1.0)
 
 
-def long_context(multiple: int):
+def long_for_moments(multiple: int):
     """n >= multiple k^2 d^2 for every k <= 2L, as Lemma A.2 has it with multiple = 4."""
 
     def hypotheses(loss: Loss, start: Any) -> list[Hypothesis]:

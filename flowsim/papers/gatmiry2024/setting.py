@@ -19,10 +19,11 @@ from flowsim.claims.claim import Comparison
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
-from flowsim.models import DiagonalLayers
+from flowsim.models import DiagonalLayers, LoopedAttention, ScalarLoop
 
 Loss = LoopedLoss | DiagonalLayersLoss
 
+MODELS = (LoopedAttention, ScalarLoop, DiagonalLayers)
 CLOSE = 0.1  # what is read for "close" and "similar", of which the paper gives no number: within 10%
 
 _DISTANCES = np.concatenate([np.geomspace(1e-4, 1e2, 13), -np.geomspace(1e-4, 1e2, 13)])
@@ -130,6 +131,11 @@ def without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
         agrees("u = 0", jnp.max(jnp.abs(start.u)), 0.0),
         agrees("A symmetric", asymmetry, 0.0, jnp.maximum(jnp.max(jnp.abs(start.A)), 1.0)),
     ]
+
+
+def several_loops(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """L > 1: at L = 1 the time bound divides by zero."""
+    return [hypothesis("L > 1", float(loops(loss)), ">", 1.0)]
 
 
 def all_of(*parts: Callable[[Loss, PyTree], list[Hypothesis]]) -> Callable[[Loss, PyTree], list[Hypothesis]]:

@@ -1,4 +1,4 @@
-"""The terms of the gradient in gatmiry2024's appendix, (25), (26) and the bounds on gamma_j after them, in rationals.
+"""gatmiry2024's appendix A: the terms of the gradient, (25), (26) and the bounds on gamma_j after them, in rationals.
 
 Sigma* = I here, so that every expectation has the eigenvectors of A, of which only the eigenvalues matter.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flowsim.claims.claim import Claim, Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.moments.words import Terms, expected_traces
@@ -25,15 +25,20 @@ from flowsim.papers.gatmiry2024.lemma_settings import (
     ONE_LOOP,
     PAPER,
     TWICE_EDGE,
-    Loss,
     Shape,
-    long_context,
+    long_for_moments,
     looped_with_finite_context,
     shape,
 )
-from flowsim.papers.gatmiry2024.setting import over_determined
+from flowsim.papers.gatmiry2024.setting import MODELS, Loss, over_determined
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
 
 _MOST_FACTORS = 6  # of W in one expectation
+_SHORT = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
+_LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
+_EXACT = "In rationals, for Sigma* = I, which the text takes here, and A of three spectra. "
 
 
 class Spectrum:
@@ -124,11 +129,35 @@ def _expanded(loss: Loss, swapped: bool) -> Comparison:
     return joined(parts)
 
 
+@SECTION.claim(
+    "lemma-a.10.eq-26",
+    "(25), (26)",
+    "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] = sum binom(2L-1-i, l_1) binom(i, l_2) (-1)^{l_1+l_2} "
+    "E[A^{-1/2} B^{l_1+1} A^{-1} B^{l_2} A^{1/2}], B = A^{1/2} Sigma A^{1/2}, l_1 <= i, l_2 <= 2L-1-i",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=_SHORT,
+    spaces=spaces.PAIRINGS,
+    note=_EXACT + "The two binomials are the wrong way round.",
+)
 def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     """(26) with the binomials binom(2L-1-i, l_1) binom(i, l_2)."""
     return _expanded(loss, swapped=True)
 
 
+@SECTION.claim(
+    "lemma-a.10.eq-26",
+    "(25), (26)",
+    "The same with binom(i, l_1) binom(2L-1-i, l_2)",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=_SHORT,
+    spaces=spaces.PAIRINGS,
+    note=_EXACT + "Against all factors multiplied out.",
+)
 def expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     """(26) with the binomials binom(i, l_1) binom(2L-1-i, l_2)."""
     return _expanded(loss, swapped=False)
@@ -148,16 +177,57 @@ def _gammas(loss: Loss, extra: int) -> Comparison:
     return at_most(_floats(errors), _floats(bounds))
 
 
+@SECTION.claim(
+    "lemma-a.10.gamma",
+    "the bounds after (26)",
+    "E[A^{-1/2} B^{l_1} A^{-1} B^{l_2} A^{1/2}] = sum_j gamma_j u_j u_j^T with |gamma_j - lambda_j^{k-1}| <= "
+    "(4kd/sqrt(n)) lambda_1^{k-1}, k = l_1 + l_2 + 1",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=over_determined,
+    problems=(PAPER, *_LONG),
+    spaces=spaces.PAIRINGS,
+    note=_EXACT + "This k is for B^{l_1+1}, as (26) has it; with B^{l_1} there are l_1 + l_2 - 1 powers of lambda_j.",
+)
 def printed_gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The bound on gamma_j with k = l_1 + l_2 + 1."""
     return _gammas(loss, 1)
 
 
+@SECTION.claim(
+    "lemma-a.10.gamma",
+    "the bounds after (26)",
+    "The same with k = l_1 + l_2, given n >= 4 k^2 d^2",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=long_for_moments(4),
+    problems=_LONG,
+    spaces=spaces.PAIRINGS,
+    note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
+)
 def gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The bound on gamma_j with k = l_1 + l_2."""
     return _gammas(loss, 0)
 
 
+@SECTION.claim(
+    "lemma-a.10.factors",
+    "the displays before Lemma A.10",
+    "sum_j ((lambda_j - 1)^{2L-1} - delta^{2L} (lambda_1 + 1)^{2L-1}) u_j u_j^T <= "
+    "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] <= "
+    "sum_j ((lambda_j - 1)^{2L-1} + delta^{2L} (lambda_j + 1)^{2L-1}) u_j u_j^T",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=over_determined,
+    problems=(PAPER, *_LONG),
+    spaces=spaces.PAIRINGS,
+    note=_EXACT + "The power 2L - 1 is odd: (lambda_j - 1)^{2L-1} has the wrong sign. The upper bound, with a sign "
+    "that reads as an approximation, has lambda_j in the place of lambda_1.",
+)
 def printed_factors(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The eigenvalues of E[(I - W A)^i W (I - W A)^{2L-1-i}] against (lambda_j - 1)^{2L-1} and the noise, both ways."""
     known, n = _known(loss)
@@ -171,6 +241,20 @@ def printed_factors(loss: Loss, trajectory: Trajectory) -> Comparison:
     return joined(parts)
 
 
+@SECTION.claim(
+    "lemma-a.10.factors",
+    "the displays before Lemma A.10",
+    "|E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] - (I - A)^{2L-1}| <= delta^{2L} (lambda_1 + 1)^{2L-1}, given "
+    "n >= 4 k^2 d^2",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=long_for_moments(4),
+    problems=_LONG,
+    spaces=spaces.PAIRINGS,
+    note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
+)
 def factors(loss: Loss, trajectory: Trajectory) -> Comparison:
     """|E[(I - W A)^i W (I - W A)^{2L-1-i}] - (I - A)^{2L-1}| against delta^{2L} (lambda_1 + 1)^{2L-1}."""
     known, n = _known(loss)
@@ -181,88 +265,3 @@ def factors(loss: Loss, trajectory: Trajectory) -> Comparison:
         errors += [abs(a - (1 - x) ** m) for a, x in zip(found, spectrum.eigenvalues, strict=True)]
         bounds += [known.first_order(2 * L) * float(spectrum.eigenvalues[0] + 1) ** m] * len(found)
     return at_most(_floats(errors), _floats(bounds))
-
-
-def _claim(part: str, source: str, statement: str, compare, **options) -> Claim:
-    return Claim(
-        f"gatmiry2024.lemma-a.10.{part}",
-        f"gatmiry2024, {source}",
-        statement,
-        compare,
-        setting=looped_with_finite_context,
-        along_flow=False,
-        spaces=spaces.PAIRINGS,
-        **options,
-    )
-
-
-_SHORT = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
-_LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
-_EXACT = "In rationals, for Sigma* = I, which the text takes here, and A of three spectra. "
-
-CLAIMS: tuple[Claim, ...] = (
-    _claim(
-        "eq-26",
-        "(25), (26)",
-        "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] = sum binom(2L-1-i, l_1) binom(i, l_2) (-1)^{l_1+l_2} "
-        "E[A^{-1/2} B^{l_1+1} A^{-1} B^{l_2} A^{1/2}], B = A^{1/2} Sigma A^{1/2}, l_1 <= i, l_2 <= 2L-1-i",
-        printed_expansion,
-        relation=Relation.IDENTITY,
-        problems=_SHORT,
-        note=_EXACT + "The two binomials are the wrong way round.",
-    ),
-    _claim(
-        "eq-26",
-        "(25), (26)",
-        "The same with binom(i, l_1) binom(2L-1-i, l_2)",
-        expansion,
-        form="corrected",
-        relation=Relation.IDENTITY,
-        problems=_SHORT,
-        note=_EXACT + "Against all factors multiplied out.",
-    ),
-    _claim(
-        "gamma",
-        "the bounds after (26)",
-        "E[A^{-1/2} B^{l_1} A^{-1} B^{l_2} A^{1/2}] = sum_j gamma_j u_j u_j^T with |gamma_j - lambda_j^{k-1}| <= "
-        "(4kd/sqrt(n)) lambda_1^{k-1}, k = l_1 + l_2 + 1",
-        printed_gammas,
-        hypotheses=over_determined,
-        problems=(PAPER, *_LONG),
-        note=_EXACT
-        + "This k is for B^{l_1+1}, as (26) has it; with B^{l_1} there are l_1 + l_2 - 1 powers of lambda_j.",
-    ),
-    _claim(
-        "gamma",
-        "the bounds after (26)",
-        "The same with k = l_1 + l_2, given n >= 4 k^2 d^2",
-        gammas,
-        form="corrected",
-        hypotheses=long_context(4),
-        problems=_LONG,
-        note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
-    ),
-    _claim(
-        "factors",
-        "the displays before Lemma A.10",
-        "sum_j ((lambda_j - 1)^{2L-1} - delta^{2L} (lambda_1 + 1)^{2L-1}) u_j u_j^T <= "
-        "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] <= "
-        "sum_j ((lambda_j - 1)^{2L-1} + delta^{2L} (lambda_j + 1)^{2L-1}) u_j u_j^T",
-        printed_factors,
-        hypotheses=over_determined,
-        problems=(PAPER, *_LONG),
-        note=_EXACT + "The power 2L - 1 is odd: (lambda_j - 1)^{2L-1} has the wrong sign. The upper bound, with a sign "
-        "that reads as an approximation, has lambda_j in the place of lambda_1.",
-    ),
-    _claim(
-        "factors",
-        "the displays before Lemma A.10",
-        "|E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] - (I - A)^{2L-1}| <= delta^{2L} (lambda_1 + 1)^{2L-1}, given "
-        "n >= 4 k^2 d^2",
-        factors,
-        form="corrected",
-        hypotheses=long_context(4),
-        problems=_LONG,
-        note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
-    ),
-)

@@ -1,0 +1,299 @@
+"""gatmiry2024's appendix A: Lemma A.10 on gradient dominance, and its proof, (27) and Hoelder's inequality."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+
+from flowsim._core.types import Series
+from flowsim.claims.claim import Comparison, Relation, at_least, at_most
+from flowsim.claims.hypotheses import Hypothesis, hypothesis
+from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import LoopedLoss
+from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.bisection import SMALLEST, crossing
+from flowsim.papers.gatmiry2024.dominance import HOELDER, SMALL_COVARIANCE, STEPS, WITH_COVARIANCE
+from flowsim.papers.gatmiry2024.setting import (
+    MODELS,
+    Loss,
+    Points,
+    all_of,
+    at_points,
+    compared,
+    delta,
+    delta_power,
+    dominance_factor,
+    dominance_power,
+    drawn,
+    everywhere,
+    least_eigenvalue,
+    looped,
+    loops,
+    of_loss,
+    over_determined,
+    whitened,
+    without_bias,
+)
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+EPSILON = (
+    problems.VERY_LONG,
+    problems.INFINITE,
+    problems.WIDE,
+    problems.WIDE_ENOUGH,
+    problems.SHORT,
+    problems.SMALL_COVARIANCE,
+    problems.VERY_LONG_ANISOTROPIC,
+)
+LONG = (problems.VERY_LONG, problems.VERY_LONG_ANISOTROPIC, problems.SMALL_COVARIANCE, problems.INFINITE)
+_DRAWN = "Judged at drawn positive A for which an epsilon as in Lemma A.10 exists. "
+
+
+def small_delta(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """4 d delta^{4L-2} <= 1."""
+    value = 4.0 * loss.task.dimension * delta(loss) ** (4 * loops(loss) - 2)
+    return [hypothesis("4 d delta^(4L-2) <= 1", value, "<=", 1.0)]
+
+
+def epsilons(loss: Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
+    """The largest epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= L, and whether it is at least
+    8 delta d^{3/(4L)}.
+    """
+    power, noise = 2 * loops(loss), loss.task.dimension * delta_power(loss)
+    epsilon, _ = crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses, 0.0)
+    smallest = 8.0 * delta(loss) * float(loss.task.dimension) ** (3 / (4 * loops(loss)))
+    return epsilon, (epsilon >= smallest) & (epsilon > 10.0 ** (SMALLEST + 1))
+
+
+def _epsilon_dominance(loss: Loss, trajectory: Trajectory, constant: ArrayLike) -> Comparison:
+    """|grad L|^2 against c epsilon^{4L-2} with the largest epsilon that a point allows."""
+    points = everywhere(loss, trajectory)
+    epsilon, promised = epsilons(loss, points.loss)
+    comparison = at_least(points.grad_norm_sq, constant * epsilon ** (4 * loops(loss) - 2), promised=promised)
+    return compared(comparison, points)
+
+
+def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """The printed constant, the sharp one at all points compared, and that of long contexts, 4 L^2 lambda_d^2
+    d^{-(L-1)/L}.
+    """
+    points = everywhere(loss, trajectory)
+    epsilon, promised = epsilons(loss, points.loss)
+    ratio = points.grad_norm_sq / jnp.where(promised, epsilon, 1.0) ** (4 * loops(loss) - 2)
+    return {
+        "constant": jnp.asarray(1 / 4),
+        "sharp_constant": jnp.min(jnp.where(promised, ratio, jnp.inf)),
+        "limit_constant": 4.0 * loops(loss) ** 2 * dominance_factor(loss),
+    }
+
+
+@SECTION.claim(
+    "lemma-a.10",
+    "Lemma A.10",
+    "For 8 delta d^{3/(4L)} <= epsilon <= 1, 4 d delta^{4L-2} <= 1 and L(A, 0) >= epsilon^{2L} + "
+    "d delta^{2L} (epsilon + 2)^{2L}: |grad L|^2 >= epsilon^{4L-2}/4",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(without_bias, over_determined, small_delta),
+    constants=epsilon_constants,
+    problems=EPSILON,
+    spaces=spaces.ANY_COVARIANCE,
+    note=SMALL_COVARIANCE
+    + "It fails for large d too: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
+)
+def epsilon_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """|grad L|^2 against epsilon^{4L-2}/4, where L >= epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L}."""
+    return _epsilon_dominance(loss, trajectory, 1 / 4)
+
+
+@SECTION.claim(
+    "lemma-a.10",
+    "Lemma A.10",
+    "Under the same conditions |grad L|^2 >= lambda_d(Sigma*)^2 d^{-(L-1)/L} epsilon^{4L-2}/4",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(without_bias, over_determined, small_delta),
+    constants=epsilon_constants,
+    problems=EPSILON,
+    spaces=spaces.ANY_COVARIANCE,
+    note=WITH_COVARIANCE + HOELDER,
+)
+def epsilon_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The same with the lambda_d^2 of Sigma* and the d^{-(L-1)/L} of Hoelder's inequality."""
+    return _epsilon_dominance(loss, trajectory, dominance_factor(loss) / 4)
+
+
+class _Spread(NamedTuple):
+    """Drawn positive A: what is known there, lambda_i - 1 with multiplicities, lambda_1, where Lemma A.10 speaks."""
+
+    points: Points
+    offsets: Float[Array, "T r"]
+    counts: Float[Array, " r"]
+    largest: Series
+    promised: Array
+
+    def sum_of_powers(self, power: int) -> Series:
+        """sum_i |lambda_i - 1|^p."""
+        return jnp.abs(self.offsets) ** power @ self.counts
+
+
+def _spread(loss: Loss) -> _Spread:
+    models = drawn(loss)
+    points, values = at_points(loss, models), whitened(loss, models)
+    counts = jnp.ones(values.shape[1]) if isinstance(loss, LoopedLoss) else loss.task.multiplicities
+    _, allowed = epsilons(loss, points.loss)
+    promised = allowed & (jnp.min(values, axis=1) > 0)
+    return _Spread(points, values - 1.0, counts, jnp.max(values, axis=1), promised)
+
+
+def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
+    """The first two lines of (27) and the inequality that Hoelder's is applied to."""
+    at, L = _spread(loss), loops(loss)
+    noise = delta_power(loss) * (at.largest + 1.0) ** (2 * L - 1)
+    first = (at.offsets ** (2 * L - 1) - noise[:, None]) ** 2 @ at.counts
+    second = at.sum_of_powers(4 * L - 2) / 2 - jnp.sum(at.counts) * noise**2
+    gradient = at.points.grad_norm_sq
+    steps = [
+        at_least(gradient, factor * first, promised=at.promised),
+        at_least(first, second, size=first, promised=at.promised),
+        at_least(gradient, factor * at.sum_of_powers(4 * L - 2) / 4, promised=at.promised),
+    ]
+    return joined([compared(step, at.points) for step in steps])
+
+
+@SECTION.claim(
+    "lemma-a.10.eq-27",
+    "proof of Lemma A.10, (27)",
+    "|grad L|^2 >= sum_i ((lambda_i - 1)^{2L-1} - delta^{2L} (lambda_1 + 1)^{2L-1})^2 >= sum_i "
+    "((lambda_i - 1)^{4L-2}/2 - delta^{4L} (lambda_1 + 1)^{4L-2}), and |grad L|^2 >= sum_i (lambda_i - 1)^{4L-2}/4",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=all_of(over_determined, small_delta),
+    problems=LONG,
+    spaces=spaces.OPTIMUM,
+    note=_DRAWN + "The lambda_i are those of A^{1/2} Sigma* A^{1/2}: the gradient has them only at Sigma* = I.",
+)
+@of_loss
+def printed_lines(loss: Loss) -> Comparison:
+    """(27), and |grad L|^2 >= sum_i (lambda_i - 1)^{4L-2}/4."""
+    return _lines(loss, 1.0)
+
+
+@SECTION.claim(
+    "lemma-a.10.eq-27",
+    "proof of Lemma A.10, (27)",
+    "The same with lambda_d(Sigma*)^2 on the right of |grad L|^2",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=all_of(over_determined, small_delta),
+    problems=STEPS,
+    spaces=spaces.OPTIMUM,
+    note=_DRAWN + "Where lambda_i < 1 the noise enters with the other sign; the factor 4 L^2 of the gradient, which "
+    "the proof leaves out, makes up for it.",
+)
+@of_loss
+def lines(loss: Loss) -> Comparison:
+    """The same with lambda_d(Sigma*)^2 on the right of |grad L|^2."""
+    return _lines(loss, least_eigenvalue(loss) ** 2)
+
+
+def _noise(loss: Loss, offset) -> Comparison:
+    """d delta^{4L} (lambda_1 + 1)^{4L-2} against a quarter of an offset from one, to the power 4L - 2."""
+    at, L = _spread(loss), loops(loss)
+    left = loss.task.dimension * delta_power(loss) ** 2 * (at.largest + 1.0) ** (4 * L - 2)
+    right = offset(at) ** (4 * L - 2) / 4
+    promised = at.promised & jnp.isfinite(loss.task.context_length)
+    return at_most(left, right, size=jnp.maximum(left, right), promised=promised)
+
+
+@SECTION.claim(
+    "lemma-a.10.noise",
+    "proof of Lemma A.10",
+    "d delta^{4L} (lambda_1 + 1)^{4L-2} <= (lambda_1 - 1)^{4L-2}/4",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=all_of(over_determined, small_delta),
+    problems=LONG[:2],
+    spaces=spaces.OPTIMUM,
+    note=_DRAWN + "It is the largest |lambda_i - 1| that is known to be large, and lambda_1 may be one.",
+)
+@of_loss
+def printed_noise(loss: Loss) -> Comparison:
+    """d delta^{4L} (lambda_1 + 1)^{4L-2} <= (lambda_1 - 1)^{4L-2}/4."""
+    return _noise(loss, lambda at: at.largest - 1.0)
+
+
+@SECTION.claim(
+    "lemma-a.10.noise",
+    "proof of Lemma A.10",
+    "d delta^{4L} (lambda_1 + 1)^{4L-2} <= max_i |lambda_i - 1|^{4L-2}/4",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=all_of(over_determined, small_delta),
+    problems=LONG[:2],
+    spaces=spaces.OPTIMUM,
+    note=_DRAWN,
+)
+@of_loss
+def noise(loss: Loss) -> Comparison:
+    """The same with max_i |lambda_i - 1| on the right."""
+    return _noise(loss, lambda at: jnp.max(jnp.abs(at.offsets), axis=1))
+
+
+def _hoelder(loss: Loss, exponent: float, promised: Array, at: _Spread) -> Comparison:
+    L, d = loops(loss), float(loss.task.dimension)
+    right = d**-exponent * at.sum_of_powers(2 * L) ** dominance_power(loss)
+    return at_least(at.sum_of_powers(4 * L - 2), right, promised=promised)
+
+
+@SECTION.claim(
+    "lemma-a.10.hoelder",
+    "proof of Lemma A.10",
+    "sum_i (lambda_i - 1)^{4L-2} >= d^{-(L-1)/(2L-1)} (sum_i (lambda_i - 1)^{2L})^{(2L-1)/L}",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    problems=STEPS,
+    spaces=spaces.OPTIMUM,
+    note="Fails at multiples of I, where d^{-(L-1)/L} makes it an equality; the last line of the proof then drops "
+    "the factor.",
+)
+@of_loss
+def printed_hoelder(loss: Loss) -> Comparison:
+    """sum (lambda_i - 1)^{4L-2} >= d^{-(L-1)/(2L-1)} (sum (lambda_i - 1)^{2L})^{(2L-1)/L}."""
+    L, at = loops(loss), _spread(loss)
+    return _hoelder(loss, (L - 1) / (2 * L - 1), jnp.ones(at.largest.shape, dtype=bool), at)
+
+
+@SECTION.claim(
+    "lemma-a.10.hoelder",
+    "proof of Lemma A.10",
+    "sum_i (lambda_i - 1)^{4L-2} >= d^{-(L-1)/L} (sum_i (lambda_i - 1)^{2L})^{(2L-1)/L}",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    problems=STEPS,
+    spaces=spaces.OPTIMUM,
+    note="Judged where the |lambda_i - 1| differ, for L > 1; where they agree it is an equality.",
+)
+@of_loss
+def hoelder(loss: Loss) -> Comparison:
+    """The same with d^{-(L-1)/L}, where the |lambda_i - 1| are not all equal."""
+    L, at = loops(loss), _spread(loss)
+    sizes = jnp.abs(at.offsets)
+    apart = jnp.min(sizes, axis=1) < 0.99 * jnp.max(sizes, axis=1)
+    return _hoelder(loss, (L - 1) / L, apart & (L > 1), at)

@@ -1,0 +1,191 @@
+"""gatmiry2024's appendix A: Theorem A.11 on gradient dominance, and its proof, (28)."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from flowsim._core.types import Scalar
+from flowsim.claims.claim import Comparison, Relation, at_least
+from flowsim.claims.hypotheses import Hypothesis, hypothesis
+from flowsim.flow.trajectory import Trajectory
+from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.dominance import (
+    DOMINANCE,
+    DOMINANCE_OF_LONG_CONTEXTS,
+    HOELDER,
+    PRINTED_CONSTANT,
+    REFUTED,
+    SMALL_COVARIANCE,
+    STEPS,
+    WITH_COVARIANCE,
+    appendix_threshold,
+    dominates,
+    sharp_constants,
+)
+from flowsim.papers.gatmiry2024.setting import (
+    MODELS,
+    Loss,
+    all_of,
+    at_points,
+    compared,
+    delta,
+    delta_power,
+    dimension_root,
+    dominance_factor,
+    drawn,
+    everywhere,
+    long_context,
+    looped,
+    loops,
+    of_loss,
+    over_determined,
+    without_bias,
+)
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+_FACTORS = (1.0 + 1e-6, 1.5, 2.0, 10.0, 100.0)  # of the least epsilon that a step speaks of
+
+
+def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """The constants of Theorem 3.4, with the threshold of the appendix."""
+    return sharp_constants(loss, trajectory, appendix_threshold(loss))
+
+
+@SECTION.claim(
+    "theorem-a.11",
+    "Theorem A.11",
+    "L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= L^{(2L-1)/L}/16",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(without_bias, over_determined),
+    constants=appendix_dominance_constants,
+    problems=(*DOMINANCE, problems.SMALL_COVARIANCE),
+    spaces=spaces.ANY_COVARIANCE,
+    note=f"{SMALL_COVARIANCE}{REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
+)
+def appendix_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """|grad L|^2 against L^{(2L-1)/L}/16, where L >= 2 (4 delta)^{2L}."""
+    return dominates(loss, everywhere(loss, trajectory), PRINTED_CONSTANT, appendix_threshold(loss))
+
+
+@SECTION.claim(
+    "theorem-a.11",
+    "Theorem A.11",
+    "For 8 L d^2/sqrt(n) <= 2^{-2L}, L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= "
+    "lambda_d(Sigma*)^2 d^{-(L-1)/L} L^{(2L-1)/L}/16",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(without_bias, long_context),
+    constants=appendix_dominance_constants,
+    problems=(*DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE),
+    spaces=spaces.ANY_COVARIANCE,
+    note=WITH_COVARIANCE + HOELDER,
+)
+def appendix_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The same with the lambda_d^2 of Sigma* and the d^{-(L-1)/L} of Hoelder's inequality."""
+    constant = PRINTED_CONSTANT * dominance_factor(loss)
+    return dominates(loss, everywhere(loss, trajectory), constant, appendix_threshold(loss))
+
+
+def _restated(loss: Loss, factor: ArrayLike) -> Comparison:
+    """|grad L|^2 against epsilon^{4L-2}/4 with 2 epsilon^{2L} = L(A, 0), where epsilon > 4 delta."""
+    points = at_points(loss, drawn(loss))
+    epsilon = (points.loss / 2) ** (1 / (2 * loops(loss)))
+    bound = factor * epsilon ** (4 * loops(loss) - 2) / 4
+    promised = (epsilon > 4.0 * delta(loss)) & (points.loss > 0)
+    return compared(at_least(points.grad_norm_sq, bound, promised=promised), points)
+
+
+@SECTION.claim(
+    "theorem-a.11.eq-28",
+    "proof of Theorem A.11, (28)",
+    "For epsilon > 4 delta, L(A, 0) >= 2 epsilon^{2L} implies |grad L|^2 >= epsilon^{4L-2}/4",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=over_determined,
+    problems=STEPS,
+    spaces=spaces.OPTIMUM,
+    note="Lemma A.10 is used without its conditions 8 delta d^{3/(4L)} <= epsilon <= 1, without Sigma* = I, and "
+    "without the d^{-(L-1)/L} that its proof has.",
+)
+@of_loss
+def printed_restated(loss: Loss) -> Comparison:
+    """(28)."""
+    return _restated(loss, 1.0)
+
+
+@SECTION.claim(
+    "theorem-a.11.eq-28",
+    "proof of Theorem A.11, (28)",
+    "For 8 L d^2/sqrt(n) <= 2^{-2L} and epsilon > 4 delta, L(A, 0) >= 2 epsilon^{2L} implies |grad L|^2 >= "
+    "lambda_d(Sigma*)^2 d^{-(L-1)/L} epsilon^{4L-2}/4",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=long_context,
+    problems=STEPS,
+    spaces=spaces.OPTIMUM,
+    note="Judged at drawn A.",
+)
+@of_loss
+def restated(loss: Loss) -> Comparison:
+    """(28) with lambda_d(Sigma*)^2 d^{-(L-1)/L}."""
+    return _restated(loss, dominance_factor(loss))
+
+
+def short_of_half(loss: Loss, start) -> list[Hypothesis]:
+    """delta d^{1/(2L)} < 1/2. **Source:** gatmiry2024, Theorem A.8."""
+    return [hypothesis("delta d^(1/(2L)) < 1/2", delta(loss) * dimension_root(loss), "<", 0.5)]
+
+
+def _step(loss: Loss, least: Scalar) -> Comparison:
+    """epsilon^{2L} over d delta^{2L} (epsilon + 2)^{2L} against 1, from the least epsilon on."""
+    epsilon, power = least * jnp.asarray(_FACTORS), 2 * loops(loss)
+    known = jnp.isfinite(loss.task.context_length)
+    safe = jnp.where(known, delta_power(loss), 1.0)
+    ratio = (epsilon / (epsilon + 2.0)) ** power / (loss.task.dimension * safe)
+    return at_least(ratio, 1.0, promised=known)
+
+
+@SECTION.claim(
+    "theorem-a.11.step",
+    "proof of Theorem A.11",
+    "epsilon > 4 delta implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=over_determined,
+    problems=STEPS,
+    spaces=spaces.OPTIMUM,
+    note="Needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L: Theorem A.11 rests on it.",
+)
+@of_loss
+def printed_step(loss: Loss) -> Comparison:
+    """epsilon > 4 delta implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}."""
+    return _step(loss, 4.0 * delta(loss))
+
+
+@SECTION.claim(
+    "theorem-a.11.step",
+    "proof of Theorem A.11",
+    "For delta d^{1/(2L)} < 1/2, epsilon > 4 delta d^{1/(2L)} implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=short_of_half,
+    problems=STEPS,
+    spaces=spaces.OPTIMUM,
+    note="The threshold on the loss that this gives is d times that of Theorem A.11.",
+)
+@of_loss
+def step(loss: Loss) -> Comparison:
+    """epsilon > 4 delta d^{1/(2L)} implies it."""
+    return _step(loss, 4.0 * delta(loss) * dimension_root(loss))

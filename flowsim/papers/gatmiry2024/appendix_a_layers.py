@@ -1,0 +1,130 @@
+"""gatmiry2024's appendix A: Theorem A.1, (12) and (13), what every layer does, against the literal transformer."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flowsim.claims.claim import Comparison, Relation
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import LoopedLoss
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.layers import (
+    JUDGED,
+    PROBLEMS,
+    DrawnLayers,
+    drawn_layers,
+    last_rows,
+    product_and_sum,
+    with_sums,
+)
+from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
+from flowsim.papers.gatmiry2024.setting import MODELS
+from flowsim.papers.paper import Section
+from flowsim.tasks import Prompt
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+_SIGN = (
+    JUDGED
+    + "Each layer adds u^T to the row of labels before it subtracts, y <- y - (u + v)^T Sigma A X, so that the sum "
+    "over u enters with the other sign; where all u are zero both forms agree, and the loss does not see the sign. "
+)
+
+
+@eqx.filter_jit
+def _recursion(drawn: DrawnLayers) -> dict[str, Array]:
+    """For every context and t: the literal row of labels and y_q, what (12) and (13) say without the second sum, that
+    sum, and the size of the terms.
+    """
+
+    def one(context: Array) -> dict[str, Array]:
+        w, x = jnp.sin(1.0 + jnp.arange(2.0 * context.shape[1])).reshape(2, -1)
+        w, x, X = w @ drawn.inverse_root, x @ drawn.root, context @ drawn.root
+        A, u, Sigma = drawn.layers, drawn.vectors, X.T @ X / context.shape[0]
+        rows, found = last_rows(Prompt(X, X @ w, x), A, u), []
+        for t, literal in enumerate(rows):
+            product, total = product_and_sum(Sigma, A[:t], u[:t])
+            size = sum(jnp.linalg.norm(part) for part in (w, w @ product, total))
+            labels = {"labels": literal[:-1] - X @ (w @ product), "labels_sum": X @ total, "labels_size": size}
+            query = {"query": -literal[-1] - (w - w @ product) @ x, "query_sum": -total @ x}
+            sizes = {"labels_size": size * jnp.linalg.norm(X), "query_size": size * jnp.linalg.norm(x)}
+            found.append(labels | query | sizes)
+        return jax.tree.map(lambda *values: jnp.stack(values), *found)
+
+    return jax.vmap(one)(drawn.contexts)
+
+
+def _against(loss: LoopedLoss, sign: float, part: str) -> Comparison:
+    """The literal rows against (12) or (13) with this sign of the second sum."""
+    drawn = drawn_layers(loss.task, loss.loops)
+    found = _recursion(drawn)
+    gaps = found[part] - sign * found[f"{part}_sum"]
+    gaps = jnp.sqrt(jnp.sum(gaps.reshape(*gaps.shape[:2], -1) ** 2, axis=2))
+    return with_sums(gaps, found[f"{part}_size"], drawn)
+
+
+@SECTION.claim(
+    "theorem-a.1.eq-12",
+    "Theorem A.1, (12)",
+    "y^{(t)T} = w^T prod_{i<t} (I - Sigma A_i) X + sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) X",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=_SIGN,
+)
+def labels_plus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """The literal rows of labels against (12) with a plus before the second sum."""
+    return _against(loss, 1.0, "labels")
+
+
+@SECTION.claim(
+    "theorem-a.1.eq-12",
+    "Theorem A.1, (12)",
+    "y^{(t)T} = w^T prod_{i<t} (I - Sigma A_i) X - sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) X",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=_SIGN + "The proof writes X X^T = Sigma; Sigma is X X^T / n.",
+)
+def labels_minus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """The literal rows of labels against (12) with a minus before the second sum."""
+    return _against(loss, -1.0, "labels")
+
+
+@SECTION.claim(
+    "theorem-a.1.eq-13",
+    "Theorem A.1, (13)",
+    "y_q^{(t)} = y_q - w^T prod_{i<t} (I - Sigma A_i) x_q - sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) x_q",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=_SIGN,
+)
+def query_plus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """The literal y_q against (13) with a plus before the second sum."""
+    return _against(loss, 1.0, "query")
+
+
+@SECTION.claim(
+    "theorem-a.1.eq-13",
+    "Theorem A.1, (13)",
+    "y_q^{(t)} = y_q - w^T prod_{i<t} (I - Sigma A_i) x_q + sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) x_q",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=_SIGN,
+)
+def query_minus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """The literal y_q against (13) with a minus before the second sum."""
+    return _against(loss, -1.0, "query")

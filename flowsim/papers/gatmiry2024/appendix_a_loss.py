@@ -1,0 +1,133 @@
+"""gatmiry2024's appendix A: Lemma A.3 and Corollary A.4, the loss of layers and of loops with u."""
+
+import collections
+import functools
+import itertools
+import math
+
+from flowsim.claims.claim import Comparison, Relation
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import LoopedLoss
+from flowsim.losses.deep.residual_energy import layer_terms
+from flowsim.moments import TracePolynomial, wishart_expectation
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.layers import (
+    JUDGED,
+    MOST_LAYERS,
+    PROBLEMS,
+    drawn_layers,
+    gaps_of_loss,
+    identity,
+    positive,
+    repeated,
+    with_sums,
+)
+from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
+from flowsim.papers.gatmiry2024.setting import MODELS, over_determined
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+
+@functools.cache
+def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
+    """E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 with the population covariance, or with the sample's in its place,
+    where it is E tr(prod (I - Sigma A_i) prod (I - Sigma A_{k-1-i})).
+    """
+    letters = "ABCDEFG"[:layers]
+    if not sample_roots:
+        return layer_terms(layers, True, False)
+    words: dict[tuple[str, ...], int] = collections.defaultdict(int)
+    factors = ["W" + letter for letter in letters + letters[::-1]]
+    for kept in itertools.product((False, True), repeat=len(factors)):
+        words["".join(itertools.compress(factors, kept)),] += (-1) ** sum(kept)
+    return wishart_expectation(words, symmetric=letters)
+
+
+@SECTION.claim(
+    "lemma-a.3",
+    "Lemma A.3",
+    "L = E |Sigma^{-1/2} prod (I - Sigma A_i) Sigma^{1/2}|^2 + E |sum_i d_i^T Sigma A_i prod_{j>i} (I - Sigma A_j) "
+    "Sigma^{1/2}|^2",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    hypotheses=over_determined,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note="Sigma is read as the sample covariance throughout, of which Lemma 4.1 is then the case of equal layers. "
+    "The outer roots come from the laws of w and x_query and are of the population covariance. Judged at d_i = 0 "
+    "with at most 3 symmetric layers.",
+)
+def printed_layers_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """E |Sigma^{-1/2} prod (I - Sigma A_i) Sigma^{1/2}|^2 against the loss of as many layers, at u = 0."""
+    task, k = loss.task, min(loss.loops, MOST_LAYERS)
+    rows = positive(drawn_layers(task, 4 * k).A).reshape(k, 4, task.dimension, task.dimension)
+    matrices = dict(zip("ABC", rows, strict=False))
+    return identity(_layers_words(k, True), _layers_words(k, False), task, matrices)
+
+
+@SECTION.claim(
+    "lemma-a.3",
+    "Lemma A.3",
+    "L = E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 + E |sum_i u_i^T Sigma A_i prod_{j>i} (I - Sigma A_j) S^{1/2}|^2",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=JUDGED + "The outer roots are of the population covariance S; printed they are of the sample's.",
+)
+def loss_of_layers(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """The literal loss given the examples, with layers of their own that are not symmetric."""
+    drawn = drawn_layers(loss.task, loss.loops)
+    return with_sums(*gaps_of_loss(drawn), drawn)
+
+
+@functools.cache
+def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
+    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2 with the population covariance, or with the sample's in its place."""
+    words: dict[tuple[str, ...], int] = collections.defaultdict(int)
+    for i, j in itertools.product(range(1, loops + 1), repeat=2):
+        word = "U" + "WA" * i + ("W" if sample_root else "") + "AW" * j
+        words[word,] += math.comb(loops, i) * math.comb(loops, j) * (-1) ** (i + j)
+    return wishart_expectation(words, symmetric="AU")
+
+
+@SECTION.claim(
+    "corollary-a.4.u-term",
+    "Corollary A.4",
+    "L(A, u) - L(A, 0) = E |sum_{i < L} u^T Sigma A (I - Sigma A)^{L-1-i} Sigma^{1/2}|^2",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note="Sigma is read as the sample covariance, as Lemma 4.1 defines it. The last root is the query's, of the "
+    "population covariance. Judged with L at most 3.",
+)
+def printed_bias_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """E |sum_i u^T Sigma A (I - Sigma A)^{L-1-i} Sigma^{1/2}|^2, Sigma the sample's throughout, against the u-term."""
+    task, L = loss.task, min(loss.loops, MOST_LAYERS)
+    drawn = drawn_layers(task, 4)
+    matrices = {"A": positive(drawn.A), "U": drawn.u[:, :, None] * drawn.u[:, None, :]}
+    return identity(_bias_words(L, True), _bias_words(L, False), task, matrices)
+
+
+@SECTION.claim(
+    "corollary-a.4.u-term",
+    "Corollary A.4",
+    "L(A, u) = E |(I - W A')^L|_F^2 + E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2 with S^{1/2} the population's",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=JUDGED + "With the sample's root in the place of S^{1/2}, as printed, both terms are others.",
+)
+def loss_of_loops_with_bias(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """The literal loss given the examples, with one symmetric A and one u for all layers."""
+    drawn = repeated(drawn_layers(loss.task, 1), loss.loops, 1.0)
+    return with_sums(*gaps_of_loss(drawn), drawn)

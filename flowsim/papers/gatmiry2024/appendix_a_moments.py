@@ -1,0 +1,244 @@
+"""gatmiry2024's appendix A: Lemmas A.5 to A.7 on the moments of a sample covariance.
+
+In their proofs by two routes each: pairings, integration by parts, Gauss quadrature of the spectrum.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.statements import joined, rounded
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import LoopedLoss
+from flowsim.losses.deep.residual_energy import power_terms
+from flowsim.moments.spectrum import spectral_quadrature
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.lemma_settings import (
+    DEEP,
+    LONG,
+    ONE_DIMENSION,
+    ONE_LOOP,
+    PAPER,
+    SHORT,
+    Shape,
+    long_for_moments,
+    looped_by_matrices,
+    looped_with_finite_context,
+    shape,
+)
+from flowsim.papers.gatmiry2024.moments import (
+    CONDITION_KEPT,
+    CONDITION_LOST,
+    LENGTHS,
+    LONG_LENGTHS,
+    Spectrum,
+    moment_errors,
+    of_moments,
+    of_residuals,
+)
+from flowsim.papers.gatmiry2024.pairings import MOST_POWERS, shapes
+from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped, over_determined
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+_MATRICES = 4
+
+
+@SECTION.claim(
+    "lemma-a.5",
+    "Lemma A.5",
+    "|alpha^{(j)}_{n,d,k} - lambda_j^k| <= delta lambda_1^k for all j, with delta = 4kd/sqrt(n), given n >= 4 k^2 d^2",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=long_for_moments(4),
+    problems=LONG_LENGTHS,
+    spaces=spaces.MOMENTS,
+    note=CONDITION_KEPT
+    + "The lemma does not say what delta is: 4kd/sqrt(n) is that of its proof and of the remark on Theorem 3.2.",
+)
+@SECTION.claim(
+    "lemma-a.5",
+    "Lemma A.5",
+    "|alpha^{(j)}_{n,d,k} - lambda_j^k| <= delta lambda_1^k for all j, with delta = 4kd/sqrt(n)",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=over_determined,
+    problems=LENGTHS,
+    spaces=spaces.MOMENTS,
+    note=CONDITION_LOST
+    + "The lemma does not say what delta is: 4kd/sqrt(n) is that of its proof and of the remark on Theorem 3.2.",
+)
+@of_moments
+def moment_controls_first_order(known: Shape, power: int) -> float:
+    """4 k d / sqrt(n), the delta of the proof."""
+    return known.first_order(power)
+
+
+def _length(loss: Loss) -> int:
+    length = shape(loss).length
+    assert length is not None, "the setting of the claim"
+    return length
+
+
+def _powers(loss: Loss) -> range:
+    return range(1, min(2 * shape(loss).loops, MOST_POWERS) + 1)
+
+
+def paired_moments(eigenvalues: Spectrum, multiplicities: Sequence[int], length: int, power: int) -> Spectrum:
+    """The eigenvalues of E[((1/n) sum x_i x_i^T)^k]: sum_p n^{C(G_p) - k} lambda^{|c*|} prod_c tr S^{|c|}."""
+    sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
+    totals = [Fraction(0)] * len(eigenvalues)
+    for (count, star, others), number in shapes(power).items():
+        weight = number * Fraction(length) ** (count - power) * math.prod((sums[size] for size in others), start=1)
+        totals = [total + weight * x**star for total, x in zip(totals, eigenvalues, strict=True)]
+    return tuple(totals)
+
+
+@SECTION.claim(
+    "lemma-a.5.pairings",
+    "proof of Lemma A.5",
+    "E[(sum x_i x_i^T)^k] = sum_p n^{C(G_p)} (prod_{c without (1, 2k)} sum_i lambda_i^{|c|}) Sigma*^{|c*|}",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=(SHORT, DEEP, ONE_DIMENSION, LONG),
+    spaces=spaces.LEMMAS,
+    note="Every pairing for k <= 2L and k <= 6, against integration by parts, in rationals. The display before "
+    "this one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power too many.",
+)
+def pairing_formula(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The sum over pairings over alpha^{(j)} by integration by parts, against 1, for all j and k <= 2L, 6."""
+    known, ratios = shape(loss), []
+    for k in _powers(loss):
+        errors = moment_errors(known.eigenvalues, known.multiplicities, _length(loss), k)
+        paired = paired_moments(known.eigenvalues, known.multiplicities, _length(loss), k)
+        ratios += [
+            float(value / (x**k + error)) for value, x, error in zip(paired, known.eigenvalues, errors, strict=True)
+        ]
+    return equal(jnp.asarray(ratios), 1.0, 1.0)
+
+
+@SECTION.claim(
+    "lemma-a.6",
+    "Lemma A.6",
+    "E tr (I - A^{1/2} Sigma A^{1/2})^{2L} = tr E (I - Sigma~)^{2L}, Sigma~ of x~_i ~ N(0, A^{1/2} Sigma* A^{1/2})",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=(SHORT, DEEP, ONE_DIMENSION, LONG),
+    spaces=spaces.LEMMAS,
+    note="At drawn A, by matrices and integration by parts at the left, by eigenvalues and pairings at the right. "
+    "The statement has one more Sigma^{1/2} in its first trace, which it then drops.",
+)
+def changed_covariance(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """E tr (I - W A')^{2L}, A' = S^{1/2} A S^{1/2}, as a polynomial in traces at drawn positive A', against
+    tr E (I - Sigma~)^{2L} with the eigenvalues of A' as covariance, by pairings.
+    """
+    task, power = loss.task, min(2 * loss.loops, MOST_POWERS)
+    noise = jax.random.normal(jax.random.key(0), (_MATRICES, task.dimension, task.dimension))
+    A = noise @ jnp.swapaxes(noise, 1, 2) / task.dimension
+    left = jax.vmap(lambda A: power_terms(power)(task.context_length, A=A))(A)
+    right, sizes = [], []
+    for values in np.asarray(jnp.linalg.eigvalsh(A)):
+        exact, ones = tuple(map(Fraction, values.tolist())), (1,) * values.size
+        traces = [sum(paired_moments(exact, ones, _length(loss), k)) for k in range(1, power + 1)]
+        terms = [Fraction(values.size), *((-1) ** k * math.comb(power, k) * x for k, x in enumerate(traces, 1))]
+        right.append(float(sum(terms)))
+        sizes.append(float(sum(map(abs, terms))))
+    return rounded(equal(left, jnp.asarray(right), jnp.asarray(sizes)), jnp.asarray(8.0 * task.dimension))
+
+
+@SECTION.claim(
+    "lemma-a.7",
+    "Lemma A.7",
+    "|beta_i^{(k)} - (lambda_i - 1)^k| <= delta^k (lambda_1 + 1)^k, with delta^k = 4kd/sqrt(n), given n >= 4 k^2 d^2",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=long_for_moments(4),
+    problems=LONG_LENGTHS,
+    spaces=spaces.MOMENTS,
+    note=CONDITION_KEPT
+    + "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
+    "should read (-1)^{k-i}.",
+)
+@SECTION.claim(
+    "lemma-a.7",
+    "Lemma A.7",
+    "|beta_i^{(k)} - (lambda_i - 1)^k| <= delta^k (lambda_1 + 1)^k, with delta^k = 4kd/sqrt(n)",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=over_determined,
+    problems=LENGTHS,
+    spaces=spaces.MOMENTS,
+    note=CONDITION_LOST
+    + "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
+    "should read (-1)^{k-i}.",
+)
+@of_residuals
+def eigenvalue_approximation_first_order(known: Shape, power: int) -> float:
+    """4 k d / sqrt(n), which the appendix writes delta^k."""
+    return known.first_order(power)
+
+
+def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
+    """E tr (W - I)^k / d by Gauss quadrature of the mean spectrum of W against the sum over i from ``first`` on of
+    sign(k, i) binom(k, i) E tr W^i / d, in rationals, for k <= 2L.
+    """
+    known, parts = shape(loss), []
+    for k in range(1, 2 * known.loops + 1):
+        rule = spectral_quadrature(known.dimension, _length(loss), k)
+        left = float(np.sum(rule.weights * np.asarray(rule.offsets) ** k) / known.dimension)
+        one, counts = (Fraction(1),), (known.dimension,)
+        alphas = [Fraction(1)] + [1 + moment_errors(one, counts, _length(loss), i)[0] for i in range(1, k + 1)]
+        right = sum((sign(k, i) * math.comb(k, i) * alphas[i] for i in range(first, k + 1)), Fraction(0))
+        size = sum(float(rule.weights[j] * abs(rule.offsets[j]) ** k) for j in range(len(rule.weights)))
+        larger = max(size / known.dimension, abs(float(right)), 1e-300)
+        parts.append(rounded(equal(jnp.asarray([left]), float(right), larger), jnp.asarray(64.0 * k)))
+    return joined(parts)
+
+
+@SECTION.claim(
+    "lemma-a.7.eq-21",
+    "proof of Lemma A.7, (21)",
+    "E[A^{-1/2} (A^{1/2} Sigma A^{1/2} - I)^k A^{1/2}] = sum_{i=1}^k (-1)^i binom(k, i) E[A^{-1/2} "
+    "(A^{1/2} Sigma A^{1/2})^i A^{1/2}]",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=(PAPER, ONE_LOOP, ONE_DIMENSION),
+    spaces=spaces.LEMMAS,
+    note="At A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals. The term i = 0 is missing, and the "
+    "sign should be (-1)^{k-i}.",
+)
+def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """(21): sum_{i=1}^k (-1)^i binom(k, i)."""
+    return _powers_about_one(loss, 1, lambda k, i: (-1) ** i)
+
+
+@SECTION.claim(
+    "lemma-a.7.eq-21",
+    "proof of Lemma A.7, (21)",
+    "The same with i from 0 on and (-1)^{k-i}",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=(PAPER, ONE_LOOP, ONE_DIMENSION),
+    spaces=spaces.LEMMAS,
+    note="At A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals.",
+)
+def expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """(21) with i from 0 on and (-1)^{k-i}."""
+    return _powers_about_one(loss, 0, lambda k, i: (-1) ** (k - i))

@@ -1,0 +1,301 @@
+"""gatmiry2024's appendix A: Lemma A.2 on moments of a Gaussian covariance, its proof by pairings, (16) to (20)."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.flow.trajectory import Trajectory
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.lemma_settings import (
+    ASTRONOMICAL,
+    EDGE,
+    ONE_DIMENSION,
+    ONE_LOOP,
+    PAPER,
+    TWICE_EDGE,
+    Shape,
+    long_for_moments,
+    looped_with_finite_context,
+    shape,
+)
+from flowsim.papers.gatmiry2024.moments import isotropic_errors, powers
+from flowsim.papers.gatmiry2024.pairings import MOST_POWERS, census
+from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+PROBLEMS = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
+_ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
+
+
+def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """The constant 4, the sharp one here, and alpha - 1 over its leading term k (k - 1)(d + 1)/(2n) at k = 2L."""
+    known = shape(loss)
+    errors, n = isotropic_errors(known), math.inf if known.length is None else known.length
+    sharp = max(
+        4 * float(error) / max(known.first_order(k), 1e-300) for k, error in zip(powers(known), errors, strict=True)
+    )
+    k, d = 2 * known.loops, known.dimension
+    leading = k * (k - 1) * (d + 1) / (2 * n)
+    return {
+        "constant": jnp.asarray(4.0),
+        "sharp_constant": jnp.asarray(sharp),
+        "over_leading_term": jnp.asarray(float(errors[-1]) / leading if leading else 1.0),
+    }
+
+
+@SECTION.claim(
+    "lemma-a.2",
+    "Lemma A.2",
+    "1 <= alpha_{n,d,k} <= 1 + 4kd/sqrt(n) for E[(sum x_i x_i^T / n)^k] = alpha I, given n >= 4 k^2 d^2",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=long_for_moments(4),
+    constants=isotropic_constants,
+    problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL, PAPER),
+    spaces=spaces.MOMENTS,
+    note="The display lacks the power k of the sum. The bound is far from sharp: alpha - 1 is k(k-1)(d+1)/(2n) to "
+    "leading order, of the square of the order that is granted.",
+)
+def isotropic_moments(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """1 <= alpha_{n,d,k} <= 1 + 4 k d / sqrt(n), minus 1 throughout. At k = 1 alpha is 1, so that the lower bound, an
+    equality, is left out.
+    """
+    known = shape(loss)
+    errors = jnp.asarray([float(error) for error in isotropic_errors(known)])
+    bounds = jnp.asarray([known.first_order(k) for k in powers(known)])
+    finite = known.length is not None
+    upper = at_most(errors, bounds, promised=finite)
+    lower = at_least(errors, 0.0, size=1.0, promised=finite & (np.arange(errors.size) > 0))
+    return jax.tree.map(lambda *series: jnp.concatenate(series), upper, lower)
+
+
+def _enumerated(known: Shape) -> range:
+    return range(1, min(2 * known.loops, MOST_POWERS) + 1)
+
+
+def _counts_at_most(pairs: Sequence[tuple[int, int]]) -> Comparison:
+    """value <= bound for whole numbers, which is value < bound + 1/2."""
+    values, bounds = jnp.asarray(pairs, dtype=float).T
+    return at_most(values, bounds + 0.5)
+
+
+def _moment_from_cycles(loss: Loss, second: int, less: int) -> Comparison:
+    known = shape(loss)
+    n, ratios = known.length, []
+    assert n is not None, "the setting of the claim"
+    base = n if second else known.dimension
+    for k, error in zip(_enumerated(known), isotropic_errors(known), strict=False):
+        total = sum(c * n**p.first * Fraction(base) ** (p.second - less) for p, c in census(k).items())
+        ratios.append(float(total / ((1 + error) * n**k)))
+    return equal(jnp.asarray(ratios), 1.0, jnp.maximum(jnp.asarray(ratios), 1.0))
+
+
+@SECTION.claim(
+    "lemma-a.2.eq-19",
+    "proof of Lemma A.2",
+    "E[(sum x_i x_i^T)^k] = sum_p n^{C(G_p)} n^{C(G'_p)} I, by (16) and (19)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=PROBLEMS,
+    spaces=spaces.PAIRINGS,
+    note=_ENUMERATED + "(18) sums basis vectors over [n] where there are d, and (19) counts the one that is not free.",
+)
+def moment_with_n(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """sum_p n^{C(G_p)} n^{C(G'_p)} over n^k alpha_{n,d,k}, as (16) with (19) has it, against 1, for k <= 2L, 6."""
+    return _moment_from_cycles(loss, second=1, less=0)
+
+
+@SECTION.claim(
+    "lemma-a.2.eq-19",
+    "proof of Lemma A.2",
+    "E[(sum x_i x_i^T)^k] = sum_p n^{C(G_p)} d^{C(G'_p) - 1} I",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=PROBLEMS,
+    spaces=spaces.PAIRINGS,
+    note=_ENUMERATED
+    + "The exponential sum of (19) is d^{C(G'_p) - 1} I, as the display after it has it; the moment by "
+    "integration by parts is the same rational number.",
+)
+def moment_with_d(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """sum_p n^{C(G_p)} d^{C(G'_p) - 1} over n^k alpha_{n,d,k} against 1."""
+    return _moment_from_cycles(loss, second=0, less=1)
+
+
+@SECTION.claim(
+    "lemma-a.2.cycle-count",
+    "proof of Lemma A.2",
+    "C(G_p) <= r + floor((k - r)/2), C(G'_p) <= k - r + 1 and C(G_p) + C(G'_p) <= k + 1, r self-loops in G_p",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=PROBLEMS,
+    spaces=spaces.PAIRINGS,
+    note=_ENUMERATED + "Whole numbers, compared with 1/2 more. That a pair is a self-loop in at most one of the graphs "
+    "fails at k = 1, where both have the one node (1, 2).",
+)
+def cycle_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """C(G_p) <= r + floor((k - r)/2), C(G'_p) <= k - r + 1 and C(G_p) + C(G'_p) <= k + 1 for every p and k <= 2L, 6."""
+    pairs = []
+    for k in _enumerated(shape(loss)):
+        for r, first, second in census(k):
+            pairs += [(first, r + (k - r) // 2), (second, k - r + 1), (first + second, k + 1)]
+    return _counts_at_most(pairs)
+
+
+def _double_factorial(m: int) -> int:
+    return math.prod(range(m, 0, -2))
+
+
+def _count_against(loss: Loss, less: int) -> Comparison:
+    orders = _enumerated(shape(loss))
+    counts = jnp.asarray([float(sum(census(m).values())) for m in orders])
+    expected = jnp.asarray([float(_double_factorial(2 * m - less)) for m in orders])
+    return equal(counts, expected, expected)
+
+
+@SECTION.claim(
+    "lemma-a.2.pairings",
+    "proof of Lemma A.2",
+    "2m indices can be allocated into pairs in C_m = (2m)!! ways",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=PROBLEMS,
+    spaces=spaces.PAIRINGS,
+    note=_ENUMERATED,
+)
+def pairing_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The number of ways to pair 2m indices against (2m)!!, for m <= 2L, 6."""
+    return _count_against(loss, 0)
+
+
+@SECTION.claim(
+    "lemma-a.2.pairings",
+    "proof of Lemma A.2",
+    "2m indices can be allocated into pairs in C_m = (2m - 1)!! ways",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=PROBLEMS,
+    spaces=spaces.PAIRINGS,
+    note=_ENUMERATED + "The printed (2m)!! is too large by a factor of about sqrt(pi m).",
+)
+def odd_pairing_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The number of ways to pair 2m indices against (2m - 1)!!."""
+    return _count_against(loss, 1)
+
+
+@SECTION.claim(
+    "lemma-a.2.pairings.at-least-r",
+    "proof of Lemma A.2",
+    "At most binom(k, r) (2k - 2r)!! pairings have a G_p with at least r self-loops",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    problems=PROBLEMS,
+    spaces=spaces.PAIRINGS,
+    note=_ENUMERATED + "True because the printed C_m is too large; binom(k, r) (2k - 2r - 1)!! would do.",
+)
+def self_loop_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """#{p: G_p has at least r self-loops} <= binom(k, r) (2k - 2r)!! for all r <= k <= 2L, 6."""
+    pairs = []
+    for k in _enumerated(shape(loss)):
+        for r in range(k + 1):
+            count = sum(number for cycles, number in census(k).items() if cycles.loops >= r)
+            pairs.append((count, math.comb(k, r) * _double_factorial(2 * k - 2 * r)))
+    return _counts_at_most(pairs)
+
+
+def _without_self_loops(nodes: int) -> int:
+    """Pairings of 2m indices that leave no node of G_p to itself, by inclusion and exclusion."""
+    terms = (math.comb(nodes, j) * (-1) ** j * _double_factorial(2 * (nodes - j) - 1) for j in range(nodes + 1))
+    return sum(terms)
+
+
+def _first_lines(known: Shape, k: int) -> tuple[Fraction, Fraction]:
+    """alpha - 1, and the first line of (20) over n^k, minus 1: the pairing with r = k gives the 1."""
+    assert known.length is not None, "the setting of the claim"
+    error = isotropic_errors(known)[k - 1]
+    line = sum(
+        math.comb(k, s) * _without_self_loops(s) * Fraction(known.dimension**s, known.length ** (s - s // 2))
+        for s in range(1, k + 1)
+    )
+    return error, Fraction(line)
+
+
+def _chain(known: Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison:
+    """alpha <= first line <= .. <= 1 + 4kd/sqrt(n), minus 1 throughout, where the sides differ."""
+    exact, first = _first_lines(known, k)
+    lines = [float(exact), float(first), *map(math.fsum, terms), known.first_order(k)]
+    strict = [exact != first, *[True] * (len(lines) - 2)]
+    return at_most(jnp.asarray(lines[:-1]), jnp.asarray(lines[1:]), promised=jnp.asarray(strict))
+
+
+def _joined(*comparisons: Comparison) -> Comparison:
+    return jax.tree.map(lambda *series: jnp.concatenate([jnp.atleast_1d(x) for x in series]), *comparisons)
+
+
+@SECTION.claim(
+    "lemma-a.2.eq-20",
+    "proof of Lemma A.2",
+    "alpha_{n,d,k} is at most each line of (20) in turn, and 1 + 4kd/sqrt(n), given n >= 4 k^2 d^2",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=long_for_moments(4),
+    problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL),
+    spaces=spaces.PAIRINGS,
+    note="The fourth line is below the third, since (2s)!! is about sqrt(2 pi s)(2s/e)^s and not sqrt(2s)(2s/e)^s; "
+    "the fifth follows from the third all the same. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound 3. "
+    "d^s in the second line is read as d^{k-r}.",
+)
+def printed_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The lines of (20) over n^k, for k <= 2L; with s = k - r the second and third are one, and what the fourth leaves
+    undefined at s = 0 is read as 1.
+    """
+    known, parts = shape(loss), []
+    for k in range(1, 2 * known.loops + 1):
+        x, orders = known.dimension / known.root_length, range(1, k + 1)
+        second = [math.comb(k, s) * _double_factorial(2 * s) * x**s for s in orders]
+        fourth = [(2 * k * x) ** s * math.sqrt(2 * s) / math.sqrt(2 * math.pi * s) for s in orders]
+        parts.append(_chain(known, k, [second, fourth, [(2 * k * x) ** s for s in orders]]))
+    return _joined(*parts)
+
+
+@SECTION.claim(
+    "lemma-a.2.eq-20",
+    "proof of Lemma A.2",
+    "alpha <= sum_p n^{r + floor((k-r)/2) - k} d^{k-r} <= sum_s binom(k, s)(2s - 1)!! (d/sqrt(n))^s <= "
+    "sum_s (2kd/sqrt(n))^s <= 1 + 4kd/sqrt(n), given n >= 16 k^2 d^2",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=long_for_moments(16),
+    problems=(TWICE_EDGE, ASTRONOMICAL, EDGE),
+    spaces=spaces.PAIRINGS,
+    note="The printed chain skips Stirling's sqrt(pi), and its last step needs sum_{s >= 1} y^s <= 2y with "
+    "y = 2kd/sqrt(n), that is y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.",
+)
+def mended_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """alpha <= first line <= sum_s binom(k, s) (2s - 1)!! (d/sqrt(n))^s <= sum_s (2kd/sqrt(n))^s <= 1 + 4kd/sqrt(n)."""
+    known, parts = shape(loss), []
+    for k in range(1, 2 * known.loops + 1):
+        x, orders = known.dimension / known.root_length, range(1, k + 1)
+        second = [math.comb(k, s) * _double_factorial(2 * s - 1) * x**s for s in orders]
+        parts.append(_chain(known, k, [second, [(2 * k * x) ** s for s in orders]]))
+    return _joined(*parts)

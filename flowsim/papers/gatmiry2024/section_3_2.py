@@ -1,0 +1,123 @@
+"""gatmiry2024's section 3.2: least squares on one prompt, and gradient descent on it.
+
+One side is taken by JAX or by solving, the other is the printed formula.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim.claims.claim import Comparison, Relation, at_most
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import LoopedLoss
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
+from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, conditioned, drawn, of_prompts
+from flowsim.papers.gatmiry2024.setting import MODELS, over_determined
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+
+@SECTION.claim(
+    "sec-3.2.pseudo-inverse",
+    "section 3.2",
+    "w* = (X X^T)^-1 X y, given n > d",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    hypotheses=over_determined,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=JUDGED,
+)
+@conditioned
+@of_prompts(symmetric=True)
+def pseudo_inverse(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
+    """(X X^T)^-1 X y against w*."""
+    return jnp.linalg.solve(one.X @ one.X.T, one.X @ (one.X.T @ one.w)), one.w
+
+
+def _hessian(one: Drawn) -> Float[Array, "d d"]:
+    """That of |X^T w - y|^2, by JAX."""
+    return jax.hessian(one.squares)(one.w)
+
+
+@SECTION.claim(
+    "sec-3.2.hessian",
+    "section 3.2",
+    "The Hessian of |X^T w - y|^2 is X X^T",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=JUDGED + "A factor of two is missing, the one that the gradient of Proposition 3.1 misses.",
+)
+@of_prompts(symmetric=True)
+def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
+    """The Hessian against X X^T."""
+    return _hessian(one), one.X @ one.X.T
+
+
+@SECTION.claim(
+    "sec-3.2.hessian",
+    "section 3.2",
+    "The Hessian of |X^T w - y|^2 is 2 X X^T",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=JUDGED,
+)
+@of_prompts(symmetric=True)
+def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
+    """The Hessian against 2 X X^T."""
+    return _hessian(one), 2 * one.X @ one.X.T
+
+
+def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """|I - s H|_2 of the drawn prompts, s the step size for the eigenvalues of the Hessian H, and H's condition."""
+    values = jax.vmap(lambda one: jnp.linalg.eigvalsh(_hessian(one)))(drawn(loss, True))
+    return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
+
+
+@SECTION.claim(
+    "sec-3.2.step-size",
+    "section 3.2",
+    "Gradient descent on |X^T w - y|^2 with step size 1/kappa, kappa the Hessian's condition number, converges",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    hypotheses=over_determined,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=JUDGED + "It is meant for a Hessian of norm one. Without it converges only where 2 kappa > |H|_2, that is "
+    "where the least eigenvalue of the Hessian, of the order n, is below 2.",
+)
+def printed_step_size(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """|I - (1/kappa) H|_2 < 1."""
+    return at_most(_contraction(loss, lambda values: values[:, 0] / values[:, -1])[0], 1.0)
+
+
+@SECTION.claim(
+    "sec-3.2.step-size",
+    "section 3.2",
+    "With step size 1/|H|_2 each step of it contracts by e^{-1/kappa}, so that O(kappa) steps do",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_by_matrices,
+    hypotheses=over_determined,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+    note=JUDGED,
+)
+def step_size(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+    """|I - H/|H|_2|_2 <= e^{-1/kappa}."""
+    norms, condition = _contraction(loss, lambda values: 1 / values[:, -1])
+    return at_most(norms, jnp.exp(-1 / condition))

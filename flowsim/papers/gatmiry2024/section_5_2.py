@@ -1,0 +1,108 @@
+"""gatmiry2024's section 5.2: where the flow ends at short contexts."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from flowsim._core.types import Series
+from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.hypotheses import Hypothesis, hypothesis
+from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses.deep.scalar_minima import scalar_shortfall
+from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.setting import (
+    CLOSE,
+    MODELS,
+    Loss,
+    all_of,
+    deviation,
+    identity_covariance,
+    looped,
+    loops,
+    whitened,
+)
+from flowsim.papers.paper import Section
+
+SECTION = Section("gatmiry2024", *MODELS)
+
+PROBLEMS = (problems.TEN, problems.FEW, problems.FEW_DEEP, problems.FEW_RANDOM)
+
+
+def at_least_two_examples(loss: Loss, start: PyTree) -> list[Hypothesis]:
+    """n > 1."""
+    return [hypothesis("n > 1", loss.task.context_length, ">", 1.0)]
+
+
+def _end_from_identity(loss: Loss, trajectory: Trajectory) -> Series:
+    return jnp.max(jnp.abs(whitened(loss, trajectory.models)[-1:] - 1.0), axis=1)
+
+
+def end_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """a of A_opt = a I, |A - I| at the end of the flow, and d/n."""
+    return {
+        "a": loss.energy.centres[0],
+        "distance_from_identity": _end_from_identity(loss, trajectory)[0],
+        "d_over_n": loss.task.dimension / loss.task.context_length,
+    }
+
+
+@SECTION.claim(
+    "sec-5.2",
+    "section 5.2, Figure 1",
+    "For Sigma* = I and all n > 1, even n < d, A converges very close to I: |A - I| <= 0.1 in the limit",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(identity_covariance, at_least_two_examples),
+    constants=end_constants,
+    problems=PROBLEMS,
+    spaces=spaces.SHORT_FLOWS,
+    note="The text gives no number for close: 10% is the reading here, as in all rows of this paper. At n < d A "
+    "ends nearer to zero than to I. That the loss converges is so of every gradient flow of a positive loss.",
+)
+def tends_near_identity(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """|A - I| in the limit of the flow against 0.1."""
+    return at_most(_end_from_identity(loss, trajectory), CLOSE, allowance=trajectory.way_to_go)
+
+
+@SECTION.claim(
+    "sec-5.2",
+    "section 5.2, Figure 1",
+    "For Sigma* = I and all n > 1 the loss converges to its minimum and A to A_opt = a I",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(identity_covariance, at_least_two_examples),
+    constants=end_constants,
+    problems=PROBLEMS,
+    spaces=spaces.SHORT_FLOWS,
+    note="a tends to 1 as d/n tends to 0; the constants give it.",
+)
+def tends_to_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """|A - A_opt| in the limit of the flow over A_opt = a I, against zero."""
+    to_go = trajectory.way_to_go / loss.energy.centres[0]
+    return equal(deviation(loss, trajectory.models)[-1:], 0.0, 1.0, allowance=to_go)
+
+
+@SECTION.claim(
+    "sec-5.2.scale",
+    "section 5.2, Figure 1",
+    "For Sigma* = I and all n > 1 the limit is A_opt = a I with 0 < a < 1",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped,
+    hypotheses=all_of(identity_covariance, at_least_two_examples),
+    problems=(problems.TEN, problems.FEW, problems.FEW_DEEP, problems.VERY_LONG),
+    spaces=spaces.STILL_ISOTROPIC,
+    note="What is left of close to I at every n.",
+)
+def shrinks(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """0 < 1 - a < 1 for A_opt = a I."""
+    n = float(loss.task.context_length)
+    short = jnp.asarray([scalar_shortfall(loss.task.dimension, n, loops(loss))])
+    finite = bool(np.isfinite(n))
+    return joined([at_most(short, 1.0, promised=finite), at_least(short, 0.0, size=short, promised=finite)])
