@@ -1,4 +1,10 @@
-"""zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett)."""
+"""zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett).
+
+The files are the sections of the paper; what several of them share is named by a noun. Every comparison takes
+(loss, trajectory) with a `LinearAttentionLoss`, in section 4.3, Figure 1's lines and appendix C a
+`RandomCovarianceLoss`, whose task is the statement's. Statements about every parameter, not about a flow, are judged at
+the points of the trajectory. The paper's symbols are used throughout.
+"""
 
 from flowsim.claims.claim import Claim
 from flowsim.models import LinearAttention

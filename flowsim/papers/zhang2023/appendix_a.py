@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowsim._core.types import Series
 from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
 from flowsim.claims.statements import joined, of_task, rounded, stays_positive
 from flowsim.flow.systems import norm_sq
@@ -126,10 +125,6 @@ def stays_balanced(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comp
     return equal(models.u_minus1**2, jnp.sum(models.U11**2, axis=(1, 2)), jnp.max(size))
 
 
-def _norms(matrices: Array) -> Series:
-    return jnp.sqrt(jnp.sum(matrices**2, axis=(1, 2)))
-
-
 @SECTION.claim(
     "lemma-a.4",
     "Lemma A.4",
@@ -143,7 +138,8 @@ def _norms(matrices: Array) -> Series:
 )
 def u_positive(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
     """u_{-1} > 0, relative to |U11|_F, which it equals in size."""
-    return stays_positive(trajectory.models.u_minus1, _norms(trajectory.models.U11))
+    models = trajectory.models
+    return stays_positive(models.u_minus1, jnp.sqrt(jnp.sum(models.U11**2, axis=(1, 2))))
 
 
 @SECTION.claim(

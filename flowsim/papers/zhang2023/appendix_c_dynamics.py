@@ -1,8 +1,7 @@
 """zhang2023's appendix C.1, the dynamical system with random covariances: Lemma C.1 and Corollary C.2.
 
-Here and in the other parts of appendix C every comparison takes (loss, trajectory) with a `RandomCovarianceLoss`, whose
-task is the statement's. Expectations over Lambda_tau are taken as the paper writes them, by `law.expectation`, beside
-the closed forms that the flow uses.
+Here and in the other parts of appendix C expectations over Lambda_tau are taken as the paper writes them, by
+`law.expectation`, beside the closed forms that the flow uses.
 """
 
 import jax

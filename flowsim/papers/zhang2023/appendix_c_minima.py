@@ -42,10 +42,6 @@ def entry_loss(loss: Loss, model: LinearAttention) -> Array:
     return jnp.sum(gamma * u**2 * diagonal**2) / 2 + off / 2 - jnp.sum(xi * diagonal * u)
 
 
-def _relative(gap: Array, size: Array) -> Array:
-    return gap / jnp.where(size > 0, size, 1.0)
-
-
 @SECTION.claim(
     "lemma-c.3",
     "Lemma C.3",
@@ -67,7 +63,7 @@ def loss_of_the_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
         gap = jnp.sqrt(jnp.sum((gradient.U11 + dU) ** 2) + (gradient.u_minus1 + du) ** 2)
         first, second = matrix_loss(loss, model), entry_loss(loss, model)
         energy = jnp.sum(loss.structure.drive * loss.structure.target) + jnp.abs(second)
-        return _relative(gap, size) + jnp.abs(first - second) / energy
+        return gap / jnp.where(size > 0, size, 1.0) + jnp.abs(first - second) / energy
 
     return equal(jax.lax.map(deviation, trajectory.models), jnp.zeros(()), jnp.ones(()))
 

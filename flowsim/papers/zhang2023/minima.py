@@ -1,4 +1,4 @@
-"""Global minima of zhang2023's loss by normal equations, beside the formulas of the paper.
+"""Global minima of zhang2023's losses by normal equations, beside the formulas of the paper.
 
 At u12 = u21 = 0 a loss depends on V = u_{-1} U11 alone, and is a strictly convex quadratic form in it. Its global
 minima are all (V/u, u) with u != 0 of either sign and the one V that solves the normal equations.

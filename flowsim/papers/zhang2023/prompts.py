@@ -1,7 +1,8 @@
 """New prompts for the limit (4.1): the laws, weights and draws that zhang2023's section 4 is judged on, and the risks.
 
-Statements for all w, laws, lengths or prompts are judged on those listed here, the hardest among them: weights along
-the smallest eigenvector, a single example, labels without mean zero.
+These statements speak of the task alone, so that nothing flows. Those for all w, laws, lengths or prompts are judged on
+those listed here, the hardest among them: weights along the smallest eigenvector, a single example, labels without mean
+zero.
 """
 
 from collections.abc import Callable
