@@ -9,13 +9,15 @@ import flowsim
 from flowsim.losses.prompt_risk import risk
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.papers.zhang2023.risk_bounds import (
+    printed_context_length,
+    sufficient_context_length,
+    sufficient_test_length,
+)
+from flowsim.papers.zhang2023.section_4_1_risk import (
     averaged_bounds,
     noiseless_bound,
     noiseless_risk,
     nonlinear_risk,
-    printed_context_length,
-    sufficient_context_length,
-    sufficient_test_length,
 )
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw

@@ -149,8 +149,8 @@ def test_no_statement_on_a_limit_is_refused_on_the_way_to_it(eigenvalues, length
 def test_a_false_limit_is_refused_and_an_unproved_one_is_not_judged():
     loss = LinearAttentionLoss(LinearRegression(np.diag([1.0, 0.05]), 100))
     start = balanced(1e-3, np.eye(2))
-    from flowsim.papers.zhang2023.comparisons import distance_to_limit
     from flowsim.papers.zhang2023.conditions import limit
+    from flowsim.papers.zhang2023.limits import distance_to_limit
 
     def tends(factor):
         expected = jax.tree.map(lambda x: factor * x, limit(loss.task))

@@ -15,11 +15,12 @@ import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers.zhang2023 import (
     CLAIMS,
-    appendix_claims,
-    claims,
-    comparisons,
-    random_covariance,
-    random_covariance_claims,
+    appendix_a,
+    appendix_c_minima,
+    appendix_d,
+    problems,
+    section_4_1_limit,
+    section_4_1_risk,
 )
 from flowsim.problem import spec_of
 
@@ -46,7 +47,7 @@ def shared(problem) -> Evidence:
 @functools.cache
 def of_a_wrong_loss(random: bool) -> Evidence:
     """The flow of a loss whose curvature is one percent off that of its task."""
-    true = shared((random_covariance_claims if random else claims).EASY)
+    true = shared(problems.RANDOM_EASY if random else problems.EASY)
     where = (lambda l: l.structure.curvature) if random else (lambda l: l.eigenvalues)
     loss = eqx.tree_at(where, true.loss, replace_fn=lambda x: 1.01 * x)
     return Evidence(loss, flowsim.gradient_flow(loss, true.trajectory.start))
@@ -86,14 +87,14 @@ def first_off(real):
 
 # (part, form) -> (module, name of what is one percent off, how)
 FORMULAS = {
-    ("lemma-c.3", "printed"): (random_covariance, "entry_loss", off),
-    ("theorem-4.2.spread", "printed"): (appendix_claims, "polynomial_rule", lambda real: weights_off(real)),
-    ("eq-a.7", "printed"): (appendix_claims, "second_moment", off),
-    ("sec-4.1.isotropic", "printed"): (appendix_claims, "limit", off),
-    ("lemma-d.1", "printed"): (appendix_claims, "_derivatives", first_off),
-    ("lemma-a.1", "printed"): (comparisons, "printed_loss", off),
-    ("corollary-a.2", "printed"): (comparisons, "printed_loss", off),
-    ("eq-a.15", "printed"): (appendix_claims, "_residual", off),
+    ("lemma-c.3", "printed"): (appendix_c_minima, "entry_loss", off),
+    ("theorem-4.2.spread", "printed"): (section_4_1_risk, "polynomial_rule", lambda real: weights_off(real)),
+    ("eq-a.7", "printed"): (appendix_a, "second_moment", off),
+    ("sec-4.1.isotropic", "printed"): (section_4_1_limit, "limit", off),
+    ("lemma-d.1", "printed"): (appendix_d, "_derivatives", first_off),
+    ("lemma-a.1", "printed"): (appendix_a, "printed_loss", off),
+    ("corollary-a.2", "printed"): (appendix_a, "printed_loss", off),
+    ("eq-a.15", "printed"): (appendix_a, "_residual", off),
 }
 
 
@@ -182,7 +183,7 @@ def test_short_flows_and_plateaus_are_no_evidence_against_a_limit(length):
 def test_the_refused_rows_are_the_ones_that_are_known():
     """A spot check that the mutations are what breaks a row: unmutated they hold."""
     for random in (False, True):
-        evidence = shared((random_covariance_claims if random else claims).EASY)
+        evidence = shared(problems.RANDOM_EASY if random else problems.EASY)
         for part, form, of_random in WRONG_LOSS:
             if of_random is random:
                 assert judge_on(BY_KEY[part, form], evidence).verdict is Judgement.HOLDS, part

@@ -1,34 +1,51 @@
-"""zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett)."""
+"""zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett).
 
-from flowsim.claims.claim import Claim, about
+The files are the sections of the paper; what several of them share is named by a noun. Every comparison takes
+(loss, trajectory) with a `LinearAttentionLoss`, in section 4.3, Figure 1's lines and appendix C a
+`RandomCovarianceLoss`, whose task is the statement's. Statements about every parameter, not about a flow, are judged at
+the points of the trajectory. The paper's symbols are used throughout.
+"""
+
+from flowsim.claims.claim import Claim
 from flowsim.models import LinearAttention
 from flowsim.papers.paper import Paper
 from flowsim.papers.zhang2023 import (
-    appendix_claims,
+    appendix_a,
+    appendix_c_convergence,
+    appendix_c_dynamics,
+    appendix_c_minima,
     appendix_d,
-    claims,
     figure_1,
-    new_prompt_claims,
-    one_third,
-    random_covariance_claims,
+    section_3_3,
+    section_4_1_lengths,
+    section_4_1_limit,
+    section_4_1_risk,
+    section_4_2,
+    section_4_3,
+    section_5_1,
+    section_5_2,
+    section_5_3,
 )
 from flowsim.papers.zhang2023.predictions import Predictions, predictions
 from flowsim.problem import Problem
 from flowsim.tasks import SpectralRegression
 
 CLAIMS: tuple[Claim, ...] = (
-    about(
-        (
-            *claims.CLAIMS,
-            *new_prompt_claims.CLAIMS,
-            *random_covariance_claims.CLAIMS,
-            *one_third.CLAIMS,
-            *figure_1.CLAIMS,
-            *appendix_claims.CLAIMS,
-        ),
-        LinearAttention,
-    )
-    + appendix_d.SECTION.claims
+    *section_3_3.SECTION.claims,
+    *section_4_1_limit.SECTION.claims,
+    *section_4_1_risk.SECTION.claims,
+    *section_4_1_lengths.SECTION.claims,
+    *section_4_2.SECTION.claims,
+    *section_4_3.SECTION.claims,
+    *figure_1.SECTION.claims,
+    *section_5_1.SECTION.claims,
+    *section_5_2.SECTION.claims,
+    *section_5_3.SECTION.claims,
+    *appendix_a.SECTION.claims,
+    *appendix_c_dynamics.SECTION.claims,
+    *appendix_c_minima.SECTION.claims,
+    *appendix_c_convergence.SECTION.claims,
+    *appendix_d.SECTION.claims,
 )
 
 

@@ -5,6 +5,7 @@ Statements for all matrices are judged on drawn ones, the hardest among them: ne
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, Relation, at_most, equal
@@ -12,18 +13,55 @@ from flowsim.claims.statements import joined, of_task, rounded
 from flowsim.models import LinearAttention
 from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.comparisons import one_covariance
 from flowsim.papers.zhang2023.literal import gaussian_sum
-from flowsim.papers.zhang2023.problems import ISOTROPIC, NEAR_SINGULAR, STILL_EASY, STILL_HARD, STILL_ONE
+from flowsim.papers.zhang2023.problems import STILL
+from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
 
 Matrices = Float[Array, "n rows columns"]
 
 SECTION = Section("zhang2023", LinearAttention)
-PROBLEMS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, ISOTROPIC, STILL_ONE)
 
 _DRAWN = 16
 _COMMUTE, _DO_NOT = 1e-12, 1e-6  # |AB - BA| over |A| |B| below and above which pairs surely do, and surely do not
+
+
+def _derivatives(d: int) -> list[tuple[Array, Array]]:
+    """Both sides of the six identities of Lemma D.1, on drawn matrices of d, d + 1 and d + 2 rows."""
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape))
+    vec = lambda matrix: matrix.T.reshape(-1)
+    square, x, A, B = normal(d, d), normal(d), normal(d + 2, d), normal(d + 1, d + 1)
+    X, C, tall, wide = normal(d, d + 1), normal(d, d + 2), normal(d, d + 1), normal(d + 1, d + 2)
+    return [
+        (jax.grad(lambda x: x @ square @ x)(x), (square + square.T) @ x),
+        (vec(A @ X @ wide), jnp.kron(wide.T, A) @ vec(X)),
+        (jnp.trace(tall.T @ X)[None], (vec(tall) @ vec(X))[None]),
+        (jax.grad(lambda X: jnp.trace(X @ B @ X.T))(X), X @ B.T + X @ B),
+        (jax.grad(lambda X: jnp.trace(tall @ X.T))(X), tall),
+        (jax.grad(lambda X: jnp.trace(A @ X @ B @ X.T @ C))(X), A.T @ C.T @ X @ B.T + C @ A @ X @ B),
+    ]
+
+
+@SECTION.claim(
+    "lemma-d.1",
+    "Lemma D.1",
+    "The derivatives of x^T B x, tr(X B X^T), tr(A X^T) and tr(A X B X^T C); Vec(A X B) = (B^T (x) A) Vec(X); and "
+    "tr(A^T B) = Vec(A)^T Vec(B)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=one_covariance,
+    problems=STILL,
+    spaces=spaces.STILL,
+    note="Judged on drawn matrices of d, d + 1 and d + 2 rows.",
+)
+@of_task
+def matrix_calculus(task: LinearRegression) -> Comparison:
+    """Derivatives by automatic differentiation, and vectors stacked, against Lemma D.1."""
+    pairs = _derivatives(task.dimension)
+    distances = jnp.stack([jnp.linalg.norm(left - right) for left, right in pairs])
+    sizes = jnp.stack([jnp.linalg.norm(right) for _, right in pairs]) * (task.dimension + 2.0)
+    return equal(distances, 0.0, sizes)
 
 
 @SECTION.claim(
@@ -33,7 +71,7 @@ _COMMUTE, _DO_NOT = 1e-12, 1e-6  # |AB - BA| over |A| |B| below and above which 
     relation=Relation.IDENTITY,
     along_flow=False,
     setting=one_covariance,
-    problems=PROBLEMS,
+    problems=STILL,
     spaces=spaces.STILL,
     note="Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.",
 )
@@ -73,7 +111,7 @@ def _pairs(d: int, n: int) -> tuple[Matrices, Matrices]:
     relation=Relation.INEQUALITY,
     along_flow=False,
     setting=one_covariance,
-    problems=PROBLEMS,
+    problems=STILL,
     spaces=spaces.STILL,
     note="Judged on 48 pairs each of n = d and n = d + 3.",
 )
@@ -124,7 +162,7 @@ def _symmetric_part(products: Matrices) -> tuple[Array, Array]:
     relation=Relation.IDENTITY,
     along_flow=False,
     setting=one_covariance,
-    problems=PROBLEMS,
+    problems=STILL,
     spaces=spaces.STILL,
     note="Judged on 50 pairs, with AB >= 0 in the sense of symmetric matrices. In the sense of quadratic forms, "
     "x^T A B x >= 0, the pair need not commute.",

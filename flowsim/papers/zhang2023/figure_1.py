@@ -6,21 +6,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowsim.claims.claim import Claim, Comparison, Relation, at_most, equal
-from flowsim.claims.hypotheses import Hypothesis, agrees
+from flowsim.claims.claim import Comparison, Relation, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.losses.prompt_risk import risk, zero_predictor_error
 from flowsim.models import LinearAttention
+from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.comparisons import one_covariance
 from flowsim.papers.zhang2023.literal import linear_risk
-from flowsim.papers.zhang2023.one_third import exponential_and_long
-from flowsim.papers.zhang2023.random_covariance import independent_variances
+from flowsim.papers.zhang2023.setting import exponential_and_long, independent_variances, isotropic, one_covariance
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 from flowsim.tasks.sampling import least_squares
+
+SECTION = Section("zhang2023", LinearAttention)
 
 SCALES = (1.0, 4.0, 9.0)  # c, by which the test covariances are larger
 _LONGEST = 200
@@ -66,6 +66,37 @@ def literal_lines(loss: RandomCovarianceLoss) -> Array:
     return jnp.sum(risks, axis=0) / jnp.sum(errors, axis=0)
 
 
+def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict[str, Array]:
+    """The dashed line, and how far above it linear attention is at N and M = 100, by the scale c."""
+    finite = RandomCovarianceLoss(RandomCovarianceRegression(loss.task.law, 100.0))
+    lines = {f"dashed_c_{c:g}": normalised_risk(loss, c, jnp.inf) for c in SCALES}
+    return lines | {f"at_100_c_{c:g}": normalised_risk(finite, c, 100.0) for c in SCALES}
+
+
+@SECTION.claim(
+    "figure-1",
+    "Figure 1 and (4.13)",
+    "Trained on Exponential(1) variances, linear attention's error at M, N -> infinity is the black dashed line",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=independent_variances,
+    hypotheses=exponential_and_long,
+    constants=dashed_constants,
+    problems=(
+        {
+            "name": "d = 20, Exponential(1), N infinite",
+            "task": {
+                "covariance_law": {"family": "exponential", "rate": 1.0, "dimension": 20},
+                "context_length": "inf",
+            },
+            "init": {"kind": "zeros"},
+        },
+    ),
+    spaces=spaces.DASHED,
+    note="The line as (4.13) has it: 1 - 4c/3 + 2c^2/3 times the error of predicting zero, above that error for "
+    "c = 4 and 9. Judged on predictions of the literal model by cubature. Of the curves of the figure only linear "
+    "attention and least squares are judged.",
+)
 def dashed_line(loss: RandomCovarianceLoss, trajectory: Trajectory) -> Comparison:
     """The normalised risk at M = N = infinity for every scale c, literal and by moments of the law, against
     1 - 4c/3 + 2c^2/3: the mean square of (4.13) minus the label, for Exponential(1).
@@ -74,18 +105,6 @@ def dashed_line(loss: RandomCovarianceLoss, trajectory: Trajectory) -> Compariso
     lines, sizes = 1 - 4 * c / 3 + 2 * c**2 / 3, 1 + 4 * c / 3 + 2 * c**2 / 3
     exact = jnp.stack([normalised_risk(loss, scale, jnp.inf) for scale in SCALES])
     return joined([equal(literal_lines(loss), lines, sizes), equal(exact, lines, sizes)])
-
-
-def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The dashed line, and how far above it linear attention is at N and M = 100, by the scale c."""
-    finite = RandomCovarianceLoss(RandomCovarianceRegression(loss.task.law, 100.0))
-    lines = {f"dashed_c_{c:g}": normalised_risk(loss, c, jnp.inf) for c in SCALES}
-    return lines | {f"at_100_c_{c:g}": normalised_risk(finite, c, 100.0) for c in SCALES}
-
-
-def isotropic(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """One variance for all directions, as in the panel."""
-    return [agrees("lambda_max/lambda_min = 1", loss.eigenvalues[-1] / loss.eigenvalues[0], 1.0)]
 
 
 @eqx.filter_jit
@@ -108,6 +127,26 @@ def _unseen(dimension: int) -> Array:
     return jax.lax.map(of_length, jnp.arange(dimension) + 1)
 
 
+@SECTION.claim(
+    "figure-1.least-squares",
+    "section 4.3 and Figure 1",
+    "Least squares is optimal for this task: at no M is its error above that of linear attention trained at N",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=one_covariance,
+    hypotheses=isotropic,
+    problems=tuple(
+        {
+            "name": f"d = 20, identity, N = {N}",
+            "task": {"covariance": "identity", "dimension": 20, "context_length": N},
+            "init": {"kind": "zeros"},
+        }
+        for N in (40, 70, 100)
+    ),
+    spaces=spaces.PANEL,
+    note="Judged for M = 1 to 200 on the panel of the fixed covariance; least norm where M < d, on drawn "
+    "examples, on which the error of least squares does not depend.",
+)
 def least_squares_below(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """Risk of least squares, lambda E|w_M - w|^2 on M examples, against that of the limit (4.1), at M = 1 to 200."""
     d = loss.task.dimension
@@ -117,51 +156,3 @@ def least_squares_below(loss: LinearAttentionLoss, trajectory: Trajectory) -> Co
     # The risk is affine in 1/M.
     asymptotic, single = risk(model, loss.task, jnp.inf), risk(model, loss.task, 1)
     return at_most(found, asymptotic + (single - asymptotic) / lengths)
-
-
-_PROBLEM = {"family": "exponential", "rate": 1.0, "dimension": 20}
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "zhang2023.figure-1",
-        "zhang2023, Figure 1 and (4.13)",
-        "Trained on Exponential(1) variances, linear attention's error at M, N -> infinity is the black dashed line",
-        dashed_line,
-        relation=Relation.IDENTITY,
-        hypotheses=exponential_and_long,
-        constants=dashed_constants,
-        setting=independent_variances,
-        along_flow=False,
-        spaces=spaces.DASHED,
-        problems=(
-            {
-                "name": "d = 20, Exponential(1), N infinite",
-                "task": {"covariance_law": _PROBLEM, "context_length": "inf"},
-                "init": {"kind": "zeros"},
-            },
-        ),
-        note="The line as (4.13) has it: 1 - 4c/3 + 2c^2/3 times the error of predicting zero, above that error for "
-        "c = 4 and 9. Judged on predictions of the literal model by cubature. Of the curves of the figure only linear "
-        "attention and least squares are judged.",
-    ),
-    Claim(
-        "zhang2023.figure-1.least-squares",
-        "zhang2023, section 4.3 and Figure 1",
-        "Least squares is optimal for this task: at no M is its error above that of linear attention trained at N",
-        least_squares_below,
-        hypotheses=isotropic,
-        setting=one_covariance,
-        along_flow=False,
-        spaces=spaces.PANEL,
-        problems=tuple(
-            {
-                "name": f"d = 20, identity, N = {N}",
-                "task": {"covariance": "identity", "dimension": 20, "context_length": N},
-                "init": {"kind": "zeros"},
-            }
-            for N in (40, 70, 100)
-        ),
-        note="Judged for M = 1 to 200 on the panel of the fixed covariance; least norm where M < d, on drawn "
-        "examples, on which the error of least squares does not depend.",
-    ),
-)

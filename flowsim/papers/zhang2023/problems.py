@@ -1,6 +1,87 @@
-"""Problems for statements about a task alone: the start is a saddle, where nothing flows."""
+"""The problems of zhang2023's claims, each chosen so that a claim may break."""
 
 from typing import Any
+
+_THETA = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
+
+# One covariance for all prompts
+
+EASY = {
+    "name": "d = 3, diagonal covariance",
+    "task": {"covariance": [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], "context_length": 10},
+    "init": {"kind": "balanced", "scale": 0.3, "theta": _THETA},
+}
+HARD = {
+    "name": "d = 8, condition 100, N = 3, rank one, sigma = 1e-4",
+    "task": {
+        "covariance": {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1},
+        "context_length": 3,
+    },
+    "init": {"kind": "balanced", "scale": 1e-4, "rank": 1, "seed": 1},
+}
+EDGE = {
+    "name": "d = 4, just under the scale condition, N = 2",
+    "task": {"covariance": {"eigenvalues": [0.1, 0.3, 1.0, 3.0], "rotation_seed": 2}, "context_length": 2},
+    "init": {"kind": "balanced", "scale": 0.385, "seed": 3},
+}
+ONE_DIMENSION = {
+    "name": "d = 1, exactly solvable",
+    "task": {"covariance": [[2.0]], "context_length": 5},
+    "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
+}
+SEVERAL_DIMENSIONS = (EASY, HARD, EDGE)
+FLOWS = (*SEVERAL_DIMENSIONS, ONE_DIMENSION)
+
+# Covariances that are drawn anew for every prompt
+
+RANDOM_EASY = {
+    "name": "d = 3, Exponential(1), N = 10",
+    "task": {"covariance_law": {"family": "exponential", "rate": 1.0, "dimension": 3}, "context_length": 10},
+    "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
+}
+EXPONENTIAL = {
+    "name": "d = 3, Exponential(1), N infinite",
+    "task": {"covariance_law": {"family": "exponential", "rate": 1.0, "dimension": 3}, "context_length": "inf"},
+    "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
+}
+RANDOM_HARD = {
+    "name": "d = 5, Gamma(0.2) with rates from 1 to 10, N = 1, rank one, sigma = 1e-5",
+    "task": {
+        "covariance_law": {"family": "gamma", "shape": 0.2, "rate": [1.0, 2.0, 3.0, 5.0, 10.0]},
+        "context_length": 1,
+    },
+    "init": {"kind": "balanced", "scale": 1e-5, "rank": 1, "seed": 1},
+}
+RANDOM_EDGE = {
+    "name": "d = 5, log-normal, just under the scale condition",
+    "task": {
+        "covariance_law": {"family": "log-normal", "location": [-1.0, -0.5, 0.0, 0.5, 0.5], "spread": 0.8},
+        "context_length": 4,
+    },
+    "init": {"kind": "balanced", "scale": 0.115, "seed": 3},
+}
+RANDOM_ONE_DIMENSION = {
+    "name": "d = 1, two values",
+    "task": {
+        "covariance_law": {"family": "discrete", "values": [[0.1, 5.0]], "probabilities": [[0.9, 0.1]]},
+        "context_length": 5,
+    },
+    "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
+}
+NO_COMMON_EIGENBASIS = {
+    "name": "d = 3, Wishart, no common eigenbasis",
+    "task": {
+        "covariance_law": {
+            "family": "wishart", "mean": [[1, 0.3, 0], [0.3, 0.5, 0], [0, 0, 2]], "degrees": 5, "samples": 512,
+        },
+        "context_length": 6,
+    },
+    "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
+}  # fmt: skip
+RANDOM_FLOWS = (RANDOM_EASY, RANDOM_HARD, RANDOM_EDGE, RANDOM_ONE_DIMENSION)
+
+
+# Statements about a task alone: the start is a saddle, where nothing flows
 
 
 def _still(name: str, covariance: Any, context_length: int | str, **task: Any) -> dict[str, Any]:
@@ -19,3 +100,9 @@ ISOTROPIC = _still("d = 3, identity, N = 3", "identity", 3, dimension=3)
 STILL_ONE = _still("d = 1, N = 1", [[2.0]], 1)
 LONG = _still("d = 3, N = 100000", {"eigenvalues": [0.1, 0.3, 3.0], "rotation_seed": 2}, 100_000)
 INFINITE = _still("d = 3, N = inf", {"eigenvalues": [0.2, 1.0, 3.0], "rotation_seed": 4}, "inf")
+
+STILL = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, ISOTROPIC, STILL_ONE)
+FINITE_LENGTHS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, STILL_ONE, LONG)
+ALL_LENGTHS = (*FINITE_LENGTHS, INFINITE)
+# For statements at N = M = inf, or at an N of their own: only the covariance matters.
+COVARIANCES = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, STILL_ONE)

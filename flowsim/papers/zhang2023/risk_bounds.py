@@ -1,4 +1,4 @@
-"""zhang2023 on the limit (4.1) with new prompts, by formula: (4.6), its bounds, and how long prompts must be."""
+"""zhang2023's Corollary 4.3 by formula: how long prompts must be for a bound on the risk of the limit (4.1)."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -10,72 +10,18 @@ from jaxtyping import ArrayLike
 
 from flowsim._core import checks
 from flowsim._core.types import Matrix, Scalar, Vector
-from flowsim.losses.prompt_risk import best_linear_error, risk
+from flowsim.losses.prompt_risk import risk
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.tasks import LinearRegression
-from flowsim.tasks.joint_law import JointLaw
 
 # Beyond it a float64 no longer tells whole numbers apart.
 _LONGEST = 2.0**53
 
 
-def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar, Scalar]:
-    """The three terms of (4.6): best linear error, tr(Sigma Gamma^-2 Lambda)/M, and
-
-    (|a|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |a|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |a|^2_{Gamma^-2 Lambda})/N^2.
-
-    **Arguments:** law: D; context_length: N; test_length: M.
-
-    **Source:** zhang2023, Theorem 4.2.
-    """
-    Lambda, N, M = law.covariance, jnp.asarray(context_length, dtype=float), jnp.asarray(test_length, dtype=float)
-    readout = _inverse_gamma_squared(Lambda, N) @ Lambda
-    train = _training_part(Lambda, law.best_weight, readout)
-    return best_linear_error(law), jnp.trace(law.spread @ readout) / M, train / N**2
-
-
-def noiseless_risk(
-    covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
-) -> tuple[Scalar, Scalar]:
-    """Both terms of the risk for y = <w, x>: (|w|^2_{Gamma^-2 Lambda^3} + tr(Gamma^-2 Lambda^2) |w|^2_Lambda)/M, and
-    the last term of (4.6) with a = w.
-
-    **Source:** zhang2023, display after Theorem 4.2.
-    """
-    N, M = jnp.asarray(context_length, dtype=float), jnp.asarray(test_length, dtype=float)
-    readout = _inverse_gamma_squared(covariance, N) @ covariance
-    cubed = weight @ readout @ covariance @ covariance @ weight
-    test = cubed + jnp.trace(readout @ covariance) * (weight @ covariance @ weight)
-    return test / M, _training_part(covariance, weight, readout) / N**2
-
-
-def noiseless_bound(
-    covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
-) -> tuple[Scalar, Scalar]:
-    """(d+1) |w|^2_Lambda/M and (|w|^2_Lambda + 2 |w|^2 tr(Lambda) + |w|^2_{Lambda^-1} tr(Lambda)^2)/N^2.
-
-    **Source:** zhang2023, display after Theorem 4.2.
-    """
-    d, trace = covariance.shape[0], jnp.trace(covariance)
-    size = weight @ covariance @ weight
-    inverse_size = weight @ jnp.linalg.solve(covariance, weight)
-    train = size + 2 * trace * (weight @ weight) + trace**2 * inverse_size
-    return (d + 1) * size / jnp.asarray(test_length, dtype=float), train / jnp.asarray(context_length, dtype=float) ** 2
-
-
-def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar]:
-    """Both bounds of the risk averaged over w ~ N(0, I), the tighter first:
-
-    (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2, and with
-    (1 + 2d + d^2 kappa) tr(Lambda)/N^2.
-
-    **Source:** zhang2023, display before Corollary 4.3.
-    """
-    values = jnp.linalg.eigvalsh(covariance)
-    d, trace, N = covariance.shape[0], jnp.sum(values), jnp.asarray(context_length, dtype=float)
-    test = (d + 1) * trace / jnp.asarray(test_length, dtype=float)
-    train = (1 + 2 * d) * trace + jnp.sum(1 / values) * trace**2
-    return test + train / N**2, test + _conditioned(values) / N**2
+def conditioned_trace(eigenvalues: Vector) -> Scalar:
+    """(1 + 2d + d^2 kappa) tr(Lambda)."""
+    d = eigenvalues.shape[0]
+    return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)
 
 
 def sufficient_test_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
@@ -88,7 +34,7 @@ def sufficient_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 
     **Source:** zhang2023, Corollary 4.3, with the root as its derivation has it; see `printed_context_length`.
     """
-    return jnp.sqrt(2 * _conditioned(jnp.linalg.eigvalsh(covariance)) / epsilon)
+    return jnp.sqrt(2 * conditioned_trace(jnp.linalg.eigvalsh(covariance)) / epsilon)
 
 
 def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
@@ -96,7 +42,7 @@ def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 
     **Source:** zhang2023, Corollary 4.3 as its extracted text reads.
     """
-    return jnp.sqrt(2 * _conditioned(jnp.linalg.eigvalsh(covariance)) * jnp.asarray(epsilon, dtype=float) ** -0.5)
+    return jnp.sqrt(2 * conditioned_trace(jnp.linalg.eigvalsh(covariance)) * jnp.asarray(epsilon, dtype=float) ** -0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,24 +131,3 @@ def _first(enough: Callable[[float], bool], last: int = int(_LONGEST)) -> int:
 def _averaged_risk(covariance: Matrix, context_length: Scalar, test_length: Scalar) -> Scalar:
     task = LinearRegression(covariance, context_length)
     return risk(limit(task), task, test_length)
-
-
-def _inverse_gamma_squared(covariance: Matrix, context_length: Scalar) -> Matrix:
-    inverse = jnp.linalg.inv(LinearRegression(covariance, context_length).gamma())
-    return inverse @ inverse
-
-
-def _training_part(covariance: Matrix, weight: Vector, readout: Matrix) -> Scalar:
-    """N^2 times the last term of (4.6), with readout = Gamma^-2 Lambda."""
-    trace, once = jnp.trace(covariance), covariance @ weight
-    return (
-        once @ covariance @ readout @ weight
-        + 2 * trace * (once @ readout @ weight)
-        + trace**2 * weight @ readout @ weight
-    )
-
-
-def _conditioned(eigenvalues: Vector) -> Scalar:
-    """(1 + 2d + d^2 kappa) tr(Lambda)."""
-    d = eigenvalues.shape[0]
-    return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)

@@ -1,4 +1,4 @@
-"""Both sides of zhang2023's section 5.1: a prediction as a quadratic form, and the negative eigenvalues of that form.
+"""zhang2023's section 5.1: a prediction as a quadratic form, and the negative eigenvalues of that form.
 
 Prompts are drawn and summed over 1024 tokens at a time, one after the other: at most 1024 (d + 1) numbers are held of a
 prompt, however long it is.
@@ -11,12 +11,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, at_least, equal
-from flowsim.claims.hypotheses import can_be_drawn
+from flowsim.claims.claim import Comparison, Relation, at_least, equal
+from flowsim.claims.hypotheses import can_be_drawn, finite_context
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
+from flowsim.papers.paper import Section
+from flowsim.papers.zhang2023 import spaces
+from flowsim.papers.zhang2023.problems import FLOWS
+from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
+
+SECTION = Section("zhang2023", LinearAttention)
 
 _PROMPTS = 64
 _TOKENS = 1024
@@ -61,17 +67,6 @@ def _keys() -> Array:
     return jax.random.split(jax.random.key(0), _PROMPTS)
 
 
-def quadratic_form(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The entry (d + 1, N + 1) of (3.3) against u^T H u with H = X/2 (x) E E^T/N, over random prompts.
-
-    U11 and u_{-1} are those of the start; all other entries of W^PV and W^KQ are random, those that reach no prediction
-    too.
-    """
-    if not can_be_drawn(loss.task):
-        return equal(jnp.zeros(1), 0.0, 1.0)
-    return equal(*_both_sides(loss.task, trajectory.start))
-
-
 @eqx.filter_jit
 def _both_sides(task: LinearRegression, start: LinearAttention) -> tuple[Array, Array, Array]:
     d, N = task.dimension, task.context_length
@@ -87,6 +82,29 @@ def _both_sides(task: LinearRegression, start: LinearAttention) -> tuple[Array, 
         return sums.attended / N, form, jnp.linalg.norm(U) ** 2 * jnp.linalg.norm(X) * sums.energy / N
 
     return jax.lax.map(one, _keys())
+
+
+@SECTION.claim(
+    "lemma-5.1",
+    "Lemma 5.1",
+    "yhat = u^T H u with H = (1/2) X (x) (E E^T/N), u = Vec(U)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=one_covariance,
+    hypotheses=finite_context,
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    note="Judged on 64 random prompts with random u12, u21 and entries of W^PV and W^KQ that reach no prediction.",
+)
+def quadratic_form(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The entry (d + 1, N + 1) of (3.3) against u^T H u with H = X/2 (x) E E^T/N, over random prompts.
+
+    U11 and u_{-1} are those of the start; all other entries of W^PV and W^KQ are random, those that reach no prediction
+    too.
+    """
+    if not can_be_drawn(loss.task):
+        return equal(jnp.zeros(1), 0.0, 1.0)
+    return equal(*_both_sides(loss.task, trajectory.start))
 
 
 def _negative_eigenvalues(loss: LinearAttentionLoss) -> tuple[Array, Array]:
@@ -111,6 +129,27 @@ def _count(task: LinearRegression) -> tuple[Array, Array]:
     return jax.lax.map(one, _keys())
 
 
+def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
+    """The fewest negative eigenvalues seen, and the paper's number."""
+    count, _ = _negative_eigenvalues(loss)
+    return {"fewest_negative_eigenvalues": jnp.min(count), "d_plus_one": jnp.asarray(loss.task.dimension + 1.0)}
+
+
+@SECTION.claim(
+    "sec-5.1.negative-eigenvalues",
+    "section 5.1",
+    "H has at least d + 1 negative eigenvalues almost surely",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=one_covariance,
+    hypotheses=finite_context,
+    constants=counts,
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    note="X has one negative eigenvalue, so that H has one for each positive one of E E^T. Its rank is min(N, d) + "
+    "1 almost surely: labels are linear in the covariates, so that a context spans at most d dimensions, or N when "
+    "N < d.",
+)
 def at_least_d_plus_one(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """The number of negative eigenvalues of H against d + 1."""
     count, unsure = _negative_eigenvalues(loss)
@@ -119,14 +158,22 @@ def at_least_d_plus_one(loss: LinearAttentionLoss, trajectory: Trajectory) -> Co
     return at_least(count, d + 0.5, size=d + 1.0, promised=unsure == 0)
 
 
+@SECTION.claim(
+    "sec-5.1.negative-eigenvalues",
+    "section 5.1",
+    "H has exactly min(N, d) + 1 negative eigenvalues almost surely",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=one_covariance,
+    hypotheses=finite_context,
+    constants=counts,
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    note="The printed count d + 1 needs N >= d. The form is non-convex either way.",
+)
 def exactly_rank(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """The number of negative eigenvalues of H against min(N, d) + 1, the rank of E E^T."""
     count, unsure = _negative_eigenvalues(loss)
     expected = jnp.minimum(loss.task.context_length, loss.task.dimension) + 1.0
     return equal(count, expected, expected, allowance=unsure)
-
-
-def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The fewest negative eigenvalues seen, and the paper's number."""
-    count, _ = _negative_eigenvalues(loss)
-    return {"fewest_negative_eigenvalues": jnp.min(count), "d_plus_one": jnp.asarray(loss.task.dimension + 1.0)}

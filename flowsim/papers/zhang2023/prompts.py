@@ -1,0 +1,138 @@
+"""New prompts for the limit (4.1): the laws, weights and draws that zhang2023's section 4 is judged on, and the risks.
+
+These statements speak of the task alone, so that nothing flows. Those for all w, laws, lengths or prompts are judged on
+those listed here, the hardest among them: weights along the smallest eigenvector, a single example, labels without mean
+zero.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim._core.types import Matrix, Scalar
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.statements import rounded
+from flowsim.losses.prompt_risk import risk
+from flowsim.models import LinearAttention
+from flowsim.papers.zhang2023.conditions import limit
+from flowsim.papers.zhang2023.literal import LARGEST, linear_risk, literal_risk, polynomial_rule
+from flowsim.tasks import LinearRegression, Prompt
+from flowsim.tasks.joint_law import JointLaw
+
+Task = LinearRegression
+Route = Callable[[Scalar], Float[Array, " routes"]]
+
+DEGREE = 8  # of squared errors in an example with a cubic label: each factor is rounded
+DRAWN_LENGTHS = (1, 7)
+_LENGTHS = (1.0, 2.0, 7.0, 50.0, 1e4, float("inf"))
+_PROMPTS = 12
+_ROUNDING = float(jnp.finfo(jnp.float64).eps)
+
+
+# Labels
+
+
+def extreme_weights(covariance: Matrix) -> Float[Array, "K d"]:
+    """Along the largest and the smallest eigenvector, tiny and huge; and a random one."""
+    vectors = jnp.linalg.eigh(covariance)[1]
+    random = jax.random.normal(jax.random.key(0), vectors[0].shape)
+    return jnp.stack([vectors[:, -1], 1e3 * vectors[:, 0], 1e-3 * vectors[:, 0], random])
+
+
+def polynomials(covariance: Matrix) -> dict[str, Array]:
+    """Arguments of `JointLaw.of_polynomial`, one row for each law: linear labels, noisy ones, a square
+    with E[xy] = 0, a square and a cube, along the extreme eigenvectors.
+    """
+    large, _, small, random = extreme_weights(covariance)
+    v, thin = (w / jnp.sqrt(w @ covariance @ w) for w in (random, small))
+    return {
+        "weight": jnp.stack([thin, random, 0 * v, large, random]),
+        "direction": jnp.stack([v, v, v, thin, v]),
+        "square": jnp.asarray([0.0, 0.0, 1.0, -2.0, 0.3]),
+        "cube": jnp.asarray([0.0, 0.0, 0.0, 0.0, -0.7]),
+        "label_noise": jnp.asarray([0.0, 0.5, 0.0, 0.1, 0.2]),
+    }
+
+
+# Predictions of the literal model on drawn prompts
+
+
+def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
+    """Covariates (P, M, d), queries (P, d) and weights (P, d) with standard deviations from 1e-2 to 1e2."""
+    longest = max(task.dimension, *DRAWN_LENGTHS)
+    normals = jax.random.normal(jax.random.key(0), (_PROMPTS, longest + 2, task.dimension))
+    inputs = normals[:, 1:] @ jnp.linalg.cholesky(task.covariance).T
+    return inputs[:, 1 : length + 1], inputs[:, 0], jnp.geomspace(1e-2, 1e2, _PROMPTS)[:, None] * normals[:, 0]
+
+
+def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expected: Callable) -> Comparison:
+    """The literal model (4.1) on prompts y_i = <w, x_i> against an expected prediction, (x_query, S w, Gamma^-1) ->."""
+    labels = jnp.einsum("pmd,pd->pm", inputs, weights)
+    model = limit(task)
+    predictions = jax.vmap(lambda x, y, query: model(Prompt(x, y, query)))(inputs, labels, queries)
+    inverse, gammas = jnp.linalg.inv(task.gamma()), jnp.linalg.eigvalsh(task.gamma())
+    means = jnp.einsum("pmd,pm->pd", inputs, labels) / inputs.shape[1]
+    terms = jnp.mean(jnp.linalg.norm(inputs, axis=2) * jnp.abs(labels), axis=1)
+    size = jnp.linalg.norm(queries, axis=1) * terms / gammas[0]
+    return rounded(equal(expected(queries, means, inverse), predictions, size), task.dimension * gammas[-1] / gammas[0])
+
+
+# Risks
+
+
+def two_routes(model: LinearAttention, task: Task) -> Route:
+    """M -> the exact risk of the package, and for d <= 4 that of the literal model by cubature beside it."""
+    return _beside(model, task, lambda: linear_risk(model, task))
+
+
+def polynomial_routes(model: LinearAttention, law: JointLaw, terms: dict[str, Array]) -> Route:
+    """The same for a law of polynomial labels."""
+
+    def literal() -> Callable[[Scalar], Scalar]:
+        rule = polynomial_rule(law.covariance, **terms)
+        return literal_risk(model, rule, rule)
+
+    return _beside(model, law, literal)
+
+
+def _beside(model: LinearAttention, prompts: Task | JointLaw, literal: Callable[[], Callable]) -> Route:
+    exact = lambda M: risk(model, prompts, M)
+    if prompts.dimension > LARGEST:
+        return lambda M: exact(M)[None]
+    of_length = literal()
+    return lambda M: jnp.stack([exact(M), of_length(M)])
+
+
+def asymptotic(found: Route) -> Array:
+    """Risks at M = infinity."""
+    return found(jnp.asarray(jnp.inf))
+
+
+def each(function: Callable[[Any], tuple[Array, ...]], rows: Any) -> tuple[Array, ...]:
+    """The values of a function at every row, end to end; those of one row have one shape."""
+    values = jax.lax.map(lambda row: jnp.broadcast_arrays(*function(row)), rows)
+    return tuple(leaf.reshape(-1) for leaf in values)
+
+
+def at_every_length(function: Callable[[Scalar], tuple[Array, ...]]) -> tuple[Array, ...]:
+    """The values of a function of M from a single example to infinitely many, end to end."""
+    return each(function, jnp.asarray(_LENGTHS))
+
+
+def bounded(value: Array, bound: Array, energy: Array, amplified: Scalar) -> Comparison:
+    """risk <= bound. A risk holds E y^2 times the square of Lambda Gamma^-1 - I, which is known to a few epsilon."""
+    doubt = bound + 2 * jnp.sqrt(bound * energy) + amplified * _ROUNDING * energy
+    return eqx.tree_at(lambda c: c.scale, at_most(value, bound), amplified * doubt)
+
+
+def conditioning(task: Task) -> Scalar:
+    """How much products of Gamma^-2, Lambda and Sigma, and Lambda^-1 E[xy], magnify rounding: at most
+    kappa(Gamma) (|Lambda| |Gamma^-1|)^2 + kappa(Lambda), a dimension.
+    """
+    values, gammas = jnp.linalg.eigvalsh(task.covariance), jnp.linalg.eigvalsh(task.gamma())
+    amplified = gammas[-1] / gammas[0] * (values[-1] / gammas[0]) ** 2
+    return task.dimension * (amplified + values[-1] / values[0])

@@ -1,0 +1,187 @@
+"""zhang2023's section 3.3: Assumption 3.3 on the start, who meets it, and what each of its parts is needed for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from flowsim.claims.claim import Comparison, Relation, at_least
+from flowsim.claims.hypotheses import Hypothesis, hypothesis
+from flowsim.claims.landscape import end_constants, ends_above_the_minimum
+from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.initialization import balanced
+from flowsim.losses import LinearAttentionLoss
+from flowsim.models import LinearAttention
+from flowsim.papers.paper import Section
+from flowsim.papers.zhang2023 import spaces
+from flowsim.papers.zhang2023.conditions import assumption_3_3
+from flowsim.papers.zhang2023.limits import distance_to_limit
+from flowsim.papers.zhang2023.problems import EASY, FLOWS, HARD
+from flowsim.papers.zhang2023.section_5_3 import limit_constants, tends_to_limit
+from flowsim.papers.zhang2023.setting import assumption, one_covariance
+
+Loss = LinearAttentionLoss
+
+SECTION = Section("zhang2023", LinearAttention)
+
+_RANDOM_STARTS = 32
+
+
+def _easy_from(name: str, **init: Any) -> dict[str, Any]:
+    return {"name": name, "task": EASY["task"], "init": init}
+
+
+BEYOND = _easy_from("d = 3, ten times the scale condition", kind="balanced", scale=6.7, seed=0)
+UNBALANCED = _easy_from("d = 3, unbalanced", kind="unbalanced", scale=0.5, seed=0)
+ALL_WEIGHTS = _easy_from(
+    "d = 3, u12 and u21 not zero",
+    kind="explicit",
+    U11=[[0.01 / 3**0.5 * (i == j) for j in range(3)] for i in range(3)],
+    u_minus1=0.01,
+    u12=[0.0, 0.0, 0.1],
+    u21=[0.0, 0.0, 0.1],
+)
+INDEFINITE = _easy_from("d = 3, balanced but indefinite", kind="balanced-indefinite", scale=0.2, seed=4)
+
+
+def all_but(*left_out: str) -> Callable[[Loss, LinearAttention], list[Hypothesis]]:
+    """Assumption 3.3 without the parts of these names."""
+
+    def hypotheses(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
+        return [condition for condition in assumption_3_3(loss.task, start) if condition.name not in left_out]
+
+    return hypotheses
+
+
+def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
+    """Assumption 3.3 but for u12 = u21 = 0, of which it asks the opposite."""
+    size = jnp.linalg.norm(start.u12) + jnp.linalg.norm(start.u21)
+    kept = all_but("u12(0) = 0", "u21(0) = 0")(loss, start)
+    return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", size, ">", 0.0)]
+
+
+@SECTION.claim(
+    "assumption-3.3",
+    "remark after Assumption 3.3",
+    "If M has i.i.d. entries from a continuous law, Theta Theta^T = M M^T/|M M^T|_F meets the assumption a.s.",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=one_covariance,
+    problems=(EASY, HARD),
+    spaces=spaces.BALANCED,
+    note="Judged on 32 random M; that Theta is what was drawn is by construction.",
+)
+@eqx.filter_jit
+def random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """|Theta Lambda|_F over random Theta of full rank, which with |Theta Theta^T|_F = 1 is all that can fail."""
+    Lambda, d = loss.task.covariance, loss.task.dimension
+
+    def theta_lambda(key):
+        shape = balanced(1.0, jax.random.normal(key, (d, d))).U11
+        return jnp.sqrt(jnp.trace(Lambda @ shape @ Lambda)), jnp.linalg.norm(shape)
+
+    values, norms = jax.vmap(theta_lambda)(jax.random.split(jax.random.key(2), _RANDOM_STARTS))
+    comparison = at_least(values, 0.0, size=jnp.linalg.norm(Lambda))
+    # Any norm but 1 would break the assumption as surely as Theta Lambda = 0.
+    broken = jnp.abs(norms - 1) > 1e-12
+    return eqx.tree_at(lambda c: c.slack, comparison, jnp.where(broken, -comparison.size, comparison.slack))
+
+
+@SECTION.claim(
+    "assumption-3.3.nonzero",
+    "Assumption 3.3",
+    "Theta Lambda != 0 follows from |Theta Theta^T|_F = 1 and Lambda > 0: |Theta Lambda|_F >= lambda_min",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=one_covariance,
+    hypotheses=all_but("Theta Lambda != 0"),
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    note="The part Theta Lambda != 0 of the assumption is implied by the others and needed for nothing more.",
+)
+@eqx.filter_jit
+def theta_lambda_follows(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """|Theta Lambda|_F >= lambda_min |Theta|_F >= lambda_min |Theta Theta^T|_F^{1/2} = lambda_min > 0.
+
+    At d = 1 the first two are equal.
+    """
+    Lambda, start = loss.task.covariance, trajectory.start
+    value, least = jnp.sqrt(jnp.trace(Lambda @ Lambda @ start.U11) / start.u_minus1), jnp.linalg.eigvalsh(Lambda)[:1]
+    positive = at_least(value[None], 0.0, size=least)
+    return joined([positive, at_least(value[None], least, promised=loss.task.dimension > 1)])
+
+
+@SECTION.claim(
+    "assumption-3.3.balance",
+    "Assumption 3.3 with (5.9)",
+    "Without |Theta Theta^T|_F = 1: u_{-1}^2 -> (c + sqrt(c^2 + 4 |Gamma^-1|_F^2))/2, u_{-1} U11 -> Gamma^-1",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=all_but("|Theta Theta^T|_F = 1"),
+    problems=(UNBALANCED, *FLOWS),
+    spaces=spaces.UNBALANCED + spaces.BALANCED,
+    note="Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved "
+    "c = u_{-1}(0)^2 - |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).",
+)
+def limit_without_balance(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """u^2 = (c + sqrt(c^2 + 4 |Gamma^-1|_F^2))/2 with the conserved c = u(0)^2 - |U11(0)|_F^2, and U11 = Gamma^-1/u."""
+    c = loss.conserved(trajectory.start)
+    inverse = jnp.linalg.inv(loss.task.gamma())
+    u = jnp.sqrt((c + jnp.sqrt(c**2 + 4 * jnp.sum(inverse**2))) / 2)
+    return distance_to_limit(loss, trajectory, LinearAttention(inverse / u, u))
+
+
+without_semidefiniteness = SECTION.claim(
+    "assumption-3.3.semidefinite",
+    "Assumption 3.3 with (5.9)",
+    "Without Theta Theta^T >= 0, from a symmetric balanced start with u_{-1}(0) > 0, the flow tends to (5.9)",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
+    problems=(INDEFINITE,),
+    spaces=spaces.INDEFINITE,
+    note="Semidefiniteness makes the loss negative at the start, hence keeps the flow off the saddle at 0. An "
+    "indefinite start reaches (5.9) as well unless it lies on the saddle's stable set, as "
+    "U11(0) = -u_{-1}(0) I/sqrt(d) does when Lambda is a multiple of I.",
+)(tends_to_limit)
+
+without_zero_blocks = SECTION.claim(
+    "assumption-3.3.zero-blocks",
+    "Assumption 3.3 with Theorem 4.1",
+    "Without u12(0) = u21(0) = 0 the flow can end at another local minimum, above the global one",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=blocks_not_zero,
+    constants=end_constants,
+    problems=(ALL_WEIGHTS,),
+    spaces=spaces.ALL_WEIGHTS,
+    note="What the zero blocks are needed for, by an example that meets all else; a flow that reaches the global "
+    "minimum says nothing of it. Where this one ends no eigenvalue of the Hessian is negative, and one is zero, of "
+    "the rescaling.",
+)(ends_above_the_minimum)
+
+without_the_scale_condition = SECTION.claim(
+    "assumption-3.3.scale",
+    "Theorem 4.1 without its scale condition",
+    "From Assumption 3.3 alone, at any sigma > 0, the flow tends to (5.9)",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=assumption,
+    constants=limit_constants,
+    problems=(BEYOND, *FLOWS),
+    spaces=spaces.BALANCED,
+    note="The condition on sigma is sufficient, not necessary: for a semidefinite start the diagonal of U11 in the "
+    "eigenbasis stays nonnegative and u_{-1} positive whatever sigma is.",
+)(tends_to_limit)

@@ -1,0 +1,88 @@
+"""zhang2023's section 4.1, where training ends: Theorem 4.1, the remark after it, and the prediction (4.2)."""
+
+import jax.numpy as jnp
+
+from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.statements import joined, of_task
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import LinearAttentionLoss
+from flowsim.models import LinearAttention
+from flowsim.papers.paper import Section
+from flowsim.papers.zhang2023 import spaces
+from flowsim.papers.zhang2023.conditions import limit
+from flowsim.papers.zhang2023.limits import distance_to_limit
+from flowsim.papers.zhang2023.minima import limit_is_a_minimum
+from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FLOWS, ISOTROPIC, STILL_ONE
+from flowsim.papers.zhang2023.prompts import DRAWN_LENGTHS, drawn_prompts, predicted
+from flowsim.papers.zhang2023.section_5_3 import limit_constants
+from flowsim.papers.zhang2023.setting import assumption_and_scale, isotropic, one_covariance
+from flowsim.tasks import LinearRegression
+
+SECTION = Section("zhang2023", LinearAttention)
+
+
+def tends_to_matrices(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The limit and the end of the flow against the blocks of (4.1)."""
+    inverse = jnp.linalg.inv(loss.task.gamma())
+    fourth_root = jnp.trace(inverse @ inverse) ** 0.25
+    return distance_to_limit(loss, trajectory, LinearAttention(inverse / fourth_root, fourth_root))
+
+
+@SECTION.claim(
+    "theorem-4.1",
+    "Theorem 4.1",
+    "Under Assumption 3.3 and sigma^2 |Gamma|_op sqrt(d) < 2, W^PV and W^KQ tend to (4.1), a global minimum",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=assumption_and_scale,
+    constants=limit_constants,
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    note="That the limit is a global minimum is judged by the loss there, against the minimum by normal equations, "
+    "with E[Lambdahat^2] by cubature.",
+)
+def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The limit of the flow against (4.1), and its loss against the minimum."""
+    return joined([tends_to_matrices(loss, trajectory), limit_is_a_minimum(loss, trajectory)])
+
+
+@SECTION.claim(
+    "sec-4.1.isotropic",
+    "remark after Theorem 4.1",
+    "For Lambda = I the limit has u_{-1} U11 = (1 + (d + 1)/N)^{-1} I",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=one_covariance,
+    hypotheses=isotropic,
+    problems=(ISOTROPIC, STILL_ONE),
+    spaces=spaces.PANEL,
+    note="For a multiple of I it is that multiple's inverse as often.",
+)
+@of_task
+def isotropic_limit(task: LinearRegression) -> Comparison:
+    """u_{-1} U11 at (4.1) against (1 + (d + 1)/N)^{-1} I/lambda for Lambda = lambda I."""
+    model, d = limit(task), task.dimension
+    expected = jnp.eye(d) / (1 + (d + 1) / task.context_length) / task.covariance[0, 0]
+    return equal(jnp.linalg.norm(model.u_minus1 * model.U11 - expected)[None], 0.0, jnp.linalg.norm(expected))
+
+
+@SECTION.claim(
+    "eq-4.2",
+    "(4.2)",
+    "At (4.1) the prediction is yhat = x_query^T Gamma^-1 ((1/M) sum x_i x_i^T) w, for every prompt and M",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=one_covariance,
+    problems=ALL_LENGTHS,
+    spaces=spaces.STILL + spaces.STILL_INFINITE,
+    note="Judged on the literal model with 12 prompts each of M = 1 and 7 examples, w from 1e-2 to 1e2.",
+)
+@of_task
+def prediction(task: LinearRegression) -> Comparison:
+    """(4.2): yhat = x_query^T Gamma^-1 (1/M) sum x_i x_i^T w."""
+
+    def formula(queries, means, inverse):
+        return jnp.einsum("pd,de,pe->p", queries, inverse, means)
+
+    return joined([predicted(task, *drawn_prompts(task, length), formula) for length in DRAWN_LENGTHS])
