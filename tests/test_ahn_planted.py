@@ -10,7 +10,15 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
-from flowsim.papers.ahn2023 import CLAIMS, appendix_a, multi_layer_prompts, single_layer, turned_prompts
+from flowsim.papers.ahn2023 import (
+    CLAIMS,
+    appendix_a_2,
+    components,
+    multi_layer_prompts,
+    section_4,
+    single_layer,
+    turned_prompts,
+)
 from flowsim.problem import spec_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -44,21 +52,21 @@ def first_louder(function):
 
 
 MOMENT = (single_layer, "token_covariance_times_form", louder)
-LINEAR = (appendix_a, "weight_times_token_covariance", louder)
+LINEAR = (components, "weight_times_token_covariance", louder)
 LAYER = (multi_layer_prompts, "attend", louder)
 TURN = (turned_prompts, "_turns", first_louder)
 BREAKS = {
     ("eq-6", "corrected"): MOMENT,
-    ("sec-4.parameters", "corrected"): (single_layer, "attend", other_rows),
+    ("sec-4.parameters", "corrected"): (section_4, "attend", other_rows),
     ("theorem-1", "printed"): MOMENT,
     ("theorem-1.rescaling", "printed"): MOMENT,
     ("theorem-1.isotropic", "printed"): (MaskedAttentionLoss, "minimizer", louder),
     ("theorem-1.local-minimum", "corrected"): (MaskedAttentionLoss, "excess", louder),
     ("lemma-6", "printed"): MOMENT,
     ("lemma-6.sum", "printed"): MOMENT,
-    ("lemma-6.inner-product", "corrected"): (appendix_a, "embed", louder),
+    ("lemma-6.inner-product", "corrected"): (appendix_a_2, "embed", louder),
     ("eq-17", "printed"): LINEAR,
-    ("eq-18", "printed"): (appendix_a, "token_covariance_times_form", louder),
+    ("eq-18", "printed"): (appendix_a_2, "token_covariance_times_form", louder),
     ("eq-19", "printed"): MOMENT,
     ("lemma-7", "printed"): LINEAR,
     ("lemma-7.sum", "corrected"): MOMENT,
