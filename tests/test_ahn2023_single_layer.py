@@ -122,8 +122,10 @@ def test_hypotheses_and_settings_are_named():
     assert one.verdict is Judgement.NOT_APPLICABLE and "d >= 2" in one.note
     unmasked = LinearAttentionLoss(regression(2, 3))
     run = flowsim.gradient_flow(unmasked, LinearAttention(np.zeros((2, 2)), 0.0))
-    foreign = judge_on(BY_KEY["theorem-1", "printed"], Evidence(unmasked, run))
-    assert foreign.verdict is Judgement.NOT_APPLICABLE and "masked" in foreign.note
+    claim = BY_KEY["theorem-1", "printed"]
+    for about, named in ((claim.models, "class MaskedAttention"), ((), "masked")):  # the model, and else the setting
+        foreign = judge_on(dataclasses.replace(claim, models=about), Evidence(unmasked, run))
+        assert foreign.verdict is Judgement.NOT_APPLICABLE and named in foreign.note
 
 
 # Planted errors

@@ -14,8 +14,9 @@ from flowsim.papers.ahn2023 import (
     CLAIMS,
     appendix_a_2,
     components,
-    multi_layer_prompts,
+    prompts,
     section_4,
+    section_5_2,
     single_layer,
     turned_prompts,
 )
@@ -53,7 +54,7 @@ def first_louder(function):
 
 MOMENT = (single_layer, "token_covariance_times_form", louder)
 LINEAR = (components, "weight_times_token_covariance", louder)
-LAYER = (multi_layer_prompts, "attend", louder)
+LAYER = (prompts, "attend", louder)
 TURN = (turned_prompts, "_turns", first_louder)
 BREAKS = {
     ("eq-6", "corrected"): MOMENT,
@@ -74,17 +75,17 @@ BREAKS = {
     ("eq-21", "printed"): MOMENT,
     ("sec-a.3.rotation", "printed"): MOMENT,
     ("lemma-2", "printed"): (multi_layer, "attend", louder),
-    ("sec-5.2.hessian", "corrected"): (multi_layer_prompts, "_risk", louder),
+    ("sec-5.2.hessian", "corrected"): (section_5_2, "risk", louder),
     ("eq-61", "corrected"): LAYER,
     ("eq-22", "printed"): LAYER,
     ("eq-28", "corrected"): LAYER,
     ("lemma-9", "printed"): LAYER,
-    ("sec-5.2.distorted", "corrected"): (turned_prompts, "_distorted", first_louder),
+    ("sec-5.2.distorted", "corrected"): (section_5_2, "_distorted", first_louder),
     ("sec-5.2.newton", "printed"): LAYER,
     ("eq-54", "printed"): LAYER,
-    ("lemma-10", "printed"): (multi_layer_prompts, "attend", leaking),
+    ("lemma-10", "printed"): (prompts, "attend", leaking),
     ("eq-38", "corrected"): LAYER,
-    ("eq-60", "printed"): (multi_layer_prompts, "attend", louder_query),
+    ("eq-60", "printed"): (prompts, "attend", louder_query),
     ("eq-63", "printed"): LAYER,
     ("sec-6.1.curvature", "corrected"): LAYER,
     **{(f"eq-{number}", "printed"): TURN for number in (29, 30, 39, 40, 44, 45, 47, 50)},
