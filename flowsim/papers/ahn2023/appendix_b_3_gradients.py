@@ -14,7 +14,7 @@ from flowsim.claims.statements import joined
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss
 from flowsim.papers.ahn2023.multi_layer_problems import WITH_B
-from flowsim.papers.ahn2023.residual_stream import NOTE, Slopes, slopes, sum_of_squares, where_known, within_reach
+from flowsim.papers.ahn2023.residual_stream import NOTE, Slopes, norms_squared, slopes, where_known, within_reach
 from flowsim.papers.ahn2023.scalars import drawn_points, scalar_slopes
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
 from flowsim.papers.paper import Section
@@ -144,7 +144,7 @@ def _decrease(loss: Loss, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]
     r, s = _traces(loss, found)
     along_A = jnp.sum(r * jnp.einsum("nkij,ij->nk", found.A, jnp.linalg.inv(loss.task.covariance)), axis=1)
     along_B = jnp.sum(s * jnp.einsum("nkij,ij->nk", found.B, step_of_B), axis=1)
-    return -along_A - along_B, sum_of_squares(found)
+    return -along_A - along_B, norms_squared(found)
 
 
 @SECTION.claim(

@@ -118,6 +118,6 @@ def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss, Trajec
     return reached
 
 
-def sum_of_squares(found: Slopes) -> Float[Array, " n"]:
+def norms_squared(found: Slopes) -> Float[Array, " n"]:
     """The sum of (14)."""
     return jnp.sum(found.A**2, axis=(1, 2, 3)) + jnp.sum(found.B**2, axis=(1, 2, 3))

@@ -10,7 +10,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss
 from flowsim.papers.ahn2023.multi_layer_problems import LARGE, PAPER, PAPER_B, WITH_B
-from flowsim.papers.ahn2023.residual_stream import NOTE, slopes, sum_of_squares, where_known, within_reach
+from flowsim.papers.ahn2023.residual_stream import NOTE, norms_squared, slopes, where_known, within_reach
 from flowsim.papers.ahn2023.scalars import local_minima, lowest, minima_constants, on_the_set
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights, several_layers
 from flowsim.papers.paper import Section
@@ -37,7 +37,7 @@ _BY_ALL = NOTE.format("theorem-5.all-matrices")
 def theorem_5(loss: Loss) -> Comparison:
     """The sum of (14) over all matrices at the best scalars, relative to that at zero weights."""
     best = lowest(loss)
-    squares = sum_of_squares(slopes(loss, jnp.stack([best, jnp.zeros_like(best)])))
+    squares = norms_squared(slopes(loss, jnp.stack([best, jnp.zeros_like(best)])))
     return equal(squares[:1], 0.0, squares[1:])
 
 
