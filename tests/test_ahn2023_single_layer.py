@@ -16,13 +16,22 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.claims.statements import of_task
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
-from flowsim.papers.ahn2023 import appendix_a, problems, single_layer
-from flowsim.papers.ahn2023.single_layer_claims import CLAIMS
+from flowsim.papers.ahn2023 import (
+    CLAIMS,
+    appendix_a_3,
+    components,
+    problems,
+    section_4,
+    section_4_landscape,
+    single_layer,
+)
 from flowsim.problem import spec_of
 
 pytestmark = pytest.mark.slow
 
-BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
+BY_KEY = {
+    (claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS if claim.models == (MaskedAttention,)
+}
 FLOW = ("theorem-1.flow", "corrected")
 REFUTED = {"eq-6", "sec-4.parameters", "lemma-6.unique", "lemma-6.inner-product", "lemma-7.unique", "lemma-7.sum"}
 
@@ -89,7 +98,7 @@ def test_a_flow_ends_at_another_local_minimum():
     verdict = judge_on(BY_KEY[FLOW], evidence)
     assert verdict.verdict is Judgement.HOLDS, verdict
     loss = loss_of(problem)
-    expected = loss.excess(single_layer.swapped(loss.task))
+    expected = loss.excess(section_4_landscape.swapped(loss.task))
     assert verdict.constants["excess_end"] == pytest.approx(float(expected), rel=1e-6)
     drift = evidence.trajectory.certificates.balance_drift
     assert drift is not None and drift < 1e-5
@@ -113,8 +122,10 @@ def test_hypotheses_and_settings_are_named():
     assert one.verdict is Judgement.NOT_APPLICABLE and "d >= 2" in one.note
     unmasked = LinearAttentionLoss(regression(2, 3))
     run = flowsim.gradient_flow(unmasked, LinearAttention(np.zeros((2, 2)), 0.0))
-    foreign = judge_on(BY_KEY["theorem-1", "printed"], Evidence(unmasked, run))
-    assert foreign.verdict is Judgement.NOT_APPLICABLE and "masked" in foreign.note
+    claim = BY_KEY["theorem-1", "printed"]
+    for about, named in ((claim.models, "class MaskedAttention"), ((), "masked")):  # the model, and else the setting
+        foreign = judge_on(dataclasses.replace(claim, models=about), Evidence(unmasked, run))
+        assert foreign.verdict is Judgement.NOT_APPLICABLE and named in foreign.note
 
 
 # Planted errors
@@ -148,24 +159,24 @@ PLANTS = [
     ("theorem-1.isotropic", MaskedAttentionLoss, "minimizer", lambda real: minimizer_of(1.0, 1.0), problems.ISOTROPIC),
     (
         "theorem-1.local-minimum",
-        single_layer,
+        section_4_landscape,
         "_swapped_sides",
         lambda real: lambda task: (1.5 * real(task)[0], real(task)[1]),
         problems.EASY,
     ),
-    ("eq-6", single_layer, "in_context_loss", scaled, problems.EASY),
-    ("lemma-6", appendix_a, "_unit", scaled, problems.ISOTROPIC),
-    ("lemma-6.sum", appendix_a, "component", scaled, problems.ISOTROPIC),
-    ("lemma-6.unique", appendix_a, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
+    ("eq-6", section_4, "in_context_loss", scaled, problems.EASY),
+    ("lemma-6", components, "unit", scaled, problems.ISOTROPIC),
+    ("lemma-6.sum", components, "component", scaled, problems.ISOTROPIC),
+    ("lemma-6.unique", components, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
      problems.ISOTROPIC),
-    ("eq-17", appendix_a, "_pair", scaled, problems.ISOTROPIC),
-    ("eq-18", appendix_a, "_unit", scaled, problems.ISOTROPIC),
-    ("eq-19", appendix_a, "_pair", scaled, problems.ISOTROPIC),
-    ("lemma-7", appendix_a, "_unit", scaled, problems.EASY),
-    ("lemma-7.sum", appendix_a, "component", scaled, problems.EASY),
-    ("eq-20", appendix_a, "_pair", scaled, problems.EASY),
-    ("eq-21", appendix_a, "_pair", scaled, problems.EASY),
-    ("sec-a.3.rotation", appendix_a, "in_context_loss", scaled, problems.EASY),
+    ("eq-17", components, "_pair", scaled, problems.ISOTROPIC),
+    ("eq-18", components, "unit", scaled, problems.ISOTROPIC),
+    ("eq-19", components, "_pair", scaled, problems.ISOTROPIC),
+    ("lemma-7", components, "unit", scaled, problems.EASY),
+    ("lemma-7.sum", components, "component", scaled, problems.EASY),
+    ("eq-20", components, "_pair", scaled, problems.EASY),
+    ("eq-21", components, "_pair", scaled, problems.EASY),
+    ("sec-a.3.rotation", appendix_a_3, "in_context_loss", scaled, problems.EASY),
 ]  # fmt: skip
 
 
@@ -199,7 +210,7 @@ def test_long_sums_round_more():
 
 
 def test_a_minimum_that_is_not_the_only_one_is_counted(monkeypatch):
-    monkeypatch.setattr(single_layer, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
+    monkeypatch.setattr(section_4_landscape, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
     verdict = judge_on(fresh(BY_KEY["theorem-1.unique", "corrected"]), evidence_of(problems.EASY))
     assert verdict.verdict is Judgement.VIOLATED
 
@@ -226,7 +237,7 @@ def test_at_equality_it_is_open_whether_the_other_point_is_a_minimum():
     low, high = 0.2, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        left, right = single_layer._swapped_sides(three_variances(middle))
+        left, right = section_4_landscape._swapped_sides(three_variances(middle))
         low, high = (middle, high) if left > right else (low, middle)
     assert 0.3 < low < 0.99
     for x, expected in ((low, Judgement.UNRESOLVED), (low - 0.01, Judgement.HOLDS), (low + 0.01, Judgement.HOLDS)):

@@ -15,22 +15,28 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.models import ScalarLayers
 from flowsim.models import multi_layer as layers
+from flowsim.papers import ahn2023
 from flowsim.papers.ahn2023 import (
-    figures,
+    appendix_b_1,
+    appendix_b_2,
+    appendix_b_4,
+    figures_1_2,
     multi_layer,
-    multi_layer_claims,
     multi_layer_problems,
-    multi_layer_prompts,
-    multi_layer_scalars,
-    proof_claims,
+    prompts,
     residual_stream,
-    residual_stream_claims,
+    scalars,
+    section_5_1,
+    section_5_2,
+    section_5_3,
+    section_6,
 )
+from flowsim.papers.ahn2023.settings import LAYERED
 from flowsim.problem import spec_of
 
 pytestmark = pytest.mark.slow
 
-CLAIMS = (*multi_layer_claims.CLAIMS, *proof_claims.CLAIMS, *residual_stream_claims.CLAIMS)
+CLAIMS = tuple(claim for claim in ahn2023.CLAIMS if claim.models == LAYERED)
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 # Large variances, so that tr Sigma^-1 < 1; on the last the paper's two layers of Theorem 3.
 SMALL, ONE, ISOTROPIC = ([5.0, 10.0], 3), ([2.0], 4), ([1.0, 1.0], 3)
@@ -115,28 +121,32 @@ def bent(real):
 
 
 PLANTS = {
-    ("theorem-3", "printed"): (multi_layer, "diagonals", scaled(0.0)),
-    ("theorem-3.multiples", "corrected"): (multi_layer, "_many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-3.proof", "printed"): (multi_layer, "at_most", lambda real: lambda x, y: real(y, x)),
-    ("theorem-3.convex", "printed"): (multi_layer, "at_least", lambda real: lambda x, y, size: real(-x, y, size=size)),
-    ("theorem-4", "printed"): (multi_layer, "best_scalars", scaled(1.001)),
+    ("theorem-3", "printed"): (section_5_1, "diagonals", scaled(0.0)),
+    ("theorem-3.multiples", "corrected"): (section_5_1, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-3.proof", "printed"): (appendix_b_1, "at_most", lambda real: lambda x, y: real(y, x)),
+    ("theorem-3.convex", "printed"): (appendix_b_1, "at_least", lambda real: lambda x, y, size: real(-x, y, size=size)),
+    ("theorem-4", "printed"): (section_5_2, "best_scalars", scaled(1.001)),
     ("theorem-4.minimum", "corrected"): (multi_layer, "best_scalars", scaled(0.1)),
-    ("theorem-4.global", "corrected"): (multi_layer, "_many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-4.on-the-set", "corrected"): (multi_layer, "_many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-4.gradient", "corrected"): (multi_layer, "gradients", bent),
-    ("eq-25", "corrected"): (multi_layer, "gradients", bent),
-    ("eq-26", "printed"): (multi_layer, "_decrease", first_scaled(0.499)),
-    ("eq-26", "corrected"): (multi_layer, "_decrease", first_scaled(1 + 1e-9)),
-    ("lemma-8", "printed"): (multi_layer, "_permuted", lambda real: lambda *a: real(*a) * jnp.array([[1, 1 + 1e-9]])),
-    ("theorem-5", "printed"): (residual_stream, "lowest", scaled(1.001)),
-    ("figure-1.preconditioner", "printed"): (figures, "preconditioned", lambda real: lambda loss, A: A),
-    ("figure-1.plain", "corrected"): (figures, "distance_to_identity", lambda real: lambda M: real(M) + 0.01 * M.ndim),
+    ("theorem-4.global", "corrected"): (section_5_3, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-4.on-the-set", "corrected"): (appendix_b_4, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-4.gradient", "corrected"): (appendix_b_2, "gradients", bent),
+    ("eq-25", "corrected"): (appendix_b_2, "gradients", bent),
+    ("eq-26", "printed"): (appendix_b_2, "_decrease", first_scaled(0.499)),
+    ("eq-26", "corrected"): (appendix_b_2, "_decrease", first_scaled(1 + 1e-9)),
+    ("lemma-8", "printed"): (appendix_b_4, "_permuted", lambda real: lambda *a: real(*a) * jnp.array([[1, 1 + 1e-9]])),
+    ("theorem-5", "printed"): (section_6, "lowest", scaled(1.001)),
+    ("figure-1.preconditioner", "printed"): (figures_1_2, "preconditioned", lambda real: lambda loss, A: A),
+    ("figure-1.plain", "corrected"): (
+        figures_1_2,
+        "distance_to_identity",
+        lambda real: lambda M: real(M) + 0.01 * M.ndim,
+    ),
     ("figure-1.loss", "corrected"): (
-        figures,
+        figures_1_2,
         "equal",
         lambda real: lambda value, expected, size, allowance: real(value, 1.001 * expected, size, allowance=allowance),
     ),
-    ("figure-2", "printed"): (figures, "best_scalars", scaled(1.001)),
+    ("figure-2", "printed"): (figures_1_2, "best_scalars", scaled(1.001)),
 }
 
 
@@ -153,10 +163,10 @@ def test_planted_errors_are_refused(key, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_planted_errors_on_prompts_are_refused():
-    @multi_layer_prompts.on_prompts
+    @prompts.on_prompts
     def without_the_label(drawn):
-        return multi_layer_prompts.layers(drawn, multi_layer_prompts.labelled(drawn))[-1, -1, -1:], jnp.stack(
-            [multi_layer_prompts.layers(drawn, multi_layer_prompts.embed(drawn.prompt))[-1, -1, -1]]
+        return prompts.layers(drawn, prompts.labelled(drawn))[-1, -1, -1:], jnp.stack(
+            [prompts.layers(drawn, prompts.embed(drawn.prompt))[-1, -1, -1]]
         )
 
     verdict = judge_on(dataclasses.replace(BY_KEY["lemma-9", "printed"], compare=without_the_label), static("small"))
@@ -217,7 +227,8 @@ def test_at_the_noise_floor_nothing_is_decided(monkeypatch: pytest.MonkeyPatch):
     assert judge_on(BY_KEY["eq-26", "printed"], static("one")).verdict is Judgement.UNRESOLVED
     # Lemma 8's matrices off S put on S; Theorem 3's matrices diagonal from the first.
     points = lambda loss, key: multi_layer.drawn_scalars(loss)[:, :, None, None] * jnp.eye(2)[None, None]
-    monkeypatch.setattr(multi_layer, "drawn_matrices", points)
+    for home in (appendix_b_1, appendix_b_4):
+        monkeypatch.setattr(home, "drawn_matrices", points)
     assert judge_on(BY_KEY["lemma-8.general", "corrected"], static("small")).verdict is not Judgement.HOLDS
     assert judge_on(BY_KEY["theorem-3.proof", "printed"], static("isotropic")).verdict is Judgement.UNRESOLVED
 
@@ -244,7 +255,7 @@ def test_the_gradient_over_all_matrices_with_B_is_that_of_the_scalars():
         return jax.vmap(one)(keys)
 
     found = drawn(jax.random.split(jax.random.key(3), 40_000))
-    loss = multi_layer_scalars.scalar_loss(2, 12.0, 2)
+    loss = scalars.scalar_loss(2, 12.0, 2)
     slopes = jax.grad(loss.__call__)(ScalarLayers(a, b))
     for samples, slope, direction in ((found.A, slopes.a, Sigma), (found.B, slopes.b, jnp.eye(2))):
         expected = slope[:, None, None] * direction[None] / 2

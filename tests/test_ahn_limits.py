@@ -16,11 +16,10 @@ from flowsim.flow import basin as region
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention
-from flowsim.papers.ahn2023 import basin, figures, residual_stream_claims, sampled_claims
+from flowsim.papers.ahn2023 import CLAIMS, basin, figures
 
 pytestmark = pytest.mark.slow
 
-CLAIMS = (*residual_stream_claims.CLAIMS, *sampled_claims.CLAIMS)
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 WITHOUT_B = [
     ("figure-1.preconditioner", "printed"),

@@ -10,7 +10,16 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
-from flowsim.papers.ahn2023 import CLAIMS, appendix_a, multi_layer_prompts, single_layer, turned_prompts
+from flowsim.papers.ahn2023 import (
+    CLAIMS,
+    appendix_a_2,
+    components,
+    prompts,
+    section_4,
+    section_5_2,
+    single_layer,
+    turned_prompts,
+)
 from flowsim.problem import spec_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -44,21 +53,21 @@ def first_louder(function):
 
 
 MOMENT = (single_layer, "token_covariance_times_form", louder)
-LINEAR = (appendix_a, "weight_times_token_covariance", louder)
-LAYER = (multi_layer_prompts, "attend", louder)
+LINEAR = (components, "weight_times_token_covariance", louder)
+LAYER = (prompts, "attend", louder)
 TURN = (turned_prompts, "_turns", first_louder)
 BREAKS = {
     ("eq-6", "corrected"): MOMENT,
-    ("sec-4.parameters", "corrected"): (single_layer, "attend", other_rows),
+    ("sec-4.parameters", "corrected"): (section_4, "attend", other_rows),
     ("theorem-1", "printed"): MOMENT,
     ("theorem-1.rescaling", "printed"): MOMENT,
     ("theorem-1.isotropic", "printed"): (MaskedAttentionLoss, "minimizer", louder),
     ("theorem-1.local-minimum", "corrected"): (MaskedAttentionLoss, "excess", louder),
     ("lemma-6", "printed"): MOMENT,
     ("lemma-6.sum", "printed"): MOMENT,
-    ("lemma-6.inner-product", "corrected"): (appendix_a, "embed", louder),
+    ("lemma-6.inner-product", "corrected"): (appendix_a_2, "embed", louder),
     ("eq-17", "printed"): LINEAR,
-    ("eq-18", "printed"): (appendix_a, "token_covariance_times_form", louder),
+    ("eq-18", "printed"): (appendix_a_2, "token_covariance_times_form", louder),
     ("eq-19", "printed"): MOMENT,
     ("lemma-7", "printed"): LINEAR,
     ("lemma-7.sum", "corrected"): MOMENT,
@@ -66,17 +75,17 @@ BREAKS = {
     ("eq-21", "printed"): MOMENT,
     ("sec-a.3.rotation", "printed"): MOMENT,
     ("lemma-2", "printed"): (multi_layer, "attend", louder),
-    ("sec-5.2.hessian", "corrected"): (multi_layer_prompts, "_risk", louder),
+    ("sec-5.2.hessian", "corrected"): (section_5_2, "risk", louder),
     ("eq-61", "corrected"): LAYER,
     ("eq-22", "printed"): LAYER,
     ("eq-28", "corrected"): LAYER,
     ("lemma-9", "printed"): LAYER,
-    ("sec-5.2.distorted", "corrected"): (turned_prompts, "_distorted", first_louder),
+    ("sec-5.2.distorted", "corrected"): (section_5_2, "_distorted", first_louder),
     ("sec-5.2.newton", "printed"): LAYER,
     ("eq-54", "printed"): LAYER,
-    ("lemma-10", "printed"): (multi_layer_prompts, "attend", leaking),
+    ("lemma-10", "printed"): (prompts, "attend", leaking),
     ("eq-38", "corrected"): LAYER,
-    ("eq-60", "printed"): (multi_layer_prompts, "attend", louder_query),
+    ("eq-60", "printed"): (prompts, "attend", louder_query),
     ("eq-63", "printed"): LAYER,
     ("sec-6.1.curvature", "corrected"): LAYER,
     **{(f"eq-{number}", "printed"): TURN for number in (29, 30, 39, 40, 44, 45, 47, 50)},

@@ -39,6 +39,8 @@ DEEP = _layers("d = 3, condition 40, n = 4, k = 4", _rotated([0.1, 1.0, 4.0], 2)
 ONE_LAYER = _layers("d = 3, condition 40, n = 4, k = 1", _rotated([0.1, 1.0, 4.0]), 4, 1)
 FREE = _layers("d = 3, condition 40, n = 4, k = 2, all matrices", _rotated([0.1, 1.0, 4.0]), 4, 2, symmetric=False)
 FREE_DEEP = _layers("d = 2, condition 10, n = 4, k = 3, all matrices", _rotated([0.1, 1.0]), 4, 3, symmetric=False)
+STATIC = (PAPER, SHORT, LARGE, FREE)
+ON_PROMPTS = (PAPER, SHORT)
 _UNIT = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
 ISOTROPIC = (
     _layers("d = 3, identity, n = 4, k = 2", _UNIT, 4, 2),

@@ -39,3 +39,5 @@ ELSEWHERE = (
     _from(ISOTROPIC_PAIR, [0.5, 0.1, 0.1], [[0.1, 0.0], [0.0, 0.1], [-0.5, 0.1]]),
     _from(DOMINANT, [0.5, 0.4, 0.3, 0.1], [[0.1, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.0, 0.1], [-0.5, -0.4, -0.3]]),
 )
+# Where every covariance and every length may do.
+EVERY = (EASY, HARD, DIAGONAL_LARGE, ISOTROPIC, DOMINANT, INFINITE, ONE)

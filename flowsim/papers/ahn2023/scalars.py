@@ -1,4 +1,4 @@
-"""Both sides of ahn2023's statements on layers with B that speak of the set S alone.
+"""The loss of ahn2023's layers with B on the set S, and where its minima are.
 
 S is {A_i = a_i Sigma^-1, B_i = b_i I}, on which the loss is `ScalarLayersLoss`, a function F(a, b). A has the sign of
 `MultiLayerAttention`.
@@ -14,8 +14,6 @@ import optimistix
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, at_least, equal
-from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import ScalarLayersLoss
 from flowsim.models import ScalarLayers
@@ -26,7 +24,6 @@ Points = Float[Array, "n scalars"]
 
 _STARTS = 64
 _DRAWN = 4
-_CONDITIONING = 1e3  # of sums of positive terms whose factors cancel
 _BFGS = optimistix.BFGS(1e-10, 1e-12)
 _MAX_STEPS = 2000
 _POLISHING = 3
@@ -110,12 +107,6 @@ def local_minima(loss: Loss) -> Minima:
     return _minima(on_the_set(loss), starts * scale[None, :])
 
 
-def other_minima(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The highest local minimum found on S against the lowest."""
-    found, least = local_minima(loss), on_the_set(loss).minimum
-    return at_least(jnp.max(jnp.where(found.proper, found.values, least))[None], least, size=least)
-
-
 def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The best scalars, their loss, that without B, and how many local minima of different value 64 starts lead to."""
     F, found = on_the_set(loss), local_minima(loss)
@@ -124,25 +115,3 @@ def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     named = {f"a_{i}": value for i, value in enumerate(a)} | {f"b_{i}": value for i, value in enumerate(b)}
     distinct = 1 + jnp.sum(jnp.diff(values) > 1e-6 * values[0])
     return named | {"loss": F.minimum, "loss_without_B": loss.minimum, "local_minima": distinct}
-
-
-# Figures 3 and 4, on S
-
-
-def loss_tends_to_zero(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The least loss known on S against 0, relative to that of predicting 0."""
-    return equal(on_the_set(loss).minimum[None], 0.0, float(loss.task.dimension))
-
-
-def increasing(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """a_i < a_{i+1} at the best scalars."""
-    a = lowest(loss)[: loss.layers]
-    return rounded(at_least(a[1:], a[:-1]), jnp.asarray(_CONDITIONING))
-
-
-def not_increasing_elsewhere(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The largest a_i - a_{i+1} at any local minimum found, against 0."""
-    found = local_minima(loss)
-    a = found.points[:, : loss.layers]
-    falls = jnp.where(found.proper, jnp.max(a[:, :-1] - a[:, 1:], axis=1), -jnp.inf)
-    return rounded(at_least(jnp.max(falls)[None], 0.0, size=jnp.max(a)), jnp.asarray(_CONDITIONING))

@@ -1,0 +1,272 @@
+"""ahn2023's appendix B.3, the proof of Theorem 5: the gradients over all matrices of layers with B, at points of S.
+
+S is {A_i = a_i Sigma^-1, B_i = b_i I}, on which the loss is F(a, b). The gradients are those of `residual_stream`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.statements import joined
+from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023.multi_layer import Loss
+from flowsim.papers.ahn2023.multi_layer_problems import WITH_B
+from flowsim.papers.ahn2023.residual_stream import NOTE, Slopes, norms_squared, slopes, where_known, within_reach
+from flowsim.papers.ahn2023.scalars import drawn_points, scalar_slopes
+from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
+from flowsim.papers.paper import Section
+
+SECTION = Section("ahn2023", *LAYERED)
+
+_BY_ALL = NOTE.format("theorem-5.all-matrices")
+_BY_ALL_35 = NOTE.format("eq-35.all-matrices")
+
+
+@SECTION.claim(
+    "theorem-5.gradient",
+    "proof of Theorem 5",
+    "At points of S, where f(A, B) = F(a, b), grad_{A_i} f = (dF/da_i) Sigma/d and grad_{B_i} f = (dF/db_i) I/d",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    form="corrected",
+    hypotheses=within_reach,
+    note="What (36), and (37) with S~_j = s_j I, say in one line; F is known by quadrature of one "
+    "eigenvalue. " + _BY_ALL,
+)
+@where_known
+def gradient_on_the_set(loss: Loss) -> Comparison:
+    """grad_{A_i} f and grad_{B_i} f against (dF/da_i) Sigma/d and (dF/db_i) I/d."""
+    points, d = drawn_points(loss), loss.task.dimension
+    of_a, of_b = scalar_slopes(loss, points)
+    found, comparisons = slopes(loss, points), []
+    for matrices, slope, shape in ((found.A, of_a, loss.task.covariance), (found.B, of_b, jnp.eye(d))):
+        expected = slope[:, :, None, None] * shape[None, None] / d
+        off = jnp.linalg.norm(matrices - expected, axis=(2, 3)).reshape(-1)
+        # At the first point the A_i are at rest, so that gradients elsewhere tell the size.
+        comparisons.append(equal(off, 0.0, jnp.max(jnp.linalg.norm(matrices, axis=(2, 3)))))
+    return joined(comparisons)
+
+
+class _Sides(NamedTuple):
+    """d/dt f along R~_j and along R_j for drawn R_j at drawn points, by layer, and the size of their terms."""
+
+    replaced: Float[Array, "n layers"]
+    given: Float[Array, "n layers"]
+    size: Float[Array, "n layers"]
+
+
+def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, replacement: Array, key: int) -> _Sides:
+    """The derivatives along R~_j = tr(left R_j right)/d replacement and R_j, for drawn R_j."""
+    d = found.shape[-1]
+    drawn = jax.random.normal(jax.random.key(key), found.shape)
+    trace = jnp.einsum("ij,nkjl,li->nk", left, drawn, right) / d
+    given = jnp.einsum("nkij,nkij->nk", found, drawn)
+    size = jnp.linalg.norm(found, axis=(2, 3)) * jnp.linalg.norm(drawn, axis=(2, 3))
+    return _Sides(jnp.einsum("nkij,ij->nk", found, replacement) * trace, given, size)
+
+
+def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
+    """R~_j = r_j of_A and S~_j = s_j of_B, with r_j and s_j as after (34), at points of S that are not critical."""
+    found, root = slopes(loss, drawn_points(loss)[1:]), loss.root
+    inverse = jnp.linalg.inv(root)
+    return _along(found.A, root, root, of_A, 11), _along(found.B, inverse, root, of_B, 12)
+
+
+def _no_more(sides: _Sides) -> Comparison:
+    """The inequality along the drawn directions and along their opposites."""
+    both = (jnp.concatenate([side.reshape(-1), -side.reshape(-1)]) for side in (sides.replaced, sides.given))
+    return at_most(*both, size=jnp.tile(sides.size.reshape(-1), 2))
+
+
+def _the_same(sides: _Sides) -> Comparison:
+    return equal(*(side.reshape(-1) for side in sides))
+
+
+@SECTION.claim(
+    "eq-34",
+    "(34) with R~_i = r_i I, S~_i = s_i I",
+    "For (A, B) in S and every (R, S), d/dt f(A + t R~, B + t S~) <= d/dt f(A + t R, B + t S) with R~_i = r_i I, S~_i "
+    "= s_i I, r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, s_i = tr(Sigma^{-1/2} S_i Sigma^{1/2})/d",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    hypotheses=within_reach,
+    note="At drawn (R, S). r_i I is not in S unless Sigma is a multiple of I. " + _BY_ALL,
+)
+@where_known
+def eq_34(loss: Loss) -> Comparison:
+    """R~_i = r_i I and S~_i = s_i I, as printed, all layers together."""
+    eye = jnp.eye(loss.task.dimension)
+    both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, eye, eye))
+    return _no_more(both)
+
+
+@SECTION.claim(
+    "eq-34",
+    "(34) with R~_i = r_i Sigma^-1, S~_i = s_i I",
+    "For (A, B) in S and every (R, S), d/dt f(A + t R~, B + t S~) = d/dt f(A + t R, B + t S) with R~_i = r_i Sigma^-1, "
+    "S~_i = s_i I, and r_i, s_i as printed",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    form="corrected",
+    hypotheses=within_reach,
+    note="At drawn (R, S). " + _BY_ALL,
+)
+@where_known
+def eq_34_corrected(loss: Loss) -> Comparison:
+    """R~_i = r_i Sigma^-1 and S~_i = s_i I, with which the sides are equal."""
+    inverse, eye = jnp.linalg.inv(loss.task.covariance), jnp.eye(loss.task.dimension)
+    both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, inverse, eye))
+    return _the_same(both)
+
+
+def _traces(loss: Loss, found: Slopes) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
+    """tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) and tr(Sigma^{-1/2} grad_{B_i} Sigma^{1/2})."""
+    return jnp.einsum("nkij,ij->nk", found.A, loss.task.covariance), jnp.einsum("nkii->nk", found.B)
+
+
+def _decrease(loss: Loss, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]:
+    """d/dt f along dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) Sigma^-1 and dB_i/dt = -tr(grad_{B_i}) step_of_B,
+    and the sum of (14).
+    """
+    found = slopes(loss, drawn_points(loss))
+    r, s = _traces(loss, found)
+    along_A = jnp.sum(r * jnp.einsum("nkij,ij->nk", found.A, jnp.linalg.inv(loss.task.covariance)), axis=1)
+    along_B = jnp.sum(s * jnp.einsum("nkij,ij->nk", found.B, step_of_B), axis=1)
+    return -along_A - along_B, norms_squared(found)
+
+
+@SECTION.claim(
+    "eq-35",
+    "(35)",
+    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1 d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 at "
+    "points of S",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    hypotheses=within_reach,
+    note="The part of B falls short by the factor tr Sigma^-1, which matters where that is below 1 and A is at rest, "
+    "as at the best scalars without B; elsewhere the part of A has a factor d to spare. " + _BY_ALL_35,
+)
+@where_known
+def eq_35(loss: Loss) -> Comparison:
+    """With the printed flow, dB_i/dt = -s_i Sigma^-1."""
+    rate, squares = _decrease(loss, jnp.linalg.inv(loss.task.covariance))
+    return at_most(rate, -squares)
+
+
+@SECTION.claim(
+    "eq-35",
+    "(35)",
+    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i I, with 1/d in r_i and s_i, d/dt f = -sum |grad_{A_i} f|_F^2 + "
+    "|grad_{B_i} f|_F^2",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    form="corrected",
+    hypotheses=within_reach,
+    note=_BY_ALL_35,
+)
+@where_known
+def eq_35_corrected(loss: Loss) -> Comparison:
+    """With dB_i/dt = -s_i I and 1/d in r_i and s_i, for which the sides are equal."""
+    rate, squares = _decrease(loss, jnp.eye(loss.task.dimension))
+    return equal(rate / loss.task.dimension, -squares, squares)
+
+
+@SECTION.claim(
+    "eq-35.constrained",
+    "the S-constrained flow before (35)",
+    "dB_i/dt = -s_i Sigma^-1 keeps B_i a multiple of I",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    hypotheses=within_reach,
+    note="It leaves S at once unless Sigma is a multiple of I, so that (35) says no more of it; -s_i I is meant.",
+)
+@where_known
+def eq_35_in_the_set(loss: Loss) -> Comparison:
+    """How far dB_i/dt = -s_i Sigma^-1 is from the multiples of I, relative to its size."""
+    d = loss.task.dimension
+    _, s = _traces(loss, slopes(loss, drawn_points(loss)))
+    speed = -s.reshape(-1, 1, 1) * jnp.linalg.inv(loss.task.covariance)[None]
+    off = speed - jnp.trace(speed, axis1=1, axis2=2)[:, None, None] / d * jnp.eye(d)[None]
+    return equal(jnp.linalg.norm(off, axis=(1, 2)), 0.0, jnp.linalg.norm(speed, axis=(1, 2)))
+
+
+@SECTION.claim(
+    "eq-36",
+    "(36)",
+    "For (A, B) in S and every R_j, d/dt f(A + t R~_j) <= d/dt f(A + t R_j) with R~_j = r_j Sigma^-1",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    hypotheses=within_reach,
+    note="Both sides are linear in R_j, and -R_j is a direction too, so that the inequality for every R_j says that "
+    "they are equal: judged so, at drawn R_j. After (34) R~_i = r_i I is printed instead (see eq-34). " + _BY_ALL,
+)
+@where_known
+def eq_36(loss: Loss) -> Comparison:
+    """R~_j = r_j Sigma^-1: the inequality for R_j and for -R_j, which is that the sides are equal."""
+    inverse = jnp.linalg.inv(loss.task.covariance)
+    return _the_same(_both_along(loss, inverse, inverse)[0])
+
+
+@SECTION.claim(
+    "eq-37",
+    "(37) with S~_j = s_j Sigma^-1",
+    "For (A, B) in S and every S_j, d/dt f(B + t S~_j) <= d/dt f(B + t S_j) with S~_j = s_j Sigma^-1",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    hypotheses=within_reach,
+    note="At drawn S_j. " + _BY_ALL,
+)
+@where_known
+def eq_37(loss: Loss) -> Comparison:
+    """S~_j = s_j Sigma^-1, as printed there."""
+    inverse = jnp.linalg.inv(loss.task.covariance)
+    return _no_more(_both_along(loss, inverse, inverse)[1])
+
+
+@SECTION.claim(
+    "eq-37",
+    "(37) with S~_j = s_j I",
+    "For (A, B) in S and every S_j, d/dt f(B + t S~_j) <= d/dt f(B + t S_j) with S~_j = s_j I, s_j = tr(Sigma^{-1/2} "
+    "S_j Sigma^{1/2})/d",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+    form="corrected",
+    hypotheses=within_reach,
+    note="S~_j = s_j I, as after (34), is in S; s_j Sigma^-1 is not, and fails unless tr Sigma^-1 = d. As for (36) the "
+    "inequality for every S_j is an equality. " + _BY_ALL,
+)
+@where_known
+def eq_37_corrected(loss: Loss) -> Comparison:
+    """S~_j = s_j I, as after (34): the inequality for S_j and for -S_j, which is that the sides are equal."""
+    eye = jnp.eye(loss.task.dimension)
+    return _the_same(_both_along(loss, eye, eye)[1])

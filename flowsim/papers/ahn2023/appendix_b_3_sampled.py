@@ -1,0 +1,129 @@
+"""ahn2023's appendix B.3, the proof of Theorem 5, by prompts: gradients over all matrices at a start on S.
+
+On S, A_i = a_i Sigma^-1 and B_i = b_i I, the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so
+that equations are stated as bounds on how far their sides are apart.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim.claims.claim import Comparison, Relation, at_most
+from flowsim.claims.hypotheses import Hypothesis, agrees
+from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import MonteCarloLoss
+from flowsim.models import MultiLayerAttention, ScalarLayers
+from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023.multi_layer_problems import ON_SCALARS, WITHOUT_B
+from flowsim.papers.ahn2023.sampled_layers import moving, of_layers_with_B, sampled_layers
+from flowsim.papers.ahn2023.scalars import scalar_loss
+from flowsim.papers.paper import Section
+
+SECTION = Section("ahn2023", MultiLayerAttention)
+
+Layers = Float[Array, "... d d"]
+
+_APART = 0.05  # relative, how far the sides of an equation may be apart
+_PER_CENT = f"{100 * _APART:.0f} per cent"
+
+
+def _scalars(loss: MonteCarloLoss, model: MultiLayerAttention) -> ScalarLayers:
+    """The a_i and b_i of a model on S."""
+    d = float(loss.task.dimension)
+    return ScalarLayers(jnp.einsum("kij,ij->k", model.A, loss.task.covariance) / d, jnp.einsum("kii->k", model.B) / d)
+
+
+def at_scalars(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothesis]:
+    """With matrices B_i, at a start on S."""
+    if start.B is None:
+        return moving(loss, start)
+    on_S = _scalars(loss, start).attention(loss.task.covariance)
+    assert on_S.B is not None, "scalars with b_i stand for matrices B_i"
+    gap = sum(jnp.sum((a - b) ** 2) for a, b in ((start.A, on_S.A), (start.B, on_S.B)))
+    return [*moving(loss, start), agrees("distance from S = 0", jnp.sqrt(gap), 0.0, jnp.linalg.norm(start.A))]
+
+
+@SECTION.claim(
+    "theorem-5.all-matrices",
+    "proof of Theorem 5",
+    "On S, where f(A, B) = F(a, b), grad_{A_i} f = (dF/da_i) Sigma/d and grad_{B_i} f = (dF/db_i) I/d, to "
+    f"{_PER_CENT}",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=sampled_layers,
+    problems=ON_SCALARS,
+    spaces=spaces.ON_SCALARS,
+    form="corrected",
+    hypotheses=at_scalars,
+    note="By prompts of the matrices, against quadrature of the scalars: (36) and (37) with S~_j = s_j I say this.",
+)
+@of_layers_with_B
+def theorem_5(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
+    """grad_{A_i} f and grad_{B_i} f over all matrices at a point of S against (dF/da_i) Sigma/d and (dF/db_i) I/d."""
+    start, d, S = trajectory.start, loss.task.dimension, loss.task.covariance
+    exact = scalar_loss(d, float(loss.task.context_length), start.A.shape[0])
+    slopes, found = jax.grad(exact)(_scalars(loss, start)), loss.gradient(start)
+    assert slopes.b is not None, "the loss is one with B"
+    off = lambda matrices, slope, shape: jnp.linalg.norm(matrices - slope[:, None, None] * shape[None] / d, axis=(1, 2))
+    size = lambda slope, shape: jnp.max(jnp.abs(slope)) * jnp.linalg.norm(shape) / d
+    return joined(
+        [
+            at_most(off(found.A, slopes.a, S), _APART * size(slopes.a, S)),
+            at_most(off(found.B, slopes.b, jnp.eye(d)), _APART * size(slopes.b, jnp.eye(d))),
+        ]
+    )
+
+
+def _decrease(loss: MonteCarloLoss, start: MultiLayerAttention, direction: Layers, d: float) -> tuple[Array, Array]:
+    """d/dt f along dA_i/dt = -(r_i/d) Sigma^-1 and dB_i/dt = -(s_i/d) direction, and sum |grad|_F^2, by prompts."""
+    slopes, S = loss.gradient(start), loss.task.covariance
+    r = jnp.einsum("kij,ij->k", slopes.A, S) / d
+    s = jnp.einsum("kii->k", slopes.B) / d
+    rate = -jnp.sum(r * jnp.einsum("kij,ij->k", slopes.A, jnp.linalg.inv(S)))
+    rate = rate - jnp.sum(s * jnp.einsum("kij,ij->k", slopes.B, direction))
+    return rate[None], (jnp.sum(slopes.A**2) + jnp.sum(slopes.B**2))[None]
+
+
+@SECTION.claim(
+    "eq-35.all-matrices",
+    "(35)",
+    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1 d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 at "
+    "points of S",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=sampled_layers,
+    problems=(ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B),
+    spaces=spaces.ON_SCALARS,
+    hypotheses=at_scalars,
+    note="By prompts, at the start alone: the sentence of eq-35, and false as there. The part of A has a factor d to "
+    "spare, as the 1/d of the text above it is left out; the part of B falls short by the factor tr Sigma^-1 where "
+    "that is below 1, which decides where A is at rest, as in the last problem.",
+)
+@of_layers_with_B
+def eq_35(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
+    """As printed: no 1/d, and the B_i move along Sigma^-1."""
+    rate, squares = _decrease(loss, trajectory.start, jnp.linalg.inv(loss.task.covariance), 1.0)
+    return at_most(rate, -squares)
+
+
+@SECTION.claim(
+    "eq-35.all-matrices",
+    "(35)",
+    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i I, with 1/d in r_i and s_i, d/dt f = -sum |grad_{A_i} f|_F^2 + "
+    f"|grad_{{B_i}} f|_F^2, to {_PER_CENT}",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=sampled_layers,
+    problems=ON_SCALARS,
+    spaces=spaces.ON_SCALARS,
+    form="corrected",
+    hypotheses=at_scalars,
+    note="By prompts, at the start alone.",
+)
+@of_layers_with_B
+def eq_35_corrected(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
+    """With the 1/d of r_i and s_i, along I, where the sides are equal in the population."""
+    d = float(loss.task.dimension)
+    rate, squares = _decrease(loss, trajectory.start, jnp.eye(loss.task.dimension), d)
+    return at_most(jnp.abs(rate + squares), _APART * squares)

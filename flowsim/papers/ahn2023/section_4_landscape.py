@@ -1,0 +1,171 @@
+"""The landscape around ahn2023's Theorem 1: whether its minimum is the only one, and where else a flow may end.
+
+Of this sections 1 and 7 speak.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim._core.types import Scalar
+from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.landscape import end_constants, ends_above_the_minimum, hessian
+from flowsim.claims.statements import joined, of_task
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import MaskedAttentionLoss
+from flowsim.models import MaskedAttention
+from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023.problems import DOMINANT, EASY, ELSEWHERE, HARD, INFINITE, ISOTROPIC, ISOTROPIC_PAIR, ONE
+from flowsim.papers.ahn2023.settings import masked_layer, two_dimensions
+from flowsim.papers.ahn2023.single_layer import Loss, Task, of_sums
+from flowsim.papers.paper import Section
+
+SECTION = Section("ahn2023", MaskedAttention)
+
+_SURELY_FLAT, _POSSIBLY_FLAT = 1e-12, 1e-6  # of the largest eigenvalue of a Hessian with a unit diagonal
+_AT_MINIMUM = 1e-12  # of the loss at zero weights
+_AT_EQUALITY = 1e-6
+
+
+def swapped(task: Task) -> MaskedAttention:
+    """b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}: labels and covariates change places in the first
+    eigendirection, of the largest lambda, and nothing is predicted in the others.
+    """
+    loss = MaskedAttentionLoss(task).unmasked
+    u, d = loss.eigenvectors[:, -1], task.dimension
+    root = jnp.sqrt(loss.gamma_eigenvalues[-1])
+    return MaskedAttention(jnp.append(u, 0.0) / root, -jnp.zeros((d + 1, d)).at[d].set(u) / root)
+
+
+def _in_eigenbasis(task: Task) -> Task:
+    """The task in the basis of its covariance, where its Hessians are scaled best."""
+    return eqx.tree_at(lambda task: task.covariance, task, jnp.diag(jnp.linalg.eigvalsh(task.covariance)))
+
+
+def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, " n"]:
+    """Numbers with the signs of the Hessian's eigenvalues: those of the Hessian with a unit diagonal (Sylvester)."""
+    H = hessian(loss, model)
+    diagonal = jnp.abs(jnp.diagonal(H))
+    scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
+    return jnp.linalg.eigvalsh(scale[:, None] * H * scale[None, :])
+
+
+@SECTION.claim(
+    "theorem-1.unique",
+    "section 1, main contributions",
+    "For d >= 2 the global optimum of one layer is unique, up to the re-scaling of Theorem 1",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=masked_layer,
+    problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE),
+    spaces=spaces.MASKED,
+    form="corrected",
+    hypotheses=two_dimensions,
+    note="Proof: at a minimum V = beta A_x + b_x alpha^T is -Gamma^-1, of rank d, and the error's part even in w "
+    "vanishes, so that beta alpha = 0. Were beta zero, V would have rank one; so alpha = 0, A_x is invertible, and "
+    "b_x^T S A_x = 0 for every sample covariance S gives b_x = 0.",
+)
+@SECTION.claim(
+    "theorem-1.unique",
+    "section 1, main contributions",
+    "The global optimum of one layer is unique, up to the re-scaling of Theorem 1",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=masked_layer,
+    problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE, ONE),
+    spaces=spaces.MASKED,
+    note="Judged by the flat directions at (8) and by whether b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is a global "
+    "minimum too. At d = 1 it is, as C is symmetric. That the re-scaling is left out is not held against the text.",
+)
+@of_task
+def unique_minimum(task: Task) -> Comparison:
+    """How many directions at (8) are flat, of which the re-scaling is one, and whether `swapped` is a minimum too.
+
+    Nothing is promised where rounding leaves it open whether a direction is flat.
+    """
+    loss = MaskedAttentionLoss(_in_eigenbasis(task))
+    best = loss.minimizer(jnp.linalg.norm(loss.minimizer().A) ** 0.5)
+    values = _inertia(loss, best)
+    flat, possibly = (jnp.sum(values <= ratio * values[-1]) for ratio in (_SURELY_FLAT, _POSSIBLY_FLAT))
+    other = (loss.excess(swapped(loss.task)) <= _AT_MINIMUM * jnp.trace(task.covariance)).astype(float)
+    count = at_most(flat.astype(float)[None], 1.5, size=1.0, promised=flat == possibly)
+    return joined([count, at_most(other[None], 0.5, size=1.0)])
+
+
+def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
+    """(lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 + 2/n)] with t = tr Sigma, and
+    n sum_{j > 1} lambda_j^2.
+    """
+    loss, n = MaskedAttentionLoss(task).unmasked, task.context_length
+    lam, first, t = loss.eigenvalues, loss.eigenvalues[-1], jnp.trace(task.covariance)
+    factor = 1 + 2 / n
+    bracket = factor * (t**2 + 2 * jnp.sum(lam**2)) - (t + 2 * first / n) ** 2 / factor
+    return (first / loss.gamma_eigenvalues[-1]) ** 2 * bracket, n * jnp.sum(lam[:-1] ** 2)
+
+
+def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """Both sides of the inequality."""
+    left, right = _swapped_sides(loss.task)
+    return {"left": left, "right": right}
+
+
+@SECTION.claim(
+    "theorem-1.local-minimum",
+    "Theorem 1 with section 7",
+    "b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is critical, sum_{j>1} lambda_j^2/gamma_j above the minimum, and its "
+    "Hessian is semidefinite iff (lambda_1/gamma_1)^2 [(1 + 2/n) ((tr Sigma)^2 + 2 tr Sigma^2) - (tr Sigma + 2 "
+    "lambda_1/n)^2/(1 + 2/n)] >= n sum_{j>1} lambda_j^2",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=masked_layer,
+    problems=(EASY, HARD, DOMINANT, ISOTROPIC_PAIR, ISOTROPIC, INFINITE),
+    spaces=spaces.MASKED,
+    form="corrected",
+    hypotheses=two_dimensions,
+    constants=swapped_constants,
+    note="Section 7 leaves open whether training ends at another stationary point than (8). Here lambda_1 is the "
+    "largest eigenvalue, u_1 its eigenvector, gamma_i = ((n+1)/n) lambda_i + (1/n) tr Sigma; the loss is constant "
+    "along the Hessian's null directions, the re-scaling and, where lambda_1 is not simple, rotations, so that it is a "
+    "local minimum where the inequality is strict. Where it fails others can take its place (theorem-1.flow).",
+)
+@of_task
+def swapped_minimum(task: Task) -> Comparison:
+    """At `swapped`: the gradient against zero, the excess against sum_{j > 1} lambda_j^2/gamma_j, and whether the
+    Hessian is semidefinite against the inequality, as numbers, with a doubt of 1 where its sides all but agree.
+    """
+    task = _in_eigenbasis(task)
+    loss, model = MaskedAttentionLoss(task), swapped(task)
+    lam, gam = loss.unmasked.eigenvalues, loss.unmasked.gamma_eigenvalues
+    gradient = loss.gradient(model)
+    slope = jnp.linalg.norm(gradient.b) + jnp.linalg.norm(gradient.A)
+    size = jnp.linalg.norm(loss.gradient(MaskedAttention(model.b, jnp.zeros_like(model.A))).A)
+    values = _inertia(loss, model)
+    surely, possibly = (values[0] < -ratio * values[-1] for ratio in (_POSSIBLY_FLAT, _SURELY_FLAT))
+    semidefinite = ~surely
+    left, right = _swapped_sides(task)
+    doubt = (jnp.abs(left - right) <= _AT_EQUALITY * left) | (possibly & ~surely)
+    above, expected = loss.excess(model), jnp.sum(lam[:-1] ** 2 / gam[:-1])
+    return joined(
+        [
+            of_sums(task, equal(slope[None], 0.0, size)),
+            of_sums(task, equal(above[None], expected, jnp.trace(task.covariance))),
+            equal(semidefinite.astype(float)[None], (left >= right).astype(float), 1.0, allowance=doubt.astype(float)),
+        ]
+    )
+
+
+flow_ends_elsewhere = SECTION.claim(
+    "theorem-1.flow",
+    "Theorem 1 with section 7",
+    "The gradient flow of f(b, A) can end at a local minimum above the global one",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=masked_layer,
+    problems=ELSEWHERE,
+    spaces=spaces.MASKED_FLOWS,
+    form="corrected",
+    constants=end_constants,
+    note="By examples: what section 7 calls possible does happen. A flow that reaches the global minimum says nothing "
+    "of it. Where these end no eigenvalue of the Hessian is negative; those that are zero are of the re-scaling and, "
+    "for equal eigenvalues of Sigma, of rotations.",
+)(ends_above_the_minimum)

@@ -1,0 +1,73 @@
+"""ahn2023's section 5: layers of attention take steps of preconditioned gradient descent.
+
+All is judged on drawn prompts with drawn weights, in the paper's own sign of A. The labels are those of the literal
+attention layers.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim.claims.claim import Relation
+from flowsim.claims.hypotheses import finite_context
+from flowsim.models import MultiLayerAttention
+from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023.multi_layer_problems import ON_PROMPTS
+from flowsim.papers.ahn2023.prompts import Drawn, Row, on_prompts, risk
+from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
+from flowsim.papers.paper import Section
+
+SECTION = Section("ahn2023", *LAYERED)
+
+
+def _descents(drawn: Drawn, *, own: bool) -> Float[Array, "layers d"]:
+    """w_1, .., w_k of (11) from w_0 = 0; own: with R_{w_k} as printed there instead of R_{w*}."""
+    w, steps = jnp.zeros_like(drawn.weight), []
+    for A in drawn.A:
+        w = w + A @ jax.grad(risk, argnums=1)(drawn, w, w if own else drawn.weight)
+        steps.append(w)
+    return jnp.stack(steps)
+
+
+def _predictions(drawn: Drawn) -> Row:
+    """-y_i^{(n+1)} after every layer, from the model cut off there."""
+    cut = range(1, drawn.A.shape[0] + 1)
+    return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
+
+
+@SECTION.claim(
+    "lemma-2",
+    "Lemma 2, (64)",
+    "After layer i the model predicts <x^{(n+1)}, w_i>, with w_0 = 0 and w_{i+1} = w_i + A_i grad R_{w*}(w_i)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=ON_PROMPTS,
+    spaces=spaces.LAYERS,
+    hypotheses=finite_context,
+    note="Judged on 64 drawn prompts with drawn weights, after every layer. A_0, .., A_k are k + 1 layers, which the "
+    'paper calls k; "(64) is equivalent to" should name (63), and w^gd := -theta_k is meant for every layer.',
+)
+@on_prompts
+def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
+    """<x^{(n+1)}, w_i> of gradient descent on R_{w*} against the prediction after layer i."""
+    return _descents(drawn, own=False) @ drawn.prompt.query, _predictions(drawn)
+
+
+@SECTION.claim(
+    "eq-11",
+    "(11)",
+    "Lemma 2 with w_{k+1} = w_k + A_k grad R_{w_k}(w_k)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=ON_PROMPTS,
+    spaces=spaces.LAYERS,
+    hypotheses=finite_context,
+    note="R_{w_k} is least at w_k itself, so that the iteration as printed never moves; R_{w*} is meant, as in Lemma "
+    "2. Whether the paper or its extracted text has it cannot be told.",
+)
+@on_prompts
+def eq_11(drawn: Drawn) -> tuple[Row, Row]:
+    """The same with the gradient of R_{w_k} that (11) prints."""
+    return _descents(drawn, own=True) @ drawn.prompt.query, _predictions(drawn)

@@ -1,0 +1,29 @@
+"""ahn2023's section 5.3: what the best point of S appears to be. Its Figures 1 and 2 are in `figures_1_2`."""
+
+from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.statements import rounded
+from flowsim.flow.trajectory import Trajectory
+from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023.multi_layer import Loss, basis, cancellation, many_starts
+from flowsim.papers.ahn2023.multi_layer_problems import FREE, LARGE, PAPER, SHORT
+from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
+from flowsim.papers.paper import Section
+
+SECTION = Section("ahn2023", *LAYERED)
+
+
+@SECTION.claim(
+    "theorem-4.global",
+    "section 5.3",
+    'The best point of S is a global minimum, as it "appears": many starts over all matrices end at its loss',
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=(SHORT, LARGE, FREE, PAPER),
+    spaces=spaces.LAYERS,
+    form="corrected",
+    note="16 Gaussian starts, every one of which reaches it. This is evidence and not a proof.",
+)
+def every_start(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The loss that every one of many starts reaches against that of the best scalars."""
+    return rounded(equal(many_starts(loss, basis(loss)), 0.0, loss.minimum), cancellation(loss))

@@ -1,0 +1,67 @@
+"""ahn2023's section 6.1: how the B_i correct the curvature. Its Figures 3 and 4 are in files of their own.
+
+All is judged on drawn prompts with drawn weights, in the paper's own sign of A. The labels are those of the literal
+attention layers.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flowsim._core.types import Matrix
+from flowsim.claims.claim import Relation
+from flowsim.claims.hypotheses import finite_context
+from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023.multi_layer_problems import ISOTROPIC, PAPER_B, SHORT
+from flowsim.papers.ahn2023.prompts import Drawn, covariates, inputs_of, masked, nearest_on_the_set, on_prompts
+from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
+from flowsim.papers.paper import Section
+
+SECTION = Section("ahn2023", *LAYERED)
+
+
+def _curved(drawn: Drawn, metric: Matrix) -> tuple[Array, Array]:
+    """X_{i+1} against X_i (I - |a_i b_i| M X_i^T metric X_i), on S with a_i < 0 < b_i."""
+    point, n = nearest_on_the_set(drawn), drawn.prompt.inputs.shape[0]
+    d, Sigma = drawn.weight.size, drawn.root @ drawn.root
+    a, b = jnp.einsum("kij,ij->k", point.A, Sigma) / d, jnp.einsum("kii->k", point.B) / d
+    point = point._replace(A=-jnp.sign(a)[:, None, None] * point.A, B=jnp.sign(b)[:, None, None] * point.B)
+    X = covariates(point, inputs_of(drawn))
+    steps = [jnp.abs(c) * X_i @ masked(X_i).T @ metric @ X_i / n for c, X_i in zip(a * b, X, strict=False)]
+    return X[1:], X[:-1] - jnp.stack(steps)
+
+
+@SECTION.claim(
+    "sec-6.1.curvature",
+    "section 6.1, 1.",
+    "On S with a_i < 0 < b_i, X_{i+1} = X_i (I - |a_i b_i| M X_i^T X_i), with 1/n in the a_i",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=(PAPER_B, SHORT, ISOTROPIC[0]),
+    spaces=spaces.LAYERS,
+    hypotheses=finite_context,
+    note="At learned weights, which are near S, the text has an approximate sign for it. It is so for Sigma = I.",
+)
+@on_prompts
+def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
+    """With M X_i^T X_i, as printed."""
+    return _curved(drawn, jnp.eye(drawn.weight.size))
+
+
+@SECTION.claim(
+    "sec-6.1.curvature",
+    "section 6.1, 1.",
+    "On S with a_i < 0 < b_i, X_{i+1} = X_i (I - |a_i b_i| M X_i^T Sigma^-1 X_i), with 1/n in the a_i",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=(PAPER_B, SHORT, ISOTROPIC[0]),
+    spaces=spaces.LAYERS,
+    form="corrected",
+    hypotheses=finite_context,
+    note="With the Sigma^-1 of A_i = a_i Sigma^-1.",
+)
+@on_prompts
+def curvature_corrected(drawn: Drawn) -> tuple[Array, Array]:
+    """With M X_i^T Sigma^-1 X_i."""
+    return _curved(drawn, jnp.linalg.inv(drawn.root @ drawn.root))

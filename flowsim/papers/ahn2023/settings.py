@@ -1,0 +1,72 @@
+"""What ahn2023's statements assume: the settings of its parts, and the hypotheses that they share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context, hypothesis
+from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss, MultiLayerLoss
+from flowsim.models import DiagonalLayers, MultiLayerAttention, ScalarLayers
+
+Hypotheses = Callable[[Any, Any], list[Hypothesis]]
+
+LAYERED = (MultiLayerAttention, ScalarLayers, DiagonalLayers)  # what the statements on layers are about
+
+
+def of_finite_context(hypotheses: Hypotheses) -> Hypotheses:
+    """The hypotheses, and that of a finite context."""
+    return lambda loss, start: [*hypotheses(loss, start), *finite_context(loss, start)]
+
+
+# One layer
+
+
+def masked_layer(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of section 4: one layer under the parametrisation (7)."""
+    fits = isinstance(loss, MaskedAttentionLoss)
+    return None if fits else agrees("one masked linear attention layer", 0.0, 1.0)
+
+
+def isotropic(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
+    """Sigma = I."""
+    return [agrees("Sigma = I", jnp.linalg.norm(loss.task.covariance - jnp.eye(loss.task.dimension)), 0.0)]
+
+
+def diagonal(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
+    """Sigma = Lambda."""
+    Sigma = loss.task.covariance
+    off = jnp.linalg.norm(Sigma - jnp.diag(jnp.diagonal(Sigma)))
+    return [agrees("Sigma diagonal", off, 0.0, jnp.linalg.norm(Sigma))]
+
+
+def two_dimensions(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
+    """d >= 2."""
+    return [hypothesis("d >= 2", float(loss.task.dimension), ">=", 2.0)]
+
+
+# Layers
+
+
+def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of Theorem 4 and Lemma 8: layers of their own, and w ~ N(0, Sigma^-1)."""
+    fits = isinstance(loss, MultiLayerLoss) and loss.task.weights == "inverse-covariance"
+    return None if fits else agrees("layers of their own, w ~ N(0, Sigma^-1)", 0.0, 1.0)
+
+
+def two_isotropic_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:
+    """The hypotheses of Theorem 3, where N(0, I) and N(0, Sigma^-1) are the same law of w."""
+    off = jnp.max(jnp.abs(loss.task.covariance - jnp.eye(loss.task.dimension)))
+    return [agrees("k = 2", float(loss.layers), 2.0), agrees("|Sigma - I| = 0", off, 0.0)]
+
+
+def several_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:
+    """Layers to exchange."""
+    return [hypothesis("k >= 2", float(loss.layers), ">=", 2.0)]
+
+
+def anisotropic(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:
+    """Sigma is no multiple of I."""
+    values = jnp.linalg.eigvalsh(loss.task.covariance)
+    return [hypothesis("condition of Sigma > 1.000001", values[-1] / values[0], ">", 1 + 1e-6)]
