@@ -13,7 +13,7 @@ from flowsim._core import checks
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Series, Tables
 from flowsim._core.version import VERSION
-from flowsim.claims.hypotheses import Hypothesis, agrees
+from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.spaces import Space
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -170,7 +170,7 @@ class Claim:
         """The `Hypothesis` that this is a model or a loss which the statement does not speak of; None where it does."""
         if self.is_about(model):
             return self.setting(loss)
-        return agrees(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}", 0.0, 1.0)
+        return unmet(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}")
 
 
 def about(claims: Iterable[Claim], *models: type[eqx.Module]) -> tuple[Claim, ...]:

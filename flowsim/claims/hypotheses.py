@@ -50,6 +50,11 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
     return Hypothesis(name, left, "=", right, bool(abs(left - right) <= ROUNDING * float(size)))
 
 
+def unmet(name: str) -> Hypothesis:
+    """A condition that fails by what the loss or the model is, and has no sides."""
+    return Hypothesis(name, 0.0, "=", 1.0, False)
+
+
 def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
     """Prompts that are judged one by one must fit into memory."""
     longest = longest_drawn(loss.task)

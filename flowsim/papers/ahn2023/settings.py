@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context, hypothesis
+from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context, hypothesis, unmet
 from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss, MultiLayerLoss
 from flowsim.models import DiagonalLayers, MultiLayerAttention, ScalarLayers
 
@@ -26,7 +26,7 @@ def of_finite_context(hypotheses: Hypotheses) -> Hypotheses:
 def masked_layer(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of section 4: one layer under the parametrisation (7)."""
     fits = isinstance(loss, MaskedAttentionLoss)
-    return None if fits else agrees("one masked linear attention layer", 0.0, 1.0)
+    return None if fits else unmet("one masked linear attention layer")
 
 
 def isotropic(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
@@ -52,7 +52,7 @@ def two_dimensions(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]
 def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of Theorem 4 and Lemma 8: layers of their own, and w ~ N(0, Sigma^-1)."""
     fits = isinstance(loss, MultiLayerLoss) and loss.task.weights == "inverse-covariance"
-    return None if fits else agrees("layers of their own, w ~ N(0, Sigma^-1)", 0.0, 1.0)
+    return None if fits else unmet("layers of their own, w ~ N(0, Sigma^-1)")
 
 
 def two_isotropic_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.claims.hypotheses import Hypothesis, agrees, can_be_drawn, hypothesis
+from flowsim.claims.hypotheses import Hypothesis, can_be_drawn, hypothesis, unmet
 from flowsim.losses import AbstractPopulationLoss, LoopedLoss
 from flowsim.papers.gatmiry2024.setting import Loss, looped
 from flowsim.papers.gatmiry2024.setting import loops as loops_of
@@ -76,7 +76,7 @@ def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of the paper, on matrices and with prompts that can be drawn."""
     if isinstance(loss, LoopedLoss) and looped(loss) is None and can_be_drawn(loss.task):
         return None
-    return agrees("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw", 0.0, 1.0)
+    return unmet("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw")
 
 
 def long_for_moments(multiple: int):

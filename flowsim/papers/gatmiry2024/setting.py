@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison
-from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
 from flowsim.models import DiagonalLayers, LoopedAttention, ScalarLoop
@@ -47,14 +47,14 @@ def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
     if not isinstance(loss, LoopedLoss | DiagonalLayersLoss) or (
         isinstance(loss, DiagonalLayersLoss) and not loss.looped
     ):
-        return agrees("a looped transformer", 0.0, 1.0)
+        return unmet("a looped transformer")
     inverse = loss.task.weights == "inverse-covariance"
-    return None if inverse else agrees("w ~ N(0, Sigma*^-1)", 0.0, 1.0)
+    return None if inverse else unmet("w ~ N(0, Sigma*^-1)")
 
 
 def matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """That setting, with matrices and not eigenvalues alone."""
-    return looped(loss) or (None if isinstance(loss, LoopedLoss) else agrees("a loss of matrices", 0.0, 1.0))
+    return looped(loss) or (None if isinstance(loss, LoopedLoss) else unmet("a loss of matrices"))
 
 
 def loops(loss: Loss) -> int:

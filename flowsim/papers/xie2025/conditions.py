@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from flowsim.claims import hypotheses
 from flowsim.claims.claim import Comparison, equal
-from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MultiHeadLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
@@ -24,7 +24,7 @@ MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock
 def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of the paper: heads with a guess, w-hat ~ N(w*, I)."""
     fits = isinstance(loss, MultiHeadLoss)
-    return None if fits else agrees("heads with a guess, on prompts with w-hat ~ N(w*, I)", 0.0, 1.0)
+    return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
 
 
 def all_of(*conditions: Conditions) -> Conditions:
