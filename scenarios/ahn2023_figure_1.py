@@ -55,9 +55,8 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple]:
                 axes.set(xlabel="time", title=title)
         shown = np.asarray(preconditioned(loss, first.end.A))
         for i, axes in enumerate(below[:k]):
-            image = axes.imshow(shown[i], cmap="RdBu", vmin=-np.max(shown), vmax=np.max(shown))
+            figure.colorbar(axes.imshow(shown[i], cmap="RdBu", vmin=-np.max(shown), vmax=np.max(shown)), ax=axes)
             axes.set(title=rf"$\Sigma^{{1/2}} A_{i} \Sigma^{{1/2}}$, first start", xticks=[], yticks=[])
-            figure.colorbar(image, ax=axes)
         above[0].legend(["$A_0$", r"$\Sigma^{1/2} A_0 \Sigma^{1/2}$"])
         above[k].axhline(float(loss.minimum), color="k", ls="--")
     for _, run, excess in runs:

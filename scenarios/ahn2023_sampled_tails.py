@@ -20,8 +20,6 @@ import numpy as np
 
 import flowsim
 from flowsim import initialization
-from flowsim.losses import MonteCarloLoss, ScalarLayersLoss
-from flowsim.models import MultiLayerAttention
 from flowsim.report import plots
 
 
@@ -29,9 +27,9 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     """Descend, and look at the weights on the samples, on fresh prompts and exactly. Quick: a shorter way."""
     jax.config.update("jax_enable_x64", True)
     task = flowsim.LinearRegression(np.eye(5), 10, weights="inverse-covariance")
-    model = MultiLayerAttention(initialization.symmetric(0.2, 5, 0, 3), initialization.gaussian(0.2, 5, 100, 2))
-    loss = MonteCarloLoss(task, samples=1024, method="covariances").prepared(model)
-    fresh, exact = loss.fresh(model), ScalarLayersLoss(5, 10, 3, residual_stream=True)
+    model = flowsim.MultiLayerAttention(initialization.symmetric(0.2, 5, 0, 3), initialization.gaussian(0.2, 5, 100, 2))
+    loss = flowsim.MonteCarloLoss(task, samples=1024, method="covariances").prepared(model)
+    fresh, exact = loss.fresh(model), flowsim.ScalarLayersLoss(5, 10, 3, residual_stream=True)
 
     @eqx.filter_jit
     def descend(state, steps):

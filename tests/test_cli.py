@@ -385,7 +385,7 @@ def replace(source, target):
 os.replace = replace
 import flowsim.papers
 flowsim.papers.ALL_CLAIMS = tuple(c for c in flowsim.papers.ALL_CLAIMS if c.id in sys.argv[3].split(","))
-from flowsim.cli import main
+from flowsim.cli.main import main
 sys.exit(main(sys.argv[4:]))
 """
 

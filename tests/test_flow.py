@@ -549,7 +549,7 @@ jax.config.update("jax_enable_x64", True)
 import sys
 sys.path.insert(0, "tests")
 from test_flow import runs_to_resume
-from flowsim.flow import gradient_flow
+from flowsim.flow.gradient_flow import gradient_flow
 loss, start, _ = runs_to_resume()["structured"]
 gradient_flow(loss, start, checkpoint={str(tmp_path)!r})
 """

@@ -349,7 +349,7 @@ def finished(tmp_path_factory) -> pathlib.Path:
 
 
 def started(folder: pathlib.Path, out: pathlib.Path, *options: str) -> subprocess.Popen:
-    script = "import sys; from flowsim.cli import main; sys.exit(main(sys.argv[1:]))"
+    script = "import sys; from flowsim.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = ["sweep", str(folder / "problem.toml"), *AXES, "--out", str(out), "--quiet", *options]
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
     return subprocess.Popen([sys.executable, "-c", script, *command], cwd=ROOT, env=environment)
