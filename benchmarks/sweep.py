@@ -77,11 +77,11 @@ def axes(scales: int, seeds: int) -> dict[str, list]:
 
 def starts(count: int, first: int = 0) -> list[Any]:
     """Problems of some of the starts, spread over the sweep from the given one on."""
-    from flowsim.experiments.sweep.axes import Axis
+    from flowsim.experiments.sweep.axes import GridAxis
     from flowsim.experiments.sweep.maps import specs
 
     tables, _ = problem()
-    cells = list(specs(tables, tuple(Axis.of(field, values) for field, values in axes(SCALES, SEEDS).items())))
+    cells = list(specs(tables, tuple(GridAxis.of(field, values) for field, values in axes(SCALES, SEEDS).items())))
     return [cells[i].build() for i in np.linspace(first, len(cells) - 1, count).round().astype(int)]
 
 
@@ -168,15 +168,15 @@ def measure_scipy(method: str, count: int) -> Measurement:
 
 def measure_memory(rtol: float, lanes: int) -> Measurement:
     """Peak memory of one batch; a tighter tolerance takes more steps."""
-    from flowsim.experiments.sweep.axes import Axis
-    from flowsim.experiments.sweep.integration import Batch, run
+    from flowsim.experiments.sweep.axes import GridAxis
+    from flowsim.experiments.sweep.integration import CellBatch, run
     from flowsim.experiments.sweep.maps import specs
 
     tables, _ = problem()
     tables["flow"]["rtol"] = rtol
     chosen = axes(1, lanes)
-    cells = list(specs(tables, tuple(Axis.of(field, values) for field, values in chosen.items())))
-    batch = Batch(tuple(range(lanes)), D, lanes)
+    cells = list(specs(tables, tuple(GridAxis.of(field, values) for field, values in chosen.items())))
+    batch = CellBatch(tuple(range(lanes)), D, lanes)
     begin = time.perf_counter()
     (found,) = run([batch], cells, None)
     first = time.perf_counter() - begin

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
-from flowsim.experiments.sweep.axes import Axis
+from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import DTYPES, OUTCOMES
 from flowsim.report.plots import maps
@@ -18,7 +18,7 @@ SCALES = tuple(np.geomspace(1e-3, 10, 12).tolist())
 KINDS = ("balanced", "balanced-indefinite", "random")
 
 
-def table(*axes: Axis) -> Map:
+def table(*axes: GridAxis) -> Map:
     """A map in which the condition holds for the first seven values of the first axis; outcomes take turns."""
     shape = tuple(len(axis.values) for axis in axes)
     place = np.indices(shape)[0]
@@ -41,7 +41,7 @@ def mesh(axes: Axes) -> np.ma.MaskedArray:
 
 
 def test_one_axis_gives_lines_and_the_edge_between_its_cells():
-    drawn = maps.figure(table(Axis("init.scale", SCALES)))
+    drawn = maps.figure(table(GridAxis("init.scale", SCALES)))
     outcome, times, margins = panels(drawn)
     assert [text.get_text() for text in outcome.get_yticklabels()] == [name.replace("-", " ") for name in OUTCOMES]
     for panel in (outcome, times, margins):
@@ -54,7 +54,7 @@ def test_one_axis_gives_lines_and_the_edge_between_its_cells():
 
 
 def test_two_axes_give_images_with_every_cell_in_its_place():
-    found = table(Axis("init.scale", SCALES), Axis("init.kind", KINDS))
+    found = table(GridAxis("init.scale", SCALES), GridAxis("init.kind", KINDS))
     outcome, times, margins = panels(maps.figure(found))
     np.testing.assert_array_equal(np.asarray(OUTCOMES)[mesh(outcome).astype(int)], found["outcome"].T)
     np.testing.assert_array_equal(mesh(times), found["convergence_time"].T)
@@ -69,7 +69,7 @@ def test_two_axes_give_images_with_every_cell_in_its_place():
 
 
 def test_outcomes_differ_by_symbol():
-    found = table(Axis("init.scale", SCALES), Axis("init.kind", KINDS))
+    found = table(GridAxis("init.scale", SCALES), GridAxis("init.kind", KINDS))
     outcome, *_ = panels(maps.figure(found))
     markers = {}
     for line in outcome.lines:
@@ -80,18 +80,18 @@ def test_outcomes_differ_by_symbol():
 
 
 def test_further_axes_give_rows():
-    scale, seed, rank = Axis("init.scale", SCALES), Axis("init.seed", (1, 2)), Axis("init.rank", (1, 2))
-    found = table(scale, seed, Axis("init.kind", KINDS), rank)
+    scale, seed, rank = GridAxis("init.scale", SCALES), GridAxis("init.seed", (1, 2)), GridAxis("init.rank", (1, 2))
+    found = table(scale, seed, GridAxis("init.kind", KINDS), rank)
     drawn = panels(maps.figure(found))
     assert len(drawn) == 3 * 6
     titles = [axes.get_title(loc="left") for axes in drawn[::3]]
     assert titles == [f"init.kind={kind}\ninit.rank={rank}" for kind, rank in itertools.product(KINDS, (1, 2))]
-    many = table(scale, seed, Axis("init.rank", tuple(range(1, 31))))
+    many = table(scale, seed, GridAxis("init.rank", tuple(range(1, 31))))
     assert len(panels(maps.figure(many))) == 3 * 8
 
 
 def test_ticks_are_round_and_in_place():
-    found = table(Axis("init.scale", SCALES), Axis("task.context_length", (5, 10, "inf")))
+    found = table(GridAxis("init.scale", SCALES), GridAxis("task.context_length", (5, 10, "inf")))
     outcome, *_ = panels(maps.figure(found))
     labels = [text.get_text() for text in outcome.get_xticklabels()]
     assert labels == ["0.001", "0.01", "0.1", "1", "10"]
@@ -103,7 +103,7 @@ def test_ticks_are_round_and_in_place():
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
 def test_nothing_to_draw_is_drawn(shape, value, tmp_path):
     names = ("init.scale", "init.seed", "init.rank")
-    found = table(*(Axis(name, tuple(range(1, n + 1))) for name, n in zip(names, shape, strict=False)))
+    found = table(*(GridAxis(name, tuple(range(1, n + 1))) for name, n in zip(names, shape, strict=False)))
     for name, dtype in DTYPES.items():
         if dtype.kind == "f":
             found.quantities[name][...] = value

@@ -20,7 +20,7 @@ from flowsim import Map, papers, sweep
 from flowsim._core.checks import ProblemError
 from flowsim.cli import main
 from flowsim.experiments.sweep import integration, maps
-from flowsim.experiments.sweep.axes import Axis
+from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.flow.arrowhead import batch
 from flowsim.flow.arrowhead.batch import CONVERGED, ESCAPED, STATUSES, STEPS_PER_DECADE, Ends, Flows, Summary, integrate
 from flowsim.flow.arrowhead.reduced import Point
@@ -144,8 +144,8 @@ def test_a_cell_does_not_depend_on_padding_or_on_its_neighbours():
     spec = maps.specs({**TABLES, "task": {**TABLES["task"], "covariance": {"condition": 5.0, "dimension": 4}}}, ())
     (one,) = spec
     other = next(iter(maps.specs(TABLES, ())))
-    (alone,) = integration.run([integration.Batch((0,), 4, LANES)], [one], None)
-    (padded,) = integration.run([integration.Batch((0, 1), 6, LANES)], [other, one], None)
+    (alone,) = integration.run([integration.CellBatch((0,), 4, LANES)], [one], None)
+    (padded,) = integration.run([integration.CellBatch((0, 1), 6, LANES)], [other, one], None)
     for name, values in alone.items():
         if name == "margin_u_positive_time":
             continue  # u = |U|_F all along
@@ -255,7 +255,7 @@ def test_a_cell_is_reproduced_by_its_command(kind, tmp_path, monkeypatch):
 
 
 def test_no_cell_beyond_the_grid(tmp_path):
-    table = Map({}, (Axis("init.scale", (0.1, 0.2)), Axis("init.seed", (1, 2, 3))), {}, tmp_path)
+    table = Map({}, (GridAxis("init.scale", (0.1, 0.2)), GridAxis("init.seed", (1, 2, 3))), {}, tmp_path)
     assert "init.scale=0.2 --set init.seed=1" in table.command((1, 0))
     for index in ((2, 0), (0, 3), (0,), (0, 0, 0), 1):
         with pytest.raises(ValueError, match="index must be that of a cell of the grid"):
@@ -279,8 +279,8 @@ def test_no_cell_beyond_the_grid(tmp_path):
     ],
 )
 def test_axes(text, values):
-    assert Axis.parse(text).values == pytest.approx(values) if isinstance(values[0], float) else values
-    assert Axis.parse(text).field == text.partition("=")[0]
+    assert GridAxis.parse(text).values == pytest.approx(values) if isinstance(values[0], float) else values
+    assert GridAxis.parse(text).field == text.partition("=")[0]
 
 
 BAD = [
@@ -393,7 +393,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(kind, finished, tmp_path):
 
 
 def test_finished_batches_are_not_integrated_again(tmp_path, monkeypatch):
-    plan = integration.plan(list(maps.specs(TABLES, (Axis("init.seed", tuple(range(5))),))), None)
+    plan = integration.plan(list(maps.specs(TABLES, (GridAxis("init.seed", tuple(range(5))),))), None)
     assert [batch.cells for batch in plan] == [(0, 1, 2, 3, 4)]
     monkeypatch.setattr(integration, "_MOST_LANES", 2)
     asked = []

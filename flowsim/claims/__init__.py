@@ -11,12 +11,12 @@ from flowsim.claims.claim import at_most as at_most
 from flowsim.claims.claim import citation as citation
 from flowsim.claims.claim import equal as equal
 from flowsim.claims.claim import find_claims as find_claims
+from flowsim.claims.end_points import EndPoint as EndPoint
+from flowsim.claims.end_points import end_point as end_point
 from flowsim.claims.evidence import Evidence as Evidence
 from flowsim.claims.hypotheses import Hypothesis as Hypothesis
 from flowsim.claims.judging import check as check
 from flowsim.claims.judging import judge as judge
 from flowsim.claims.judging import judge_on as judge_on
-from flowsim.claims.landscape import EndPoint as EndPoint
-from flowsim.claims.landscape import end_point as end_point
 from flowsim.claims.rates import RateFit as RateFit
 from flowsim.claims.rates import fit_rate as fit_rate

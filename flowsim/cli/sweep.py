@@ -8,7 +8,7 @@ import numpy as np
 from flowsim.cli.common import FINISHED, UNFINISHED, folder_of, text_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.experiments.sweep import maps
-from flowsim.experiments.sweep.axes import Axis
+from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.problem import toml
 
@@ -29,7 +29,7 @@ def sweep(
     tables = toml.parse(text_of(path))
     for assignment in overrides:
         toml.override(tables, assignment)
-    tables, axes = maps.tables_of(tables), tuple(Axis.parse(axis) for axis in over)
+    tables, axes = maps.tables_of(tables), tuple(GridAxis.parse(axis) for axis in over)
     mesh = mesh_over(devices, Hosts())
     plan = maps.checked(tables, axes, disk_budget, mesh)
     with folder_of(out):

@@ -40,7 +40,7 @@ class Sampler:
         self._study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
         self._batches = 0
 
-    def draw(self, count: int) -> "Batch":
+    def draw(self, count: int) -> "PointBatch":
         """The next points."""
         seed = [self._seed, self.place, self._batches]
         rng = np.random.default_rng(seed)
@@ -56,9 +56,9 @@ class Sampler:
             for _ in range(half):
                 trials.append(self._study.ask())
                 points.append(Point(self.place, fixed | self._values(trials[-1], fixed)))
-        return Batch(points, trials)
+        return PointBatch(points, trials)
 
-    def learn(self, batch: "Batch", objectives: Sequence[float]) -> None:
+    def learn(self, batch: "PointBatch", objectives: Sequence[float]) -> None:
         """Take note of what was found at the points of a batch; less is better."""
         for trial, objective in zip(batch.trials, objectives, strict=True):
             self._study.tell(trial, float(np.clip(objective, -1e300, 1e300)))
@@ -84,7 +84,7 @@ class Sampler:
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class PointBatch:
     """Points that are looked at together, with what Optuna knows them by."""
 
     points: list[Point]

@@ -23,14 +23,14 @@ _FIELDS = tuple(toml.fields(ProblemSpec))
 
 
 @dataclasses.dataclass(frozen=True)
-class Axis:
+class GridAxis:
     """A field of a problem file by its dotted name, and the values that it takes."""
 
     field: str
     values: tuple[Value, ...]
 
     @staticmethod
-    def parse(text: str) -> "Axis":
+    def parse(text: str) -> "GridAxis":
         """An axis as ``init.scale=geom:1e-3:1:31``; the other forms are ``lin:0:1:11``, ``2:200`` and ``5,10,20``.
 
         **Raises:** `ProblemError` in one line.
@@ -38,10 +38,10 @@ class Axis:
         field, equals, form = (part.strip() for part in text.partition("="))
         if not (field and equals and form):
             refuse("--over", f"FIELD=VALUES, the values {_FORMS}", f"it is {text!r}")
-        return Axis.of(field, _parsed(field, form))
+        return GridAxis.of(field, _parsed(field, form))
 
     @staticmethod
-    def of(field: str, values: Iterable[Any]) -> "Axis":
+    def of(field: str, values: Iterable[Any]) -> "GridAxis":
         """An axis over values.
 
         **Raises:** `ProblemError` where the name is that of no field, or the values are none, equal or not scalar.
@@ -59,7 +59,7 @@ class Axis:
         if len(set(found)) < len(found):
             repeated = next(value for index, value in enumerate(found) if value in found[:index])
             refuse(field, "swept over different values", f"{toml.write_value(repeated)} is there twice")
-        return Axis(field, found)
+        return GridAxis(field, found)
 
     def as_text(self, index: int) -> str:
         """One point of the axis as ``FIELD=VALUE``, in the form that overrides have."""
@@ -98,12 +98,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def grid_shape(axes: Iterable[Axis]) -> tuple[int, ...]:
+def grid_shape(axes: Iterable[GridAxis]) -> tuple[int, ...]:
     """How many cells a sweep has along each axis."""
     return tuple(len(axis.values) for axis in axes)
 
 
-def specs(tables: Tables, axes: tuple[Axis, ...]) -> Iterator[ProblemSpec]:
+def specs(tables: Tables, axes: tuple[GridAxis, ...]) -> Iterator[ProblemSpec]:
     """The problem of every cell, the last axis running fastest.
 
     **Raises:** `ProblemError` where one is none, in one line that names the field.

@@ -18,19 +18,19 @@ from flowsim import initialization
 from flowsim._core.types import Scalar
 from flowsim.claims.evidence import padded
 from flowsim.claims.rates import decayed
-from flowsim.experiments.sweep.records import Record, record
+from flowsim.experiments.sweep.records import MapRecord, record
 from flowsim.flow.arrowhead.batch import (
     CONVERGED,
     ESCAPED,
     STATUSES,
     Ends,
     Flows,
-    Landscape,
     Least,
+    Scales,
     Summary,
     crossing,
     integrate,
-    landscape,
+    scales_of,
 )
 from flowsim.flow.systems import norm_sq
 from flowsim.flow.trajectory import Trajectory
@@ -48,7 +48,7 @@ _FEWEST_LANES, _MOST_LANES = 8, 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class CellBatch:
     """Cells that are integrated together: their places in the grid, in lanes of one dimension.
 
     dimension: d of the largest, rounded up to one that is compiled, None where the cell, a single one, has no arrowhead
@@ -67,7 +67,7 @@ class _Task(NamedTuple):
     arrowhead: PyTree
 
 
-def plan(specs: Sequence[ProblemSpec], mesh: Mesh | None) -> list[Batch]:
+def plan(specs: Sequence[ProblemSpec], mesh: Mesh | None) -> list[CellBatch]:
     """The batches of a sweep: each cell is in one, and a sweep has the same ones on every machine.
 
     Cells of similar dimension are together, in the order of how long their flows take, as a batch takes as long as its
@@ -99,11 +99,11 @@ def plan(specs: Sequence[ProblemSpec], mesh: Mesh | None) -> list[Batch]:
         count = math.ceil(len(cells) / np.clip(_LANE_ENTRIES // dimension**2, 1, _MOST_LANES))
         share = math.ceil(len(cells) / count)
         lanes = max(_FEWEST_LANES, 1 << (share - 1).bit_length())
-        batches += [Batch(tuple(cells[i : i + share]), dimension, lanes) for i in range(0, len(cells), share)]
-    return batches + [Batch((index,)) for index in alone]
+        batches += [CellBatch(tuple(cells[i : i + share]), dimension, lanes) for i in range(0, len(cells), share)]
+    return batches + [CellBatch((index,)) for index in alone]
 
 
-def together(batches: Sequence[Batch], most: int) -> list[list[int]]:
+def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
     """The places of batches that are integrated at once, each by a device of its own: at most so many, of one shape."""
     groups: list[list[int]] = []
     for place, batch in enumerate(batches):
@@ -116,7 +116,7 @@ def together(batches: Sequence[Batch], most: int) -> list[list[int]]:
     return groups
 
 
-def run(batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | None) -> list[Record]:
+def run(batches: Sequence[CellBatch], cells: Sequence[ProblemSpec], mesh: Mesh | None) -> list[MapRecord]:
     """Integrate batches of one shape, of cells whose problems are given: everything found, one row for each cell.
 
     Every device of a mesh takes a batch, by the program of a device alone, so that the bytes are the same; or all share
@@ -138,8 +138,8 @@ def run(batches: Sequence[Batch], cells: Sequence[ProblemSpec], mesh: Mesh | Non
 
 
 def _start_batch(
-    batch: Batch, specs: Sequence[ProblemSpec], device: Any
-) -> tuple[Summary, TracedPromises, Landscape, Array]:
+    batch: CellBatch, specs: Sequence[ProblemSpec], device: Any
+) -> tuple[Summary, TracedPromises, Scales, Array]:
     """What is recorded of a batch, while its device may still be at work."""
     assert batch.dimension is not None, "these cells have one"
     lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]
@@ -168,7 +168,7 @@ def _slowest_rate(problem: Problem) -> float:
     if not isinstance(problem.start, LinearAttention):
         return 0.0
     arrowhead = _arrowhead(problem.loss, problem.task.dimension)
-    return round(float(jnp.log10(jnp.min(arrowhead.curvature) * landscape(arrowhead).weights ** 2)), 3)
+    return round(float(jnp.log10(jnp.min(arrowhead.curvature) * scales_of(arrowhead).weights ** 2)), 3)
 
 
 def _arrowhead(loss: Any, d: int) -> AbstractArrowhead:
@@ -229,7 +229,7 @@ def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], 
     return jax.vmap(one)(tasks, scales, seeds)
 
 
-def _run_alone(spec: ProblemSpec, mesh: Mesh | None) -> Record:
+def _run_alone(spec: ProblemSpec, mesh: Mesh | None) -> MapRecord:
     """A cell without arrowhead, by `gradient_flow`."""
     problem = spec.build(mesh=mesh)
     scales = _scales(problem)
@@ -247,19 +247,19 @@ def _run_alone(spec: ProblemSpec, mesh: Mesh | None) -> Record:
     return record(*one, rtol=np.asarray([spec.flow.rtol]))
 
 
-def _scales(problem: Problem) -> Landscape:
+def _scales(problem: Problem) -> Scales:
     """The natural scales of any loss; without arrowhead its gradient has none."""
     if isinstance(problem.start, LinearAttention):
-        return landscape(_arrowhead(problem.loss, problem.task.dimension))
+        return scales_of(_arrowhead(problem.loss, problem.task.dimension))
     excess = eqx.filter_jit(problem.loss.excess)(_weights_zero(problem))
-    return Landscape(excess, jnp.sqrt(norm_sq(problem.minimizer)), jnp.asarray(jnp.inf))
+    return Scales(excess, jnp.sqrt(norm_sq(problem.minimizer)), jnp.asarray(jnp.inf))
 
 
 def _weights_zero(problem: Problem) -> PyTree:
     return jax.tree.map(jnp.zeros_like, problem.start)
 
 
-def _to_its_end(problem: Problem, scales: Landscape) -> Trajectory:
+def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
     """The trajectory, with the stops of `Ends`."""
     stop = problem.spec.flow.stop
     if stop is None:

@@ -24,9 +24,9 @@ from flowsim._core.checks import refuse
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_whole
 from flowsim._core.types import Tables
 from flowsim.experiments.sweep import integration
-from flowsim.experiments.sweep.axes import Axis, grid_shape, specs
-from flowsim.experiments.sweep.integration import Batch
-from flowsim.experiments.sweep.records import DTYPES, Record
+from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
+from flowsim.experiments.sweep.integration import CellBatch
+from flowsim.experiments.sweep.records import DTYPES, MapRecord
 from flowsim.problem import ProblemSpec, toml
 
 DISK_BUDGET = 256.0  # MB
@@ -42,8 +42,8 @@ class Map:
     """
 
     tables: Tables
-    axes: tuple[Axis, ...]
-    quantities: Record
+    axes: tuple[GridAxis, ...]
+    quantities: MapRecord
     folder: pathlib.Path
 
     @property
@@ -74,7 +74,9 @@ class Map:
     def problem(self, index: int | Sequence[int]) -> ProblemSpec:
         """The problem of one cell; its arguments are those of `command`."""
         chosen = zip(self.axes, self._places(index), strict=True)
-        (spec,) = specs(self.tables, tuple(Axis(axis.field, axis.values[place : place + 1]) for axis, place in chosen))
+        (spec,) = specs(
+            self.tables, tuple(GridAxis(axis.field, axis.values[place : place + 1]) for axis, place in chosen)
+        )
         return spec
 
     def save(self) -> None:
@@ -96,7 +98,7 @@ class Map:
             checks.refuse("path", "a map written by flowsim", f"{path} is none")
         metadata = json.loads(str(arrays["metadata"]))
         quantities = {name: arrays[name] for name in DTYPES}
-        axes = tuple(Axis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
+        axes = tuple(GridAxis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
         return Map(metadata["problem"], axes, quantities, path.parent)
 
     def _places(self, index: int | Sequence[int]) -> tuple[int, ...]:
@@ -135,7 +137,7 @@ def sweep(
     """
     tables = tables_of(problem)
     parsed = tuple(
-        Axis.parse(f"{field}={values}") if isinstance(values, str) else Axis.of(field, values)
+        GridAxis.parse(f"{field}={values}") if isinstance(values, str) else GridAxis.of(field, values)
         for field, values in axes.items()
     )
     plan = checked(tables, parsed, disk_budget, mesh)
@@ -155,14 +157,14 @@ def _given(value: Any) -> Any:
     return value
 
 
-class Plan(NamedTuple):
+class SweepPlan(NamedTuple):
     """The problems of all cells, the last axis running fastest, and the batches in which they are integrated."""
 
     cells: list[ProblemSpec]
-    batches: list[Batch]
+    batches: list[CellBatch]
 
 
-def checked(tables: Tables, axes: tuple[Axis, ...], disk_budget: float, mesh: Mesh | None) -> Plan:
+def checked(tables: Tables, axes: tuple[GridAxis, ...], disk_budget: float, mesh: Mesh | None) -> SweepPlan:
     """What a sweep will do; nothing is integrated or written.
 
     **Raises:** `ProblemError` in one line where one of them is no problem, or the map is larger than the disk budget,
@@ -184,10 +186,10 @@ def checked(tables: Tables, axes: tuple[Axis, ...], disk_budget: float, mesh: Me
         came = f"its {count} cells take {megabytes:.3g} MB"
         refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
     cells = list(specs(tables, axes))
-    return Plan(cells, integration.plan(cells, mesh))
+    return SweepPlan(cells, integration.plan(cells, mesh))
 
 
-def enter(folder: pathlib.Path, tables: Tables, axes: tuple[Axis, ...], resume: bool) -> None:
+def enter(folder: pathlib.Path, tables: Tables, axes: tuple[GridAxis, ...], resume: bool) -> None:
     """Make the folder of a sweep, or come back to it.
 
     **Raises:** `ProblemError` in one line where it holds a run, another sweep, or this one without ``resume``.
@@ -209,7 +211,7 @@ def enter(folder: pathlib.Path, tables: Tables, axes: tuple[Axis, ...], resume: 
     write_whole(folder / "problem.toml", lambda file: file.write(toml.write(tables).encode()))
 
 
-def _document(tables: Tables, axes: tuple[Axis, ...]) -> dict[str, Any]:
+def _document(tables: Tables, axes: tuple[GridAxis, ...]) -> dict[str, Any]:
     """What tells a sweep from others, as JSON has it."""
     return json.loads(json.dumps({"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}))
 
@@ -269,14 +271,14 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     return next((name for name in left | right if left.get(name) != right.get(name)), None)
 
 
-def finish(unfinished: Map, plan: Plan, progress: bool, mesh: Mesh | None) -> Map:
+def finish(unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None) -> Map:
     """The map of a sweep, from its finished batches and the others, which are integrated."""
     folder = unfinished.folder
     if (folder / "map.npz").exists():
         shutil.rmtree(folder / "cells", ignore_errors=True)
         return Map.load(folder)
     cells, batches = plan
-    records: list[Record] = []
+    records: list[MapRecord] = []
     with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
         for batch, record in zip(batches, _records(unfinished, plan, mesh), strict=True):
             records.append(record)
@@ -293,7 +295,7 @@ def finish(unfinished: Map, plan: Plan, progress: bool, mesh: Mesh | None) -> Ma
     return finished
 
 
-def _records(sweep: Map, plan: Plan, mesh: Mesh | None) -> Iterator[Record]:
+def _records(sweep: Map, plan: SweepPlan, mesh: Mesh | None) -> Iterator[MapRecord]:
     """What is found of every batch, by the folder or by integration."""
     (cells, batches), folder, identity = plan, sweep.folder / "cells", _digest(_document(sweep.tables, sweep.axes))
     for places in integration.together(batches, 1 if mesh is None else mesh.size):
@@ -312,7 +314,7 @@ def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / f"batch-{number:05d}.npz"
 
 
-def _stored(path: pathlib.Path, batch: Batch, identity: str) -> Record | None:
+def _stored(path: pathlib.Path, batch: CellBatch, identity: str) -> MapRecord | None:
     """A finished batch; None where there is none, or it is damaged.
 
     **Raises:** `ProblemError` where it is of another sweep.

@@ -24,7 +24,7 @@ DTYPES = (
     | {name: np.dtype(float) for name in _NUMBERS}
     | {"steps": np.dtype(int), "rejected_steps": np.dtype(int)}
 )
-Record = dict[str, np.ndarray]
+MapRecord = dict[str, np.ndarray]
 
 _AT_MINIMUM = 1e-6  # of the excess at the saddle
 _AT_REST = 1e-8  # of the largest gradient norm
@@ -33,7 +33,7 @@ _AT_SADDLE = 1e-3  # of the weights' norm at the minimum
 
 
 @np.errstate(invalid="ignore", over="ignore")  # of flows that could not be integrated
-def record(summary: Any, promises: Any, scales: Any, rtol: np.ndarray) -> Record:
+def record(summary: Any, promises: Any, scales: Any, rtol: np.ndarray) -> MapRecord:
     """Everything that a map holds of cells, which lead every array."""
     met = [
         (

@@ -37,7 +37,7 @@ class Ends(NamedTuple):
     """What ends a flow: t1, or where that is infinite the relative stops, from the time ``earliest`` on.
 
     Here the excess is relative to the smaller of those at the start and at the saddle, and the gradient norm to the
-    smaller of the largest seen and that of the landscape (`Landscape`): from a huge start no flow ends on its way.
+    smaller of the largest seen and that of `Scales`: from a huge start no flow ends on its way.
     """
 
     t1: Scalar
@@ -54,7 +54,7 @@ class Least(NamedTuple):
     t: Scalar
 
 
-class Landscape(NamedTuple):
+class Scales(NamedTuple):
     """The natural scales of a loss.
 
     excess: of the weights zero, the saddle; weights: norm at the balanced minimum, where u U = diag(b_i/a_ii) and
@@ -66,12 +66,12 @@ class Landscape(NamedTuple):
     gradient: Scalar
 
 
-def landscape(arrowhead: AbstractArrowhead) -> Landscape:
+def scales_of(arrowhead: AbstractArrowhead) -> Scales:
     """The natural scales of a loss with an arrowhead."""
     b = arrowhead.drive
     product = b / jnp.diagonal(arrowhead.curvature)
     squared = jnp.linalg.norm(product)
-    return Landscape(b @ product / 2, jnp.sqrt(2 * squared), jnp.linalg.norm(b) * jnp.sqrt(squared))
+    return Scales(b @ product / 2, jnp.sqrt(2 * squared), jnp.linalg.norm(b) * jnp.sqrt(squared))
 
 
 class Summary(NamedTuple):
@@ -127,19 +127,19 @@ class Flows(NamedTuple):
 
 
 @jax.jit
-def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Point, Landscape]:
+def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Point, Scales]:
     """Integrate a batch of flows in lockstep: their summaries, where they end, and their natural scales."""
 
-    def one(flow: Flows, ends: Ends) -> tuple[Summary, Point, Landscape]:
+    def one(flow: Flows, ends: Ends) -> tuple[Summary, Point, Scales]:
         arrowhead = Arrowhead(flow.curvature, flow.drive, jnp.eye(flow.drive.shape[0]))
         return _integrate(arrowhead, (flow.U, flow.u), ends)
 
     return jax.vmap(one)(flows, ends)
 
 
-def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> tuple[Summary, Point, Landscape]:
+def _integrate(arrowhead: Arrowhead, start: State, ends: Ends) -> tuple[Summary, Point, Scales]:
     reduced, point, seen = reduce(arrowhead, start)
-    scales = landscape(arrowhead)
+    scales = scales_of(arrowhead)
     field = arrowhead.field(start)
     _, change = jax.jvp(arrowhead.field, (start,), (field,))
     speed, bend = _norm(field), _norm(change)
@@ -213,7 +213,7 @@ def _quantities(point: Point, seen: Seen) -> dict[str, Scalar]:
     }
 
 
-def _at_start(point: Point, seen: Seen, speed: Scalar, scales: Landscape) -> Summary:
+def _at_start(point: Point, seen: Seen, speed: Scalar, scales: Scales) -> Summary:
     zero, never, none = jnp.zeros(()), jnp.asarray(jnp.inf), jnp.asarray(0)
     status = jnp.where(speed > 0, _RUNNING, _CODE[Status.STATIONARY])
     quantities = _quantities(point, seen)
@@ -237,7 +237,7 @@ def _at_start(point: Point, seen: Seen, speed: Scalar, scales: Landscape) -> Sum
     )
 
 
-def _status(now: Summary, ends: Ends, end: Scalar, scales: Landscape) -> Int[Array, ""]:
+def _status(now: Summary, ends: Ends, end: Scalar, scales: Scales) -> Int[Array, ""]:
     """How the flow ends here, if it does."""
     late = jnp.isinf(ends.t1) & (now.t >= ends.earliest)
     start = jnp.minimum(now.excess_start, scales.excess)

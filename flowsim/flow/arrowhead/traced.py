@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flowsim._core.types import Scalar
-from flowsim.flow.arrowhead.batch import FIRST_STEP, GROWTH, LARGEST_FACTOR, LEAST_FACTOR, SAFETY, guess, landscape
+from flowsim.flow.arrowhead.batch import FIRST_STEP, GROWTH, LARGEST_FACTOR, LEAST_FACTOR, SAFETY, guess, scales_of
 from flowsim.flow.arrowhead.newton import STAGES
 from flowsim.flow.arrowhead.reduced import Point, Seen, end_of, reduce, step
 from flowsim.flow.trajectory import Trajectory, uncertified
@@ -60,7 +60,7 @@ def traced_flow(arrowhead: Arrowhead, start: State, minimum: Scalar, rtol: float
     _, change = jax.jvp(arrowhead.field, (start,), (field,))
     speed, bend = _norm(field), _norm(change)
     first = FIRST_STEP * jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
-    least_excess = _STOP * jnp.minimum(seen.excess, landscape(arrowhead).excess)
+    least_excess = _STOP * jnp.minimum(seen.excess, scales_of(arrowhead).excess)
     zero = jnp.zeros(())
     row = _Row(zero, point, seen.excess, seen.grad_norm_sq, zero)
     rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (_LENGTH, *leaf.shape)), row)

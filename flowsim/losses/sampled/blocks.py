@@ -41,7 +41,7 @@ class Samples(eqx.Module):
     count: int = eqx.field(static=True)
 
 
-class Plan(NamedTuple):
+class BlockPlan(NamedTuple):
     """How many samples are computed at once, and whether all draws are kept."""
 
     block: int
@@ -56,7 +56,7 @@ def check_mesh(mesh: Mesh) -> None:
         checks.refuse("mesh", f'one with the single axis "{AXIS}", of type Auto', f"it has {axes}")
 
 
-def plan(estimator: AbstractEstimator, model: PyTree, samples: int, block: int | None, mesh: Mesh | None) -> Plan:
+def plan(estimator: AbstractEstimator, model: PyTree, samples: int, block: int | None, mesh: Mesh | None) -> BlockPlan:
     """A plan that fits into the memory of each device.
 
     **Raises:** `ValueError` where there is none, or a block that was asked for does not fit.
@@ -79,7 +79,7 @@ def plan(estimator: AbstractEstimator, model: PyTree, samples: int, block: int |
     if block is None:
         cached = 2 ** int(np.log2(max(_CACHE_BYTES / draw_bytes, 1)))
         block = int(np.clip(cached, *_BLOCKS)) if local[0].platform == "cpu" else _LARGEST_BLOCK
-    return Plan(min(block, fits, samples // devices), samples * draw_bytes / devices <= memory * _KEPT)
+    return BlockPlan(min(block, fits, samples // devices), samples * draw_bytes / devices <= memory * _KEPT)
 
 
 @eqx.filter_jit

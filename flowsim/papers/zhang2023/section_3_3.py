@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from flowsim.claims.claim import Comparison, Relation, at_least
+from flowsim.claims.end_points import end_constants, ends_above_the_minimum
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
-from flowsim.claims.landscape import end_constants, ends_above_the_minimum
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.initialization import balanced

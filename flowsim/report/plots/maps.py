@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from flowsim._core.numbers import in_tex
-from flowsim.experiments.sweep.axes import Axis
+from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import MARGINS, OUTCOMES
 from flowsim.report.plots import STYLE, save
@@ -178,7 +178,7 @@ def _edges(held: np.ndarray) -> list[list[tuple[int, int]]]:
     return across + along
 
 
-def _ticks(axis: XAxis | YAxis, swept: Axis, offset: float = 0.5) -> None:
+def _ticks(axis: XAxis | YAxis, swept: GridAxis, offset: float = 0.5) -> None:
     """Ticks at round values where the axis runs through many numbers, at every value where they are few."""
     values, places = swept.values, np.arange(len(swept.values)) + offset
     numbers = np.asarray(values, dtype=float) if all(isinstance(value, int | float) for value in values) else None
