@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -171,11 +171,6 @@ class Claim:
         if self.is_about(model):
             return self.setting(loss)
         return unmet(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}")
-
-
-def about(claims: Iterable[Claim], *models: type[eqx.Module]) -> tuple[Claim, ...]:
-    """The same claims, each about these classes of models alone."""
-    return tuple(dataclasses.replace(claim, models=models) for claim in claims)
 
 
 @dataclasses.dataclass(frozen=True)
