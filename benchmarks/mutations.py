@@ -1,11 +1,15 @@
 """Which errors of one percent each row of the ledger notices: a row that no error breaks could not fail.
 
-    python benchmarks/mutations.py [gatmiry2024] [--tries 12] [--seconds 120] [--keep]
+    python benchmarks/mutations.py [gatmiry2024] [--tries 6] [--seconds 60] [--flows] [--keep]
 
-Every term of a sum, and every value returned, in the modules of losses, moments, models and risks can be made larger by
-one percent. For each claim, on the first of its problems where it says something, the terms that its verdict rests on
-are changed one after the other until the verdict changes. What no term changes is tried with larger errors, as a
-statement with room to spare has to be; the table tells the term, the factor and the margins before and after.
+Every term of a sum, and every value returned, in the modules of tasks, models, moments and losses, and in the formulas
+of the papers, can be made larger by one percent. For each claim, on the first of its problems where it says something,
+the terms that its verdict rests on are changed one after the other until the verdict changes: first those of the loss
+and what it is made of, then those of the paper's formulas. What no term changes is tried with larger errors, as a
+statement with room to spare has to be; the table tells the term, the factor and the verdict that follows.
+
+Claims along a flow cost a minute each and are left out without --flows: the tests plant an error for every claim
+(`python -m pytest -m audit`).
 """
 
 import argparse
@@ -21,7 +25,7 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-_MUTATED = ("flowsim.losses.", "flowsim.moments.", "flowsim.models.", "flowsim.tasks.")
+_MUTATED = ("flowsim.losses.", "flowsim.moments.", "flowsim.models.", "flowsim.tasks.", "flowsim.papers.")
 _FACTORS = (1.01, 2.0, -1.0, 1e3)
 _MARK = "__term__"
 
@@ -174,7 +178,10 @@ def examined(claim, tries: int, seconds: float) -> Row | None:
     cost = time.monotonic() - begun
     used = sorted(TERMS.used)
     # What stands latest is nearest to what the claim reads: losses before the moments that they are made of.
-    order = sorted(used, key=lambda number: (not TERMS.places[number].startswith("flowsim.losses"), number))
+    of_papers = [number for number in used if TERMS.places[number].startswith("flowsim.papers.")]
+    others = [number for number in used if number not in of_papers]
+    others.sort(key=lambda number: (not TERMS.places[number].startswith("flowsim.losses"), number))
+    order = others[:tries] + of_papers[-tries:]
     row = Row(
         claim.id,
         claim.form,
@@ -190,7 +197,7 @@ def examined(claim, tries: int, seconds: float) -> Row | None:
     )
     tried = 0
     for factor in _FACTORS:
-        for number in order[:tries]:
+        for number in order:
             if tried and time.monotonic() - begun > max(seconds, 3 * cost):
                 return dataclasses.replace(row, tried=tried, note="out of time")
             tried += 1
@@ -246,12 +253,27 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def _keep(rows: list[Row]) -> None:
+    """Replace what the results have of these claims, so that each paper can be run by a process of its own."""
+    file = RESULTS / "mutations.json"
+    known = [Row(**row) for row in json.loads(file.read_text())] if file.exists() else []
+    fresh = {(row.id, row.form) for row in rows}
+    everything = sorted([*rows, *(row for row in known if (row.id, row.form) not in fresh)], key=lambda row: row.id)
+    broken = sum(row.term is not None for row in everything)
+    about = str(__doc__).replace("    python benchmarks/mutations.py", "Written by `python benchmarks/mutations.py", 1)
+    about = about.replace("[--keep]", "--keep`.", 1).partition("\n")
+    head = f"# {about[0]}\n{about[2]}\n{broken} of {len(everything)} rows are broken by one of the errors tried."
+    (RESULTS / "mutations.md").write_text(f"{head}\n\n{table(everything)}\n")
+    file.write_text(json.dumps([dataclasses.asdict(row) for row in everything], indent=0) + "\n")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print each row as it is found; keep the table of a whole run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("claims", nargs="?", default="", help="the beginning of the ids of the claims, default all")
-    parser.add_argument("--tries", type=int, default=12, help="terms for each factor")
-    parser.add_argument("--seconds", type=float, default=120.0, help="for a claim")
+    parser.add_argument("--tries", type=int, default=6, help="terms of losses, and of papers, for each factor")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for a claim")
+    parser.add_argument("--flows", action="store_true", help="claims along a flow too")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/mutations.md and .json")
     asked = parser.parse_args(arguments)
     sys.meta_path.insert(0, _Finder())
@@ -260,16 +282,17 @@ def main(arguments: list[str] | None = None) -> int:
 
     _prepare_jax()
     rows = []
-    for row in _examined_all([claim for claim in ALL_CLAIMS if claim.id.startswith(asked.claims)], asked):
+    for row in _examined_all(
+        [claim for claim in ALL_CLAIMS if claim.id.startswith(asked.claims) and (asked.flows or not claim.along_flow)],
+        asked,
+    ):
         rows.append(row)
         print(f"{row.id} ({row.form}): {row.verdict} -> {row.then} by {row.factor} in {row.term}", flush=True)
     print(table(rows))
     unbroken = [row for row in rows if row.term is None]
     print(f"{len(rows)} rows, {len(unbroken)} that nothing broke")
     if asked.keep:
-        about = str(__doc__).partition("    python")[0].strip()
-        (RESULTS / "mutations.md").write_text(f"# {about.splitlines()[0]}\n\n{table(rows)}\n")
-        (RESULTS / "mutations.json").write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+        _keep(rows)
     return 0
 
 
