@@ -316,7 +316,7 @@ def test_a_run_with_a_test(file, finished, tmp_path, capsys):
 def test_a_budget_that_runs_out(finished, file, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(file, out, "--set", "flow.budget_seconds=1e-9") == 3
-    assert "--resume goes on with it" in capsys.readouterr().out
+    assert "go on with --resume" in capsys.readouterr().out
     assert listing(out) == sorted([*RESULTS, "checkpoint"])
     document = json.loads((out / "verdicts.json").read_text())
     assert document["status"] == "budget-spent"
