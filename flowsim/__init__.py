@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
     from flowsim.papers.zhang2023.predictions import predictions as predictions
-    from flowsim.papers.zhang2023.risk_bounds import prompt_lengths as prompt_lengths
+    from flowsim.papers.zhang2023.prompt_lengths import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.report.documents import verdict_table as verdict_table
@@ -115,7 +115,7 @@ _HOMES = {
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS",
     "flowsim.papers.zhang2023.predictions": "predictions",
-    "flowsim.papers.zhang2023.risk_bounds": "prompt_lengths",
+    "flowsim.papers.zhang2023.prompt_lengths": "prompt_lengths",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",

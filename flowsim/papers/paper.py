@@ -68,7 +68,8 @@ class Section:
     """
 
     def __init__(self, paper: str, *models: type[eqx.Module]):
-        self.paper, self.models, self.claims = paper, models, ()
+        self.paper, self.models = paper, models
+        self.claims: tuple[Claim, ...] = ()
 
     def claim(
         self,

@@ -26,7 +26,7 @@ from flowsim.papers.zhang2023.conditions import (
     scale_condition,
     u_lower_bound_sq,
 )
-from flowsim.papers.zhang2023.risk_bounds import PromptLengths, prompt_lengths
+from flowsim.papers.zhang2023.prompt_lengths import PromptLengths, prompt_lengths
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import DiagonalLaw
 

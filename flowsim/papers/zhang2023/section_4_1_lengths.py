@@ -16,13 +16,13 @@ from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.papers.zhang2023.problems import COVARIANCES, ISOTROPIC, STILL_EASY, STILL_HARD, STILL_ONE
-from flowsim.papers.zhang2023.prompts import asymptotic, bounded, conditioning, each, two_routes
-from flowsim.papers.zhang2023.risk_bounds import (
+from flowsim.papers.zhang2023.prompt_lengths import (
     printed_context_length,
     prompt_lengths,
     sufficient_context_length,
     sufficient_test_length,
 )
+from flowsim.papers.zhang2023.prompts import asymptotic, bounded, conditioning, each, two_routes
 from flowsim.papers.zhang2023.section_4_1_risk import noiseless_risk
 from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression

@@ -18,6 +18,7 @@ from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.papers.zhang2023.literal import polynomial_rule
 from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FINITE_LENGTHS, STILL
+from flowsim.papers.zhang2023.prompt_lengths import conditioned_trace
 from flowsim.papers.zhang2023.prompts import (
     DEGREE,
     at_every_length,
@@ -29,7 +30,6 @@ from flowsim.papers.zhang2023.prompts import (
     polynomials,
     two_routes,
 )
-from flowsim.papers.zhang2023.risk_bounds import conditioned_trace
 from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw

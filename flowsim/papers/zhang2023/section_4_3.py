@@ -23,7 +23,7 @@ from flowsim.papers.zhang2023.appendix_c_convergence import limit_constants
 from flowsim.papers.zhang2023.appendix_c_dynamics import gamma_of
 from flowsim.papers.zhang2023.appendix_c_minima import matrix_loss, minimiser
 from flowsim.papers.zhang2023.limits import distance_to_limit, limit_of_flow, short_way
-from flowsim.papers.zhang2023.one_third import mean_prediction, variances_given
+from flowsim.papers.zhang2023.mean_prediction import mean_prediction, variances_given
 from flowsim.papers.zhang2023.problems import EXPONENTIAL, RANDOM_FLOWS
 from flowsim.papers.zhang2023.setting import assumption_and_random_scale, exponential_and_long, independent_variances
 from flowsim.tasks import Prompt

@@ -8,7 +8,7 @@ from helpers import covariance
 import flowsim
 from flowsim.losses.prompt_risk import risk
 from flowsim.papers.zhang2023.conditions import limit
-from flowsim.papers.zhang2023.risk_bounds import (
+from flowsim.papers.zhang2023.prompt_lengths import (
     printed_context_length,
     sufficient_context_length,
     sufficient_test_length,
