@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from flowsim._core.lines import in_short, one_line
+from flowsim._core.types import Document
 
 
 class DamagedFileError(ValueError):
@@ -46,7 +47,7 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     return found
 
 
-def read_document(path: str | os.PathLike) -> dict[str, Any]:
+def read_document(path: str | os.PathLike) -> Document:
     """The object of a JSON file.
 
     **Raises:** `DamagedFileError`; `OSError` where the disk does not give its bytes.

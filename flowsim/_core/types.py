@@ -11,3 +11,6 @@ Matrix = Float[Array, "d d"]
 Series = Float[Array, " T"]
 Seed = int | Int[Array, ""]
 Tables = Mapping[str, Any]  # nested, as TOML gives them
+Values = Mapping[str, Any]  # of the fields of a problem, by their dotted names
+Document = dict[str, Any]  # as JSON holds it
+ScalarLike = float | Scalar  # a number that may be traced

@@ -10,7 +10,7 @@ from typing import Any
 from jaxtyping import PyTree
 
 from flowsim._core import checks
-from flowsim._core.types import Tables
+from flowsim._core.types import Tables, Values
 
 Maker = Callable[..., tuple[Any, PyTree]]
 
@@ -119,12 +119,12 @@ class Space:
             return self.shapes
         return tuple(name for name in self.axes if name.rpartition(".")[2] in _SHAPES)
 
-    def dimension(self, values: Mapping[str, Any]) -> int:
+    def dimension(self, values: Values) -> int:
         """d of the task at values of the axes."""
         known = {**_flat(self.problem), **values}
         return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == "dimension"), 1)
 
-    def tables(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def tables(self, values: Values) -> dict[str, Any]:
         """The tables of the problem file at values of the axes; a start has no higher rank than the dimension."""
         tables = copy.deepcopy(dict(self.problem))
         for name, value in values.items():

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import plain, versions
+from flowsim._core.types import Document
 from flowsim.cli.common import FINISHED, read
 from flowsim.papers import AbstractPromises, constants_of, limits_of, promises_of
 from flowsim.problem import Problem
@@ -43,7 +44,7 @@ def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: 
     return FINISHED
 
 
-def _document(problem: Problem, promised: AbstractPromises | None, epsilon: float, lengths: Any) -> dict[str, Any]:
+def _document(problem: Problem, promised: AbstractPromises | None, epsilon: float, lengths: Any) -> Document:
     """What is printed with --json."""
     shared = {"problem": problem.spec, "versions": versions(), "limits": limits_of(problem), "prompt_lengths": lengths}
     constants = constants_of(problem)

@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from flowsim import models as own_models
 from flowsim._core import checks
 from flowsim._core.files import read_arrays, write_whole
+from flowsim._core.types import Document
 
 
 class Status(enum.StrEnum):
@@ -184,7 +185,7 @@ class Trajectory(eqx.Module):
         )
 
 
-def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> dict[str, Any]:
+def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Document:
     """What the file of a trajectory says of it beside its arrays; ``problem`` is the identity of its problem.
 
     **Raises:** `ValueError` where the file holds no trajectory.

@@ -1,7 +1,7 @@
 """An architecture: all that a problem file has to know of an in-context model, in one place."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from jaxtyping import Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
+from flowsim._core.types import ScalarLike, Seed
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.problem import toml
@@ -177,7 +178,7 @@ class Architecture:
             return make(table, task, model)
         return self._start(table, model, restrict)[1].make(table, task.dimension, model)
 
-    def start_with(self, table: InitTable, d: int, scale: Any, seed: Any) -> PyTree:
+    def start_with(self, table: InitTable, d: int, scale: ScalarLike, seed: Seed) -> PyTree:
         """The start of another scale and seed, which may be traced: one program makes many starts."""
         given = table.given()
         others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
@@ -249,7 +250,7 @@ def random_start(make: Callable[[Any, int, Any], PyTree]) -> Start:
     return Start(lambda table, d, model: make(scale_of(table), d, seed_of(table)), ("scale",), ("seed",))
 
 
-def _either(kinds: Any) -> str:
+def _either(kinds: Iterable[str]) -> str:
     return " or ".join(f'"{kind}"' for kind in kinds)
 
 

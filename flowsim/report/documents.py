@@ -5,6 +5,7 @@ from typing import Any
 
 from flowsim._core.documents import plain, versions
 from flowsim._core.numbers import number_text
+from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement, Verdict
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Certificates, Status
@@ -57,7 +58,7 @@ def verdicts_document(
     constants: Mapping[str, Any],
     limits: Mapping[str, Any],
     verdicts: Iterable[Verdict],
-) -> dict[str, Any]:
+) -> Document:
     """verdicts.json of one problem; a status of None says that nothing was integrated."""
     return plain(
         {
@@ -72,7 +73,7 @@ def verdicts_document(
     )
 
 
-def audit_document(entries: Iterable[Entry]) -> dict[str, Any]:
+def audit_document(entries: Iterable[Entry]) -> Document:
     """verdicts.json of an audit: an entry for every claim, form and problem, each with its own problem."""
     claims = [
         {
@@ -86,7 +87,7 @@ def audit_document(entries: Iterable[Entry]) -> dict[str, Any]:
     return plain({"versions": versions(), "claims": claims})
 
 
-def _claim(verdict: Verdict) -> dict[str, Any]:
+def _claim(verdict: Verdict) -> Document:
     names = ("id", "source", "form", "verdict", "margin", "where", "floor", "tightness", "hypotheses", "note")
     return {name: getattr(verdict, name) for name in names}
 

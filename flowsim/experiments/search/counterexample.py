@@ -11,6 +11,7 @@ import numpy as np
 
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.files import write_whole
+from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.judging import compared, followed
@@ -38,7 +39,7 @@ class Counterexample:
     """
 
     claim: Claim
-    values: Mapping[str, Any]
+    values: Values
     problem: ProblemSpec | None
     verdict: Verdict
     value: float
@@ -73,7 +74,7 @@ class Counterexample:
         write_whole(folder / "erratum.txt", lambda file: file.write(f"{self.erratum}\n".encode()))
         write_json(folder / "counterexample.json", self.document())
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """counterexample.json."""
         return plain(
             {
@@ -112,7 +113,7 @@ def confirmed(screen: Screen, point: Point) -> Counterexample | None:
     return Counterexample(claim, dict(point.values), problem, verdict, value, bound, routes, run, sides)
 
 
-def evidence_of_point(claim: Claim, space: Space, values: Mapping[str, Any]) -> Evidence:
+def evidence_of_point(claim: Claim, space: Space, values: Values) -> Evidence:
     """What is needed to judge a claim at a point of a space.
 
     **Raises:** `ValueError` where the values make no problem.
@@ -121,9 +122,7 @@ def evidence_of_point(claim: Claim, space: Space, values: Mapping[str, Any]) -> 
     return Evidence(loss, run(False) if claim.along_flow else start_alone(loss, start))
 
 
-def _routes(
-    claim: Claim, space: Space, values: Mapping[str, Any], evidence: Evidence
-) -> Iterator[tuple[str, Evidence]]:
+def _routes(claim: Claim, space: Space, values: Values, evidence: Evidence) -> Iterator[tuple[str, Evidence]]:
     """Other ways to the same verdict: another solver, problems a little aside, so that a coincidence is no
     counterexample, and another basis.
     """
@@ -149,7 +148,7 @@ def _by_another_solver(evidence: Evidence) -> Evidence:
     return Evidence(evidence.loss, again)
 
 
-def _moved(space: Space, values: Mapping[str, Any], amount: float) -> dict[str, Any]:
+def _moved(space: Space, values: Values, amount: float) -> dict[str, Any]:
     """The values with every number of a continuous axis that many times as large, within the axis."""
 
     def move(axis: Real, value: float) -> float:

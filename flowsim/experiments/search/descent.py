@@ -1,13 +1,13 @@
 """Downhill from a point, by the derivatives of the margin through loss, limit and flow."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 
+from flowsim._core.types import Values
 from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen
@@ -70,6 +70,6 @@ def _scaled(axis: Axis, value: Any, slope: np.ndarray) -> np.ndarray:
     return np.asarray(slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low))
 
 
-def _rounded(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+def _rounded(space: Space, values: Values) -> dict[str, Any]:
     whole = [name for name, axis in space.axes.items() if isinstance(axis, Whole)]
     return {name: round(value) if name in whole else value for name, value in values.items()}

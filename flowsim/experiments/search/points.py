@@ -3,13 +3,13 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import optuna
 
-from flowsim._core.types import Tables
+from flowsim._core.types import Tables, Values
 from flowsim.claims.spaces import Axis, Choice, Each, Real, Space, Whole
 
 _MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
@@ -24,7 +24,7 @@ class Point:
     """A problem of a space: its place among a claim's spaces, and the value of each axis."""
 
     space: int
-    values: Mapping[str, Any]
+    values: Values
 
 
 class Sampler:

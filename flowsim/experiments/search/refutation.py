@@ -17,6 +17,7 @@ from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, write_json
 from flowsim._core.files import DamagedFileError, read_document
 from flowsim._core.numbers import value_text
+from flowsim._core.types import Values
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space
 from flowsim.experiments.search.counterexample import Counterexample, confirmed, shrunk
@@ -45,7 +46,7 @@ class Refutation:
     met: int
     promising: int
     doubtful: int
-    least: tuple[float, Mapping[str, Any]] | None
+    least: tuple[float, Values] | None
     excluded: Mapping[str, int]
     seconds: float
 
@@ -281,7 +282,7 @@ class Search:
             write_json(self._folder / PROGRESS, document | {"sha256": _digest(document)})
 
 
-def _digest(document: Mapping[str, Any]) -> str:
+def _digest(document: Values) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

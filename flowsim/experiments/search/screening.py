@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from flowsim._core.types import Scalar
+from flowsim._core.types import Scalar, Values
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence import padded
 from flowsim.claims.hypotheses import Hypothesis
@@ -241,7 +241,7 @@ def _start_alone(loss: Any, start: PyTree) -> Trajectory:
     return uncertified(jnp.zeros(1), models, one(loss(start)), one(excess), one(squares), jnp.zeros(1))
 
 
-def built(space: Space, values: Mapping[str, Any]) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
+def built(space: Space, values: Values) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
     """Loss and start at a point of a space, and what integrates its flow, roughly or as it will be judged.
 
     **Raises:** `ValueError` where the values make no problem.
@@ -272,7 +272,7 @@ def _roughly(problem: Problem) -> Problem:
     return dataclasses.replace(problem, spec=msgspec.structs.replace(problem.spec, flow=rough))
 
 
-def with_numbers(spec: ProblemSpec, numbers: Mapping[str, Any]) -> ProblemSpec:
+def with_numbers(spec: ProblemSpec, numbers: Values) -> ProblemSpec:
     """A checked problem with other numbers in some of its fields, which may be traced."""
 
     def replaced(table: Any, path: Sequence[str], value: Any) -> Any:

@@ -7,7 +7,6 @@ import pathlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.numbers import value_text
+from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Relation, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.spaces import Axis, Real, Space, Whole
@@ -64,7 +64,7 @@ class Sharpening:
 
     claim: Claim
     factor: float
-    values: Mapping[str, Any]
+    values: Values
     problem: ProblemSpec | None
     verdict: Verdict
     growth: tuple[Growth, ...]
@@ -89,7 +89,7 @@ class Sharpening:
             )
         return "\n".join(lines)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """sharpening.json."""
         return plain(
             {

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_whole
-from flowsim._core.types import Tables
+from flowsim._core.types import Document, Tables
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
@@ -146,7 +146,7 @@ def sweep(
     return finish(Map(tables, parsed, {}, folder), plan, progress, mesh)
 
 
-def tables_of(problem: ProblemSpec | Mapping[str, Any]) -> dict[str, Any]:
+def tables_of(problem: ProblemSpec | Mapping[str, Any]) -> Document:
     """A problem as nested mappings, without the fields that are left out."""
     return json.loads(json.dumps(_given(msgspec.to_builtins(problem))))
 
@@ -211,16 +211,16 @@ def enter(folder: pathlib.Path, tables: Tables, axes: tuple[GridAxis, ...], resu
     write_whole(folder / "problem.toml", lambda file: file.write(toml.write(tables).encode()))
 
 
-def _document(tables: Tables, axes: tuple[GridAxis, ...]) -> dict[str, Any]:
+def _document(tables: Tables, axes: tuple[GridAxis, ...]) -> Document:
     """What tells a sweep from others, as JSON has it."""
     return json.loads(json.dumps({"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}))
 
 
-def _digest(document: Mapping[str, Any]) -> str:
+def _digest(document: Document) -> str:
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
-def _check_same(marker: pathlib.Path, document: Mapping[str, Any]) -> None:
+def _check_same(marker: pathlib.Path, document: Document) -> None:
     """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
     try:
         found = read_document(marker)
@@ -246,7 +246,7 @@ def _check_batch(arrays: Mapping[str, np.ndarray], path: pathlib.Path, identity:
         refuse("--out", "the folder of this same sweep", f"{path} is of another: take another folder")
 
 
-def _check_map(file: pathlib.Path, document: Mapping[str, Any], known: bool) -> None:
+def _check_map(file: pathlib.Path, document: Document, known: bool) -> None:
     """Refuse the map of another sweep; a damaged one in the folder of this sweep is removed."""
     try:
         found = Map.load(file)

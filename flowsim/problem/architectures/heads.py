@@ -1,7 +1,6 @@
 """Heads of masked linear attention with an initial guess of the label, and the linear transformer block: xie2025."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import PyTree
@@ -13,6 +12,7 @@ from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, M
 from flowsim.problem.architecture import Architecture, Start, random_start, scale_of, seed_of
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import GuessTable, ModelTable
+from flowsim.tasks import LinearRegression
 
 _MATRICES = ("W_K", "W_Q", "W_V", "W_P")
 _LOSSES = ("exact", "limit", "monte-carlo")
@@ -26,7 +26,7 @@ def _zeros(model: ModelTable, d: int) -> MultiHeadAttention:
     return MultiHeadAttention(b, A, fixed.linear, fixed.bias, trainable=model.guess == "trainable")
 
 
-def _loss(model: ModelTable, task: Any, kind: str) -> MultiHeadLoss:
+def _loss(model: ModelTable, task: LinearRegression, kind: str) -> MultiHeadLoss:
     return MultiHeadLoss(task, _zeros(model, task.dimension))
 
 
@@ -101,7 +101,7 @@ INITIAL_GUESS = Architecture(
 )
 
 
-def _block_loss(model: ModelTable, task: Any, kind: str) -> MultiHeadLoss:
+def _block_loss(model: ModelTable, task: LinearRegression, kind: str) -> MultiHeadLoss:
     """That of the one head with a trained guess that the block reduces to."""
     d = task.dimension
     like = MultiHeadAttention(jnp.zeros((1, d + 1)), jnp.zeros((1, d + 1, d + 1)), trainable=True)

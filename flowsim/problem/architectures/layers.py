@@ -27,17 +27,17 @@ from flowsim.problem.architecture import Architecture, Curve, Restriction, Serie
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import LossTable, ModelTable
 from flowsim.problem.task_tables import TaskTable
-from flowsim.tasks import SpectralRegression
+from flowsim.tasks import LinearRegression, SpectralRegression
 
 _LAWS = ("inverse-covariance", "isotropic")
 
 
-def _looped_loss(model: ModelTable, task: Any, kind: str) -> LoopedLoss:
+def _looped_loss(model: ModelTable, task: LinearRegression, kind: str) -> LoopedLoss:
     assert model.loops is not None and model.symmetric is not None, "a resolved table has both"
     return LoopedLoss(task, model.loops, form=_form(kind), symmetric=model.symmetric)
 
 
-def _layers_loss(model: ModelTable, task: Any, kind: str) -> MultiLayerLoss:
+def _layers_loss(model: ModelTable, task: LinearRegression, kind: str) -> MultiLayerLoss:
     assert model.symmetric is not None, "a resolved table has it"
     return MultiLayerLoss(task, model.depth, symmetric=model.symmetric)
 
@@ -150,7 +150,7 @@ _OF_LAYERS: Mapping[str, Start] = _STARTS | {"explicit": Start(_explicit_layers,
 # On multiples of the inverse covariance and of I.
 
 
-def _scalar_loss(model: ModelTable, task: Any, kind: str) -> AbstractPopulationLoss:
+def _scalar_loss(model: ModelTable, task: LinearRegression, kind: str) -> AbstractPopulationLoss:
     d, n, speeds = task.dimension, task.context_length, restricted_speeds(task.covariance)
     if model.loops is not None:
         return ScalarLoopLoss(d, n, model.loops, speed=speeds.a)
@@ -187,7 +187,7 @@ def _explicit_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
 # In the eigenbasis of the covariance.
 
 
-def _diagonal_loss(model: ModelTable, task: Any, kind: str) -> DiagonalLayersLoss:
+def _diagonal_loss(model: ModelTable, task: SpectralRegression, kind: str) -> DiagonalLayersLoss:
     return DiagonalLayersLoss(task, model.loops or model.depth, looped=model.loops is not None, form=_form(kind))
 
 

@@ -1,7 +1,6 @@
 """One layer of linear attention: zhang2023."""
 
 from collections.abc import Callable
-from typing import Any
 
 from flowsim import initialization
 from flowsim._core import checks
@@ -10,10 +9,10 @@ from flowsim.models import LinearAttention
 from flowsim.problem.architecture import Architecture, Start, random_start, scale_of, seed_of
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import ModelTable
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
-def _loss(model: ModelTable, task: Any, kind: str) -> AbstractPopulationLoss:
+def _loss(model: ModelTable, task: LinearRegression | RandomCovarianceRegression, kind: str) -> AbstractPopulationLoss:
     return LinearAttentionLoss(task) if isinstance(task, LinearRegression) else RandomCovarianceLoss(task)
 
 

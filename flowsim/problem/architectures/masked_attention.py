@@ -1,7 +1,5 @@
 """One layer of linear attention that does not attend to its query: ahn2023, section 4."""
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from flowsim import initialization
@@ -10,9 +8,10 @@ from flowsim.models import MaskedAttention
 from flowsim.problem.architecture import Architecture, Start, random_start
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import ModelTable
+from flowsim.tasks import LinearRegression
 
 
-def _loss(model: ModelTable, task: Any, kind: str) -> MaskedAttentionLoss:
+def _loss(model: ModelTable, task: LinearRegression, kind: str) -> MaskedAttentionLoss:
     return MaskedAttentionLoss(task)
 
 

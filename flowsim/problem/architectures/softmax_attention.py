@@ -1,15 +1,15 @@
 """Layers of softmax attention, known by prompts alone."""
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flowsim import initialization
 from flowsim.models import SoftmaxAttention
-from flowsim.problem.architecture import Architecture, Start, scale_of, seed_of
+from flowsim.problem.architecture import Architecture, Start, Task, scale_of, seed_of
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import ModelTable
 
 
-def _no_exact_loss(model: ModelTable, task: Any, kind: str) -> NoReturn:
+def _no_exact_loss(model: ModelTable, task: Task, kind: str) -> NoReturn:
     raise NotImplementedError("a softmax has no exact loss: a resolved table samples it")
 
 
