@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flowsim.claims import Comparison as Comparison
     from flowsim.claims import Evidence as Evidence
     from flowsim.claims import Judgement as Judgement
+    from flowsim.claims import Plateau as Plateau
     from flowsim.claims import Relation as Relation
     from flowsim.claims import Verdict as Verdict
     from flowsim.claims import at_least as at_least
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from flowsim.claims import find_claims as find_claims
     from flowsim.claims import fit_rate as fit_rate
     from flowsim.claims import judge as judge
+    from flowsim.claims import plateaus as plateaus
     from flowsim.claims.spaces import Choice as Choice
     from flowsim.claims.spaces import Each as Each
     from flowsim.claims.spaces import Real as Real
@@ -109,8 +111,8 @@ _HOMES = {
     "flowsim.flow.trajectory": "Status Trajectory",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
-        "Claim Comparison Evidence Judgement Relation Verdict at_least at_most check citation confidence_band "
-        "end_point equal find_claims fit_rate judge"
+        "Claim Comparison Evidence Judgement Plateau Relation Verdict at_least at_most check citation "
+        "confidence_band end_point equal find_claims fit_rate judge plateaus"
     ),
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS",

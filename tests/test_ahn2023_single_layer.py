@@ -147,6 +147,11 @@ def scaled(function, factor=1.000001):
     return lambda *args: factor * function(*args)
 
 
+def far(real):
+    """Points of a large loss, between which f is smaller."""
+    return lambda loss, gamma: jax.tree.map(lambda leaf: 10 * leaf, real(loss, gamma))
+
+
 def squared_gamma(real):
     return lambda loss, gamma=1.0: eqx.tree_at(lambda model: model.A, real(loss, gamma), replace_fn=lambda A: A / gamma)
 
@@ -156,6 +161,7 @@ PLANTS = [
     ("theorem-1", MaskedAttentionLoss, "minimizer", lambda real: minimizer_of(1.0, 1.0), problems.EASY),
     ("theorem-1", MaskedAttentionLoss, "minimizer", lambda real: minimizer_of(0.0, 2.0), problems.EASY),
     ("theorem-1.rescaling", MaskedAttentionLoss, "minimizer", squared_gamma, problems.EASY),
+    ("sec-3.non-convex", MaskedAttentionLoss, "minimizer", far, problems.EASY),
     ("theorem-1.isotropic", MaskedAttentionLoss, "minimizer", lambda real: minimizer_of(1.0, 1.0), problems.ISOTROPIC),
     (
         "theorem-1.local-minimum",

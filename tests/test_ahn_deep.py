@@ -21,6 +21,7 @@ from flowsim.papers.ahn2023 import (
     appendix_b_2,
     appendix_b_4,
     figures_1_2,
+    figures_3_4,
     multi_layer,
     multi_layer_problems,
     prompts,
@@ -33,6 +34,7 @@ from flowsim.papers.ahn2023 import (
 )
 from flowsim.papers.ahn2023.settings import LAYERED
 from flowsim.problem import spec_of
+from flowsim.tasks import Prompt
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +42,10 @@ CLAIMS = tuple(claim for claim in ahn2023.CLAIMS if claim.models == LAYERED)
 BY_KEY = {(claim.id.removeprefix("ahn2023."), claim.form): claim for claim in CLAIMS}
 # Large variances, so that tr Sigma^-1 < 1; on the last the paper's two layers of Theorem 3.
 SMALL, ONE, ISOTROPIC = ([5.0, 10.0], 3), ([2.0], 4), ([1.0, 1.0], 3)
+FIGURE_4 = ([1.0] * 5, 10)
 VIOLATED = {
     ("eq-11", "printed"),
+    ("theorem-3.trace", "printed"),
     ("sec-5.2.hessian", "printed"),
     ("eq-61", "printed"),
     ("eq-28", "printed"),
@@ -70,10 +74,11 @@ def at_rest(loss: flowsim.MultiLayerLoss, start: flowsim.MultiLayerAttention) ->
 
 @functools.cache
 def static(which: str) -> Evidence:
-    eigenvalues, n = {"small": SMALL, "one": ONE, "isotropic": ISOTROPIC}[which]
+    eigenvalues, n = {"small": SMALL, "one": ONE, "isotropic": ISOTROPIC, "figure 4": FIGURE_4}[which]
     task = flowsim.LinearRegression(np.diag(eigenvalues), n, weights="inverse-covariance")
-    loss = flowsim.MultiLayerLoss(task, 2)
-    start = flowsim.MultiLayerAttention(jnp.zeros((2, len(eigenvalues), len(eigenvalues))))
+    layers = 3 if which == "figure 4" else 2
+    loss = flowsim.MultiLayerLoss(task, layers)
+    start = flowsim.MultiLayerAttention(jnp.zeros((layers, len(eigenvalues), len(eigenvalues))))
     return Evidence(loss, at_rest(loss, start))
 
 
@@ -89,6 +94,8 @@ def trained() -> Evidence:
 def evidence_of(claim: flowsim.Claim) -> Evidence:
     if claim.along_flow:
         return trained()
+    if claim.id == "ahn2023.figure-4.conditioning":
+        return static("figure 4")
     return static("isotropic" if claim.id.startswith("ahn2023.theorem-3") else "small")
 
 
@@ -120,7 +127,23 @@ def bent(real):
     return lambda loss, points: real(loss, points).at[..., 0, 0].multiply(1 + 1e-6)
 
 
+def bent_losses(real):
+    """Losses with something in them that no rotation leaves."""
+    return lambda loss, matrices: real(loss, matrices) * (1 + 1e-9 * matrices[:, 0, 0, 0])
+
+
 PLANTS = {
+    ("theorem-3.rotation", "printed"): (appendix_b_1, "losses_at", bent_losses),
+    ("figure-4.conditioning", "printed"): (
+        figures_3_4,
+        "local_minima",
+        lambda real: lambda loss: jax.tree.map(lambda of: of[:1], real(loss)),
+    ),
+    ("figure-4.conditioning", "corrected"): (
+        figures_3_4,
+        "lowest",
+        lambda real: lambda loss: real(loss).at[-1].multiply(0.1),
+    ),
     ("theorem-3", "printed"): (section_5_1, "diagonals", scaled(0.0)),
     ("theorem-3.multiples", "corrected"): (section_5_1, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
     ("theorem-3.proof", "printed"): (appendix_b_1, "at_most", lambda real: lambda x, y: real(y, x)),
@@ -212,6 +235,38 @@ def test_errors_of_one_percent_with_B_are_refused(key, home, name, plant, monkey
     verdict = judge_on(BY_KEY[key], static("small"))
     jax.clear_caches()
     assert verdict.verdict is Judgement.VIOLATED, verdict
+
+
+def test_the_second_move_conditions_the_covariates_worse():
+    """By the layers themselves, on other prompts, on S at its best."""
+    loss = static("figure 4").loss
+    assert isinstance(loss, flowsim.MultiLayerLoss)
+    model = scalars.on_the_set(loss).minimizer
+    assert model.b is not None
+    A, B = ([value * np.eye(5) for value in values] for values in (-np.asarray(model.a), [*model.b, 0.0]))
+    found = []
+    for seed in range(200):
+        keys = jax.random.split(jax.random.key(seed))
+        weight = jax.random.normal(keys[1], (5,))
+        inputs = jax.random.normal(keys[0], (10, 5))
+        prompt = Prompt(inputs, inputs @ weight, jnp.zeros(5))
+        drawn = prompts.Drawn(prompt, weight, jnp.asarray(A), jnp.asarray(B), jnp.eye(5), jnp.eye(5))
+        X = prompts.covariates(drawn, prompts.inputs_of(drawn))[:-1, :, :-1]
+        found.append(np.linalg.cond(X))
+    better = np.mean(np.diff(found, axis=1) < 0, axis=0)
+    assert better[0] > 0.9 and better[1] < 0.35
+    corrected = judge_on(BY_KEY["figure-4.conditioning", "corrected"], static("figure 4"))
+    assert corrected.constants["share_1"] == pytest.approx(better[0], abs=0.1)
+    assert corrected.constants["share_2"] == pytest.approx(better[1], abs=0.1)
+
+
+def test_the_trace_takes_symmetric_matrices_for_granted():
+    task = flowsim.LinearRegression(np.eye(2), 3, weights="inverse-covariance")
+    loss = flowsim.MultiLayerLoss(task, 2, symmetric=False)
+    start = flowsim.MultiLayerAttention(jnp.zeros((2, 2, 2)), symmetric=False)
+    for form in ("printed", "corrected"):
+        verdict = judge_on(BY_KEY["theorem-3.trace", form], Evidence(loss, at_rest(loss, start)))
+        assert verdict.verdict is Judgement.NOT_APPLICABLE
 
 
 def test_gradients_that_are_out_of_reach_are_not_known():

@@ -101,7 +101,7 @@ def test_what_a_sweep_and_a_search_refuse(refused, tmp_path, capsys):
         ("def", "raises SyntaxError"),
         ("raise KeyError('x\\ny')", "raises KeyError"),
         ("import sys; sys.exit(1)", "raises SystemExit: 1"),
-        ("claim = 3", "must be the name of a claim in"),
+        ("claim = 3", "must be the name of a Claim there"),
     ],
 )
 def test_a_claim_s_file_that_raises(text, message, tmp_path, capsys):

@@ -74,8 +74,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def started(folder: pathlib.Path, code: str, *arguments: str) -> subprocess.Popen:
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
+def started(code: str, *arguments: str) -> subprocess.Popen:
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=environment)
@@ -87,9 +87,7 @@ def ended(child: subprocess.Popen) -> tuple[int, str, str]:
 
 
 def run(folder: pathlib.Path, out: str, *options: str) -> subprocess.Popen:
-    return started(
-        folder, COMMAND, "run", str(folder / "problem.toml"), "--out", str(folder / out), "--quiet", *options
-    )
+    return started(COMMAND, "run", str(folder / "problem.toml"), "--out", str(folder / out), "--quiet", *options)
 
 
 def free_port() -> int:
@@ -174,8 +172,8 @@ print(json.dumps([gaps, messages, reasons, explicit]))
 )
 
 
-def test_two_devices_compute_what_one_does_with_one_message_a_field(folder):
-    code, out, err = ended(started(folder, TWO))
+def test_two_devices_compute_what_one_does_with_one_message_a_field():
+    code, out, err = ended(started(TWO))
     assert code == 0, err
     gaps, messages, reasons, explicit = json.loads(out)
     assert len(gaps) == 4 and max(gaps.values()) < 1e-12, gaps
@@ -219,8 +217,7 @@ def test_a_host_that_never_joins_is_status_3_and_one_line(folder, index):
         (["--processes", "2"], "--processes must be given with --coordinator HOST:PORT alone, but it is 2"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_in_one_line(folder, tmp_path, capsys, monkeypatch, options, expected):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+def test_options_that_do_not_fit_are_refused_in_one_line(folder, tmp_path, capsys, options, expected):
     problem = folder / "problem.toml"
     if "--set" in options:
         problem = tmp_path / "exact.toml"
@@ -248,9 +245,7 @@ def test_a_sweep_on_two_devices_has_the_same_bytes(folder):
     over = ["--over", "init.scale=geom:0.1:1:20", "--quiet", "--devices"]
     for devices in ("1", "2"):
         out = str(folder / f"swept{devices}")
-        code, _, err = ended(
-            started(folder, COMMAND, "sweep", str(folder / "swept.toml"), *over, devices, "--out", out)
-        )
+        code, _, err = ended(started(COMMAND, "sweep", str(folder / "swept.toml"), *over, devices, "--out", out))
         assert code == 0, err
     assert (folder / "swept1" / "map.npz").read_bytes() == (folder / "swept2" / "map.npz").read_bytes()
 
@@ -324,9 +319,9 @@ print(json.dumps([loss.block, memory, sizes]))
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads the peak of the memory from /proc")
-def test_a_planned_block_takes_less_than_the_memory(folder):
+def test_a_planned_block_takes_less_than_the_memory():
     """The Jacobian of the field, which carries a tangent a weight, takes the most."""
-    code, out, err = ended(started(folder, MEMORY))
+    code, out, err = ended(started(MEMORY))
     assert code == 0, err
     block, memory, (before, after) = json.loads(out)
     assert 1 < block < 16

@@ -27,6 +27,7 @@ scale = 0.3
 rtol = 1e-6
 times = [0.5, 1.0]
 """
+LONG = PROBLEM.replace("rtol = 1e-6", 'rtol = 1e-13\nsolver = "explicit"')  # several chunks of steps
 FEW = tuple(claim for claim in ALL_CLAIMS if claim.id == "zhang2023.lemma-5.4.pl")
 
 
@@ -96,6 +97,7 @@ def test_the_identity_of_a_problem_is_that_of_its_flow():
 
 def test_chunks_of_another_problem_are_refused(file, tmp_path, capsys):
     other, out = tmp_path / "other", tmp_path / "out"
+    file.write_text(LONG)
     assert run(file, other, "--set", "init.scale=0.4", "--set", "flow.budget_seconds=1e-9") == 3
     shutil.copytree(other / "checkpoint", out / "checkpoint")
     capsys.readouterr()
@@ -140,7 +142,7 @@ def unfinished(tmp_path_factory) -> tuple[pathlib.Path, pathlib.Path, bytes]:
     """The problem, the folder of a run of it that ended early, and the trajectory that it should come to."""
     folder = tmp_path_factory.mktemp("unfinished")
     file, out = folder / "problem.toml", folder / "out"
-    file.write_text(PROBLEM)
+    file.write_text(LONG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(papers, "ALL_CLAIMS", FEW)
         patch.setattr(run_command, "_draw", lambda *arguments, **named: None)

@@ -292,9 +292,8 @@ def test_stop_on_gradient_norm():
     trajectory = gradient_flow(loss, start, stop=Stop(excess=0.0, grad_norm=1e-6))
     assert trajectory.status is Status.GRAD_NORM
     threshold = 1e-12 * jnp.max(trajectory.grad_norm_sq)
-    # Looked for at the regular output times, 24 a decade, of which the last but one lies within two spacings.
-    before = trajectory.t <= trajectory.t[-1] * 10 ** (-2 / 24)
-    assert trajectory.grad_norm_sq[-1] <= threshold < trajectory.grad_norm_sq[before][-1]
+    ends = (trajectory.grad_norm_sq <= threshold) & (trajectory.excess <= 1e-12 * trajectory.excess[0])
+    assert ends[-1] and not np.any(ends[:-1])
 
 
 def test_a_saddle_is_not_taken_for_an_end():
@@ -356,11 +355,14 @@ def test_a_loss_without_a_known_minimum_stops_on_the_gradient():
     assert trajectory.certificates.energy_defect < 1e-7
 
 
+MANY_STEPS = 240  # a decade, more than a chunk has
+
+
 def test_budget_is_spent_after_a_chunk_and_says_so():
     loss, start = small_problem()
-    trajectory = gradient_flow(loss, start, budget_seconds=1e-9)
+    trajectory = gradient_flow(loss, start, points_per_decade=MANY_STEPS, budget_seconds=1e-9)
     assert trajectory.status is Status.BUDGET and not trajectory.status.finished
-    complete = gradient_flow(loss, start)
+    complete = gradient_flow(loss, start, points_per_decade=MANY_STEPS)
     assert 1 < trajectory.t.size < complete.t.size
     np.testing.assert_array_equal(trajectory.loss, complete.loss[: trajectory.t.size])
 
@@ -415,7 +417,7 @@ def test_a_field_that_is_nan_from_the_start_is_nonfinite(solver):
 def test_a_flow_that_is_infinite_in_finite_time_is_never_finished(solver):
     trajectory = gradient_flow(FunctionLoss(BlowUp()), Scalar(jnp.asarray(1.0)), solver=solver)
     assert not trajectory.status.finished
-    assert trajectory.t[-1] < 1
+    assert trajectory.t[-1] <= 1 + trajectory.settings.rtol
     assert np.all(np.isfinite(trajectory.loss))
 
 
@@ -512,9 +514,9 @@ def runs_to_resume():
     loss, start = small_problem(d=4, scale=1e-3)
     exact = systems.two_layers()
     return {
-        "structured": (loss, start, {}),
-        "generic": (exact.loss, exact.start, {}),
-        "requested times": (loss, start, {"times": [0.5, 7.0, 1e5]}),
+        "structured": (loss, start, {"points_per_decade": MANY_STEPS}),
+        "generic": (exact.loss, exact.start, {"points_per_decade": MANY_STEPS}),
+        "requested times": (loss, start, {"points_per_decade": MANY_STEPS, "times": [0.5, 7.0, 1e5]}),
     }
 
 
@@ -535,7 +537,7 @@ def test_every_resumed_run_gets_on_however_small_its_budget(tmp_path):
     loss, start = small_problem(d=4, scale=1e-3)
     sizes = []
     while not sizes or trajectory.status is Status.BUDGET:
-        trajectory = gradient_flow(loss, start, checkpoint=tmp_path, budget_seconds=1e-9)
+        trajectory = gradient_flow(loss, start, points_per_decade=MANY_STEPS, checkpoint=tmp_path, budget_seconds=1e-9)
         assert not sizes or trajectory.t.size > sizes[-1]
         sizes.append(trajectory.t.size)
     assert trajectory.status is Status.EXCESS and len(sizes) > 2
@@ -550,8 +552,8 @@ import sys
 sys.path.insert(0, "tests")
 from test_flow import runs_to_resume
 from flowsim.flow.gradient_flow import gradient_flow
-loss, start, _ = runs_to_resume()["structured"]
-gradient_flow(loss, start, checkpoint={str(tmp_path)!r})
+loss, start, arguments = runs_to_resume()["structured"]
+gradient_flow(loss, start, checkpoint={str(tmp_path)!r}, **arguments)
 """
     child = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 120
@@ -560,8 +562,10 @@ gradient_flow(loss, start, checkpoint={str(tmp_path)!r})
     child.kill()
     child.wait()
     assert list(tmp_path.glob("chunk-*.npz"))
-    loss, start, _ = runs_to_resume()["structured"]
-    assert bits(gradient_flow(loss, start, checkpoint=tmp_path)) == bits(gradient_flow(loss, start))
+    loss, start, arguments = runs_to_resume()["structured"]
+    assert bits(gradient_flow(loss, start, checkpoint=tmp_path, **arguments)) == bits(
+        gradient_flow(loss, start, **arguments)
+    )
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
@@ -625,11 +629,11 @@ def test_gradient_of_the_end_points_is_where_the_field_says():
 
 @pytest.mark.slow
 def test_large_models_are_solved_without_a_matrix():
-    """600 weights, above what Newton's matrix is formed for, with rates over four decades."""
-    rates = jnp.asarray(np.geomspace(1e-2, 1e2, 600))
+    """2,100 weights, above what Newton's matrix is formed for, with rates over four decades."""
+    rates = jnp.asarray(np.geomspace(1e-2, 1e2, 2100))
     loss = FunctionLoss(lambda model: jnp.sum(rates * model.x**2) / 2, minimum=0.0)
     trajectory = gradient_flow(
-        loss, Vector(jnp.ones(600)), times=[0.01, 0.1, 1.0, 10.0], rtol=1e-7, points_per_decade=0
+        loss, Vector(jnp.ones(2100)), times=[0.01, 0.1, 1.0, 10.0], rtol=1e-7, points_per_decade=0
     )
     assert trajectory.certificates.steps < 150
     exact = np.exp(-np.outer(trajectory.t, rates))

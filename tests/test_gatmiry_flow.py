@@ -155,6 +155,10 @@ VERDICTS = [
     ("theorem-a.13", "corrected", "skewed", HOLDS),
     ("theorem-a.13.optimum", "printed", "longer", HOLDS),
     ("theorem-a.13.eq-31", "printed", "skewed", HOLDS),
+    ("theorem-a.12.comparison", "printed", "small", VIOLATED),
+    ("theorem-a.12.comparison", "printed", "wide", VIOLATED),
+    ("theorem-a.12.comparison", "corrected", "small", HOLDS),
+    ("theorem-a.12.comparison", "corrected", "wide", HOLDS),
     ("theorem-a.12.ode", "printed", "prompts", VIOLATED),
     ("theorem-a.12.ode", "corrected", "prompts", HOLDS),
     ("theorem-a.12.ode", "printed", "one loop", AWAY),
@@ -182,7 +186,7 @@ def test_along_multiples_of_the_identity_the_constants_of_long_contexts_are_atta
     assert constants["sharp_constant"] == pytest.approx(16 / LIMIT**0.5, rel=1e-9)
     assert constants["sharp_constant"] == pytest.approx(constants["limit_constant"], rel=1e-9)
     assert constants["sharp_constant"] < constants["constant"] == 1 / 16
-    run = evidence_of("wide").trajectory
+    run = evidence_of("wide").reference
     np.testing.assert_allclose(run.loss, LIMIT / (1 + 8 * run.t) ** 2, rtol=1e-4)
     times = judge_on(BY_KEY["theorem-3.3.time", "printed"], evidence_of("wide")).constants
     assert times["printed"] < 0.99 * times["limit"] < times["seen"] < times["limit"] < times["corrected"]
@@ -250,6 +254,7 @@ PLANTS = {
     ("theorem-4.4", "printed"): ("long", section_4, "proximity_factor", lambda real: lambda loss: 0.5),
     ("lemma-a.9", "printed"): ("long", appendix_a_optimum, "everywhere", lambda real: far(real)),
     ("theorem-a.12", "corrected"): ("wide", section_3_7, "_level", scaled(1e-6)),
+    ("theorem-a.12.comparison", "corrected"): ("wide", appendix_a_convergence, "dominance_factor", scaled(257.0)),
     ("theorem-a.12.ode", "corrected"): ("prompts", appendix_a_convergence, "_solution", scaled(1.001)),
     ("theorem-a.13", "corrected"): ("longer", out_of_distribution, "covariances", lambda real: wider(real)),
     ("sec-5.2", "corrected"): ("few", section_5_2, "deviation", lambda real: lambda *args: real(*args) + 0.01),

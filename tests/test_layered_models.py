@@ -185,7 +185,6 @@ def test_a_restricted_flow_is_that_of_the_paper_s_appendix():
 
 def test_for_a_multiple_of_the_identity_a_restricted_flow_is_the_flow_of_the_matrices(tmp_path, monkeypatch):
     """Saved as matrices too, each at its own time."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(papers, "ALL_CLAIMS", ())
     text = f"[task]\ncontext_length = 6\ncovariance = [[0.5, 0], [0, 0.5]]\n[model]\n{MODELS['multi-layer']}[init]\n"
     flow = '[flow]\ntimes = [0.5, 2]\nt1 = 2\nrtol = 1e-10\nsolver = "explicit"\n'
@@ -329,7 +328,6 @@ def finished(request, tmp_path_factory):
     """The folder of a finished run of each architecture, its problem, and what its command printed."""
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setattr(papers, "ALL_CLAIMS", CLAIMS)
         (folder / "problem.toml").write_text(f"{TASK}[model]\n{MODELS[request.param]}{FLOW}")
         assert main.main(["run", str(folder / "problem.toml"), "--out", str(folder / "out"), "--quiet"]) == 0

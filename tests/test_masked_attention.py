@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import assert_close, largest_z, regression, sample_means
 
-from flowsim.claims.end_points import hessian
+from flowsim.claims.critical_points.end_points import hessian
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss, MinimumKind
 from flowsim.losses.deep.multi_layer import LoopedLoss
 from flowsim.models import LinearAttention, LoopedAttention, MaskedAttention

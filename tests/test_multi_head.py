@@ -389,7 +389,6 @@ def test_another_covariance_is_refused():
 
 
 def test_a_factored_run_saves_the_products_too(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("flowsim.papers.ALL_CLAIMS", ())
     (tmp_path / "problem.toml").write_text(HEADS)
     options = ["--set", "model.parametrisation=factored", "--set", "flow.t1=0.5", "--quiet"]

@@ -11,8 +11,8 @@ from hypothesis import given
 
 from flowsim import initialization
 from flowsim.flow.trajectory import Status
-from flowsim.problem import ProblemError, ProblemSpec, differing_field, spec_of
-from flowsim.problem.specification import StopTable
+from flowsim.problem import ProblemError, ProblemSpec, differing_field, spec_of, toml
+from flowsim.problem.base import StopTable
 from flowsim.problem.toml import fields
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
@@ -84,7 +84,7 @@ def problems(draw: st.DrawFn) -> dict:
 def test_the_resolved_form_reads_back_as_itself(tables):
     spec = spec_of(tables)
     assert ProblemSpec.from_toml(spec.to_toml()) == spec
-    assert differing_field(spec, ProblemSpec.from_toml(spec.to_toml())) is None
+    assert differing_field(toml.parse(spec.to_toml()), spec) is None
     assert hash(spec) == hash(spec_of(tables))
 
 
@@ -150,7 +150,7 @@ def test_the_task_and_the_start_are_those_written():
 def test_an_infinite_context(length):
     spec = spec_of({"task": {"covariance": [[1.0]], "context_length": length}, "init": {"kind": "zeros"}})
     assert math.isinf(spec.build().task.context_length)
-    assert spec.task.context_length == "inf"
+    assert isinstance(spec, ProblemSpec) and spec.task.context_length == "inf"
 
 
 def test_a_covariance_by_its_condition_number():
@@ -215,19 +215,23 @@ def test_a_problem_runs_as_asked():
     assert 1e-6 < stopped.excess[-1] / stopped.excess[0] < 1e-2
 
 
+def difference(one: ProblemSpec, other: ProblemSpec) -> str | None:
+    return differing_field(toml.parse(one.to_toml()), other)
+
+
 def test_the_first_difference_is_named():
-    assert differing_field(read(), read("init.scale=0.31")) == "init.scale"
-    assert differing_field(read(), read("flow.stop.excess=1e-3")) == "flow.stop.excess"
-    assert differing_field(read(), read("flow.t1=5")) == "flow.t1"
-    assert differing_field(read("flow.budget_seconds=1"), read("flow.budget_seconds=100")) is None
-    assert differing_field(read("flow.budget_seconds=1"), read()) is None
+    assert difference(read(), read("init.scale=0.31")) == "init.scale"
+    assert difference(read(), read("flow.stop.excess=1e-3")) == "flow.stop.excess"
+    assert difference(read(), read("flow.t1=5")) == "flow.t1"
+    assert difference(read("flow.budget_seconds=1"), read("flow.budget_seconds=100")) is None
+    assert difference(read("flow.budget_seconds=1"), read()) is None
 
 
 def test_without_a_test_there_is_none():
     assert read().build().test is None
     assert "test" not in read().to_toml()
-    assert differing_field(read(), read("test.length=20")) == "test.length"
-    assert differing_field(read("test.length=20"), read()) == "test.length"
+    assert difference(read(), read("test.length=20")) == "test.length"
+    assert difference(read("test.length=20"), read()) == "test.length"
 
 
 def test_the_prompts_of_a_test_are_those_of_training_but_for_what_is_given():

@@ -7,14 +7,16 @@ import pytest
 from helpers import regression, relative_error
 
 from flowsim import gradient_flow
-from flowsim.flow.arrowhead import newton, reduced
-from flowsim.flow.arrowhead.traced import traced_flow
+from flowsim.flow.solvers import collocation
+from flowsim.flow.solvers.arrowhead import newton, reduced
+from flowsim.flow.solvers.rows import traced_flow
+from flowsim.flow.systems import ArrowheadSystem
 from flowsim.initialization import balanced, random_theta
 from flowsim.losses import LinearAttentionLoss
 
 pytestmark = pytest.mark.slow
 
-STAGES = reduced.STAGES
+STAGES = collocation.STAGES
 LOSS = LinearAttentionLoss(regression(3, 10.0))
 START = balanced(0.3, random_theta(3, 3, seed=0))
 ARROWHEAD = LOSS.structure
@@ -60,7 +62,7 @@ def test_a_step_says_that_it_did_not_converge_rather_than_give_another_answer():
 
 def traced(scale):
     start = jax.tree.map(lambda x: x * scale, STATE)
-    return traced_flow(ARROWHEAD, start, LOSS.minimum, 1e-10)
+    return traced_flow(ArrowheadSystem(ARROWHEAD, LOSS.minimum), ARROWHEAD.model(start), LOSS.minimum, 1e-10)
 
 
 def test_a_traced_flow_is_the_flow_at_the_ends_of_its_steps():

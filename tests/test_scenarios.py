@@ -213,6 +213,17 @@ def test_sampled_tails(tmp_path: pathlib.Path):
     assert (tmp_path / "ahn2023_sampled_tails.png").stat().st_size > 10_000
 
 
+def test_saddle_to_saddle(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    found = run("saddle_to_saddle", tmp_path)
+    gamma = [32 / 31 * value + 7.5 / 31 for value in (4.0, 2.0, 1.0, 0.5)]
+    drops = [value**2 / scale / 2 for value, scale in zip((4.0, 2.0, 1.0, 0.5), gamma, strict=True)]
+    np.testing.assert_allclose([plateau.level for plateau in found], 3.75 - np.cumsum([0.0, *drops]), atol=1e-10)
+    indices = [plateau.index for plateau in found]
+    assert indices == sorted(indices, reverse=True) and indices[-2:] == [1, 0]
+    assert "0.6602037669930" in capsys.readouterr().out
+    assert (tmp_path / "saddle_to_saddle.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()

@@ -1,5 +1,6 @@
 """Searches: the spaces of all claims, a margin by two routes, what is found, and that a killed search goes on."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -13,6 +14,7 @@ import flowsim
 from flowsim.claims.hypotheses import hypothesis
 from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
 from flowsim.cli.main import main
+from flowsim.experiments.search import counterexample
 from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.refutation import Search
 from flowsim.experiments.search.screening import Screen
@@ -184,7 +186,7 @@ def test_a_space_that_no_hypothesis_allows_is_refused_with_the_hypothesis():
         (["zhang2023.lemma-5.4"], "that of one claim"),
         (["xie2025.eq-2"], "claim id must be"),
         (["zhang2023.lemma-5.4.pl", "--form", "corrected"], '--form must be "printed"'),
-        (["nowhere.py:mine"], "a file that exists"),
+        (["nowhere.py:mine"], "a Python file that can be read"),
     ],
 )
 def test_bad_input_is_one_line_that_says_what_was_expected(arguments, words, capsys):
@@ -207,6 +209,20 @@ def test_the_command_writes_a_counterexample_that_is_judged_violated_again(tmp_p
     assert math.isfinite(document["value"]) and document["value"] != document["bound"]
 
 
+def test_a_search_says_what_became_of_what_failed_at_first_sight(monkeypatch):
+    unfinished = "The integration did not finish (solver-failed)."
+    judge = counterexample.judge_on
+    monkeypatch.setattr(
+        counterexample,
+        "judge_on",
+        lambda *given: dataclasses.replace(judge(*given), verdict=flowsim.Judgement.UNRESOLVED, note=unfinished),
+    )
+    found = flowsim.refute(claimed(lambda flow: 10.0), budget=5)
+    assert found.counterexample is None and set(found.doubtful) == {f"unresolved. {unfinished}"}
+    assert f"by their verdict: unresolved. {unfinished}" in str(found).replace("by its", "by their")
+    assert "promised something at" not in str(found) and found.promising == found.met
+
+
 def test_a_claim_in_a_file_of_the_users_own_is_sharpened(tmp_path, capsys):
     own = tmp_path / "own.py"
     own.write_text(
@@ -227,4 +243,4 @@ def test_a_claim_in_a_file_of_the_users_own_is_sharpened(tmp_path, capsys):
     np.testing.assert_allclose(growth["factors"], 4 / (1 + 1 / np.asarray(growth["values"])), rtol=1e-9)
     assert (out / "figures" / "sharpening.png").stat().st_size > 1000
     assert main(["sharpen", f"{own}:other"]) == 2
-    assert "the name of a claim" in capsys.readouterr().err
+    assert "the name of a Claim there (claim)" in capsys.readouterr().err

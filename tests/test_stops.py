@@ -178,6 +178,18 @@ def test_times_that_are_equal_to_rounding_are_one(plain, apart):
     assert flowsim.check(REACHES, product_loss(), run).verdict is Judgement.HOLDS
 
 
+@pytest.mark.parametrize("scale", [0.3, 1e-3])
+@pytest.mark.parametrize("places", [(0, 1), (0, 2), (0, 3)])
+def test_opposite_weights_at_any_places_leave_a_limit_open(places, scale):
+    """From the smallest two w_i = -w_j of a product the exact flow keeps them so and ends where both are zero, at a
+    saddle, from which rounding takes it.
+    """
+    weights = scale * np.linspace(1.0, 1.5, max(places) + 2)
+    weights[places[1]] = -weights[places[0]]
+    flow = gradient_flow(product_loss(), Factors(jnp.asarray(weights)[None]))
+    assert flowsim.check(REACHES, product_loss(), flow).verdict is Judgement.UNRESOLVED
+
+
 def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
     """From u = -U the exact flow goes to the saddle at 0 and stays; rounding sends the computed one to a minimum."""
     loss = LinearAttentionLoss(LinearRegression([[1.0]], 10))

@@ -1,7 +1,6 @@
 """Sweeps: batches agree with flows one by one, a killed sweep ends with the same bits, errors write nothing."""
 
 import json
-import os
 import pathlib
 import shlex
 import signal
@@ -20,11 +19,12 @@ from flowsim import Map, papers, sweep
 from flowsim._core.checks import ProblemError
 from flowsim.cli import main
 from flowsim.experiments.sweep import integration, maps
+from flowsim.experiments.sweep.arrowheads import Flows, integrate
 from flowsim.experiments.sweep.axes import GridAxis
-from flowsim.flow.arrowhead import batch
-from flowsim.flow.arrowhead.batch import CONVERGED, ESCAPED, STATUSES, STEPS_PER_DECADE, Ends, Flows, Summary, integrate
-from flowsim.flow.arrowhead.reduced import Point
 from flowsim.flow.gradient_flow import gradient_flow, reduced_flow
+from flowsim.flow.solvers.arrowhead.kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.arrowhead.reduced import Point
+from flowsim.flow.solvers.summary import CONVERGED, ESCAPED, STATUSES, Ends, Summary, crossing
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.initialization import balanced, balanced_indefinite, random_theta, unbalanced
 from flowsim.losses import LinearAttentionLoss
@@ -160,7 +160,7 @@ def test_a_start_that_cannot_be_integrated_says_so():
     huge = LinearAttention(1e160 * np.eye(4), 1e160)
     summary, _ = together(loss, [huge, LinearAttention(np.zeros((4, 4)), 0.0)])
     assert [STATUSES[code] for code in summary.status[:2]] == [Status.NONFINITE, Status.STATIONARY]
-    assert batch.crossing(jnp.arange(3.0), jnp.ones(3), jnp.ones(3), jnp.asarray(0.5)) == np.inf
+    assert crossing(jnp.arange(3.0), jnp.ones(3), jnp.ones(3), jnp.asarray(0.5)) == np.inf
 
 
 # What becomes of a flow.
@@ -242,7 +242,6 @@ def test_cells_without_arrowhead_are_summed_up_like_the_others(tmp_path):
 @pytest.mark.parametrize("kind", ["balanced", "random"])
 def test_a_cell_is_reproduced_by_its_command(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(papers, "ALL_CLAIMS", ())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     table = found(tmp_path / "a b", TABLES | {"flow": {"t1": 3.0}}, init__seed=[4, 5], init__kind=[kind])
     assert Map.load(tmp_path / "a b" / "map").command((1, 0)) == table.command((1, 0)) == table.command((-1, -1))
     program, *arguments = shlex.split(table.command((1, 0)))
@@ -308,8 +307,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("over", "message"), BAD, ids=[" ".join(over) for over, _ in BAD])
-def test_bad_axes_are_one_line_and_write_nothing(over, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_bad_axes_are_one_line_and_write_nothing(over, message, tmp_path, capsys):
     (tmp_path / "problem.toml").write_text(PROBLEM)
     options = [word for axis in over for word in ("--over", axis)]
     assert main.main(["sweep", str(tmp_path / "problem.toml"), *options, "--out", str(tmp_path / "out")]) == 2
@@ -351,8 +349,7 @@ def finished(tmp_path_factory) -> pathlib.Path:
 def started(folder: pathlib.Path, out: pathlib.Path, *options: str) -> subprocess.Popen:
     script = "import sys; from flowsim.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = ["sweep", str(folder / "problem.toml"), *AXES, "--out", str(out), "--quiet", *options]
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
-    return subprocess.Popen([sys.executable, "-c", script, *command], cwd=ROOT, env=environment)
+    return subprocess.Popen([sys.executable, "-c", script, *command], cwd=ROOT)
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -416,8 +413,7 @@ def test_finished_batches_are_not_integrated_again(tmp_path, monkeypatch):
         sweep(TABLES, {"init.seed": "0:4"}, out=tmp_path)
 
 
-def test_a_failed_cell_is_status_3_with_its_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_failed_cell_is_status_3_with_its_command(tmp_path, capsys):
     (tmp_path / "problem.toml").write_text(PROBLEM)
     axes = ["--over", "init.scale=0.1,1e170"]
     assert main.main(["sweep", str(tmp_path / "problem.toml"), *axes, "--out", str(tmp_path / "out")]) == 3

@@ -11,8 +11,10 @@ from flowsim.claims.claim import at_most as at_most
 from flowsim.claims.claim import citation as citation
 from flowsim.claims.claim import equal as equal
 from flowsim.claims.claim import find_claims as find_claims
-from flowsim.claims.end_points import EndPoint as EndPoint
-from flowsim.claims.end_points import end_point as end_point
+from flowsim.claims.critical_points.end_points import EndPoint as EndPoint
+from flowsim.claims.critical_points.end_points import end_point as end_point
+from flowsim.claims.critical_points.plateaus import Plateau as Plateau
+from flowsim.claims.critical_points.plateaus import plateaus as plateaus
 from flowsim.claims.evidence import Evidence as Evidence
 from flowsim.claims.hypotheses import Hypothesis as Hypothesis
 from flowsim.claims.judging import check as check

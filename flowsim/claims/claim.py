@@ -7,20 +7,24 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.numbers import number_text
-from flowsim._core.types import Series, Tables
+from flowsim._core.types import Tables
 from flowsim._core.version import VERSION
 from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.spaces import Space
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
+Sides = Float[Array, "*points"]
+
 
 class Comparison(eqx.Module):
     """Both sides of a statement along a trajectory, or at any list of points; pure JAX.
+
+    Every array has one entry a time or point, or any number of them, such as one a head, with time first.
 
     slack: how much room the statement leaves, negative where it fails; size: of the bound, what a margin is relative
     to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
@@ -29,14 +33,14 @@ class Comparison(eqx.Module):
     sides themselves.
     """
 
-    slack: Series
-    size: Series
-    scale: Series
-    tightness: Series
-    promised: Bool[Array, " T"]
-    allowance: Series
-    value: Series
-    bound: Series
+    slack: Sides
+    size: Sides
+    scale: Sides
+    tightness: Sides
+    promised: Bool[Array, "*points"]
+    allowance: Sides
+    value: Sides
+    bound: Sides
 
 
 def at_least(

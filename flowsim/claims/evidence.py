@@ -246,11 +246,20 @@ def _gap(ours: Trajectory, theirs: Trajectory) -> np.ndarray:
 
 
 def _moved(start: PyTree, amount: float) -> PyTree:
-    """A start moved by a relative amount, every second array the other way, so that weights of two arrays that are
-    equal or opposite do not stay so. Zeros stay zero and symmetric matrices symmetric.
+    """A start of which each number is moved by a relative amount of its own, so that no two that are equal or opposite
+    stay so, but for those of a symmetric matrix. Zeros stay zero.
     """
+
+    def move(place: int, leaf):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        # A sum over the axes is the same for the entries (i, j) and (j, i), and of drawn numbers for no others.
+        drawn = np.random.default_rng(place).uniform(0, 2 * np.pi, max(leaf.shape, default=0))
+        phases = 1.0 + place + np.sum(drawn[np.indices(leaf.shape)], axis=0)
+        return jnp.asarray(np.asarray(leaf) * (1 + amount * np.cos(phases)))
+
     leaves, structure = jax.tree.flatten(start)
-    return jax.tree.unflatten(structure, [nudged(leaf, amount * (-1) ** i) for i, leaf in enumerate(leaves)])
+    return jax.tree.unflatten(structure, [move(place, leaf) for place, leaf in enumerate(leaves)])
 
 
 def nudged(tree: PyTree, amount: float) -> PyTree:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from flowsim._core.balls.enclosure import UndecidedError, enclose, lower, upper
+from flowsim._core.checks import refuse
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.between import follow
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict
@@ -128,11 +129,14 @@ def _margins(
     """Times, the margin at each and where anything is promised; of a comparison at other points nothing."""
     case = case.at(further)
     ours, count = compared(claim, loss, case.padded), case.run.t.size
-    if ours.slack.size < case.padded.t.size:
+    if ours.slack.shape[0] < case.padded.t.size:
         return np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
+    promised: np.ndarray = np.asarray(ours.promised)[:count].reshape(count, -1)
     safe = np.where(ours.size > 0, ours.size, np.inf)
-    margins = np.asarray((ours.slack + ours.allowance) / safe)
-    return np.asarray(case.run.t), margins[:count], np.asarray(ours.promised)[:count]
+    margins = np.asarray((ours.slack + ours.allowance) / safe)[:count].reshape(count, -1)
+    anything = np.asarray(np.any(promised, axis=1))
+    least = np.min(np.where(promised | ~anything[:, None], margins, np.inf), axis=1)
+    return np.asarray(case.run.t), least, anything
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,10 +187,10 @@ def _decided(claim: Claim, ours: Comparison, error: np.ndarray, case: Case) -> _
         return _Finding(Judgement.UNRESOLVED, note=_NO_BOUND)
     safe = np.where(size > 0, size, np.inf)
     room = slack + allowance
-    worst = int(np.argmin(np.where(promised, slack / safe, np.inf)))
+    worst = _least(np.where(promised, slack / safe, np.inf))
     if np.any(room[promised] < -error[promised]):
         judgement = Judgement.VIOLATED
-        worst = int(np.argmin(np.where(promised, (room + error) / safe, np.inf)))
+        worst = _least(np.where(promised, (room + error) / safe, np.inf))
     elif claim.relation is Relation.IDENTITY:
         resolved = (error + allowance)[promised] <= _WORST_RESOLUTION * size[promised]
         judgement = Judgement.HOLDS if np.all(resolved) else Judgement.UNRESOLVED
@@ -196,7 +200,7 @@ def _decided(claim: Claim, ours: Comparison, error: np.ndarray, case: Case) -> _
     return _Finding(
         judgement,
         margin=float(slack[worst] / safe[worst]),
-        where=_place(worst, slack.size, case, claim.along_flow),
+        where=_place(worst, slack.shape, case, claim.along_flow),
         floor=float((error[worst] + allowance[worst]) / safe[worst]),
         tightness=float(ours.tightness[worst]) or None,
     )
@@ -226,24 +230,45 @@ def _in_balls(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comp
     except (UndecidedError, jax.errors.JAXTypeError, ValueError):
         return _Finding(Judgement.UNRESOLVED)
     low, high = lower(exact.slack), upper(exact.slack)
+    low, high = low.reshape(ours.slack.shape), high.reshape(ours.slack.shape)
     slack = np.where(np.isfinite(high - low), (low + high) / 2, np.nan)
     return _decided(claim, eqx.tree_at(lambda c: c.slack, ours, slack), error + (high - low) / 2, case)
 
 
-def _place(index: int, length: int, case: Case, along_flow: bool) -> float | str:
+def _least(values: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(place) for place in np.unravel_index(np.argmin(values), values.shape))
+
+
+def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, along_flow: bool) -> float | str:
+    """A time, or the number of a point, and which of several entries there."""
+    place = _point(index[0], shape[0], case, along_flow)
+    if len(shape) == 1:
+        return place
+    return f"{place if isinstance(place, str) else f't = {place:.4g}'}, entry {index[1] + 1} of {shape[1]}"
+
+
+def _point(row: int, length: int, case: Case, along_flow: bool) -> float | str:
     """A time, or the number of a point; points of a claim along the flow may follow the times."""
     times = case.padded.t.size
-    if length == times or (along_flow and index < times < length):
-        return float(case.padded.t[index])
+    if length == times or (along_flow and row < times < length):
+        return float(case.padded.t[row])
     if along_flow and length > times:
-        index, length = index - times, length - times
-    return f"point {index + 1} of {length}" if length > 1 else "one point"
+        row, length = row - times, length - times
+    return f"point {row + 1} of {length}" if length > 1 else "one point"
 
 
 def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-    """The claim's comparison, on the host; compiled unless it draws prompts, for which N must be a number."""
+    """The claim's comparison, on the host, its arrays (points,) or, of several entries a time, (points, entries).
+    Compiled unless it draws prompts, for which N must be a number.
+
+    **Raises:** `ValueError` where several entries have no time first.
+    """
     comparison = _compiled(claim.compare, loss, run) if claim.along_flow else claim.compare(loss, run)
-    return jax.tree.map(np.asarray, comparison)
+    shape, times = comparison.slack.shape, run.t.shape[0]
+    if claim.along_flow and len(shape) > 1 and shape[0] != times:
+        refuse(claim.id, f"a comparison of arrays with time first, ({times}, ..)", f"their shape is {shape}")
+    rows = shape[:1] + ((-1,) if len(shape) > 1 else ())
+    return jax.tree.map(lambda side: np.asarray(side).reshape(rows or (1,)), comparison)
 
 
 def _constants(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> dict:

@@ -5,21 +5,41 @@ import errno
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from flowsim import papers
 from flowsim._core.checks import refuse
-from flowsim.claims import Judgement, Verdict
+from flowsim._core.types import Tables
+from flowsim.claims import Claim, Judgement, Verdict, find_claims
 from flowsim.flow.trajectory import Status
-from flowsim.problem import Problem, ProblemSpec
+from flowsim.problem import Problem, ProblemError, spec_of, toml
+from flowsim.problem.user_problem import find_own, is_place
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
 
 
 def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
     """The problem of a file, checked to the last field."""
-    return ProblemSpec.from_toml(text_of(path), overrides).build()
+    return spec_of(tables_of(path), overrides).build()
 
 
-def text_of(path: pathlib.Path) -> str:
+def tables_of(path: pathlib.Path) -> Tables:
+    """The tables of a problem: those of a problem file, or that name a function FILE.py:NAME."""
+    return {"make": str(path)} if is_place(str(path)) else toml.parse(_text_of(path))
+
+
+def claims_of(identifier: str) -> list[Claim]:
+    """A claim, or all its parts, in every form, by its id; or the user's own as FILE.py:NAME."""
+    if is_place(identifier):
+        return [find_own(identifier, Claim)]
+    try:
+        return find_claims(papers.ALL_CLAIMS, identifier)
+    except ValueError as error:
+        raise ProblemError(f"{error}, or FILE.py:NAME for a claim of your own") from None
+
+
+def _text_of(path: pathlib.Path) -> str:
     """The text of a problem file."""
+    if path.suffix == ".py":
+        refuse("PROBLEM.toml", "a problem file, or FILE.py:NAME for a function of your own", f"it is {path}")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

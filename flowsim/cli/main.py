@@ -14,7 +14,7 @@ import tyro
 
 from flowsim._core.lines import TRACEBACK, in_short, one_line, out_of_memory
 
-ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml")]
+ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
 Overrides = Annotated[
     tuple[tuple[str, ...], ...],
     tyro.conf.UseAppendAction,
@@ -36,6 +36,7 @@ def run(
     /,
     out: Folder,
     overrides: Overrides = (),
+    claims: Annotated[str, tyro.conf.arg(metavar="PATTERN")] = "*",
     resume: bool = False,
     strict: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
@@ -49,8 +50,9 @@ def run(
     """Integrate the flow of a problem, judge the claims about it, draw.
 
     Args:
-        problem: the problem file.
+        problem: the problem file, or a function of your own that gives (loss, model).
         out: where the results go; it must not hold another run.
+        claims: judge only those whose ids match, such as "zhang2023.lemma-5.*".
         resume: go on with the run in DIR.
         strict: exit with status 1 if a claim is violated.
         format: of the figures.
@@ -69,6 +71,7 @@ def run(
         problem,
         out,
         overrides=sum(overrides, ()),
+        claims=claims,
         resume=resume,
         strict=strict,
         format=format,
@@ -89,7 +92,7 @@ def init(
     """Which theorem conditions a start meets, and what follows. Integrates nothing.
 
     Args:
-        problem: the problem file.
+        problem: the problem file, or a function of your own that gives (loss, model).
         epsilon: the excess loss for which the guaranteed time is given.
         risk: also say how long prompts must be for this risk.
         json: print JSON.
@@ -122,7 +125,8 @@ def check(
     """Judge one claim, printed and corrected, on its own problems.
 
     Args:
-        claim_id: such as zhang2023.lemma-5.4.pl; zhang2023.lemma-5.4 takes all its parts.
+        claim_id: such as zhang2023.lemma-5.4.pl; zhang2023.lemma-5.4 takes all its parts; or FILE.py:NAME for a claim
+            of your own.
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """
@@ -137,7 +141,7 @@ def audit(out: Folder | None = None, paper: str | None = None, overrides: Overri
 
     Args:
         out: where verdicts.json goes.
-        paper: only the claims of one paper, such as zhang2023.
+        paper: only the claims of one paper, such as zhang2023, or of FILE.py.
         strict: exit with status 1 if a claim is violated.
     """
     _prepare_jax()
@@ -161,7 +165,7 @@ def sweep(
     """Integrate the flows of a grid of problems, and draw a map of what becomes of them.
 
     Args:
-        problem: the problem file that all cells share.
+        problem: the problem file that all cells share, or a function of your own that gives (loss, model).
         over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; once an axis.
         out: where the map goes; it must not hold another sweep.
         resume: go on with the sweep in DIR.

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import fnmatch
 import functools
 import pathlib
 import shutil
@@ -15,15 +16,16 @@ from flowsim._core.checks import refuse
 from flowsim._core.documents import write_json
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
 from flowsim._core.hosts import by_first, is_first
-from flowsim.claims import Evidence, Verdict, confidence_band
+from flowsim._core.types import Tables
+from flowsim.claims import Claim, Evidence, Verdict, confidence_band
 from flowsim.claims.bands import Band, ends
 from flowsim.claims.judging import judge_or_note
-from flowsim.cli.common import UNFINISHED, exit_status, folder_of, text_of
+from flowsim.cli.common import UNFINISHED, exit_status, folder_of, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.flow.risk_curve import risk_curve
 from flowsim.flow.trajectory import Trajectory, metadata_of
 from flowsim.papers import constants_of, limits_of, promises_of
-from flowsim.problem import Problem, ProblemError, ProblemSpec, differing_field
+from flowsim.problem import AbstractSpec, Problem, ProblemError, differing_field, spec_of, toml
 from flowsim.report.documents import verdict_table, verdicts_document
 from flowsim.report.facts import run_facts, sharp_constants, test_facts
 from flowsim.report.page import write_report
@@ -36,6 +38,7 @@ def run(
     out: pathlib.Path,
     *,
     overrides: Sequence[str],
+    claims: str,
     resume: bool,
     strict: bool,
     format: str,
@@ -44,9 +47,10 @@ def run(
     hosts: Hosts,
 ) -> int:
     """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
-    spec = ProblemSpec.from_toml(text_of(path), overrides)
+    spec = spec_of(tables_of(path), overrides)
     mesh = _mesh(spec, devices, hosts)
     problem, first = spec.build(mesh=mesh), is_first(mesh)
+    chosen = _claims_about(problem, claims)
     quiet = quiet or not first
     say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))
     checkpoint = out / "checkpoint"
@@ -57,7 +61,7 @@ def run(
     say(trajectory, "")
 
     evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
-    verdicts = [judge_or_note(claim, evidence) for claim in papers.ALL_CLAIMS if claim.is_about(problem.start)]
+    verdicts = [judge_or_note(claim, evidence) for claim in chosen]
     constants = constants_of(problem)
     for verdict in verdicts:
         constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
@@ -69,7 +73,7 @@ def run(
     facts = sharp_constants(verdicts) | run_facts(problem, evidence)
     band = confidence_band(evidence) if status.finished else {}
     if band:
-        beside = problem.matrices(trajectory.models) | ends(band)
+        beside = problem.beside(trajectory.models) | ends(band)
         by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
     if first:
         _draw(
@@ -106,6 +110,7 @@ def _draw(
     from flowsim.report import plots  # slow to import: not before the table
     from flowsim.report.plots.bands import of_band
     from flowsim.report.plots.dominance import of_verdicts
+    from flowsim.report.plots.plateaus import of_plateaus
 
     promised, tested = promises_of(problem), None
     if promised is not None and problem.test is not None:
@@ -120,23 +125,31 @@ def _draw(
         name: functools.partial(plots.curve, trajectory=trajectory, drawn=drawn, minimizer=best)
         for name, drawn in curves.items()
     }
-    more = own | of_verdicts(verdicts, trajectory) | of_band(trajectory, band)
+    more = own | of_verdicts(verdicts, trajectory) | of_band(trajectory, band) | of_plateaus(trajectory)
     figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, more)
     write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts, captions)
     print(f"report: {out / 'report.html'}")
 
 
-def _mesh(spec: ProblemSpec, devices: str | None, hosts: Hosts) -> Mesh | None:
+def _claims_about(problem: Problem, pattern: str) -> list[Claim]:
+    """The claims about a problem's model whose ids match a pattern: flowsim's, and those of the problem's own file."""
+    about = [claim for claim in (*papers.ALL_CLAIMS, *problem.spec.own(Claim)) if claim.is_about(problem.start)]
+    chosen = [claim for claim in about if fnmatch.fnmatchcase(claim.id, pattern)]
+    if about and not chosen:
+        refuse("--claims", "a pattern of the id of some claim about this model", f'none matches "{pattern}"')
+    return chosen
+
+
+def _mesh(spec: AbstractSpec, devices: str | None, hosts: Hosts) -> Mesh | None:
     """The devices that share the samples of a problem."""
-    if spec.loss.kind != "monte-carlo":
+    if spec.only_device is not None:
         for name, value in {"--devices": devices, "--coordinator": hosts.coordinator}.items():
             if value is not None:
-                expected = f'left out with loss.kind = "{spec.loss.kind}", which one device computes'
-                refuse(name, expected, f'it is "{value}"')
+                refuse(name, f"left out {spec.only_device}", f'it is "{value}"')
     return mesh_over(devices, hosts)
 
 
-def _enter(out: pathlib.Path, spec: ProblemSpec, resume: bool) -> dict[str, np.ndarray] | None:
+def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.ndarray] | None:
     """Make the folder of a run, or come back to it, and write the problem in its resolved form; the arrays of the
     trajectory that is there.
     """
@@ -173,16 +186,16 @@ def _taken_back(file: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def _written(file: pathlib.Path, spec: ProblemSpec) -> ProblemSpec:
+def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
     """The problem of a folder; that of the run where it cannot be read, since each result knows its own problem."""
     try:
-        return ProblemSpec.from_toml(file.read_text(encoding="utf-8"))
+        return toml.parse(file.read_text(encoding="utf-8"))
     except ValueError as error:
         done_without(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
-        return spec
+        return toml.parse(spec.to_toml())
 
 
-def _kept(file: pathlib.Path, spec: ProblemSpec, known: bool) -> dict[str, np.ndarray] | None:
+def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.ndarray] | None:
     """The arrays of the trajectory of this same problem, where there is one.
 
     **Arguments:** known: whether the folder is that of a run of this problem.
@@ -220,9 +233,9 @@ def _integrated(
     problem: Problem, kept: Mapping[str, np.ndarray] | None, file: pathlib.Path, checkpoint: pathlib.Path, quiet: bool
 ) -> Trajectory:
     """The trajectory of a run: the one that is kept if it is finished, else integrated and saved."""
-    if kept is not None and (found := Trajectory.of_arrays(kept, file)).status.finished:
+    if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
-    beside, identity = problem.matrices(trajectory.models), problem.spec.identity
+    beside, identity = problem.beside(trajectory.models), problem.spec.identity
     by_first(problem.loss.devices(), lambda: trajectory.save(file, beside, identity))
     return trajectory

@@ -1,27 +1,24 @@
 """What ``flowsim refute`` and ``flowsim sharpen`` do."""
 
 import contextlib
-import importlib.util
 import math
 import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.lines import TRACEBACK, in_short
-from flowsim.claims import Claim, find_claims
+from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
-from flowsim.cli.common import FINISHED, folder_of
+from flowsim.cli.common import FINISHED, claims_of, folder_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
 from flowsim.problem import ProblemSpec, toml
+from flowsim.problem.user_problem import is_place
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 1e9  # in any unit
-_OWN = re.compile(r"\.py:\w+$")
 _FIELDS = toml.fields(ProblemSpec)
 
 
@@ -95,12 +92,9 @@ def _asked(
 
 def _claim(identifier: str, form: str) -> Claim:
     """One claim by its id, or the user's own as FILE.py:NAME."""
-    if _OWN.search(identifier):
-        return _own(*identifier.rsplit(":", 1))
-    try:
-        found = find_claims(papers.ALL_CLAIMS, identifier)
-    except ValueError as error:
-        raise ProblemError(f"{error}, or FILE.py:NAME for a claim of your own") from None
+    found = claims_of(identifier)
+    if is_place(identifier):
+        return found[0]
     exact = [claim for claim in found if claim.id == identifier]
     if not exact:
         parts = ", ".join(dict.fromkeys(claim.id for claim in found))
@@ -111,22 +105,6 @@ def _claim(identifier: str, form: str) -> Claim:
     return chosen[0]
 
 
-def _own(file: str, name: str) -> Claim:
-    spec = importlib.util.spec_from_file_location("own_claims", file)
-    if spec is None or spec.loader is None or not pathlib.Path(file).exists():
-        refuse("claim id", "FILE.py:NAME with a file that exists", f"there is no {file}")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        refuse("claim id", "FILE.py:NAME with a file that can be executed", f"{file} raises {in_short(error)}")
-    claim: Any = getattr(module, name, None)
-    if not isinstance(claim, Claim):
-        known = [key for key, value in vars(module).items() if isinstance(value, Claim)]
-        refuse("claim id", f"the name of a claim in {file} ({', '.join(known)})", f'it is "{name}"')
-    return claim
-
-
 @contextlib.contextmanager
 def _blaming(identifier: str) -> Iterator[None]:
     """Say of a user's own claim that it raises."""
@@ -135,7 +113,7 @@ def _blaming(identifier: str) -> Iterator[None]:
     except (ProblemError, OSError):
         raise
     except Exception as error:
-        if not _OWN.search(identifier) or os.environ.get(TRACEBACK) == "1":
+        if not is_place(identifier) or os.environ.get(TRACEBACK) == "1":
             raise
         refuse("claim id", "that of a claim that can be searched", f"{identifier} raises {in_short(error)}")
 

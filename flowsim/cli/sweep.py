@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowsim.cli.common import FINISHED, UNFINISHED, folder_of, text_of
+from flowsim.cli.common import FINISHED, UNFINISHED, folder_of, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.experiments.sweep import maps
 from flowsim.experiments.sweep.axes import GridAxis
@@ -26,7 +26,7 @@ def sweep(
     devices: str | None,
 ) -> int:
     """Integrate the problem over a grid of its fields and draw the map; everything goes to the folder ``out``."""
-    tables = toml.parse(text_of(path))
+    tables = dict(tables_of(path))
     for assignment in overrides:
         toml.override(tables, assignment)
     tables, axes = maps.tables_of(tables), tuple(GridAxis.parse(axis) for axis in over)

@@ -14,7 +14,7 @@ from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
 from flowsim.claims.judging import judge_or_note
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Certificates, Status
-from flowsim.problem import Problem, ProblemError, ProblemSpec, spec_of, toml
+from flowsim.problem import AbstractSpec, Problem, ProblemError, spec_of
 
 _CASES = 64  # that are judged before their programs are forgotten
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
     claim: Claim
     name: str
-    problem: ProblemSpec
+    problem: AbstractSpec
     status: Status | None
     certificates: Certificates | None
     verdict: Verdict
@@ -39,7 +39,7 @@ def judge_all(
 
     Problems to which the overrides do not apply are skipped where there is something to say so in, and refused else.
     """
-    problems: dict[ProblemSpec, Problem] = {}
+    problems: dict[AbstractSpec, Problem] = {}
     cases = []
     pairs = [(claim, named) for claim in chosen for named in claim.problems]
     for claim, named in pairs:
@@ -50,7 +50,7 @@ def judge_all(
                 problems[spec] = _drawable(spec.build())
             cases.append((claim, named.get("name", ""), spec))
     flowing = {spec for claim, _, spec in cases if claim.along_flow}
-    flows: dict[ProblemSpec, Evidence] = {}
+    flows: dict[AbstractSpec, Evidence] = {}
     for count, (claim, name, spec) in enumerate(tqdm(cases, desc="claims", leave=False, delay=2, disable=None)):
         if count % _CASES == _CASES - 1:
             # Each compiled program holds memory maps, of which Linux gives a process 65,530; the disk keeps it.
@@ -63,9 +63,7 @@ def judge_all(
         evidence = flows[spec]
         run = evidence.trajectory
         status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
-        yield Entry(
-            claim, name or toml.write_inline(spec.init), spec, status, certificates, judge_or_note(claim, evidence)
-        )
+        yield Entry(claim, name or spec.start_in_short, spec, status, certificates, judge_or_note(claim, evidence))
 
 
 def evidence_of(problem: Problem, flows: bool) -> Evidence:

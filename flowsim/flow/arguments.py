@@ -22,7 +22,7 @@ def check_model(model: PyTree) -> None:
     for name, leaf in flowing.items():
         if leaf.dtype != jnp.float64:
             checks.refuse(f"model.{name}", "float64", f"it is {leaf.dtype}")
-        if not np.all(np.isfinite(np.asarray(leaf))):
+        if checks.is_concrete(leaf) and not np.all(np.isfinite(np.asarray(leaf))):
             checks.refuse(f"model.{name}", "finite", "it holds NaN or infinity")
 
 

@@ -21,7 +21,9 @@ from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 
 
 class Role(enum.IntEnum):
-    """What a recorded step is for: to go on from, a part of the trajectory, or an output time of the regular grid."""
+    """What a recorded state is for: to go on from, to be a part of the trajectory at a requested time, or to be one as
+    the end of a step, at which alone stops are looked for.
+    """
 
     TO_GO_ON = 0
     WANTED = 1
@@ -30,7 +32,7 @@ class Role(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A finished stretch of a run, by its recorded steps, of which the last is where the next chunk begins.
+    """A finished stretch of a run, by its recorded states, of which the last is where the next chunk begins.
 
     t: times; record: with time leading; dissipated: energy so far; roles: a `Role` for each; largest: |grad|^2 at
     its largest since the chunk began; steps: accepted and rejected ones; next_step: a step size to go on with, 0 where
@@ -127,7 +129,7 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
-_SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
+SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
 _SHORTEST = 32  # output times that a program decodes
 _ROWS = ("t", "dissipated", "roles", "largest")
 _ARRAYS = (*_ROWS, "steps")
@@ -135,7 +137,7 @@ _ARRAYS = (*_ROWS, "steps")
 
 def distinct(t: np.ndarray) -> np.ndarray:
     """Which of increasing times are not equal to the next one to rounding."""
-    return np.append(t[:-1] < (1 - _SAME) * t[1:], np.ones(t[-1:].size, dtype=bool))
+    return np.append(t[:-1] < (1 - SAME) * t[1:], np.ones(t[-1:].size, dtype=bool))
 
 
 def join(chunks: list[Chunk]) -> Chunk:

@@ -4,16 +4,20 @@ import abc
 import math
 from typing import NamedTuple
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow import basin
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 from flowsim.models import LinearAttention
+
+_EPS = float(jnp.finfo(jnp.float64).eps)
+_COLUMNS, _SAMPLED_COLUMNS = 256, 8
 
 
 class Record(NamedTuple):
@@ -38,6 +42,11 @@ def norm_sq(tree: PyTree) -> Scalar:
 class AbstractSystem(eqx.Module):
     """A gradient flow in coordinates that are an isometry of the model's weights."""
 
+    @property
+    def columns(self) -> int:
+        """How many columns of the Hessian are computed at once: each takes the memory of one field."""
+        return _COLUMNS
+
     @abc.abstractmethod
     def encode(self, model: PyTree) -> PyTree:
         """The coordinates of a model."""
@@ -51,12 +60,25 @@ class AbstractSystem(eqx.Module):
         """Minus the gradient."""
 
     @abc.abstractmethod
+    def excess(self, state: PyTree) -> Scalar:
+        """The loss above its minimum, NaN where that is unknown."""
+
+    @abc.abstractmethod
     def record(self, state: PyTree) -> Record:
         """What is recorded at an output time."""
 
     @abc.abstractmethod
     def way_to_go(self, state: PyTree) -> float:
         """A proved bound on the length of the path of the flow from here on; infinite where none is found."""
+
+
+def _with_energy(t, y, system: AbstractSystem):
+    slope = system.field(y[0])
+    return slope, norm_sq(slope)
+
+
+WITH_ENERGY = diffrax.ODETerm(_with_energy)
+"""What a solver integrates: d state/dt = -grad L, and beside it d energy/dt = |grad L|^2."""
 
 
 class ArrowheadSystem(AbstractSystem):
@@ -74,6 +96,9 @@ class ArrowheadSystem(AbstractSystem):
     def field(self, state: State) -> State:
         return self.arrowhead.field(state)
 
+    def excess(self, state: State) -> Scalar:
+        return self.arrowhead.excess(state)
+
     def record(self, state: State) -> Record:
         U, u = state
         excess = self.arrowhead.excess(state)
@@ -90,6 +115,11 @@ class LossSystem(AbstractSystem):
     loss: AbstractPopulationLoss
     fixed: PyTree
 
+    @property
+    def columns(self) -> int:
+        """Few of a sampled loss, whose field fills a memory that one evaluation fits."""
+        return _SAMPLED_COLUMNS if self.loss.sampled else _COLUMNS
+
     def encode(self, model: PyTree) -> PyTree:
         return eqx.filter(model, eqx.is_inexact_array)
 
@@ -99,6 +129,9 @@ class LossSystem(AbstractSystem):
     def field(self, state: PyTree) -> PyTree:
         gradient = eqx.filter(self.loss.gradient(self.decode(state)), eqx.is_inexact_array)
         return jax.tree.map(jnp.negative, gradient)
+
+    def excess(self, state: PyTree) -> Scalar:
+        return self.loss.excess(self.decode(state))
 
     def record(self, state: PyTree) -> Record:
         model = self.decode(state)
@@ -124,6 +157,11 @@ class ScaledSystem(AbstractSystem):
     plain: LossSystem
     roots: PyTree
 
+    @property
+    def columns(self) -> int:
+        """Those of the flow that is scaled."""
+        return self.plain.columns
+
     def encode(self, model: PyTree) -> PyTree:
         return jax.tree.map(jnp.divide, self.plain.encode(model), self.roots)
 
@@ -132,6 +170,9 @@ class ScaledSystem(AbstractSystem):
 
     def field(self, state: PyTree) -> PyTree:
         return jax.tree.map(jnp.multiply, self.plain.field(self._weights(state)), self.roots)
+
+    def excess(self, state: PyTree) -> Scalar:
+        return self.plain.excess(self._weights(state))
 
     def record(self, state: PyTree) -> Record:
         record = self.plain.record(self._weights(state))
@@ -157,8 +198,8 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     if solver == "auto":
-        # One implicit step takes some fourteen Jacobians, each as many fields as there are weights: where a field is a
-        # sum over samples, that pays only for flows far stiffer than those of any paper here.
+        # An implicit flow takes some twenty Hessians, each as many fields as there are weights, and none of a model
+        # with kinks: where a field is a sum over samples, that pays for stiff flows of few weights alone.
         solver = "explicit" if loss.sampled else "implicit"
     return loss_system(loss, model), solver
 
@@ -166,3 +207,32 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
 def identity(system: AbstractSystem) -> AbstractSystem:
     """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
     return LossSystem(system.loss.undrawn(), system.fixed) if isinstance(system, LossSystem) else system
+
+
+def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
+    """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
+    field = system.field(state)
+    _, change = jax.jvp(system.field, (state,), (field,))
+    speed, bend = jnp.sqrt(norm_sq(field)), jnp.sqrt(norm_sq(change))
+    return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
+
+
+def least_size(start: PyTree, first_move: Scalar) -> Scalar:
+    """The largest weight of that array of a start where this is least, what errors are measured by from there on; a
+    start at zero has no size of its own, and its first move gives one.
+    """
+    sizes = jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(start) if leaf.size])
+    least = jnp.min(jnp.where(sizes > 0, sizes, jnp.inf))
+    return jnp.where(jnp.isfinite(least), least, first_move)
+
+
+def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
+    """Whether each entry of the field is below what a change of the weights in their last place makes of it."""
+    # In one batch, so that the field is compiled once.
+    nudges = 1 + jnp.asarray([0.0, 4 * _EPS, -4 * _EPS])
+    slopes = jax.vmap(lambda nudge: system.field(jax.tree.map(lambda x: x * nudge, state)))(nudges)
+
+    def still(slopes):
+        return jnp.all(jnp.abs(slopes[0]) <= 8 * jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0))
+
+    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(still, slopes))))

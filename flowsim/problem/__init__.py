@@ -1,7 +1,10 @@
-"""Problem files: the TOML form of task, model, start, loss and flow."""
+"""Problems: files in TOML of task, model, start, loss and flow, and functions of the user's own."""
 
 from flowsim._core.checks import ProblemError as ProblemError
-from flowsim.problem.specification import Problem as Problem
+from flowsim.problem.base import AbstractSpec as AbstractSpec
+from flowsim.problem.base import Problem as Problem
 from flowsim.problem.specification import ProblemSpec as ProblemSpec
 from flowsim.problem.specification import differing_field as differing_field
+from flowsim.problem.specification import known_fields as known_fields
+from flowsim.problem.specification import signed as signed
 from flowsim.problem.specification import spec_of as spec_of

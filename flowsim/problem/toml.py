@@ -1,6 +1,7 @@
 """TOML for typed tables: reading with errors that name the field, overriding, and writing."""
 
 import dataclasses
+import json
 import math
 import re
 import tomllib
@@ -98,13 +99,16 @@ def decode(tables: Tables, kind: type[Table]) -> Table:
         _explain(str(error), tables, fields(kind))
 
 
-def write(tables: Mapping[str, Mapping[str, Any]]) -> str:
+def write(tables: Tables) -> str:
     """The TOML text that reads back as these tables, bit for bit; None stands for a field that is left out."""
-    return "\n".join(
-        f"[{name}]\n" + "".join(f"{key} = {write_value(value)}\n" for key, value in part.items() if value is not None)
-        for name, part in tables.items()
-        if part is not None
-    )
+    given = {name: value for name, value in tables.items() if value is not None}
+    parts = {name: value for name, value in given.items() if isinstance(value, Mapping)}
+    top = _lines({name: value for name, value in given.items() if name not in parts})
+    return "\n".join([*filter(None, [top]), *(f"[{name}]\n{_lines(part)}" for name, part in parts.items())])
+
+
+def _lines(table: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {write_value(value)}\n" for key, value in table.items() if value is not None)
 
 
 def write_value(value: Any) -> str:
@@ -115,7 +119,8 @@ def write_value(value: Any) -> str:
         return "[" + ", ".join(map(write_value, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    # A text of TOML is one of JSON, but for a character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)
 
 
 def write_inline(table: AbstractTable) -> str:

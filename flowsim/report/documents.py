@@ -9,7 +9,7 @@ from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement, Verdict
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Certificates, Status
-from flowsim.problem import ProblemSpec
+from flowsim.problem import AbstractSpec
 
 NOT_INTEGRATED = "not-integrated"
 
@@ -52,7 +52,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> str:
 
 
 def verdicts_document(
-    problem: ProblemSpec,
+    problem: AbstractSpec,
     status: Status | None,
     certificates: Certificates | Mapping[str, Any] | None,
     constants: Mapping[str, Any],

@@ -17,13 +17,24 @@ Out of reach: section 5.3 of xie2025 prompts large language models. That is no g
 the weights of those models are not public.
 """
 
+_HEAD_OF_FILE = """# Every claim of {file}
+
+Written by `flowsim audit --paper {file} --out DIR`, as `DIR/claims.md`: every claim of the file, judged on its own
+problems.
+"""
+
 _SHARP = "../benchmarks/results/sharp_constants.md"
 
 
-def ledger(entries: Iterable[Entry]) -> str:
-    """The ledger of an audit in Markdown: a summary, then for every claim and form its statement and its verdicts."""
+def ledger(entries: Iterable[Entry], file: str | None = None) -> str:
+    """The ledger of an audit in Markdown: a summary, then for every claim and form its statement and its verdicts.
+
+    **Arguments:** file: the Python file that the claims are of, None for the papers' claims, whose sections link to
+    what the repository has on them.
+    """
     groups = [list(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.claim)]
-    return "\n".join([_HEAD, _summary(groups), *map(_section, groups)])
+    head = _HEAD if file is None else _HEAD_OF_FILE.format(file=file)
+    return "\n".join([head, _summary(groups), *(_section(group, linked=file is None) for group in groups)])
 
 
 def _summary(groups: Sequence[Sequence[Entry]]) -> str:
@@ -36,7 +47,7 @@ def _summary(groups: Sequence[Sequence[Entry]]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _section(group: Sequence[Entry]) -> str:
+def _section(group: Sequence[Entry], linked: bool) -> str:
     claim = group[0].claim
     hypotheses = dict.fromkeys(h.name for entry in group for h in entry.verdict.hypotheses)
     compare = claim.compare
@@ -51,9 +62,9 @@ def _section(group: Sequence[Entry]) -> str:
     ]
     if claim.note:
         lines.append(f"- Note: {escaped(claim.note)}")
-    if any(entry.verdict.verdict is Judgement.VIOLATED for entry in group):
+    if linked and any(entry.verdict.verdict is Judgement.VIOLATED for entry in group):
         lines.append(f"- Smallest counterexample found: [{claim.id}.toml](counterexamples/{claim.id}.toml)")
-    if any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
+    if linked and any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
         lines.append(f"- Sharp constant: [{claim.id}]({_SHARP})")
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]
     for entry in group:

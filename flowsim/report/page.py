@@ -17,7 +17,7 @@ from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers import AbstractPromises
 from flowsim.papers.zhang2023.predictions import Predictions
-from flowsim.problem import ProblemSpec
+from flowsim.problem import AbstractSpec
 from flowsim.report.documents import MARKS
 
 _MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -25,7 +25,7 @@ _MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 def write_report(
     path: str | os.PathLike,
-    spec: ProblemSpec,
+    spec: AbstractSpec,
     trajectory: Trajectory,
     verdicts: Sequence[Verdict],
     figures: Mapping[str, pathlib.Path],

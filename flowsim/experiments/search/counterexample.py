@@ -20,7 +20,7 @@ from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.trajectory import Trajectory
-from flowsim.problem import ProblemSpec, spec_of, toml
+from flowsim.problem import AbstractSpec, spec_of, toml
 
 _MOVED = 1e-6  # relative, of every number of a neighbouring problem
 _KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexample is made smaller
@@ -40,7 +40,7 @@ class Counterexample:
 
     claim: Claim
     values: Values
-    problem: ProblemSpec | None
+    problem: AbstractSpec | None
     verdict: Verdict
     value: float
     bound: float
@@ -93,21 +93,21 @@ class Counterexample:
         )
 
 
-def confirmed(screen: Screen, point: Point) -> Counterexample | None:
-    """The counterexample at a point, None where its verdict by every route is not "violated"."""
+def confirmed(screen: Screen, point: Point) -> Counterexample | str:
+    """The counterexample at a point; where its verdict by some route is not "violated", what it is instead."""
     claim, space = screen.claim, screen.spaces[point.space]
     try:
         evidence = evidence_of_point(claim, space, point.values)
-    except ValueError:
-        return None
+    except ValueError as error:
+        return f"there is no such problem: {error}."
     verdict = judge_on(claim, evidence)
     if verdict.verdict is not Judgement.VIOLATED:
-        return None
+        return f"{verdict.verdict}. {verdict.note}".strip()
     routes = {}
     for name, other in _routes(claim, space, point.values, evidence):
         routes[name] = judge_on(claim, other)
         if routes[name].verdict is not Judgement.VIOLATED:
-            return None
+            return f"violated, but {routes[name].verdict} by another route ({name}). {routes[name].note}".strip()
     value, bound, sides, run = _sides(claim, evidence)
     problem = None if space.make else spec_of(space.tables(point.values))
     return Counterexample(claim, dict(point.values), problem, verdict, value, bound, routes, run, sides)
@@ -169,9 +169,12 @@ def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.nda
     case = fine if claim.along_flow else rough
     comparison, run = compared(claim, evidence.stated, case.padded), case.run
     safe = np.where(comparison.size > 0, comparison.size, np.inf)
-    worst = int(np.argmin(np.where(comparison.promised, (comparison.slack + comparison.allowance) / safe, np.inf)))
-    sides = tuple(np.where(comparison.promised, side, np.nan) for side in (comparison.value, comparison.bound))
-    return float(comparison.value[worst]), float(comparison.bound[worst]), (sides[0], sides[1]), run
+    margins = np.where(comparison.promised, (comparison.slack + comparison.allowance) / safe, np.inf)
+    row, *entry = np.unravel_index(np.argmin(margins), margins.shape)
+    # Of several entries at a time those of the worst.
+    value, bound, promised = (side[:, *entry] for side in (comparison.value, comparison.bound, comparison.promised))
+    sides = tuple(np.where(promised, side, np.nan) for side in (value, bound))
+    return float(value[row]), float(bound[row]), (sides[0], sides[1]), run
 
 
 def shrunk(screen: Screen, point: Point) -> Point:

@@ -26,8 +26,10 @@ from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.screening import Margin, Screen
 
 PROGRESS = "search.json"
+_FORMAT = 2  # of the file
 _DESCENTS = 8  # batches between two descents
 _CANDIDATES = 3  # of a batch, that are judged
+_VERDICTS = 3  # that are told, of what failed at first sight alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Refutation:
 
     counterexample: None where there is none; problems: how many were looked at; met: how many of them met the
     hypotheses; promising: at how many of these the statement promises anything; doubtful: how many failed at first
-    sight but not by their verdict, as equalities and margins at the numerical floor do; least: the smallest margin that
-    was seen, hypotheses met, and where; excluded: how many problems each hypothesis excluded; seconds: spent.
+    sight but not by their verdict, by what that is; least: the smallest margin that was seen, hypotheses met, and
+    where; excluded: how many problems each hypothesis excluded; seconds: spent.
     """
 
     claim: Claim
@@ -45,7 +47,7 @@ class Refutation:
     problems: int
     met: int
     promising: int
-    doubtful: int
+    doubtful: Mapping[str, int]
     least: tuple[float, Values] | None
     excluded: Mapping[str, int]
     seconds: float
@@ -60,12 +62,14 @@ class Refutation:
             margin, values = self.least
             where = ", ".join(f"{key} = {value_text(value)}" for key, value in values.items())
             lines.append(f"The smallest margin is {margin:.3g}, at {where}.")
-        if self.doubtful:
+        for verdict, count in Counter(self.doubtful).most_common(_VERDICTS):
             lines.append(
-                f"{self.doubtful} failed at first sight but not by their verdict: equalities, or at the floor."
+                f"{count} of them failed at first sight, but by {'its' if count == 1 else 'their'} verdict: {verdict}"
             )
         if self.met and not self.promising:
             lines.append("The statement promised nothing at any of them.")
+        elif self.promising < self.met:
+            lines.append(f"The statement promised something at {self.promising} of them.")
         return "\n".join(lines)
 
 
@@ -142,7 +146,9 @@ class Search:
         self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float, folder: pathlib.Path | None = None
     ):
         self._budget, self._folder, self._spent = budget, folder, 0.0
-        self._identity = plain({"claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed})
+        self._identity = plain(
+            {"format": _FORMAT, "claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed}
+        )
         self._replay: list[dict[str, Any]] = self._loaded()
         self.claim, self.screen = claim, Screen(claim, spaces)
         self._samplers = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
@@ -152,7 +158,8 @@ class Search:
         self._done: list[dict[str, Any]] = []
         # What is compiled first serves every batch, and counts for none.
         self._begin = time.monotonic()
-        self.problems = self.met = self.promising = self.doubtful = 0
+        self.problems = self.met = self.promising = 0
+        self.doubtful: Counter[str] = Counter()
         self.excluded: Counter[str] = Counter()
         self.least: tuple[float, Point] | None = None
         self._refused = math.inf
@@ -180,7 +187,7 @@ class Search:
             extra = [Point(place, values) for place, values in kept["descent"]]
             self._note(extra, _margins(kept["descent_margins"]))
             self._refused = math.inf if kept["refused"] is None else kept["refused"]
-            self.doubtful = kept["doubtful"]
+            self.doubtful = Counter(kept["doubtful"])
             self._done.append(kept)
             return None
         extra = []
@@ -195,7 +202,7 @@ class Search:
                 "descent": [[point.space, point.values] for point in extra],
                 "descent_margins": [list(margin) for margin in below],
                 "refused": self._refused,
-                "doubtful": self.doubtful,
+                "doubtful": dict(self.doubtful),
             }
         )
         if found is None:
@@ -226,12 +233,12 @@ class Search:
             if margins[index].margin >= 2 * self._refused:
                 continue
             found = confirmed(self.screen, points[index])
-            if found is None:
-                self.doubtful += 1
+            if isinstance(found, str):
+                self.doubtful[found] += 1
                 self._refused = min(self._refused, margins[index].margin)
                 continue
-            smaller = shrunk(self.screen, points[index])
-            return confirmed(self.screen, smaller) or found
+            smaller = confirmed(self.screen, shrunk(self.screen, points[index]))
+            return found if isinstance(smaller, str) else smaller
         return None
 
     def _within_budget(self, points: list[Point]) -> list[Margin]:

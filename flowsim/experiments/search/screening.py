@@ -21,11 +21,13 @@ from flowsim.claims.hypotheses import Hypothesis
 from flowsim.claims.judging import compared
 from flowsim.claims.spaces import Each, Real, Space, Whole
 from flowsim.experiments.search.points import Point
-from flowsim.flow.arrowhead.traced import traced_flow
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
+from flowsim.flow.solvers.dense_kernel import can_go_in_lockstep
+from flowsim.flow.solvers.rows import traced_flow
+from flowsim.flow.systems import ArrowheadSystem, loss_system
 from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses.arrowhead import Arrowhead
-from flowsim.problem import Problem, ProblemSpec, spec_of
+from flowsim.problem import AbstractSpec, Problem, spec_of
 
 LANES = 32
 _FEW, _SOME = 8, 16  # flows, each of which is integrated alone, and problems that are looked at one by one
@@ -58,11 +60,14 @@ class Margin(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A margin under a transformation, with both sides of each hypothesis and whether it is met."""
+    """A margin under a transformation, whether the flow came near to its minimum, with both sides of each hypothesis
+    and whether it is met.
+    """
 
     margin: Scalar
     factor: Scalar
     clear: Bool[Array, ""]
+    finished: Bool[Array, ""]
     values: list[Scalar]
     bounds: list[Scalar]
     met: list[Bool[Array, ""]]
@@ -100,7 +105,8 @@ class Screen:
         for members in groups.values():
             chosen = [points[index] for index in members]
             program = self._program(chosen[0])
-            margins = program.margins(chosen) if program else [self.alone(point) for point in chosen]
+            margins = program.margins(chosen) if program else [None] * len(chosen)
+            margins = [self.alone(point) if m is None else m for m, point in zip(margins, chosen, strict=True)]
             found |= dict(zip(members, margins, strict=True))
         return [found[index] for index in range(len(points))]
 
@@ -142,19 +148,20 @@ class Screen:
         kind = _kind(space, point)
         if kind not in self._programs:
             self._programs[kind] = None
-            with contextlib.suppress(ValueError, TypeError):
+            with contextlib.suppress(ValueError, TypeError, IndexError, AttributeError, NotImplementedError):
                 loss, start, _ = built(space, point.values)
-                if not self.claim.along_flow or isinstance(loss.arrowhead(start), Arrowhead):
+                arrowhead = isinstance(loss.arrowhead(start), Arrowhead)
+                if not self.claim.along_flow or arrowhead or can_go_in_lockstep(loss, start):
                     foreign = self.claim.foreign(loss, start)
-                    self._programs[kind] = _Program(self.claim, space, point, foreign)
+                    self._programs[kind] = _Program(self.claim, space, point, foreign, arrowhead)
         return self._programs[kind]
 
 
 class _Program:
     """The margin as one function of the numbers of a problem, whose shapes and words are fixed."""
 
-    def __init__(self, claim: Claim, space: Space, point: Point, foreign: Hypothesis | None):
-        self._claim, self._space = claim, space
+    def __init__(self, claim: Claim, space: Space, point: Point, foreign: Hypothesis | None, arrowhead: bool):
+        self._claim, self._space, self._arrowhead = claim, space, arrowhead
         self._names = tuple(name for name in space.axes if _is_traced(space, name))
         self._fixed = {name: value for name, value in point.values.items() if name not in self._names}
         self._hypotheses: list[str] = []
@@ -164,11 +171,11 @@ class _Program:
         if self._foreign is None:
             self._many(self._stacked([point]))  # whether it can be traced shows here
 
-    def margins(self, points: Sequence[Point]) -> list[Margin]:
-        """The margin at each point."""
+    def margins(self, points: Sequence[Point]) -> list[Margin | None]:
+        """The margin at each point; None where the flow did not come near to its minimum, and may end elsewhere."""
         if self._foreign is not None:
             return [_nowhere(self._foreign.name)] * len(points)
-        found = []
+        found: list[Margin | None] = []
         for first in range(0, len(points), LANES):
             chosen = points[first : first + LANES]
             seen = jax.tree.map(np.asarray, self._many(self._stacked(chosen)))
@@ -184,8 +191,10 @@ class _Program:
         margin, slopes = _slopes(self._margin_of, free, numbers)
         return float(margin), jax.tree.map(np.asarray, slopes)
 
-    def _margin(self, seen: _Seen, lane: int) -> Margin:
+    def _margin(self, seen: _Seen, lane: int) -> Margin | None:
         if all(met[lane] for met in seen.met):
+            if not (seen.finished[lane] or self._arrowhead):
+                return None
             return Margin(float(seen.margin[lane]), float(seen.factor[lane]), bool(seen.clear[lane]))
         parts = zip(self._hypotheses, seen.values, seen.bounds, seen.met, strict=True)
         sides = [(name, float(a[lane]), float(b[lane]), bool(met[lane])) for name, a, b, met in parts]
@@ -207,15 +216,16 @@ class _Program:
         hypotheses = self._claim.hypotheses(loss, start)
         self._hypotheses = [condition.name for condition in hypotheses]
         if self._claim.along_flow:
-            structure = loss.structure
-            run, finished = traced_flow(structure, structure.state(start), loss.minimum, FLOW_RTOL)
+            minimum = loss(start) - loss.excess(start)
+            system = ArrowheadSystem(loss.structure, minimum) if self._arrowhead else loss_system(loss, start)
+            run, finished = traced_flow(system, start, minimum, FLOW_RTOL)
         else:
             run, finished = _start_alone(loss, start), jnp.asarray(True)
         error = _FLOW_ERROR if self._claim.along_flow else _ROUNDING_ERROR
         margin, factor, clear = room(self._claim.compare(loss, run), error)
         sides = [(jnp.asarray(h.value, float), jnp.asarray(h.bound, float), jnp.asarray(h.met)) for h in hypotheses]
         values, bounds, met = (list(part) for part in zip(*sides, strict=True)) if sides else ([], [], [])
-        return _Seen(jnp.where(finished, margin, jnp.nan), factor, clear & finished, values, bounds, met)
+        return _Seen(jnp.where(finished, margin, jnp.nan), factor, clear & finished, finished, values, bounds, met)
 
     def _problem(self, numbers: Mapping[str, Array]) -> tuple[Any, PyTree]:
         if self._space.make is not None:
@@ -268,11 +278,10 @@ def built(space: Space, values: Values) -> tuple[Any, PyTree, Callable[[bool], T
 
 def _roughly(problem: Problem) -> Problem:
     flow = problem.spec.flow
-    rough = msgspec.structs.replace(flow, rtol=max(flow.rtol, FLOW_RTOL), budget_seconds=_LONGEST)
-    return dataclasses.replace(problem, spec=msgspec.structs.replace(problem.spec, flow=rough))
+    return problem.with_flow(msgspec.structs.replace(flow, rtol=max(flow.rtol, FLOW_RTOL), budget_seconds=_LONGEST))
 
 
-def with_numbers(spec: ProblemSpec, numbers: Values) -> ProblemSpec:
+def with_numbers(spec: AbstractSpec, numbers: Values) -> AbstractSpec:
     """A checked problem with other numbers in some of its fields, which may be traced."""
 
     def replaced(table: Any, path: Sequence[str], value: Any) -> Any:

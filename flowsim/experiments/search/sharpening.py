@@ -23,7 +23,7 @@ from flowsim.experiments.search.descent import descend
 from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.refutation import refuse_excluded, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
-from flowsim.problem import ProblemSpec, spec_of
+from flowsim.problem import AbstractSpec, spec_of
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
 _FEWEST, _BENT = 3, 0.02  # values of a power law, and the share of their variance that it may miss
@@ -65,7 +65,7 @@ class Sharpening:
     claim: Claim
     factor: float
     values: Values
-    problem: ProblemSpec | None
+    problem: AbstractSpec | None
     verdict: Verdict
     growth: tuple[Growth, ...]
     problems: int

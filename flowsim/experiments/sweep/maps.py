@@ -27,9 +27,10 @@ from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import DTYPES, MapRecord
-from flowsim.problem import ProblemSpec, toml
+from flowsim.problem import AbstractSpec, known_fields, signed, toml
 
 DISK_BUDGET = 256.0  # MB
+_OF_BATCHES = ("identity", "cells", "metadata")  # arrays beside the quantities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Map:
         words = ["flowsim", "run", str(self.folder / "problem.toml")]
         return shlex.join([*words, *itertools.chain(*(("--set", value) for value in values)), "--out", str(out)])
 
-    def problem(self, index: int | Sequence[int]) -> ProblemSpec:
+    def problem(self, index: int | Sequence[int]) -> AbstractSpec:
         """The problem of one cell; its arguments are those of `command`."""
         chosen = zip(self.axes, self._places(index), strict=True)
         (spec,) = specs(
@@ -97,7 +98,7 @@ class Map:
         if not {"metadata", *DTYPES} <= set(arrays):
             checks.refuse("path", "a map written by flowsim", f"{path} is none")
         metadata = json.loads(str(arrays["metadata"]))
-        quantities = {name: arrays[name] for name in DTYPES}
+        quantities = {name: array for name, array in arrays.items() if name != "metadata"}
         axes = tuple(GridAxis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
         return Map(metadata["problem"], axes, quantities, path.parent)
 
@@ -110,7 +111,7 @@ class Map:
 
 
 def sweep(
-    problem: ProblemSpec | Mapping[str, Any],
+    problem: AbstractSpec | Mapping[str, Any],
     axes: Mapping[str, Iterable[Any] | str],
     *,
     out: str | os.PathLike,
@@ -146,9 +147,10 @@ def sweep(
     return finish(Map(tables, parsed, {}, folder), plan, progress, mesh)
 
 
-def tables_of(problem: ProblemSpec | Mapping[str, Any]) -> Document:
+def tables_of(problem: AbstractSpec | Mapping[str, Any]) -> Document:
     """A problem as nested mappings, without the fields that are left out."""
-    return json.loads(json.dumps(_given(msgspec.to_builtins(problem))))
+    tables = signed(problem) if isinstance(problem, Mapping) else msgspec.to_builtins(problem)
+    return json.loads(json.dumps(_given(tables)))
 
 
 def _given(value: Any) -> Any:
@@ -160,7 +162,7 @@ def _given(value: Any) -> Any:
 class SweepPlan(NamedTuple):
     """The problems of all cells, the last axis running fastest, and the batches in which they are integrated."""
 
-    cells: list[ProblemSpec]
+    cells: list[AbstractSpec]
     batches: list[CellBatch]
 
 
@@ -173,8 +175,10 @@ def checked(tables: Tables, axes: tuple[GridAxis, ...], disk_budget: float, mesh
     checks.require_float64()
     if not axes:
         refuse("a sweep", "over at least one axis", "there is none")
-    names = [axis.field for axis in axes]
+    names, known = [axis.field for axis in axes], known_fields(tables)
     for name in names:
+        if name not in known:
+            raise checks.ProblemError(f"{name} is not a known field{checks.nearest(name, known)}")
         if names.count(name) > 1:
             refuse("a sweep", "over different fields", f"{name} is there twice")
     if "budget_seconds" in tables.get("flow", {}):
@@ -186,6 +190,9 @@ def checked(tables: Tables, axes: tuple[GridAxis, ...], disk_budget: float, mesh
         came = f"its {count} cells take {megabytes:.3g} MB"
         refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
     cells = list(specs(tables, axes))
+    for name in cells[0].observables:
+        if name in (*DTYPES, *_OF_BATCHES):
+            refuse("OBSERVABLES", "names that no array of a map has", f'one is "{name}"')
     return SweepPlan(cells, integration.plan(cells, mesh))
 
 
@@ -285,9 +292,10 @@ def finish(unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None) 
             bar.update(len(batch.cells))
     order = np.concatenate([np.asarray(batch.cells) for batch in batches])
     quantities = {}
-    for name, dtype in DTYPES.items():
-        flat = np.empty(len(cells), dtype)
-        flat[order] = np.concatenate([record[name] for record in records])
+    for name in records[0]:
+        found = np.concatenate([record[name] for record in records])
+        flat = np.empty_like(found)
+        flat[order] = found
         quantities[name] = flat.reshape(unfinished.shape)
     finished = dataclasses.replace(unfinished, quantities=quantities)
     finished.save()
@@ -328,4 +336,4 @@ def _stored(path: pathlib.Path, batch: CellBatch, identity: str) -> MapRecord | 
     _check_batch(arrays, path, identity)
     if not np.array_equal(arrays["cells"], np.asarray(batch.cells)):
         return None
-    return {name: arrays[name] for name in DTYPES}
+    return {name: array for name, array in arrays.items() if name not in _OF_BATCHES}

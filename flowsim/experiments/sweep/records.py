@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from flowsim.flow.arrowhead.batch import CONVERGED, STATUSES
+from flowsim.flow.solvers.summary import CONVERGED, STATUSES
 from flowsim.flow.trajectory import Status
 from flowsim.papers.zhang2023.conditions import AssumptionValues, scale_hypothesis
 
@@ -61,7 +61,9 @@ def record(summary: Any, promises: Any, scales: Any, rtol: np.ndarray) -> MapRec
     smallest = np.argmin(np.where(counted, values, np.inf), axis=0)[None]
     pick = lambda rows: np.where(known, np.take_along_axis(rows, smallest, axis=0)[0], np.nan)
     guaranteed = np.where(assumption & (promised > 0), np.log(1 / CONVERGED) / promised, np.inf)
-    start_size = np.sqrt(np.minimum(summary.norm_sq_start, scales.weights**2))
+    # Where no minimum is known as weights, the start alone says what is small.
+    known_size = np.where(scales.weights > 0, scales.weights, np.inf)
+    start_size = np.sqrt(np.minimum(summary.norm_sq_start, known_size**2))
     closest = np.sqrt(summary.closest.value) / np.where(start_size > 0, start_size, 1.0)
     # Less energy than the excess can be computed to is none.
     least_energy = np.maximum(np.finfo(float).eps * summary.excess_start, np.finfo(float).tiny)
@@ -107,9 +109,11 @@ def _outcome(summary: Any, scales: Any, closest: np.ndarray, rtol: np.ndarray) -
     largest = np.minimum(np.sqrt(summary.largest_grad_norm_sq), scales.gradient)
     slow = stopped | (np.sqrt(summary.grad_norm_sq) <= _AT_REST * largest)
     # In a flat valley the gradient is small too, but the excess falls as fast as time grows.
-    at_rest = slow & (summary.t * summary.grad_norm_sq <= _STILL * summary.excess)
+    still = summary.t * summary.grad_norm_sq <= _STILL * summary.excess
+    at_rest = slow & (still | np.isnan(summary.excess))
     at_minimum = summary.excess <= _AT_MINIMUM * scales.excess
-    at_zero = np.sqrt(summary.norm_sq) <= _AT_SADDLE * scales.weights
+    size = np.where(scales.weights > 0, scales.weights, np.sqrt(summary.norm_sq_start))
+    at_zero = np.sqrt(summary.norm_sq) <= _AT_SADDLE * size
     # On the saddle's stable set errors of size rtol grow as fast as the flow falls: they decide once it is this close.
     undecided = closest <= np.sqrt(rtol)
     conditions = [~finished, at_rest & ~at_minimum & at_zero, undecided, at_minimum, at_rest]

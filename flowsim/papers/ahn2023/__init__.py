@@ -16,6 +16,7 @@ from flowsim.papers.ahn2023 import (
     figures_1_2,
     figures_3_4,
     figures_3_4_training,
+    section_3,
     section_4,
     section_4_landscape,
     section_5,
@@ -29,6 +30,7 @@ from flowsim.papers.ahn2023.settings import LAYERED
 from flowsim.papers.paper import Paper
 
 CLAIMS: tuple[Claim, ...] = (
+    *section_3.SECTION.claims,
     *section_4.SECTION.claims,
     *section_4_landscape.SECTION.claims,
     *section_5.SECTION.claims,

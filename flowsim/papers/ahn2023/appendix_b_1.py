@@ -1,20 +1,115 @@
 """ahn2023's appendix B.1: the proof of Theorem 3.
 
-The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here.
+The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here; on drawn prompts
+they carry the paper's own.
 """
 
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most
+from flowsim._core.types import Scalar
+from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.hypotheses import Hypothesis, agrees
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
+from flowsim.models import MultiLayerAttention
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss, cancellation, drawn_matrices, losses_at
 from flowsim.papers.ahn2023.multi_layer_problems import ISOTROPIC
-from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights, two_isotropic_layers
+from flowsim.papers.ahn2023.prompts import Columns, Drawn, inputs_of, on_prompts, product, states_from, without_B
+from flowsim.papers.ahn2023.settings import (
+    LAYERED,
+    layers_with_inverse_weights,
+    of_finite_context,
+    two_isotropic_layers,
+)
 from flowsim.papers.paper import Section
 
 SECTION = Section("ahn2023", *LAYERED)
+
+
+def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
+    """The hypotheses of Theorem 3, and matrices that are symmetric: the display does not transpose them."""
+    return [*two_isotropic_layers(loss, start), agrees("symmetric A_i", float(loss.symmetric), 1.0)]
+
+
+def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
+    """X_0 prod_i (I + M X_0^T A_i X_0), and the mean over w of the squared error for the query by the literal layers.
+
+    A square that is quadratic in w ~ N(0, I) has as mean its sum over the unit vectors.
+    """
+    point, X = without_B(drawn), inputs_of(drawn)
+    error = lambda w: states_from(point._replace(weight=w), X)[-1, -1, -1]
+    return product(point, X), jnp.sum(jax.vmap(error)(jnp.eye(X.shape[0])) ** 2)
+
+
+@SECTION.claim(
+    "theorem-3.trace",
+    "proof of Theorem 3, first display",
+    "f(A_0, A_1) = E tr(prod_i (I + X_0^T A_i X_0 M) X_0^T X_0 prod_i (I + M X_0^T A_i X_0))",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=ISOTROPIC,
+    spaces=spaces.ISOTROPIC_LAYERS,
+    hypotheses=of_finite_context(_symmetric_layers),
+    note="For each of 64 drawn prompts, by the mean over w. The trace sums the squared errors for all n + 1 columns; f "
+    "is that for the query. The 1/n is in the A_i; the limits of the products are printed in three ways.",
+)
+@on_prompts
+def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
+    """The sum over all columns, as printed."""
+    columns, expected = _factored(drawn)
+    return jnp.sum(columns**2), expected
+
+
+@SECTION.claim(
+    "theorem-3.trace",
+    "proof of Theorem 3, first display",
+    "f(A_0, A_1) = E tr((I - M) prod_i (I + X_0^T A_i X_0 M) X_0^T X_0 prod_i (I + M X_0^T A_i X_0) (I - M))",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=ISOTROPIC,
+    spaces=spaces.ISOTROPIC_LAYERS,
+    form="corrected",
+    hypotheses=of_finite_context(_symmetric_layers),
+    note="With the I - M of Lemma 9, to which the proof refers. For each of 64 drawn prompts, by the mean over w; the "
+    "1/n is in the A_i.",
+)
+@on_prompts
+def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
+    """The last column alone."""
+    columns, expected = _factored(drawn)
+    return jnp.sum(columns[:, -1] ** 2), expected
+
+
+@SECTION.claim(
+    "theorem-3.rotation",
+    "proof of Theorem 3",
+    "f(U D_0 U^T, A_1) = f(D_0, U^T A_1 U) for orthogonal U, and f(D_0, A_1) = f(D_0, S A_1 S) for diagonal D_0 and "
+    "S = diag(+-1, .., +-1)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=layers_with_inverse_weights,
+    problems=ISOTROPIC,
+    spaces=spaces.ISOTROPIC_LAYERS,
+    hypotheses=two_isotropic_layers,
+    note="At drawn symmetric A_0 = U D_0 U^T and A_1. The text says that X_0 U^T has the law of X_0, whose shapes "
+    "do not fit; U^T X_0 has.",
+)
+def theorem_3_rotation(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """f at drawn (A_0, A_1) against f in the eigenbasis of A_0; and there, with signs changed."""
+    matrices = drawn_matrices(loss, 1)
+    matrices = (matrices + jnp.swapaxes(matrices, 2, 3)) / 2
+    U = jnp.linalg.eigh(matrices[:, 0])[1]
+    diagonal = jnp.swapaxes(U[:, None], 2, 3) @ matrices @ U[:, None]
+    signs = jnp.where(jnp.arange(loss.task.dimension) % 2 == 0, 1.0, -1.0)
+    flipped = jnp.outer(signs, signs)[None, None] * diagonal
+    here, there, mirrored = (losses_at(loss, A) for A in (matrices, diagonal, flipped))
+    both = [equal(there, here, here), equal(mirrored, there, there)]
+    return rounded(joined(both), cancellation(loss))
 
 
 @SECTION.claim(

@@ -3,15 +3,19 @@
 By prompts, along a flow of all matrices, they are judged in `figures_3_4_training`.
 """
 
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_least, equal
+from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss
 from flowsim.papers.ahn2023.multi_layer_problems import PAPER_B
-from flowsim.papers.ahn2023.scalars import local_minima, lowest, minima_constants, on_the_set
+from flowsim.papers.ahn2023.scalars import Point, Points, local_minima, lowest, minima_constants, on_the_set
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
 from flowsim.papers.paper import Section
 
@@ -19,6 +23,12 @@ SECTION = Section("ahn2023", *LAYERED)
 
 _ON_S = "On S alone: with general B the loss of three layers has no exact form here, and is left to Monte Carlo."
 _CONDITIONING = 1e3  # of sums of positive terms whose factors cancel
+_PROMPTS = 1024
+_OF_SHARE = 4 * 0.5 / _PROMPTS**0.5  # four standard errors of a share of them
+_CONDITIONED = (
+    _ON_S + " Judged by most of 1,024 drawn prompts, to four standard errors, with the condition "
+    "number of Sigma^{-1/2} X_i M X_i^T Sigma^{-1/2}. "
+)
 
 
 @SECTION.claim(
@@ -75,3 +85,76 @@ def not_increasing_elsewhere(loss: Loss, trajectory: Trajectory) -> Comparison:
     a = found.points[:, : loss.layers]
     falls = jnp.where(found.proper, jnp.max(a[:, :-1] - a[:, 1:], axis=1), -jnp.inf)
     return rounded(at_least(jnp.max(falls)[None], 0.0, size=jnp.max(a)), jnp.asarray(_CONDITIONING))
+
+
+def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of the experiment: layers of section 6 with d = 5, n = 10 and k = 3."""
+    if (foreign := layers_with_inverse_weights(loss)) is not None or not isinstance(loss, Loss):
+        return foreign
+    same = (loss.task.dimension, float(loss.task.context_length), loss.layers) == (5, 10.0, 3)
+    return None if same else unmet("d = 5, n = 10, k = 3, as in section 6.1")
+
+
+def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
+    """The share of drawn prompts for which X_{i+1} is better conditioned than X_i, for i + 1 < k, at points of S.
+
+    X_{i+1} = (1 - a_i b_i W_i) X_i, with W_i the sample covariance of X_i, whose eigenvalues w become
+    w (1 - a_i b_i w)^2.
+    """
+    k, n, d = loss.layers, int(loss.task.context_length), loss.task.dimension
+    inputs = jax.random.normal(jax.random.key(0), (_PROMPTS, n, d))
+    drawn = jnp.linalg.eigvalsh(jnp.swapaxes(inputs, 1, 2) @ inputs / n)
+
+    def at(point: Point) -> Float[Array, " moves"]:
+        w, conditions = drawn, [jnp.max(drawn, axis=1) / jnp.min(drawn, axis=1)]
+        for step in point[: k - 1] * point[k:]:
+            w = w * (1 - step * w) ** 2
+            conditions.append(jnp.max(w, axis=1) / jnp.min(w, axis=1))
+        return jnp.mean(jnp.diff(jnp.stack(conditions), axis=0) < 0, axis=1)
+
+    return jax.vmap(at)(points)
+
+
+def conditioning_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """The share at the lowest minimum, for X_1 and for X_2."""
+    first, second = _shares(loss, lowest(loss)[None])[0]
+    return {"share_1": first, "share_2": second}
+
+
+@SECTION.claim(
+    "figure-4.conditioning",
+    "section 6.1, 2., on Figure 4",
+    "At some local minimum on S with A_0, A_1, A_2 of increasing magnitude, X_2 is better conditioned than X_1",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=_sizes_of_the_paper,
+    problems=(PAPER_B,),
+    spaces=spaces.SECTION_6,
+    constants=conditioning_constants,
+    note=_CONDITIONED + "The text says so of where its training ended.",
+)
+def better_conditioned(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The largest share for X_2 at a local minimum with a_0 < a_1 < a_2, against 1/2."""
+    found = local_minima(loss)
+    increasing = jnp.all(jnp.diff(found.points[:, : loss.layers], axis=1) > 0, axis=1) & found.proper
+    share = jnp.max(jnp.where(increasing, _shares(loss, found.points)[:, -1], 0.0))
+    return at_least(share[None], 0.5, allowance=_OF_SHARE)
+
+
+@SECTION.claim(
+    "figure-4.conditioning",
+    "section 6.1, 2., on Figure 4",
+    "At the lowest minimum that is known on S, X_2 is worse conditioned than X_1",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=_sizes_of_the_paper,
+    problems=(PAPER_B,),
+    spaces=spaces.SECTION_6,
+    form="corrected",
+    constants=conditioning_constants,
+    note=_CONDITIONED + "What the B_i do to X_2 depends on where training ends: here the second move all but "
+    "annihilates some eigenvalues, for four prompts in five to the worse.",
+)
+def worse_conditioned(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The share for X_2 at the best scalars against 1/2."""
+    return at_most(_shares(loss, lowest(loss)[None])[:, -1], 0.5, allowance=_OF_SHARE)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, Relation, at_most, equal
-from flowsim.claims.end_points import end_constants, ends_above_the_minimum, hessian
+from flowsim.claims.critical_points.end_points import end_constants, ends_above_the_minimum, hessian
 from flowsim.claims.statements import joined, of_task
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MaskedAttentionLoss

@@ -2,20 +2,21 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, Relation, at_least, equal
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.dominance import PRINTED_CONSTANT
+from flowsim.papers.gatmiry2024.dominance import PRINTED_CONSTANT, appendix_threshold
 from flowsim.papers.gatmiry2024.section_3_7 import FLOW, exponents, in_printed_time, in_time, time_constants
 from flowsim.papers.gatmiry2024.setting import (
     MODELS,
     Loss,
     all_of,
+    dominance_factor,
     dominance_power,
     long_context,
     looped,
@@ -26,6 +27,8 @@ from flowsim.papers.gatmiry2024.setting import (
 from flowsim.papers.paper import Section
 
 SECTION = Section("gatmiry2024", *MODELS)
+
+_ROUNDING = 8 * float(jnp.finfo(jnp.float64).eps)  # of a power of the loss
 
 EQUATION = (problems.EASY, problems.OVERSHOT, problems.ONE_LOOP)
 
@@ -131,3 +134,56 @@ def _solution(loss: Loss, start: Scalar, t: Scalar) -> Scalar:
 def solution_solves(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The right g in g' = -g^{(2L-1)/L}/16."""
     return _solves(loss, trajectory, _solution, -1.0)
+
+
+def _below(loss: Loss, trajectory: Trajectory, time: ArrayLike) -> Comparison:
+    """f(t)^{-(L-1)/L} - f(0)^{-(L-1)/L} against t/T, which is f(t) <= g(t) for the g with g(0) = f(0) that falls as
+    (t + c)^{-L/(L-1)}, wherever f(t) >= 2 (4 delta)^{2L}.
+    """
+    f, t, power = trajectory.loss, trajectory.t, exponents(loss)[0]
+    powers = f ** (-1 / power)
+    promised = (t > 0) & (f >= appendix_threshold(loss))
+    return at_least(powers - powers[0], t / time, promised=promised, allowance=_ROUNDING * powers)
+
+
+@SECTION.claim(
+    "theorem-a.12.comparison",
+    "proof of Theorem A.12, after (29)",
+    "f(t) = L(A(t), 0) <= g(t) = K^{L/(2L-1)} (t + c)^{-L/(L-1)}, c = K^{(L-1)/(2L-1)}/f(0)^{(L-1)/L}, K = 16L/(L-1), "
+    "while f(t) >= 2 (4 delta)^{2L}",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(without_bias, over_determined, several_loops),
+    constants=time_constants,
+    problems=(*FLOW, problems.SMALL_COVARIANCE),
+    spaces=spaces.ANY_COVARIANCE,
+    note="The proof says for all t >= 0. Judged as f^{-(L-1)/L} - f(0)^{-(L-1)/L} >= K^{-(L-1)/(2L-1)} t. The g "
+    "that is printed falls faster than its equation says (theorem-a.12.ode), and the equation faster than gradient "
+    "dominance grants: that lacks d^{-(L-1)/L} and the least eigenvalue of Sigma* (theorem-a.11).",
+)
+def below_printed_solution(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """f against the printed g, T = K^{(L-1)/(2L-1)}."""
+    power, K, exponent = exponents(loss)
+    return _below(loss, trajectory, K ** (exponent / power))
+
+
+@SECTION.claim(
+    "theorem-a.12.comparison",
+    "proof of Theorem A.12, after (29)",
+    "For 8 L d^2/sqrt(n) <= 2^{-2L}, f(t) <= g(t) = (f(0)^{-(L-1)/L} + lambda_d(Sigma*)^2 t/(K d^{(L-1)/L}))^"
+    "{-L/(L-1)}, K = 16L/(L-1), while f(t) >= 2 (4 delta)^{2L}",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=looped,
+    hypotheses=all_of(without_bias, long_context, several_loops),
+    constants=time_constants,
+    problems=(*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC),
+    spaces=spaces.ANY_COVARIANCE,
+    note="The solution of the equation that the corrected Theorem A.11 gives, judged as f^{-(L-1)/L} - f(0)^{-(L-1)/L} "
+    ">= lambda_d^2 t/(K d^{(L-1)/L}).",
+)
+def below_solution(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """f against the g of the corrected gradient dominance, T = K d^{(L-1)/L}/lambda_d^2."""
+    return _below(loss, trajectory, exponents(loss)[1] / dominance_factor(loss))

@@ -3,15 +3,16 @@
 In their proofs by two routes each: pairings, integration by parts, Gauss quadrature of the spectrum.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, Relation, at_most, equal
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
@@ -125,6 +126,73 @@ def pairing_formula(loss: Loss, trajectory: Trajectory) -> Comparison:
             float(value / (x**k + error)) for value, x, error in zip(paired, known.eigenvalues, errors, strict=True)
         ]
     return equal(jnp.asarray(ratios), 1.0, 1.0)
+
+
+def _paired_bound(loss: Loss, power: int, weight: Callable[[int], Fraction]) -> Fraction:
+    """sum_p n^{C(G_p) - k} d^{C(G'_p) - 1} weight(|c*|)."""
+    n, d = _length(loss), shape(loss).dimension
+    terms = (
+        number * Fraction(n) ** (count - power) * d ** len(others) * weight(star)
+        for (count, star, others), number in shapes(power).items()
+    )
+    return sum(terms, start=Fraction(0))
+
+
+def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
+    """The chain of the proof for all j and k <= 2L, 6, over n^k and less lambda_j^k throughout, in rationals, where its
+    sides differ.
+    """
+    known, links = shape(loss), []
+    first = known.eigenvalues[0]
+    for k in _powers(loss):
+        alphas = moment_errors(known.eigenvalues, known.multiplicities, _length(loss), k)
+        allowed = Fraction(known.first_order(k))
+        for x, alpha in zip(known.eigenvalues, alphas, strict=True):
+            bounds = [_paired_bound(loss, k, lambda star, x=x, k=k: first ** (k - star) * x**star)]
+            if printed:
+                bounds.append(_paired_bound(loss, k, lambda _, x=x, k=k: x**k))
+            upper = [bound - x**k for bound in bounds]
+            links += itertools.pairwise([-allowed * x**k, alpha, *upper, allowed * first**k])
+    below, above = (jnp.asarray([float(side) for side in sides]) for sides in zip(*links, strict=True))
+    return at_most(below, above, promised=np.asarray([a != b for a, b in links]))
+
+
+@SECTION.claim(
+    "lemma-a.5.proof",
+    "proof of Lemma A.5, last two displays",
+    "n^k lambda_j^k (1 - 4kd/sqrt(n)) <= n^k alpha^{(j)} <= sum_p n^{C(G_p)} (prod_{c != c*} d lambda_1^{|c|}) "
+    "lambda_j^{|c*|} <= sum_p n^{C(G_p)} d^{C(G'_p) - 1} lambda_j^k <= n^k lambda_j^k + n^k lambda_1^k 4kd/sqrt(n)",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=long_for_moments(4),
+    problems=LONG_LENGTHS,
+    spaces=spaces.MOMENTS,
+    note="For n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The third step replaces lambda_1 by "
+    "lambda_j, which is smaller.",
+)
+def moments_proved(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The chain as printed."""
+    return _proof_of_moments(loss, printed=True)
+
+
+@SECTION.claim(
+    "lemma-a.5.proof",
+    "proof of Lemma A.5, last two displays",
+    "n^k lambda_j^k (1 - 4kd/sqrt(n)) <= n^k alpha^{(j)} <= sum_p n^{C(G_p)} (prod_{c != c*} d lambda_1^{|c|}) "
+    "lambda_j^{|c*|} <= n^k lambda_j^k + n^k lambda_1^k 4kd/sqrt(n)",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=False,
+    setting=looped_with_finite_context,
+    hypotheses=long_for_moments(4),
+    problems=LONG_LENGTHS,
+    spaces=spaces.MOMENTS,
+    note="For n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. Without the sum that has lambda_j^k.",
+)
+def moments_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The chain without its fourth member."""
+    return _proof_of_moments(loss, printed=False)
 
 
 @SECTION.claim(

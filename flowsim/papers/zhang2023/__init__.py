@@ -7,6 +7,7 @@ the points of the trajectory. The paper's symbols are used throughout.
 """
 
 from flowsim.claims.claim import Claim
+from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
 from flowsim.papers.paper import Paper
 from flowsim.papers.zhang2023 import (
@@ -28,7 +29,6 @@ from flowsim.papers.zhang2023 import (
 )
 from flowsim.papers.zhang2023.predictions import Predictions, predictions
 from flowsim.problem import Problem
-from flowsim.tasks import SpectralRegression
 
 CLAIMS: tuple[Claim, ...] = (
     *section_3_3.SECTION.claims,
@@ -50,7 +50,8 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def _promises(problem: Problem) -> Predictions | None:
-    return None if isinstance(problem.task, SpectralRegression) else predictions(problem.task, problem.start)
+    known = isinstance(problem.loss.stated(), LinearAttentionLoss | RandomCovarianceLoss)
+    return predictions(problem.task, problem.start) if known else None
 
 
 PAPER = Paper(

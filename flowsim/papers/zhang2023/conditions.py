@@ -157,7 +157,8 @@ class TracedPromises(NamedTuple):
 def traced_promises(loss: PyTree, start: PyTree) -> TracedPromises:
     """All that is particular to zhang2023; NaN where its theorem says nothing of the model or the loss."""
     unknown = jnp.asarray(jnp.nan)
-    if not isinstance(start, LinearAttention):
+    known = isinstance(loss.stated(), LinearAttentionLoss | RandomCovarianceLoss)
+    if not (known and isinstance(start, LinearAttention)):
         return TracedPromises(AssumptionValues(*[unknown] * 8), *[unknown] * 3)
     assumption = assumption_values(loss.task, start)
     if isinstance(loss, LinearAttentionLoss):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flowsim.claims.claim import Comparison, Relation, at_least
-from flowsim.claims.end_points import end_constants, ends_above_the_minimum
+from flowsim.claims.critical_points.end_points import end_constants, ends_above_the_minimum
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory

@@ -12,3 +12,4 @@ from flowsim.report.plots.flows import save as save
 from flowsim.report.plots.flows import scale_condition as scale_condition
 from flowsim.report.plots.flows import test_risk as test_risk
 from flowsim.report.plots.flows import value_weight as value_weight
+from flowsim.report.plots.plateaus import staircase as staircase

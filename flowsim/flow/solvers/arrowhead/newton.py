@@ -6,18 +6,15 @@ the arrowhead. Off the diagonal U_ij only decays, by exp(-a_ij s) with the clock
 solves a small linear system per entry.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
+from flowsim.flow.solvers.collocation import DAMPING, ESTIMATE_WEIGHT, STAGES, radau_tableau, solve_small
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 
-STAGES = 5
-ORDER = 2 * STAGES - 1
 _MAX_ITERATIONS = 12
 _BLOCK = 4096
 
@@ -31,33 +28,6 @@ class Step(NamedTuple):
     dissipated: Float[Array, ""]
     error: Float[Array, ""]
     converged: Float[Array, ""]
-
-
-@functools.cache
-def radau_tableau() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Radau IIA with `STAGES` stages: nodes c, matrix A, and weights of the error estimate.
-
-    The nodes are the zeros of P_s - P_{s-1} (Legendre, on [0, 1]); A integrates the interpolating polynomial; the
-    estimate is proportional to the divided difference of the field over 0 and the nodes, so of order s.
-
-    **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8.
-    """
-    legendre = np.polynomial.legendre
-    roots = np.real(legendre.legroots([0] * (STAGES - 1) + [-1, 1]))  # newer NumPy gives them as complex numbers
-    nodes = np.sort((roots + 1) / 2)
-    nodes[-1] = 1.0
-    powers = np.arange(1, STAGES + 1)
-    matrix = np.linalg.solve(np.vander(nodes, STAGES, increasing=True).T, (nodes[:, None] ** powers / powers).T).T
-    points = np.concatenate([[0.0], nodes])
-    gaps = points[:, None] - points + np.eye(STAGES + 1)
-    differences: np.ndarray = 1 / np.prod(gaps, axis=1)
-    return nodes, matrix, differences / differences[0]
-
-
-# The scale of the estimate is a matter of convention: with these two the error of a step is found to be at most about
-# it, on stiff stretches too, where it is of the estimate's order and not of the method's.
-ESTIMATE_WEIGHT = 0.01
-DAMPING = 0.1
 
 
 def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
@@ -148,23 +118,3 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
     size = jnp.maximum(size, jnp.maximum(jnp.abs(u[-1]), jnp.max(jnp.abs(entries[-1]))))
     error = jnp.maximum(jnp.abs(estimate), jnp.max(jnp.abs(shaft_estimate))) / size
     return Step(state_end, dissipated, error, correction <= tolerance * size)
-
-
-def solve_small(matrix: list[list], right: list) -> list:
-    """Solve a small linear system whose entries are arrays, one system an element, without pivoting.
-
-    Unrolled, it compiles to a few fused loops; a batched LAPACK call costs more than the whole step.
-    """
-    size = len(right)
-    matrix, right = [list(row) for row in matrix], list(right)
-    for pivot in range(size):
-        for row in range(pivot + 1, size):
-            factor = matrix[row][pivot] / matrix[pivot][pivot]
-            for column in range(pivot + 1, size):
-                matrix[row][column] = matrix[row][column] - factor * matrix[pivot][column]
-            right[row] = right[row] - factor * right[pivot]
-    for row in reversed(range(size)):
-        for column in range(row + 1, size):
-            right[row] = right[row] - matrix[row][column] * right[column]
-        right[row] = right[row] / matrix[row][row]
-    return right

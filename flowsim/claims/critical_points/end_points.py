@@ -1,6 +1,8 @@
 """Where a flow ended: a Newton polish, the Hessian's inertia there, and whether it is the global minimum."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +21,25 @@ _MAX_ITERATIONS = 60
 _REACHED = 1e-10  # of the excess at the start
 _SUBTRACTED = 64  # eps of the loss
 _ELSEWHERE = 1e-6  # of the excess at zero weights, which a flow to the global minimum may still have to lose
+
+
+class Inertia(NamedTuple):
+    """How many eigenvalues of a Hessian are negative, zero and positive."""
+
+    negative: int
+    zero: int
+    positive: int
+
+
+def signs(values: np.ndarray) -> np.ndarray:
+    """-1, 0 or 1 for each eigenvalue; those within 1e-9 of the largest of them in size count as zero."""
+    return np.where(np.abs(values) > _FLAT * np.max(np.abs(values)), np.sign(values), 0.0)
+
+
+def inertia(values: np.ndarray) -> Inertia:
+    """How many of some eigenvalues are negative, zero and positive, by their `signs`."""
+    found = signs(values)
+    return Inertia(*(int(np.sum(found == sign)) for sign in (-1, 0, 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +74,9 @@ def polish(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
 
 def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float]:
     """The polished model, with its Hessian's eigenvalues and gradient norm."""
-    candidate, values, size = _newton_step(loss, model)
+    candidate, values, size = _newton(loss, model)
     for _ in range(_MAX_ITERATIONS):
-        following, candidate_values, candidate_size = _newton_step(loss, candidate)
+        following, candidate_values, candidate_size = _newton(loss, candidate)
         if not float(candidate_size) < float(size):
             break
         model, values, size, candidate = candidate, candidate_values, candidate_size, following
@@ -63,18 +84,32 @@ def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.nda
 
 
 @eqx.filter_jit
-def _newton_step(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[Array, " n"], Float[Array, ""]]:
+def _newton(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[Array, " n"], Float[Array, ""]]:
     """Where the step leads, and the Hessian's eigenvalues and the gradient norm where it starts."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(arrays)
     rebuild = lambda x: eqx.combine(unravel(x), rest)
     gradient = lambda x: ravel_pytree(eqx.filter(loss.gradient(rebuild(x)), eqx.is_inexact_array))[0]
-    slope, hessian = gradient(flat), jax.jacfwd(gradient)(flat)
+    slope, values, vectors = spectrum(gradient, flat)
+    return rebuild(flat - newton_step(slope, values, vectors)), values, jnp.linalg.norm(slope)
+
+
+def spectrum(
+    gradient: Callable[[Float[Array, " n"]], Float[Array, " n"]], flat: Float[Array, " n"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, "n n"]]:
+    """The gradient at some weights, and the Hessian's eigenvalues, the lowest first, with eigenvectors as columns."""
+    hessian = jax.jacfwd(gradient)(flat)
     values, vectors = jnp.linalg.eigh((hessian + hessian.T) / 2)
+    return gradient(flat), values, vectors
+
+
+def newton_step(
+    slope: Float[Array, " n"], values: Float[Array, " n"], vectors: Float[Array, "n n"]
+) -> Float[Array, " n"]:
+    """What Newton's method subtracts from the weights, by the spectrum there; see `polish`."""
     size = jnp.linalg.norm(slope)
     shifted = jnp.where(values >= 0, values + size, values - size)
-    step = vectors @ (vectors.T @ slope / jnp.where(shifted == 0, 1.0, shifted))
-    return rebuild(flat - step), values, size
+    return vectors @ (vectors.T @ slope / jnp.where(shifted == 0, 1.0, shifted))
 
 
 def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint | None:
@@ -83,9 +118,7 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
         return None
     model, values, size = _polish(loss, trajectory.end)
-    threshold = _FLAT * np.max(np.abs(values))
-    positive, negative = int(np.sum(values > threshold)), int(np.sum(values < -threshold))
-    flat = values.size - positive - negative
+    negative, flat, positive = inertia(values)
     excess = float(eqx.filter_jit(loss.excess)(model))
     # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.
     symmetric = loss.conserved(model) is not None

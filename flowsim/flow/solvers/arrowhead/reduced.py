@@ -12,13 +12,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flowsim._core.types import Scalar
-from flowsim.flow.arrowhead.newton import DAMPING, ESTIMATE_WEIGHT, STAGES, radau_tableau, solve_small
+from flowsim.flow.solvers.collocation import DAMPING, ESTIMATE_WEIGHT, STAGES, radau_tableau, solve_small
 from flowsim.losses.arrowhead import Arrowhead, State
 
 Stages = Float[Array, " stages"]
 Moments = Float[Array, "moments *stages"]
 
-NODES = np.append(0.0, radau_tableau()[0])
 _MOMENTS = 6
 # With six moments the Taylor series over a shift of the clock by this much of it is exact to 1e-13.
 _NEAR = 2e-3

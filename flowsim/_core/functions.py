@@ -1,0 +1,87 @@
+"""When two functions compute the same, as far as values can tell."""
+
+import functools
+import inspect
+import pathlib
+import types
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from flowsim._core import checks
+
+
+class _OpaqueError(Exception):
+    """A function rests on something that cannot be compared by its value."""
+
+
+def known_by_value(function: Any) -> Hashable:
+    """What tells functions apart: their code and the values of all that they close over or find by name. A function
+    within ``make`` is made anew by every call, and is the same one as long as these are; one that rests on an object
+    that may change is the same as itself alone.
+    """
+    try:
+        value = _essence(function, ())
+        hash(value)
+    except (_OpaqueError, TypeError, ValueError):  # the latter of a name that is not bound yet
+        return id(function)
+    return value
+
+
+def _essence(value: Any, within: tuple[int, ...]) -> Hashable:
+    if id(value) in within:
+        return "within", within.index(id(value))
+    part = functools.partial(_essence, within=(*within, id(value)))
+    if isinstance(value, types.FunctionType) and not _of_library(value):
+        names = _names(value.__code__)
+        found = [(name, value.__globals__[name]) for name in names if name in value.__globals__]
+        parts = [
+            (name, part(other) if not inspect.ismodule(other) else _numbers_of(other, names)) for name, other in found
+        ]
+        closed = [part(cell.cell_contents) for cell in value.__closure__ or ()]
+        rest = (value.__defaults__, value.__kwdefaults__, vars(value))
+        return value.__code__, tuple(parts), tuple(closed), tuple(map(part, rest))
+    # Classes derived from these may hold more than their values.
+    if type(value) is np.ndarray or (isinstance(value, np.generic | jax.Array) and checks.is_concrete(value)):
+        array = np.asarray(value)
+        return array.shape, array.dtype.str, array.tobytes()
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        return type(value), repr(value)
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        return type(value), *map(part, value)
+    if type(value) is dict:
+        return dict, *[(part(key), part(item)) for key, item in value.items()]
+    if isinstance(value, eqx.Module):
+        leaves, structure = jax.tree.flatten(value)
+        return structure, *map(part, leaves)
+    if isinstance(value, functools.partial):
+        return functools.partial, part(value.func), part(value.args), part(value.keywords)
+    if isinstance(value, type):
+        return _numbers_of(value, [name for name in vars(value) if not name.startswith("__")])
+    # What is compiled for a function of a library stays with it.
+    library = isinstance(value, types.FunctionType | types.BuiltinFunctionType)
+    if library or (type(value).__module__ or "").startswith("jax"):
+        return type(value), id(value)
+    raise _OpaqueError
+
+
+def _of_library(function: types.FunctionType) -> bool:
+    """Whether a function is flowsim's own or installed, and not the user's."""
+    file = pathlib.Path(function.__code__.co_filename)
+    return "site-packages" in file.parts or pathlib.Path(__file__).parents[1] in file.parents
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """The names that a code, or one within it, looks up."""
+    within = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return sorted(set(code.co_names).union(*map(_names, within)))
+
+
+def _numbers_of(holder: types.ModuleType | type, names: Sequence[str]) -> Hashable:
+    """A module or a class, with the numbers and arrays in it that have some of the names."""
+    plain = int | float | complex | str | np.ndarray | np.generic | jax.Array
+    found = [(name, vars(holder)[name]) for name in names if isinstance(vars(holder).get(name), plain)]
+    return id(holder), *[(name, _essence(value, ())) for name, value in found]

@@ -1,0 +1,238 @@
+"""Cells of a sweep with any loss: those of one structure in lockstep, the others one by one."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.claims.evidence import padded
+from flowsim.claims.rates import decayed
+from flowsim.experiments.sweep.records import MapRecord, record
+from flowsim.flow.solvers.dense_kernel import DenseKernel, can_go_in_lockstep
+from flowsim.flow.solvers.lockstep import follow
+from flowsim.flow.solvers.summary import (
+    CONVERGED,
+    ESCAPED,
+    STATUSES,
+    UNTOLD,
+    Ends,
+    Least,
+    Scales,
+    Summarizing,
+    Summary,
+    crossing,
+    scales_of,
+)
+from flowsim.flow.systems import loss_system, norm_sq
+from flowsim.flow.trajectory import Trajectory
+from flowsim.models import LinearAttention
+from flowsim.papers.zhang2023.conditions import TracedPromises, traced_promises
+from flowsim.problem import AbstractSpec, Problem
+from flowsim.problem.base import StopTable
+from flowsim.problem.user_problem import still_holds
+
+CELLS = 64  # at most, in a batch
+_BASIS_ENTRIES = 2**19  # of the flows that are integrated at once
+_FEWEST_LANES = 4
+
+
+def goes_together(problem: Problem) -> bool:
+    """Whether flows like that of a problem are integrated in lockstep: implicitly, of not too many weights."""
+    flow, loss, start = problem.spec.flow, problem.loss, problem.start
+    arrowhead = loss.arrowhead(start) is not None and flow.solver == "auto"
+    return can_go_in_lockstep(loss, start) and not (arrowhead or flow.solver == "explicit" or flow.atol)
+
+
+def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None) -> MapRecord:
+    """Everything found of cells; a flow that lockstep does not finish is integrated by itself, as ``flowsim run`` does.
+
+    **Arguments:** ends: of each, lanes leading.
+    """
+    problems = [spec.build(mesh=mesh) for spec in specs]
+    found: list[MapRecord | None] = [None] * len(problems)
+    for members in _alike(problems):
+        lanes = lanes_of(problems[members[0]].start)
+        for first in range(0, len(members), lanes):
+            chosen = members[first : first + lanes]
+            if len(chosen) >= _FEWEST_LANES:
+                rows = _together([problems[place] for place in chosen], _at(ends, np.asarray(chosen)))
+                for place, row in zip(chosen, rows, strict=True):
+                    found[place] = row
+    rows = []
+    for spec, problem, row in zip(specs, problems, found, strict=True):
+        if row is None:
+            row = _alone(problem if still_holds(problem) else spec.build(mesh=mesh))
+        rows.append(row)
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _alike(problems: Sequence[Problem]) -> list[list[int]]:
+    """The places of problems that one program integrates: of the same functions, with arrays of the same shapes."""
+    groups: list[tuple[PyTree, list[int]]] = []
+    for place, problem in enumerate(problems):
+        if not (goes_together(problem) and still_holds(problem)):
+            continue
+        shapes = jax.tree.map(_shape, (problem.loss, problem.start))
+        for shapes_there, members in groups:
+            if eqx.tree_equal(shapes, shapes_there) is True:
+                members.append(place)
+                break
+        else:
+            groups.append((shapes, [place]))
+    return [members for _, members in groups]
+
+
+def _shape(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf
+
+
+def _at(tree: PyTree, places: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[places], tree)
+
+
+def _size(model: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
+
+
+def lanes_of(start: PyTree) -> int:
+    """How many flows like that of a start are integrated at once: as many as leave their Hessians in the cache."""
+    return int(np.clip(2 ** int(math.log2(_BASIS_ENTRIES / max(_size(start), 1) ** 2)), _FEWEST_LANES, CELLS))
+
+
+def _together(problems: Sequence[Problem], ends: Ends) -> list[MapRecord | None]:
+    """What is found of problems that are alike, None of those whose flows are to be integrated by themselves."""
+    lanes = max(_FEWEST_LANES, 1 << (len(problems) - 1).bit_length())
+    padded = [*problems, *[problems[-1]] * (lanes - len(problems))]
+    stack = lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0]
+    losses, starts = jax.tree.map(stack, *[(problem.loss, problem.start) for problem in padded])
+    fill = [(0, lanes - len(problems))]
+    ends = jax.tree.map(lambda leaf: jnp.asarray(np.pad(leaf, fill, mode="edge")), ends)
+    summary, promises, scales, models = integrate(losses, starts, ends)
+    observed = {name: np.asarray(values) for name, values in problems[0].observed(models).items()}
+    everything = jax.tree.map(np.asarray, (summary, promises, scales))
+    told = [code != UNTOLD and STATUSES[code].finished for code in np.asarray(summary.status)]
+    rows: list[MapRecord | None] = []
+    for lane in range(len(problems)):
+        *one, seen = _at((*everything, np.asarray(ends.rtol), observed), slice(lane, lane + 1))
+        rows.append(record(*one) | seen if told[lane] else None)
+    return rows
+
+
+@eqx.filter_jit
+def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, TracedPromises, Scales, PyTree]:
+    """Summaries, what is promised, natural scales and the models at the end, of flows with lanes leading."""
+
+    def one(loss: Any, start: PyTree, ends: Ends):
+        system = loss_system(loss, start)
+        kernel, scales = DenseKernel.of(system, system.encode(start), ends.rtol), natural_scales(loss, start)
+        subtracted = loss(start) - loss.excess(start)
+        subtracted = jnp.where(jnp.isfinite(subtracted), subtracted, 0.0)
+        observer = Summarizing(ends, scales, kernel.timescale, subtracted, arrowhead=False)
+        summary, view = follow(kernel, observer, observer.last)
+        return _from_saddle(summary, loss, start), traced_promises(loss, start), scales, system.decode(view.point)
+
+    return eqx.filter_vmap(one)(losses, starts, ends)
+
+
+def natural_scales(loss: Any, start: PyTree) -> Scales:
+    """The natural scales of any loss; without arrowhead its gradient has none."""
+    # Whether there is one is seen of numbers alone, which nothing traced is.
+    plain = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if eqx.is_inexact_array(leaf) else leaf, start)
+    if arrowhead := loss.arrowhead(plain):
+        return scales_of(arrowhead)
+    zero = _weights_zero(start)
+    # The weights zero may be no model, or the minimum.
+    at_zero = loss.excess(zero)
+    at_zero = jnp.where(at_zero > 0, at_zero, loss.excess(start))
+    best = loss.least_model()
+    return Scales(at_zero, jnp.zeros(()) if best is None else jnp.sqrt(norm_sq(best)), jnp.asarray(jnp.inf))
+
+
+def _weights_zero(start: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf) if eqx.is_inexact_array(leaf) else leaf, start)
+
+
+def _from_saddle(summary: Summary, loss: Any, start: PyTree) -> Summary:
+    """A summary whose weights come near to zero only where that is a saddle."""
+    at_saddle = norm_sq(eqx.filter(loss.gradient(_weights_zero(start)), eqx.is_inexact_array)) == 0
+    closest = jnp.where(at_saddle, summary.closest.value, jnp.inf)
+    return summary._replace(closest=Least(closest, jnp.where(at_saddle, summary.closest.t, 0.0)))
+
+
+def _alone(problem: Problem) -> MapRecord:
+    """What is found of one cell, by `gradient_flow`."""
+    loss, start = problem.loss, problem.start
+    promises, scales = _known_before(loss, start)
+    run = _to_its_end(problem, scales)
+    summary = _summary(padded(run), loss, start, scales.excess)._replace(
+        status=jnp.asarray(STATUSES.index(run.status)),
+        steps=jnp.asarray(run.certificates.steps),
+        rejected_steps=jnp.asarray(run.certificates.rejected_steps),
+    )
+    one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (summary, promises, scales))
+    observed = {name: np.asarray(values[-1:]) for name, values in problem.observed(run.models).items()}
+    return record(*one, rtol=np.asarray([problem.spec.flow.rtol])) | observed
+
+
+@eqx.filter_jit
+def _known_before(loss: PyTree, start: PyTree) -> tuple[TracedPromises, Scales]:
+    return traced_promises(loss, start), natural_scales(loss, start)
+
+
+def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
+    """The trajectory, with the stops of `Ends`."""
+    stop = problem.spec.flow.stop
+    if stop is None:
+        return problem.run()
+    loss, start = problem.loss, problem.start
+    slope = jnp.sqrt(norm_sq(loss.gradient(start)))
+    excess = stop.excess * min(1.0, float(scales.excess / loss.excess(start)))
+    nearer = StopTable(excess, stop.grad_norm * min(1.0, float(scales.gradient / slope)))
+    return problem.with_flow(msgspec.structs.replace(problem.spec.flow, stop=nearer)).run()
+
+
+@eqx.filter_jit
+def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar) -> Summary:
+    """The same of a trajectory at its output times, but for how the solver fared."""
+    t, excess, slopes = trajectory.t, trajectory.excess, trajectory.grad_norm_sq
+    models = trajectory.models
+    u = sign = jnp.full_like(t, jnp.nan)
+    if isinstance(models, LinearAttention):
+        u, U = models.u_minus1, jnp.sqrt(jnp.sum(models.U11**2, axis=(1, 2)))
+        sign = u / U
+    norms = jax.vmap(norm_sq)(eqx.filter(models, eqx.is_inexact_array))
+
+    def least(values: Array) -> Least:
+        index = jnp.nanargmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
+        return Least(values[index], t[index])
+
+    found = Summary(
+        status=jnp.asarray(0),
+        t=t[-1],
+        excess=excess[-1],
+        grad_norm_sq=slopes[-1],
+        norm_sq=norms[-1],
+        excess_start=excess[0],
+        norm_sq_start=norms[0],
+        largest_grad_norm_sq=jnp.max(slopes),
+        dissipated=trajectory.dissipated[-1],
+        escape_time=crossing(t, excess, slopes, ESCAPED * saddle),
+        convergence_time=crossing(t, excess, slopes, CONVERGED * excess[0]),
+        pl=least(jnp.where(excess > 0, slopes / excess, jnp.inf)),
+        rate=least(jnp.where(t > 0, decayed(trajectory) / t, jnp.inf)),
+        u=least(u),
+        sign=least(sign),
+        closest=least(norms),
+        energy_defect=jnp.max(jnp.abs(excess[0] - excess - trajectory.dissipated)),
+        steps=jnp.asarray(0),
+        rejected_steps=jnp.asarray(0),
+    )
+    return _from_saddle(found, loss, start)

@@ -1,0 +1,185 @@
+"""The course of a flow, a chunk after the other: its steps, the requested times between them, what is recorded."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from flowsim.flow.recording import SAME, Chunk, Role, truncate
+from flowsim.flow.solvers.integration import NEVER, Asked, Ending, between, integrate
+from flowsim.flow.systems import AbstractSystem, Record, norm_sq
+from flowsim.flow.trajectory import Settings, Status
+
+_REQUESTED_AT_ONCE = 32
+_NOT_RECORDED = -1
+_MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """How a flow is integrated: by its own steps, and from them by further ones to requested times.
+
+    requested: times, the last of them where the course ends at the latest; first_step: the size of the first step;
+    points_per_decade: 0 where the steps are no part of the trajectory; steps: at most so many in a chunk; keeps_steps:
+    whether all steps that tell something are a part of the trajectory.
+    """
+
+    system: AbstractSystem
+    settings: Settings
+    asked: Asked
+    requested: np.ndarray
+    first_step: float
+    points_per_decade: int
+    steps: int
+    keeps_steps: bool
+
+    def advance(self, before: Chunk, wanted: float, ending: Ending) -> Chunk:
+        """Integrate from the end of a chunk; what was reached before a failure is kept.
+
+        **Arguments:** wanted: the last time so far that is a part of the trajectory.
+        """
+        t0, last = float(before.t[-1]), float(self.requested[-1])
+        y0 = (jax.tree.map(lambda leaf: leaf[-1], before.record.state), before.dissipated[-1])
+        times = (t0, last, min(before.next_step or self.first_step, last - t0))
+        begin = jax.tree.map(jnp.asarray, y0)
+        done = integrate(self.system, begin, times, self.asked, ending, self.settings.solver, self.steps)
+        reached = slice(int(done.accepted))
+        t, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
+        roles = self._roles(t, y[0], y0[0], wanted)
+        if done.ended and self.points_per_decade:
+            roles[-1] = Role.REGULAR
+        steps = _Points(np.append(t0, t), _after(y0, y), np.append(_NOT_RECORDED, roles))
+        lengths = np.diff(steps.t)
+        means = np.diff(steps.y[1]) / lengths
+        further, found = self._between(steps)
+        points = jax.tree.map(lambda *parts: np.concatenate(parts), steps, further)
+        order = np.flatnonzero(points.roles > _NOT_RECORDED)
+        points = _rows(points, order[np.argsort(points.t[order], kind="stable")])
+        record = self._records(points.y[0])
+        at_steps = np.where(points.roles == Role.REGULAR, record.grad_norm_sq, 0.0)
+        # The mean of |grad|^2 over a step: what a picture does not show counts too.
+        over_steps = np.append(0.0, np.maximum.accumulate(means))[np.searchsorted(steps.t[1:], points.t, side="right")]
+        chunk = Chunk(
+            points.t,
+            record,
+            points.y[1],
+            roles=points.roles,
+            largest=np.maximum(np.maximum.accumulate(at_steps), over_steps),
+            steps=np.asarray([t.size, int(done.rejected)]),
+            next_step=float(np.max(lengths[-2:], initial=0.0)),
+            failure=None,
+        )
+        finite = np.isfinite(chunk.dissipated) & np.isfinite(record.grad_norm_sq) & np.isfinite(record.loss)
+        if not finite.all():
+            return dataclasses.replace(truncate(chunk, int(np.argmin(finite))), failure=Status.NONFINITE)
+        if done.finished and found:
+            return chunk
+        finite_field = _field_is_finite_near(self.system, jax.tree.map(jnp.asarray, _rows(steps.y[0], -1)))
+        return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)
+
+    def _between(self, steps: "_Points") -> tuple["_Points", bool]:
+        """The flow at the requested times within its steps, given by their ends and where the first begins, and whether
+        all of it was found. A time that is the end of a step to rounding becomes it.
+        """
+        t = steps.t
+        asked = self.requested[(self.requested > t[0]) & (self.requested <= (1 + SAME) * t[-1])]
+        end = np.searchsorted((1 + SAME) * t, asked)
+        same = np.abs(t[end] - asked) <= SAME * t[end]
+        t[end[same]] = asked[same]
+        steps.roles[end[same]] = np.maximum(steps.roles[end[same]], Role.WANTED)
+        asked, end = asked[~same], end[~same]
+        found, parts = True, [_rows(steps.y, slice(0))]
+        for place in range(0, asked.size, _REQUESTED_AT_ONCE):
+            rows = np.arange(place, min(place + _REQUESTED_AT_ONCE, asked.size))
+            # Padded to the one shape that is compiled.
+            rows = np.append(rows, np.full(_REQUESTED_AT_ONCE - rows.size, rows[-1]))
+            times = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
+            both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
+            there, good = between(self.system, both, jnp.asarray(times), self.asked, self.settings.solver)
+            count = min(_REQUESTED_AT_ONCE, asked.size - place)
+            there = jax.tree.map(np.array, _rows(there, slice(count)))
+            for row in np.flatnonzero(~np.asarray(good)[:count]):
+                found = self._in_several_steps(there, int(row), _rows(both[0], row), times[row, :2]) and found
+            parts.append(there)
+        y = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        return _Points(asked, y, np.full(asked.size, int(Role.WANTED))), found
+
+    def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray) -> bool:
+        """Put into a row what one step did not find, from a step's begin to a requested time; whether it was found."""
+        t0, t = (float(time) for time in times)
+        y = jax.tree.map(jnp.asarray, begin)
+        done = integrate(self.system, y, (t0, t, (t - t0) / 2), self.asked, NEVER, self.settings.solver, self.steps)
+        last = int(done.accepted) - 1
+        if last < 0 or np.asarray(done.t)[last] != t:
+            return False
+        for leaf, new in zip(jax.tree.leaves(there), jax.tree.leaves((done.states, done.dissipated)), strict=True):
+            leaf[row] = np.asarray(new)[last]
+        return True
+
+    def _records(self, states: PyTree) -> Record:
+        """The records of states, in one of few shapes."""
+        count = jax.tree.leaves(states)[0].shape[0]
+        spare = max(2 ** max(count - 1, 0).bit_length(), self.steps) - count
+        pad = lambda leaf: jnp.asarray(np.concatenate([leaf, np.zeros((spare, *leaf.shape[1:]))]))
+        return _rows(_record_some(self.system, jax.tree.map(pad, states), jnp.asarray(count)), slice(count))
+
+    def _roles(self, t: np.ndarray, states: PyTree, start: PyTree, wanted: float) -> np.ndarray:
+        """The role of the end of every step. All of an implicit method are a part of the
+        trajectory where they are kept; of others, those a part of a decade apart, and of an explicit one, whose steps
+        stability limits, those that move. The last one is there to go on from.
+        """
+        chosen = np.full(t.size, _NOT_RECORDED)
+        chosen[-1:] = Role.TO_GO_ON
+        if not (self.points_per_decade and t.size):
+            return chosen
+        if self.keeps_steps and self.settings.solver != "explicit":
+            chosen[:] = Role.REGULAR
+            return chosen
+        ratio = 10 ** (1 / self.points_per_decade)
+        flat = np.concatenate([leaf.reshape(t.size, -1) for leaf in jax.tree.leaves(states)], axis=1)
+        here = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start)])
+        for row in range(t.size):
+            moved = self.keeps_steps and np.linalg.norm(flat[row] - here) > _MOVED * np.linalg.norm(here)
+            if moved or t[row] >= ratio * wanted:
+                chosen[row], here, wanted = Role.REGULAR, flat[row], t[row]
+        return chosen
+
+
+class _Points(NamedTuple):
+    """Points of a course: times, (weights, dissipated energy), and roles."""
+
+    t: np.ndarray
+    y: PyTree
+    roles: np.ndarray
+
+
+def _rows(tree: PyTree, rows: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], tree)
+
+
+def _after(first: PyTree, rest: PyTree) -> Any:
+    return jax.tree.map(lambda leaf, more: np.concatenate([np.asarray(leaf)[None], more]), first, rest)
+
+
+def _field_is_finite_near(system, state) -> bool:
+    """Whether the field is finite at a state and a little ahead of it."""
+    slope = system.field(state)
+    ahead = [jax.tree.map(lambda x, dx, h=h: x + h * dx, state, slope) for h in (0.0, 1e-9, 1e-6, 1e-3)]
+    return all(bool(jnp.isfinite(norm_sq(system.field(point)))) for point in ahead)
+
+
+@eqx.filter_jit
+def _record_some(system, states, count):
+    """The records of the first ``count`` of some states; those of the others are not computed."""
+    at = lambda row: jax.tree.map(lambda leaf: leaf[row], states)
+    rows = jax.tree.leaves(states)[0].shape[0]
+    blank = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape)), jax.eval_shape(system.record, at(0)))
+
+    def one(i, records):
+        return jax.tree.map(lambda all, new: all.at[i].set(new), records, system.record(at(i)))
+
+    return jax.lax.fori_loop(0, count, one, blank)

@@ -1,0 +1,263 @@
+"""Radau IIA for the flow of any loss, with Newton's method in the eigenbasis of a Hessian that is kept.
+
+The Jacobian of a gradient flow is symmetric. In its eigenbasis the equations of the stages fall apart into one system
+of s equations a direction, for every step size: a new size costs nothing, and one decomposition serves many steps,
+until Newton's method slows down.
+"""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.flow.solvers.collocation import (
+    DAMPING,
+    ESTIMATE_WEIGHT,
+    NODES,
+    STAGES,
+    AbstractRadau,
+    lagrange,
+    radau_tableau,
+    solve_small,
+)
+
+Weights = Float[Array, " n"]
+Stages = Float[Array, "stages n"]
+
+_EPS = float(jnp.finfo(jnp.float64).eps)
+_LEAST_RTOL = 64 * _EPS  # of the largest weight, below which nothing is asked of any
+_SHARE = 0.03  # of the tolerance, that Newton's method may leave
+_ITERATIONS = 12
+_DIVERGING = 0.9  # the contraction of a Newton iteration that is given up
+_SLOW = 0.3  # and of one after which the Hessian is computed again
+_UNKNOWN = 0.5  # the contraction that a first iteration is taken to have
+_MIDDLE = 2  # the stage at which the Hessian is computed
+_NUDGE = 4 * _EPS
+
+
+class Curvature(NamedTuple):
+    """The eigenvalues of the field's Jacobian, its eigenvectors by columns, and how far rounding moves the field."""
+
+    eigenvalues: Weights
+    basis: Float[Array, "n n"]
+    noise: Weights
+
+
+class Kept(NamedTuple):
+    """What one step leaves to the next: the field where it begins; the last step, by where it began, its length, and
+    its points at 0 and the nodes; the curvature, and whether Newton's method has become slow with it.
+    """
+
+    slope: Weights
+    begin: Scalar
+    length: Scalar
+    points: Float[Array, "nodes n"]
+    curvature: Curvature
+    slow: Bool[Array, ""]
+
+
+class _Newton(NamedTuple):
+    """An iteration: the stages less the start, the last correction and its size, the field at the stages before it, how
+    much smaller than the one before it was and the contraction that shows, how often the stages were corrected, and how
+    the iteration stands.
+    """
+
+    increments: Stages
+    correction: Stages
+    size: Scalar
+    slopes: Stages
+    ratio: Scalar
+    contraction: Scalar
+    count: Int[Array, ""]
+    standing: Int[Array, ""]
+
+
+_GOING, _CONVERGED, _FAILED = range(3)
+
+
+class _Attempt(NamedTuple):
+    """Newton's method with one curvature, whether that was computed in this step, and whether it is to be."""
+
+    newton: _Newton
+    curvature: Curvature
+    computed: Bool[Array, ""]
+    renew: Bool[Array, ""]
+
+
+class DenseRadau(AbstractRadau):
+    """Radau IIA of order 9 on all weights, whose error is in units of the tolerance.
+
+    The tolerance of a weight is rtol of itself plus atol, of which no more counts than rtol of the largest weight of
+    its array now; and no less than a few units in the last place of the largest weight of all. The state is (weights,
+    energy dissipated).
+
+    arrays: the sizes of the arrays of weights, in their order; columns: how many of the Hessian are computed at once.
+    """
+
+    rtol: Scalar
+    atol: Scalar
+    arrays: tuple[int, ...] = eqx.field(static=True)
+    columns: int = eqx.field(static=True)
+
+    def init(self, terms, t0, t1, y0, args):
+        """What the first step begins with: no Hessian yet, so that it computes one."""
+        field, y = _flat(terms, t0, y0, args)
+        points = jnp.broadcast_to(y, (STAGES + 1, y.size))
+        unknown = Curvature(jnp.zeros_like(y), jnp.zeros((y.size, y.size)), jnp.zeros_like(y))
+        return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, unknown, slow=jnp.asarray(True))
+
+    def within(self, terms, t0, t1, y0, y1, args, kept: Kept) -> Kept:
+        """What is known of the steps that begin at t0 and end before t1, where the flow is at y1."""
+        field, start = _flat(terms, t0, y0, args)
+        _, end = _flat(terms, t1, y1, args)
+        slope, points = field(start), hermite(start, field(start), end, field(end), t1 - t0)
+        return kept._replace(slope=slope, begin=t0, length=t1 - t0, points=points)
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """One step, its error in units of the tolerance, infinite where Newton's method failed."""
+        field, y = _flat(terms, t0, y0, args)
+        _, unravel = ravel_pytree(y0[0])
+        length, kept = jnp.asarray(t1 - t0), solver_state
+        nodes, matrix, differences = radau_tableau()
+        A = jnp.asarray(matrix)
+        done, curvature = self._newton(jax.vmap(field), field, y, kept, t0, length, A, jnp.asarray(nodes))
+        Q, rates = curvature.basis, curvature.eigenvalues
+        # The field where the iteration ended, not where it last looked.
+        slopes = done.slopes + ((done.correction @ Q) * rates[None]) @ Q.T
+        end = y + done.increments[-1]
+        estimate = ESTIMATE_WEIGHT * length * (differences[0] * kept.slope + jnp.asarray(differences[1:]) @ slopes)
+        estimate = Q @ ((Q.T @ estimate) / (1 + DAMPING * length * jnp.abs(rates)))
+        noise = ESTIMATE_WEIGHT * length * curvature.noise
+        error = jnp.max(jnp.abs(estimate) / (self._tolerance(y, end) + noise))
+        converged = done.standing == _CONVERGED
+        error = jnp.where(converged & jnp.isfinite(error), error, jnp.inf)
+        dissipated = y0[1] + length * (A[-1] @ jnp.sum(slopes**2, axis=1))
+        slow = (done.contraction > _SLOW) | ~converged
+        points = jnp.concatenate([y[None], y[None] + done.increments])
+        kept = Kept(slopes[-1], jnp.asarray(t0), length, points, curvature, slow)
+        y1 = (unravel(end), dissipated)
+        return y1, error, {"y0": y0, "y1": y1}, kept, diffrax.RESULTS.successful
+
+    def _tolerance(self, start: Weights, end: Weights) -> Weights:
+        sizes = jnp.maximum(jnp.abs(start), jnp.abs(end))
+        largest = [jnp.max(part, initial=0.0) for part in jnp.split(sizes, np.cumsum(self.arrays)[:-1])]
+        allowed = jnp.repeat(
+            jnp.minimum(self.atol, self.rtol * jnp.stack(largest)),
+            np.asarray(self.arrays),
+            total_repeat_length=sizes.size,
+        )
+        return jnp.maximum(self.rtol * sizes + allowed, _LEAST_RTOL * jnp.max(sizes))
+
+    def _newton(self, fields, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature]:
+        guess = lagrange((t0 - kept.begin + length * nodes) / kept.length) @ kept.points - y[None]
+        # Extrapolated, what no longer moves would be rounding, many times over.
+        moves = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1])
+        guess = jnp.where(moves[None], guess, 0.0)
+
+        def iterate(now: _Newton, curvature: Curvature) -> _Newton:
+            slopes = fields(y[None] + now.increments)
+            residual = length * (A @ slopes) - now.increments
+            # What is left is rounding, of the field over the step and of the weights.
+            rounding = length * curvature.noise + _NUDGE * jnp.abs(y + now.increments[-1])
+            at_rounding = jnp.all(jnp.abs(residual) <= rounding[None])
+            rates = curvature.eigenvalues
+            system = [[-length * A[i, j] * rates + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
+            right = residual @ curvature.basis
+            correction = jnp.stack(solve_small(system, [right[i] for i in range(STAGES)])) @ curvature.basis.T
+            increments = now.increments + correction
+            size = jnp.max(jnp.abs(correction) / self._tolerance(y, y + increments[-1])[None])
+            first = now.count == 0
+            ratio = jnp.where(first, 0.0, size / now.size)
+            # A good iteration and a bad one take turns: their geometric mean tells what they come to.
+            contraction = jnp.where(now.count > 1, jnp.sqrt(ratio * now.ratio), ratio)
+            expected = jnp.where(first, _UNKNOWN, contraction)
+            left = expected / (1 - expected) * size
+            converged = ((expected < 1) & (left <= _SHARE)) | at_rounding
+            # With what is left of the iterations it would not get there.
+            hopeless = left * expected ** (_ITERATIONS - 2 - now.count) > _SHARE
+            failed = ~converged & ((expected >= _DIVERGING) | (~first & hopeless) | ~jnp.isfinite(size))
+            standing = jnp.where(failed, _FAILED, jnp.where(converged, _CONVERGED, _GOING))
+            return _Newton(increments, correction, size, slopes, ratio, contraction, now.count + 1, standing)
+
+        none, zero = jnp.zeros_like(guess), jnp.zeros(())
+        start = _Newton(guess, none, zero, none, zero, zero, jnp.asarray(0), jnp.asarray(_GOING))
+
+        def attempt(before: _Attempt) -> _Attempt:
+            curvature = _renewed(field, before.renew, y + guess[_MIDDLE], before.curvature, self.columns)
+            going = lambda now: now.standing == _GOING
+            newton = jax.lax.while_loop(going, lambda now: iterate(now, curvature), start)
+            computed = before.computed | before.renew
+            return _Attempt(newton, curvature, computed, renew=(newton.standing == _FAILED) & ~computed)
+
+        # With an old curvature first, and where that does not do, with its own.
+        unfinished = lambda now: now.renew | (now.newton.standing == _GOING)
+        origin = _Attempt(start, kept.curvature, jnp.asarray(False), kept.slow)
+        done = jax.lax.while_loop(unfinished, attempt, origin)
+        return done.newton, done.curvature
+
+
+def hermite(start: Weights, slope: Weights, end: Weights, slope_end: Weights, length: Scalar) -> Float[Array, "k n"]:
+    """The cubic through both ends of a step with the field there, at 0 and the nodes."""
+    x = jnp.asarray(NODES)[:, None]
+    ends = (1 + 2 * x) * (1 - x) ** 2 * start[None] + x**2 * (3 - 2 * x) * end[None]
+    return ends + length * x * (1 - x) * ((1 - x) * slope[None] - x * slope_end[None])
+
+
+def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: Any):
+    """The field as a function of one vector, and the vector."""
+    state, dissipated = y
+    vector, unravel = ravel_pytree(state)
+    return lambda x: ravel_pytree(terms.vf(t, (unravel(x), dissipated), args)[0])[0], vector
+
+
+def _renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns: int) -> Curvature:
+    """The curvature at y where it is to be renewed, else the kept one. It changes no solution, so that derivatives pass
+    it by. Of flows in lockstep, those that renew it do so one after the other: vmap would make all of them pay.
+    """
+    field = eqx.filter_closure_convert(field, y)
+    numbers, rest = eqx.partition(field, eqx.is_array)
+
+    @jax.custom_batching.custom_vmap
+    def choose(numbers, renew, y, kept):
+        return jax.lax.cond(renew, lambda: _curvature(eqx.combine(numbers, rest), y, columns), lambda: kept)
+
+    @choose.def_vmap
+    def _(lanes, batched, *given):
+        in_lanes = lambda leaf, already: leaf if already else jnp.broadcast_to(leaf, (lanes, *leaf.shape))
+        given = jax.tree.map(in_lanes, given, tuple(batched))
+        renewing = jnp.argsort(~given[1])  # these first
+
+        def one(place, found):
+            numbers, _, y, _ = jax.tree.map(lambda leaf: leaf[renewing[place]], given)
+            there = _curvature(eqx.combine(numbers, rest), y, columns)
+            return jax.tree.map(lambda all, new: all.at[renewing[place]].set(new), found, there)
+
+        found = jax.lax.fori_loop(0, jnp.sum(given[1]), one, given[3])
+        return found, jax.tree.map(lambda _: True, found)
+
+    @jax.custom_jvp
+    def constant(*given):
+        return choose(*given)
+
+    @constant.defjvp
+    def _(given, _):
+        found = constant(*given)
+        return found, jax.tree.map(jnp.zeros_like, found)
+
+    return constant(numbers, renew, y, kept)
+
+
+def _curvature(field, y: Weights, columns: int) -> Curvature:
+    column = lambda direction: jax.jvp(field, (y,), (direction,))
+    slopes, jacobian = jax.lax.map(column, jnp.eye(y.size), batch_size=min(y.size, columns))
+    eigenvalues, basis = jnp.linalg.eigh((jacobian + jacobian.T) / 2)
+    signs = jnp.asarray(1.0 - 2.0 * (np.arange(y.size) % 2))
+    moved = jax.vmap(field)(y[None] * (1 + _NUDGE * jnp.stack([signs, -signs])))
+    noise = jnp.max(jnp.abs(moved - slopes[:1]), axis=0)
+    return Curvature(eigenvalues, basis, noise)

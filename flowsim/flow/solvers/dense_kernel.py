@@ -1,0 +1,85 @@
+"""The steps of the flow of any loss, for flows in lockstep."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.flow.solvers.dense import DenseRadau, Kept
+from flowsim.flow.solvers.lockstep import FIRST_STEP, AbstractKernel, View
+from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, least_size, norm_sq, pace
+from flowsim.losses import AbstractPopulationLoss
+from flowsim.models import LinearAttention
+
+MOST_WEIGHTS = 256  # of a flow in lockstep
+STEPS_PER_DECADE = 12  # of time, at least
+_EPS = float(jnp.finfo(jnp.float64).eps)
+
+
+def can_go_in_lockstep(loss: AbstractPopulationLoss, model: PyTree) -> bool:
+    """Whether the flow of a loss from a model is one that lockstep suits: exact, and of not too many weights."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
+    return not loss.sampled and 0 < size <= MOST_WEIGHTS
+
+
+class DenseKernel(AbstractKernel):
+    """The steps of `DenseRadau`, with the tolerances that `gradient_flow` has; a point is the state of the system."""
+
+    system: AbstractSystem
+    start: PyTree
+    rtol: Scalar
+    atol: Scalar
+    timescale: Scalar
+    growth: float = 10 ** (1 / STEPS_PER_DECADE) - 1
+
+    @staticmethod
+    def of(system: AbstractSystem, start: PyTree, rtol: Scalar) -> "DenseKernel":
+        """The kernel of the flow of a system from a state."""
+        speed, timescale = pace(system, start)
+        atol = rtol * least_size(start, speed * timescale)
+        return DenseKernel(system=system, start=start, rtol=rtol, atol=atol, timescale=timescale)
+
+    def begin(self) -> tuple[Kept, View]:
+        y = (self.start, jnp.zeros(()))
+        zero = jnp.zeros(())
+        kept = self._solver.init(WITH_ENERGY, zero, FIRST_STEP * self.timescale, y, self.system)
+        return kept, self._view(zero, y, None, jnp.asarray(False))
+
+    def step(self, kept: Kept, view: View, length: Scalar) -> tuple[Kept, View, Scalar]:
+        y, t = (view.point, view.dissipated), view.t
+        y, error, _, kept, _ = self._solver.step(WITH_ENERGY, t, t + length, y, self.system, kept, made_jump=False)
+        rates, _, noise = kept.curvature
+        at_rest = rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
+        still = at_rest | jnp.all(jnp.abs(kept.slope) <= 8 * noise)
+        return kept, self._view(t + length, y, view, still), error
+
+    @property
+    def _solver(self) -> DenseRadau:
+        arrays = tuple(leaf.size for leaf in jax.tree.leaves(self.start))
+        return DenseRadau(self.rtol, self.atol, arrays, self.system.columns)
+
+    def _view(self, t: Scalar, y: tuple[PyTree, Scalar], before: View | None, still: Bool[Array, ""]) -> View:
+        state, dissipated = y
+        excess, grad_norm_sq = self.system.excess(state), norm_sq(self.system.field(state))
+        if before is None:
+            nodes = [jnp.stack([number, number]) for number in (t, excess, grad_norm_sq)]
+        else:
+            ends = [(before.t, t), (before.excess, excess), (before.grad_norm_sq, grad_norm_sq)]
+            nodes = [jnp.stack(both) for both in ends]
+        model = self.system.decode(state)
+        u = sign = jnp.asarray(jnp.nan)
+        if isinstance(model, LinearAttention):
+            u, sign = model.u_minus1, model.u_minus1 / jnp.sqrt(jnp.sum(model.U11**2))
+        return View(
+            t=t,
+            point=state,
+            excess=excess,
+            grad_norm_sq=grad_norm_sq,
+            norm_sq=norm_sq(state),
+            u=u,
+            sign=sign,
+            dissipated=dissipated,
+            still=still,
+            nodes=(nodes[0], nodes[1], nodes[2]),
+        )

@@ -1,0 +1,250 @@
+"""The solvers: a stretch of a flow, where it is between two steps, and the reduced flow, by diffrax."""
+
+import math
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax
+import numpy as np
+import optimistix
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.flow.solvers.arrowhead.newton import radau_step
+from flowsim.flow.solvers.collocation import AbstractRadau
+from flowsim.flow.solvers.dense import DenseRadau
+from flowsim.flow.solvers.step_size import SMALLEST, PredictiveStepSize
+from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, norm_sq
+from flowsim.losses.arrowhead import AbstractArrowhead, State
+
+DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
+_SLOW = 1e-2  # |grad|^2 t, of the energy dissipated so far
+_MOST_REDUCED_STEPS = 2_000_000
+
+
+class Asked(NamedTuple):
+    """What is asked of a solver: relative and absolute error of a step; the longest step, of the time or of the start's
+    timescale, whichever is later; and that timescale.
+    """
+
+    rtol: Scalar
+    atol: Scalar
+    growth: Scalar
+    timescale: Scalar
+
+
+class Ending(NamedTuple):
+    """Where a stretch may end before its last time, from the time ``earliest`` on: at an excess; at a |grad|^2 with an
+    excess that is least, or unknown; or at one that may be rounding.
+    """
+
+    earliest: ArrayLike
+    excess: ArrayLike
+    grad_norm_sq: ArrayLike
+    least: ArrayLike
+    rounding: ArrayLike
+
+
+def ending(*numbers: ArrayLike) -> Ending:
+    """An ending of some numbers."""
+    return Ending(*[np.asarray(number, dtype=float) for number in numbers])
+
+
+NEVER = ending(math.inf, -math.inf, -math.inf, -math.inf, -math.inf)
+
+
+class Steps(NamedTuple):
+    """The ends of the accepted steps of a stretch, padded at the end: times, weights, and the energy dissipated so far;
+    with the numbers of accepted and rejected steps, and the solver's result.
+    """
+
+    t: Float[Array, " steps"]
+    states: PyTree
+    dissipated: Float[Array, " steps"]
+    accepted: int
+    rejected: int
+    result: diffrax.RESULTS
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to the ending."""
+        return bool(self.result == diffrax.RESULTS.event_occurred)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it did what was asked: reached the last time, ended before it, or made as many steps as it may."""
+        full = bool(self.result == diffrax.RESULTS.max_steps_reached) and int(self.accepted) > 0
+        return full or self.ended or bool(self.result == diffrax.RESULTS.successful)
+
+
+class _ArrowheadRadau(AbstractRadau):
+    """Radau IIA with the structured Newton of `radau_step`, reporting its error in units of the tolerance."""
+
+    rtol: Scalar
+
+    def init(self, terms, t0, t1, y0, args):
+        return None
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        state, dissipated = y0
+        # Newton's error is about the square of its last correction.
+        outcome = radau_step(args.arrowhead, state, jnp.asarray(t1 - t0), jnp.sqrt(self.rtol) / 100)
+        converged = outcome.converged & jnp.isfinite(outcome.error)
+        error = jnp.where(converged, outcome.error / self.rtol, jnp.inf)
+        y1 = (outcome.state, dissipated + outcome.dissipated)
+        return y1, error, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.successful
+
+
+def integrate(
+    system: AbstractSystem,
+    y: PyTree,
+    times: tuple[float, float, float],
+    asked: Asked,
+    ending: Ending,
+    method: str,
+    most_steps: int,
+) -> Steps:
+    """Integrate from weights, and an energy dissipated so far, until the last of times, the ending, or ``most_steps``.
+
+    **Arguments:** times: the first, the last, and the size of the first step.
+    """
+    return Steps(*_integrate(system, y, jnp.asarray(times), asked, ending, method, most_steps))
+
+
+@eqx.filter_jit
+def _integrate(system, y, times, asked, ending, method, most_steps):
+    first, last, length = times
+
+    def ends(t, y, args, **_):
+        state, dissipated = y
+        grad_norm_sq = norm_sq(args.field(state))
+
+        def met():
+            excess = args.excess(state)
+            at_least = jnp.isnan(excess) | (excess <= ending.least)
+            small = grad_norm_sq <= jnp.where(at_least, ending.grad_norm_sq, ending.rounding)
+            return small | (excess <= ending.excess)
+
+        # Where the flow still moves, nothing further is computed.
+        slow = grad_norm_sq * t <= _SLOW * dissipated
+        return jax.lax.cond((t > first) & (t >= ending.earliest) & slow, met, lambda: jnp.asarray(False))
+
+    solver, controller = _solver(system, method, y, asked, first)
+    solution = diffrax.diffeqsolve(
+        WITH_ENERGY,
+        solver,
+        first,
+        last,
+        length,
+        y,
+        system,
+        saveat=diffrax.SaveAt(steps=True),
+        stepsize_controller=controller,
+        event=diffrax.Event(ends),
+        adjoint=diffrax.ForwardMode(),
+        max_steps=most_steps,
+        throw=False,
+    )
+    assert solution.ts is not None and solution.ys is not None
+    states, dissipated = solution.ys
+    stats = solution.stats
+    return solution.ts, states, dissipated, stats["num_accepted_steps"], stats["num_rejected_steps"], solution.result
+
+
+def _solver(system: AbstractSystem, method: str, y: PyTree, asked: Asked, first: Scalar):
+    """The solver of a method with its step sizes."""
+    predictive = PredictiveStepSize(asked.growth, asked.timescale)
+    arrays = tuple(leaf.size for leaf in jax.tree.leaves(y[0]))
+    if method == "arrowhead":
+        return _ArrowheadRadau(asked.rtol), predictive
+    if method == "implicit" and sum(arrays) <= DENSE_LIMIT:
+        return DenseRadau(asked.rtol, asked.atol, arrays, system.columns), predictive
+    controls = {"norm": optimistix.max_norm, "dtmin": SMALLEST * jnp.maximum(first, asked.timescale)}
+    rtol: Any = asked.rtol
+    atol: Any = asked.atol
+    controller = diffrax.PIDController(rtol, atol, force_dtmin=False, **controls)
+    if method == "explicit":
+        return diffrax.Tsit5(), controller
+    linear = lineax.GMRES(rtol / 10, atol / 10)
+    newton = optimistix.Newton(rtol, atol, norm=optimistix.max_norm, linear_solver=linear)
+    return diffrax.Kvaerno5(root_finder=newton), controller
+
+
+def between(
+    system: AbstractSystem, steps: tuple[PyTree, PyTree], times: Float[Array, "n 3"], asked: Asked, method: str
+) -> tuple[PyTree, Bool[Array, " n"]]:
+    """Where a flow is between the ends of its steps, each found by one shorter step, and whether it was found.
+
+    **Arguments:** steps: weights and dissipated energy where each step begins, and where it ends; times: where it
+    begins, a time in it, and where it ends.
+    """
+    return _between(system, *steps, times, asked, method)
+
+
+@eqx.filter_jit
+def _between(system, begins, ends, times, asked, method):
+    first = jax.tree.map(lambda leaf: leaf[0], begins)
+    solver: Any
+    solver, _ = _solver(system, method, first, asked, times[0, 0])
+    keeps = isinstance(solver, DenseRadau)
+
+    def one(kept, row):
+        begin, end, (t0, t, t1) = row
+        if keeps:
+            state = solver.within(WITH_ENERGY, t0, t1, begin, end, system, kept)
+        else:
+            state = solver.init(WITH_ENERGY, t0, t, begin, system)
+        y, error, _, after, result = solver.step(WITH_ENERGY, t0, t, begin, system, state, made_jump=jnp.asarray(False))
+        finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((y, error))])
+        # An implicit solver of diffrax gives the result of its Newton method.
+        results = diffrax.RESULTS if isinstance(result, diffrax.RESULTS) else optimistix.RESULTS
+        found = jnp.all(finite) & (result == results.successful)
+        return after if keeps else kept, (y, found)
+
+    kept = solver.init(WITH_ENERGY, times[0, 0], times[0, 2], first, system) if keeps else None
+    return jax.lax.scan(one, kept, (begins, ends, times))[1]
+
+
+def solve_reduced(arrowhead: AbstractArrowhead, start: State, ts: Float[Array, " T"], rtol: float, atol: float):
+    """The diagonal of U, u, the clock and the dissipated energy of an arrowhead flow at ``ts``, from its reduction; and
+    the numbers of accepted and rejected steps.
+
+    **Raises:** `RuntimeError` where it cannot be integrated.
+    """
+    solution = _solve_reduced(arrowhead, *start, ts, rtol, atol)
+    if solution.result != diffrax.RESULTS.successful or solution.ys is None:
+        raise RuntimeError(f"the reduced flow could not be integrated: {solution.result}")
+    return solution.ys, (solution.stats["num_accepted_steps"], solution.stats["num_rejected_steps"])
+
+
+@eqx.filter_jit
+def _solve_reduced(arrowhead, U0, u0, ts, rtol, atol):
+    a, b = arrowhead.curvature, arrowhead.drive
+    shaft_curvature = jnp.diagonal(a)
+    squares = (U0 * (1 - jnp.eye(b.shape[0]))) ** 2
+
+    def field(t, y, args):
+        shaft, u, clock, _ = y
+        decayed = squares * jnp.exp(-2 * a * clock)
+        shaft_slope = -(u**2) * shaft_curvature * shaft + u * b
+        slope = jnp.sum(b * shaft) - u * (jnp.sum(shaft_curvature * shaft**2) + jnp.sum(a * decayed))
+        grad_norm_sq = jnp.sum(shaft_slope**2) + slope**2 + u**4 * jnp.sum(a**2 * decayed)
+        return shaft_slope, slope, u**2, grad_norm_sq
+
+    controller = diffrax.PIDController(rtol, atol, norm=optimistix.max_norm)
+    return diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        diffrax.Dopri8(),
+        ts[0],
+        ts[-1],
+        None,
+        (jnp.diagonal(U0), u0, jnp.zeros(()), jnp.zeros(())),
+        saveat=diffrax.SaveAt(ts=ts),
+        stepsize_controller=diffrax.ClipStepSizeController(controller, step_ts=ts),
+        adjoint=diffrax.ForwardMode(),
+        max_steps=_MOST_REDUCED_STEPS,
+        throw=False,
+    )

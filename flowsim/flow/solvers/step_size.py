@@ -1,0 +1,80 @@
+"""How long the steps of an implicit method are."""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from flowsim._core.types import Scalar
+
+SAFETY, LEAST_FACTOR, LARGEST_FACTOR = 0.9, 0.2, 10.0
+SMALLEST = 1e-13  # of the time, or of the start's timescale: a step that cannot be
+_LEAST_ERROR = 1e-6  # what an error below it counts as, when it is compared with the next one
+_FAILED_FACTOR = 0.3
+
+
+class Past(NamedTuple):
+    """The last accepted step, its length and error, the length 0 before there is one; and whether one was rejected
+    since.
+    """
+
+    length: Scalar
+    error: Scalar
+    rejected: Bool[Array, ""]
+
+
+def begin() -> Past:
+    """What is known before the first step."""
+    return Past(jnp.zeros(()), jnp.ones(()), jnp.asarray(False))
+
+
+def next_length(length: Scalar, error: Scalar, order: Any, past: Past) -> tuple[Scalar, Past]:
+    """The length to try after a step of some length, and what is then known.
+
+    The error of the step is in units of the tolerance, infinite where it did not converge: up to 1 it is accepted. The
+    next one is predicted from the last two, as their errors change like the course of the flow does.
+
+    **Source:** Gustafsson, Control-theoretic techniques for stepsize selection in implicit Runge-Kutta methods (1994).
+    """
+    accepted = error <= 1
+    known = jnp.maximum(error, _LEAST_ERROR)
+    plain = SAFETY * known ** (-1 / order)
+    trend = length / jnp.where(past.length > 0, past.length, 1.0) * (past.error / known) ** (1 / order)
+    predicted = jnp.where(past.length > 0, jnp.minimum(plain, plain * trend), plain)
+    factor = jnp.clip(predicted, LEAST_FACTOR, jnp.where(past.rejected, 1.0, LARGEST_FACTOR))
+    again = jnp.where(jnp.isfinite(error), jnp.clip(plain, LEAST_FACTOR, SAFETY), _FAILED_FACTOR)
+    on = Past(length, known, jnp.asarray(False))
+    now = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), on, past._replace(rejected=jnp.asarray(True)))
+    return length * jnp.where(accepted, factor, again), now
+
+
+class PredictiveStepSize(diffrax.AbstractStepSizeController):
+    """The step sizes of `next_length`, for a solver whose error is a number in units of the tolerance.
+
+    growth: the longest step, of the time or of the start's timescale, whichever is later.
+    """
+
+    growth: Scalar
+    timescale: Scalar
+
+    def wrap(self, direction):
+        """As it is: time goes forwards."""
+        return self
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        """The end of the first step."""
+        return t0 + dt0, begin()
+
+    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
+        """Whether a step is accepted, and where the next one ends."""
+        error = jnp.asarray(y_error)
+        length, past = next_length(jnp.asarray(t1 - t0), error, error_order, controller_state)
+        accepted = error <= 1
+        now = jnp.where(accepted, t1, t0)
+        clock = jnp.maximum(now, self.timescale)
+        length = jnp.minimum(length, self.growth * clock)
+        stuck = length < SMALLEST * clock
+        result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, diffrax.RESULTS.successful)
+        return accepted, now, now + length, jnp.asarray(False), past, result

@@ -1,0 +1,375 @@
+"""A problem of the user's own: a function ``make(**fields) -> (loss, model)`` in a Python file."""
+
+import contextlib
+import hashlib
+import inspect
+import os
+import pathlib
+import re
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import msgspec
+from jaxtyping import PyTree
+from msgspec import Meta
+
+from flowsim._core import checks
+from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.functions import known_by_value
+from flowsim._core.lines import in_short
+from flowsim._core.types import Tables
+from flowsim.flow.arguments import check_model
+from flowsim.flow.trajectory import Trajectory, weights
+from flowsim.losses import AbstractPopulationLoss
+from flowsim.problem import toml
+from flowsim.problem.architecture import Curve
+from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem
+from flowsim.problem.kinds import Flag, Number, Word
+
+OBSERVABLES = "OBSERVABLES"
+
+_FORM = re.compile(r"(.+\.py):(\w+)$")
+_Whole = Annotated[int, Meta(description="a whole number")]
+_Numbers = Annotated[
+    tuple[float | tuple[float, ...], ...], Meta(description="a list of numbers, or of lists of numbers")
+]
+_KINDS: dict[Any, Any] = {bool: Flag, int: _Whole, float: Number, str: Word, list: _Numbers, tuple: _Numbers}
+_MODULES: dict[tuple[str, str], types.ModuleType] = {}  # by place and digest: a class of a file is one class
+_TRACED: set[tuple[Hashable, ...]] = set()  # problems of one structure that were found to flow
+_TABLES: dict[tuple[str, str], type["AbstractUserSpec"]] = {}
+
+
+class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
+    """A problem of the user's own in its resolved form; a class for each function has its arguments as further fields.
+
+    make: the file and the name of the function, ``/place/of/FILE.py:make``; sha256: of the file.
+    """
+
+    make: Word
+    sha256: Word
+    flow: FlowTable = FlowTable()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The arguments of the function."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in _OURS}
+
+    @property
+    def identity(self) -> str:
+        flow = msgspec.structs.replace(self.flow, budget_seconds=None)
+        text = msgspec.structs.replace(self, make=_split(self.make)[1], flow=flow).to_toml()
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def only_device(self) -> str:
+        return f"with a loss of {pathlib.Path(self.make).name}, which one device computes"
+
+    @property
+    def headline(self) -> Sequence[tuple[str, Any]]:
+        return [("", pathlib.Path(self.make).name), *((name, toml.write_value(v)) for name, v in self.fields.items())]
+
+    @property
+    def start_in_short(self) -> str:
+        return ", ".join(f"{name} = {toml.write_value(value)}" for name, value in self.fields.items()) or self.make
+
+    @property
+    def heading(self) -> str:
+        return "\n".join(filter(None, [self.make, self.start_in_short if self.fields else ""]))
+
+    @property
+    def curves(self) -> Mapping[str, Curve]:
+        return {}
+
+    @property
+    def observables(self) -> Mapping[str, Observable]:
+        return getattr(self._module, OBSERVABLES, {})
+
+    def own(self, kind: type[Kind]) -> list[Kind]:
+        return objects_of(self._module, kind)
+
+    def build(self, *, mesh: jax.sharding.Mesh | None = None) -> Problem:
+        """Loss and start as the user's function gives them; a mesh is not used.
+
+        **Raises:** `ProblemError` where it raises, or gives something else; `ValueError` without float64.
+        """
+        checks.require_float64()
+        path, name = _split(self.make)
+        function = getattr(self._module, name)
+        with blaming(path, self.make, "a function that gives (loss, model)"):
+            made = function(**{name: _as_lists(value) for name, value in self.fields.items()})
+        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], AbstractPopulationLoss)):
+            kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else [made])]
+            came = f"that of line {_line(function)} gives ({', '.join(kinds)})"
+            refuse(self.make, "a function that gives (loss, model), the loss one of flowsim's", came)
+        loss, model = made
+        loss, model = jax.tree.map(lambda leaf: _named(leaf, self), (loss, model))
+        with blaming(path, self.make, "a function that gives a loss and a model that flow"):
+            check_model(model)
+            alike = (path, self.sha256, *_shapes((loss, model)))
+            # The cells of a sweep are alike: one of them is traced.
+            if not _is_in(_TRACED, alike) and not loss.sampled:
+                eqx.filter_eval_shape(lambda model: (loss(model), loss.excess(model), loss.gradient(model)), model)
+        if not _is_in(_TRACED, alike):
+            self._check_observables(path, model)
+            with contextlib.suppress(TypeError):  # of what a module of the user's holds
+                _TRACED.add(alike)
+        return Problem(self, getattr(loss, "task", None), loss, model)
+
+    @property
+    def _module(self) -> types.ModuleType:
+        return _MODULES[_split(self.make)[0], self.sha256]
+
+    def _check_observables(self, path: str, model: PyTree) -> None:
+        """Refuse observables whose names are taken, or whose values are no numbers."""
+        given, place = self.observables, f"{OBSERVABLES} of {path}"
+        if not isinstance(given, Mapping):
+            refuse(place, "names with functions of the model", f"it is {type(given).__name__}")
+        taken = {*weights(model), *Trajectory.__dataclass_fields__, "metadata"}
+        for name, function in given.items():
+            if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name)) or name in taken:
+                refuse(place, "names that are words and not those of other arrays", f"one is {name!r:.60}")
+            with blaming(path, place, "functions of the model"):
+                value = eqx.filter_eval_shape(function, model)
+            if getattr(value, "shape", None) != () or value.dtype != jnp.float64:
+                came = f"{name} gives {getattr(value, 'dtype', type(value).__name__)}{getattr(value, 'shape', '')}"
+                refuse(place, "functions of the model that give a float64 scalar", came)
+
+
+_OURS = AbstractUserSpec.__struct_fields__
+
+
+class _Named:
+    """A function among the leaves of a loss or a model, by a name that is the same in every process; equal to others
+    that compute the same, so that what is compiled for one cell of a sweep serves them all.
+    """
+
+    def __init__(self, function: Callable, spec: AbstractUserSpec):
+        self.function, self._spec = function, spec
+        self._value = known_by_value(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Named) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it still computes what it did when it was made, as far as values can tell."""
+        return not isinstance(self._value, int) and known_by_value(self.function) == self._value
+
+    def __repr__(self) -> str:
+        return f"{getattr(self.function, '__qualname__', type(self.function).__qualname__)} of {self._spec.identity}"
+
+
+def still_holds(problem: Problem) -> bool:
+    """Whether the functions of a problem compute what they did when it was built: by names that are looked up when they
+    are called, another call of ``make`` may have changed that.
+    """
+    leaves = jax.tree.leaves((problem.loss, problem.start))
+    return all(leaf.holds for leaf in leaves if isinstance(leaf, _Named))
+
+
+def _shapes(tree: PyTree) -> tuple[Hashable, ...]:
+    """The structure of a tree, the shapes of its arrays and its other leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *[(leaf.shape, leaf.dtype.name) if eqx.is_array(leaf) else leaf for leaf in leaves]
+
+
+def _is_in(known: set[Any], value: Any) -> bool:
+    """Whether a value is one of those known; one that has no hash is not."""
+    try:
+        return value in known
+    except TypeError:
+        return False
+
+
+def _named(leaf: Any, spec: AbstractUserSpec) -> Any:
+    return _Named(leaf, spec) if callable(leaf) and not eqx.is_array(leaf) else leaf
+
+
+def spec_of(tables: Tables) -> AbstractUserSpec:
+    """The problem of tables that name a function as ``make``, all of whose defaults are filled in.
+
+    **Raises:** `ProblemError` in one line that names the field, or the file and its line.
+    """
+    given = signed(tables)
+    kind, defaults = _table_of(given["make"], given["sha256"])
+    spec = toml.decode(defaults | given, kind)
+    if spec.flow.restrict is not None:
+        refuse("flow.restrict", "left out with a function of your own", "it is given")
+    return msgspec.structs.replace(spec, flow=spec.flow.resolved())
+
+
+def table_of(tables: Tables) -> type[AbstractUserSpec]:
+    """The table whose fields the arguments of the function are."""
+    given = signed(tables)
+    return _table_of(given["make"], given["sha256"])[0]
+
+
+def signed(tables: Tables) -> dict[str, Any]:
+    """The tables with the place of the user's file, and the digest of what is in it.
+
+    **Raises:** `ProblemError` where the file is none, or another one than the tables speak of.
+    """
+    make = tables["make"]
+    if callable(make):
+        make = _place_of(make)
+    if not isinstance(make, str) or not is_place(make):
+        refuse("make", "a function of a Python file, or its place FILE.py:NAME", f"it is {make!r:.60}")
+    file, name = _split(make)
+    path = os.path.abspath(file)
+    digest = _module_of(path)[1]
+    if tables.get("sha256", digest) != digest:
+        refuse("sha256", f"that of {path}, {digest}", "it is another: the file has changed")
+    return {**tables, "make": f"{path}:{name}", "sha256": digest}
+
+
+def is_place(text: str) -> bool:
+    """Whether a text is of the form FILE.py:NAME."""
+    return _FORM.fullmatch(text) is not None
+
+
+def find_own(place: str, kind: type[Kind]) -> Kind:
+    """The object FILE.py:NAME, of a class.
+
+    **Raises:** `ProblemError` where there is none.
+    """
+    file, name = _split(place)
+    module, _ = _module_of(os.path.abspath(file))
+    found = getattr(module, name, None)
+    if not isinstance(found, kind):
+        known = [key for key, value in vars(module).items() if isinstance(value, kind)]
+        refuse(f"{file}:NAME", f"the name of a {kind.__name__} there ({', '.join(known)})", f'it is "{name}"')
+    return found
+
+
+def own_objects(file: str, kind: type[Kind]) -> list[Kind]:
+    """The objects of a class in a Python file, each once."""
+    return objects_of(_module_of(os.path.abspath(file))[0], kind)
+
+
+def objects_of(module: types.ModuleType, kind: type[Kind]) -> list[Kind]:
+    """The objects of a class that a module has, each once."""
+    return list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
+
+
+@contextlib.contextmanager
+def blaming(path: str, name: str, expected: str) -> Iterator[None]:
+    """Refuse what a user's file raises, in one line with the last of its own lines that was reached."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        lines = _lines_of(error, path)
+        where = f"line {lines[-1]} raises" if lines else "it raises"
+        raise ProblemError(f"{name} must be {expected}, but {where} {in_short(error)}") from error
+
+
+def _lines_of(error: BaseException, path: str) -> list[int]:
+    """The lines of a file through which an error came."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines.append(error.lineno)
+    return [line for line in lines if line is not None]
+
+
+def _split(place: str) -> tuple[str, str]:
+    file, _, name = place.rpartition(":")
+    return file, name
+
+
+def _place_of(function: Callable[..., Any]) -> str:
+    """FILE.py:NAME of a function that is at the top level of a Python file."""
+    module, name = sys.modules.get(function.__module__), getattr(function, "__name__", "")
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or getattr(module, name, None) is not function:
+        refuse("make", "a function at the top level of a Python file", f"it is {function!r:.60}")
+    path = os.path.abspath(file)
+    _MODULES.setdefault((path, _digest(_bytes_of(path))), module)
+    return f"{path}:{name}"
+
+
+def _bytes_of(path: str) -> bytes:
+    try:
+        return pathlib.Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # the latter of a path that can be none
+        refuse(path, "a Python file that can be read", f"reading it fails: {getattr(error, 'strerror', error)}")
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _module_of(path: str) -> tuple[types.ModuleType, str]:
+    """The module of a file as it is now, executed once, and its digest. Its folder can be imported from meanwhile."""
+    text = _bytes_of(path)
+    digest = _digest(text)
+    if (path, digest) in _MODULES:
+        return _MODULES[path, digest], digest
+    module = types.ModuleType(f"{pathlib.Path(path).stem}_{_digest(f'{path} {digest}'.encode())}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # where dataclasses look for it
+    sys.path.insert(0, os.path.dirname(path))
+    try:
+        with blaming(path, path, "a Python file that can be executed"):
+            exec(compile(text, path, "exec", dont_inherit=True), vars(module))
+    except ProblemError:
+        del sys.modules[module.__name__]
+        raise
+    finally:
+        sys.path.remove(os.path.dirname(path))
+    return _MODULES.setdefault((path, digest), module), digest
+
+
+def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], dict[str, Any]]:
+    """The arguments of a function as a table, and the defaults that they have."""
+    file, name = _split(place)
+    function = getattr(_module_of(file)[0], name, None)
+    if not inspect.isfunction(function):
+        refuse(place, "the name of a function in the file", f"there is no function {name}")
+    with blaming(file, place, "a function whose annotations can be read"):
+        parameters = inspect.signature(function, eval_str=True).parameters
+    fields, defaults = [], {}
+    for argument in parameters.values():
+        if argument.kind in (argument.POSITIONAL_ONLY, argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            refuse(place, "a function of arguments by name", f"line {_line(function)} has {argument}")
+        if argument.name in _OURS:
+            refuse(place, f"a function whose arguments are not {', '.join(_OURS)}", f"one is {argument.name}")
+        fields.append((argument.name, _kind_of(argument, place, _line(function))))
+        if argument.default is not argument.empty:
+            defaults[argument.name] = argument.default
+    key = place, digest
+    if key not in _TABLES:
+        table: Any = msgspec.defstruct(name, fields, bases=(AbstractUserSpec,), frozen=True, kw_only=True)
+        _TABLES[key] = table
+    return _TABLES[key], defaults
+
+
+def _line(function: Any) -> int:
+    return function.__code__.co_firstlineno
+
+
+def _kind_of(argument: inspect.Parameter, place: str, line: int) -> Any:
+    """What a field can hold: by the annotation of the argument, else by its default, else a number."""
+    given = argument.annotation
+    if given is argument.empty:
+        given = float if argument.default is argument.empty else type(argument.default)
+    kind = _KINDS.get(typing.get_origin(given) or given)
+    if kind is None:
+        known = ", ".join(one.__name__ for one in _KINDS)
+        refuse(place, f"a function of arguments that are {known}", f"{argument.name} of line {line} is {given!r:.60}")
+    return kind
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(part) for part in value] if isinstance(value, tuple) else value

@@ -1,0 +1,58 @@
+"""The loss along a flow, with the levels that it rests at."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from flowsim._core.numbers import in_tex
+from flowsim.claims.critical_points.plateaus import Plateau, plateaus
+from flowsim.flow.trajectory import Trajectory
+
+_BESIDE = 0.35  # of the time from the first escape to the last arrival, that is shown before and after
+
+
+def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[[Axes], Axes]]:
+    """The picture of a flow from plateau to plateau; none where there are not at least two."""
+    found = plateaus(trajectory)
+    if len(found) < 2:
+        return {}
+    return {"plateaus": functools.partial(staircase, trajectory=trajectory, found=found)}
+
+
+def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> Axes:
+    """The loss over time with its plateaus shaded and their levels written on them, from the last part of the first one
+    to the first part of the last one.
+
+    Time is linear or logarithmic, whichever shows the shortest of the plateaus between wider.
+    """
+    stays = np.asarray([(plateau.enter, plateau.leave) for plateau in found])
+    edges = np.unique(stays[(stays > 0) & np.isfinite(stays)])
+    between = stays[(stays[:, 0] > 0) & np.isfinite(stays[:, 1])]
+    scale = "log" if _narrowest(np.log(between), np.log(edges)) > _narrowest(between, edges) else "linear"
+    seen = edges if scale == "linear" else np.log(edges)
+    beside = _BESIDE * (seen[-1] - seen[0])
+    span = seen[0] - beside, seen[-1] + beside
+    first, last = (max(span[0], 0.0), span[1]) if scale == "linear" else np.exp(span)
+    t, loss = np.asarray(trajectory.t), np.asarray(trajectory.loss)
+    # The steps are few where little happens: the last level goes on beyond them.
+    axes.plot(np.append(t, max(last, t[-1])), np.append(loss, loss[-1]), color="C0", linestyle="-")
+    for number, plateau in enumerate(found):
+        begin = max(plateau.enter, first)
+        # Neighbours have two shades: the drops between them may be too short to be seen.
+        axes.axvspan(begin, min(plateau.leave, last), facecolor="C2", alpha=(0.14, 0.28)[number % 2], linewidth=0)
+        label = in_tex(plateau.level) + ("" if plateau.index is None else f"\nindex {plateau.index}")
+        # To the right of where it is entered the loss is below its level.
+        axes.annotate(label, (begin, plateau.level), (4, 3), textcoords="offset points", va="bottom")
+    axes.set_xscale(scale)
+    axes.set_xlim(first, last)
+    axes.margins(y=0.25)
+    axes.set_xlabel(r"flow time  $t$")
+    axes.set_ylabel("loss  $L$")
+    return axes
+
+
+def _narrowest(between: np.ndarray, edges: np.ndarray) -> float:
+    """The shortest of some stretches, as a share of the time from the first edge to the last."""
+    return float(np.min(np.diff(between), initial=np.inf) / (edges[-1] - edges[0]))

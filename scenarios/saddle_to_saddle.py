@@ -1,0 +1,65 @@
+"""From a small start rank-one heads learn one eigenvalue after the other, with a plateau of known loss between.
+
+**Source:** Zhang, Singh, Latham and Saxe (Training dynamics of in-context learning in linear attention), separate keys
+and queries of rank one: yhat = (1/N sum y_n x_n)^T M x_q with M = sum_h v_h k_h q_h^T; here N = 31 and four heads.
+
+**What it shows:** the loss (1/2)[tr(Lambda) - 2 tr(Lambda^2 M) + tr(M^T Gamma Lambda M Lambda)] rests near the levels
+(1/2)[sum_i lambda_i - sum_{i <= m} lambda_i^2/gamma_i], m = 0, .., 4, gamma_i = (1 + 1/N) lambda_i + tr(Lambda)/N: each
+drop is the learning of the next eigenvalue, the largest first, and fewer directions leave each plateau.
+
+**What would falsify it:** another number of plateaus than five, or a level more than 1e-10 away from its closed form.
+"""
+
+import pathlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import flowsim
+from flowsim.report import plots
+
+LAMBDA, N, SCALE = np.array([4.0, 2.0, 1.0, 0.5]), 31, 1e-6
+GAMMA = (1 + 1 / N) * LAMBDA + np.sum(LAMBDA) / N
+LEVELS = (np.sum(LAMBDA) - np.cumsum([0.0, *(LAMBDA**2 / GAMMA)])) / 2
+
+
+class Heads(eqx.Module):
+    """v (H,), k (H, d) and q (H, d) of heads whose keys and queries have rank one."""
+
+    v: jax.Array
+    k: jax.Array
+    q: jax.Array
+
+
+def population_loss(heads: Heads) -> jax.Array:
+    """Exact, in the eigenbasis of the covariance."""
+    M = jnp.einsum("h,hi,hj->ij", heads.v, heads.k, heads.q)
+    weights = jnp.asarray(np.outer(GAMMA * LAMBDA, LAMBDA))
+    return (np.sum(LAMBDA) - 2 * jnp.sum(jnp.diagonal(M) * jnp.asarray(LAMBDA**2)) + jnp.sum(weights * M**2)) / 2
+
+
+def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[flowsim.Plateau, ...]:
+    """Integrate, print the table and draw; returns the plateaus. Quick makes no difference."""
+    jax.config.update("jax_enable_x64", True)
+    keys, shapes = jax.random.split(jax.random.key(1), 3), ((4,), (4, 4), (4, 4))
+    start = Heads(*(SCALE * jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)))
+    loss = flowsim.FunctionLoss(population_loss, minimum=LEVELS[-1])
+    flow = flowsim.gradient_flow(loss, start)
+    found = flowsim.plateaus(flow, loss)
+    print("level            closed form      difference       enter       leave    |grad|  index  fastest rate")
+    for plateau, level in zip(found, LEVELS, strict=True):
+        fastest = 0.0 if plateau.rates is None else np.max(plateau.rates, initial=0.0)
+        times = f"{plateau.enter:10.0f}  {plateau.leave:10.0f}  {plateau.grad_norm:8.1e}"
+        print(f"{plateau.level:.13f}  {level:.13f}  {plateau.level - level:10.1e}  {times}", end="")
+        print(f"  {plateau.index:5d}  {fastest:12.1e}")
+    path = pathlib.Path(out or ".", "saddle_to_saddle.png")
+    with plots.drawing(path, figsize=(8.0, 3.4)) as figure:
+        plots.staircase(figure.add_subplot(), flow, found)
+    print(f"figure: {path.absolute()}")
+    return found
+
+
+if __name__ == "__main__":
+    main()
