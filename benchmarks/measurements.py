@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
+import numpy as np
+
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
@@ -34,8 +36,9 @@ def measure(
     begin, measurements = time.perf_counter(), []
     for step in steps:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare) as process:
-            measurements += process.submit(step, quick).result()
-    print(table(measurements), f"\n{time.perf_counter() - begin:.0f} s")
+            found = process.submit(step, quick).result()
+        measurements += found
+        print(table(found), f"\n{time.perf_counter() - begin:.0f} s", flush=True)
     if not quick:
         RESULTS.mkdir(exist_ok=True)
         machine = f"{platform.machine()}, {multiprocessing.cpu_count()} CPUs, Python {platform.python_version()}"
@@ -55,6 +58,31 @@ def table(measurements: list[Measurement]) -> str:
         asked = f"{m.relation} {m.target:g}"
         lines.append(f"| {m.what} | {m.value:.3g} {m.unit} | {asked} | {'yes' if met else 'no'} | {m.note} |")
     return "\n".join(lines)
+
+
+def cvode(
+    field: Callable[[float, np.ndarray], np.ndarray],
+    start: np.ndarray,
+    t1: float,
+    rtol: float,
+    jacobian: Callable[[np.ndarray], np.ndarray] | None = None,
+):
+    """A flow by the BDF of SUNDIALS' CVODE (`pip install 'flowsim[benchmarks]'`) with atol = rtol max |start|: its
+    solution, from a dense Jacobian, or by GMRES without one.
+    """
+    # A peer, which nothing but a benchmark needs: the type checker may run where it is not installed.
+    from sksundae.cvode import CVODE  # pyright: ignore[reportMissingImports]
+
+    def slope(t, y, out):
+        out[:] = field(t, y)
+
+    def dense(t, y, slope, out):
+        assert jacobian is not None
+        out[:, :] = jacobian(y)
+
+    linear = {"linsolver": "gmres"} if jacobian is None else {"linsolver": "dense", "jacfn": dense}
+    atol = rtol * np.max(np.abs(start))
+    return CVODE(slope, rtol=rtol, atol=atol, max_num_steps=10**6, **linear).solve(np.array([0.0, t1]), start)
 
 
 def _prepare() -> None:

@@ -1,12 +1,13 @@
 """Which errors of one percent each row of the ledger notices: a row that no error breaks could not fail.
 
-    python benchmarks/mutations.py [gatmiry2024] [--tries 6] [--seconds 60] [--flows] [--keep]
+    python benchmarks/mutations.py [gatmiry2024] [--seconds 60] [--flows] [--keep]
 
 Every term of a sum, and every value returned, in the modules of tasks, models, moments and losses, and in the formulas
-of the papers, can be made larger by one percent. For each claim, on the first of its problems where it says something,
-the terms that its verdict rests on are changed one after the other until the verdict changes: first those of the loss
-and what it is made of, then those of the paper's formulas. What no term changes is tried with larger errors, as a
-statement with room to spare has to be; the table tells the term, the factor and the verdict that follows.
+of the papers, can be made wrong by one percent, some larger and some smaller. For each claim, on the first of its
+problems where it says something, all terms of the losses and of what they are made of that its verdict rests on are
+changed at once; where the verdict changes, halves of them, down to one term or until the time is over. Where it does
+not, the terms of the paper's formulas are; then larger errors, as a statement with room to spare has to be. The table
+tells the term, or the last of how many terms that were changed together, the factor and the verdict that follows.
 
 Claims along a flow cost a minute each and are left out without --flows: the tests plant an error for every claim
 (`python -m pytest -m audit`).
@@ -14,11 +15,13 @@ Claims along a flow cost a minute each and are left out without --flows: the tes
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import importlib.abc
 import importlib.machinery
 import json
 import pathlib
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -32,23 +35,26 @@ _MARK = "__term__"
 
 @dataclasses.dataclass
 class Terms:
-    """The terms of the program: where each stands, which were used, and which one is wrong by what factor."""
+    """The terms of the program: where each stands, which were used, and which are wrong by what factor."""
 
     places: list[str] = dataclasses.field(default_factory=list)
     used: set[int] = dataclasses.field(default_factory=set)
-    wrong: int | None = None
+    wrong: frozenset[int] = frozenset()
     factor: float = 1.0
 
     def __call__(self, number: int, value):
-        """A term as it is, unless it is the one that is wrong."""
+        """A term as it is, unless it is one that is wrong."""
         self.used.add(number)
-        return self._scaled(value) if number == self.wrong else value
+        return self._scaled(number, value) if number in self.wrong else value
 
-    def _scaled(self, value):
+    def _scaled(self, number: int, value):
         import equinox as eqx
         import jax
 
-        scale = lambda leaf: leaf * self.factor if isinstance(leaf, float) or eqx.is_inexact_array(leaf) else leaf
+        # Of several terms half are larger and half smaller, as a common factor may cancel.
+        larger = len(self.wrong) == 1 or (number * 2654435761 >> 16) % 2
+        factor = self.factor if larger else 1 / self.factor
+        scale = lambda leaf: leaf * factor if isinstance(leaf, float) or eqx.is_inexact_array(leaf) else leaf
         return jax.tree.map(scale, value)
 
 
@@ -108,7 +114,7 @@ class _Marking(ast.NodeTransformer):
         return node
 
     def _marked(self, source: ast.expr, value: ast.expr) -> ast.expr:
-        if not self._inside or isinstance(source, ast.Constant):
+        if not self._inside or isinstance(source, ast.Constant) or ast.unparse(source) == "self":
             return value
         number = len(TERMS.places)
         where = f"{self._module}:{source.lineno} {'.'.join(self._inside)}: {ast.unparse(source)[:90]}"
@@ -151,7 +157,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A claim with the error that breaks it; none where ``term`` is None."""
+    """A claim with the error that breaks it, the last of ``together`` terms that were changed at once; none where
+    ``term`` is None.
+    """
 
     id: str
     form: str
@@ -160,28 +168,25 @@ class Row:
     margin: float | None
     terms: int
     tried: int
+    together: int
     term: str | None
     factor: float | None
     then: str | None
     note: str
 
 
-def examined(claim, tries: int, seconds: float) -> Row | None:
+def examined(claim, seconds: float) -> Row | None:
     """The first error that changes the verdict of a claim; None where the claim says nothing on any of its problems."""
     for named in claim.problems:
         begun = time.monotonic()
-        before = _judged(claim, named, None, 1.0)
+        before = _judged(claim, named, frozenset(), 1.0)
         if str(before.verdict) in ("holds", "violated"):
             break
     else:
         return None
-    cost = time.monotonic() - begun
+    once = time.monotonic() - begun
+    last, limit = begun + max(seconds, 3 * once), max(seconds, 4 * once)
     used = sorted(TERMS.used)
-    # What stands latest is nearest to what the claim reads: losses before the moments that they are made of.
-    of_papers = [number for number in used if TERMS.places[number].startswith("flowsim.papers.")]
-    others = [number for number in used if number not in of_papers]
-    others.sort(key=lambda number: (not TERMS.places[number].startswith("flowsim.losses"), number))
-    order = others[:tries] + of_papers[-tries:]
     row = Row(
         claim.id,
         claim.form,
@@ -190,29 +195,76 @@ def examined(claim, tries: int, seconds: float) -> Row | None:
         before.margin,
         len(used),
         0,
+        0,
         None,
         None,
         None,
         "",
     )
+    of_papers = [number for number in used if TERMS.places[number].startswith("flowsim.papers.")]
+    others = [number for number in used if number not in of_papers]
+    others.sort(key=lambda number: (TERMS.places[number].startswith("flowsim.losses"), number))
     tried = 0
-    for factor in _FACTORS:
-        for number in order:
-            if tried and time.monotonic() - begun > max(seconds, 3 * cost):
-                return dataclasses.replace(row, tried=tried, note="out of time")
-            tried += 1
-            try:
-                after = _judged(claim, named, number, factor)
-            except Exception as error:  # an error may make the problem one that is refused
-                found, then = True, f"{type(error).__name__}"
+
+    def after(numbers: list[int], factor: float) -> str | None:
+        """The verdict that follows, None where it is the same."""
+        nonlocal tried
+        tried += 1
+        try:
+            with _at_most(limit):
+                verdict = str(_judged(claim, named, frozenset(numbers), factor).verdict)
+        except _OutOfTimeError:
+            return None
+        except Exception as error:  # an error may make the problem one that is refused
+            return type(error).__name__
+        return None if verdict == str(before.verdict) else verdict
+
+    def least(numbers: list[int], factor: float, then: str) -> tuple[list[int], str]:
+        """As few of the terms as time allows that change the verdict too, and what it then is."""
+        while len(numbers) > 1 and time.monotonic() < last:
+            middle = len(numbers) // 2
+            for half in (numbers[middle:], numbers[:middle]):
+                if (found := after(half, factor)) is not None:
+                    numbers, then = half, found
+                    break
             else:
-                found, then = after.verdict != before.verdict, str(after.verdict)
-            if found:
-                return dataclasses.replace(row, tried=tried, term=TERMS.places[number], factor=factor, then=then)
-    return dataclasses.replace(row, tried=tried)
+                break
+        return numbers, then
+
+    for factor in _FACTORS:
+        for numbers in (others, of_papers):
+            if not numbers or (tried > 1 and time.monotonic() > last):
+                continue
+            then = after(numbers, factor)
+            if then is not None:
+                numbers, then = least(numbers, factor, then)
+                place = TERMS.places[numbers[-1]]
+                return dataclasses.replace(
+                    row, tried=tried, together=len(numbers), term=place, factor=factor, then=then
+                )
+    return dataclasses.replace(row, tried=tried, note="out of time" if time.monotonic() > last else "")
 
 
-def _judged(claim, named, wrong: int | None, factor: float):
+class _OutOfTimeError(BaseException):
+    """A verdict took too long: no `Exception`, as judging turns those into verdicts."""
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises `_OutOfTimeError` inside after some seconds: a wrong term may make a search that never ends."""
+
+    def interrupt(number, frame):
+        raise _OutOfTimeError
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _judged(claim, named, wrong: frozenset[int], factor: float):
     import jax
 
     from flowsim.experiments.audit import judge_all
@@ -225,7 +277,7 @@ def _judged(claim, named, wrong: int | None, factor: float):
     try:
         (entry,) = judge_all([dataclasses.replace(claim, problems=(named,))])
     finally:
-        TERMS.wrong = None
+        TERMS.wrong = frozenset()
     return entry.verdict
 
 
@@ -245,7 +297,7 @@ def table(rows: list[Row]) -> str:
         by = (
             f"nothing of {row.tried} tries {row.note}".strip()
             if row.term is None
-            else f"`{row.term}`".replace("|", "\\|")
+            else f"`{row.term}`".replace("|", "\\|") + (f" and {row.together - 1} more" if row.together > 1 else "")
         )
         lines.append(
             f"| {row.id} | {row.form} | {row.verdict} | {row.terms} | {by} | {row.factor or ''} | {row.then or ''} |"
@@ -271,7 +323,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Print each row as it is found; keep the table of a whole run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("claims", nargs="?", default="", help="the beginning of the ids of the claims, default all")
-    parser.add_argument("--tries", type=int, default=6, help="terms of losses, and of papers, for each factor")
     parser.add_argument("--seconds", type=float, default=60.0, help="for a claim")
     parser.add_argument("--flows", action="store_true", help="claims along a flow too")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/mutations.md and .json")
@@ -287,18 +338,21 @@ def main(arguments: list[str] | None = None) -> int:
         asked,
     ):
         rows.append(row)
-        print(f"{row.id} ({row.form}): {row.verdict} -> {row.then} by {row.factor} in {row.term}", flush=True)
+        print(
+            f"{row.id} ({row.form}): {row.verdict} -> {row.then} by {row.factor} in {row.together} {row.term}",
+            flush=True,
+        )
+        if asked.keep:
+            _keep(rows)
     print(table(rows))
     unbroken = [row for row in rows if row.term is None]
     print(f"{len(rows)} rows, {len(unbroken)} that nothing broke")
-    if asked.keep:
-        _keep(rows)
     return 0
 
 
 def _examined_all(claims, asked) -> Iterator[Row]:
     for claim in claims:
-        row = examined(claim, asked.tries, asked.seconds)
+        row = examined(claim, asked.seconds)
         if row is not None:
             yield row
 

@@ -1,4 +1,4 @@
-"""A sweep of 1,000 starts, beside the same flows one by one and beside scipy: cost of a flow, accuracy and memory.
+"""A sweep of 1,000 starts, beside the same flows one by one, scipy and CVODE: cost of a flow, accuracy and memory.
 
 The problem is that of `fixed_covariance` at d = 16: eigenvalues geometric from 1 to 0.01 in a random basis, N = 20,
 rtol 1e-8, to t1 = 25 / (slowest rate at the minimum). The starts are balanced and random, 25 at each of 40 scales,
@@ -29,17 +29,20 @@ from benchmarks.fixed_covariance import (
     RTOL,
     best_of,
     distance,
+    in_numpy,
     in_own_process,
+    of_weights,
     peak_megabytes,
     slowest_rate,
 )
+from benchmarks.measurements import cvode
 
 D = 16
 SEEDS = 25
 SCALES = 40
 RESULTS = pathlib.Path(__file__).parent / "results"
 LIMIT = 900.0
-TARGETS = {"flowsim one by one": 5.0, "scipy": 50.0}
+TARGETS = {"flowsim one by one": 5.0, "scipy": 50.0, "CVODE": 50.0}
 SCIPY_METHODS = ("BDF", "LSODA")
 
 
@@ -131,38 +134,33 @@ def measure_one_by_one(points_per_decade: int | None, count: int) -> Measurement
 
 
 def measure_scipy(method: str, count: int) -> Measurement:
-    """`scipy.integrate.solve_ivp` as a user would call it, with the analytic gradient (5.4) in NumPy.
-
-    On starts at the largest scale alone: smaller ones take it longer, up to minutes.
-    """
+    """`scipy.integrate.solve_ivp` as a user would call it, with the analytic gradient (5.4) in NumPy."""
     import scipy.integrate
 
+    def solve(field, y, t1):
+        atol = RTOL * np.max(np.abs(y))
+        return scipy.integrate.solve_ivp(field, (0, t1), y, method=method, rtol=RTOL, atol=atol).y[:, -1]
+
+    return _measure_peer(f"scipy {method}", solve, count)
+
+
+def measure_cvode(count: int) -> Measurement:
+    """CVODE's BDF with GMRES, with the same gradient."""
+    return _measure_peer("CVODE BDF, GMRES", lambda field, y, t1: cvode(field, y, t1, RTOL).y[-1], count)
+
+
+def _measure_peer(name: str, solve: Callable[..., np.ndarray], count: int) -> Measurement:
+    """A peer on starts at the largest scale alone: smaller ones take it longer, up to minutes."""
     from flowsim.flow.gradient_flow import reduced_flow
-    from flowsim.models import LinearAttention
 
     problems = starts(count, SEEDS * (SCALES - 1))
-
-    def solve(cell):
-        Lambda, Gamma = np.asarray(cell.task.covariance), np.asarray(cell.task.gamma())
-        gamma_lambda, lambda_squared = Gamma @ Lambda, Lambda @ Lambda
-
-        def field(t, y):
-            U, u = y[:-1].reshape(D, D), y[-1]
-            sandwich = gamma_lambda @ U @ Lambda
-            dU = -(u**2) * sandwich + u * lambda_squared
-            du = -u * np.sum(sandwich * U) + np.sum(lambda_squared * U)
-            return np.append(dU.ravel(), du)
-
-        y = np.append(np.asarray(cell.start.U11).ravel(), float(cell.start.u_minus1))
-        span = (0, cell.spec.flow.t1)
-        return scipy.integrate.solve_ivp(field, span, y, method=method, rtol=RTOL, atol=RTOL * np.max(np.abs(y)))
-
-    first, solutions = best_of(lambda: [solve(cell) for cell in problems], 0.0)
-    measurement = Measurement(f"scipy {method}", count, first / count, first)
+    flows = [(*in_numpy(cell.loss, cell.start, D), cell.spec.flow.t1) for cell in problems]
+    first, ends = best_of(lambda: [solve(*flow) for flow in flows], 0.0)
+    measurement = Measurement(name, count, first / count, first)
     measurement.peak_megabytes, measurement.note = peak_megabytes(), "at the largest scale, its easiest"
-    y, cell = solutions[-1].y[:, -1], problems[-1]
+    cell = problems[-1]
     exact = reduced_flow(cell.loss, cell.start, [cell.spec.flow.t1], 1e-10).end
-    measurement.error = distance(LinearAttention(y[:-1].reshape(D, D), y[-1]), exact)
+    measurement.error = distance(of_weights(ends[-1], D), exact)
     return measurement
 
 
@@ -203,6 +201,7 @@ def measure_all(quick: bool) -> list[Measurement]:
     add(measure_one_by_one, None, count)
     for method in SCIPY_METHODS:
         add(measure_scipy, method, max(5, count // 5))
+    add(measure_cvode, max(5, count // 5))
     add(measure_sweep, scales, seeds)
     if not quick:
         for lanes, rtol in ((32, 1e-8), (128, 1e-8), (128, 1e-13), (512, 1e-8), (2048, 1e-8)):
