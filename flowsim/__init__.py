@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from flowsim.flow.trajectory import Status as Status
     from flowsim.flow.trajectory import Trajectory as Trajectory
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
+    from flowsim.losses import AttentionLoss as AttentionLoss
     from flowsim.losses import DiagonalLayersLoss as DiagonalLayersLoss
     from flowsim.losses import FunctionLoss as FunctionLoss
     from flowsim.losses import LinearAttentionLoss as LinearAttentionLoss
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from flowsim.losses import MultiHeadLoss as MultiHeadLoss
     from flowsim.losses import MultiLayerLoss as MultiLayerLoss
     from flowsim.losses import RandomCovarianceLoss as RandomCovarianceLoss
+    from flowsim.losses import Reparametrized as Reparametrized
     from flowsim.losses import ScalarLayersLoss as ScalarLayersLoss
     from flowsim.losses import ScalarLoopLoss as ScalarLoopLoss
     from flowsim.losses.prompt_risk import risk as risk
@@ -69,11 +71,14 @@ if TYPE_CHECKING:
     from flowsim.models import LinearTransformerBlock as LinearTransformerBlock
     from flowsim.models import LoopedAttention as LoopedAttention
     from flowsim.models import MaskedAttention as MaskedAttention
+    from flowsim.models import MergedHeads as MergedHeads
     from flowsim.models import MultiHeadAttention as MultiHeadAttention
     from flowsim.models import MultiLayerAttention as MultiLayerAttention
     from flowsim.models import ScalarLayers as ScalarLayers
     from flowsim.models import ScalarLoop as ScalarLoop
+    from flowsim.models import SeparateHeads as SeparateHeads
     from flowsim.models import SoftmaxAttention as SoftmaxAttention
+    from flowsim.models import TokenHeads as TokenHeads
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
@@ -83,6 +88,7 @@ if TYPE_CHECKING:
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.report.documents import verdict_table as verdict_table
     from flowsim.tasks import JointLaw as JointLaw
+    from flowsim.tasks import LengthLaw as LengthLaw
     from flowsim.tasks import LinearRegression as LinearRegression
     from flowsim.tasks import RandomCovarianceRegression as RandomCovarianceRegression
     from flowsim.tasks import SpectralRegression as SpectralRegression
@@ -92,17 +98,18 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
-    "flowsim.tasks": "JointLaw LinearRegression RandomCovarianceRegression SpectralRegression",
+    "flowsim.tasks": "JointLaw LengthLaw LinearRegression RandomCovarianceRegression SpectralRegression",
     "flowsim.tasks.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.models": (
         "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
-        "LinearTransformerBlock LoopedAttention MaskedAttention MultiHeadAttention MultiLayerAttention "
-        "ScalarLayers ScalarLoop SoftmaxAttention"
+        "LinearTransformerBlock LoopedAttention MaskedAttention MergedHeads MultiHeadAttention MultiLayerAttention "
+        "ScalarLayers ScalarLoop SeparateHeads SoftmaxAttention TokenHeads"
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.losses": (
-        "AbstractPopulationLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss MaskedAttentionLoss "
-        "MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss ScalarLayersLoss ScalarLoopLoss"
+        "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss "
+        "MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss Reparametrized "
+        "ScalarLayersLoss ScalarLoopLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
     "flowsim.flow.gradient_flow": "Stop gradient_descent gradient_flow reduced_flow",

@@ -11,7 +11,7 @@ from helpers import covariance
 from jaxtyping import Array, Float
 
 from flowsim.losses.base import FunctionLoss
-from flowsim.losses.single_layer import LinearAttentionLoss
+from flowsim.losses.one_layer.single_layer import LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
 

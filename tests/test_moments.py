@@ -55,23 +55,6 @@ def test_products_of_two_sample_covariances(d, length):
     np.testing.assert_allclose(
         moments.sample_covariance_sandwich(M, Lambda, N), np.einsum("abcd,bc->ad", pair, M), rtol=1e-12, atol=1e-14
     )
-    np.testing.assert_allclose(
-        moments.sample_covariance_times_trace(Lambda, N), np.einsum("abcc->ab", pair), rtol=1e-12, atol=1e-14
-    )
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_label_energy_squared(d, length):
-    Lambda = jnp.asarray(covariance(d, seed=d))
-    identity = np.eye(d)
-    w_moment = np.zeros((d,) * 4)
-    for a, b, c, e in itertools.product(range(d), repeat=4):
-        w_moment[a, b, c, e] = inputs_moment((0, a), (0, b), (0, c), (0, e), Lambda=identity)
-    expected = np.einsum("abcd,abcd->", w_moment, sample_covariance_pair(Lambda, length))
-    np.testing.assert_allclose(
-        moments.sample_label_energy_squared(Lambda, jnp.asarray(float(length))), expected, rtol=1e-12
-    )
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -91,24 +74,7 @@ def test_token_covariance_times_a_form(d, length):
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_products_of_quadratic_forms(d):
-    Lambda = jnp.asarray(covariance(d, seed=d))
-    A, B, C = matrices(d, 3)
-    two, three, exact, forms = 0.0, 0.0, np.asarray(Lambda), np.asarray([A, B, C])
-    for a, b, c, e in itertools.product(range(d), repeat=4):
-        entries = [(0, a), (0, b), (0, c), (0, e)]
-        two += forms[0][a, b] * forms[1][c, e] * inputs_moment(*entries, Lambda=exact)
-        for f, g in itertools.product(range(d), repeat=2):
-            three += (
-                forms[0][a, b] * forms[1][c, e] * forms[2][f, g] * inputs_moment(*entries, (0, f), (0, g), Lambda=exact)
-            )
-    np.testing.assert_allclose(moments.product_of_two_forms(A, B, Lambda), two, rtol=1e-12)
-    np.testing.assert_allclose(moments.product_of_three_forms(A, B, C, Lambda), three, rtol=1e-12)
-
-
 def test_an_infinite_context_leaves_the_products_of_the_means():
     Lambda, N = jnp.asarray(covariance(3, seed=3)), jnp.asarray(jnp.inf)
     (M,) = matrices(3, 1)
     np.testing.assert_allclose(moments.sample_covariance_sandwich(M, Lambda, N), Lambda @ M @ Lambda, rtol=1e-12)
-    np.testing.assert_allclose(moments.sample_covariance_times_trace(Lambda, N), Lambda * np.trace(Lambda), rtol=1e-12)

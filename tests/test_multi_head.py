@@ -15,7 +15,7 @@ from flowsim import initialization
 from flowsim.cli import main
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss, MinimumKind, MonteCarloLoss, MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import (
     FactoredMultiHeadAttention,
     GradientDescentStep,

@@ -18,11 +18,14 @@ from flowsim.models import (
     LinearTransformerBlock,
     LoopedAttention,
     MaskedAttention,
+    MergedHeads,
     MultiHeadAttention,
     MultiLayerAttention,
     ScalarLayers,
     ScalarLoop,
+    SeparateHeads,
     SoftmaxAttention,
+    TokenHeads,
 )
 from flowsim.tasks import SpectralRegression
 
@@ -41,6 +44,9 @@ MODELS = {
     "multi-head": MultiHeadAttention([[1.0, 2.0]], [A], [3.0], 4.0, trainable=True),
     "factored": FactoredMultiHeadAttention([A], [2 * A], [3 * A], [4 * A]),
     "linear block": LinearTransformerBlock(A, 2 * A, 3 * A, 4 * A, 5 * A, 6 * A),
+    "merged heads": MergedHeads([1.0], [A], [1.0, 2.0], 3.0, trainable=True),
+    "separate heads": SeparateHeads([1.0], [A], [2 * A]),
+    "token heads": TokenHeads([[1.0, 2.0, 3.0]], [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]], query_token=True),
     "gradient descent": GradientDescentStep(0.5, [1.0, 2.0]),
 }
 DECODER = Decoder(2, embedding=4, layers=1, heads=2, longest=3, key=jax.random.key(0))

@@ -9,7 +9,7 @@ import pytest
 
 from flowsim.claims import Judgement, equal
 from flowsim.experiments.audit import judge_all
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers import ALL_CLAIMS
 from flowsim.papers.xie2025 import CLAIMS, problems

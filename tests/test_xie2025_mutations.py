@@ -14,7 +14,7 @@ import pytest
 from flowsim.claims import Relation
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import Forms, HeadRisk
+from flowsim.losses.one_layer.head_risk import Forms, HeadRisk
 from flowsim.models import (
     FactoredMultiHeadAttention,
     GradientDescentStep,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import assert_close
 
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep
 from flowsim.papers.xie2025 import exact, prompts
 from flowsim.papers.xie2025.appendix_b_2 import block_of

@@ -8,7 +8,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow import basin
@@ -23,14 +23,15 @@ _COLUMNS, _SAMPLED_COLUMNS = 256, 8
 class Record(NamedTuple):
     """Everything known at one output time, or with time leading at many.
 
-    conserved is NaN where the loss knows no such quantity; norm_sq is the squared norm of the weights.
+    conserved is NaN where the loss knows no such quantity, and an array where it knows several; norm_sq is the squared
+    norm of the weights.
     """
 
     state: PyTree
     loss: Scalar
     excess: Scalar
     grad_norm_sq: Scalar
-    conserved: Scalar
+    conserved: Float[Array, "..."]
     norm_sq: Scalar
 
 
@@ -148,7 +149,11 @@ class LossSystem(AbstractSystem):
     def way_to_go(self, state: PyTree) -> float:
         if self.loss.sampled:
             return math.inf
-        return basin.way_to_go(self.field, lambda state: self.loss.conserved(self.decode(state)), state)
+        return basin.way_to_go(self.field, self._conserved_sum, state)
+
+    def _conserved_sum(self, state: PyTree) -> Scalar | None:
+        conserved = self.loss.conserved(self.decode(state))
+        return None if conserved is None else jnp.sum(conserved)
 
 
 class ScaledSystem(AbstractSystem):

@@ -6,6 +6,7 @@ from flowsim.initialization.deep import factored_heads as factored_heads
 from flowsim.initialization.deep import gaussian as gaussian
 from flowsim.initialization.deep import heads as heads
 from flowsim.initialization.deep import linear_block as linear_block
+from flowsim.initialization.deep import linear_heads as linear_heads
 from flowsim.initialization.deep import masked as masked
 from flowsim.initialization.deep import softmax as softmax
 from flowsim.initialization.deep import symmetric as symmetric

@@ -6,6 +6,8 @@ Those of one linear attention layer are in `initialization`. A looped model take
 deeper model are those of a shallow one.
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
@@ -19,6 +21,7 @@ from flowsim.models import (
     MultiHeadAttention,
     SoftmaxAttention,
 )
+from flowsim.models.heads import Heads, with_weights
 
 
 def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
@@ -99,6 +102,26 @@ def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Fa
     W_K, W_Q, W_V, W_P = (size * jax.random.normal(key, like.A.shape) for key in keys[:4])
     w = _guess(size, like, keys[4])
     return FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, w, like.bias, trainable=like.trainable)
+
+
+def linear_heads(scale: ArrayLike, like: Heads, seed: Seed, scales: Mapping[str, ArrayLike] | None = None) -> Heads:
+    """Every entry of the weights of `MergedHeads`, `SeparateHeads` or `TokenHeads` scale N(0, 1), one key an array.
+
+    **Arguments:** like: heads of the shape and with the guess; scales: those of single arrays, by name.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    others = {} if scales is None else dict(scales)
+    for name in others:
+        if name not in like.weights:
+            checks.refuse(f"scales.{name}", f"left out: the weights are {', '.join(like.weights)}", "it is given")
+    sizes = {
+        name: checks.positive(f"scales.{name}" if name in others else "scale", others.get(name, scale))
+        for name in like.weights
+    }
+    keys = jax.random.split(jax.random.key(seed), len(sizes))
+    drawn = zip(keys, like.weights.items(), strict=True)
+    return with_weights(like, {name: sizes[name] * jax.random.normal(key, x.shape) for key, (name, x) in drawn})
 
 
 def linear_block(scale: ArrayLike, dimension: int, seed: Seed) -> LinearTransformerBlock:

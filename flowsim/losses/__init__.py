@@ -10,8 +10,10 @@ from flowsim.losses.deep.scalar_layers import ScalarLayersLoss as ScalarLayersLo
 from flowsim.losses.deep.scalar_layers import ScalarLoopLoss as ScalarLoopLoss
 from flowsim.losses.deep.scalar_layers import Speeds as Speeds
 from flowsim.losses.deep.scalar_layers import restricted_speeds as restricted_speeds
-from flowsim.losses.masked_attention import MaskedAttentionLoss as MaskedAttentionLoss
-from flowsim.losses.multi_head import MultiHeadLoss as MultiHeadLoss
-from flowsim.losses.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss
+from flowsim.losses.one_layer.attention import AttentionLoss as AttentionLoss
+from flowsim.losses.one_layer.masked_attention import MaskedAttentionLoss as MaskedAttentionLoss
+from flowsim.losses.one_layer.multi_head import MultiHeadLoss as MultiHeadLoss
+from flowsim.losses.one_layer.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss
+from flowsim.losses.one_layer.single_layer import LinearAttentionLoss as LinearAttentionLoss
+from flowsim.losses.reparametrized import Reparametrized as Reparametrized
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss as MonteCarloLoss
-from flowsim.losses.single_layer import LinearAttentionLoss as LinearAttentionLoss

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from equinox import AbstractVar
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
@@ -48,8 +48,8 @@ class AbstractPopulationLoss(eqx.Module):
         """The gradient, in the shape of the model."""
         return eqx.filter_grad(self.__call__)(model)
 
-    def conserved(self, model: PyTree) -> Scalar | None:
-        """A quantity that the flow conserves exactly, None where none is known."""
+    def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
+        """What the flow conserves exactly, one number or an array of them, None where nothing is known."""
         return None
 
     def arrowhead(self, model: PyTree) -> AbstractArrowhead | None:

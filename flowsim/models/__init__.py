@@ -2,6 +2,9 @@
 
 from flowsim.models.decoder import Decoder as Decoder
 from flowsim.models.diagonal_layers import DiagonalLayers as DiagonalLayers
+from flowsim.models.heads import MergedHeads as MergedHeads
+from flowsim.models.heads import SeparateHeads as SeparateHeads
+from flowsim.models.heads import TokenHeads as TokenHeads
 from flowsim.models.linear_attention import LinearAttention as LinearAttention
 from flowsim.models.masked_attention import MaskedAttention as MaskedAttention
 from flowsim.models.multi_head import FactoredMultiHeadAttention as FactoredMultiHeadAttention

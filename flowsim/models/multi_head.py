@@ -45,7 +45,7 @@ class MultiHeadAttention(eqx.Module):
         self.A = _heads("A", A)
         H, rows, _ = self.A.shape
         self.b = checks.as_array("b", b, (H, rows))
-        self.w, self.bias = _guess(w, bias, rows - 1)
+        self.w, self.bias = with_guess(w, bias, rows - 1)
         self.trainable = trainable
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
@@ -103,7 +103,7 @@ class FactoredMultiHeadAttention(eqx.Module):
         self.W_Q = checks.as_array("W_Q", W_Q, shape)
         self.W_V = checks.as_array("W_V", W_V, shape)
         self.W_P = checks.as_array("W_P", W_P, shape)
-        self.w, self.bias = _guess(w, bias, shape[1] - 1)
+        self.w, self.bias = with_guess(w, bias, shape[1] - 1)
         self.trainable = trainable
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
@@ -223,5 +223,6 @@ def _heads(name: str, matrices: ArrayLike | Iterable) -> Float[Array, "H rows ro
     return array
 
 
-def _guess(w: ArrayLike | Iterable | None, bias: ArrayLike, d: int) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+def with_guess(w: ArrayLike | Iterable | None, bias: ArrayLike, d: int) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+    """The arrays of a guess w^T x_q + bias, of zero weights where none are given."""
     return checks.as_array("w", jnp.zeros(d) if w is None else w, (d,)), checks.as_array("bias", bias, ())

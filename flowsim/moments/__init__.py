@@ -3,11 +3,7 @@
 from flowsim.moments.cubature import Cubature as Cubature
 from flowsim.moments.cubature import cubature_size as cubature_size
 from flowsim.moments.cubature import wishart_cubature as wishart_cubature
-from flowsim.moments.gaussian import product_of_three_forms as product_of_three_forms
-from flowsim.moments.gaussian import product_of_two_forms as product_of_two_forms
 from flowsim.moments.gaussian import sample_covariance_sandwich as sample_covariance_sandwich
-from flowsim.moments.gaussian import sample_covariance_times_trace as sample_covariance_times_trace
-from flowsim.moments.gaussian import sample_label_energy_squared as sample_label_energy_squared
 from flowsim.moments.gaussian import token_covariance_times_form as token_covariance_times_form
 from flowsim.moments.polynomial import TracePolynomial as TracePolynomial
 from flowsim.moments.polynomial import wishart_expectation as wishart_expectation

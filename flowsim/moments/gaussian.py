@@ -19,18 +19,6 @@ def sample_covariance_sandwich(middle: Matrix, covariance: Matrix, length: Scala
     return covariance @ middle @ covariance + pairs / length
 
 
-def sample_covariance_times_trace(covariance: Matrix, length: Scalar) -> Matrix:
-    """E[S tr S] = Lambda tr Lambda + 2 Lambda^2 / N."""
-    return covariance * jnp.trace(covariance) + 2 * covariance @ covariance / length
-
-
-def sample_label_energy_squared(covariance: Matrix, length: Scalar) -> Scalar:
-    """E[(w^T S w)^2] = E[(tr S)^2 + 2 tr S^2] with an independent w ~ N(0, I)."""
-    identity = jnp.eye(covariance.shape[0])
-    trace_squared = jnp.trace(sample_covariance_times_trace(covariance, length))
-    return trace_squared + 2 * jnp.trace(sample_covariance_sandwich(identity, covariance, length))
-
-
 def token_covariance_times_form(
     form: Float[Array, "rows rows"], covariance: Matrix, length: Scalar
 ) -> Float[Array, "rows rows"]:
@@ -53,23 +41,6 @@ def token_covariance_times_form(
         jnp.trace(P @ square) + s * label_energy_squared,
     )
     return means + 2 * pairs / length
-
-
-def product_of_two_forms(first: Matrix, second: Matrix, covariance: Matrix) -> Scalar:
-    """E[(x^T A x)(x^T B x)] = tr A' tr B' + 2 tr A'B', with A' = sym(A) Lambda and likewise B'."""
-    A, B = _symmetric(first) @ covariance, _symmetric(second) @ covariance
-    return jnp.trace(A) * jnp.trace(B) + 2 * jnp.trace(A @ B)
-
-
-def product_of_three_forms(first: Matrix, second: Matrix, third: Matrix, covariance: Matrix) -> Scalar:
-    """E[(x^T A x)(x^T B x)(x^T C x)]; with A' = sym(A) Lambda and likewise B', C' it is
-
-    tr A' tr B' tr C' + 2 (tr A' tr B'C' + tr B' tr A'C' + tr C' tr A'B') + 8 tr A'B'C'.
-    """
-    A, B, C = (_symmetric(form) @ covariance for form in (first, second, third))
-    a, b, c = jnp.trace(A), jnp.trace(B), jnp.trace(C)
-    pairs = a * jnp.trace(B @ C) + b * jnp.trace(A @ C) + c * jnp.trace(A @ B)
-    return a * b * c + 2 * pairs + 8 * jnp.trace(A @ B @ C)
 
 
 def _bordered(block: Matrix, border: Float[Array, " d"], corner: Scalar) -> Float[Array, "rows rows"]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.problem import toml
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import GuessTable, LossTable, ModelTable
-from flowsim.problem.task_tables import TaskTable
+from flowsim.problem.task_tables import LengthTable, TaskTable
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 Task = LinearRegression | RandomCovarianceRegression | SpectralRegression
@@ -83,9 +83,9 @@ class Architecture:
     its starts by kind; start: the kind where the file does not say; fields: of [model]; needed: those of them that
     have no default; defaults: (model table, task table, whether the start is symmetric, restriction) -> fields that
     the file may leave out; losses: kinds of loss; factor: of the squared error in the loss; laws_of_weights: the
-    default first; prior_mean, isotropic, random_covariance: whether w may have a mean, whether the covariance has to be
-    I, and whether it may be random; has_exact_loss: whether the model of a table has one; restrictions: by
-    ``flow.restrict``; check: refuses what the others do not; curves: figures of a run by name.
+    default first; extras: those of `EXTRAS` that the task may have; isotropic, random_covariance: whether the
+    covariance has to be I, and whether it may be random; has_exact_loss: whether the model of a table has one;
+    restrictions: by ``flow.restrict``; check: refuses what the others do not; curves: figures of a run by name.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Architecture:
     losses: tuple[str, ...] = ("exact", "monte-carlo")
     factor: float = 1.0
     laws_of_weights: tuple[str, ...] = ("isotropic",)
-    prior_mean: bool = False
+    extras: tuple[str, ...] = ()
     isotropic: bool = False
     random_covariance: bool = False
     has_exact_loss: Callable[[ModelTable], bool] = lambda model: True
@@ -124,8 +124,11 @@ class Architecture:
                 came = f'it is missing (architecture = "{self.name}")'
                 refuse(f"model.{name}", _FIELDS[f"model.{name}"].expected, came)
         _check_size(model, task.size, restrict)
-        if task.prior_mean is not None and not self.prior_mean:
-            refuse("task.prior_mean", f"left out {named}", "it is given")
+        for name in task.extras:
+            if name not in self.extras:
+                field, expected = ("context_length", "one length") if name == "length_law" else (name, "left out")
+                came = "it is a law of lengths" if name == "length_law" else "it is given"
+                refuse(f"task.{field}", f"{expected} {named}", came)
         if self.isotropic and not task.is_isotropic:
             refuse("task.covariance", f'"identity" {named}', "it is another")
         if isinstance(model.guess, GuessTable) and model.guess.linear and len(model.guess.linear) != task.size:
@@ -136,8 +139,10 @@ class Architecture:
             refuse("task.weights", f'"{self.laws_of_weights[0]}" {named}', f'it is "{task.weights}"')
         if loss.kind not in self.losses:
             refuse("loss.kind", f"{_either(self.losses)} {named}", f'it is "{loss.kind}"')
-        if loss.kind == "monte-carlo" and np.isinf(float(task.context_length)):
-            refuse("task.context_length", f'finite with loss.kind = "{loss.kind}"', "it is inf")
+        if loss.kind != "exact" and isinstance(task.context_length, LengthTable):
+            refuse("task.context_length", f'one length with loss.kind = "{loss.kind}"', "it is a law of lengths")
+        if loss.kind == "monte-carlo":
+            _check_drawn(task)
         if restrict and restrict not in self.restrictions:
             refuse("flow.restrict", f"left out {named}", "it is given")
         resolved = msgspec.structs.replace(model, **(self.defaults(model, task, symmetric, restrict) | given))
@@ -252,6 +257,15 @@ def random_start(make: Callable[[Any, int, Any], PyTree]) -> Start:
 
 def _either(kinds: Iterable[str]) -> str:
     return " or ".join(f'"{kind}"' for kind in kinds)
+
+
+def _check_drawn(task: TaskTable) -> None:
+    """Refuse prompts that cannot be drawn, and labels of queries that have noise, which an exact loss leaves out."""
+    named = 'with loss.kind = "monte-carlo"'
+    if np.isinf(float(cast(float, task.context_length))):
+        refuse("task.context_length", f"finite {named}", "it is inf")
+    if task.label_noise is not None:
+        refuse("task.label_noise", f"left out {named}, whose queries would have it too", "it is given")
 
 
 def _check_size(model: ModelTable, d: int, restrict: str | None) -> None:

@@ -21,6 +21,18 @@ from flowsim.problem.kinds import (
 from flowsim.problem.toml import AbstractTable
 
 
+class ScalesTable(AbstractTable, frozen=True):
+    """init.scales: the scales of single arrays of a random start; that of others is init.scale."""
+
+    v: Positive | None = None
+    U: Positive | None = None
+    k: Positive | None = None
+    q: Positive | None = None
+    p: Positive | None = None
+    Q: Positive | None = None
+    w: Positive | None = None
+
+
 class InitTable(AbstractTable, frozen=True):
     """[init]: the start. Which kinds an architecture has, and which fields go with each, the architecture says.
 
@@ -51,6 +63,13 @@ class InitTable(AbstractTable, frozen=True):
     W_P: Matrices | None = None
     W_1: Matrix | None = None
     W_2: Matrix | None = None
+    v: Vector | None = None
+    U: Matrices | None = None
+    k: Matrices | None = None
+    q: Matrices | None = None
+    p: Matrix | None = None
+    Q: Matrices | None = None
+    scales: ScalesTable | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not left out, beside the kind."""

@@ -46,7 +46,8 @@ class ModelTable(AbstractTable, frozen=True):
 
     symmetric: whether the matrices are symmetric (and u = 0), and the flow is among such; residual_stream: whether the
     layers move the covariates too, by matrices B_i; parametrisation: of heads, by (b, A) or by the matrices that the
-    paper trains; guess: of the query's label.
+    paper trains; guess: of the query's label; keys: whether keys and queries are one matrix a head or two, of this
+    rank; blocks: whether heads see the labels alone or whole tokens; query_token: whether they attend to the query's.
     """
 
     architecture: Word = "linear-attention"
@@ -57,6 +58,10 @@ class ModelTable(AbstractTable, frozen=True):
     heads: Count | None = None
     parametrisation: Literal["reduced", "factored"] | None = None
     guess: Literal["zero", "trainable"] | GuessTable | None = None
+    keys: Literal["merged", "separate"] | None = None
+    rank: Count | None = None
+    blocks: Literal["label", "all"] | None = None
+    query_token: Flag | None = None
 
     @property
     def depth(self) -> int:

@@ -1,13 +1,14 @@
 """[task] and [test] of a problem file: the laws of the prompts."""
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
 from jaxtyping import Array, Float
+from msgspec import Meta
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
@@ -15,7 +16,10 @@ from flowsim.problem import toml
 from flowsim.problem.kinds import Count, Length, Matrix, Nonnegative, Positive, Ratio, Seed, Vector
 from flowsim.problem.law_table import LawTable
 from flowsim.problem.toml import AbstractTable
-from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
+from flowsim.tasks import LengthLaw, LinearRegression, RandomCovarianceRegression, SpectralRegression
+
+EXTRAS = ("prior_mean", "prior_covariance", "query_covariance", "label_noise", "length_law")
+"""What a task may have beside a covariance and one length, where the architecture's loss knows it."""
 
 
 class Eigenvalues(AbstractTable, frozen=True):
@@ -79,15 +83,42 @@ class Eigenvalues(AbstractTable, frozen=True):
         checks.within_memory(f"{where}.dimension", self.dimension or 0)
 
 
+class LengthTable(AbstractTable, frozen=True):
+    """A law of the number of examples, all equally likely unless said."""
+
+    lengths: Annotated[tuple[Length | Literal["inf"], ...], Meta(description="a list of lengths")]
+    probabilities: Vector | None = None
+
+    def law(self) -> LengthLaw:
+        """The law.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        return LengthLaw([float(length) for length in self.lengths], self.probabilities)
+
+
 class TaskTable(AbstractTable, frozen=True, kw_only=True):
-    """[task]: the law of a prompt."""
+    """[task]: the law of a prompt.
+
+    label_noise, prior_mean, prior_covariance, query_covariance and a law of lengths: where the architecture's loss
+    knows such prompts.
+    """
 
     covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
-    context_length: Length | Literal["inf"]
+    context_length: Length | Literal["inf"] | LengthTable
     covariance_law: LawTable | None = None
     dimension: Count | None = None
     weights: Literal["isotropic", "inverse-covariance"] | None = None
     prior_mean: Vector | None = None
+    prior_covariance: Matrix | Eigenvalues | None = None
+    query_covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
+    label_noise: Nonnegative | None = None
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The fields that are given of those that few losses know."""
+        given = [name for name in EXTRAS if name != "length_law" and getattr(self, name) is not None]
+        return (*given, *(["length_law"] if isinstance(self.context_length, LengthTable) else []))
 
     @property
     def size(self) -> int:
@@ -100,8 +131,10 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
         """The law of a prompt; numbers may be traced."""
-        given: Any = self.context_length
-        length = float(given) if checks.is_concrete(given) else given
+        length = cast(Any, self.context_length)
+        law = length.law() if isinstance(length, LengthTable) else None
+        if law is None and checks.is_concrete(length):
+            length = float(length)
         if self.covariance_law is not None:
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
@@ -111,7 +144,21 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             if size > 1 / _SMALLEST or 0 < size < _SMALLEST:
                 expected = f"of a size between {_SMALLEST:g} and {1 / _SMALLEST:g}, where float64 holds its powers"
                 checks.refuse("covariance", expected, f"its largest entry is {size:g}")
-        return LinearRegression(covariance, length, weights=self.weights, prior_mean=self.prior_mean)
+        others = {
+            name: _matrix(name, value, self.size)
+            for name in ("prior_covariance", "query_covariance")
+            if (value := getattr(self, name)) is not None
+        }
+        return LinearRegression(
+            covariance,
+            length if law is None else None,
+            length_law=law,
+            label_noise=0.0 if self.label_noise is None else self.label_noise,
+            weights=self.weights,
+            prior_mean=self.prior_mean,
+            prior_covariance=others.get("prior_covariance"),
+            query_covariance=others.get("query_covariance"),
+        )
 
     @property
     def is_isotropic(self) -> bool:
@@ -131,9 +178,13 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             matrix = _matrix("covariance", self.covariance, self.size)
             values = np.linalg.eigvalsh(checks.positive_definite("covariance", matrix))
             counts = np.ones(values.size, dtype=int)
-        return SpectralRegression(
-            values, float(self.context_length), multiplicities=counts.tolist(), weights=self.weights
-        )
+        return SpectralRegression(values, float(self._one_length), multiplicities=counts.tolist(), weights=self.weights)
+
+    @property
+    def _one_length(self) -> int | float | str:
+        if isinstance(self.context_length, LengthTable):
+            refuse("task.context_length", "one length", "it is a law of lengths")
+        return self.context_length
 
     def resolved(self, weights: str) -> "TaskTable":
         """The length in one form; the dimension with the identity alone; a law of w, by default ``weights``."""
@@ -148,7 +199,15 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             self.covariance.check("task.covariance")
         if self.covariance_law is not None:
             self.covariance_law.check("task.covariance_law")
-        length = _whole("task.context_length", self.context_length)
+        for name in ("prior_covariance", "query_covariance"):
+            if isinstance(table := getattr(self, name), Eigenvalues):
+                table.check(f"task.{name}")
+        length = self.context_length
+        if isinstance(length, LengthTable):
+            whole = tuple(_whole("task.context_length.lengths", each) for each in length.lengths)
+            length = msgspec.structs.replace(length, lengths=whole)
+        else:
+            length = _whole("task.context_length", length)
         return msgspec.structs.replace(self, context_length=length, weights=self.weights or weights)
 
 

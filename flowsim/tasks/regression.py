@@ -14,6 +14,7 @@ from flowsim._core import checks
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw
 
 LAWS_OF_WEIGHTS = ("isotropic", "inverse-covariance")
+_MASS = 1e-12  # by which rounded probabilities may miss 1
 
 
 class Prompt(eqx.Module):
@@ -34,17 +35,49 @@ def _law_of_weights(word: str) -> str:
     return word
 
 
+class LengthLaw(eqx.Module):
+    """A law of the number of examples in a prompt.
+
+    **Arguments:** lengths: (m,) whole numbers of at least 1, or infinity; probabilities: (m,), default all equal.
+
+    **Raises:** `ValueError` naming the argument, also for probabilities that do not add up to 1.
+    """
+
+    lengths: Float[Array, " m"]
+    probabilities: Float[Array, " m"]
+
+    def __init__(self, lengths: ArrayLike | Iterable, probabilities: ArrayLike | Iterable | None = None):
+        given = np.atleast_1d(np.asarray(list(lengths) if isinstance(lengths, Iterable) else lengths, dtype=float))
+        if not given.size:
+            checks.refuse("lengths", "at least one length", "there is none")
+        self.lengths = jnp.stack([checks.context_length("lengths", length) for length in given])
+        equal = np.full(given.size, 1 / given.size)
+        self.probabilities = checks.as_array(
+            "probabilities", equal if probabilities is None else probabilities, (given.size,)
+        )
+        if (least := float(np.min(self.probabilities))) < 0:
+            checks.refuse("probabilities", "numbers of at least 0", f"the least is {least:g}")
+        if abs((total := float(np.sum(self.probabilities))) - 1) > _MASS:
+            checks.refuse("probabilities", "numbers that add up to 1", f"their sum is {total:.12g}")
+
+    def inverse(self, power: int) -> Float[Array, ""]:
+        """E N^-power."""
+        return self.probabilities @ self.lengths**-power
+
+
 class LinearRegression(eqx.Module):
     """Linear regression prompts with a fixed covariance; without further arguments, those of training.
 
     x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query), y = <w, x> + label_noise N(0, 1) for the context and the query,
-    w ~ N(w*, I) with w* = 0 unless said, N(0, Lambda^-1) or fixed; all independent.
+    w ~ N(w*, Sigma_w) with w* = 0 and Sigma_w = I unless said, N(0, Lambda^-1) or fixed; all independent.
 
     **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: the number of examples, a
-    whole number of at least 1, or infinity for the exact limit; label_noise: standard deviation of the label noise;
-    query_covariance: (d, d) Lambda_query, default Lambda (a query shift); weight: (d,) one w for every prompt (a task
-    shift); weights: "isotropic" for w ~ N(w*, I), "inverse-covariance" for w ~ N(0, Lambda^-1); prior_mean: (d,) w*.
-    label_noise, query_covariance, weight and prior_mean are None where they are left out.
+    whole number of at least 1, or infinity for the exact limit; length_law: a law of that number instead, with which
+    ``context_length`` becomes 1/(E 1/N); label_noise: standard deviation of the label noise; query_covariance: (d, d)
+    Lambda_query, default Lambda (a query shift); weight: (d,) one w for every prompt (a task shift); weights:
+    "isotropic" for w ~ N(w*, I), "inverse-covariance" for w ~ N(0, Lambda^-1); prior_mean: (d,) w*; prior_covariance:
+    (d, d) Sigma_w, symmetric positive semidefinite.
+    label_noise, query_covariance, weight, prior_mean, prior_covariance and length_law are None where they are left out.
 
     **Raises:** `ValueError` naming the argument.
 
@@ -58,22 +91,32 @@ class LinearRegression(eqx.Module):
     query_covariance: Float[Array, "d d"] | None
     weight: Float[Array, " d"] | None
     prior_mean: Float[Array, " d"] | None
+    prior_covariance: Float[Array, "d d"] | None
+    length_law: LengthLaw | None
     weights: str = eqx.field(static=True)
 
     def __init__(
         self,
         covariance: ArrayLike | Iterable,
-        context_length: ArrayLike,
+        context_length: ArrayLike | None = None,
         *,
         label_noise: ArrayLike = 0.0,
         query_covariance: ArrayLike | Iterable | None = None,
         weight: ArrayLike | Iterable | None = None,
         weights: str = "isotropic",
         prior_mean: ArrayLike | Iterable | None = None,
+        prior_covariance: ArrayLike | Iterable | None = None,
+        length_law: LengthLaw | None = None,
     ):
         self.weights = _law_of_weights(weights)
         self.covariance = checks.positive_definite("covariance", covariance)
-        self.context_length = checks.context_length("context_length", context_length)
+        self.length_law = length_law
+        if length_law is not None:
+            self.context_length = 1 / length_law.inverse(1)
+        elif context_length is not None:
+            self.context_length = checks.context_length("context_length", context_length)
+        else:
+            checks.refuse("context_length", "given, or a length_law", "neither is given")
         noise = checks.nonnegative("label_noise", label_noise)
         # Asked of the argument: under a transformation even a constant array is traced.
         self.label_noise = None if checks.is_concrete(label_noise) and np.all(np.asarray(label_noise) == 0) else noise
@@ -84,11 +127,17 @@ class LinearRegression(eqx.Module):
             self.query_covariance = checks.positive_definite("query_covariance", square)
         self.weight = None if weight is None else checks.as_array("weight", weight, (d,))
         self.prior_mean = None if prior_mean is None else checks.as_array("prior_mean", prior_mean, (d,))
-        for name, given in (("weight", weight), ("prior_mean", prior_mean)):
+        self.prior_covariance = None
+        if prior_covariance is not None:
+            square = checks.as_array("prior_covariance", prior_covariance, (d, d))
+            self.prior_covariance = checks.positive_definite("prior_covariance", square, semi=True)
+        prior = {"prior_mean": prior_mean, "prior_covariance": prior_covariance}
+        for name, given in {"weight": weight, **prior}.items():
             if given is not None and weights != "isotropic":
                 checks.refuse(name, f'left out with weights = "{weights}"', "it is given")
-        if weight is not None and prior_mean is not None:
-            checks.refuse("prior_mean", "left out with a fixed weight", "it is given")
+        for name, given in prior.items():
+            if weight is not None and given is not None:
+                checks.refuse(name, "left out with a fixed weight", "it is given")
 
     @property
     def dimension(self) -> int:
@@ -101,21 +150,38 @@ class LinearRegression(eqx.Module):
         return self.covariance
 
     @property
-    def weight_energy(self) -> Float[Array, "d d"]:
-        """E[w w^T]."""
+    def weight_mean(self) -> Float[Array, " d"]:
+        """E w."""
         if self.weight is not None:
-            return jnp.outer(self.weight, self.weight)
+            return self.weight
+        return jnp.zeros(self.dimension) if self.prior_mean is None else self.prior_mean
+
+    @property
+    def weight_covariance(self) -> Float[Array, "d d"]:
+        """Cov w."""
         identity = jnp.eye(self.dimension)
-        if self.prior_mean is not None:
-            return identity + jnp.outer(self.prior_mean, self.prior_mean)
+        if self.weight is not None:
+            return jnp.zeros_like(identity)
+        if self.prior_covariance is not None:
+            return self.prior_covariance
         return identity if self.weights == "isotropic" else jnp.linalg.solve(self.covariance, identity)
 
     @property
+    def weight_energy(self) -> Float[Array, "d d"]:
+        """E[w w^T]."""
+        return self.weight_covariance + jnp.outer(self.weight_mean, self.weight_mean)
+
+    @property
+    def inverse_square_length(self) -> Float[Array, ""]:
+        """E 1/N^2."""
+        return self.context_length**-2 if self.length_law is None else self.length_law.inverse(2)
+
+    @property
     def shifts(self) -> tuple[str, ...]:
-        """The arguments that set these prompts apart from those with w ~ N(0, I) or N(0, Lambda^-1) and no noise; none
-        of them is a covariate shift.
+        """The arguments that set these prompts apart from those with w ~ N(0, I) or N(0, Lambda^-1), one length and no
+        noise; none of them is a covariate shift.
         """
-        names = ("label_noise", "query_covariance", "weight", "prior_mean")
+        names = ("label_noise", "query_covariance", "weight", "prior_mean", "prior_covariance", "length_law")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def scaled(self, c: ArrayLike) -> "LinearRegression":
@@ -131,11 +197,13 @@ class LinearRegression(eqx.Module):
         return LinearRegression(
             square * self.covariance,
             self.context_length,
+            length_law=self.length_law,
             label_noise=0.0 if self.label_noise is None else self.label_noise,
             query_covariance=None if self.query_covariance is None else square * self.query_covariance,
             weight=self.weight,
             weights=self.weights,
             prior_mean=self.prior_mean,
+            prior_covariance=self.prior_covariance,
         )
 
     def gamma(self) -> Float[Array, "d d"]:
@@ -154,8 +222,10 @@ class LinearRegression(eqx.Module):
         **Arguments:** dimension: how many coordinates of the covariates are kept, default all; the others are zero, for
         the labels too. It may be traced.
 
-        **Raises:** `ValueError` if the context is infinite or its length is traced.
+        **Raises:** `ValueError` if the context is infinite, or its length is traced or has a law.
         """
+        if self.length_law is not None:
+            checks.refuse("context_length", "one number to sample a prompt", "it is a law of lengths")
         extra = {name: getattr(self, name) for name in self.shifts}
         length = _known_length(self.context_length)
         return _draw(key, self.covariance, length, self.weights, dimension=dimension, **extra)
@@ -178,17 +248,21 @@ def _draw(
     query_covariance: Float[Array, "d d"] | None = None,
     weight: Float[Array, " d"] | None = None,
     prior_mean: Float[Array, " d"] | None = None,
+    prior_covariance: Float[Array, "d d"] | None = None,
     dimension: ArrayLike | None = None,
 ) -> tuple[Prompt, Float[Array, ""]]:
     normals = jax.random.normal(key, (length + 2, covariance.shape[0]))
     root = jnp.linalg.cholesky(covariance)
     inputs = normals[1:] @ root.T
     if weight is None:
-        weight = normals[0]
+        drawn = normals[0]
         if weights == "inverse-covariance":
-            weight = solve_triangular(root.T, weight)
-        if prior_mean is not None:
-            weight = weight + prior_mean
+            drawn = solve_triangular(root.T, drawn)
+        if prior_covariance is not None:
+            # Cholesky's factor needs a covariance without zero eigenvalues.
+            values, vectors = jnp.linalg.eigh(prior_covariance)
+            drawn = vectors @ (jnp.sqrt(jnp.maximum(values, 0.0)) * drawn)
+        weight = drawn if prior_mean is None else drawn + prior_mean
     if query_covariance is not None:
         inputs = inputs.at[-1].set(jnp.linalg.cholesky(query_covariance) @ normals[-1])
     if dimension is not None:

@@ -121,7 +121,9 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     negative, flat, positive = inertia(values)
     excess = float(eqx.filter_jit(loss.excess)(model))
     # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.
-    symmetric = loss.conserved(model) is not None
+    # Of several it is not known how many of their orbits are more than a point there.
+    conserved = loss.conserved(model)
+    symmetric = conserved is not None and jnp.ndim(conserved) == 0
     least = max(_REACHED * float(trajectory.excess[0]), _SUBTRACTED * np.finfo(float).eps * abs(float(loss(model))))
     if negative:
         kind = "saddle" if positive else "maximum"

@@ -13,7 +13,7 @@ from flowsim.claims.claim import Comparison, Relation
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
 from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import exact, moments, problems, prompts, spaces

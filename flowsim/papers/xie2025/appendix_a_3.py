@@ -7,7 +7,7 @@ from flowsim.claims.claim import Comparison, Relation, equal
 from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import moments, problems, prompts, spaces
 from flowsim.papers.xie2025.appendix_a_2 import product_of_means

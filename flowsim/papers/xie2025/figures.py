@@ -9,7 +9,7 @@ from flowsim.claims.claim import Comparison, Relation, at_least, at_most
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.models.multi_head import AnyHeads
 from flowsim.papers.paper import Section

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from flowsim.claims.claim import Comparison
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers.xie2025 import exact
 from flowsim.papers.xie2025.setting import STEPS, reached, risks, same

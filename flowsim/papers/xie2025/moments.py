@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.papers.xie2025 import exact
 from flowsim.papers.xie2025.setting import same
 from flowsim.tasks import LinearRegression

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison
 from flowsim.claims.statements import rounded
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.papers.xie2025.setting import same
 from flowsim.tasks import LinearRegression, Prompt
 

@@ -9,7 +9,7 @@ from flowsim.claims.claim import Comparison, Relation, at_least
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import exact, problems, spaces

@@ -3,7 +3,7 @@
 from flowsim.claims.claim import Comparison, Relation
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import problems, spaces
 from flowsim.papers.xie2025.conditions import MODELS, few_coordinates, heads_on_isotropic, promised_where

@@ -10,7 +10,7 @@ from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.statements import rounded
 from flowsim.losses import MultiHeadLoss
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
 from flowsim.papers.xie2025 import exact

@@ -3,6 +3,7 @@
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim.problem.architecture import Architecture
+from flowsim.problem.architectures.attention import ATTENTION
 from flowsim.problem.architectures.heads import INITIAL_GUESS, LINEAR_BLOCK, MULTI_HEAD
 from flowsim.problem.architectures.layers import LOOPED, MULTI_LAYER
 from flowsim.problem.architectures.linear_attention import LINEAR_ATTENTION
@@ -44,5 +45,6 @@ for _known in (
     MULTI_HEAD,
     INITIAL_GUESS,
     LINEAR_BLOCK,
+    ATTENTION,
 ):
     register(_known)

@@ -82,7 +82,7 @@ MULTI_HEAD = Architecture(
     needed=("heads",),
     defaults=lambda model, task, symmetric, restrict: {"parametrisation": "reduced", "guess": "zero"},
     losses=_LOSSES,
-    prior_mean=True,
+    extras=("prior_mean",),
     isotropic=True,
 )
 INITIAL_GUESS = Architecture(
@@ -96,7 +96,7 @@ INITIAL_GUESS = Architecture(
         "guess": "trainable",
     },
     losses=_LOSSES,
-    prior_mean=True,
+    extras=("prior_mean",),
     isotropic=True,
 )
 
@@ -123,6 +123,6 @@ LINEAR_BLOCK = Architecture(
     loss=_block_loss,
     starts=lambda model: _BLOCK_STARTS,
     losses=_LOSSES,
-    prior_mean=True,
+    extras=("prior_mean",),
     isotropic=True,
 )

@@ -34,6 +34,6 @@ SOFTMAX_ATTENTION = Architecture(
     losses=("monte-carlo",),
     factor=0.5,
     laws_of_weights=("isotropic", "inverse-covariance"),
-    prior_mean=True,
+    extras=("prior_mean",),
     random_covariance=True,
 )

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.head_limit import least
-from flowsim.losses.head_risk import HeadRisk
+from flowsim.losses.one_layer.head_limit import least
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
 from flowsim.tasks import LinearRegression
@@ -36,8 +36,8 @@ class MultiHeadLoss(AbstractPopulationLoss):
 
     d heads reach it, and one head does where delta and bias are zero, as after training the guess: the first term is
     the risk of one step of gradient descent from w* with its best step size C/(C+d+1). The least risk of fewer heads is
-    that of `flowsim.losses.head_limit`, numerical as far as other minima were not seen; in the limit of a long context
-    one head reaches 0.
+    that of `flowsim.losses.one_layer.head_limit`, numerical as far as other minima were not seen; in the limit of a
+    long context one head reaches 0.
 
     **Arguments:** task: with covariance I, and at most a prior_mean beside it; model: with the number of heads and the
     guess that the minimum is of.

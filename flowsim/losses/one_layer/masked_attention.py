@@ -8,8 +8,9 @@ from jaxtyping import ArrayLike
 from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.single_layer import LinearAttentionLoss, even_context_energy
-from flowsim.models import MaskedAttention
+from flowsim.losses.one_layer.head_risk import HeadRisk
+from flowsim.losses.one_layer.single_layer import LinearAttentionLoss
+from flowsim.models import MaskedAttention, TokenHeads
 from flowsim.tasks import LinearRegression
 
 
@@ -34,10 +35,11 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
     """
 
     unmasked: LinearAttentionLoss
+    risk: HeadRisk
     minimum_kind: MinimumKind = eqx.field(static=True)
 
     def __init__(self, task: LinearRegression):
-        self.unmasked = LinearAttentionLoss(task)
+        self.unmasked, self.risk = LinearAttentionLoss(task), HeadRisk(task)
         self.minimum_kind = MinimumKind.EXACT
 
     @property
@@ -72,7 +74,7 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
     def excess(self, model: MaskedAttention) -> Scalar:
         b_x, beta, A_x, alpha = model.b[:-1], model.b[-1], model.A[:-1], model.A[-1]
         odd = 2 * self.unmasked.odd_excess(-beta * A_x - jnp.outer(b_x, alpha))
-        return odd + even_context_energy(b_x, A_x, beta, alpha, self.task.covariance, self.task.context_length)
+        return odd + self.risk.even_energy(TokenHeads(-model.b[None], model.A[None]))
 
     def least_model(self) -> MaskedAttention:
         """That with gamma = 1 in (8)."""

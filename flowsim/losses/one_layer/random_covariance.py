@@ -8,7 +8,7 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead, balanced_minimum
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.single_layer import balance, even_energy, on_the_arrow
+from flowsim.losses.one_layer.single_layer import balance, even_energy, on_the_arrow
 from flowsim.models import LinearAttention
 from flowsim.tasks import RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw

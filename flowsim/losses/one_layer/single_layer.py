@@ -10,14 +10,8 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import Arrowhead, balanced_minimum
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.models import LinearAttention
-from flowsim.moments import (
-    product_of_three_forms,
-    product_of_two_forms,
-    sample_covariance_sandwich,
-    sample_covariance_times_trace,
-    sample_label_energy_squared,
-)
+from flowsim.losses.one_layer.head_risk import HeadRisk
+from flowsim.models import LinearAttention, TokenHeads
 from flowsim.tasks import LinearRegression
 
 
@@ -36,10 +30,11 @@ class LinearAttentionLoss(AbstractPopulationLoss):
 
     **Raises:** `ValueError` for another task.
 
-    **Source:** zhang2023 (3.8), (5.5), Corollary A.2; the even part by Isserlis' theorem.
+    **Source:** zhang2023 (3.8), (5.5), Corollary A.2; the even part is that of `HeadRisk`.
     """
 
     task: LinearRegression
+    risk: HeadRisk
     eigenvalues: Float[Array, " d"]
     eigenvectors: Float[Array, "d d"]
     minimum_kind: MinimumKind = eqx.field(static=True)
@@ -50,7 +45,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
             checks.refuse("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
         if task.weights != "isotropic":
             checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
-        self.task = task
+        self.task, self.risk = task, HeadRisk(task, query_token=True)
         self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(task.covariance)
         self.minimum_kind = MinimumKind.EXACT
 
@@ -70,7 +65,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
 
     def excess(self, model: LinearAttention) -> Scalar:
         V = model.u_minus1 * model.U11 + jnp.outer(model.u12, model.u21)
-        return self.odd_excess(V) + even_energy(model, self.task.covariance, self.task.context_length) / 2
+        return self.odd_excess(V) + self.risk.even_energy(token_head(model)) / 2
 
     def odd_excess(self, V: Float[Array, "d d"]) -> Scalar:
         """(1/2) E odd^2 above its minimum, (1/2) |Gamma^{1/2} (Lambda^{1/2} V Lambda^{1/2} - Lambda Gamma^-1)|_F^2."""
@@ -102,30 +97,13 @@ class LinearAttentionLoss(AbstractPopulationLoss):
 
 def even_energy(model: LinearAttention, covariance: Float[Array, "d d"], length: Scalar) -> Scalar:
     """E even^2 of `LinearAttentionLoss`, zero on u12 = u21 = 0: a cubic polynomial in Lambda."""
-    Lambda, N = covariance, length
-    U, u, p, q = model.U11, model.u_minus1, model.u12, model.u21
-    query_context = 2 / N * product_of_two_forms(jnp.outer(U.T @ Lambda @ p, p), U, Lambda)
-    query = product_of_three_forms(jnp.outer(p, p), U, U, Lambda) / N**2
-    label_query = 2 * u / N * jnp.trace(Lambda) * product_of_two_forms(jnp.outer(p, q), U, Lambda)
-    return even_context_energy(p, U, u, q, Lambda, N) + query_context + query + label_query
+    return HeadRisk(LinearRegression(covariance, length), query_token=True).even_energy(token_head(model))
 
 
-def even_context_energy(
-    p: Float[Array, " d"],
-    U: Float[Array, "d d"],
-    u: Scalar,
-    q: Float[Array, " d"],
-    covariance: Float[Array, "d d"],
-    length: Scalar,
-) -> Scalar:
-    """E (p^T S U x + u (w^T S w) q^T x)^2 with the sample covariance S of the context: the even part of a layer with
-    these weights that does not attend to its query x.
-    """
-    Lambda, N = covariance, length
-    context = p @ sample_covariance_sandwich(U @ Lambda @ U.T, Lambda, N) @ p
-    label_context = 2 * u * (p @ sample_covariance_times_trace(Lambda, N) @ U @ Lambda @ q)
-    label = u**2 * (q @ Lambda @ q) * sample_label_energy_squared(Lambda, N)
-    return context + label_context + label
+def token_head(model: LinearAttention) -> TokenHeads:
+    """The one head on tokens that the layer is."""
+    p = jnp.append(model.u12, model.u_minus1)
+    return TokenHeads(p[None], jnp.concatenate([model.U11, model.u21[None]])[None], query_token=True)
 
 
 def balance(model: LinearAttention) -> Scalar:

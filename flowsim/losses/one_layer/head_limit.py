@@ -9,7 +9,7 @@ import optimistix
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
-from flowsim.losses.head_risk import Forms, HeadRisk
+from flowsim.losses.one_layer.head_risk import Forms, HeadRisk
 from flowsim.models import MultiHeadAttention
 
 _ANGLES = 512

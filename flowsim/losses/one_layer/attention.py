@@ -1,0 +1,235 @@
+"""The exact population loss of one layer of linear attention, for any heads and any law of regression prompts."""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+from jaxtyping import Array, Float
+
+from flowsim._core import checks
+from flowsim._core.types import Matrix, Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.one_layer.head_risk import HeadRisk
+from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, TokenHeads, resting
+from flowsim.tasks import LinearRegression
+
+_SEARCHES = 8
+
+
+class AttentionLoss(AbstractPopulationLoss):
+    """L = (1/2) E (yhat - <w, x_q>)^2 of `MergedHeads`, `SeparateHeads` or `TokenHeads`, exact over all weights.
+
+    x ~ N(0, Lambda), x_q ~ N(0, Lambda_q), w ~ N(mu, Sigma_w) and labels y = <w, x> + sigma N(0, 1) of N examples,
+    where N may be infinite or have a law. L is half a number, which no weights change, and half a sum of squares
+    r(theta), of which none cancel: `LabelResiduals`, `TokenResiduals`. The excess is (1/2) <r - r_0, r + r_0> with r_0
+    at the least loss, which is 0 where heads of this shape can do what any heads could.
+
+    The minimum is exact for heads on labels, of any rank (by Eckart and Young), and for heads on tokens whose guess is
+    right or trained, unless they attend to the query's token and mu is not 0. Elsewhere it is the least that
+    `searches` from random weights found.
+
+    **Arguments:** task: a `LinearRegression`; model: with the shape and the guess that the minimum is of.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** `HeadRisk`; zhang2023 (5.5), ahn2023 (15) and xie2025 (17) are among its special cases, and the loss of
+    zhang2025 is twice this one.
+    """
+
+    residuals: "AbstractResiduals"
+    minimizer: AbstractHeads
+    least: Float[Array, " r"]
+    minimum: Scalar
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: LinearRegression, model: AbstractHeads):
+        if not isinstance(task, LinearRegression):
+            checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
+        if model.w.shape[-1] != task.dimension:
+            checks.refuse("model", f"of the task's dimension {task.dimension}", f"it is of {model.w.shape[-1]}")
+        self.residuals = _residuals(task, model)
+        self.minimizer, self.minimum_kind = self.residuals.best(model)
+        self.least = self.residuals(self.minimizer)
+        self.minimum = (self.residuals.floor + jnp.sum(self.least**2)) / 2
+
+    @property
+    def task(self) -> LinearRegression:
+        """The law of the prompts."""
+        return self.residuals.risk.task
+
+    def __call__(self, model: AbstractHeads) -> Scalar:
+        return (self.residuals.floor + jnp.sum(self.residuals(model) ** 2)) / 2
+
+    def excess(self, model: AbstractHeads) -> Scalar:
+        found = self.residuals(model)
+        return jnp.sum((found - self.least) * (found + self.least)) / 2
+
+    def gradient(self, model: AbstractHeads) -> AbstractHeads:
+        return jax.grad(lambda m: jnp.sum(self.residuals(m) ** 2) / 2)(model)
+
+    def least_model(self) -> AbstractHeads:
+        """The heads of least known loss."""
+        return self.minimizer
+
+    def conserved(self, model: AbstractHeads) -> Float[Array, " numbers"]:
+        """The balances of the heads."""
+        return model.balances.reshape(-1)
+
+
+def _residuals(task: LinearRegression, model: AbstractHeads) -> "AbstractResiduals":
+    if isinstance(model, TokenHeads):
+        return TokenResiduals(task, model)
+    if isinstance(model, AbstractLabelHeads):
+        return LabelResiduals(task, model)
+    checks.refuse("model", "MergedHeads, SeparateHeads or TokenHeads", f"got {type(model).__name__}")
+
+
+class AbstractResiduals(eqx.Module):
+    """What heads miss, in parts whose squares add up: E (yhat - <w, x_q>)^2 = floor + |r|^2."""
+
+    risk: eqx.AbstractVar[HeadRisk]
+    floor: eqx.AbstractVar[Scalar]
+
+    @abc.abstractmethod
+    def __call__(self, model: AbstractHeads) -> Float[Array, " r"]:
+        """r."""
+
+    @abc.abstractmethod
+    def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
+        """The heads of this shape, and with this guess unless it is trained, of least |r|, and how well it is known."""
+
+
+class LabelResiduals(AbstractResiduals):
+    """Residuals of yhat = beta^T Gamma x_q + g^T x_q + bias.
+
+    In the coordinates of `HeadRisk`, with Gamma' = K^T Gamma K_q, m = K^T mu and c = K_q^T (g - mu),
+
+        E (yhat - <w, x_q>)^2 = tr(J n D X^-1 E J^T) + bias^2
+                                + |X^{1/2} (Gamma' - X^-1 D J^T)|_F^2 + |c + Gamma'^T m|^2,
+        E = D + m m^T + (tr D + |m|^2 + sigma^2) I,     X = D + n E = Cov beta in these coordinates.
+
+    Of a guess that is not trained the two squares are one, |Y^{1/2} (Gamma' - Y^-1 (D J^T - m c^T))|_F^2 with
+    Y = X + m m^T, and the rest of them is part of the floor.
+    """
+
+    risk: HeadRisk
+    floor: Scalar
+    root: Matrix
+    target: Matrix
+
+    def __init__(self, task: LinearRegression, like: AbstractLabelHeads):
+        self.risk = risk = HeadRisk(task)
+        d, D, n, m = task.dimension, jnp.diag(risk.spread), risk.inverse_length, risk.root.T @ risk.prior_mean
+        energy = D + jnp.outer(m, m) + (risk.label_energy + m @ m) * jnp.eye(d)
+        spread = D + n * energy
+        drive = D @ risk.drive.T
+        self.root, self.target = _root_and_solution(spread, drive)
+        self.floor = jnp.sum(risk.drive.T * (n * energy @ self.target)) + like.bias**2
+        if not like.trainable:
+            c = risk.query_root.T @ (like.w - risk.prior_mean)
+            free, free_root = self.target, self.root
+            self.root, self.target = _root_and_solution(spread + jnp.outer(m, m), drive - jnp.outer(m, c))
+            self.floor += jnp.sum((free_root @ (self.target - free)) ** 2) + jnp.sum((c + self.target.T @ m) ** 2)
+
+    def __call__(self, model: AbstractLabelHeads) -> Float[Array, " r"]:
+        risk, model = self.risk, resting(model)
+        seen = risk.root.T @ model.readout @ risk.query_root
+        found = (self.root @ (seen - self.target)).reshape(-1)
+        if not model.trainable:
+            return found
+        missed = risk.query_root.T @ (model.w - risk.prior_mean)
+        return jnp.append(found, missed + seen.T @ (risk.root.T @ risk.prior_mean))
+
+    def best(self, like: AbstractLabelHeads) -> tuple[AbstractLabelHeads, MinimumKind]:
+        risk = self.risk
+        left, sizes, right = jnp.linalg.svd(self.root @ self.target)
+        kept = jnp.where(jnp.arange(sizes.size) < like.rank, sizes, 0.0)
+        _, seen = _root_and_solution(self.root, (left * kept[None, :]) @ right)
+        readout = jnp.linalg.solve(risk.root.T, jnp.linalg.solve(risk.query_root.T, seen.T).T)
+        w = risk.prior_mean - readout.T @ (risk.task.covariance @ risk.prior_mean) if like.trainable else like.w
+        return like.of_readout(readout, w), MinimumKind.EXACT
+
+
+class TokenResiduals(AbstractResiduals):
+    """Residuals of yhat = sum_h p_h^T G Q_h x_q + g^T x_q + bias, in the coordinates and forms of `HeadRisk`:
+
+        E (yhat - <w, x_q>)^2 = R_0 + bias^2 + sum_i (t_i + c_i + 3 n s_i)^2 + 2n |P_i + pi_i D|_F^2
+                                + 4 |(D + n (D + nu I))^{1/2} (p_i - p_i^*)|^2 + W pi_i^2
+                                + 6 E N^-2 |S|^2 + 9 (E N^-2 - n^2) |s|^2,     s = tr S,
+
+    R_0 the least that any heads reach with a guess g = mu, where p_i = p_i^* and all else is zero.
+    """
+
+    risk: HeadRisk
+    floor: Scalar
+
+    def __init__(self, task: LinearRegression, like: TokenHeads):
+        self.risk = HeadRisk(task, like.query_token)
+        self.floor = self.risk.descent_risk + like.bias**2
+
+    def __call__(self, model: TokenHeads) -> Float[Array, " r"]:
+        risk, reduced = self.risk, model.reduced()
+        forms = risk.forms(model)
+        # The last form is that of the query's label, to which these heads do not attend.
+        shifted, p, pi = forms.shifted[:-1], forms.p[:-1], forms.pi[:-1]
+        b, n = risk.spread, risk.inverse_length
+        means = risk.mean(forms)[:-1] + risk.query_root.T @ (reduced.w - risk.prior_mean)
+        parts = [
+            jnp.sqrt(2 * n) * shifted,
+            2 * jnp.sqrt(b + n * (b + risk.label_energy))[None, :] * (p - risk.best(reduced.w).p[:-1]),
+            jnp.sqrt(risk.label_weight) * pi,
+        ]
+        if forms.cubic is not None:
+            trace = jnp.trace(forms.cubic, axis1=1, axis2=2)
+            square = risk.task.inverse_square_length
+            means = means + 3 * n * trace
+            parts += [jnp.sqrt(6 * square) * forms.cubic, 3 * jnp.sqrt(jnp.maximum(square - n**2, 0.0)) * trace]
+        return jnp.concatenate([part.reshape(-1) for part in [means, *parts]])
+
+    def best(self, like: TokenHeads) -> tuple[TokenHeads, MinimumKind]:
+        risk, d = self.risk, self.risk.task.dimension
+        off = risk.prior_mean if like.query_token else jnp.zeros(d)
+        off = off if like.trainable else jnp.append(off, like.w - risk.prior_mean)
+        if not checks.is_concrete(off) or np.any(np.asarray(off)):
+            return _searched(self, like), MinimumKind.NUMERICAL
+        wanted = 2 * risk.best(risk.prior_mean).p[:-1].T
+        block = jnp.linalg.solve(risk.root.T, jnp.linalg.solve(risk.query_root.T, wanted.T).T)
+        p = jnp.zeros_like(like.p).at[0].set(jnp.append(-risk.prior_mean, 1.0))
+        Q = jnp.zeros_like(like.Q).at[0, :d].set(block)
+        size = jnp.sqrt(jnp.linalg.norm(block) / jnp.linalg.norm(p))
+        balanced = (p * size, Q / jnp.where(size > 0, size, 1.0))
+        w = risk.prior_mean if like.trainable else like.w
+        return eqx.tree_at(lambda m: (m.p, m.Q, m.w), like, (*balanced, w)), MinimumKind.EXACT
+
+
+@eqx.filter_jit
+def _searched(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
+    """The least |r| that Levenberg and Marquardt's method finds from random weights."""
+
+    def model(weights: tuple[Array, ...]) -> TokenHeads:
+        p, Q, w = weights
+        return eqx.tree_at(lambda m: (m.p, m.Q, m.w), like, (p, Q, w if like.trainable else like.w))
+
+    def search(key: Array) -> tuple[tuple[Array, ...], Scalar]:
+        keys = jax.random.split(key, 3)
+        start = tuple(jax.random.normal(key, x.shape) for key, x in zip(keys, (like.p, like.Q, like.w), strict=True))
+        solver = optimistix.LevenbergMarquardt(1e-12, 1e-14)
+        missed = lambda weights, _: residuals(model(weights))
+        found = optimistix.least_squares(missed, solver, start, max_steps=1000, throw=False).value
+        return found, jnp.sum(residuals(model(found)) ** 2)
+
+    ends, squares = jax.lax.map(search, jax.random.split(jax.random.key(0), _SEARCHES))
+    least = jnp.argmin(jnp.where(jnp.isfinite(squares), squares, jnp.inf))
+    return model(jax.tree.map(lambda leaf: leaf[least], ends))
+
+
+def _root_and_solution(matrix: Matrix, right: Matrix) -> tuple[Matrix, Matrix]:
+    """A^{1/2} and A^+ B of a positive semidefinite A, singular where w does not vary and the context is infinite."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    some = values > values.size * jnp.finfo(values.dtype).eps * values[-1]
+    inverse = jnp.where(some, 1 / jnp.where(some, values, 1.0), 0.0)
+    root = (vectors * jnp.sqrt(jnp.where(some, values, 0.0))[None, :]) @ vectors.T
+    return root, vectors @ (inverse[:, None] * (vectors.T @ right))

@@ -1,0 +1,88 @@
+"""An exact loss in other weights: merged, separate, tied, factored, or those of a user's own."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+
+_RELATIVE = 1e-12  # excess at the least model, of that at zero weights, which is rounding
+
+
+class Reparametrized(AbstractPopulationLoss):
+    """L(lift(theta)) of an exact loss L and a map from new weights theta to a model of L, exact by composition.
+
+    Where the lift reaches a model of least loss, minimum and excess are those of L. That it does is known where
+    ``least_model`` is given; without it the minimum counts as numerical. Where the lift cannot reach it, as keys and
+    queries of low rank cannot, ``least_model`` says what the least is.
+
+    **Arguments:** loss: an exact loss; lift: theta -> a model of it, in JAX, such as an Equinox module or a function;
+    least_model: weights theta of least loss among all; conserved: theta -> what the flow conserves, a number or an
+    array.
+
+    **Raises:** `ValueError` for a loss that is known by samples, and where the lift returns what is no model of L.
+    """
+
+    loss: AbstractPopulationLoss
+    lift: Callable[[PyTree], PyTree]
+    least: PyTree | None
+    conserves: Callable[[PyTree], Float[Array, "..."]] | None
+    minimum: Scalar
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(
+        self,
+        loss: AbstractPopulationLoss,
+        lift: Callable[[PyTree], PyTree],
+        *,
+        least_model: PyTree | None = None,
+        conserved: Callable[[PyTree], Float[Array, "..."]] | None = None,
+    ):
+        if loss.sampled:
+            checks.refuse("loss", "an exact one", f"it is a {type(loss).__name__}, which is known by samples")
+        self.loss, self.lift, self.least, self.conserves = loss, lift, least_model, conserved
+        self.minimum, kind = loss.minimum, loss.minimum_kind
+        known = kind is MinimumKind.EXACT
+        if least_model is not None:
+            excess = loss.excess(self._lifted(least_model))
+            scale = jnp.abs(loss.minimum) + jnp.abs(loss(jax.tree.map(jnp.zeros_like, self._lifted(least_model))))
+            if not checks.is_concrete(excess) or float(excess) > _RELATIVE * float(scale):
+                self.minimum, known = loss.minimum + excess, False
+        elif kind is not MinimumKind.UNKNOWN:
+            known = False
+        self.minimum_kind = kind if known or kind is MinimumKind.UNKNOWN else MinimumKind.NUMERICAL
+
+    def __call__(self, model: PyTree) -> Scalar:
+        return self.loss(self._lifted(model))
+
+    def excess(self, model: PyTree) -> Scalar:
+        return self.loss.excess(self._lifted(model)) - (self.minimum - self.loss.minimum)
+
+    def gradient(self, model: PyTree) -> PyTree:
+        moving, fixed = eqx.partition(model, eqx.is_inexact_array)
+        lifted, pull = jax.vjp(lambda m: eqx.filter(self._lifted(eqx.combine(m, fixed)), eqx.is_inexact_array), moving)
+        # The loss's own gradient, which may be better than that of its value.
+        whole = self._lifted(model)
+        slope = eqx.filter(self.loss.gradient(eqx.combine(lifted, whole)), eqx.is_inexact_array)
+        return eqx.combine(pull(slope)[0], fixed)
+
+    def least_model(self) -> PyTree | None:
+        """The weights of least loss, where they were given."""
+        return self.least
+
+    def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
+        return None if self.conserves is None else self.conserves(model)
+
+    def replicates(self) -> tuple["Reparametrized", ...]:
+        return tuple(eqx.tree_at(lambda m: m.loss, self, other) for other in self.loss.replicates())
+
+    def _lifted(self, model: PyTree) -> PyTree:
+        lifted, least = self.lift(model), self.loss.least_model()
+        if least is not None and type(lifted) is not type(least):
+            checks.refuse("lift", f"a map to a {type(least).__name__}", f"it returned a {type(lifted).__name__}")
+        return lifted

@@ -1,0 +1,267 @@
+"""Heads of linear attention, their keys and queries merged or separate, on labels alone or on whole tokens."""
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from equinox import AbstractVar
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim._core import checks
+from flowsim.models.linear_attention import embed
+from flowsim.models.multi_head import MultiHeadAttention, with_guess
+from flowsim.tasks import Prompt
+
+
+class AbstractHeads(eqx.Module):
+    """H heads of linear attention beside a guess of the query's label, w^T x_q + bias.
+
+    w: (d,) the guess of the weights; bias: of the guess; trainable: whether w is a weight, which a flow moves. The bias
+    never is.
+    """
+
+    w: AbstractVar[Float[Array, " d"]]
+    bias: AbstractVar[Float[Array, ""]]
+    trainable: AbstractVar[bool]
+
+    @property
+    def weights(self) -> dict[str, Float[Array, "..."]]:
+        """The arrays that a flow moves, by name."""
+        fixed = ("bias",) if self.trainable else ("w", "bias")
+        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: x for name, x in arrays.items() if eqx.is_inexact_array(x) and name not in fixed}
+
+    @property
+    @abc.abstractmethod
+    def balances(self) -> Float[Array, "H ..."]:
+        """What a flow of a loss of the prediction conserves, at least one number a head."""
+
+    def guess(self, prompt: Prompt) -> Float[Array, ""]:
+        """w^T x_q + bias."""
+        model = resting(self)
+        return model.w @ prompt.query + model.bias
+
+
+Heads = TypeVar("Heads", bound=AbstractHeads)
+
+
+def resting(heads: Heads) -> Heads:
+    """The heads themselves, with a guess whose derivatives are zero where it is no weight."""
+    fixed = (lambda x: x) if heads.trainable else jax.lax.stop_gradient
+    return eqx.tree_at(lambda m: (m.w, m.bias), heads, (fixed(heads.w), jax.lax.stop_gradient(heads.bias)))
+
+
+def with_weights(heads: Heads, weights: Mapping[str, ArrayLike]) -> Heads:
+    """These heads with other arrays, by name; the others stay."""
+    names = tuple(weights)
+    arrays = tuple(jnp.asarray(weights[name]) for name in names)
+    return eqx.tree_at(lambda m: tuple(getattr(m, name) for name in names), heads, arrays)
+
+
+class AbstractLabelHeads(AbstractHeads):
+    """Heads whose values are the labels, yhat = beta^T Gamma x_q + w^T x_q + bias with beta = (1/N) sum y_n x_n.
+
+    These are the zero blocks of zhang2023 and zhang2025: of a head's value matrix the label's entry alone is not zero,
+    and of its key-query matrix the block of the covariates.
+    """
+
+    @property
+    @abc.abstractmethod
+    def readout(self) -> Float[Array, "d d"]:
+        """Gamma."""
+
+    @property
+    @abc.abstractmethod
+    def rank(self) -> int:
+        """The largest rank that Gamma can have."""
+
+    @abc.abstractmethod
+    def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "AbstractLabelHeads":
+        """Balanced heads of this shape that have a Gamma, of a rank that they can have, and a guess."""
+
+
+class MergedHeads(AbstractLabelHeads):
+    """Heads with one key-query matrix each: yhat = sum_h v_h beta^T U_h x_q and the guess.
+
+    **Arguments:** v: (H,) values of the labels; U: (H, d, d) key-query matrices; w: (d,) the guess of the weights,
+    default zero; bias: of the guess, default zero; trainable: whether w is a weight.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2025, ATTN_M; zhang2023 (5.2) for H = 1.
+    """
+
+    v: Float[Array, " H"]
+    U: Float[Array, "H d d"]
+    w: Float[Array, " d"]
+    bias: Float[Array, ""]
+    trainable: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        v: ArrayLike | Iterable,
+        U: ArrayLike | Iterable,
+        w: ArrayLike | Iterable | None = None,
+        bias: ArrayLike = 0.0,
+        *,
+        trainable: bool = False,
+    ):
+        self.U = checks.square("U", _with_heads("U", U))
+        self.v = checks.as_array("v", v, self.U.shape[:1])
+        self.w, self.bias = with_guess(w, bias, self.U.shape[-1])
+        self.trainable = trainable
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        scores = jnp.einsum("ni,hij,j->hn", prompt.inputs, self.U, prompt.query)
+        return self.guess(prompt) + self.v @ scores @ prompt.labels / prompt.labels.shape[0]
+
+    @property
+    def readout(self) -> Float[Array, "d d"]:
+        return jnp.tensordot(self.v, self.U, 1)
+
+    @property
+    def rank(self) -> int:
+        return self.U.shape[-1]
+
+    @property
+    def balances(self) -> Float[Array, " H"]:
+        """v_h^2 - |U_h|_F^2."""
+        return self.v**2 - jnp.sum(self.U**2, axis=(1, 2))
+
+    def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "MergedHeads":
+        size = jnp.sqrt(jnp.linalg.norm(readout))
+        first = jnp.eye(1, self.v.size)[0]
+        U = first[:, None, None] * readout[None] / jnp.where(size > 0, size, 1.0)
+        return MergedHeads(size * first, U, w, self.bias, trainable=self.trainable)
+
+
+class SeparateHeads(AbstractLabelHeads):
+    """Heads with R keys and queries each: yhat = sum_h v_h beta^T (sum_r k_hr q_hr^T) x_q and the guess.
+
+    **Arguments:** v: (H,) values of the labels; k, q: (H, R, d) keys and queries; w, bias, trainable: as for
+    `MergedHeads`.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2025, ATTN_S.
+    """
+
+    v: Float[Array, " H"]
+    k: Float[Array, "H R d"]
+    q: Float[Array, "H R d"]
+    w: Float[Array, " d"]
+    bias: Float[Array, ""]
+    trainable: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        v: ArrayLike | Iterable,
+        k: ArrayLike | Iterable,
+        q: ArrayLike | Iterable,
+        w: ArrayLike | Iterable | None = None,
+        bias: ArrayLike = 0.0,
+        *,
+        trainable: bool = False,
+    ):
+        self.k = _with_heads("k", k)
+        self.q = checks.as_array("q", q, self.k.shape)
+        self.v = checks.as_array("v", v, self.k.shape[:1])
+        self.w, self.bias = with_guess(w, bias, self.k.shape[-1])
+        self.trainable = trainable
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        keys, queries = prompt.inputs[None] @ jnp.swapaxes(self.k, 1, 2), self.q @ prompt.query
+        scores = jnp.einsum("hnr,hr->hn", keys, queries)
+        return self.guess(prompt) + self.v @ scores @ prompt.labels / prompt.labels.shape[0]
+
+    @property
+    def readout(self) -> Float[Array, "d d"]:
+        return jnp.einsum("h,hri,hrj->ij", self.v, self.k, self.q)
+
+    @property
+    def rank(self) -> int:
+        H, R, d = self.k.shape
+        return min(H * R, d)
+
+    @property
+    def balances(self) -> Float[Array, "H 2"]:
+        """v_h^2 - sum_r |k_hr|^2 and sum_r |k_hr|^2 - |q_hr|^2."""
+        keys, queries = (jnp.sum(x**2, axis=(1, 2)) for x in (self.k, self.q))
+        return jnp.stack([self.v**2 - keys, keys - queries], axis=1)
+
+    def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "SeparateHeads":
+        """The singular vectors in turn, R to a head; with sizes v_h^3 = sum_r s_r the heads are balanced."""
+        H, R, d = self.k.shape
+        left, sizes, right = jnp.linalg.svd(readout)
+        used, spare = self.rank, (0, H * R - self.rank)
+        sizes = jnp.pad(sizes[:used], spare).reshape(H, R)
+        v = jnp.cbrt(jnp.sum(sizes, axis=1))
+        roots = jnp.sqrt(sizes / jnp.where(v > 0, v, 1.0)[:, None])[:, :, None]
+        k, q = (jnp.pad(x[:used], (spare, (0, 0))).reshape(H, R, d) for x in (left.T, right))
+        return SeparateHeads(v, roots * k, roots * q, w, self.bias, trainable=self.trainable)
+
+
+class TokenHeads(AbstractHeads):
+    """Heads on whole tokens z = (x, y): yhat = sum_h p_h^T G Q_h x_q and the guess, with G the mean of z z^T.
+
+    **Arguments:** p: (H, d+1) last rows of the value matrices; Q: (H, d+1, d) key-query matrices without the column of
+    the query's label, which is 0; w, bias, trainable: as for `MergedHeads`; query_token: whether G has (x_q, 0) too,
+    divided by N as the others are.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023 (3.3) for H = 1 with the query's token, ahn2023 (3) without it.
+    """
+
+    p: Float[Array, "H rows"]
+    Q: Float[Array, "H rows d"]
+    w: Float[Array, " d"]
+    bias: Float[Array, ""]
+    trainable: bool = eqx.field(static=True)
+    query_token: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        p: ArrayLike | Iterable,
+        Q: ArrayLike | Iterable,
+        w: ArrayLike | Iterable | None = None,
+        bias: ArrayLike = 0.0,
+        *,
+        trainable: bool = False,
+        query_token: bool = False,
+    ):
+        self.Q = _with_heads("Q", Q)
+        H, rows, d = self.Q.shape
+        if rows != d + 1:
+            checks.refuse("Q", "an array of shape (H, d + 1, d)", f"its shape is {self.Q.shape}")
+        self.p = checks.as_array("p", p, (H, rows))
+        self.w, self.bias = with_guess(w, bias, d)
+        self.trainable, self.query_token = trainable, query_token
+
+    def __call__(self, prompt: Prompt) -> Float[Array, ""]:
+        Z = embed(prompt)
+        seen = Z if self.query_token else Z[:, :-1]
+        values, scores = self.p @ seen, (self.Q @ prompt.query) @ seen
+        return self.guess(prompt) + jnp.sum(values * scores) / prompt.labels.shape[0]
+
+    @property
+    def balances(self) -> Float[Array, " H"]:
+        """|p_h|^2 - |Q_h|_F^2."""
+        return jnp.sum(self.p**2, axis=1) - jnp.sum(self.Q**2, axis=(1, 2))
+
+    def reduced(self) -> MultiHeadAttention:
+        """The heads that predict the same without the query's token: those that take no notice of the guess."""
+        A = jnp.concatenate([self.Q, jnp.zeros_like(self.Q[:, :, :1])], axis=2)
+        return MultiHeadAttention(self.p, A, self.w, self.bias, trainable=self.trainable).reduced()
+
+
+def _with_heads(name: str, x: ArrayLike | Iterable) -> Float[Array, "H rows columns"]:
+    """Matrices of at least one head, none of them empty."""
+    array = checks.as_array(name, x, (None, None, None))
+    if 0 in array.shape:
+        checks.refuse(name, "an array with H, R and d at least 1", f"its shape is {array.shape}")
+    return array

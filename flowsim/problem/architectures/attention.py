@@ -1,0 +1,117 @@
+"""Heads of linear attention with keys and queries merged or separate, on labels or on whole tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import msgspec
+
+from flowsim import initialization
+from flowsim._core.checks import refuse
+from flowsim.losses import AttentionLoss, RandomCovarianceLoss, Reparametrized
+from flowsim.losses.base import AbstractPopulationLoss
+from flowsim.models import LinearAttention, MergedHeads, SeparateHeads, TokenHeads
+from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, with_weights
+from flowsim.problem.architecture import Architecture, Start, scale_of, seed_of
+from flowsim.problem.init_table import InitTable
+from flowsim.problem.model_table import GuessTable, LossTable, ModelTable
+from flowsim.problem.task_tables import EXTRAS, TaskTable
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
+
+
+def _like(model: ModelTable, d: int) -> Any:
+    """Heads of weights zero, of the shape and with the guess of a resolved table."""
+    assert model.heads is not None, "a resolved table has it"
+    H, fixed = model.heads, model.guess if isinstance(model.guess, GuessTable) else GuessTable()
+    guess: dict[str, Any] = {"w": fixed.linear, "bias": fixed.bias, "trainable": model.guess == "trainable"}
+    if model.blocks == "all":
+        sides = {"query_token": bool(model.query_token)}
+        return TokenHeads(jnp.zeros((H, d + 1)), jnp.zeros((H, d + 1, d)), **guess, **sides)
+    if model.keys == "merged":
+        return MergedHeads(jnp.zeros(H), jnp.zeros((H, d, d)), **guess)
+    keys = jnp.zeros((H, model.rank or 1, d))
+    return SeparateHeads(jnp.zeros(H), keys, keys, **guess)
+
+
+def _loss(model: ModelTable, task: LinearRegression | RandomCovarianceRegression, kind: str) -> AbstractPopulationLoss:
+    like = _like(model, task.dimension)
+    if isinstance(task, LinearRegression):
+        return AttentionLoss(task, like)
+    one_layer = RandomCovarianceLoss(task)
+    readout = one_layer.least_model()
+    least = like.of_readout(readout.u_minus1 * readout.U11, like.w)
+    return Reparametrized(one_layer, _one_layer, least_model=least, conserved=lambda heads: heads.balances.reshape(-1))
+
+
+def _one_layer(heads: AbstractLabelHeads) -> LinearAttention:
+    """The layer with the heads' readout."""
+    return LinearAttention(heads.readout, 1.0)
+
+
+def _explicit(table: InitTable, d: int, model: ModelTable) -> AbstractHeads:
+    like = _like(model, d)
+    if (table.w is not None) != like.trainable:
+        expected = "a list of numbers" if like.trainable else "left out"
+        came = "it is missing" if table.w is None else "it is given"
+        refuse("w", f'{expected} with model.guess {"=" if like.trainable else "other than"} "trainable"', came)
+    return with_weights(like, table.arrays({name: x.shape for name, x in like.weights.items()}))
+
+
+def _random(table: InitTable, d: int, model: ModelTable) -> AbstractHeads:
+    scales = {} if table.scales is None else msgspec.structs.asdict(table.scales)
+    given = {name: scale for name, scale in scales.items() if scale is not None}
+    return initialization.linear_heads(scale_of(table), _like(model, d), seed_of(table), given)
+
+
+def _starts(model: ModelTable) -> Mapping[str, Start]:
+    names = tuple(name for name in _like(model, 1).weights if name != "w")
+    return {
+        "random": Start(_random, ("scale",), ("seed", "scales")),
+        "explicit": Start(_explicit, names, ("w",)),
+        "zeros": Start(lambda table, d, model: _like(model, d)),
+    }
+
+
+def _check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | None) -> None:
+    named = 'with architecture = "attention"'
+    if model.blocks == "all" and model.keys is not None:
+        refuse("model.keys", 'left out with blocks = "all", whose weights are p and Q', "it is given")
+    if model.rank is not None and (model.keys != "separate" or model.blocks == "all"):
+        refuse("model.rank", 'left out without keys = "separate"', "it is given")
+    if model.rank is not None and model.rank > task.size:
+        refuse("model.rank", f"at most the dimension, {task.size}, beyond which it adds nothing", f"it is {model.rank}")
+    if model.query_token and model.blocks != "all":
+        refuse("model.query_token", 'left out without blocks = "all": on labels that token adds nothing', "it is true")
+    if task.covariance_law is not None:
+        if model.blocks == "all":
+            refuse("model.blocks", f'"label" {named} and a random covariance', 'it is "all"')
+        if model.guess != "zero":
+            refuse("model.guess", f'"zero" {named} and a random covariance', "it is another")
+        if task.extras:
+            refuse(f"task.{task.extras[0]}", f"left out {named} and a random covariance", "it is given")
+        if model.keys == "separate" and (model.heads or 1) * (model.rank or 1) < task.size:
+            expected = f"such that heads times rank is at least the dimension {task.size} with a random covariance"
+            refuse("model.heads", expected, f"it is {model.heads}")
+
+
+def _defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, Any]:
+    given: dict[str, Any] = {"heads": 1, "guess": "zero", "blocks": "label"}
+    if model.blocks == "all":
+        return given | {"query_token": False}
+    return given | {"keys": "merged"} | ({"rank": 1} if model.keys == "separate" else {})
+
+
+ATTENTION = Architecture(
+    "attention",
+    loss=_loss,
+    starts=_starts,
+    start="random",
+    fields=("heads", "keys", "rank", "blocks", "query_token", "guess"),
+    defaults=_defaults,
+    losses=("exact", "limit", "monte-carlo"),
+    factor=0.5,
+    laws_of_weights=("isotropic", "inverse-covariance"),
+    extras=EXTRAS,
+    random_covariance=True,
+    check=_check,
+)
