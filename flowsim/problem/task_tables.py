@@ -131,11 +131,13 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
         """The law of a prompt; numbers may be traced."""
-        length = cast(Any, self.context_length)
-        law = length.law() if isinstance(length, LengthTable) else None
-        if law is None and checks.is_concrete(length):
-            length = float(length)
+        given, law, length = self.context_length, None, None
+        if isinstance(given, LengthTable):
+            law = given.law()
+        else:
+            length = float(given) if checks.is_concrete(given) else cast(Any, given)
         if self.covariance_law is not None:
+            assert length is not None, "no random covariance goes with a law of lengths"
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
         covariance = _matrix("covariance", self.covariance, self.size)
@@ -151,7 +153,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         }
         return LinearRegression(
             covariance,
-            length if law is None else None,
+            length,
             length_law=law,
             label_noise=0.0 if self.label_noise is None else self.label_noise,
             weights=self.weights,
