@@ -10,9 +10,10 @@ from flowsim.papers.gatmiry2024 import PAPER as _GATMIRY2024
 from flowsim.papers.paper import AbstractPromises, Paper
 from flowsim.papers.xie2025 import PAPER as _XIE2025
 from flowsim.papers.zhang2023 import PAPER as _ZHANG2023
+from flowsim.papers.zhang2025 import PAPER as _ZHANG2025
 from flowsim.problem import Problem
 
-PAPERS: tuple[Paper, ...] = (_ZHANG2023, _AHN2023, _GATMIRY2024, _XIE2025)
+PAPERS: tuple[Paper, ...] = (_ZHANG2023, _AHN2023, _GATMIRY2024, _XIE2025, _ZHANG2025)
 ALL_CLAIMS: tuple[Claim, ...] = tuple(claim for paper in PAPERS for claim in paper.claims)
 
 

@@ -13,7 +13,7 @@ from flowsim._core import checks
 from flowsim._core.types import Matrix, Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, TokenHeads, resting
+from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, Heads, TokenHeads, resting
 from flowsim.tasks import LinearRegression
 
 _SEARCHES = 8
@@ -67,7 +67,7 @@ class AttentionLoss(AbstractPopulationLoss):
         found = self.residuals(model)
         return jnp.sum((found - self.least) * (found + self.least)) / 2
 
-    def gradient(self, model: AbstractHeads) -> AbstractHeads:
+    def gradient(self, model: Heads) -> Heads:
         return jax.grad(lambda m: jnp.sum(self.residuals(m) ** 2) / 2)(model)
 
     def least_model(self) -> AbstractHeads:

@@ -1,0 +1,48 @@
+"""zhang2025's appendix on contexts of varying length."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AttentionLoss
+from flowsim.models import MergedHeads, SeparateHeads
+from flowsim.papers.paper import Section
+from flowsim.papers.zhang2025 import problems, spaces
+from flowsim.papers.zhang2025.setting import learned, level, squared_error, varying_lengths
+
+SECTION = Section("zhang2025", MergedHeads, SeparateHeads)
+
+
+@SECTION.claim(
+    "appendix.lengths",
+    "appendix on varying context lengths",
+    "With contexts of varying length the fixed points and their losses are those of one length N with 1/N = E[1/N]",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=varying_lengths,
+    problems=problems.LENGTHS,
+    spaces=spaces.LENGTHS,
+    note="By the mean over the lengths of losses by moments, and its gradient, where all eigenvectors are learned.",
+)
+@eqx.filter_jit
+def lengths(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The mean of the losses of each length, and its slope, at the minimum for E[1/N]."""
+    task, law = loss.task, loss.task.length_law
+    assert law is not None, "the setting of the claim"
+
+    def mean(readout):
+        return law.probabilities @ jax.vmap(lambda N: squared_error(task.covariance, 1 / N, readout))(law.lengths)
+
+    best = learned(task, jnp.ones(task.dimension))
+    value, slope = jax.value_and_grad(mean)(best)
+    square = jnp.linalg.norm(task.covariance @ task.covariance)
+    found = jnp.stack([value, 2 * loss.minimum])
+    return joined(
+        [
+            equal(found, level(task, jnp.ones(task.dimension)), jnp.trace(task.covariance)),
+            equal(jnp.linalg.norm(slope)[None], 0.0, square),
+        ]
+    )

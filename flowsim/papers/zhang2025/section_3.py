@@ -1,0 +1,307 @@
+"""zhang2025's section 3, merged keys and queries: the two-layer network, its fixed points, and the abrupt drop."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.claims.statements import conserved, rounded
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AttentionLoss
+from flowsim.models import MergedHeads, TokenHeads
+from flowsim.papers.paper import Section
+from flowsim.papers.zhang2025 import problems, spaces
+from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
+from flowsim.papers.zhang2025.setting import (
+    drawable,
+    drawn_like,
+    inflation,
+    learned,
+    level,
+    plain,
+    size,
+    spectrum,
+    squared_error,
+    white,
+)
+
+SECTION = Section("zhang2025", MergedHeads)
+
+_ABOUT = 0.02
+
+
+@SECTION.claim(
+    "eq-6",
+    "(6)",
+    "ATTN_M(X)_{D+1,N+1} = w_2^T W_1 z, a two-layer linear network on the cubic features z = vec(beta x_q^T) of (7)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    hypotheses=drawable,
+    problems=problems.MERGED_FINITE,
+    spaces=spaces.MERGED,
+    note="On 16 prompts, at standard normal weights of the start's shape.",
+)
+@eqx.filter_jit
+def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The layer by its matrices against the network on the cubic features."""
+    model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
+    found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
+    features = jax.vmap(cubic_features)(prompts)
+    expected = jnp.einsum("h,hij,pij->p", model.v, model.U, features)
+    return equal(found, expected, jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.U**2) * jnp.sum(features**2)))
+
+
+@SECTION.claim(
+    "sec-2.3.blocks",
+    "section 2.3",
+    "Blocks of W^V and W^KQ that are zero at first remain zero throughout training: v_i and U_i alone are learned",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    problems=problems.MERGED,
+    spaces=spaces.MERGED,
+    note="The gradient of the layer with all its blocks and the query's token, at standard normal v and U.",
+)
+@eqx.filter_jit
+def blocks(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The gradient in the blocks that are zero."""
+    model = drawn_like(trajectory.start)
+    d, zeros = loss.task.dimension, jnp.zeros_like
+    p = jnp.concatenate([zeros(model.U[:, 0]), model.v[:, None]], axis=1)
+    Q = jnp.concatenate([model.U, zeros(model.U[:, :1])], axis=1)
+    heads = TokenHeads(p, Q, query_token=True)
+    slope = AttentionLoss(loss.task, heads).gradient(heads)
+    others = jnp.sqrt(jnp.sum(slope.p[:, d] ** 2) + jnp.sum(slope.Q[:, :d] ** 2))
+    return equal(jnp.stack([jnp.linalg.norm(slope.p[:, :d]), jnp.linalg.norm(slope.Q[:, d])]), 0.0, others)
+
+
+def _on_the_minimum(loss: AttentionLoss, trajectory: Trajectory) -> MergedHeads:
+    """Random weights of (9b)."""
+    drawn, best = drawn_like(trajectory.start), learned(loss.task, jnp.ones(loss.task.dimension))
+    v = drawn.v.at[-1].set(1.0)
+    rest = best - jnp.tensordot(v[:-1], drawn.U[:-1], 1)
+    return eqx.tree_at(lambda m: (m.v, m.U), drawn, (v, drawn.U.at[-1].set(rest)))
+
+
+def _zero(model: MergedHeads) -> MergedHeads:
+    return jax.tree.map(jnp.zeros_like, model)
+
+
+@SECTION.claim(
+    "eq-9.fixed",
+    "(9)",
+    "Zero weights, and all with w_2^T W_1 = E[y_q z^T] E[z z^T]^-1, are fixed points of (8)",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    problems=problems.MERGED,
+    spaces=spaces.MERGED,
+    note="At zero and at one set of random weights of the second kind, against |Lambda^2| times their size.",
+)
+@eqx.filter_jit
+def fixed_points(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The gradient there."""
+    drawn, random = drawn_like(trajectory.start), _on_the_minimum(loss, trajectory)
+    slopes = jnp.stack([size(loss.gradient(model)) for model in (_zero(drawn), random)])
+    square = loss.task.covariance @ loss.task.covariance
+    return equal(slopes, 0.0, jnp.linalg.norm(square) * jnp.stack([size(drawn), size(random)]))
+
+
+def _idle(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
+    """v = 0 and random U_i with <U_i, Lambda^2> = 0, where (8) vanishes."""
+    drawn, square = drawn_like(start), loss.task.covariance @ loss.task.covariance
+    along = jnp.einsum("hij,ij->h", drawn.U, square) / jnp.sum(square**2)
+    U = drawn.U - along[:, None, None] * square[None]
+    return eqx.tree_at(lambda m: (m.v, m.U), drawn, (jnp.zeros_like(drawn.v), U))
+
+
+def several_dimensions(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
+    """D >= 2: in one dimension U_i = 0 wherever <U_i, Lambda^2> = 0."""
+    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
+
+
+@SECTION.claim(
+    "eq-9",
+    "(9)",
+    "(8) has two manifolds of fixed points: zero weights, and w_2^T W_1 = E[y_q z^T] E[z z^T]^-1",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    hypotheses=several_dimensions,
+    problems=problems.MERGED,
+    spaces=spaces.MERGED_PLANE,
+    note="w_2 = 0 with W_1 E[z y_q] = 0 is another: the distance of such weights to both, where the gradient is zero.",
+)
+@eqx.filter_jit
+def two_manifolds(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """How far a fixed point is from both sets, the second measured by what its readout misses."""
+    model = _idle(loss, trajectory.start)
+    missed = jnp.linalg.norm(model.readout - learned(loss.task, jnp.ones(loss.task.dimension)))
+    rounding = 1e-12 * size(model) * jnp.linalg.norm(loss.task.covariance) ** 2
+    comparison = equal(jnp.minimum(size(model), missed)[None], 0.0, size(model))
+    return eqx.tree_at(lambda c: c.promised, comparison, size(loss.gradient(model))[None] <= rounding)
+
+
+@SECTION.claim(
+    "eq-9",
+    "(9)",
+    "(8) has two fixed points in function space: at each w_2^T W_1 is 0 or E[y_q z^T] E[z z^T]^-1",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    problems=problems.MERGED,
+    spaces=spaces.MERGED,
+    note="At weights of both kinds; a third would need w_2 other than 0 and W_1 that (8a) moves.",
+)
+@eqx.filter_jit
+def two_functions(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The readout of fixed points against the nearer of the two."""
+    best = learned(loss.task, jnp.ones(loss.task.dimension))
+    readouts = jnp.stack(
+        [model.readout for model in (_idle(loss, trajectory.start), _on_the_minimum(loss, trajectory))]
+    )
+    off = jnp.minimum(jnp.linalg.norm(readouts, axis=(1, 2)), jnp.linalg.norm(readouts - best[None], axis=(1, 2)))
+    return equal(off, 0.0, jnp.linalg.norm(best))
+
+
+@SECTION.claim(
+    "sec-3.2.minimum",
+    "section 3.2",
+    "The second manifold is the global minimum",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    problems=problems.MERGED,
+    spaces=spaces.MERGED,
+    note="Its loss by moments that the loss does not use, and the minimum, against (19) with all eigenvectors; and "
+    "tr(Lambda) at zero.",
+)
+@eqx.filter_jit
+def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The losses by moments, and the minimum, against the formulas."""
+    task, d = loss.task, loss.task.dimension
+    ends = [jnp.zeros((d, d)), learned(task, jnp.ones(d))]
+    found = [squared_error(task.covariance, 1 / task.context_length, end) for end in ends]
+    expected = [level(task, jnp.zeros(d)), level(task, jnp.ones(d))]
+    return equal(jnp.stack([*found, 2 * loss.minimum]), jnp.stack([*expected, expected[1]]), expected[0])
+
+
+@SECTION.claim(
+    "sec-3.3.balance",
+    "section 3.3",
+    "w_2 w_2^T - W_1 W_1^T is conserved, as in every two-layer linear network",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=plain,
+    problems=problems.MERGED_FLOWS,
+    spaces=spaces.MERGED,
+)
+def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """All entries against their first values."""
+
+    def kept(m: MergedHeads) -> Array:
+        W_1 = m.U.reshape(m.v.size, -1)
+        return jnp.outer(m.v, m.v) - W_1 @ W_1.T
+
+    models = trajectory.models
+    return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(size)(models) ** 2))
+
+
+def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
+    """Lambda a multiple of I, and U_i = v_i I/sqrt(D), as small starts become before the drop."""
+    d = loss.task.dimension
+    off = jnp.linalg.norm(start.U - start.v[:, None, None] * jnp.eye(d)[None] / jnp.sqrt(float(d)))
+    return [*white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, size(start))]
+
+
+@SECTION.claim(
+    "eq-10",
+    "(10)",
+    "For Lambda = lambda I, sum_i v_i U_i = sigma(t) I, sigma = e/(lambda (1 + (1+D)/N)(e - 1) + sqrt(D)/w_init^2), "
+    "e = exp(2 lambda^2 sqrt(D) t), w_init^2 = sum_i v_i(0)^2",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=plain,
+    hypotheses=aligned,
+    problems=problems.WHITE,
+    spaces=spaces.WHITE,
+    note="Printed for lambda = 1 and an infinitesimal start; from U_i = v_i I/sqrt(D) it is exact.",
+)
+def time_course(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """sum_i v_i U_i along the flow against the logistic law."""
+    d, (values, _) = loss.task.dimension, spectrum(loss.task)
+    root, top = jnp.sqrt(float(d)), values[0]
+    factor = top * inflation(values, 1 / loss.task.context_length)[0]
+    # Divided by e, which overflows.
+    decay = jnp.exp(-2 * top**2 * root * trajectory.t)
+    sigma = 1 / (factor * (1 - decay) + decay * root / jnp.sum(trajectory.start.v**2))
+    readouts = jax.vmap(lambda m: m.readout)(trajectory.models)
+    off = jnp.linalg.norm(readouts - sigma[:, None, None] * jnp.eye(d)[None], axis=(1, 2))
+    return equal(off, 0.0, root * sigma)
+
+
+@SECTION.claim(
+    "eq-11",
+    "(11)",
+    "On the second manifold the prediction is beta^T (Lambda + (Lambda + tr(Lambda) I)/N)^-1 x_q",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    hypotheses=drawable,
+    problems=problems.MERGED_FINITE,
+    spaces=spaces.MERGED,
+    note="The layer by its matrices on 16 prompts, at random weights of the manifold.",
+)
+@eqx.filter_jit
+def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The prediction against (11)."""
+    model, prompts = _on_the_minimum(loss, trajectory), drawn_prompts(loss.task)
+    found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
+    inverse = jnp.linalg.inv(loss.task.gamma())
+    features = jax.vmap(cubic_features)(prompts)
+    expected = jnp.einsum("pij,ij->p", features, inverse)
+    whole = jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.U**2) * jnp.sum(features**2))
+    return rounded(equal(found, expected, whole), 1 + jnp.linalg.cond(loss.task.gamma()))
+
+
+def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
+    """What the paper leaves to "small": weights of a thousandth of those at the end."""
+    end = jnp.sqrt(jnp.linalg.norm(learned(loss.task, jnp.ones(loss.task.dimension))))
+    return [hypothesis("|weights|, relative to those at the end", size(start) / end, "<=", 1e-3)]
+
+
+def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
+    """|Lambda^2|_F, and the time at which a hundredth of the loss is gained over ln(1/w_init)/|Lambda^2|_F, with the
+    norm of all value weights for w_init.
+    """
+    rate = jnp.linalg.norm(loss.task.covariance @ loss.task.covariance)
+    early = trajectory.loss >= 0.99 * trajectory.loss[0]
+    time = jnp.max(jnp.where(early, trajectory.t, 0.0))
+    return {"rate": rate, "escape_over_predicted": -time * rate / jnp.log(jnp.linalg.norm(trajectory.start.v))}
+
+
+@SECTION.claim(
+    "sec-3.3.escape",
+    "section 3.3",
+    "A small start escapes in about ln(1/w_init)/|Lambda^2|_F: the norm of v_i + <U_i, Lambda^2>/|Lambda^2|_F over the "
+    "heads grows as exp(|Lambda^2|_F t)",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=plain,
+    hypotheses=small,
+    constants=first_rate,
+    problems=problems.SMALL_MERGED,
+    spaces=spaces.SMALL_MERGED,
+    note="To within 2%, as long as less than a hundredth of the loss is gained.",
+)
+def escape(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """How far the norm over the exponential is off its first value."""
+    square = loss.task.covariance @ loss.task.covariance
+    rate, models = jnp.linalg.norm(square), trajectory.models
+    growing = jnp.linalg.norm(models.v + jnp.einsum("thij,ij->th", models.U, square) / rate, axis=1)
+    off = jnp.abs(growing / growing[0] * jnp.exp(-rate * trajectory.t) - 1)
+    return at_most(off, _ABOUT, promised=trajectory.loss >= 0.99 * trajectory.loss[0])

@@ -1,0 +1,333 @@
+"""zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and from saddle to saddle."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.claims.statements import conserved, joined
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AttentionLoss
+from flowsim.models import SeparateHeads
+from flowsim.papers.paper import Section
+from flowsim.papers.zhang2023.literal import gaussian_sum
+from flowsim.papers.zhang2025 import problems, spaces
+from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
+from flowsim.papers.zhang2025.setting import (
+    drawable,
+    drawn_like,
+    infinite,
+    inflation,
+    learned,
+    level,
+    plain,
+    size,
+    spectrum,
+    squared_error,
+    subsets,
+)
+
+SECTION = Section("zhang2025", SeparateHeads)
+
+
+def several_dimensions(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
+    """D >= 2: numbers are their own transposes."""
+    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
+
+
+_NEAR = 0.01  # of a drop
+
+
+@SECTION.claim(
+    "eq-13",
+    "(13)",
+    "ATTN_S(X)_{D+1,N+1} = sum_i v_i q_i^T K_i z with the convolution K_i of k_i: a sum of three-layer linear networks",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    hypotheses=drawable,
+    problems=problems.SEPARATE_FINITE,
+    spaces=spaces.SEPARATE,
+    note="On 16 prompts, at standard normal weights of the start's shape; for R > 1 summed over a head's keys, (S).",
+)
+@eqx.filter_jit
+def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The layer by its matrices against the convolutional networks."""
+    model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
+    found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
+    d = loss.task.dimension
+    # vec stacks columns: of beta x_q^T the blocks are beta times an entry of x_q.
+    features = jax.vmap(lambda prompt: cubic_features(prompt).T.reshape(-1))(prompts)
+    convolve = lambda k: jnp.kron(jnp.eye(d), k[None])
+    K = jax.vmap(jax.vmap(convolve))(model.k)
+    expected = jnp.einsum("h,hri,hrim,pm->p", model.v, model.q, K, features)
+    whole = jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.k**2) * jnp.sum(model.q**2) * jnp.sum(features**2))
+    return equal(found, expected, whole)
+
+
+def _equations(loss: AttentionLoss, trajectory: Trajectory, transposed: bool) -> Comparison:
+    """(14) at standard normal weights against minus the gradient; (14c) with the heads' sum or its transpose."""
+    model, task = drawn_like(trajectory.start), loss.task
+    Lambda, total = task.covariance, model.readout
+    square = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(task.dimension)) @ Lambda / task.context_length
+    missed = Lambda @ Lambda - square @ total @ Lambda
+    of_queries = Lambda @ Lambda - Lambda @ (total.T if transposed else total) @ square
+    v = jnp.einsum("hri,ij,hrj->h", model.k, missed, model.q)
+    k = jnp.einsum("h,ij,hrj->hri", model.v, missed, model.q)
+    q = jnp.einsum("h,ij,hrj->hri", model.v, of_queries, model.k)
+    slope = loss.gradient(model)
+    pairs = [(v, -slope.v), (k, -slope.k), (q, -slope.q)]
+    return joined([equal(found.ravel(), expected.ravel(), jnp.linalg.norm(expected)) for found, expected in pairs])
+
+
+@SECTION.claim(
+    "eq-14",
+    "(14)",
+    "The flow is (14a) to (14c), dq_i/dt = v_i (Lambda^2 - Lambda sum_i' v_i' k_i' q_i'^T E[Lambdahat^2]) k_i the last",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    hypotheses=several_dimensions,
+    problems=problems.SEPARATE,
+    spaces=spaces.SEPARATE_PLANE,
+    note="(14c) lacks a transposition: the sum is of q_i' k_i'^T.",
+)
+@eqx.filter_jit
+def equations_as_printed(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """(14) against minus the gradient."""
+    return _equations(loss, trajectory, False)
+
+
+@SECTION.claim(
+    "eq-14",
+    "(14)",
+    "The flow is (14a), (14b) and dq_i/dt = v_i (Lambda^2 - Lambda sum_i' v_i' q_i' k_i'^T E[Lambdahat^2]) k_i",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    problems=problems.SEPARATE,
+    spaces=spaces.SEPARATE,
+)
+@eqx.filter_jit
+def equations(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """(14) with the transposition against minus the gradient."""
+    return _equations(loss, trajectory, True)
+
+
+@SECTION.claim(
+    "eq-15",
+    "(15)",
+    "E[Lambdahat^2] = Lambda^2 + ((Lambda + tr(Lambda) I)/N) Lambda",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    hypotheses=drawable,
+    problems=problems.SEPARATE_FINITE,
+    spaces=spaces.SEPARATE,
+    note="By a cubature of degree 5 for the covariates, exact for this mean.",
+)
+def second_moment(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The mean by cubature against the formula."""
+    Lambda, N = loss.task.covariance, loss.task.context_length
+    identity = jnp.eye(loss.task.dimension)
+    stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * identity) @ Lambda / N
+    root = jnp.linalg.cholesky(Lambda)
+
+    def terms(z, weights):
+        x = z @ root.T
+        return (weights * jnp.sum(x**2, axis=1))[None, :] * x.T @ x
+
+    # Of two independent examples the mean is Lambda^2, of one E |x|^2 x x^T.
+    found = (1 - 1 / N) * Lambda @ Lambda + gaussian_sum(terms, loss.task.dimension) / N
+    return equal(found.reshape(-1), stated.reshape(-1), jnp.trace(Lambda) ** 2)
+
+
+def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[SeparateHeads]]:
+    """The sets of eigenvectors that heads of this shape can learn, and heads that have learned each."""
+    chosen = subsets(loss.task.dimension, start.rank)
+    return chosen, [start.of_readout(learned(loss.task, jnp.asarray(ones)), start.w) for ones in chosen]
+
+
+@SECTION.claim(
+    "eq-18",
+    "(16)-(18)",
+    "Heads with sum_i v_i k_i q_i^T = sum_{d in S} e_d e_d^T/(lambda_d + (lambda_d + tr Lambda)/N), for any set S of "
+    "eigenvectors, and k_i, q_i in its span are at a fixed point: 2^D sets",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    problems=problems.SEPARATE,
+    spaces=spaces.SEPARATE,
+    note="All sets for D <= 6, else 64 that are drawn and the largest eigenvalues in order.",
+)
+def fixed_points(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The gradient at each."""
+    _, heads = _fixed(loss, trajectory.start)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heads)
+    slopes, sizes = _slopes_and_sizes(loss, stacked)
+    square = jnp.linalg.norm(loss.task.covariance @ loss.task.covariance)
+    return equal(slopes, 0.0, square * jnp.maximum(sizes, jnp.max(sizes)) ** 2)
+
+
+@eqx.filter_jit
+def _slopes_and_sizes(loss: AttentionLoss, heads: SeparateHeads) -> tuple[Array, Array]:
+    return jax.vmap(lambda model: size(loss.gradient(model)))(heads), jax.vmap(size)(heads)
+
+
+@SECTION.claim(
+    "eq-19",
+    "(19)",
+    "The loss at such a fixed point is tr(Lambda) - sum_{d in S} lambda_d (1 + (1 + tr(Lambda)/lambda_d)/N)^-1",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    problems=problems.SEPARATE,
+    spaces=spaces.SEPARATE,
+    note="By moments that the loss does not use; for the largest set that heads can learn, its minimum too.",
+)
+def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The loss of each set by moments against the formula, and the minimum."""
+    chosen, task = jnp.asarray(subsets(loss.task.dimension, trajectory.start.rank)), loss.task
+    best = jnp.where(jnp.arange(task.dimension) < trajectory.start.rank, 1.0, 0.0)
+    n = 1 / task.context_length
+    found = jax.vmap(lambda ones: squared_error(task.covariance, n, learned(task, ones)))(chosen)
+    expected = jax.vmap(lambda ones: level(task, ones))(chosen)
+    found, expected = jnp.append(found, 2 * loss.minimum), jnp.append(expected, level(task, best))
+    return equal(found, expected, jnp.trace(task.covariance))
+
+
+@SECTION.claim(
+    "appendix-e.8.balance",
+    "section 4.3, appendix E.8",
+    "v_i^2 - sum_r |k_ir|^2 of every head and all products k_ir^T k_is - q_ir^T q_is are conserved, so that |k_i| and "
+    "|q_i| stay as equal as they begin",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=plain,
+    problems=problems.SEPARATE_FLOWS,
+    spaces=spaces.SEPARATE,
+)
+def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """Each against its first value."""
+
+    def kept(m: SeparateHeads) -> Array:
+        products = m.k @ jnp.swapaxes(m.k, 1, 2) - m.q @ jnp.swapaxes(m.q, 1, 2)
+        return jnp.concatenate([m.balances.reshape(-1), products.reshape(-1)])
+
+    models = trajectory.models
+    return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(size)(models) ** 2))
+
+
+def one_head(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
+    """One head of rank one with v = |k| = |q| > 0 and k = q = v e of an eigenvector; the others are zero."""
+    _, vectors = spectrum(loss.task)
+    k, q, v = start.k[0, 0], start.q[0, 0], start.v[0]
+    rest = [jnp.sum(x[1:] ** 2) for x in (start.v, start.k, start.q)]
+    along = jnp.max(jnp.abs(vectors.T @ k))
+    return [
+        hypothesis("R", float(start.k.shape[1]), "<=", 1.0),
+        hypothesis("v", v, ">", 0.0),
+        agrees("k = q", jnp.linalg.norm(k - q), 0.0, v),
+        agrees("|k| = v", jnp.linalg.norm(k), v, v),
+        agrees("k along an eigenvector", along, jnp.linalg.norm(k), v),
+        agrees("the other heads", jnp.sqrt(jnp.stack(rest).sum()), 0.0, v),
+    ]
+
+
+@SECTION.claim(
+    "eq-21",
+    "(21)",
+    "One head with k = q = v e_d stays so, and "
+    "dv/dt = lambda_d^2 v^2 - lambda_d^3 (1 + (1 + tr(Lambda)/lambda_d)/N) v^5",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=plain,
+    hypotheses=one_head,
+    problems=problems.ONE_HEAD,
+    spaces=spaces.ONE_HEAD,
+    note="The other heads are at rest at zero.",
+)
+def scalar_equation(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """-dL/dv against the right-hand side, and k and q against v e_d."""
+    values, vectors = spectrum(loss.task)
+    direction = jnp.argmax(jnp.abs(vectors.T @ trajectory.start.k[0, 0]))
+    top = values[direction]
+    e = trajectory.start.k[0, 0] / jnp.linalg.norm(trajectory.start.k[0, 0])
+    v = trajectory.models.v[:, 0]
+    slope = -jax.vmap(lambda m: loss.gradient(m).v[0])(trajectory.models)
+    growth, decay = top**2 * v**2, top**3 * inflation(values, 1 / loss.task.context_length)[direction] * v**5
+    aside = [
+        jnp.linalg.norm(x[:, 0, 0] - v[:, None] * e[None, :], axis=1)
+        for x in (trajectory.models.k, trajectory.models.q)
+    ]
+    return joined([equal(slope, growth - decay, growth + decay), *(equal(off, 0.0, v) for off in aside)])
+
+
+def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
+    """What the paper leaves to "small" and to "distinct eigenvalues": weights of 1e-4 and eigenvalues apart by half."""
+    values, _ = spectrum(loss.task)
+    end = jnp.cbrt(1 / (values[0] * inflation(values, 1 / loss.task.context_length)[0]))
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(start)]))
+    apart = jnp.min(values[:-1] / values[1:]) if values.size > 1 else jnp.asarray(jnp.inf)
+    return [
+        hypothesis("weights, relative to those at the end", largest / end, "<=", 1e-3),
+        hypothesis("lambda_d/lambda_{d+1}", apart, ">=", 1.5),
+        hypothesis("heads", float(start.v.size), ">=", float(loss.task.dimension)),
+        hypothesis("R", float(start.k.shape[1]), "<=", 1.0),
+    ]
+
+
+@SECTION.claim(
+    "sec-4.3.saddles",
+    "section 4.3",
+    "From small weights rank-one heads rest near the fixed points with the first m eigenvectors, those of the largest "
+    "eigenvalues, for m = 0, 1, .., D in turn",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=plain,
+    hypotheses=small_and_apart,
+    problems=problems.SADDLES,
+    spaces=spaces.SADDLES,
+    note="Where |grad L| is least between two half drops, the loss is within 1% of the next drop of its level.",
+)
+def saddles(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """How far the loss is off each level where the flow is slowest near it, over the drop."""
+    task, d = loss.task, loss.task.dimension
+    levels = jax.vmap(lambda ones: level(task, ones))(jnp.asarray(np.tri(d + 1, d, -1))) / 2
+    drops = levels[:-1] - levels[1:]
+    half = (levels[:-1] + levels[1:]) / 2
+    above, below = jnp.append(jnp.inf, half), jnp.append(half, -jnp.inf)
+    here = (trajectory.loss[None, :] <= above[:, None]) & (trajectory.loss[None, :] > below[:, None])
+    slowest = jnp.argmin(jnp.where(here, trajectory.grad_norm_sq[None, :], jnp.inf), axis=1)
+    off = jnp.abs(trajectory.loss[slowest] - levels) / jnp.append(drops, drops[-1])
+    return at_most(off, _NEAR, promised=jnp.any(here, axis=1))
+
+
+@SECTION.claim(
+    "eq-22",
+    "(22)",
+    "With N -> infinity the prediction at a fixed point is principal component regression, w^T sum_{d in S} e_d e_d^T "
+    "x_q",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=plain,
+    hypotheses=infinite,
+    problems=problems.LONG,
+    spaces=spaces.LONG,
+    note="By the heads' own readout, beta = Lambda w, and the error of what is not learned.",
+)
+def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
+    """Lambda times the readout against the projection, and its error against the eigenvalues that are left."""
+    chosen, heads = _fixed(loss, trajectory.start)
+    values, vectors = spectrum(loss.task)
+    off = [
+        jnp.linalg.norm(loss.task.covariance @ model.readout - (vectors * jnp.asarray(ones)[None, :]) @ vectors.T)
+        for ones, model in zip(chosen, heads, strict=True)
+    ]
+    errors = jnp.stack([2 * loss(model) for model in heads])
+    left = jnp.asarray(1 - chosen) @ values
+    return joined([equal(jnp.stack(off), 0.0, 1.0), equal(errors, left, jnp.sum(values))])

@@ -1,0 +1,109 @@
+"""The setting of zhang2025's claims: its prompts, its loss by moments of its own, and the sets of fixed points.
+
+The paper's loss has no 1/2 and its time is that of our flows: d/dt = -(1/2) grad of its loss.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim._core.types import Matrix, Scalar
+from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context, hypothesis, unmet
+from flowsim.losses import AbstractPopulationLoss, AttentionLoss
+from flowsim.models import MergedHeads, SeparateHeads
+from flowsim.models.heads import AbstractHeads, Heads
+from flowsim.moments import sample_covariance_sandwich
+from flowsim.tasks import LinearRegression
+
+LabelHeads = MergedHeads | SeparateHeads
+
+
+def plain(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of sections 2 to 5: w ~ N(0, I), contexts of one length, no label noise and no guess."""
+    return None if _is_plain(loss, ()) else unmet("w ~ N(0, I), one context length, no label noise and no guess")
+
+
+def varying_lengths(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of the appendix on varying context lengths."""
+    return None if _is_plain(loss, ("length_law",)) else unmet("w ~ N(0, I), a law of context lengths, no guess")
+
+
+def _is_plain(loss: AbstractPopulationLoss, shifts: tuple[str, ...]) -> bool:
+    if not isinstance(loss, AttentionLoss) or loss.task.shifts != shifts or loss.task.weights != "isotropic":
+        return False
+    heads = loss.minimizer
+    return not heads.trainable and not np.any(heads.w) and not np.any(heads.bias)
+
+
+def drawable(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
+    """Prompts must be finite to be drawn."""
+    return finite_context(loss, start)
+
+
+def infinite(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
+    """N -> infinity, taken at infinity."""
+    return [hypothesis("N infinite", loss.task.context_length, ">=", jnp.inf)]
+
+
+def white(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
+    """Lambda a multiple of I."""
+    values, _ = spectrum(loss.task)
+    return [agrees("lambda_max/lambda_min = 1", values[0] / values[-1], 1.0)]
+
+
+def spectrum(task: LinearRegression) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """The eigenvalues of Lambda, the largest first, and its eigenvectors as columns."""
+    values, vectors = jnp.linalg.eigh(task.covariance)
+    return values[::-1], vectors[:, ::-1]
+
+
+def inflation(values: Float[Array, " d"], inverse_length: Scalar) -> Float[Array, " d"]:
+    """1 + (1 + tr(Lambda)/lambda)/N, by which E[Lambdahat^2] exceeds Lambda^2 in each eigenvector."""
+    return 1 + (1 + jnp.sum(values) / values) * inverse_length
+
+
+def learned(task: LinearRegression, chosen: Float[Array, " d"]) -> Matrix:
+    """sum_i v_i k_i q_i^T where the eigenvectors that are chosen, by ones, are learned."""
+    values, vectors = spectrum(task)
+    return (vectors * (chosen / (values * inflation(values, 1 / task.context_length)))[None, :]) @ vectors.T
+
+
+def level(task: LinearRegression, chosen: Float[Array, " d"]) -> Scalar:
+    """tr(Lambda) - sum over the chosen of lambda (1 + (1 + tr(Lambda)/lambda)/N)^-1, the paper's loss there."""
+    values, _ = spectrum(task)
+    return jnp.sum(values) - jnp.sum(chosen * values / inflation(values, 1 / task.context_length))
+
+
+def squared_error(covariance: Matrix, inverse_length: Scalar, readout: Matrix) -> Scalar:
+    """E (y_q - beta^T Gamma x_q)^2 = tr(Lambda) - 2 tr(Lambda Gamma Lambda) + tr E[S Gamma Lambda Gamma^T S], which
+    shares nothing with the loss but Isserlis' theorem.
+    """
+    linear = jnp.trace(covariance @ readout @ covariance)
+    length = 1 / inverse_length
+    square = jnp.trace(sample_covariance_sandwich(readout @ covariance @ readout.T, covariance, length))
+    return jnp.trace(covariance) - 2 * linear + square
+
+
+def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
+    """Sets of at most so many of d eigenvectors, by ones: all of them for d <= 6, else 64 that are drawn."""
+    if d <= 6:
+        found = (np.arange(2**d)[:, None] >> np.arange(d)) & 1
+    else:
+        found = np.random.default_rng(d).integers(0, 2, (64, d))
+        found = np.concatenate([found, np.tri(d + 1, d, -1, dtype=int)])
+    return found[found.sum(axis=1) <= most].astype(float)
+
+
+def drawn_like(model: Heads) -> Heads:
+    """Heads of this shape with standard normal weights, drawn once for every shape."""
+    leaves, structure = jax.tree.flatten(model)
+    rng = np.random.default_rng([7, *np.concatenate([np.shape(leaf) for leaf in leaves]).astype(int)])
+    # The guess is zero, and comes last.
+    drawn = [jnp.asarray(rng.standard_normal(leaf.shape)) for leaf in leaves[:-2]]
+    return jax.tree.unflatten(structure, [*drawn, *leaves[-2:]])
+
+
+def size(tree: AbstractHeads) -> Scalar:
+    """The Euclidean norm of all weights."""
+    return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
