@@ -44,7 +44,6 @@ _ABOUT = 0.02
     spaces=spaces.MERGED,
     note="On 16 prompts, at standard normal weights of the start's shape.",
 )
-@eqx.filter_jit
 def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     """The layer by its matrices against the network on the cubic features."""
     model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
@@ -256,7 +255,6 @@ def time_course(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.MERGED,
     note="The layer by its matrices on 16 prompts, at random weights of the manifold.",
 )
-@eqx.filter_jit
 def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     """The prediction against (11)."""
     model, prompts = _on_the_minimum(loss, trajectory), drawn_prompts(loss.task)

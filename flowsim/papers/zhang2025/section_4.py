@@ -53,7 +53,6 @@ _NEAR = 0.01  # of a drop
     spaces=spaces.SEPARATE,
     note="On 16 prompts, at standard normal weights of the start's shape; for R > 1 summed over a head's keys, (S).",
 )
-@eqx.filter_jit
 def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     """The layer by its matrices against the convolutional networks."""
     model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
