@@ -224,7 +224,7 @@ def test_the_flow_of_samples_ends_where_their_gradient_vanishes_and_near_that_of
     start = flowsim.LoopedAttention(0.1 * np.eye(2), loops=2)
     run = flowsim.gradient_flow(loss, start, rtol=1e-6, stop=flowsim.Stop(grad_norm=1e-7), points_per_decade=4)
     assert run.status is flowsim.Status.GRAD_NORM
-    assert run.settings.solver == "explicit"
+    assert run.settings.method == "explicit"
     assert run.certificates.energy_defect < 1e-5
     # On its own samples it beats the best of the population.
     assert float(run.excess[-1]) < 0

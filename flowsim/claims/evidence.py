@@ -47,7 +47,7 @@ class Evidence:
         progress: bool = False,
     ):
         solver = trajectory.settings.solver
-        if solver not in ("arrowhead", "implicit", "explicit"):
+        if solver not in ("arrowhead", "in-turns", "implicit", "explicit"):
             checks.refuse(
                 "trajectory", "one of gradient_flow, to be solved again more accurately", f"it is of {solver}"
             )
@@ -55,7 +55,7 @@ class Evidence:
         self.trajectory = trajectory
         self._checkpoint = None if checkpoint is None else pathlib.Path(checkpoint)
         self._progress = progress
-        self._solver = "auto" if solver == "arrowhead" else solver
+        self._solver = "auto" if solver in ("arrowhead", "in-turns") else solver
 
     @functools.cached_property
     def system(self) -> AbstractSystem:

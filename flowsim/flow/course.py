@@ -1,6 +1,9 @@
-"""The course of a flow, a chunk after the other: its steps, the requested times between them, what is recorded."""
+"""The course of a flow, a chunk after the other: its steps, the requested times between them, what is recorded; by one
+solver, or in turns by the explicit and the implicit one, whichever gets on for the fields that it computes.
+"""
 
 import dataclasses
+import itertools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,10 +15,11 @@ from jaxtyping import PyTree
 from flowsim.flow.recording import SAME, Chunk, Role, truncate
 from flowsim.flow.solvers.integration import NEVER, Asked, Ending, between, integrate
 from flowsim.flow.systems import AbstractSystem, Record, norm_sq
-from flowsim.flow.trajectory import Settings, Status
+from flowsim.flow.trajectory import Status
 
 _REQUESTED_AT_ONCE = 32
 _NOT_RECORDED = -1
+_FIRST_TURN = 2  # chunks
 _MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
 
 
@@ -29,7 +33,7 @@ class Course:
     """
 
     system: AbstractSystem
-    settings: Settings
+    solver: str
     asked: Asked
     requested: np.ndarray
     first_step: float
@@ -46,7 +50,7 @@ class Course:
         y0 = (jax.tree.map(lambda leaf: leaf[-1], before.record.state), before.dissipated[-1])
         times = (t0, last, min(before.next_step or self.first_step, last - t0))
         begin = jax.tree.map(jnp.asarray, y0)
-        done = integrate(self.system, begin, times, self.asked, ending, self.settings.solver, self.steps)
+        done = integrate(self.system, begin, times, self.asked, ending, self.solver, self.steps)
         reached = slice(int(done.accepted))
         t, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
         roles = self._roles(t, y[0], y0[0], wanted)
@@ -70,6 +74,7 @@ class Course:
             roles=points.roles,
             largest=np.maximum(np.maximum.accumulate(at_steps), over_steps),
             steps=np.asarray([t.size, int(done.rejected)]),
+            fields=int(done.fields),
             next_step=float(np.max(lengths[-2:], initial=0.0)),
             failure=None,
         )
@@ -99,7 +104,7 @@ class Course:
             rows = np.append(rows, np.full(_REQUESTED_AT_ONCE - rows.size, rows[-1]))
             times = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
             both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
-            there, good = between(self.system, both, jnp.asarray(times), self.asked, self.settings.solver)
+            there, good = between(self.system, both, jnp.asarray(times), self.asked, self.solver)
             count = min(_REQUESTED_AT_ONCE, asked.size - place)
             there = jax.tree.map(np.array, _rows(there, slice(count)))
             for row in np.flatnonzero(~np.asarray(good)[:count]):
@@ -112,7 +117,7 @@ class Course:
         """Put into a row what one step did not find, from a step's begin to a requested time; whether it was found."""
         t0, t = (float(time) for time in times)
         y = jax.tree.map(jnp.asarray, begin)
-        done = integrate(self.system, y, (t0, t, (t - t0) / 2), self.asked, NEVER, self.settings.solver, self.steps)
+        done = integrate(self.system, y, (t0, t, (t - t0) / 2), self.asked, NEVER, self.solver, self.steps)
         last = int(done.accepted) - 1
         if last < 0 or np.asarray(done.t)[last] != t:
             return False
@@ -123,7 +128,7 @@ class Course:
     def _records(self, states: PyTree) -> Record:
         """The records of states, in one of few shapes."""
         count = jax.tree.leaves(states)[0].shape[0]
-        spare = max(2 ** max(count - 1, 0).bit_length(), self.steps) - count
+        spare = 2 ** (max(count, self.steps) - 1).bit_length() - count
         pad = lambda leaf: jnp.asarray(np.concatenate([leaf, np.zeros((spare, *leaf.shape[1:]))]))
         return _rows(_record_some(self.system, jax.tree.map(pad, states), jnp.asarray(count)), slice(count))
 
@@ -136,7 +141,7 @@ class Course:
         chosen[-1:] = Role.TO_GO_ON
         if not (self.points_per_decade and t.size):
             return chosen
-        if self.keeps_steps and self.settings.solver != "explicit":
+        if self.keeps_steps and self.solver != "explicit":
             chosen[:] = Role.REGULAR
             return chosen
         ratio = 10 ** (1 / self.points_per_decade)
@@ -147,6 +152,49 @@ class Course:
             if moved or t[row] >= ratio * wanted:
                 chosen[row], here, wanted = Role.REGULAR, flat[row], t[row]
         return chosen
+
+
+def steps_in_turns(weights: int) -> dict[str, int]:
+    """How many steps a chunk has by each solver. Two explicit ones are about as many fields as a whole implicit flow
+    takes; an implicit one is short, as each step of it may take a Hessian.
+    """
+    return {"explicit": 48 + weights // 2, "implicit": 8}
+
+
+def next_chunk(courses: list[Course], chunks: list[Chunk], wanted: float, ending: Ending) -> Chunk:
+    """The next chunk of a flow by one course, or in turns by an explicit and an implicit one."""
+    turn = _next_turn(chunks) if len(courses) > 1 else 0
+    chunk = courses[turn % 2].advance(chunks[-1], wanted, ending)
+    if turn % 2 == 1 and chunk.failure is Status.NEWTON:
+        turn += 1
+        chunk = courses[0].advance(chunks[-1], wanted, ending)
+    return dataclasses.replace(chunk, turn=turn)
+
+
+def changes(chunks: list[Chunk]) -> tuple[float, ...]:
+    """The times at which the solver changed; twice the same where the other one failed at once."""
+    pairs = itertools.pairwise(chunks)
+    return tuple(float(before.t[-1]) for before, after in pairs for _ in range(after.turn - before.turn))
+
+
+def _next_turn(chunks: list[Chunk]) -> int:
+    """The turn of the next chunk; the explicit ones are even. Finished chunks alone decide, so that a run that goes on
+    from a checkpoint decides alike.
+
+    A flow begins explicitly, until that has cost what an implicit flow may cost in all; it goes on implicitly while
+    each chunk gets as far in time, per field, as the last explicit one did. On a model with kinks it
+    does not: then it is explicit for as many fields as everything before took, so that attempts cost their share alone.
+    """
+    turn = chunks[-1].turn
+    length = sum(chunk.turn == turn for chunk in chunks[1:])
+    fields = np.asarray([chunk.fields for chunk in chunks])
+    if turn % 2 == 0:
+        over = length >= _FIRST_TURN and fields[-length:].sum() >= fields[:-length].sum()
+    else:
+        # In time, not its logarithm: steps that stability limits stay as long as they are.
+        pace = np.diff([chunk.t[-1] for chunk in chunks]) / fields[1:]
+        over = pace[-1] < pace[-length - 1]
+    return turn + int(over)
 
 
 class _Points(NamedTuple):

@@ -18,7 +18,7 @@ from flowsim._core import checks
 from flowsim._core import hosts as hosts
 from flowsim._core.types import Scalar
 from flowsim.flow.arguments import check_arguments, check_model
-from flowsim.flow.course import Course
+from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
 from flowsim.flow.recording import Chunk, ChunkStore, Role, chunk_of, join, trajectory, truncate
 from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
@@ -41,7 +41,7 @@ from flowsim.flow.trajectory import Settings, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
 _HEADWAY = 0.1  # of the time, that a run has to make within so many steps
-_MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000}
+_MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000, "in-turns": 2_000_000}
 _SNAPSHOT_BYTES = 2**28
 _CHUNK_ENTRIES = {"arrowhead": 2**17, "implicit": 2**15, "explicit": 2**17}
 _CHUNK_STEPS = {"arrowhead": (16, 256), "implicit": (8, 256), "explicit": (16, 256)}
@@ -76,8 +76,9 @@ def gradient_flow(
     the start where this is least, so that a start near a saddle leaves it at the right time; of atol no more counts
     than rtol of the largest weight of the same array, and nothing is asked below a few units in the last place of the
     largest weight of all; solver: "auto" takes the structured Newton where the loss has an
-    arrowhead, "explicit" (Tsit5) where it is a `MonteCarloLoss`, and "implicit" (Radau IIA of order 9) elsewhere; stop:
-    relative thresholds, for a `MonteCarloLoss` of the gradient alone and not below ten rtol with the explicit solver;
+    arrowhead, "explicit" (Tsit5) where it is a `MonteCarloLoss`, in turns with the implicit solver up to 256 weights
+    (the trajectory's settings say where it changed), and "implicit" (Radau IIA of order 9) elsewhere; stop: relative
+    thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol;
     points_per_decade: how many steps there are at least in a decade of time, each an output, default 12 or as many as
     keep the weights under 256 MiB, 0 for output at ``times`` alone; budget_seconds: wall-clock limit, looked at after
     every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes on bit for bit;
@@ -92,7 +93,8 @@ def gradient_flow(
         # The weights that suit the samples best have less loss on these than any others, the best for all included.
         stop = dataclasses.replace(stop, excess=0.0)
         if solver != "implicit" and stop.grad_norm > 0:
-            # Where stability limits the steps of an explicit solver, its errors keep the gradient at a few rtol.
+            # Where stability limits the steps of an explicit solver, its errors keep the gradient at a few rtol. In
+            # turns the flow ends there too, whichever solver steps it then.
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, budget_seconds)
     system, method = system_of(loss.prepared(model), model, solver)
@@ -117,16 +119,23 @@ def gradient_flow(
     horizon = first_step * 10.0**HORIZON_DECADES if stops else 0.0
     last = t1 if t1 is not None else max([horizon, *requested[-1:]])
     growth = 10 ** (1 / points_per_decade) - 1 if points_per_decade else 1.0
-    run = Course(
-        system,
-        settings,
-        Asked(*[jnp.asarray(number, dtype=float) for number in (rtol, atol, growth, timescale)]),
-        np.union1d(requested, [last]),
-        first_step,
-        points_per_decade,
-        steps=int(np.clip(_CHUNK_ENTRIES[method] / entries, *_CHUNK_STEPS[method])),
-        keeps_steps=points_per_decade > 0 and entries <= _WEIGHTS_WITH_STEPS,
-    )
+    if method == "in-turns":
+        chunk_steps = steps_in_turns(entries)
+    else:
+        chunk_steps = {method: int(np.clip(_CHUNK_ENTRIES[method] / entries, *_CHUNK_STEPS[method]))}
+    courses = [
+        Course(
+            system,
+            name,
+            Asked(*[jnp.asarray(number, dtype=float) for number in (rtol, atol, growth, timescale)]),
+            np.union1d(requested, [last]),
+            first_step,
+            points_per_decade,
+            steps=count,
+            keeps_steps=points_per_decade > 0 and entries <= _WEIGHTS_WITH_STEPS,
+        )
+        for name, count in chunk_steps.items()
+    ]
     mesh = loss.devices()
     asked_for = (state, requested, t1, points_per_decade, dataclasses.asdict(settings))
     store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
@@ -141,7 +150,7 @@ def gradient_flow(
             chunk = store.load(index, first.record)
             fresh = chunk is None
             if chunk is None:
-                chunk = run.advance(chunks[-1], wanted, search.ending())
+                chunk = next_chunk(courses, chunks, wanted, search.ending())
                 store.save(index, chunk)
             chunks.append(chunk)
             wanted = max([wanted, *chunk.t[chunk.roles > Role.TO_GO_ON][-1:]])
@@ -161,7 +170,7 @@ def gradient_flow(
                 status = Status.BUDGET if spent > budget_seconds else None
             if status is None:
                 bar.update(max(0, percent(chunks, stop, t1) - bar.n))
-    return trajectory(system, join(chunks), status, settings)
+    return trajectory(system, join(chunks), status, dataclasses.replace(settings, changes=changes(chunks)))
 
 
 def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:

@@ -36,7 +36,8 @@ class Chunk:
 
     t: times; record: with time leading; dissipated: energy so far; roles: a `Role` for each; largest: |grad|^2 at
     its largest since the chunk began; steps: accepted and rejected ones; next_step: a step size to go on with, 0 where
-    none is known; failure: what went wrong, if anything did.
+    none is known; failure: what went wrong, if anything did; fields: how many were computed; turn: how
+    often the solver had changed.
     """
 
     t: np.ndarray
@@ -47,6 +48,8 @@ class Chunk:
     steps: np.ndarray
     next_step: float
     failure: Status | None
+    fields: int = 0
+    turn: int = 0
 
 
 def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.ndarray) -> Chunk:
@@ -80,6 +83,8 @@ class ChunkStore:
             record=jax.tree.unflatten(jax.tree.structure(like), leaves),
             failure=Status(failure) if failure else None,
             next_step=float(file["next_step"]),
+            fields=int(file["fields"]),
+            turn=int(file["turn"]),
             **{name: file[name] for name in _ARRAYS},
         )
 
@@ -88,7 +93,8 @@ class ChunkStore:
         if self.folder is None:
             return
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
-        arrays |= {name: getattr(chunk, name) for name in _ARRAYS} | {"next_step": np.asarray(chunk.next_step)}
+        arrays |= {name: getattr(chunk, name) for name in _ARRAYS}
+        arrays |= {name: np.asarray(getattr(chunk, name)) for name in ("next_step", "fields", "turn")}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
         arrays["identity"] = np.asarray(self._identity)
         hosts.by_first(self._mesh, functools.partial(_write, self._path(self.folder, index), arrays))
@@ -152,6 +158,8 @@ def join(chunks: list[Chunk]) -> Chunk:
         steps=np.sum([chunk.steps for chunk in chunks], axis=0),
         next_step=chunks[-1].next_step,
         failure=chunks[-1].failure,
+        fields=sum(chunk.fields for chunk in chunks),
+        turn=chunks[-1].turn,
         **{name: joined(*[getattr(chunk, name) for chunk in chunks]) for name in _ROWS},
     )
 

@@ -18,6 +18,7 @@ from flowsim.models import LinearAttention
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS, _SAMPLED_COLUMNS = 256, 8
+_MOST_IN_TURNS = 256  # weights
 
 
 class Record(NamedTuple):
@@ -203,9 +204,11 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     if solver == "auto":
-        # An implicit flow takes some twenty Hessians, each as many fields as there are weights, and none of a model
-        # with kinks: where a field is a sum over samples, that pays for stiff flows of few weights alone.
-        solver = "explicit" if loss.sampled else "implicit"
+        # A field that is a sum over samples is worth measuring which solver needs fewer of; but where one Hessian takes
+        # more of them than most explicit flows, even a look at the implicit one costs too much.
+        weights = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
+        sampled = "in-turns" if weights <= _MOST_IN_TURNS else "explicit"
+        solver = sampled if loss.sampled else "implicit"
     return loss_system(loss, model), solver
 
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 import enum
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -57,12 +58,22 @@ _ADVICE = {
 class Settings:
     """What the solver was asked for, so that a run can be repeated more accurately.
 
-    atol is absolute, in the units of the weights.
+    solver: "in-turns" is explicit first, then in turns implicit and explicit, changing at the times ``changes``; atol:
+    absolute, in the units of the weights.
     """
 
     solver: str
     rtol: float
     atol: float
+    changes: tuple[float, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """The solver in words: of one in turns, which one from when."""
+        if self.solver != "in-turns":
+            return self.solver
+        turns = zip(itertools.cycle(("implicit", "explicit")), self.changes, strict=False)
+        return ", ".join(["explicit", *(f"{name} from t = {t:.4g}" for name, t in turns)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +132,7 @@ class Trajectory(eqx.Module):
             f"gradient flow to t = {float(self.t[-1]):.4g} ({self.status}); {self.t.shape[0]} output times\n"
             f"  loss {float(self.loss[0]):.6g} -> {float(self.loss[-1]):.6g}, "
             f"excess {float(self.excess[0]):.3g} -> {float(self.excess[-1]):.3g}\n"
-            f"  {self.settings.solver}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
+            f"  {self.settings.method}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
             f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
         )
 
@@ -180,7 +191,7 @@ class Trajectory(eqx.Module):
             **series,
             models=models,
             certificates=Certificates(**metadata["certificates"]),
-            settings=Settings(**metadata["settings"]),
+            settings=_settings(**metadata["settings"]),
             status=Status(metadata["status"]),
         )
 
@@ -196,6 +207,11 @@ def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Do
         return json.loads(str(arrays["metadata"]))
     except ValueError:
         checks.refuse("path", "a trajectory written by flowsim", f"{path} is none")
+
+
+def _settings(changes: Sequence[float] = (), **rest: Any) -> Settings:
+    """Settings as JSON has them."""
+    return Settings(changes=tuple(changes), **rest)
 
 
 _OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}

@@ -51,7 +51,8 @@ class Curvature(NamedTuple):
 
 class Kept(NamedTuple):
     """What one step leaves to the next: the field where it begins; the last step, by where it began, its length, and
-    its points at 0 and the nodes; the curvature, and whether Newton's method has become slow with it.
+    its points at 0 and the nodes; the curvature, and whether Newton's method has become slow with it; and how many
+    fields were computed so far, a column of a Hessian being one.
     """
 
     slope: Weights
@@ -60,6 +61,7 @@ class Kept(NamedTuple):
     points: Float[Array, "nodes n"]
     curvature: Curvature
     slow: Bool[Array, ""]
+    fields: Int[Array, ""]
 
 
 class _Newton(NamedTuple):
@@ -82,12 +84,15 @@ _GOING, _CONVERGED, _FAILED = range(3)
 
 
 class _Attempt(NamedTuple):
-    """Newton's method with one curvature, whether that was computed in this step, and whether it is to be."""
+    """Newton's method with one curvature, whether that was computed in this step, and whether it is to be; and how many
+    fields were computed so far.
+    """
 
     newton: _Newton
     curvature: Curvature
     computed: Bool[Array, ""]
     renew: Bool[Array, ""]
+    fields: Int[Array, ""]
 
 
 class DenseRadau(AbstractRadau):
@@ -110,7 +115,7 @@ class DenseRadau(AbstractRadau):
         field, y = _flat(terms, t0, y0, args)
         points = jnp.broadcast_to(y, (STAGES + 1, y.size))
         unknown = Curvature(jnp.zeros_like(y), jnp.zeros((y.size, y.size)), jnp.zeros_like(y))
-        return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, unknown, slow=jnp.asarray(True))
+        return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, unknown, jnp.asarray(True), jnp.asarray(0))
 
     def within(self, terms, t0, t1, y0, y1, args, kept: Kept) -> Kept:
         """What is known of the steps that begin at t0 and end before t1, where the flow is at y1."""
@@ -126,7 +131,7 @@ class DenseRadau(AbstractRadau):
         length, kept = jnp.asarray(t1 - t0), solver_state
         nodes, matrix, differences = radau_tableau()
         A = jnp.asarray(matrix)
-        done, curvature = self._newton(jax.vmap(field), field, y, kept, t0, length, A, jnp.asarray(nodes))
+        done, curvature, fields = self._newton(jax.vmap(field), field, y, kept, t0, length, A, jnp.asarray(nodes))
         Q, rates = curvature.basis, curvature.eigenvalues
         # The field where the iteration ended, not where it last looked.
         slopes = done.slopes + ((done.correction @ Q) * rates[None]) @ Q.T
@@ -140,7 +145,7 @@ class DenseRadau(AbstractRadau):
         dissipated = y0[1] + length * (A[-1] @ jnp.sum(slopes**2, axis=1))
         slow = (done.contraction > _SLOW) | ~converged
         points = jnp.concatenate([y[None], y[None] + done.increments])
-        kept = Kept(slopes[-1], jnp.asarray(t0), length, points, curvature, slow)
+        kept = Kept(slopes[-1], jnp.asarray(t0), length, points, curvature, slow, fields)
         y1 = (unravel(end), dissipated)
         return y1, error, {"y0": y0, "y1": y1}, kept, diffrax.RESULTS.successful
 
@@ -154,7 +159,7 @@ class DenseRadau(AbstractRadau):
         )
         return jnp.maximum(self.rtol * sizes + allowed, _LEAST_RTOL * jnp.max(sizes))
 
-    def _newton(self, fields, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature]:
+    def _newton(self, fields, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature, Int[Array, ""]]:
         guess = lagrange((t0 - kept.begin + length * nodes) / kept.length) @ kept.points - y[None]
         # Extrapolated, what no longer moves would be rounding, many times over.
         moves = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1])
@@ -193,13 +198,15 @@ class DenseRadau(AbstractRadau):
             going = lambda now: now.standing == _GOING
             newton = jax.lax.while_loop(going, lambda now: iterate(now, curvature), start)
             computed = before.computed | before.renew
-            return _Attempt(newton, curvature, computed, renew=(newton.standing == _FAILED) & ~computed)
+            work = STAGES * newton.count + jnp.where(before.renew, y.size, 0)
+            again = (newton.standing == _FAILED) & ~computed
+            return _Attempt(newton, curvature, computed, again, before.fields + work)
 
         # With an old curvature first, and where that does not do, with its own.
         unfinished = lambda now: now.renew | (now.newton.standing == _GOING)
-        origin = _Attempt(start, kept.curvature, jnp.asarray(False), kept.slow)
+        origin = _Attempt(start, kept.curvature, jnp.asarray(False), kept.slow, kept.fields)
         done = jax.lax.while_loop(unfinished, attempt, origin)
-        return done.newton, done.curvature
+        return done.newton, done.curvature, done.fields
 
 
 def hermite(start: Weights, slope: Weights, end: Weights, slope_end: Weights, length: Scalar) -> Float[Array, "k n"]:

@@ -21,6 +21,8 @@ from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, norm_sq
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 
 DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
+_EXPLICIT_FIELDS = 7  # of a step of Tsit5, and where it ends
+_MOST_STAGES = 60  # of a step of `DenseRadau` that is given up
 _SLOW = 1e-2  # |grad|^2 t, of the energy dissipated so far
 _MOST_REDUCED_STEPS = 2_000_000
 
@@ -58,7 +60,8 @@ NEVER = ending(math.inf, -math.inf, -math.inf, -math.inf, -math.inf)
 
 class Steps(NamedTuple):
     """The ends of the accepted steps of a stretch, padded at the end: times, weights, and the energy dissipated so far;
-    with the numbers of accepted and rejected steps, and the solver's result.
+    with the numbers of accepted and rejected steps, and of the fields that these took, where the solver is one of a
+    flow in turns; and the solver's result.
     """
 
     t: Float[Array, " steps"]
@@ -66,6 +69,7 @@ class Steps(NamedTuple):
     dissipated: Float[Array, " steps"]
     accepted: int
     rejected: int
+    fields: int
     result: diffrax.RESULTS
 
     @property
@@ -141,7 +145,7 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
         length,
         y,
         system,
-        saveat=diffrax.SaveAt(steps=True),
+        saveat=diffrax.SaveAt(steps=True, solver_state=True),
         stepsize_controller=controller,
         event=diffrax.Event(ends),
         adjoint=diffrax.ForwardMode(),
@@ -151,7 +155,13 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
     assert solution.ts is not None and solution.ys is not None
     states, dissipated = solution.ys
     stats = solution.stats
-    return solution.ts, states, dissipated, stats["num_accepted_steps"], stats["num_rejected_steps"], solution.result
+    accepted, rejected = stats["num_accepted_steps"], stats["num_rejected_steps"]
+    fields = _EXPLICIT_FIELDS * (accepted + rejected)
+    if isinstance(solver, DenseRadau):
+        # Diffrax forgets what a rejected step computed: a Hessian, as a rule, and all the iterations there are.
+        kept: Any = solution.solver_state
+        fields = kept.fields + rejected * (kept.slope.size + _MOST_STAGES)
+    return solution.ts, states, dissipated, accepted, rejected, fields, solution.result
 
 
 def _solver(system: AbstractSystem, method: str, y: PyTree, asked: Asked, first: Scalar):
