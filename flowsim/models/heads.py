@@ -197,6 +197,8 @@ class SeparateHeads(AbstractLabelHeads):
         """The singular vectors in turn, R to a head; with sizes v_h^3 = sum_r s_r the heads are balanced."""
         H, R, d = self.k.shape
         left, sizes, right = jnp.linalg.svd(readout)
+        # Rounding of a size that is zero would be large as the cube root of itself.
+        sizes = jnp.where(sizes > d * jnp.finfo(sizes.dtype).eps * sizes[0], sizes, 0.0)
         used, spare = self.rank, (0, H * R - self.rank)
         sizes = jnp.pad(sizes[:used], spare).reshape(H, R)
         v = jnp.cbrt(jnp.sum(sizes, axis=1))
