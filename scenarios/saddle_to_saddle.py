@@ -12,12 +12,11 @@ drop is the learning of the next eigenvalue, the largest first, and fewer direct
 
 import pathlib
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import flowsim
+from flowsim import initialization
 from flowsim.report import plots
 
 LAMBDA, N, SCALE = np.array([4.0, 2.0, 1.0, 0.5]), 31, 1e-6
@@ -25,27 +24,12 @@ GAMMA = (1 + 1 / N) * LAMBDA + np.sum(LAMBDA) / N
 LEVELS = (np.sum(LAMBDA) - np.cumsum([0.0, *(LAMBDA**2 / GAMMA)])) / 2
 
 
-class Heads(eqx.Module):
-    """v (H,), k (H, d) and q (H, d) of heads whose keys and queries have rank one."""
-
-    v: jax.Array
-    k: jax.Array
-    q: jax.Array
-
-
-def population_loss(heads: Heads) -> jax.Array:
-    """Exact, in the eigenbasis of the covariance."""
-    M = jnp.einsum("h,hi,hj->ij", heads.v, heads.k, heads.q)
-    weights = jnp.asarray(np.outer(GAMMA * LAMBDA, LAMBDA))
-    return (np.sum(LAMBDA) - 2 * jnp.sum(jnp.diagonal(M) * jnp.asarray(LAMBDA**2)) + jnp.sum(weights * M**2)) / 2
-
-
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[flowsim.Plateau, ...]:
     """Integrate, print the table and draw; returns the plateaus. Quick makes no difference."""
     jax.config.update("jax_enable_x64", True)
-    keys, shapes = jax.random.split(jax.random.key(1), 3), ((4,), (4, 4), (4, 4))
-    start = Heads(*(SCALE * jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)))
-    loss = flowsim.FunctionLoss(population_loss, minimum=LEVELS[-1])
+    like = flowsim.SeparateHeads(np.zeros(4), np.zeros((4, 1, 4)), np.zeros((4, 1, 4)))
+    start = initialization.linear_heads(SCALE, like, seed=1)
+    loss = flowsim.AttentionLoss(flowsim.LinearRegression(np.diag(LAMBDA), N), start)
     flow = flowsim.gradient_flow(loss, start)
     found = flowsim.plateaus(flow, loss)
     print("level            closed form      difference       enter       leave    |grad|  index  fastest rate")

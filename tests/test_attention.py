@@ -23,6 +23,7 @@ from flowsim.losses import (
     MultiLayerLoss,
     Reparametrized,
 )
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import (
     LinearAttention,
     MaskedAttention,
@@ -219,6 +220,34 @@ def test_the_least_loss_of_low_rank_is_that_of_the_largest_components(H, R, d):
     expected = (values.sum() - np.sum(np.sort(gains)[::-1][: H * R])) / 2
     assert float(loss.minimum) == pytest.approx(expected, rel=1e-13)
     np.testing.assert_allclose(loss.least_model().balances, 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("query_token", [False, True])
+def test_more_than_d_heads_have_the_least_loss_of_any(query_token, trainable):
+    """The closed form of `HeadRisk` without the query's token; no more heads do better, and fewer do not."""
+    rng, d = np.random.default_rng(11), 2
+    task = LinearRegression(covariance(rng, d), 3, prior_mean=[1.0, -2.0], label_noise=0.6)
+    kind = "query token" if query_token else "token"
+    enough, more = (AttentionLoss(task, heads(np.random.default_rng(1), kind, d, H, 1, trainable)) for H in (3, 5))
+    few = AttentionLoss(task, heads(np.random.default_rng(1), kind, d, 2, 1, trainable))
+    more = AttentionLoss(task, eqx.tree_at(lambda m: m.w, more.minimizer, enough.minimizer.w))
+    assert enough.minimum_kind is more.minimum_kind is MinimumKind.EXACT
+    slope = enough.gradient(enough.minimizer).weights.values()
+    assert max(float(jnp.max(jnp.abs(leaf))) for leaf in slope) < 1e-11
+    if query_token or not trainable:
+        np.testing.assert_allclose(enough.minimizer.weights["p"], np.eye(3, 3))
+    assert float(few.minimum) >= float(enough.minimum) - 1e-12
+    assert float(more.minimum) == pytest.approx(float(enough.minimum), rel=1e-9)
+    for seed in range(6):
+        drawn = initialization.linear_heads(1.0, enough.minimizer, seed)
+        assert float(enough.excess(drawn)) >= -1e-12
+    risk = HeadRisk(task)
+    if not query_token:
+        best: Any = enough.minimizer
+        reduced = best.reduced()
+        closed = risk.descent_risk + jnp.sum((risk.query_root.T @ (reduced.w - risk.prior_mean)) ** 2) * risk.gap
+        assert 2 * float(enough.minimum) - float(reduced.bias) ** 2 == pytest.approx(float(closed), rel=1e-10)
 
 
 def test_the_excess_keeps_its_digits_near_the_minimum():

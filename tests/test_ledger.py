@@ -114,6 +114,8 @@ REFUTED = {
     "zhang2023.sec-4.2.orthogonal-query",
     "zhang2023.sec-4.3.one-third",
     "zhang2023.sec-5.1.negative-eigenvalues",
+    "zhang2025.eq-14",
+    "zhang2025.eq-9",
 }
 
 # Along flows of layers with B over all matrices, whose loss samples do not tell or whose limit nothing bounds; at equal

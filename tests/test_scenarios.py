@@ -224,6 +224,14 @@ def test_saddle_to_saddle(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "saddle_to_saddle.png").stat().st_size > 10_000
 
 
+def test_zhang2025_figures(tmp_path: pathlib.Path):
+    found = run("zhang2025_figures", tmp_path)
+    assert len(found) == 3
+    for trained, flow in found.values():
+        assert trained == pytest.approx(flow, rel=0.1)
+    assert (tmp_path / "zhang2025_figures.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from flowsim._core import checks
@@ -16,7 +17,8 @@ from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, Heads, TokenHeads, resting
 from flowsim.tasks import LinearRegression
 
-_SEARCHES = 8
+_SEARCHES, _STEPS = 8, 1000
+_SEARCHED = 800  # weights in all searches
 
 
 class AttentionLoss(AbstractPopulationLoss):
@@ -28,8 +30,8 @@ class AttentionLoss(AbstractPopulationLoss):
     at the least loss, which is 0 where heads of this shape can do what any heads could.
 
     The minimum is exact for heads on labels, of any rank (by Eckart and Young), and for heads on tokens whose guess is
-    right or trained, unless they attend to the query's token and mu is not 0. Elsewhere it is the least that
-    `searches` from random weights found.
+    right or trained, unless they attend to the query's token and mu is not 0, and for more than d of them. Elsewhere it
+    is the least of up to eight searches from random weights.
 
     **Arguments:** task: a `LinearRegression`; model: with the shape and the guess that the minimum is of.
 
@@ -194,6 +196,8 @@ class TokenResiduals(AbstractResiduals):
         off = risk.prior_mean if like.query_token else jnp.zeros(d)
         off = off if like.trainable else jnp.append(off, like.w - risk.prior_mean)
         if not checks.is_concrete(off) or np.any(np.asarray(off)):
+            if like.p.shape[0] > d:
+                return _solved(self, like), MinimumKind.EXACT
             return _searched(self, like), MinimumKind.NUMERICAL
         wanted = 2 * risk.best(risk.prior_mean).p[:-1].T
         block = jnp.linalg.solve(risk.root.T, jnp.linalg.solve(risk.query_root.T, wanted.T).T)
@@ -203,6 +207,22 @@ class TokenResiduals(AbstractResiduals):
         balanced = (p * size, Q / jnp.where(size > 0, size, 1.0))
         w = risk.prior_mean if like.trainable else like.w
         return eqx.tree_at(lambda m: (m.p, m.Q, m.w), like, (*balanced, w)), MinimumKind.EXACT
+
+
+@eqx.filter_jit
+def _solved(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
+    """The least |r| of more than d heads: with p_h = e_h they make any matrices, and r is affine in Q and the guess."""
+    H, rows, d = like.Q.shape
+    basis = eqx.tree_at(lambda m: (m.p, m.Q), like, (jnp.eye(H, rows), jnp.zeros_like(like.Q)))
+
+    def model(weights: tuple[Array, Array]) -> TokenHeads:
+        Q = jnp.pad(weights[0], ((0, H - rows), (0, 0), (0, 0)))
+        return eqx.tree_at(lambda m: (m.Q, m.w), basis, (Q, weights[1] if like.trainable else like.w))
+
+    start, unravel = ravel_pytree((jnp.zeros((rows, rows, d)), jnp.zeros(d)))
+    missed = lambda x: residuals(model(unravel(x)))
+    solution, *_ = jnp.linalg.lstsq(jax.jacfwd(missed)(start), -missed(start))
+    return model(unravel(solution))
 
 
 @eqx.filter_jit
@@ -218,10 +238,12 @@ def _searched(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
         start = tuple(jax.random.normal(key, x.shape) for key, x in zip(keys, (like.p, like.Q, like.w), strict=True))
         solver = optimistix.LevenbergMarquardt(1e-12, 1e-14)
         missed = lambda weights, _: residuals(model(weights))
-        found = optimistix.least_squares(missed, solver, start, max_steps=1000, throw=False).value
+        found = optimistix.least_squares(missed, solver, start, max_steps=_STEPS, throw=False).value
         return found, jnp.sum(residuals(model(found)) ** 2)
 
-    ends, squares = jax.lax.map(search, jax.random.split(jax.random.key(0), _SEARCHES))
+    weights = like.p.size + like.Q.size
+    searches = max(1, min(_SEARCHES, _SEARCHED // weights))
+    ends, squares = jax.lax.map(search, jax.random.split(jax.random.key(0), searches))
     least = jnp.argmin(jnp.where(jnp.isfinite(squares), squares, jnp.inf))
     return model(jax.tree.map(lambda leaf: leaf[least], ends))
 
