@@ -35,7 +35,7 @@ def empirical_loss(task: flowsim.LinearRegression) -> flowsim.FunctionLoss:
 def starts() -> dict[str, tuple]:
     """The start, the step size and the number of steps of each configuration, in our units."""
     merged = flowsim.MergedHeads(np.zeros(H), np.zeros((H, 4, 4)))
-    found = {"merged": (initialization.linear_heads(1e-6 * N**0.5, merged, 0), 2 * 0.001 * N, 6000)}
+    found: dict[str, tuple] = {"merged": (initialization.linear_heads(1e-6 * N**0.5, merged, 0), 0.002 * N, 6000)}
     for R in (1, 2):
         like = flowsim.SeparateHeads(np.zeros(H), np.zeros((H, R, 4)), np.zeros((H, R, 4)))
         value, key = (0.01 * N ** (1 / 3) / size**0.5 for size in (25 * H, 5 * H * R))
@@ -53,14 +53,15 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tupl
         for place, (name, (start, step, count)) in enumerate(starts().items()):
             trained = flowsim.gradient_descent(empirical, start, step, count)
             flow = flowsim.gradient_flow(flowsim.AttentionLoss(task, start), start, t1=step * count)
-            middle = (LEVELS[0] + LEVELS[-1]) / 4
-            found[name] = tuple(float(run.t[np.argmax(run.loss < middle)]) for run in (trained, flow))
+            found[name] = tuple(
+                float(run.t[np.argmax(run.loss < LEVELS[[0, -1]].mean() / 2)]) for run in (trained, flow)
+            )
             print(f"{name}: half is lost at t = {found[name][0]:.0f} in training, {found[name][1]:.0f} in the flow")
             axes = figure.add_subplot(1, 3, place + 1, title=name, xlabel="steps of training", ylabel="loss")
             axes.hlines(LEVELS, 1, count, "0.7", "--", lw=0.8)
             axes.semilogx(trained.t[1:] / step, 2 * trained.loss[1:], color="tab:orange", label="5,000 sequences")
             axes.semilogx(flow.t[1:] / step, 2 * flow.loss[1:], color="k", lw=1, label="exact flow")
-            axes.set_xlim(count / 300, count)
+            axes.set(xlim=(count / 300, count))
             axes.legend()
     print(f"figure: {path.absolute()}")
     return found
