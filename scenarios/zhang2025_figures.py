@@ -1,8 +1,8 @@
 """Training on 5,000 sampled sequences, as linattn-icl does it, beside the exact flow of the population loss.
 
 **Source:** zhang2025, Figures 1, 3 and 4 (arXiv 2501.16265), and its code, github yedizhang/linattn-icl: d = 4, N = 31,
-eight heads; merged ones from normal weights of 1e-6 with step 0.001, separate ones of rank 1 and 2 from 0.01 over the
-root of a layer's size with step 0.02. Its layers do not divide by N: weights and steps are ours times powers of N.
+eight heads, merged ones from normal weights of 1e-6 with step 0.001, separate ones from 0.01 over the root of a layer's
+size with step 0.02. Its layers do not divide by N: weights and steps are ours times powers of N.
 
 **What it shows:** one drop for merged keys and queries, up to four for separate ones, near the levels (19).
 
@@ -49,19 +49,21 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tupl
     jax.config.update("jax_enable_x64", True)
     task = flowsim.LinearRegression(np.diag(VALUES), N)
     found, path, empirical = {}, pathlib.Path(out or ".", "zhang2025_figures.png"), empirical_loss(task)
+    half = lambda run: float(run.t[np.argmax(run.loss < (LEVELS[0] + LEVELS[-1]) / 4)])
     with plots.drawing(path, figsize=(12.0, 3.4)) as figure:
         for place, (name, (start, step, count)) in enumerate(starts().items()):
             trained = flowsim.gradient_descent(empirical, start, step, count)
             flow = flowsim.gradient_flow(flowsim.AttentionLoss(task, start), start, t1=step * count)
-            found[name] = tuple(
-                float(run.t[np.argmax(run.loss < LEVELS[[0, -1]].mean() / 2)]) for run in (trained, flow)
-            )
+            found[name] = (half(trained), half(flow))
             print(f"{name}: half is lost at t = {found[name][0]:.0f} in training, {found[name][1]:.0f} in the flow")
-            axes = figure.add_subplot(1, 3, place + 1, title=name, xlabel="steps of training", ylabel="loss")
+            axes = figure.add_subplot(
+                1, 3, place + 1, title=name, xlabel="steps of training", xlim=(count / 300, count)
+            )
             axes.hlines(LEVELS, 1, count, "0.7", "--", lw=0.8)
-            axes.semilogx(trained.t[1:] / step, 2 * trained.loss[1:], color="tab:orange", label="5,000 sequences")
-            axes.semilogx(flow.t[1:] / step, 2 * flow.loss[1:], color="k", lw=1, label="exact flow")
-            axes.set(xlim=(count / 300, count))
+            axes.semilogx(
+                trained.t[1:] / step, 2 * trained.loss[1:], color="tab:orange", label="loss on 5,000 sequences"
+            )
+            axes.semilogx(flow.t[1:] / step, 2 * flow.loss[1:], color="k", lw=1, label="of the exact flow")
             axes.legend()
     print(f"figure: {path.absolute()}")
     return found

@@ -178,7 +178,7 @@ def test_float64_switched_off_by_the_environment(monkeypatch, file, tmp_path, ca
     ("arguments", "message"),
     [
         (["check", "zhang2023.lemma-5.4.pk"], 'did you mean "zhang2023.lemma-5.4.pl"?'),
-        (["audit", "--paper", "zhang2024"], 'did you mean "zhang2023"?'),
+        (["audit", "--paper", "zhang2024"], 'did you mean "zhang202'),
         (["check", "zhang2023.lemma-5.4.pl", "--set", "task.covarience=1"], 'did you mean "covariance"?'),
     ],
 )
