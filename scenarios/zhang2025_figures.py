@@ -24,11 +24,10 @@ LEVELS = 1 - np.cumsum([0.0, *(VALUES / (1 + (1 + 1 / VALUES) / N))])
 
 
 def empirical_loss(task: flowsim.LinearRegression) -> flowsim.FunctionLoss:
-    """Half the mean squared error on the sequences, by the moments of z = beta x_q^T."""
+    """Half the mean squared error on the sequences, in z = beta x_q^T."""
     prompts, y = jax.vmap(task.sample)(jax.random.split(jax.random.key(10), SEQUENCES))
     z = jnp.einsum("pn,pni,pj->pij", prompts.labels, prompts.inputs, prompts.query).reshape(SEQUENCES, 16) / N
-    second, mixed, energy = z.T @ z / SEQUENCES, y @ z / SEQUENCES, y @ y / SEQUENCES
-    of_readout = lambda readout: (energy - 2 * mixed @ readout + readout @ second @ readout) / 2
+    of_readout = lambda readout: jnp.mean((y - z @ readout) ** 2) / 2
     return flowsim.FunctionLoss(lambda heads: of_readout(heads.readout.ravel()))
 
 
@@ -56,14 +55,11 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tupl
             flow = flowsim.gradient_flow(flowsim.AttentionLoss(task, start), start, t1=step * count)
             found[name] = (half(trained), half(flow))
             print(f"{name}: half is lost at t = {found[name][0]:.0f} in training, {found[name][1]:.0f} in the flow")
-            axes = figure.add_subplot(
-                1, 3, place + 1, title=name, xlabel="steps of training", xlim=(count / 300, count)
-            )
-            axes.hlines(LEVELS, 1, count, "0.7", "--", lw=0.8)
-            axes.semilogx(
-                trained.t[1:] / step, 2 * trained.loss[1:], color="tab:orange", label="loss on 5,000 sequences"
-            )
-            axes.semilogx(flow.t[1:] / step, 2 * flow.loss[1:], color="k", lw=1, label="of the exact flow")
+            axes = figure.add_subplot(1, 3, place + 1, title=name, xlabel="steps of training", ylabel="loss")
+            axes.hlines(LEVELS, count / 300, count, "0.7", "--", lw=0.8)
+            for label, run in (("5,000 sequences", trained), ("exact flow", flow)):
+                axes.semilogx(run.t[1:] / step, 2 * run.loss[1:], label=label)
+            axes.set(xlim=(count / 300, count))
             axes.legend()
     print(f"figure: {path.absolute()}")
     return found

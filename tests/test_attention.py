@@ -184,7 +184,7 @@ def test_a_law_of_lengths_is_the_mean_of_its_losses(kind):
     assert float(AttentionLoss(task, model)(model)) == pytest.approx(np.dot(chances, single), rel=1e-13)
 
 
-@pytest.mark.parametrize("N", [2, np.inf])
+@pytest.mark.parametrize("N", [2, pytest.param(np.inf, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("trainable", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_minimum_is_reached_and_searches_find_nothing_lower(kind, trainable, N):
@@ -411,6 +411,7 @@ def test_explicit_starts_are_taken_by_name():
     assert float(built.loss(built.start)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_random_covariance_keeps_the_exact_loss():
     law = {"family": "gamma", "shape": [2.0, 3.0], "rate": [1.0, 1.0]}
     task = {"context_length": 5, "covariance_law": law}
