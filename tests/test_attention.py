@@ -21,6 +21,7 @@ from flowsim.losses import (
     MonteCarloLoss,
     MultiHeadLoss,
     MultiLayerLoss,
+    RandomCovarianceLoss,
     Reparametrized,
 )
 from flowsim.losses.one_layer.head_risk import HeadRisk
@@ -36,7 +37,8 @@ from flowsim.models import (
 from flowsim.models.heads import with_weights
 from flowsim.problem import ProblemSpec
 from flowsim.problem.specification import spec_of
-from flowsim.tasks import LengthLaw, LinearRegression, Prompt
+from flowsim.tasks import LengthLaw, LinearRegression, Prompt, RandomCovarianceRegression
+from flowsim.tasks.covariance_laws import SampledLaw, WishartDraw
 
 KINDS = ("merged", "separate", "token", "query token")
 
@@ -348,6 +350,18 @@ def test_deep_layers_with_separate_keys_and_queries_come_from_their_loss():
     drift = flow.certificates.balance_drift
     assert drift is not None and drift < 1e-8
     assert float(flow.loss[-1]) < 0.9 * float(flow.loss[0])
+
+
+def test_replicates_of_a_reparametrized_loss_have_their_own_minimum():
+    law = SampledLaw(WishartDraw(np.diag([1.0, 0.5]), 4), 256)
+    one_layer = RandomCovarianceLoss(RandomCovarianceRegression(law, 5))
+    lift = lambda U: LinearAttention(U, 1.0)
+    model = jnp.asarray([[0.1, 0.02], [0.0, 0.2]])
+    found = Reparametrized(one_layer, lift).replicates()
+    assert len(found) == len(one_layer.replicates()) > 1
+    for mine, theirs in zip(found, one_layer.replicates(), strict=True):
+        assert float(mine.minimum) == float(theirs.minimum)
+        assert float(mine.excess(model)) == pytest.approx(float(theirs.excess(lift(model))), rel=1e-13)
 
 
 def test_what_is_no_reparametrization_is_refused():

@@ -79,7 +79,9 @@ class Reparametrized(AbstractPopulationLoss):
         return None if self.conserves is None else self.conserves(model)
 
     def replicates(self) -> tuple["Reparametrized", ...]:
-        return tuple(eqx.tree_at(lambda m: m.loss, self, other) for other in self.loss.replicates())
+        above = self.minimum - self.loss.minimum
+        parts = lambda m: (m.loss, m.minimum)
+        return tuple(eqx.tree_at(parts, self, (other, other.minimum + above)) for other in self.loss.replicates())
 
     def _lifted(self, model: PyTree) -> PyTree:
         lifted, least = self.lift(model), self.loss.least_model()
