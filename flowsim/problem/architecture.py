@@ -255,6 +255,20 @@ def random_start(make: Callable[[Any, int, Any], PyTree]) -> Start:
     return Start(lambda table, d, model: make(scale_of(table), d, seed_of(table)), ("scale",), ("seed",))
 
 
+def guess_of(model: ModelTable) -> dict[str, Any]:
+    """The guess of a resolved table, as the arguments of a model with heads."""
+    fixed = model.guess if isinstance(model.guess, GuessTable) else GuessTable()
+    return {"w": fixed.linear, "bias": fixed.bias, "trainable": model.guess == "trainable"}
+
+
+def check_trained_guess(table: InitTable, trainable: bool) -> None:
+    """Refuse an explicit start without w where the guess is trained, and one with it elsewhere."""
+    if (table.w is not None) != trainable:
+        expected = "a list of numbers" if trainable else "left out"
+        came = "it is missing" if table.w is None else "it is given"
+        refuse("w", f'{expected} with model.guess {"=" if trainable else "other than"} "trainable"', came)
+
+
 def _either(kinds: Iterable[str]) -> str:
     return " or ".join(f'"{kind}"' for kind in kinds)
 

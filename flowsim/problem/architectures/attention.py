@@ -12,9 +12,9 @@ from flowsim.losses import AttentionLoss, RandomCovarianceLoss, Reparametrized
 from flowsim.losses.base import AbstractPopulationLoss
 from flowsim.models import LinearAttention, MergedHeads, SeparateHeads, TokenHeads
 from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, with_weights
-from flowsim.problem.architecture import Architecture, Start, scale_of, seed_of
+from flowsim.problem.architecture import Architecture, Start, check_trained_guess, guess_of, scale_of, seed_of
 from flowsim.problem.init_table import InitTable
-from flowsim.problem.model_table import GuessTable, LossTable, ModelTable
+from flowsim.problem.model_table import LossTable, ModelTable
 from flowsim.problem.task_tables import EXTRAS, TaskTable
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
@@ -22,8 +22,7 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 def _like(model: ModelTable, d: int) -> Any:
     """Heads of weights zero, of the shape and with the guess of a resolved table."""
     assert model.heads is not None, "a resolved table has it"
-    H, fixed = model.heads, model.guess if isinstance(model.guess, GuessTable) else GuessTable()
-    guess: dict[str, Any] = {"w": fixed.linear, "bias": fixed.bias, "trainable": model.guess == "trainable"}
+    H, guess = model.heads, guess_of(model)
     if model.blocks == "all":
         sides = {"query_token": bool(model.query_token)}
         return TokenHeads(jnp.zeros((H, d + 1)), jnp.zeros((H, d + 1, d)), **guess, **sides)
@@ -50,10 +49,7 @@ def _one_layer(heads: AbstractLabelHeads) -> LinearAttention:
 
 def _explicit(table: InitTable, d: int, model: ModelTable) -> AbstractHeads:
     like = _like(model, d)
-    if (table.w is not None) != like.trainable:
-        expected = "a list of numbers" if like.trainable else "left out"
-        came = "it is missing" if table.w is None else "it is given"
-        refuse("w", f'{expected} with model.guess {"=" if like.trainable else "other than"} "trainable"', came)
+    check_trained_guess(table, like.trainable)
     return with_weights(like, table.arrays({name: x.shape for name, x in like.weights.items()}))
 
 

@@ -6,12 +6,19 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from flowsim import initialization
-from flowsim._core.checks import refuse
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
-from flowsim.problem.architecture import Architecture, Start, random_start, scale_of, seed_of
+from flowsim.problem.architecture import (
+    Architecture,
+    Start,
+    check_trained_guess,
+    guess_of,
+    random_start,
+    scale_of,
+    seed_of,
+)
 from flowsim.problem.init_table import InitTable
-from flowsim.problem.model_table import GuessTable, ModelTable
+from flowsim.problem.model_table import ModelTable
 from flowsim.tasks import LinearRegression
 
 _MATRICES = ("W_K", "W_Q", "W_V", "W_P")
@@ -21,9 +28,8 @@ _LOSSES = ("exact", "limit", "monte-carlo")
 def _zeros(model: ModelTable, d: int) -> MultiHeadAttention:
     """Heads as many as this model's, resolved, with its guess and weights of zero."""
     assert model.heads is not None, "a resolved table has it"
-    fixed = model.guess if isinstance(model.guess, GuessTable) else GuessTable()
     b, A = jnp.zeros((model.heads, d + 1)), jnp.zeros((model.heads, d + 1, d + 1))
-    return MultiHeadAttention(b, A, fixed.linear, fixed.bias, trainable=model.guess == "trainable")
+    return MultiHeadAttention(b, A, **guess_of(model))
 
 
 def _loss(model: ModelTable, task: LinearRegression, kind: str) -> MultiHeadLoss:
@@ -39,23 +45,16 @@ def _random(make: Callable[..., PyTree]) -> Start:
 
 def _explicit(table: InitTable, d: int, model: ModelTable) -> MultiHeadAttention:
     like = _zeros(model, d)
-    weights = table.arrays({"b": like.b.shape, "A": like.A.shape} | _trained_guess(table, like))
+    check_trained_guess(table, like.trainable)
+    weights = table.arrays({"b": like.b.shape, "A": like.A.shape, "w": like.w.shape})
     return MultiHeadAttention(**({"w": like.w} | weights), bias=like.bias, trainable=like.trainable)
 
 
 def _explicit_factored(table: InitTable, d: int, model: ModelTable) -> FactoredMultiHeadAttention:
     like = _zeros(model, d)
-    weights = table.arrays(dict.fromkeys(_MATRICES, like.A.shape) | _trained_guess(table, like))
+    check_trained_guess(table, like.trainable)
+    weights = table.arrays(dict.fromkeys(_MATRICES, like.A.shape) | {"w": like.w.shape})
     return FactoredMultiHeadAttention(**({"w": like.w} | weights), bias=like.bias, trainable=like.trainable)
-
-
-def _trained_guess(table: InitTable, like: MultiHeadAttention) -> dict[str, tuple[int, ...]]:
-    """The shape of w, which must be given where it is trained, and nowhere else."""
-    if (table.w is not None) != like.trainable:
-        expected = "a list of numbers" if like.trainable else "left out"
-        came = "it is missing" if table.w is None else "it is given"
-        refuse("w", f'{expected} with model.guess {"=" if like.trainable else "other than"} "trainable"', came)
-    return {"w": like.w.shape}
 
 
 _STARTS = {
