@@ -461,9 +461,14 @@ BAD = [
         {},
         {"context_length": {"lengths": [5], "probabilities": [0.9]}},
         {},
-        "task.probabilities must be numbers that add",
+        "task.context_length.probabilities must be numbers that add",
     ),
-    ({}, {"context_length": {"lengths": []}}, {}, "task.lengths must be at least one length, but there is none"),
+    (
+        {},
+        {"context_length": {"lengths": []}},
+        {},
+        "task.context_length.lengths must be at least one length",
+    ),
     ({}, {"context_length": {"lengths": [2.5]}}, {}, "task.context_length.lengths must be"),
     ({}, {}, {"scales": {"k": 1.0}}, "init.scales.k must be left out: the weights are v, U, but it is given"),
 ]
@@ -485,3 +490,99 @@ def test_other_architectures_refuse_what_their_losses_do_not_know():
         problem(task={"label_noise": 0.1}, loss={"kind": "monte-carlo"})
     with pytest.raises(ValueError, match="task.context_length must be one length with loss.kind"):
         problem(task={"context_length": {"lengths": [3, 4]}}, loss={"kind": "monte-carlo"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_with_another_guess_have_their_own_loss(kind):
+    """A loss knows heads of any fixed guess; its excess is over the minimum of the guess that it was built for."""
+    rng = np.random.default_rng(31)
+    task = LinearRegression(covariance(rng, 2), 5, **laws(rng, 2)[-1])
+    one, other = heads(rng, kind, 2), heads(rng, kind, 2)
+    other = eqx.tree_at(lambda m: m.bias, other, jnp.asarray(-1.7))
+    loss, own = AttentionLoss(task, one), AttentionLoss(task, other)
+    assert float(loss(other)) == pytest.approx(float(own(other)), rel=1e-13)
+    assert float(loss.excess(other)) == pytest.approx(float(own(other) - loss.minimum), rel=1e-11)
+    slopes = (jax.tree.leaves(each.gradient(other)) for each in (loss, own))
+    for mine, theirs in zip(*slopes, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_heads_of_another_kind_are_refused():
+    rng = np.random.default_rng(32)
+    task = LinearRegression(np.eye(2), 5)
+    loss = AttentionLoss(task, heads(rng, "separate", 2, H=1))
+    token = AttentionLoss(task, heads(rng, "token", 2))
+    cases = [
+        (loss, heads(rng, "merged", 2), "the class is MergedHeads and not SeparateHeads"),
+        (loss, heads(rng, "separate", 3), "the dimension is 3 and not 2"),
+        (loss, heads(rng, "separate", 2, trainable=True), "trainable is True and not False"),
+        (token, heads(rng, "query token", 2), "query_token is True and not False"),
+    ]
+    for each, model, words in cases:
+        for function in (each, each.excess, each.gradient):
+            with pytest.raises(ValueError, match=f"model must be of the kind that the loss was built for, but {words}"):
+                function(model)
+    more = heads(rng, "separate", 2, H=2)
+    assert np.isfinite(float(loss(more)))
+    with pytest.raises(ValueError, match="their rank is 2, and the minimum is of heads of rank 1"):
+        loss.excess(more)
+
+
+@pytest.mark.parametrize(
+    "model", [{"keys": "merged"}, {"keys": "separate", "heads": 2}, {"blocks": "all"}, {"blocks": "all", "heads": 3}]
+)
+def test_a_problem_file_has_a_guess_in_any_dimension(model):
+    guess = {"linear": [1.0, 2.0, -1.0], "bias": 0.5}
+    tables = {
+        "task": {"context_length": 4, "covariance": "identity", "dimension": 3},
+        "model": {"architecture": "attention", "guess": guess} | model,
+        "init": {"kind": "random", "scale": 0.1},
+    }
+    problem = spec_of(tables).build()
+    np.testing.assert_array_equal(problem.start.w, guess["linear"])
+    assert spec_of(tables | {"model": tables["model"] | {"guess": "trainable"}}).build().start.trainable
+    for wrong in ([1.0, 2.0], []):
+        with pytest.raises(ValueError, match=r"model\.guess\.linear must be a list of 3 numbers"):
+            spec_of(tables | {"model": tables["model"] | {"guess": {"linear": wrong}}})
+
+
+def test_a_prior_covariance_may_be_singular_by_its_spectrum_or_the_identity():
+    tables = {"context_length": 4, "covariance": "identity", "dimension": 2}
+    for given, expected in (({"eigenvalues": [1.0, 0.0]}, np.diag([1.0, 0.0])), ("identity", np.eye(2))):
+        spec = spec_of({"task": tables | {"prior_covariance": given}, "model": {"architecture": "attention"},
+                        "init": {"scale": 0.1}})  # fmt: skip
+        np.testing.assert_array_equal(spec.build().task.weight_covariance, expected)
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        ({"lengths": []}, r"context_length\.lengths must be at least one length"),
+        ({"lengths": [0, 3]}, r"task\.context_length\.lengths must be whole numbers of at least 1"),
+        (
+            {"lengths": [1, 3], "probabilities": [0.5, 0.2]},
+            r"context_length\.probabilities must be numbers that add up",
+        ),
+    ],
+)
+def test_a_wrong_law_of_lengths_names_its_table(law, words):
+    tables = {"context_length": law, "covariance": "identity", "dimension": 2}
+    with pytest.raises(ValueError, match=words):
+        spec_of({"task": tables, "model": {"architecture": "attention"}, "init": {"scale": 0.1}}).build()
+
+
+def test_a_least_model_that_is_not_finite_is_no_exact_minimum():
+    loss = flowsim.FunctionLoss(lambda model: jnp.sum(model.x**2), minimum=0.0)
+    kinds = [
+        Reparametrized(loss, lambda x: Vector(2 * x), least_model=jnp.full(2, least)).minimum_kind
+        for least in (0.0, jnp.nan)
+    ]
+    assert kinds == ["exact", "numerical"]
+
+
+def test_a_replicate_of_a_reparametrized_loss_is_no_lower_than_its_minimum_at_the_least_model():
+    law = SampledLaw(WishartDraw(np.diag([1.0, 0.5]), 4), 256)
+    one_layer = RandomCovarianceLoss(RandomCovarianceRegression(law, 5))
+    loss = Reparametrized(one_layer, lambda U: LinearAttention(U, 1.0), least_model=jnp.diag(jnp.asarray([0.4, 0.3])))
+    for replicate in loss.replicates():
+        assert float(replicate.excess(loss.least_model())) >= -1e-14

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -250,10 +251,25 @@ def test_a_finished_run(finished):
     assert document["constants"]["mu"] > 0
     assert np.shape(document["limits"]["U11"]) == (2, 2)
     assert {(claim["id"], claim["form"]): claim["verdict"] for claim in document["claims"]} == {
-        (claim.id, claim.form): "holds" for claim in FEW
+        (claim.id, claim.form): "holds" for claim in FEW if claim.along_flow
     }
     assert all(path.suffix == ".png" for path in (finished / "figures").iterdir())
     assert "<html" in (finished / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_claims_that_read_no_flow_are_judged_where_they_are_asked_for(finished, file, tmp_path):
+    folder = pathlib.Path(shutil.copytree(finished, tmp_path / "copy"))
+
+    def judged(*options):
+        assert run(file, folder, "--resume", "--quiet", *options) == 0
+        return [claim["id"] for claim in json.loads((folder / "verdicts.json").read_text())["claims"]]
+
+    alone = [claim.id for claim in FEW if not claim.along_flow]
+    assert alone
+    assert not set(alone) & set(judged())
+    assert judged("--all-claims") == [claim.id for claim in FEW]
+    assert judged("--claims", alone[0]) == alone[:1]
 
 
 @pytest.mark.slow

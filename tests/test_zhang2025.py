@@ -146,3 +146,13 @@ def test_the_sets_of_eigenvectors_are_all_of_them():
     sets = setting.subsets(3, 3)
     assert sorted(map(tuple, sets)) == sorted({tuple(map(float, np.binary_repr(n, 3))) for n in range(8)})
     assert setting.subsets(3, 1).shape == (4, 3) and setting.subsets(8, 8).shape[1] == 8
+
+
+@pytest.mark.parametrize("key", [("eq-6", "printed"), ("eq-11", "printed"), ("eq-13", "printed")], ids=" ".join)
+@pytest.mark.parametrize("N", ["inf", 10**12])
+def test_statements_that_draw_prompts_do_not_speak_of_those_that_cannot_be_drawn(key, N):
+    keys = "separate" if key[0] == "eq-13" else "merged"
+    table = problems.heads("long", problems.PAPER_EIGENVALUES, N, keys=keys)
+    found = judged(BY_KEY[key], table)
+    assert found.verdict is Judgement.NOT_APPLICABLE
+    assert "prompts can be drawn" in found.note

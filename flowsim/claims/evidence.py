@@ -14,6 +14,7 @@ from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
 from flowsim.claims.claim import Claim
+from flowsim.claims.comparing import Panel
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.systems import AbstractSystem, system_of
 from flowsim.flow.trajectory import Status, Trajectory, uncertified
@@ -35,7 +36,8 @@ class Evidence:
     weights moved by a few hundred units in the last place, the one up and the other down, so that what rounding alone
     decides is not taken for decided.
 
-    **Arguments:** loss, trajectory: of one flow; checkpoint: a folder for the chunks of the repetitions.
+    **Arguments:** loss, trajectory: of one flow; claims: those that will be judged on it, which are compared together;
+    checkpoint: a folder for the chunks of the repetitions.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Evidence:
         loss: AbstractPopulationLoss,
         trajectory: Trajectory,
         *,
+        claims: Sequence[Claim] = (),
         checkpoint: str | os.PathLike | None = None,
         progress: bool = False,
     ):
@@ -55,6 +58,7 @@ class Evidence:
         self.trajectory = trajectory
         self._checkpoint = None if checkpoint is None else pathlib.Path(checkpoint)
         self._progress = progress
+        self._claims = tuple(claims)
         self._solver = "auto" if solver in ("arrowhead", "in-turns") else solver
 
     @functools.cached_property
@@ -66,6 +70,12 @@ class Evidence:
     def stated(self) -> AbstractPopulationLoss:
         """The loss that claims read: the exact one of the same problem, where that is known beside a sampled one."""
         return self.loss.stated()
+
+    @functools.cached_property
+    def panel(self) -> Panel:
+        """The claims that are compared together: all those along the flow that speak of it."""
+        start = self.trajectory.start
+        return Panel([claim for claim in self._claims if claim.along_flow and not claim.foreign(self.stated, start)])
 
     @functools.cached_property
     def reference(self) -> Trajectory:
@@ -123,18 +133,18 @@ class Evidence:
         """A flow with further times, each interval of it solved once more from its left end."""
         t, settings = np.asarray(run.t), run.settings
         parts = [run]
-        for left in np.unique(np.searchsorted(t, further, side="right")) - 1:
+        for left in (np.unique(np.searchsorted(t, further, side="right")) - 1).tolist():
             times = further[(further > t[left]) & (further < t[left + 1])] - t[left]
             part = gradient_flow(
                 loss,
-                run.at(int(left)),
+                jax.tree.map(lambda leaf, left=left: _row(leaf, left) if eqx.is_array(leaf) else leaf, run.models),
                 times=times,
                 rtol=settings.rtol,
                 atol=settings.atol,
                 solver=self._solver,
                 points_per_decade=0,
             )
-            parts.append(_shifted(part, float(t[left]), run.dissipated[left]))
+            parts.append(_shifted(part, float(t[left]), float(run.dissipated[left])))
         return _merged(parts)
 
     def ladder(self) -> dict[str, float]:
@@ -159,7 +169,7 @@ class Evidence:
         return gradient_flow(
             loss,
             self.trajectory.start if start is None else start,
-            times=self.trajectory.t[1:],
+            times=np.asarray(self.trajectory.t)[1:],
             rtol=rtol,
             atol=settings.atol * rtol / settings.rtol,
             solver=self._solver,
@@ -177,6 +187,11 @@ class Case:
     def __init__(self, evidence: Evidence, solve: Callable[[Evidence], Trajectory], further: np.ndarray = _NO_TIMES):
         self._evidence, self._solve, self._further = evidence, solve, further
         self._finer: dict[bytes, Case] = {}
+
+    @property
+    def panel(self) -> Panel:
+        """The claims that are compared together on this solve."""
+        return self._evidence.panel
 
     @functools.cached_property
     def run(self) -> Trajectory:
@@ -201,7 +216,7 @@ class Case:
     @functools.cached_property
     def padded(self) -> Trajectory:
         """The solve with its end repeated."""
-        return padded(self.run)
+        return padded(self.run, self._evidence.trajectory.t.size)
 
     def replicates(self, claim: Claim) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
         """What the claim reads of the flows of independent samples, where it reads any."""
@@ -212,7 +227,10 @@ class Case:
     @functools.cached_property
     def _parts(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
         pairs = self._evidence.replicates
-        return [(loss.stated(), padded(self._with_times(loss, run))) for loss, run in pairs]
+        return [
+            (loss.stated(), padded(self._with_times(loss, run), self._evidence.trajectory.t.size))
+            for loss, run in pairs
+        ]
 
     @functools.cached_property
     def nudged(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
@@ -228,7 +246,7 @@ class Case:
     def _recomputed(self, amount: float) -> Trajectory:
         models = nudged(self.padded.models, amount)
         value, excess, grad_norm_sq = _evaluate(self._evidence.system, models)
-        dissipated = jnp.asarray(np.asarray(self.padded.dissipated) * (1 + amount))
+        dissipated = jax.device_put(np.asarray(self.padded.dissipated) * (1 + amount))
         return dataclasses.replace(
             self.padded, models=models, loss=value, excess=excess, grad_norm_sq=grad_norm_sq, dissipated=dissipated
         )
@@ -256,7 +274,7 @@ def _moved(start: PyTree, amount: float) -> PyTree:
         # A sum over the axes is the same for the entries (i, j) and (j, i), and of drawn numbers for no others.
         drawn = np.random.default_rng(place).uniform(0, 2 * np.pi, max(leaf.shape, default=0))
         phases = 1.0 + place + np.sum(drawn[np.indices(leaf.shape)], axis=0)
-        return jnp.asarray(np.asarray(leaf) * (1 + amount * np.cos(phases)))
+        return jax.device_put(np.asarray(leaf) * (1 + amount * np.cos(phases)))
 
     leaves, structure = jax.tree.flatten(start)
     return jax.tree.unflatten(structure, [move(place, leaf) for place, leaf in enumerate(leaves)])
@@ -271,7 +289,7 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
         if not eqx.is_inexact_array(leaf):
             return leaf
         signs = 1.0 - 2.0 * (np.sum(np.indices(leaf.shape), axis=0) % 2)
-        return jnp.asarray(np.asarray(leaf) * (1 + amount * signs))
+        return jax.device_put(np.asarray(leaf) * (1 + amount * signs))
 
     return jax.tree.map(move, tree)
 
@@ -285,18 +303,22 @@ def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulati
         if not eqx.is_inexact_array(leaf):
             return leaf
         values = np.asarray(leaf)
-        return jnp.asarray(np.where(values == np.round(values), values, np.asarray(moved)))
+        return jax.device_put(np.where(values == np.round(values), values, np.asarray(moved)))
 
     return jax.tree.map(choose, loss, nudged(loss, amount))
 
 
-def padded(run: Trajectory) -> Trajectory:
-    """A trajectory with its end repeated up to a power of two of output times."""
-    length = 2 ** int(np.ceil(np.log2(max(run.t.size + _SPARE, _SHORTEST))))
+def padded(run: Trajectory, times: int = 0) -> Trajectory:
+    """A trajectory with its end repeated up to a power of two of output times.
+
+    **Arguments:** times: how many the flow has without the further ones of a claim, for which there is room.
+    """
+    least = max((times or run.t.size) + _SPARE, run.t.size, _SHORTEST)
+    length = 1 << (least - 1).bit_length()
 
     def stretch(leaf):
         leaf = np.asarray(leaf)
-        return jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
+        return jax.device_put(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
 
     t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in _series(run))
     models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
@@ -308,16 +330,22 @@ def _series(run: Trajectory) -> tuple[Array, ...]:
     return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
 
 
-def _shifted(part: Trajectory, t: float, dissipated: Array) -> Trajectory:
+def _shifted(part: Trajectory, t: float, dissipated: float) -> Trajectory:
     """What a flow adds to another that it begins in, at a time with what was dissipated until then."""
-    return dataclasses.replace(part, t=part.t + t, dissipated=part.dissipated + dissipated)
+    later = lambda series, amount: jax.device_put(np.asarray(series) + amount)
+    return dataclasses.replace(part, t=later(part.t, t), dissipated=later(part.dissipated, dissipated))
+
+
+def _row(leaf: Array, row: int) -> Array:
+    """An entry along the first axis; the program of jnp's own indexing is another for every length."""
+    return jax.device_put(np.asarray(leaf)[row])
 
 
 def _merged(parts: Sequence[Trajectory]) -> Trajectory:
     """The first of some flows with what the others, each from its second time on, add to it."""
     first, *others = parts
-    order = np.argsort(np.concatenate([first.t, *[part.t[1:] for part in others]]), kind="stable")
-    join = lambda leaf, *more: jnp.asarray(np.concatenate([leaf, *[x[1:] for x in more]])[order])
+    order = np.argsort(np.concatenate([first.t, *[np.asarray(part.t)[1:] for part in others]]), kind="stable")
+    join = lambda leaf, *more: jax.device_put(np.concatenate([leaf, *[np.asarray(x)[1:] for x in more]])[order])
     t, value, excess, grad_norm_sq, dissipated = (join(*leaves) for leaves in zip(*map(_series, parts), strict=True))
     models = jax.tree.map(
         lambda leaf, *more: join(leaf, *more) if eqx.is_array(leaf) else leaf,

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from flowsim._core.balls.enclosure import UndecidedError, enclose, lower, upper
-from flowsim._core.checks import refuse
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.between import follow
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict
+from flowsim.claims.comparing import compared
 from flowsim.claims.evidence import ROUNDING, Case, Evidence
 from flowsim.flow.trajectory import Settings, Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -37,7 +37,8 @@ def judge(
     progress: bool = False,
 ) -> list[Verdict]:
     """Judge claims along one flow, in order; see `check`."""
-    evidence = Evidence(loss, trajectory, checkpoint=checkpoint, progress=progress)
+    claims = tuple(claims)
+    evidence = Evidence(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress)
     return [judge_on(claim, evidence) for claim in claims]
 
 
@@ -91,7 +92,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
             Judgement.UNRESOLVED, None, {}, f"The integration did not finish ({run.status}). {run.status.advice}"
         )
     (rough, fine, finest), beneath = followed(claim, evidence)
-    constants = {name: float(value) for name, value in _constants(claim, loss, rough).items()}
+    constants = rough.panel.constants(claim, loss, rough.padded)
     finding = _find(claim, loss, rough, fine if claim.along_flow else rough, beneath)
     if any(not condition.met for condition in hypotheses):
         unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
@@ -128,7 +129,7 @@ def _margins(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Times, the margin at each and where anything is promised; of a comparison at other points nothing."""
     case = case.at(further)
-    ours, count = compared(claim, loss, case.padded), case.run.t.size
+    ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
         return np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
     promised: np.ndarray = np.asarray(ours.promised)[:count].reshape(count, -1)
@@ -164,13 +165,13 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
         return _Finding(
             Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol."
         )
-    ours = compared(claim, loss, fine.padded)
+    ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(np.isinf(ours.allowance[ours.promised])):
         rough, fine = (case.settled for case in (rough, fine))
-        ours = compared(claim, loss, fine.padded)
+        ours = fine.panel.compared(claim, loss, fine.padded)
     error = _rounding(claim, fine, ours)
     if claim.along_flow and rough is not fine:
-        error = error + _solver_error(compared(claim, loss, rough.padded), ours, fine.run.settings)
+        error = error + _solver_error(rough.panel.compared(claim, loss, rough.padded), ours, fine.run.settings)
     if replicates := fine.replicates(claim):
         error = error + _sampling_error(claim, replicates, ours)
     return _decided(claim, ours, error + beneath * ours.size, fine)
@@ -257,30 +258,6 @@ def _point(row: int, length: int, case: Case, along_flow: bool) -> float | str:
     return f"point {row + 1} of {length}" if length > 1 else "one point"
 
 
-def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-    """The claim's comparison, on the host, its arrays (points,) or, of several entries a time, (points, entries).
-    Compiled unless it draws prompts, for which N must be a number.
-
-    **Raises:** `ValueError` where several entries have no time first.
-    """
-    comparison = _compiled(claim.compare, loss, run) if claim.along_flow else claim.compare(loss, run)
-    shape, times = comparison.slack.shape, run.t.shape[0]
-    if claim.along_flow and len(shape) > 1 and shape[0] != times:
-        refuse(claim.id, f"a comparison of arrays with time first, ({times}, ..)", f"their shape is {shape}")
-    rows = shape[:1] + ((-1,) if len(shape) > 1 else ())
-    return jax.tree.map(lambda side: np.asarray(side).reshape(rows or (1,)), comparison)
-
-
-def _constants(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> dict:
-    function = claim.constants
-    return _compiled(function, loss, case.padded) if claim.along_flow else function(loss, case.padded)
-
-
-@eqx.filter_jit
-def _compiled(function, loss, run):
-    return function(loss, run)
-
-
 def _solver_error(rough: Comparison, fine: Comparison, settings: Settings) -> np.ndarray:
     """Error of the fine slack: its distance to the rough one, relative, and never shrinking in time, since two solves
     can agree by chance at one time; and at least the tolerance, which no solver is asked to beat.
@@ -307,7 +284,7 @@ def _rounding(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
     """Error of the slack from rounding: how far it moves when every weight, and every number of the loss, moves by a
     few units in the last place.
     """
-    moved = [np.abs(compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
+    moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
     return _ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
 
 

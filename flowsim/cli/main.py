@@ -36,7 +36,8 @@ def run(
     /,
     out: Folder,
     overrides: Overrides = (),
-    claims: Annotated[str, tyro.conf.arg(metavar="PATTERN")] = "*",
+    claims: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None,
+    all_claims: bool = False,
     resume: bool = False,
     strict: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
@@ -47,12 +48,13 @@ def run(
     process: Annotated[int | None, tyro.conf.arg(metavar="I")] = None,
     join_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0,
 ) -> int:
-    """Integrate the flow of a problem, judge the claims about it, draw.
+    """Integrate the flow of a problem, judge the claims that speak of it, draw.
 
     Args:
         problem: the problem file, or a function of your own that gives (loss, model).
         out: where the results go; it must not hold another run.
-        claims: judge only those whose ids match, such as "zhang2023.lemma-5.*".
+        claims: judge those whose ids match, such as "zhang2023.lemma-5.*", whether they read the flow or not.
+        all_claims: judge every claim about the model, also those about a paper's formulas alone.
         resume: go on with the run in DIR.
         strict: exit with status 1 if a claim is violated.
         format: of the figures.
@@ -71,7 +73,7 @@ def run(
         problem,
         out,
         overrides=sum(overrides, ()),
-        claims=claims,
+        claims=claims or ("*" if all_claims else None),
         resume=resume,
         strict=strict,
         format=format,

@@ -38,7 +38,7 @@ def run(
     out: pathlib.Path,
     *,
     overrides: Sequence[str],
-    claims: str,
+    claims: str | None,
     resume: bool,
     strict: bool,
     format: str,
@@ -60,15 +60,15 @@ def run(
     status = trajectory.status
     say(trajectory, "")
 
-    evidence = Evidence(problem.loss, trajectory, checkpoint=checkpoint, progress=not quiet)
+    evidence = Evidence(problem.loss, trajectory, claims=chosen, checkpoint=checkpoint, progress=not quiet)
     verdicts = [judge_or_note(claim, evidence) for claim in chosen]
+    say(verdict_table(verdicts), "")
     constants = constants_of(problem)
     for verdict in verdicts:
         constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
     certificates = dataclasses.asdict(trajectory.certificates) | {"ladder": evidence.ladder()}
     document = verdicts_document(problem.spec, status, certificates, constants, limits_of(problem), verdicts)
     by_first(mesh, lambda: write_json(out / "verdicts.json", document))
-    say(verdict_table(verdicts), "")
 
     facts = sharp_constants(verdicts) | run_facts(problem, evidence)
     band = confidence_band(evidence) if status.finished else {}
@@ -131,9 +131,14 @@ def _draw(
     print(f"report: {out / 'report.html'}")
 
 
-def _claims_about(problem: Problem, pattern: str) -> list[Claim]:
-    """The claims about a problem's model whose ids match a pattern: flowsim's, and those of the problem's own file."""
-    about = [claim for claim in (*papers.ALL_CLAIMS, *problem.spec.own(Claim)) if claim.is_about(problem.start)]
+def _claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
+    """The claims about a problem's model, flowsim's and those of the problem's own file: those whose ids match a
+    pattern or, without one, flowsim's along the flow and all of the problem's own.
+    """
+    own = problem.spec.own(Claim)
+    about = [claim for claim in (*papers.ALL_CLAIMS, *own) if claim.is_about(problem.start)]
+    if pattern is None:
+        return [claim for claim in about if claim.along_flow or claim in own]
     chosen = [claim for claim in about if fnmatch.fnmatchcase(claim.id, pattern)]
     if about and not chosen:
         refuse("--claims", "a pattern of the id of some claim about this model", f'none matches "{pattern}"')

@@ -49,7 +49,7 @@ class Course:
         t0, last = float(before.t[-1]), float(self.requested[-1])
         y0 = (jax.tree.map(lambda leaf: leaf[-1], before.record.state), before.dissipated[-1])
         times = (t0, last, min(before.next_step or self.first_step, last - t0))
-        begin = jax.tree.map(jnp.asarray, y0)
+        begin = jax.device_put(y0)
         done = integrate(self.system, begin, times, self.asked, ending, self.solver, self.steps)
         reached = slice(int(done.accepted))
         t, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
@@ -83,7 +83,7 @@ class Course:
             return dataclasses.replace(truncate(chunk, int(np.argmin(finite))), failure=Status.NONFINITE)
         if done.finished and found:
             return chunk
-        finite_field = _field_is_finite_near(self.system, jax.tree.map(jnp.asarray, _rows(steps.y[0], -1)))
+        finite_field = _field_is_finite_near(self.system, jax.device_put(_rows(steps.y[0], -1)))
         return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)
 
     def _between(self, steps: "_Points") -> tuple["_Points", bool]:
@@ -104,7 +104,7 @@ class Course:
             rows = np.append(rows, np.full(_REQUESTED_AT_ONCE - rows.size, rows[-1]))
             times = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
             both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
-            there, good = between(self.system, both, jnp.asarray(times), self.asked, self.solver)
+            there, good = between(self.system, jax.device_put(both), jax.device_put(times), self.asked, self.solver)
             count = min(_REQUESTED_AT_ONCE, asked.size - place)
             there = jax.tree.map(np.array, _rows(there, slice(count)))
             for row in np.flatnonzero(~np.asarray(good)[:count]):
@@ -116,7 +116,7 @@ class Course:
     def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray) -> bool:
         """Put into a row what one step did not find, from a step's begin to a requested time; whether it was found."""
         t0, t = (float(time) for time in times)
-        y = jax.tree.map(jnp.asarray, begin)
+        y = jax.device_put(begin)
         done = integrate(self.system, y, (t0, t, (t - t0) / 2), self.asked, NEVER, self.solver, self.steps)
         last = int(done.accepted) - 1
         if last < 0 or np.asarray(done.t)[last] != t:
@@ -129,7 +129,7 @@ class Course:
         """The records of states, in one of few shapes."""
         count = jax.tree.leaves(states)[0].shape[0]
         spare = 2 ** (max(count, self.steps) - 1).bit_length() - count
-        pad = lambda leaf: jnp.asarray(np.concatenate([leaf, np.zeros((spare, *leaf.shape[1:]))]))
+        pad = lambda leaf: jax.device_put(np.concatenate([leaf, np.zeros((spare, *leaf.shape[1:]))]))
         return _rows(_record_some(self.system, jax.tree.map(pad, states), jnp.asarray(count)), slice(count))
 
     def _roles(self, t: np.ndarray, states: PyTree, start: PyTree, wanted: float) -> np.ndarray:

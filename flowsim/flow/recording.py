@@ -179,12 +179,12 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
     energy_defect = float(np.max(np.abs(lost - run.dissipated)) / scale)
     drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
     return Trajectory(
-        t=jnp.asarray(run.t),
+        t=jax.device_put(run.t),
         models=_decoded(system, record.state),
-        loss=jnp.asarray(record.loss),
-        excess=jnp.asarray(record.excess),
-        grad_norm_sq=jnp.asarray(record.grad_norm_sq),
-        dissipated=jnp.asarray(run.dissipated),
+        loss=jax.device_put(record.loss),
+        excess=jax.device_put(record.excess),
+        grad_norm_sq=jax.device_put(record.grad_norm_sq),
+        dissipated=jax.device_put(run.dissipated),
         certificates=Certificates(
             energy_defect=energy_defect,
             balance_drift=None if np.isnan(drift) else float(drift),
@@ -200,9 +200,9 @@ def _decoded(system: AbstractSystem, states: PyTree) -> PyTree:
     """The models of states, in one of few shapes, so that few programs are compiled."""
     count = jax.tree.leaves(states)[0].shape[0]
     spare = 2 ** (max(count, _SHORTEST) - 1).bit_length() - count
-    stretched = jax.tree.map(lambda leaf: jnp.asarray(np.concatenate([leaf, np.repeat(leaf[-1:], spare, 0)])), states)
-    cut = lambda leaf: jnp.asarray(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
-    return jax.tree.map(cut, _decode_all(system, stretched))
+    stretch = lambda leaf: jax.device_put(np.concatenate([leaf, np.repeat(leaf[-1:], spare, 0)]))
+    cut = lambda leaf: jax.device_put(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
+    return jax.tree.map(cut, _decode_all(system, jax.tree.map(stretch, states)))
 
 
 @eqx.filter_jit

@@ -1,5 +1,6 @@
 """Starts of one linear attention layer."""
 
+import functools
 from collections.abc import Iterable
 
 import jax
@@ -63,7 +64,11 @@ def random_theta(dimension: int, rank: int, seed: Seed) -> Float[Array, "d r"]:
 
 
 def _gram(theta: ArrayLike | Iterable) -> Float[Array, "d d"]:
-    matrix = checks.as_array("theta", theta, (None, None))
+    return _product(checks.as_array("theta", theta, (None, None)))
+
+
+@jax.jit
+def _product(matrix: Float[Array, "d r"]) -> Float[Array, "d d"]:
     # Scaled first, so that M M^T neither overflows nor vanishes.
     size = jnp.max(jnp.abs(matrix), initial=0.0)
     return (matrix / jnp.where(size > 0, size, 1.0)) @ matrix.T * size
@@ -71,7 +76,16 @@ def _gram(theta: ArrayLike | Iterable) -> Float[Array, "d d"]:
 
 def _start(scale: ArrayLike, shape: Float[Array, "d d"], *, normalised: bool) -> LinearAttention:
     sigma = checks.positive("scale", scale)
-    size = jnp.linalg.norm(shape)
+    U11, size = _scaled(sigma, shape, normalised)
     if checks.is_concrete(size) and size == 0:
         checks.refuse("theta", "not zero", "it is")
-    return LinearAttention(sigma * shape / (size if normalised else 1.0), sigma)
+    return LinearAttention(U11, sigma)
+
+
+@functools.partial(jax.jit, static_argnames="normalised")
+def _scaled(
+    sigma: Float[Array, ""], shape: Float[Array, "d d"], normalised: bool
+) -> tuple[Float[Array, "d d"], Float[Array, ""]]:
+    """The matrix, of norm sigma if it is to be, and the norm of what is given."""
+    size = jnp.linalg.norm(shape)
+    return sigma * shape / (size if normalised else 1.0), size

@@ -51,7 +51,7 @@ class Reparametrized(AbstractPopulationLoss):
         if least_model is not None:
             excess = loss.excess(self._lifted(least_model))
             scale = jnp.abs(loss.minimum) + jnp.abs(loss(jax.tree.map(jnp.zeros_like, self._lifted(least_model))))
-            if not checks.is_concrete(excess) or float(excess) > _RELATIVE * float(scale):
+            if not checks.is_concrete(excess) or not float(excess) <= _RELATIVE * float(scale):
                 self.minimum, known = loss.minimum + excess, False
         elif kind is not MinimumKind.UNKNOWN:
             known = False
@@ -79,9 +79,17 @@ class Reparametrized(AbstractPopulationLoss):
         return None if self.conserves is None else self.conserves(model)
 
     def replicates(self) -> tuple["Reparametrized", ...]:
-        above = self.minimum - self.loss.minimum
-        parts = lambda m: (m.loss, m.minimum)
-        return tuple(eqx.tree_at(parts, self, (other, other.minimum + above)) for other in self.loss.replicates())
+        """The same of each replicate of L, whose minimum in the new weights is not known: it counts as far above L's as
+        that of all samples is, or as the least model of these is there, if that is less.
+        """
+
+        def of(other: AbstractPopulationLoss) -> "Reparametrized":
+            above = self.minimum - self.loss.minimum
+            if self.least is not None:
+                above = jnp.minimum(above, other.excess(self._lifted(self.least)))
+            return eqx.tree_at(lambda m: (m.loss, m.minimum), self, (other, other.minimum + above))
+
+        return tuple(of(other) for other in self.loss.replicates())
 
     def _lifted(self, model: PyTree) -> PyTree:
         lifted, least = self.lift(model), self.loss.least_model()

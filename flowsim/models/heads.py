@@ -37,6 +37,11 @@ class AbstractHeads(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def rank(self) -> int:
+        """How much they can do: the largest rank of Gamma, or the number of heads on whole tokens."""
+
+    @property
+    @abc.abstractmethod
     def balances(self) -> Float[Array, "H ..."]:
         """What a flow of a loss of the prediction conserves, at least one number a head."""
 
@@ -73,11 +78,6 @@ class AbstractLabelHeads(AbstractHeads):
     @abc.abstractmethod
     def readout(self) -> Float[Array, "d d"]:
         """Gamma."""
-
-    @property
-    @abc.abstractmethod
-    def rank(self) -> int:
-        """The largest rank that Gamma can have."""
 
     @abc.abstractmethod
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "AbstractLabelHeads":
@@ -249,6 +249,10 @@ class TokenHeads(AbstractHeads):
         seen = Z if self.query_token else Z[:, :-1]
         values, scores = self.p @ seen, (self.Q @ prompt.query) @ seen
         return self.guess(prompt) + jnp.sum(values * scores) / prompt.labels.shape[0]
+
+    @property
+    def rank(self) -> int:
+        return self.p.shape[0]
 
     @property
     def balances(self) -> Float[Array, " H"]:

@@ -131,8 +131,9 @@ class Architecture:
                 refuse(f"task.{field}", f"{expected} {named}", came)
         if self.isotropic and not task.is_isotropic:
             refuse("task.covariance", f'"identity" {named}', "it is another")
-        if isinstance(model.guess, GuessTable) and model.guess.linear and len(model.guess.linear) != task.size:
-            refuse("model.guess.linear", f"a list of {task.size} numbers", f"it has {len(model.guess.linear)}")
+        linear = model.guess.linear if isinstance(model.guess, GuessTable) else None
+        if linear is not None and len(linear) != task.size:
+            refuse("model.guess.linear", f"a list of {task.size} numbers", f"it has {len(linear)}")
         if task.covariance_law is not None and not self.random_covariance:
             refuse("task.covariance_law", f"left out {named}: its loss is for one fixed covariance", "it is given")
         if task.weights not in self.laws_of_weights:

@@ -19,7 +19,7 @@ Vector = Annotated[tuple[float, ...], Meta(description="a list of numbers")]
 Matrix = Annotated[tuple[tuple[float, ...], ...], Meta(description="a matrix (a list of rows)")]
 Matrices = Annotated[
     tuple[tuple[float | tuple[float, ...], ...], ...],
-    Meta(description="a matrix (a list of rows), or a list of them for a model of several layers"),
+    Meta(description="a matrix (a list of rows), or a list of them for a model of several layers or heads"),
 ]
 VectorOrMatrix = Annotated[
     tuple[float | tuple[float, ...], ...],

@@ -65,14 +65,15 @@ class Eigenvalues(AbstractTable, frozen=True):
         largest = 1.0 if self.scale is None else self.scale
         return largest * self.condition ** -jnp.linspace(0.0, 1.0, self.dimension)
 
-    def check(self, where: str) -> None:
-        """Refuse all but exactly one of the two forms."""
+    def check(self, where: str, *, semi: bool = False) -> None:
+        """Refuse all but exactly one of the two forms; with ``semi`` eigenvalues may be zero."""
         if self.eigenvalues is not None:
             for name in ("condition", "dimension", "scale"):
                 if getattr(self, name) is not None:
                     refuse(f"{where}.{name}", "left out where eigenvalues are given", "it is given")
-            if not all(value > 0 for value in self.eigenvalues):
-                refuse(f"{where}.eigenvalues", "positive", f"the smallest is {min(self.eigenvalues):g}")
+            if not all(value > 0 or (semi and value == 0) for value in self.eigenvalues):
+                expected = "at least 0" if semi else "positive"
+                refuse(f"{where}.eigenvalues", expected, f"the smallest is {min(self.eigenvalues):g}")
             return
         if self.condition is None and self.dimension is None:
             expected = "a list of numbers, unless condition and dimension are given"
@@ -94,7 +95,10 @@ class LengthTable(AbstractTable, frozen=True):
 
         **Raises:** `ValueError` naming the argument.
         """
-        return LengthLaw([float(length) for length in self.lengths], self.probabilities)
+        try:
+            return LengthLaw([float(length) for length in self.lengths], self.probabilities)
+        except ValueError as error:
+            raise ValueError(f"context_length.{error}") from None
 
 
 class TaskTable(AbstractTable, frozen=True, kw_only=True):
@@ -110,7 +114,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
     dimension: Count | None = None
     weights: Literal["isotropic", "inverse-covariance"] | None = None
     prior_mean: Vector | None = None
-    prior_covariance: Matrix | Eigenvalues | None = None
+    prior_covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
     query_covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
     label_noise: Nonnegative | None = None
 
@@ -203,7 +207,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
             self.covariance_law.check("task.covariance_law")
         for name in ("prior_covariance", "query_covariance"):
             if isinstance(table := getattr(self, name), Eigenvalues):
-                table.check(f"task.{name}")
+                table.check(f"task.{name}", semi=name == "prior_covariance")
         length = self.context_length
         if isinstance(length, LengthTable):
             whole = tuple(_whole("task.context_length.lengths", each) for each in length.lengths)
@@ -285,7 +289,9 @@ def _whole(name: str, length: int | float | str) -> int | str:
     if length in ("inf", math.inf):
         return "inf"
     if isinstance(length, str) or not 1 <= length <= _LONGEST or length != int(length):
-        refuse(name, _FIELDS[name].expected, f"it is {length!s:.60}")
+        field = name.removesuffix(".lengths")
+        expected = _FIELDS[name].expected if field == name else 'whole numbers of at least 1, or "inf"'
+        refuse(name, expected, f"it is {length!s:.60}" if field == name else f"one is {length!s:.60}")
     return int(length)
 
 

@@ -119,12 +119,12 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
         return None
     model, values, size = _polish(loss, trajectory.end)
     negative, flat, positive = inertia(values)
-    excess = float(eqx.filter_jit(loss.excess)(model))
+    value, excess = (float(number) for number in _level(loss, model))
     # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.
     # Of several it is not known how many of their orbits are more than a point there.
     conserved = loss.conserved(model)
     symmetric = conserved is not None and jnp.ndim(conserved) == 0
-    least = max(_REACHED * float(trajectory.excess[0]), _SUBTRACTED * np.finfo(float).eps * abs(float(loss(model))))
+    least = max(_REACHED * float(trajectory.excess[0]), _SUBTRACTED * np.finfo(float).eps * abs(value))
     if negative:
         kind = "saddle" if positive else "maximum"
     elif excess <= least or (positive and flat <= symmetric):
@@ -134,6 +134,12 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     pairs = zip(jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)), jax.tree.leaves(end), strict=True)
     distance = float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs)))
     return EndPoint(kind, positive, negative, flat, excess, size, distance, model)
+
+
+@eqx.filter_jit
+def _level(loss: AbstractPopulationLoss, model: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The loss and its excess."""
+    return loss(model), loss.excess(model)
 
 
 def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:

@@ -33,9 +33,12 @@ class AttentionLoss(AbstractPopulationLoss):
     right or trained, unless they attend to the query's token and mu is not 0, and for more than d of them. Elsewhere it
     is the least of up to eight searches from random weights.
 
+    Where r_0 is not 0, the excess is known to about eps |r_0|^2, as a difference of losses is; elsewhere it keeps its
+    digits down to the minimum.
+
     **Arguments:** task: a `LinearRegression`; model: with the shape and the guess that the minimum is of.
 
-    **Raises:** `ValueError` naming the argument.
+    **Raises:** `ValueError` naming the argument; for heads of another kind, or an excess of more of them.
 
     **Source:** `HeadRisk`; zhang2023 (5.5), ahn2023 (15) and xie2025 (17) are among its special cases, and the loss of
     zhang2025 is twice this one.
@@ -63,13 +66,19 @@ class AttentionLoss(AbstractPopulationLoss):
         return self.residuals.risk.task
 
     def __call__(self, model: AbstractHeads) -> Scalar:
-        return (self.residuals.floor + jnp.sum(self.residuals(model) ** 2)) / 2
+        self._check_kind(model)
+        return (self.residuals.floor + self.residuals.shift(model) + jnp.sum(self.residuals(model) ** 2)) / 2
 
     def excess(self, model: AbstractHeads) -> Scalar:
+        self._check_kind(model)
+        if model.rank > self.minimizer.rank:
+            came = f"their rank is {model.rank}, and the minimum is of heads of rank {self.minimizer.rank}"
+            checks.refuse("model", "heads that can do no more than those the loss was built for", came)
         found = self.residuals(model)
-        return jnp.sum((found - self.least) * (found + self.least)) / 2
+        return (jnp.sum((found - self.least) * (found + self.least)) + self.residuals.shift(model)) / 2
 
     def gradient(self, model: Heads) -> Heads:
+        self._check_kind(model)
         return jax.grad(lambda m: jnp.sum(self.residuals(m) ** 2) / 2)(model)
 
     def least_model(self) -> AbstractHeads:
@@ -79,6 +88,20 @@ class AttentionLoss(AbstractPopulationLoss):
     def conserved(self, model: AbstractHeads) -> Float[Array, " numbers"]:
         """The balances of the heads."""
         return model.balances.reshape(-1)
+
+    def _check_kind(self, model: AbstractHeads) -> None:
+        """Refuse heads that the residuals are not of; their number, weights and guess may be others."""
+        ours, theirs = ((type(one).__name__, *_kind(one)) for one in (self.minimizer, model))
+        if ours != theirs:
+            names = ("the class", "the dimension", "trainable", "query_token")
+            place = next(i for i, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other)
+            came = f"{names[place]} is {theirs[place]} and not {ours[place]}"
+            checks.refuse("model", "of the kind that the loss was built for", came)
+
+
+def _kind(model: AbstractHeads) -> tuple[int, bool, bool]:
+    """The dimension, whether the guess is trained, and whether the query's token is attended to."""
+    return model.w.shape[-1], model.trainable, getattr(model, "query_token", False)
 
 
 def _residuals(task: LinearRegression, model: AbstractHeads) -> "AbstractResiduals":
@@ -100,6 +123,10 @@ class AbstractResiduals(eqx.Module):
         """r."""
 
     @abc.abstractmethod
+    def shift(self, model: AbstractHeads) -> Scalar:
+        """How much higher the floor is for the guess of these heads; exactly zero for that of the minimum."""
+
+    @abc.abstractmethod
     def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
         """The heads of this shape, and with this guess unless it is trained, of least |r|, and how well it is known."""
 
@@ -114,13 +141,18 @@ class LabelResiduals(AbstractResiduals):
         E = D + m m^T + (tr D + |m|^2 + sigma^2) I,     X = D + n E = Cov beta in these coordinates.
 
     Of a guess that is not trained the two squares are one, |Y^{1/2} (Gamma' - Y^-1 (D J^T - m c^T))|_F^2 with
-    Y = X + m m^T, and the rest of them is part of the floor.
+    Y = X + m m^T, and the rest of them, |missed|^2, is part of the floor. It is affine in the guess, as the target is:
+    another one moves them by ``turn`` times c's difference.
     """
 
     risk: HeadRisk
     floor: Scalar
     root: Matrix
     target: Matrix
+    like: AbstractLabelHeads
+    turn: Float[Array, " d"]
+    free_root: Matrix
+    missed: tuple[Matrix, Float[Array, " d"]]
 
     def __init__(self, task: LinearRegression, like: AbstractLabelHeads):
         self.risk = risk = HeadRisk(task)
@@ -128,22 +160,38 @@ class LabelResiduals(AbstractResiduals):
         energy = D + jnp.outer(m, m) + (risk.label_energy + m @ m) * jnp.eye(d)
         spread = D + n * energy
         drive = D @ risk.drive.T
-        self.root, self.target = _root_and_solution(spread, drive)
+        self.root, self.target = self.free_root, free = _root_and_solution(spread, drive)
+        self.like, self.turn, self.missed = like, jnp.zeros(d), (jnp.zeros((d, d)), jnp.zeros(d))
         self.floor = jnp.sum(risk.drive.T * (n * energy @ self.target)) + like.bias**2
         if not like.trainable:
             c = risk.query_root.T @ (like.w - risk.prior_mean)
-            free, free_root = self.target, self.root
-            self.root, self.target = _root_and_solution(spread + jnp.outer(m, m), drive - jnp.outer(m, c))
-            self.floor += jnp.sum((free_root @ (self.target - free)) ** 2) + jnp.sum((c + self.target.T @ m) ** 2)
+            right = jnp.concatenate([drive - jnp.outer(m, c), m[:, None]], axis=1)
+            self.root, solution = _root_and_solution(spread + jnp.outer(m, m), right)
+            self.target, self.turn = solution[:, :d], solution[:, d]
+            self.missed = (self.free_root @ (self.target - free), c + self.target.T @ m)
+            self.floor += sum(jnp.sum(part**2) for part in self.missed)
 
     def __call__(self, model: AbstractLabelHeads) -> Float[Array, " r"]:
         risk, model = self.risk, resting(model)
         seen = risk.root.T @ model.readout @ risk.query_root
-        found = (self.root @ (seen - self.target)).reshape(-1)
+        found = (self.root @ (seen - self.target + jnp.outer(self.turn, self._further(model)))).reshape(-1)
         if not model.trainable:
             return found
         missed = risk.query_root.T @ (model.w - risk.prior_mean)
         return jnp.append(found, missed + seen.T @ (risk.root.T @ risk.prior_mean))
+
+    def shift(self, model: AbstractLabelHeads) -> Scalar:
+        model, further = resting(model), self._further(model)
+        along = further * (1 - self.turn @ (self.risk.root.T @ self.risk.prior_mean))
+        steps = (-self.free_root @ jnp.outer(self.turn, further), along)
+        moved = sum(jnp.sum(step * (2 * part + step)) for step, part in zip(steps, self.missed, strict=True))
+        return moved + (model.bias - self.like.bias) * (model.bias + self.like.bias)
+
+    def _further(self, model: AbstractLabelHeads) -> Float[Array, " d"]:
+        """How far c of a guess that is not trained is from that of the minimum."""
+        if model.trainable:
+            return jnp.zeros_like(self.turn)
+        return self.risk.query_root.T @ jax.lax.stop_gradient(model.w - self.like.w)
 
     def best(self, like: AbstractLabelHeads) -> tuple[AbstractLabelHeads, MinimumKind]:
         risk = self.risk
@@ -167,10 +215,15 @@ class TokenResiduals(AbstractResiduals):
 
     risk: HeadRisk
     floor: Scalar
+    bias: Scalar
 
     def __init__(self, task: LinearRegression, like: TokenHeads):
-        self.risk = HeadRisk(task, like.query_token)
+        self.risk, self.bias = HeadRisk(task, like.query_token), like.bias
         self.floor = self.risk.descent_risk + like.bias**2
+
+    def shift(self, model: TokenHeads) -> Scalar:
+        model = resting(model)
+        return (model.bias - self.bias) * (model.bias + self.bias)
 
     def __call__(self, model: TokenHeads) -> Float[Array, " r"]:
         risk, reduced = self.risk, model.reduced()
@@ -248,7 +301,7 @@ def _searched(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
     return model(jax.tree.map(lambda leaf: leaf[least], ends))
 
 
-def _root_and_solution(matrix: Matrix, right: Matrix) -> tuple[Matrix, Matrix]:
+def _root_and_solution(matrix: Matrix, right: Float[Array, "d columns"]) -> tuple[Matrix, Float[Array, "d columns"]]:
     """A^{1/2} and A^+ B of a positive semidefinite A, singular where w does not vary and the context is infinite."""
     values, vectors = jnp.linalg.eigh(matrix)
     some = values > values.size * jnp.finfo(values.dtype).eps * values[-1]

@@ -76,15 +76,7 @@ class HeadRisk(eqx.Module):
 
     def __init__(self, task: LinearRegression, query_token: bool = False):
         self.task, self.query_token = task, query_token
-        values, vectors = jnp.linalg.eigh(task.covariance)
-        root = vectors * jnp.sqrt(values)[None, :]
-        # Where the weights are isotropic this is diagonal already.
-        spread, turn = jnp.linalg.eigh(root.T @ task.weight_covariance @ root)
-        self.root, self.spread = root @ turn, jnp.maximum(spread, 0.0)
-        self.query_root, self.drive = self.root, jnp.eye(task.dimension)
-        if task.query_covariance is not None:
-            self.query_root = jnp.linalg.cholesky(task.query_covariance)
-            self.drive = jnp.linalg.solve(self.root, self.query_root).T
+        self.root, self.spread, self.query_root, self.drive = _roots(task)
 
     @property
     def prior_mean(self) -> Float[Array, " d"]:
@@ -248,3 +240,17 @@ def _symmetric(matrices: Float[Array, "... rows rows"]) -> Float[Array, "... row
 def _symmetric_tensor(tensor: Float[Array, "d d d"]) -> Float[Array, "d d d"]:
     pairs = _symmetric(tensor)
     return (pairs + jnp.transpose(pairs, (1, 0, 2)) + jnp.transpose(pairs, (2, 1, 0))) / 3
+
+
+@eqx.filter_jit
+def _roots(task: LinearRegression) -> tuple[Array, Array, Array, Array]:
+    """The root, spread, query_root and drive of a risk."""
+    values, vectors = jnp.linalg.eigh(task.covariance)
+    root = vectors * jnp.sqrt(values)[None, :]
+    # Where the weights are isotropic this is diagonal already.
+    spread, turn = jnp.linalg.eigh(root.T @ task.weight_covariance @ root)
+    root, spread = root @ turn, jnp.maximum(spread, 0.0)
+    if task.query_covariance is None:
+        return root, spread, root, jnp.eye(task.dimension)
+    query_root = jnp.linalg.cholesky(task.query_covariance)
+    return root, spread, query_root, jnp.linalg.solve(root, query_root).T

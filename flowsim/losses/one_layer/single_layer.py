@@ -55,6 +55,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         return self.eigenvalues + (self.eigenvalues + jnp.sum(self.eigenvalues)) / self.task.context_length
 
     @property
+    @eqx.filter_jit
     def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
         """(tr Lambda - tr(Lambda^2 Gamma^-1))/2 = (1/2) sum lambda_i (lambda_i + tr Lambda)/(N gamma_i)."""
         lam = self.eigenvalues

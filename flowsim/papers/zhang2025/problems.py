@@ -83,4 +83,10 @@ LONG = (LONG_SEPARATE, heads("separate, D = 2, N = inf, H = 1", {"eigenvalues": 
 LENGTHS = (
     heads("lengths 1 to 31", PAPER_EIGENVALUES, {"lengths": list(range(1, 32))}, heads=2),
     heads("lengths 1 and inf", WIDE, {"lengths": [1, "inf"], "probabilities": [0.25, 0.75]}, keys="separate", heads=5),
+    heads(
+        "lengths 1 and 50, one head of rank 1",
+        {"dimension": 3, "condition": 5.0},
+        {"lengths": [1, 50]},
+        keys="separate",
+    ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Matrix, Scalar
-from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context, hypothesis, unmet
+from flowsim.claims.hypotheses import Hypothesis, agrees, can_be_drawn, hypothesis, longest_drawn, unmet
 from flowsim.losses import AbstractPopulationLoss, AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.models.heads import AbstractHeads, Heads
@@ -36,9 +36,11 @@ def _is_plain(loss: AbstractPopulationLoss, shifts: tuple[str, ...]) -> bool:
     return not heads.trainable and not np.any(heads.w) and not np.any(heads.bias)
 
 
-def drawable(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """Prompts must be finite to be drawn."""
-    return finite_context(loss, start)
+def drawable(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The plain setting with prompts that are finite and fit into memory, for statements that draw some."""
+    if isinstance(loss, AttentionLoss) and not can_be_drawn(loss.task):
+        return unmet(f"context length at most {longest_drawn(loss.task)}, so that prompts can be drawn")
+    return plain(loss)
 
 
 def infinite(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:

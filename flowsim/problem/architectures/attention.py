@@ -60,7 +60,7 @@ def _random(table: InitTable, d: int, model: ModelTable) -> AbstractHeads:
 
 
 def _starts(model: ModelTable) -> Mapping[str, Start]:
-    names = tuple(name for name in _like(model, 1).weights if name != "w")
+    names = ("p", "Q") if model.blocks == "all" else ("v", "U") if model.keys == "merged" else ("v", "k", "q")
     return {
         "random": Start(_random, ("scale",), ("seed", "scales")),
         "explicit": Start(_explicit, names, ("w",)),

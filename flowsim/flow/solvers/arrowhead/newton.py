@@ -8,6 +8,7 @@ solves a small linear system per entry.
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -30,6 +31,7 @@ class Step(NamedTuple):
     converged: Float[Array, ""]
 
 
+@eqx.filter_jit  # diffrax traces a step four times
 def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
     """One step of Radau IIA (order 9) on an arrowhead flow, with structured Newton.
 

@@ -1,0 +1,85 @@
+"""Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from flowsim._core.checks import refuse
+from flowsim.claims.claim import Claim, Comparison
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
+
+Sides = tuple[Comparison, dict[str, Array]]
+
+
+class Panel:
+    """Claims along one flow that are compared together, since their sides have most in common: one program computes
+    the comparisons and constants of them all, for every solve of the flow. Where one of them raises, each is compared
+    alone, and so is any other claim.
+    """
+
+    def __init__(self, claims: Sequence[Claim] = ()):
+        self._claims = tuple(claims) if len(claims) > 1 else ()
+        # With the loss and the run themselves: an identity is one's own only as long as one lives.
+        self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
+
+    def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
+        """As `compared` has it."""
+        sides = self._sides(claim, loss, run)
+        return compared(claim, loss, run) if sides is None else _on_the_host(claim, sides[0], run)
+
+    def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
+        """The claim's constants by name."""
+        sides = self._sides(claim, loss, run)
+        found = _evaluated(claim, claim.constants, loss, run) if sides is None else sides[1]
+        return {name: float(value) for name, value in found.items()}
+
+    def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
+        """What one program found for all, this claim's part of it; None of a claim that is compared alone."""
+        if claim not in self._claims:
+            return None
+        key = (id(loss), id(run))
+        if key not in self._found:
+            try:
+                functions = tuple((one.compare, one.constants) for one in self._claims)
+                self._found[key] = (loss, run, _together(functions, loss, run))
+            except Exception:
+                # Whose fault it is shows where they are compared one by one.
+                self._claims = ()
+                return None
+        return self._found[key][2][self._claims.index(claim)]
+
+
+def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
+    """The claim's comparison, on the host, its arrays (points,) or, of several entries a time, (points, entries).
+    Compiled unless it draws prompts, for which N must be a number.
+
+    **Raises:** `ValueError` where several entries have no time first.
+    """
+    return _on_the_host(claim, _evaluated(claim, claim.compare, loss, run), run)
+
+
+def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> Any:
+    return _compiled(function, loss, run) if claim.along_flow else function(loss, run)
+
+
+def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:
+    shape, times = comparison.slack.shape, run.t.shape[0]
+    if claim.along_flow and len(shape) > 1 and shape[0] != times:
+        refuse(claim.id, f"a comparison of arrays with time first, ({times}, ..)", f"their shape is {shape}")
+    rows = shape[:1] + ((-1,) if len(shape) > 1 else ())
+    return jax.tree.map(lambda side: np.asarray(side).reshape(rows or (1,)), comparison)
+
+
+@eqx.filter_jit
+def _compiled(function, loss, run):
+    return function(loss, run)
+
+
+@eqx.filter_jit
+def _together(functions, loss, run):
+    return tuple((compare(loss, run), constants(loss, run)) for compare, constants in functions)

@@ -1,0 +1,114 @@
+"""Claims along one flow are compared by one program, and each comes out as it does alone."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from systems import Vector
+
+import flowsim
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.claims.judging import judge_or_note
+
+RATES = jnp.asarray([1.0, 2.0, 5.0])
+LOSS = flowsim.FunctionLoss(lambda model: jnp.sum(RATES * model.x**2) / 2, minimum=0.0)
+
+
+@pytest.fixture(scope="module")
+def run() -> flowsim.Trajectory:
+    return flowsim.gradient_flow(LOSS, Vector(jnp.asarray([3.0, -2.0, 1.0])), t1=3.0)
+
+
+def claim(name, compare, **more):
+    return flowsim.Claim(f"mine.{name}", "my notes", name, compare, **more)
+
+
+def decay(rate):
+    """The excess decays at a rate: it does at 2, and does not at 10."""
+
+    def compare(loss, flow):
+        return flowsim.at_most(flow.excess, flow.excess[0] * jnp.exp(-rate * flow.t), promised=flow.t > 0.1)
+
+    return compare
+
+
+def slope(loss, flow):
+    return flowsim.at_least(flow.grad_norm_sq, 1.9 * flow.excess)
+
+
+def sharp(loss, flow):
+    return {"sharp_mu": jnp.min(flow.grad_norm_sq / flow.excess)}
+
+
+CLAIMS = (
+    claim("slow", decay(1.9)),
+    claim("fast", decay(10.0)),
+    claim("pl", slope, constants=sharp),
+    claim(
+        "start",
+        lambda loss, flow: flowsim.equal(loss(flow.start), 11.0, 11.0),
+        along_flow=False,
+        relation=flowsim.Relation.IDENTITY,
+    ),
+)
+
+
+def test_claims_together_say_what_each_says_alone(run):
+    together = flowsim.judge(CLAIMS, LOSS, run)
+    alone = [flowsim.check(one, LOSS, run) for one in CLAIMS]
+    verdicts = [Judgement.HOLDS, Judgement.VIOLATED, Judgement.HOLDS, Judgement.HOLDS]
+    assert [verdict.verdict for verdict in together] == [verdict.verdict for verdict in alone] == verdicts
+    for one, other in zip(together, alone, strict=True):
+        assert one.margin == pytest.approx(other.margin, rel=1e-9, abs=1e-14)
+        assert one.constants.keys() == other.constants.keys()
+        np.testing.assert_allclose(list(one.constants.values()), list(other.constants.values()), rtol=1e-12)
+
+
+def test_one_that_raises_leaves_the_others_as_they_are(run, monkeypatch):
+    monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
+
+    def broken(loss, flow):
+        raise KeyError("no such weight")
+
+    claims = (CLAIMS[0], claim("broken", broken), CLAIMS[1])
+    evidence = Evidence(LOSS, run, claims=claims)
+    found = [judge_or_note(one, evidence) for one in claims]
+    expected = [Judgement.HOLDS, Judgement.UNRESOLVED, Judgement.VIOLATED]
+    assert [verdict.verdict for verdict in found] == expected
+    assert "no such weight" in found[1].note
+
+
+def test_a_claim_that_is_not_of_the_panel_is_judged_alone(run):
+    evidence = Evidence(LOSS, run, claims=CLAIMS)
+    stranger = claim("stranger", decay(1.5))
+    assert judge_on(stranger, evidence).verdict is Judgement.HOLDS
+    planted = claim("stranger", decay(2.5))
+    assert judge_on(planted, evidence).verdict is Judgement.VIOLATED
+
+
+def test_all_claims_of_a_flow_are_traced_once_for_all_its_solves(run):
+    traced = []
+
+    def counting(name, compare):
+        def counted(loss, flow):
+            traced.append(name)
+            return compare(loss, flow)
+
+        return counted
+
+    claims = tuple(
+        claim(name, counting(name, compare)) for name, compare in {"a": decay(1.9), "b": decay(1.8), "c": slope}.items()
+    )
+    verdicts = flowsim.judge(claims, LOSS, run)
+    assert all(verdict.verdict is Judgement.HOLDS for verdict in verdicts)
+    assert sorted(traced) == ["a", "b", "c"]
+
+
+def test_a_claim_of_another_model_is_not_compared(run):
+    class Other(eqx.Module):
+        y: float
+
+    foreign = claim("foreign", lambda loss, flow: flowsim.at_least(flow.models.y, 0.0), models=(Other,))
+    verdicts = flowsim.judge((foreign, *CLAIMS[:2]), LOSS, run)
+    expected = [Judgement.NOT_APPLICABLE, Judgement.HOLDS, Judgement.VIOLATED]
+    assert [verdict.verdict for verdict in verdicts] == expected
