@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix
 import pytest
+from systems import Vector
 
 import flowsim
 from flowsim import initialization
