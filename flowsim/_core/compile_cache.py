@@ -28,3 +28,17 @@ def keep_compiled_programs() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def setup() -> str:
+    """Switch float64 on and keep compiled programs on the disk, as the command line does; to be called before anything
+    else is imported from flowsim, or from JAX.
+
+    **Returns:** what it did, in a sentence.
+    """
+    keep_compiled_programs()
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    return f"float64 is on; compiled programs are {f'kept in {folder}' if folder else 'not kept on the disk'}"

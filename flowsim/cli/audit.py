@@ -1,8 +1,10 @@
 """`flowsim audit`: judge every claim on its own problems."""
 
+import functools
 import pathlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import IO
 
 from flowsim import papers
 from flowsim._core import checks
@@ -12,34 +14,73 @@ from flowsim._core.files import write_whole
 from flowsim.claims import Claim
 from flowsim.cli.check import print_by_problem
 from flowsim.cli.common import exit_status, folder_of
-from flowsim.experiments.audit import judge_all
+from flowsim.experiments.audit import Kept, judge_all
+from flowsim.experiments.executors import executor_of
 from flowsim.problem import ProblemError
 from flowsim.problem.user_problem import own_objects
 from flowsim.report.documents import audit_document
 from flowsim.report.ledger import ledger
 
 
-def audit(out: pathlib.Path | None, *, paper: str | None, overrides: Sequence[str], strict: bool) -> int:
+def audit(
+    out: pathlib.Path | None,
+    *,
+    paper: str | None,
+    overrides: Sequence[str],
+    strict: bool,
+    fresh: bool,
+    jobs: int,
+    scheduler: str | None,
+    shard: str | None,
+) -> int:
     """Judge every claim, or those of a paper or Python file, on those of its problems to which the overrides apply."""
-    chosen = _claims_of(paper)
+    chosen, part = _claims_of(paper), _part(shard, out)
+    if jobs < 1:
+        refuse("--jobs", "a whole number of at least 1", f"it is {jobs}")
+    own = paper if paper and paper.endswith(".py") else None
     if out is not None:
         with folder_of(out):
             out.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
-    entries = list(judge_all(chosen, overrides, skipped if overrides else None))
-    if not entries and not skipped:
+    kept = Kept(None if out is None else out / "units", fresh=fresh)
+    with executor_of(jobs, scheduler) as executor:
+        entries = judge_all(
+            chosen, overrides, skipped if overrides else None, kept=kept, executor=executor, shard=part, own=own
+        )
+    if not entries and not skipped and part == (1, 1):
         refuse("--paper", "a file with claims that have problems of their own", f"{paper} has none")
-    if not entries:
+    if not entries and skipped:
         raise ProblemError(f"--set must be something that applies to a problem, but {skipped[0]}")
+    cases = sum(len(claim.problems) for claim in chosen) - len(skipped)
+    if len(entries) < cases:
+        print(f"{len(entries)} of {cases} verdicts are there: the whole is written where all are, without --shard")
+        return exit_status(False, [])
     if out is not None:
         write_json(out / "verdicts.json", audit_document(entries))
-        page = ledger(entries, file=paper if paper and paper.endswith(".py") else None)
-        write_whole(out / "claims.md", lambda file: file.write(page.encode()))
+        for name, page in ledger(entries, file=own).items():
+            (out / name).parent.mkdir(exist_ok=True)
+            write_whole(out / name, functools.partial(_write, page))
     print_by_problem(entries)
     if skipped:
         print(f"Not judged, as the overrides do not apply to the problem: {len(skipped)}")
         print(*(f"  {count}: {reason}" for reason, count in Counter(skipped).most_common()), sep="\n")
     return exit_status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
+
+
+def _write(page: str, file: IO[bytes]) -> None:
+    file.write(page.encode())
+
+
+def _part(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
+    """Which part of how many, of the form I/N."""
+    if shard is None:
+        return 1, 1
+    if out is None:
+        refuse("--out", "a folder, which all parts share, with --shard", "it is missing")
+    number, _, parts = shard.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        refuse("--shard", "I/N, the I-th of N parts", f'it is "{shard}"')
+    return int(number), int(parts)
 
 
 def _claims_of(paper: str | None) -> list[Claim]:

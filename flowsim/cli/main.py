@@ -138,18 +138,40 @@ def check(
     return check(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
 
 
-def audit(out: Folder | None = None, paper: str | None = None, overrides: Overrides = (), strict: bool = False) -> int:
+def audit(
+    out: Folder | None = None,
+    paper: str | None = None,
+    overrides: Overrides = (),
+    strict: bool = False,
+    fresh: bool = False,
+    jobs: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
+    scheduler: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None,
+    shard: Annotated[str | None, tyro.conf.arg(metavar="I/N")] = None,
+) -> int:
     """Judge every claim on its own problems, or on those of them to which the overrides apply.
 
     Args:
-        out: where verdicts.json goes.
+        out: where verdicts.json and the pages of the ledger go; what is finished there is not judged again.
         paper: only the claims of one paper, such as zhang2023, or of FILE.py.
         strict: exit with status 1 if a claim is violated.
+        fresh: judge again what is finished, too.
+        jobs: how many processes of this machine judge.
+        scheduler: of dask, whose workers judge.
+        shard: judge the I-th of N parts alone, beside others that share DIR.
     """
     _prepare_jax()
     from flowsim.cli.audit import audit
 
-    return audit(out, paper=paper, overrides=sum(overrides, ()), strict=strict)
+    return audit(
+        out,
+        paper=paper,
+        overrides=sum(overrides, ()),
+        strict=strict,
+        fresh=fresh,
+        jobs=jobs,
+        scheduler=scheduler,
+        shard=shard,
+    )
 
 
 def sweep(

@@ -1,20 +1,25 @@
-"""docs/claims.md: every statement, where it stands, what it assumes, what was found."""
+"""docs/claims.md and a page for each paper: every statement, where it stands, what it assumes, what was found."""
 
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from flowsim import papers
 from flowsim._core.numbers import number_text
 from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
+from flowsim.experiments.audit.sources import paper_digest
+from flowsim.papers.paper import Paper
 from flowsim.report.documents import MARKS
 
 _HEAD = """# Every claim
 
-Written by `flowsim audit --out DIR`, as `DIR/claims.md`: every statement that flowsim knows, printed and corrected,
-judged on its own problems. [verdicts.md](verdicts.md) says what a verdict, its margin and its floor mean.
+Written by `flowsim audit --out docs`: every statement that flowsim knows, printed and corrected, judged on its own
+problems, a page for each paper. [verdicts.md](verdicts.md) says what a verdict, its margin and its floor mean.
 
 Out of reach: section 5.3 of xie2025 prompts large language models. That is no gradient flow of a population loss, and
 the weights of those models are not public.
+
 """
 
 _HEAD_OF_FILE = """# Every claim of {file}
@@ -23,18 +28,41 @@ Written by `flowsim audit --paper {file} --out DIR`, as `DIR/claims.md`: every c
 problems.
 """
 
-_SHARP = "../benchmarks/results/sharp_constants.md"
+_HEAD_OF_PAPER = """# Every claim of {id}
+
+{authors}, *{title}* ({year}), [arXiv {arxiv}](https://arxiv.org/abs/{arxiv}). Written by `flowsim audit --out docs`
+with the rest of the [ledger](../claims.md). [verdicts.md](../verdicts.md) says what a verdict, its margin and its floor
+mean.
+"""
+
+_INDEXED = "- [{id}](claims/{id}.md): {authors}, *{title}* ({year})\n"
+_SHARP = "../../benchmarks/results/sharp_constants.md"
+_SOURCES = "<!-- judged by the sources {digest} -->\n"
 
 
-def ledger(entries: Iterable[Entry], file: str | None = None) -> str:
-    """The ledger of an audit in Markdown: a summary, then for every claim and form its statement and its verdicts.
+def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
+    """The ledger of an audit in Markdown, pages by name: an index, and for each paper that was judged a summary, then
+    every claim and form with its statement and its verdicts. Of a Python file, one page.
 
-    **Arguments:** file: the Python file that the claims are of, None for the papers' claims, whose sections link to
+    **Arguments:** file: the Python file that the claims are of; None for the papers' claims, whose sections link to
     what the repository has on them.
     """
     groups = [list(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.claim)]
-    head = _HEAD if file is None else _HEAD_OF_FILE.format(file=file)
-    return "\n".join([head, _summary(groups), *(_section(group, linked=file is None) for group in groups)])
+    if file is not None:
+        head = _HEAD_OF_FILE.format(file=file)
+        return {"claims.md": "\n".join([head, _summary(groups), *(_section(group, False) for group in groups)])}
+    pages = {"claims.md": _HEAD + "".join(_INDEXED.format(**_described(paper)) for paper in papers.PAPERS)}
+    for paper in papers.PAPERS:
+        if found := [group for group in groups if group[0].claim.id.startswith(f"{paper.id}.")]:
+            head, sources = _HEAD_OF_PAPER.format(**_described(paper)), _SOURCES.format(digest=paper_digest(paper.id))
+            sections = (_section(group, True) for group in found)
+            pages[f"claims/{paper.id}.md"] = "\n".join([head, _summary(found), *sections, sources])
+    return pages
+
+
+def _described(paper: Paper) -> dict[str, Any]:
+    names = ("id", "authors", "title", "year", "arxiv")
+    return {name: getattr(paper, name) for name in names}
 
 
 def _summary(groups: Sequence[Sequence[Entry]]) -> str:
@@ -63,7 +91,7 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
     if claim.note:
         lines.append(f"- Note: {escaped(claim.note)}")
     if linked and any(entry.verdict.verdict is Judgement.VIOLATED for entry in group):
-        lines.append(f"- Smallest counterexample found: [{claim.id}.toml](counterexamples/{claim.id}.toml)")
+        lines.append(f"- Smallest counterexample found: [{claim.id}.toml](../counterexamples/{claim.id}.toml)")
     if linked and any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
         lines.append(f"- Sharp constant: [{claim.id}]({_SHARP})")
     lines += ["", "| problem | verdict | margin | floor |", "|---|---|---|---|"]

@@ -1,0 +1,207 @@
+"""Verdicts of claims on their own problems, as they are or with overrides."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+from tqdm import tqdm
+
+from flowsim import papers
+from flowsim._core.checks import refuse
+from flowsim._core.types import Document
+from flowsim.claims import Claim, Evidence, Hypothesis, Judgement, Verdict
+from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
+from flowsim.claims.judging import judge_or_note
+from flowsim.experiments.audit.kept import Kept, as_document, key_of
+from flowsim.experiments.executors import Executor, gathered
+from flowsim.flow.gradient_flow import start_alone
+from flowsim.flow.trajectory import Certificates, Status
+from flowsim.problem import AbstractSpec, Problem, ProblemError, spec_of, toml
+from flowsim.problem.user_problem import own_objects
+
+_CASES = 64  # that are judged before their programs are forgotten
+_judged = 0
+
+
+class Entry(NamedTuple):
+    """One claim judged on one of its problems, of that name; status and certificates are None if nothing was
+    integrated.
+    """
+
+    claim: Claim
+    name: str
+    problem: AbstractSpec
+    status: Status | None
+    certificates: Certificates | None
+    verdict: Verdict
+
+
+class _Case(NamedTuple):
+    """A claim with one of its problems and the problem's name."""
+
+    claim: Claim
+    name: str
+    spec: AbstractSpec
+
+
+class _Call(NamedTuple):
+    """A problem, and the numbers of the cases that are judged on it with the keys of what will be found."""
+
+    spec: AbstractSpec
+    keys: dict[int, str]
+
+
+def judge_all(
+    chosen: Iterable[Claim],
+    overrides: Sequence[str] = (),
+    skipped: list[str] | None = None,
+    *,
+    kept: Kept | None = None,
+    executor: Executor | None = None,
+    shard: tuple[int, int] = (1, 1),
+    own: str | None = None,
+) -> list[Entry]:
+    """Verdicts of claims on their own problems, in the order of the claims; those that share a problem share its flow,
+    if any of them needs it.
+
+    A verdict depends neither on where it is computed nor on what else is: the claims along one flow are compared
+    together, and so are judged again together.
+
+    **Arguments:** overrides: of fields of every problem; skipped: where problems to which they do not apply are noted,
+    which are refused without it; kept: what is finished, and where the rest will be kept; executor: what judges the
+    problems, this process if none is given; shard: (i, n) for the i-th of n parts of the problems; own: the file of
+    claims that are no paper's.
+    """
+    kept = Kept(None) if kept is None else kept
+    cases = list(_cases(chosen, overrides, skipped))
+    found: dict[int, Document] = {}
+    calls: list[_Call] = []
+    for places in _groups(cases):
+        keys = dict(zip(places, _keys([cases[place] for place in places]), strict=True))
+        for place, key in keys.items():
+            if (document := kept.load(cases[place].claim, cases[place].spec, key)) is not None:
+                found[place] = document
+        missing = {place for place in places if place not in found}
+        if any(cases[place].claim.along_flow for place in missing):
+            missing |= {place for place in places if cases[place].claim.along_flow}
+        if missing:
+            calls.append(_Call(cases[places[0]].spec, {place: keys[place] for place in sorted(missing)}))
+    calls = calls[shard[0] - 1 :: shard[1]]
+    total = sum(len(call.keys) for call in calls)
+    with tqdm(total=total, desc="claims", leave=False, delay=2, disable=None) as bar:
+        for number, documents in _judge_calls(cases, calls, executor, own):
+            for (place, key), document in zip(calls[number].keys.items(), documents, strict=True):
+                found[place] = document
+                kept.save(cases[place].claim, cases[place].spec, key, document)
+            bar.update(len(documents))
+    return [_entry(case, found[place]) for place, case in enumerate(cases) if place in found]
+
+
+def _cases(chosen: Iterable[Claim], overrides: Sequence[str], skipped: list[str] | None) -> Iterator[_Case]:
+    built: set[AbstractSpec] = set()
+    for claim in chosen:
+        for named in claim.problems:
+            tables = {name: table for name, table in named.items() if name != "name"}
+            with _skipping(skipped):
+                spec = spec_of(tables, overrides)
+                if overrides and spec not in built:
+                    # Its own problems can be built; what overrides make of them is seen before anything is judged.
+                    evidence_of(spec.build(), False)
+                    built.add(spec)
+                yield _Case(claim, named.get("name", "") or spec.start_in_short, spec)
+
+
+def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
+    """The numbers of the cases of each problem of a paper, which are judged together."""
+    groups: dict[tuple[AbstractSpec, str], list[int]] = {}
+    for place, case in enumerate(cases):
+        groups.setdefault((case.spec, case.claim.id.partition(".")[0]), []).append(place)
+    return groups.values()
+
+
+def _keys(cases: Sequence[_Case]) -> list[str]:
+    """What each case of one problem depends on; a claim along the flow on all that are compared with it."""
+    flowing = [case.claim for case in cases if case.claim.along_flow]
+    return [key_of(case.claim, flowing if case.claim.along_flow else (), case.spec) for case in cases]
+
+
+def _judge_calls(
+    cases: Sequence[_Case],
+    calls: Sequence[_Call],
+    executor: Executor | None,
+    own: str | None,
+) -> Iterator[tuple[int, list[Document]]]:
+    """What is found of each call, by its number."""
+    if executor is None:
+        for number, (spec, keys) in enumerate(calls):
+            yield number, judge_problem(spec, [cases[place].claim for place in keys])
+        return
+    described = [
+        (spec.to_toml(), [(cases[place].claim.id, cases[place].claim.form) for place in keys], own)
+        for spec, keys in calls
+    ]
+    yield from gathered(executor, judge_by_name, described)
+
+
+def judge_by_name(problem: str, names: Sequence[tuple[str, str]], own: str | None) -> list[Document]:
+    """As `judge_problem`, in another process: the problem as the text of its file, claims by id and form."""
+    known = papers.ALL_CLAIMS if own is None else own_objects(own, Claim)
+    by_name = {(claim.id, claim.form): claim for claim in known}
+    return judge_problem(spec_of(toml.parse(problem)), [by_name[name] for name in names])
+
+
+def judge_problem(spec: AbstractSpec, claims: Sequence[Claim]) -> list[Document]:
+    """What is found of some claims on one problem, as JSON holds it."""
+    evidence = evidence_of(spec.build(), any(claim.along_flow for claim in claims), claims)
+    return [_judged_alone(claim, evidence) for claim in claims]
+
+
+def _judged_alone(claim: Claim, evidence: Evidence) -> Document:
+    global _judged
+    _judged += 1
+    if _judged % _CASES == 0:
+        # Each compiled program holds memory maps, of which Linux gives a process 65,530; the disk keeps it.
+        jax.clear_caches()
+    run = evidence.trajectory
+    status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
+    verdict = judge_or_note(claim, evidence)
+    return as_document({"status": status, "certificates": certificates, "verdict": verdict})
+
+
+def _entry(case: _Case, found: Document) -> Entry:
+    """What was found, as it was before it was written down."""
+    status = None if found["status"] is None else Status(found["status"])
+    certificates = None if found["certificates"] is None else Certificates(**found["certificates"])
+    verdict = dict(found["verdict"])
+    verdict["verdict"] = Judgement(verdict["verdict"])
+    verdict["hypotheses"] = tuple(Hypothesis(**condition) for condition in verdict["hypotheses"])
+    return Entry(*case, status, certificates, Verdict(**verdict))
+
+
+def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> Evidence:
+    """The flow of a problem, or its start alone, to judge claims on.
+
+    **Raises:** `ProblemError` where prompts that it asks for do not fit into memory.
+    """
+    if problem.loss.sampled and not can_be_drawn(problem.task):
+        longest = longest_drawn(problem.task)
+        refuse("task.context_length", f'at most {longest} with loss.kind = "monte-carlo"', "it is more")
+    try:
+        loss = problem.loss.prepared(problem.start)
+    except ValueError as error:
+        raise ProblemError(f"loss.{error}") from None
+    problem = dataclasses.replace(problem, loss=loss)
+    return Evidence(loss, problem.run() if flows else start_alone(loss, problem.start), claims=claims)
+
+
+@contextlib.contextmanager
+def _skipping(skipped: list[str] | None) -> Iterator[None]:
+    """Note why a problem is refused, where there is something to note it in."""
+    try:
+        yield
+    except ProblemError as error:
+        if skipped is None:
+            raise
+        skipped.append(str(error))

@@ -1,0 +1,67 @@
+"""Finished verdicts of an audit, each in a file of its own that says what it depends on."""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import msgspec
+
+from flowsim._core.documents import versions
+from flowsim._core.files import DamagedFileError, done_without, read_document, write_whole
+from flowsim._core.types import Document
+from flowsim.claims import Claim
+from flowsim.experiments.audit.sources import claim_digest, core_digest
+from flowsim.problem import AbstractSpec
+
+
+def key_of(claim: Claim, beside: Iterable[Claim], spec: AbstractSpec) -> str:
+    """A digest of all that a verdict depends on: the problem, the claim with the modules that state it, those that it
+    is compared together with, flowsim itself, the versions of what it stands on, and the kind of device.
+    """
+    claims = [(one.id, one.form, claim_digest(one)) for one in (claim, *beside)]
+    parts = (claims, spec.to_toml(), core_digest(), versions(), jax.default_backend())
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+class Kept:
+    """A folder of finished verdicts.
+
+    **Arguments:** folder: where they are; None keeps nothing; fresh: take none that is there.
+    """
+
+    def __init__(self, folder: pathlib.Path | None, *, fresh: bool = False):
+        self.folder, self._fresh = folder, fresh
+
+    def load(self, claim: Claim, spec: AbstractSpec, key: str) -> Document | None:
+        """What was found, if it was by all that the key is a digest of; None else, or where its file is damaged."""
+        if self.folder is None or self._fresh:
+            return None
+        path = self._path(self.folder, claim, spec)
+        try:
+            document = read_document(path)
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            return done_without(error, "the claim is judged again")
+        return document["found"] if document.get("key") == key else None
+
+    def save(self, claim: Claim, spec: AbstractSpec, key: str, found: Document) -> None:
+        """Keep what was found."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"key": key, "found": found}, indent=1) + "\n"
+        write_whole(self._path(self.folder, claim, spec), lambda file: file.write(text.encode()))
+
+    @staticmethod
+    def _path(folder: pathlib.Path, claim: Claim, spec: AbstractSpec) -> pathlib.Path:
+        place = hashlib.sha256(spec.to_toml().encode()).hexdigest()[:16]
+        return folder / f"{claim.id}.{claim.form}.{place}.json"
+
+
+def as_document(value: Any) -> Document:
+    """A verdict, or what else is found, as JSON holds it; numbers that are not finite stay what they are."""
+    return json.loads(json.dumps(msgspec.to_builtins(value, enc_hook=float)))
