@@ -74,3 +74,15 @@ def largest_z(mean: PyTree, error: PyTree, expected: PyTree) -> float:
 def symmetrise(matrix: Any) -> Any:
     """(A + A^T) / 2."""
     return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2
+
+
+class Lazy:
+    """An executor that computes everything in this process, when it is asked for."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> "_Later":
+        return _Later(function, arguments)
+
+
+class _Later:
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]):
+        self.result = lambda: function(*arguments)

@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import regression
+from helpers import Lazy, regression
 from systems import balanced_scalar
 
 from flowsim import Map, papers, sweep
 from flowsim._core.checks import ProblemError
+from flowsim._core.files import held
 from flowsim.cli import main
+from flowsim.experiments.executors import Processes
 from flowsim.experiments.sweep import integration, maps
 from flowsim.experiments.sweep.arrowheads import Flows, integrate
 from flowsim.experiments.sweep.axes import GridAxis
@@ -426,3 +428,30 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
     with pytest.raises(ProblemError, match="a folder without a run"):
         sweep(TABLES, {"init.scale": [0.1]}, out=tmp_path, resume=True)
     assert [path.name for path in tmp_path.iterdir()] == ["problem.toml"]
+
+
+# Arrowheads of two sizes, flows in lockstep, and flows one by one.
+AXES = {"init.kind": ["balanced", "random"], "task.covariance.dimension": [2, 5], "init.scale": [0.1, 0.3]}
+
+
+@pytest.mark.parametrize("kind", ["lazy", "processes"])
+def test_a_sweep_by_an_executor_is_the_same_map_byte_for_byte(kind, tmp_path):
+    alone = sweep(TABLES, AXES, out=tmp_path / "alone")
+    if kind == "lazy":
+        elsewhere = sweep(TABLES, AXES, out=tmp_path / "elsewhere", executor=Lazy())
+    else:
+        with Processes(2) as processes:
+            elsewhere = sweep(TABLES, AXES, out=tmp_path / "elsewhere", executor=processes)
+    assert elsewhere.quantities.keys() == alone.quantities.keys()
+    for name, values in alone.quantities.items():
+        assert values.tobytes() == elsewhere[name].tobytes(), name
+
+
+def test_two_sweeps_are_not_at_work_in_one_folder(tmp_path):
+    axes = {"init.scale": [0.1, 0.2]}
+    (tmp_path / "map").mkdir()
+    with held(tmp_path / "map") as alone, pytest.raises(ProblemError, match="in which no other sweep is at work"):
+        assert alone
+        sweep(TABLES, axes, out=tmp_path / "map")
+    assert not list((tmp_path / "map").iterdir())
+    assert sweep(TABLES, axes, out=tmp_path / "map").shape == (2,)

@@ -1,18 +1,25 @@
 """Files: written whole or not at all, and read back as they were written or refused in one line that names the file."""
 
+import contextlib
+import errno
 import io
 import json
 import os
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import numpy as np
 
 from flowsim._core.lines import in_short, one_line
 from flowsim._core.types import Document
+
+try:
+    import fcntl
+except ImportError:  # where files are locked otherwise
+    fcntl = None
 
 
 class DamagedFileError(ValueError):
@@ -75,6 +82,37 @@ def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> N
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def held(folder: str | os.PathLike) -> Iterator[bool]:
+    """Whether this process alone is at work in a folder, which it is until the end, however that comes; where the
+    system has no locks, as if it were.
+    """
+    if fcntl is None:
+        yield True
+        return
+    path = pathlib.Path(folder) / ".lock"
+    while True:
+        file = path.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            yield False
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                break
+        # Another process ended between the two, and took its lock away.
+        file.close()
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
 
 
 def done_without(error: DamagedFileError, instead: str) -> None:

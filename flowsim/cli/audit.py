@@ -35,8 +35,6 @@ def audit(
 ) -> int:
     """Judge every claim, or those of a paper or Python file, on those of its problems to which the overrides apply."""
     chosen, part = _claims_of(paper), _part(shard, out)
-    if jobs < 1:
-        refuse("--jobs", "a whole number of at least 1", f"it is {jobs}")
     own = paper if paper and paper.endswith(".py") else None
     if out is not None:
         with folder_of(out):

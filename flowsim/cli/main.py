@@ -26,6 +26,8 @@ Axes = Annotated[
     tyro.conf.arg(name="over", metavar="FIELD=VALUES"),
 ]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
+Jobs = Annotated[int, tyro.conf.arg(metavar="N")]
+Scheduler = Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")]
 Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
 
 FINISHED, BAD_INPUT, UNFINISHED, INTERRUPTED = 0, 2, 3, 130
@@ -144,8 +146,8 @@ def audit(
     overrides: Overrides = (),
     strict: bool = False,
     fresh: bool = False,
-    jobs: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
-    scheduler: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
     shard: Annotated[str | None, tyro.conf.arg(metavar="I/N")] = None,
 ) -> int:
     """Judge every claim on its own problems, or on those of them to which the overrides apply.
@@ -185,6 +187,8 @@ def sweep(
     disk_budget: Annotated[float, tyro.conf.arg(metavar="MB")] = 256.0,
     quiet: bool = False,
     devices: Devices = None,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
 ) -> int:
     """Integrate the flows of a grid of problems, and draw a map of what becomes of them.
 
@@ -197,6 +201,8 @@ def sweep(
         disk_budget: how much may be written; a larger sweep is refused.
         quiet: print neither progress nor summary.
         devices: to share the cells of a batch; all takes those that JAX sees.
+        jobs: how many processes of this machine integrate.
+        scheduler: of dask, whose workers integrate.
     """
     _prepare_jax()
     from flowsim.cli.sweep import sweep
@@ -211,6 +217,8 @@ def sweep(
         disk_budget=disk_budget,
         quiet=quiet,
         devices=devices,
+        jobs=jobs,
+        scheduler=scheduler,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from flowsim.cli.common import FINISHED, UNFINISHED, folder_of, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
+from flowsim.experiments.executors import executor_of
 from flowsim.experiments.sweep import maps
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
@@ -24,6 +25,8 @@ def sweep(
     disk_budget: float,
     quiet: bool,
     devices: str | None,
+    jobs: int,
+    scheduler: str | None,
 ) -> int:
     """Integrate the problem over a grid of its fields and draw the map; everything goes to the folder ``out``."""
     tables = dict(tables_of(path))
@@ -32,9 +35,8 @@ def sweep(
     tables, axes = maps.tables_of(tables), tuple(GridAxis.parse(axis) for axis in over)
     mesh = mesh_over(devices, Hosts())
     plan = maps.checked(tables, axes, disk_budget, mesh)
-    with folder_of(out):
-        maps.enter(out, tables, axes, resume)
-    found = maps.finish(Map(tables, axes, {}, out), plan, not quiet, mesh)
+    with folder_of(out), executor_of(jobs, scheduler) as executor:
+        found = maps.entered(Map(tables, axes, {}, out), plan, resume, not quiet, mesh, executor)
 
     from flowsim.report.plots.maps import draw  # slow to import
 

@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flowsim._core.checks import refuse
 from flowsim._core.compile_cache import setup
@@ -15,6 +15,7 @@ from flowsim._core.documents import versions
 _TRIES = 3
 
 
+@runtime_checkable
 class Executor(Protocol):
     """What computes units of work: one of ``concurrent.futures``, of dask's ``Client.get_executor()``, of submitit."""
 
@@ -53,8 +54,10 @@ class Processes:
 def executor_of(jobs: int, scheduler: str | None) -> Iterator[Executor | None]:
     """What the command line asks for: this process alone, several of this machine, or the workers of a dask scheduler.
 
-    **Raises:** `ProblemError` for a scheduler that does not answer, or without dask.
+    **Raises:** `ProblemError` for fewer than one process, a scheduler that does not answer, or without dask.
     """
+    if jobs < 1:
+        refuse("--jobs", "a whole number of at least 1", f"it is {jobs}")
     if scheduler is not None:
         if jobs > 1:
             refuse("--jobs", "left out with --scheduler, whose workers do the work", f"it is {jobs}")

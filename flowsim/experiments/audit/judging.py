@@ -78,7 +78,7 @@ def judge_all(
     cases = list(_cases(chosen, overrides, skipped))
     found: dict[int, Document] = {}
     calls: list[_Call] = []
-    for places in _groups(cases):
+    for number, places in enumerate(_groups(cases)):
         keys = dict(zip(places, _keys([cases[place] for place in places]), strict=True))
         for place, key in keys.items():
             if (document := kept.load(cases[place].claim, cases[place].spec, key)) is not None:
@@ -86,9 +86,8 @@ def judge_all(
         missing = {place for place in places if place not in found}
         if any(cases[place].claim.along_flow for place in missing):
             missing |= {place for place in places if cases[place].claim.along_flow}
-        if missing:
+        if missing and number % shard[1] == shard[0] - 1:
             calls.append(_Call(cases[places[0]].spec, {place: keys[place] for place in sorted(missing)}))
-    calls = calls[shard[0] - 1 :: shard[1]]
     total = sum(len(call.keys) for call in calls)
     with tqdm(total=total, desc="claims", leave=False, delay=2, disable=None) as bar:
         for number, documents in _judge_calls(cases, calls, executor, own):

@@ -18,7 +18,7 @@ from flowsim.experiments.sweep.records import MapRecord, record
 from flowsim.flow.solvers.summary import Ends, Scales, Summary
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.papers.zhang2023.conditions import TracedPromises
-from flowsim.problem import AbstractSpec, Problem, ProblemSpec, toml
+from flowsim.problem import AbstractSpec, Problem, ProblemSpec, spec_of, toml
 
 _LANE_ENTRIES = 2**15
 _FEWEST_LANES, _MOST_LANES = 8, 128
@@ -137,6 +137,12 @@ def run(batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh 
         {name: values[: len(specs)] for name, values in found.items()}
         for specs, found in zip(members, finished, strict=True)
     ]
+
+
+def run_by_text(batch: CellBatch, problems: Sequence[str]) -> MapRecord:
+    """As `run`, one batch in another process: its cells' problems as the texts of their files."""
+    cells = [spec_of(toml.parse(problem)) for problem in problems]
+    return run([dataclasses.replace(batch, cells=tuple(range(len(cells))))], cells, None)[0]
 
 
 def _start_batch(batch: CellBatch, specs: Sequence[Any], device: Any) -> tuple[Summary, TracedPromises, Scales, Array]:

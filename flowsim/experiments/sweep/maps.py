@@ -21,8 +21,9 @@ from tqdm import tqdm
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_whole
+from flowsim._core.files import DamagedFileError, done_without, held, read_arrays, read_document, write_whole
 from flowsim._core.types import Document, Tables
+from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
@@ -119,6 +120,7 @@ def sweep(
     disk_budget: float = DISK_BUDGET,
     progress: bool = False,
     mesh: Mesh | None = None,
+    executor: Executor | None = None,
 ) -> Map:
     """Integrate the flows of a grid of problems, and keep of each where it ends, how long it takes, and its margins.
 
@@ -130,7 +132,8 @@ def sweep(
     axes: dotted names of fields with the values each takes, as a list or in the form of the command line
     (``"geom:1e-3:1:31"``); out: a folder for ``map.npz``; resume: go on with the sweep that is there; disk_budget: how
     much may be written, in MB; progress: show a bar; mesh: devices of this process to share the cells of a batch, by an
-    axis named "samples".
+    axis named "samples"; executor: what integrates the batches instead of this process, anything with
+    ``submit(function, *arguments).result()``; the map is the same, byte for byte.
 
     **Returns:** the `Map`; a cell whose flow could not be integrated has the outcome "failed".
 
@@ -142,9 +145,7 @@ def sweep(
         for field, values in axes.items()
     )
     plan = checked(tables, parsed, disk_budget, mesh)
-    folder = pathlib.Path(out)
-    enter(folder, tables, parsed, resume)
-    return finish(Map(tables, parsed, {}, folder), plan, progress, mesh)
+    return entered(Map(tables, parsed, {}, pathlib.Path(out)), plan, resume, progress, mesh, executor)
 
 
 def tables_of(problem: AbstractSpec | Mapping[str, Any]) -> Document:
@@ -194,6 +195,23 @@ def checked(tables: Tables, axes: tuple[GridAxis, ...], disk_budget: float, mesh
         if name in (*DTYPES, *_OF_BATCHES):
             refuse("OBSERVABLES", "names that no array of a map has", f'one is "{name}"')
     return SweepPlan(cells, integration.plan(cells, mesh))
+
+
+def entered(
+    unfinished: Map, plan: SweepPlan, resume: bool, progress: bool, mesh: Mesh | None, executor: Executor | None
+) -> Map:
+    """The map of a sweep, in whose folder this process alone is at work.
+
+    **Raises:** `ProblemError` in one line where the folder is another's, or another process is at work in it.
+    """
+    if mesh is not None and executor is not None:
+        refuse("mesh", "left out with an executor, whose processes have devices of their own", "it is given")
+    unfinished.folder.mkdir(parents=True, exist_ok=True)
+    with held(unfinished.folder) as alone:
+        if not alone:
+            refuse("--out", "a folder in which no other sweep is at work", f"one is in {unfinished.folder}")
+        enter(unfinished.folder, unfinished.tables, unfinished.axes, resume)
+        return finish(unfinished, plan, progress, mesh, executor)
 
 
 def enter(folder: pathlib.Path, tables: Tables, axes: tuple[GridAxis, ...], resume: bool) -> None:
@@ -278,7 +296,9 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     return next((name for name in left | right if left.get(name) != right.get(name)), None)
 
 
-def finish(unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None) -> Map:
+def finish(
+    unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None, executor: Executor | None = None
+) -> Map:
     """The map of a sweep, from its finished batches and the others, which are integrated."""
     folder = unfinished.folder
     if (folder / "map.npz").exists():
@@ -287,7 +307,7 @@ def finish(unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None) 
     cells, batches = plan
     records: list[MapRecord] = []
     with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
-        for batch, record in zip(batches, _records(unfinished, plan, mesh), strict=True):
+        for batch, record in zip(batches, _records(unfinished, plan, mesh, executor), strict=True):
             records.append(record)
             bar.update(len(batch.cells))
     order = np.concatenate([np.asarray(batch.cells) for batch in batches])
@@ -303,19 +323,34 @@ def finish(unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None) 
     return finished
 
 
-def _records(sweep: Map, plan: SweepPlan, mesh: Mesh | None) -> Iterator[MapRecord]:
+def _records(sweep: Map, plan: SweepPlan, mesh: Mesh | None, executor: Executor | None) -> Iterator[MapRecord]:
     """What is found of every batch, by the folder or by integration."""
     (cells, batches), folder, identity = plan, sweep.folder / "cells", _digest(_document(sweep.tables, sweep.axes))
+    if executor is not None:
+        _integrate_elsewhere(plan, folder, identity, executor)
     for places in integration.together(batches, 1 if mesh is None else mesh.size):
         stored = {place: _stored(_path(folder, place), batches[place], identity) for place in places}
         missing = [place for place in places if stored[place] is None]
         # One at a time on a device: XLA shares a batch among the cores, and two can wait for each other.
         fresh = integration.run([batches[place] for place in missing], cells, mesh) if missing else []
         for place, record in zip(missing, fresh, strict=True):
-            arrays = {"identity": np.asarray(identity), "cells": np.asarray(batches[place].cells)} | record
-            write_whole(_path(folder, place), functools.partial(np.savez, allow_pickle=False, **arrays))
+            _store(_path(folder, place), batches[place], identity, record)
             stored[place] = record
         yield from (record for record in stored.values() if record is not None)
+
+
+def _integrate_elsewhere(plan: SweepPlan, folder: pathlib.Path, identity: str, executor: Executor) -> None:
+    """Finish the batches that are not."""
+    cells, batches = plan
+    missing = [place for place, batch in enumerate(batches) if _stored(_path(folder, place), batch, identity) is None]
+    calls = [(batches[place], [cells[index].to_toml() for index in batches[place].cells]) for place in missing]
+    for number, record in gathered(executor, integration.run_by_text, calls):
+        _store(_path(folder, missing[number]), batches[missing[number]], identity, record)
+
+
+def _store(path: pathlib.Path, batch: CellBatch, identity: str, record: MapRecord) -> None:
+    arrays = {"identity": np.asarray(identity), "cells": np.asarray(batch.cells)} | record
+    write_whole(path, functools.partial(np.savez, allow_pickle=False, **arrays))
 
 
 def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
