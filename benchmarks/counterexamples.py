@@ -13,22 +13,24 @@ import json
 import os
 import pathlib
 import re
+import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 import flowsim
+from benchmarks.measurements import DOCS, ledger
 from flowsim.experiments.search import refute
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-LEDGER = pathlib.Path(__file__).parents[1] / "docs" / "claims.md"
 
 
 def violated() -> set[tuple[str, str]]:
     """The claims, with their forms, that the ledger calls violated."""
-    rows = re.findall(r"^\| \[(.*?)\]\(.*?\) \| (\w+) \| (.*?) \|$", LEDGER.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| \[(.*?)\]\(.*?\) \| (\w+) \| (.*?) \|$", ledger(), re.MULTILINE)
     return {(identifier, form) for identifier, form, verdicts in rows if "violated" in verdicts}
 
 
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=600.0)
     parser.add_argument("--holds-budget", type=float, default=60.0)
     parser.add_argument("--only", choices=("violated", "holds"))
-    parser.add_argument("--docs", type=pathlib.Path, default=LEDGER.parent / "counterexamples")
+    parser.add_argument("--docs", type=pathlib.Path, default=DOCS / "counterexamples")
     parser.add_argument("--name", default="counterexamples")
     asked = parser.parse_args()
     jax.config.update("jax_enable_x64", True)

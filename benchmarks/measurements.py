@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).parent / "results"
+DOCS = RESULTS.parents[1] / "docs"
 
 
 @dataclasses.dataclass
@@ -24,6 +25,11 @@ class Measurement:
     relation: str
     target: float
     note: str = ""
+
+
+def ledger() -> str:
+    """The pages of docs/claims, one after the other."""
+    return "\n".join(page.read_text() for page in sorted((DOCS / "claims").glob("*.md")))
 
 
 def measure(

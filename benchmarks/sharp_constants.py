@@ -10,17 +10,19 @@ import json
 import os
 import pathlib
 import re
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 import flowsim
+from benchmarks.measurements import DOCS, ledger
 from flowsim.report.plots.search import draw_growth
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-LEDGER = pathlib.Path(__file__).parents[1] / "docs" / "claims.md"
-PICTURE = LEDGER.parent / "sharpening.png"
+PICTURE = DOCS / "sharpening.png"
 DRAWN = "zhang2023.lemma-5.4.pl"
 
 
@@ -55,7 +57,7 @@ def main() -> None:
 
 def with_sharp_constants() -> set[tuple[str, str]]:
     """The claims, with their forms, that the ledger links to a sharp constant."""
-    sections = re.findall(r"^## (\S+) \((\w+)\)\n(.*?)(?=^## |\Z)", LEDGER.read_text(), re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (\S+) \((\w+)\)\n(.*?)(?=^## |\Z)", ledger(), re.MULTILINE | re.DOTALL)
     return {(identifier, form) for identifier, form, body in sections if "- Sharp constant: " in body}
 
 

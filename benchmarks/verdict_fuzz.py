@@ -38,7 +38,9 @@ import scipy.optimize
 from jaxtyping import Array, PyTree
 from tqdm import tqdm
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 import flowsim
+from benchmarks.measurements import DOCS, ledger
 from flowsim import Claim, FunctionLoss, LinearAttention, LinearAttentionLoss, LinearRegression, Relation, Stop
 from flowsim.claims import Evidence, judge_on
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
@@ -370,13 +372,9 @@ def _told(verdict: flowsim.Verdict) -> dict:
 
 def _true_theorems() -> list[Claim]:
     """Claims of the ledger that no problem breaks."""
-    page = (pathlib.Path(__file__).parents[1] / "docs" / "claims.md").read_text()
-    sections = re.findall(r"^## (\S*) \((\w*)\)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (\S*) \((\w*)\)\n(.*?)(?=^## |\Z)", ledger(), re.MULTILINE | re.DOTALL)
     broken = {(identifier, form) for identifier, form, body in sections if "violated" in body}
-    broken |= {
-        tuple(path.stem.rsplit("-", 1))
-        for path in (pathlib.Path(__file__).parents[1] / "docs" / "counterexamples").iterdir()
-    }
+    broken |= {tuple(path.stem.rsplit("-", 1)) for path in (DOCS / "counterexamples").iterdir()}
     known = {(identifier, form) for identifier, form, _ in sections}
     return [claim for claim in ALL_CLAIMS if (claim.id, claim.form) in known - broken]
 

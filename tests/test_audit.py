@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from helpers import Lazy
@@ -55,7 +56,7 @@ VERDICTS = [Judgement.HOLDS, Judgement.HOLDS, Judgement.VIOLATED, Judgement.VIOL
 
 
 @pytest.fixture
-def file(tmp_path) -> str:
+def file(tmp_path) -> Iterator[str]:
     (tmp_path / "rates_beside.py").write_text("RATES = [1.0, 3.0]\n")
     path = tmp_path / "own.py"
     path.write_text(OWN)

@@ -549,7 +549,7 @@ def test_audit_writes_an_entry_for_every_claim_and_problem(monkeypatch, tmp_path
     assert main.main(["audit", "--paper", "zhang2023", "--out", str(tmp_path / "a" / "b")]) == 0
     document = json.loads((tmp_path / "a" / "b" / "verdicts.json").read_text())
     assert len(document["claims"]) == 2 * len(FEW)
-    page = (tmp_path / "a" / "b" / "claims.md").read_text()
+    page = (tmp_path / "a" / "b" / "claims" / "zhang2023.md").read_text()
     assert all(f"## {claim.id} ({claim.form})" in page for claim in FEW)
     statuses = {claim["id"]: claim["status"] for claim in document["claims"]}
     assert statuses["zhang2023.lemma-5.1"] == "not-integrated"

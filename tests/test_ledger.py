@@ -1,4 +1,4 @@
-"""docs/claims.md is the ledger of an audit of the claims as they are."""
+"""The pages of docs/claims are the ledger of an audit of the claims as they are."""
 
 import pathlib
 import re
@@ -7,11 +7,14 @@ import pytest
 
 import flowsim
 from flowsim.claims import judge_on
+from flowsim.experiments.audit.sources import paper_digest
 from flowsim.flow.gradient_flow import start_alone
+from flowsim.papers import PAPERS
 from flowsim.report.ledger import escaped
 
 PAGES = pathlib.Path(__file__).parents[1] / "docs"
-PAGE = (PAGES / "claims.md").read_text()
+LEDGER = {paper.id: (PAGES / "claims" / f"{paper.id}.md").read_text() for paper in PAPERS}
+PAGE = "\n".join(LEDGER.values())
 SECTIONS = {title: body for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)}
 REFUTED = {
     "ahn2023.eq-11",
@@ -132,6 +135,17 @@ UNRESOLVED = {
 }
 
 
+@pytest.mark.parametrize("paper", LEDGER)
+def test_a_page_was_judged_by_the_paper_s_modules_as_they_are(paper):
+    """Where it fails: flowsim audit --paper PAPER --out docs."""
+    assert f"<!-- judged by the sources {paper_digest(paper)} -->" in LEDGER[paper]
+
+
+def test_the_index_has_every_paper():
+    index = (PAGES / "claims.md").read_text()
+    assert re.findall(r"^- \[(\w+)\]\(claims/\1\.md\)", index, re.MULTILINE) == list(LEDGER)
+
+
 def test_the_ledger_has_every_claim_as_it_is_and_no_other():
     assert list(SECTIONS) == [f"{claim.id} ({claim.form})" for claim in flowsim.ALL_CLAIMS]
     for claim in flowsim.ALL_CLAIMS:
@@ -162,7 +176,7 @@ def test_every_refuted_statement_has_a_counterexample_that_is_a_problem():
         text = path.read_text()
         assert text.startswith("# ") and " fails at " in text.splitlines()[0]
         flowsim.ProblemSpec.from_toml(text)
-        assert f"](counterexamples/{name}.toml)" in SECTIONS[f"{name} (printed)"]
+        assert f"](../counterexamples/{name}.toml)" in SECTIONS[f"{name} (printed)"]
 
 
 @pytest.mark.parametrize("name", ["ahn2023.eq-6", "gatmiry2024.lemma-a.2.pairings", "xie2025.eq-27"])

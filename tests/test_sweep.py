@@ -431,17 +431,17 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
 
 
 # Arrowheads of two sizes, flows in lockstep, and flows one by one.
-AXES = {"init.kind": ["balanced", "random"], "task.covariance.dimension": [2, 5], "init.scale": [0.1, 0.3]}
+EVERY_WAY = {"init.kind": ["balanced", "random"], "task.covariance.dimension": [2, 5], "init.scale": [0.1, 0.3]}
 
 
 @pytest.mark.parametrize("kind", ["lazy", "processes"])
 def test_a_sweep_by_an_executor_is_the_same_map_byte_for_byte(kind, tmp_path):
-    alone = sweep(TABLES, AXES, out=tmp_path / "alone")
+    alone = sweep(TABLES, EVERY_WAY, out=tmp_path / "alone")
     if kind == "lazy":
-        elsewhere = sweep(TABLES, AXES, out=tmp_path / "elsewhere", executor=Lazy())
+        elsewhere = sweep(TABLES, EVERY_WAY, out=tmp_path / "elsewhere", executor=Lazy())
     else:
         with Processes(2) as processes:
-            elsewhere = sweep(TABLES, AXES, out=tmp_path / "elsewhere", executor=processes)
+            elsewhere = sweep(TABLES, EVERY_WAY, out=tmp_path / "elsewhere", executor=processes)
     assert elsewhere.quantities.keys() == alone.quantities.keys()
     for name, values in alone.quantities.items():
         assert values.tobytes() == elsewhere[name].tobytes(), name

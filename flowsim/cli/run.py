@@ -16,6 +16,7 @@ from flowsim._core.checks import refuse
 from flowsim._core.documents import write_json
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
 from flowsim._core.hosts import by_first, is_first
+from flowsim._core.progress import progress_bar
 from flowsim._core.types import Tables
 from flowsim.claims import Claim, Evidence, Verdict, confidence_band
 from flowsim.claims.bands import Band, ends
@@ -61,7 +62,11 @@ def run(
     say(trajectory, "")
 
     evidence = Evidence(problem.loss, trajectory, claims=chosen, checkpoint=checkpoint, progress=not quiet)
-    verdicts = [judge_or_note(claim, evidence) for claim in chosen]
+    verdicts = []
+    with progress_bar("judging", len(chosen), unit="claim", shown=not quiet) as bar:
+        for claim in chosen:
+            verdicts.append(judge_or_note(claim, evidence))
+            bar.update()
     say(verdict_table(verdicts), "")
     constants = constants_of(problem)
     for verdict in verdicts:

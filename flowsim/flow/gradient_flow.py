@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Bool, PyTree
-from tqdm import tqdm
 
 from flowsim._core import checks
 from flowsim._core import hosts as hosts
+from flowsim._core.progress import progress_bar
 from flowsim._core.types import Scalar
 from flowsim.flow.arguments import check_arguments, check_model
 from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
@@ -144,7 +144,7 @@ def gradient_flow(
     begin = time.monotonic()
     chunks: list[Chunk] = [first]
     status, steps, mark, wanted = None, 0, 0.0, 0.0
-    with tqdm(total=100, desc="gradient flow", unit="%", disable=not progress, delay=2, leave=False) as bar:
+    with progress_bar("gradient flow", 100, unit="%", shown=progress) as bar:
         while status is None:
             index = len(chunks) - 1
             chunk = store.load(index, first.record)

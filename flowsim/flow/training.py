@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
-from tqdm import tqdm
 
 from flowsim._core import checks
+from flowsim._core.progress import progress_bar
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 
 _CHUNK = 100  # steps between two looks at the wall clock: an interrupt and the progress bar wait for no more
@@ -102,7 +102,7 @@ def train(
     prompt, _ = jax.eval_shape(lambda one: task.sample(one), key)
     carry = model, optax.adam(rate).init(eqx.filter(model, eqx.is_inexact_array))
     losses = []
-    with tqdm(total=steps, desc="training", unit="step", disable=not progress, delay=2, leave=False) as bar:
+    with progress_bar("training", steps, unit="step", shown=progress) as bar:
         for first in range(0, steps, _CHUNK):
             count = min(_CHUNK, steps - first)
             here = jnp.asarray(first), jnp.asarray(count)

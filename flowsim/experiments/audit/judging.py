@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
-from tqdm import tqdm
 
 from flowsim import papers
 from flowsim._core.checks import refuse
+from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Evidence, Hypothesis, Judgement, Verdict
 from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
@@ -89,7 +89,7 @@ def judge_all(
         if missing and number % shard[1] == shard[0] - 1:
             calls.append(_Call(cases[places[0]].spec, {place: keys[place] for place in sorted(missing)}))
     total = sum(len(call.keys) for call in calls)
-    with tqdm(total=total, desc="claims", leave=False, delay=2, disable=None) as bar:
+    with progress_bar("judging", total, unit="claim") as bar:
         for number, documents in _judge_calls(cases, calls, executor, own):
             for (place, key), document in zip(calls[number].keys.items(), documents, strict=True):
                 found[place] = document

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from tqdm import tqdm
-
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, write_json
 from flowsim._core.files import DamagedFileError, read_document
 from flowsim._core.numbers import value_text
+from flowsim._core.progress import progress_bar
 from flowsim._core.types import Values
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space
@@ -98,7 +97,7 @@ def refute(
     folder = None if out is None else pathlib.Path(out)
     search = Search(claim, spaces, seed, budget, folder)
     found = None
-    with tqdm(total=round(budget), desc=claim.id, unit="s", disable=not progress, delay=2, leave=False) as bar:
+    with progress_bar(claim.id, round(budget), unit="s", shown=progress) as bar:
         while found is None and (not search.problems or search.goes_on()):
             found = search.batch()
             bar.update(max(0, min(round(search.seconds), round(budget)) - bar.n))

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.numbers import value_text
+from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Relation, Verdict, judge_on
 from flowsim.claims.claim import citation
@@ -134,7 +134,7 @@ def sharpen(
         refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
     family = _Family(claim, restrict_spaces(claim, over or {}), seed, budget)
     parameters = {name: axis for name, axis in family.parameters.items() if not over or name in over}
-    with tqdm(total=round(budget), desc=claim.id, unit="s", disable=not progress, delay=2, leave=False) as bar:
+    with progress_bar(claim.id, round(budget), unit="s", shown=progress) as bar:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in parameters}
         for name, axis in parameters.items():
             for value in _grid(axis):

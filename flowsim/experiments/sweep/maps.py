@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from jax.sharding import Mesh
-from tqdm import tqdm
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.files import DamagedFileError, done_without, held, read_arrays, read_document, write_whole
+from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Tables
 from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration
@@ -306,7 +306,7 @@ def finish(
         return Map.load(folder)
     cells, batches = plan
     records: list[MapRecord] = []
-    with tqdm(total=len(cells), desc="sweep", unit="cell", disable=not progress, delay=2, leave=False) as bar:
+    with progress_bar("sweep", len(cells), unit="cell", shown=progress) as bar:
         for batch, record in zip(batches, _records(unfinished, plan, mesh, executor), strict=True):
             records.append(record)
             bar.update(len(batch.cells))
