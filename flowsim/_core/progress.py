@@ -1,7 +1,7 @@
 """Progress of what takes longer than two seconds: a bar on a terminal, else a line now and then."""
 
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
@@ -12,7 +12,7 @@ _BETWEEN_LINES = 10.0  # seconds
 class _Lines:
     """A log, in which nothing is written over."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: Any):
         self._stream = stream
 
     def write(self, text: str) -> None:
