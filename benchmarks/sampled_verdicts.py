@@ -23,7 +23,7 @@ from flowsim.papers import ALL_CLAIMS
 
 def exact_verdicts() -> dict[tuple[str, str, str], str]:
     """The verdicts of the ledger by claim, form and problem."""
-    sections = re.findall(r"^## (\S*) \((\w*)\)\n(.*?)(?=^## |\Z)", ledger(), re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (\S*) \((\w*)\)\n(.*?)(?=^## |^<!-- |\Z)", ledger(), re.MULTILINE | re.DOTALL)
     return {
         (identifier, form, re.sub(r"\\(.)", r"\1", name)): verdict
         for identifier, form, body in sections

@@ -57,7 +57,7 @@ def main() -> None:
 
 def with_sharp_constants() -> set[tuple[str, str]]:
     """The claims, with their forms, that the ledger links to a sharp constant."""
-    sections = re.findall(r"^## (\S+) \((\w+)\)\n(.*?)(?=^## |\Z)", ledger(), re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (\S+) \((\w+)\)\n(.*?)(?=^## |^<!-- |\Z)", ledger(), re.MULTILINE | re.DOTALL)
     return {(identifier, form) for identifier, form, body in sections if "- Sharp constant: " in body}
 
 

@@ -14,8 +14,11 @@ from flowsim.report.ledger import escaped
 
 PAGES = pathlib.Path(__file__).parents[1] / "docs"
 LEDGER = {paper.id: (PAGES / "claims" / f"{paper.id}.md").read_text() for paper in PAPERS}
-PAGE = "\n".join(LEDGER.values())
-SECTIONS = {title: body for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)}
+SECTIONS = {
+    title: body
+    for page in LEDGER.values()
+    for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |^<!-- |\Z)", page, re.MULTILINE | re.DOTALL)
+}
 REFUTED = {
     "ahn2023.eq-11",
     "ahn2023.eq-25",

@@ -152,7 +152,7 @@ def two_manifolds(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     "(9)",
     "(8) has two fixed points in function space: at each w_2^T W_1 is 0 or E[y_q z^T] E[z z^T]^-1",
     form="corrected",
-    relation=Relation.IDENTITY,
+    relation=Relation.INEQUALITY,
     along_flow=False,
     setting=plain,
     problems=problems.MERGED,
