@@ -6,7 +6,7 @@ Importing this package imports nothing heavy and changes no setting; a name is l
 import importlib
 from typing import TYPE_CHECKING
 
-from flowsim._core.version import VERSION
+from flowsim._core import VERSION
 
 if TYPE_CHECKING:
     from flowsim._core.compile_cache import setup as setup

@@ -218,7 +218,7 @@ def test_the_audit_gives_every_entry_its_own_problem(tmp_path: pathlib.Path):
 
 def test_the_ledger_names_statement_source_hypotheses_module_problems_and_verdicts():
     holds, fails = (Entry(CLAIM, name, SPEC, None, None, v) for name, v in zip("ab", VERDICTS, strict=False))
-    page = ledger.ledger([holds, fails])
+    page = ledger.ledger([holds, fails], file="own.py")["claims.md"]
     assert "| [test.claim](#testclaim-printed) | printed | ✓ holds (1), ✗ violated (1) |" in page
     assert "## test.claim (printed)" in page  # what the link of the summary leads to
     assert r"> a \< b \| c" in page

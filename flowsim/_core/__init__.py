@@ -1,1 +1,3 @@
-"""What every room uses: argument checks, hosts, files, documents, balls, shared types."""
+"""What every room uses: argument checks, hosts, files, documents, balls, shared types, and the version."""
+
+VERSION = "0.1.0"

@@ -15,8 +15,8 @@ import jax
 import msgspec
 import numpy as np
 
+from flowsim._core import VERSION
 from flowsim._core.files import write_whole
-from flowsim._core.version import VERSION
 
 
 @functools.cache

@@ -9,10 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from flowsim._core import checks
+from flowsim._core import VERSION, checks
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Tables
-from flowsim._core.version import VERSION
 from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.spaces import Space
 from flowsim.flow.trajectory import Trajectory

@@ -13,8 +13,8 @@ from flowsim._core.balls.enclosure import UndecidedError, enclose, lower, upper
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.between import follow
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict
-from flowsim.claims.comparing import compared
 from flowsim.claims.evidence import ROUNDING, Case, Evidence
+from flowsim.claims.evidence.comparing import compared
 from flowsim.flow.trajectory import Settings, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.confidence import bonferroni_quantile

@@ -7,10 +7,9 @@ import pathlib
 import sys
 from collections.abc import Iterable, Iterator
 
-import flowsim
 from flowsim.claims import Claim
 
-_PACKAGE = pathlib.Path(flowsim.__file__).parent
+_PACKAGE = pathlib.Path(__file__).parents[2]
 _PAPERS = "flowsim.papers"
 # No verdict is computed by these; the papers are counted module by module.
 _ASIDE = ("papers", "cli", "report", "experiments/search", "experiments/sweep")

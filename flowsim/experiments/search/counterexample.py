@@ -14,7 +14,7 @@ from flowsim._core.files import write_whole
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation
-from flowsim.claims.comparing import compared
+from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.judging import followed
 from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
 from flowsim.experiments.search.points import Point

@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar, Values
 from flowsim.claims.claim import Claim, Comparison
-from flowsim.claims.comparing import compared
 from flowsim.claims.evidence import padded
+from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.claims.spaces import Each, Real, Space, Whole
 from flowsim.experiments.search.points import Point

@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
 from flowsim.claims.claim import Claim
-from flowsim.claims.comparing import Panel
+from flowsim.claims.evidence.comparing import Panel
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.systems import AbstractSystem, system_of
 from flowsim.flow.trajectory import Status, Trajectory, uncertified

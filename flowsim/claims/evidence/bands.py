@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from flowsim.claims.evidence import Evidence
+from flowsim.claims.evidence.repetitions import Evidence
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses.sampled.confidence import half_width
 
