@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -203,6 +204,30 @@ def test_what_a_dead_process_was_at_is_done_again(tmp_path, monkeypatch):
         found = dict(gathered(processes, dies_at_first, [(str(tmp_path), number) for number in range(4)]))
     assert found == {0: 0, 1: 1, 2: 4, 3: 9}
     assert (tmp_path / "1").exists()
+
+
+ASKER = """
+import os, time
+from flowsim.experiments.executors import Processes
+if __name__ == "__main__":
+    with Processes(1) as processes:
+        print(processes.submit(os.getpid).result(), flush=True)
+        processes.submit(time.sleep, 600)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_asked(tmp_path):
+    (tmp_path / "asker.py").write_text(ASKER)
+    with subprocess.Popen([sys.executable, tmp_path / "asker.py"], stdout=subprocess.PIPE, text=True) as asker:
+        assert asker.stdout is not None
+        worker = int(asker.stdout.readline())
+        asker.kill()
+    deadline = time.monotonic() + 20
+    while pathlib.Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not pathlib.Path(f"/proc/{worker}").exists()
 
 
 def test_digits_of_other_versions_are_not_mixed(monkeypatch):

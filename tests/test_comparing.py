@@ -78,6 +78,18 @@ def test_one_that_raises_leaves_the_others_as_they_are(run, monkeypatch):
     assert "no such weight" in found[1].note
 
 
+def test_a_setting_that_raises_leaves_the_others_as_they_are(run, monkeypatch):
+    monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
+
+    def broken(loss):
+        raise AttributeError("no task")
+
+    claims = (CLAIMS[0], claim("broken", decay(1.9), setting=broken), CLAIMS[1])
+    evidence = Evidence(LOSS, run, claims=claims)
+    verdicts = [judge_or_note(one, evidence).verdict for one in claims]
+    assert verdicts == [Judgement.HOLDS, Judgement.UNRESOLVED, Judgement.VIOLATED]
+
+
 def test_a_claim_that_is_not_of_the_panel_is_judged_alone(run):
     evidence = Evidence(LOSS, run, claims=CLAIMS)
     stranger = claim("stranger", decay(1.5))

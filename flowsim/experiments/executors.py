@@ -5,6 +5,8 @@ has ``submit(function, *arguments).result()``.
 import concurrent.futures
 import contextlib
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -47,7 +49,20 @@ class Processes:
     def _fresh(self) -> concurrent.futures.ProcessPoolExecutor:
         # JAX has threads, which a fork does not survive.
         context = multiprocessing.get_context("spawn")
-        return concurrent.futures.ProcessPoolExecutor(self.count, mp_context=context, initializer=setup)
+        return concurrent.futures.ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin)
+
+
+def _begin() -> None:
+    """What a process does first: prepare JAX, and see to it that it ends with the one that asked for it."""
+    setup()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextlib.contextmanager

@@ -74,8 +74,14 @@ class Evidence:
     @functools.cached_property
     def panel(self) -> Panel:
         """The claims that are compared together: all those along the flow that speak of it."""
-        start = self.trajectory.start
-        return Panel([claim for claim in self._claims if claim.along_flow and not claim.foreign(self.stated, start)])
+        return Panel([claim for claim in self._claims if claim.along_flow and self._is_spoken_of(claim)])
+
+    def _is_spoken_of(self, claim: Claim) -> bool:
+        try:
+            return claim.foreign(self.stated, self.trajectory.start) is None
+        except Exception:
+            # It will be said where this claim is judged, and is nothing to the others.
+            return False
 
     @functools.cached_property
     def reference(self) -> Trajectory:
