@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from flowsim import papers
+from flowsim._core import VERSION
 from flowsim.claims import Claim, find_claims
 from flowsim.claims.inequalities import polyak_lojasiewicz
 from flowsim.cli import main
@@ -270,6 +271,14 @@ def test_claims_that_read_no_flow_are_judged_where_they_are_asked_for(finished, 
     assert not set(alone) & set(judged())
     assert judged("--all-claims") == [claim.id for claim in FEW]
     assert judged("--claims", alone[0]) == alone[:1]
+
+
+def test_the_version_by_either_way_to_call_the_command(capsys):
+    line = f"flowsim {VERSION}\n"
+    assert main.main(["--version"]) == 0
+    assert capsys.readouterr().out == line
+    command = [sys.executable, "-m", "flowsim", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == line
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from flowsim._core import VERSION
 from flowsim._core.lines import TRACEBACK, in_short, one_line, out_of_memory
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
@@ -289,6 +290,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
     """
+    if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
+        print(f"flowsim {VERSION}")
+        return FINISHED
     commands = {function.__name__: function for function in (run, init, claims, check, audit, sweep, refute, sharpen)}
     before = signal.signal(signal.SIGINT, _interrupted)
     try:

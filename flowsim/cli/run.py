@@ -18,7 +18,7 @@ from flowsim._core.files import DamagedFileError, done_without, read_arrays, wri
 from flowsim._core.hosts import by_first, is_first
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Tables
-from flowsim.claims import Claim, Evidence, Verdict, confidence_band
+from flowsim.claims import Claim, Evidence, Judgement, Verdict, confidence_band
 from flowsim.claims.evidence.bands import Band, ends
 from flowsim.claims.judging import judge_or_note
 from flowsim.cli.common import UNFINISHED, exit_status, folder_of, tables_of
@@ -67,7 +67,10 @@ def run(
         for claim in chosen:
             verdicts.append(judge_or_note(claim, evidence))
             bar.update()
-    say(verdict_table(verdicts), "")
+    about = [verdict for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
+    say(verdict_table(about), "")
+    if len(about) < len(verdicts):
+        say(f"{len(verdicts) - len(about)} of {len(verdicts)} claims do not apply here: verdicts.json says why", "")
     constants = constants_of(problem)
     for verdict in verdicts:
         constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
