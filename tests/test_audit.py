@@ -94,6 +94,7 @@ def test_what_is_finished_is_not_judged_again(file, tmp_path, judged):
     assert len(judged) == 12
 
 
+@pytest.mark.slow
 def test_a_claim_whose_file_or_what_it_imports_changes_is_judged_again(file, tmp_path, judged):
     audited(file, tmp_path / "units")
     for path, old, new in ((file, "7.0", "1.5"), (tmp_path / "rates_beside.py", "3.0", "2.0")):
@@ -106,6 +107,7 @@ def test_a_claim_whose_file_or_what_it_imports_changes_is_judged_again(file, tmp
         assert [entry.verdict.verdict for entry in found] == [Judgement.HOLDS] * 6
 
 
+@pytest.mark.slow
 def test_other_versions_and_another_core_are_judged_again(file, tmp_path, judged, monkeypatch):
     from flowsim.experiments.audit import kept
 
@@ -118,6 +120,7 @@ def test_other_versions_and_another_core_are_judged_again(file, tmp_path, judged
     assert len(judged) == 18
 
 
+@pytest.mark.slow
 def test_an_audit_that_is_interrupted_loses_nothing_finished(file, tmp_path, judged, monkeypatch):
     whole = audited(file, tmp_path / "whole")
     evidence_of, calls = judging.evidence_of, []
@@ -138,6 +141,7 @@ def test_an_audit_that_is_interrupted_loses_nothing_finished(file, tmp_path, jud
     assert units(tmp_path / "units") == units(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_claims_along_one_flow_are_judged_again_together(file, tmp_path, judged):
     """They are compared by one program, so that the last digits of one may depend on the others."""
     audited(file, tmp_path / "units")
@@ -151,6 +155,7 @@ def test_claims_along_one_flow_are_judged_again_together(file, tmp_path, judged)
     assert units(tmp_path / "units") == before
 
 
+@pytest.mark.slow
 def test_a_damaged_verdict_is_named_and_judged_again(file, tmp_path, judged):
     whole = audited(file, tmp_path / "units")
     path = min((tmp_path / "units").glob("mine.start*"))
@@ -159,6 +164,7 @@ def test_a_damaged_verdict_is_named_and_judged_again(file, tmp_path, judged):
         assert audited(file, tmp_path / "units") == whole
 
 
+@pytest.mark.slow
 def test_parts_of_an_audit_make_the_whole(file, tmp_path, capsys):
     whole = audited(file, tmp_path / "whole")
     halves = [audited(file, tmp_path / "units", shard=(part, 2)) for part in (1, 2)]
@@ -174,6 +180,7 @@ def test_parts_of_an_audit_make_the_whole(file, tmp_path, capsys):
     assert len(json.loads((out / "verdicts.json").read_text())["claims"]) == 6
 
 
+@pytest.mark.slow
 def test_any_executor_finds_the_same(file, tmp_path):
     whole = audited(file, tmp_path / "whole")
     assert audited(file, tmp_path / "units", executor=Lazy()) == whole
