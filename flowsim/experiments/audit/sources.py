@@ -24,10 +24,12 @@ def core_digest() -> str:
 
 
 def claim_digest(claim: Claim) -> str:
-    """The digest of the module that states a claim, and of all that it imports within the papers or, for a file of a
-    user's own, within its folder.
+    """The digest of all that states a claim: of its paper or, for a file of a user's own, of that with what it imports
+    within its folder. A paper counts as a whole, since a claim's hypotheses and sides may come from any of its modules.
     """
-    module = claim.compare.__module__
+    paper, module = claim.id.partition(".")[0], claim.compare.__module__
+    if (_PACKAGE / "papers" / paper / "__init__.py").is_file():
+        return paper_digest(paper)
     file = getattr(sys.modules.get(module), "__file__", None)
     return "" if file is None else _closure_digest(module, pathlib.Path(file))
 
