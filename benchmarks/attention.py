@@ -72,6 +72,7 @@ def measure_prompts(quick: bool) -> list[Measurement]:
     import jax.numpy as jnp
 
     import flowsim
+    import flowsim.tasks
 
     scores, prompts = [], 100_000 if quick else PROMPTS
     for seed in range(10 if quick else 200):

@@ -1,10 +1,10 @@
-"""The same sweep and the same audit in one process and in several: seconds, and whether the bytes are the same.
+"""The same sweep, audit and search in one process and in several: seconds, and whether the bytes are the same.
 
-A map of 2,000 starts at d = 16 and the claims of zhang2025, each by this process, by two processes of this machine and,
-where they are installed, by two workers of dask and by two jobs of submitit at a time on this machine. All compiled
-before.
+A map of 2,000 starts at d = 16, the claims of zhang2025, and a search for a counterexample of zhang2023's PL
+inequality among 2,000 problems, which has none; each by this process, by two processes of this machine and, where
+they are installed, by two workers of dask and by submitit, a process a unit, on this machine. All compiled before.
 
-    python benchmarks/executors.py
+    python benchmarks/executors.py        # or --quick
 """
 
 import contextlib
@@ -110,10 +110,34 @@ def measure_audit(quick: bool) -> list[Measurement]:
     return found
 
 
+def measure_search(quick: bool) -> list[Measurement]:
+    """Seconds of a search, and whether its file differs from that of one process."""
+    import flowsim
+
+    (claim,) = flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.lemma-5.4.pl")
+    problems, found, before, alone = 64 if quick else 2000, [], None, 0.0
+    for name, executor in _executors().items():
+        with tempfile.TemporaryDirectory() as folder, executor() as one:
+            if before is None:
+                flowsim.refute(claim, problems=problems)
+            begin = time.perf_counter()
+            flowsim.refute(claim, problems=problems, out=folder, executor=one)
+            spent = time.perf_counter() - begin
+            written = (pathlib.Path(folder) / "search.json").read_bytes()
+        before, alone = (written, spent) if before is None else (before, alone)
+        found += [
+            Measurement(f"search, {name}", spent / alone, "of one process", "at most", 1.2, f"{spent:.1f} s"),
+            Measurement(f"search, {name}: files that differ", int(written != before), "", "at most", 0),
+        ]
+    return found
+
+
 def main(quick: bool = False) -> list[Measurement]:
     """Measure and print; unless quick, write the results."""
-    return measure((measure_sweep, measure_audit), quick, "executors", "In many processes", str(__doc__))
+    return measure(
+        (measure_sweep, measure_audit, measure_search), quick, "executors", "In many processes", str(__doc__)
+    )
 
 
 if __name__ == "__main__":
-    main()
+    main("--quick" in sys.argv)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import multiprocessing
+import os
 import pathlib
 import platform
 import time
@@ -39,7 +40,7 @@ def measure(
 
     **Arguments:** text: what is measured, up to the first line of code.
     """
-    begin, measurements = time.perf_counter(), []
+    begin, measurements, load = time.perf_counter(), [], os.getloadavg()[0]
     for step in steps:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare) as process:
             found = process.submit(step, quick).result()
@@ -47,7 +48,10 @@ def measure(
         print(table(found), f"\n{time.perf_counter() - begin:.0f} s", flush=True)
     if not quick:
         RESULTS.mkdir(exist_ok=True)
-        machine = f"{platform.machine()}, {multiprocessing.cpu_count()} CPUs, Python {platform.python_version()}"
+        cores = multiprocessing.cpu_count()
+        machine = (
+            f"{platform.machine()}, {cores} CPUs, Python {platform.python_version()}, load {load:.1f} at the start"
+        )
         about = text.split("    python")[0].strip()
         page = f"# {title}\n\n{about}\n\nMeasured on {machine}.\n\n{table(measurements)}\n"
         (RESULTS / f"{name}.md").write_text(page)

@@ -328,10 +328,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/mutations.md and .json")
     asked = parser.parse_args(arguments)
     sys.meta_path.insert(0, _Finder())
-    from flowsim.cli.main import _prepare_jax
+    from flowsim.cli.prepare import prepare_jax
     from flowsim.papers import ALL_CLAIMS
 
-    _prepare_jax()
+    prepare_jax()
     rows = []
     for row in _examined_all(
         [claim for claim in ALL_CLAIMS if claim.id.startswith(asked.claims) and (asked.flows or not claim.along_flow)],

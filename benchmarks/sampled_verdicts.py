@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 from benchmarks.measurements import ledger
-from flowsim.cli.main import _prepare_jax
+from flowsim.cli.prepare import prepare_jax
 from flowsim.experiments.audit import judge_all
 from flowsim.papers import ALL_CLAIMS
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--problems", type=int, default=100, help="how many of each claim's own, at most")
     parser.add_argument("--minutes", type=float, default=15.0, help="after which no further problem is begun")
     asked = parser.parse_args(arguments)
-    _prepare_jax()
+    prepare_jax()
     fields = {"kind": "monte-carlo", "samples": asked.samples, "method": asked.method}
     overrides = ["flow.rtol=1e-6", "flow.solver=implicit", *(f"loss.{name}={value}" for name, value in fields.items())]
     begun, exact, skipped = time.monotonic(), exact_verdicts(), []

@@ -26,6 +26,7 @@ def rates(quick: bool) -> list[Measurement]:
     import scipy.integrate
 
     import flowsim
+    import flowsim.papers.zhang2023.conditions
     from flowsim.experiments.search.points import Sampler
     from flowsim.experiments.search.screening import FLOW_RTOL, Screen, built
 
@@ -34,7 +35,7 @@ def rates(quick: bool) -> list[Measurement]:
     # Below the scale condition, which leaves only starts that meet all hypotheses.
     spaces = tuple(space.over(only | {"init.scale": flowsim.Real(1e-3, 1e-2)}) for space in claim.spaces)
     screen, sampler = Screen(claim, spaces), Sampler(spaces[0], 0, 0)
-    points = sampler.draw(64 if quick else 1024).points
+    points = sampler.draw(0, 64 if quick else 1024)
     screen.margins(points[:32])
     begin = time.perf_counter()
     margins = screen.margins(points)

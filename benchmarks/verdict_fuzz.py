@@ -40,12 +40,13 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 import flowsim
+import flowsim.losses
 from benchmarks.measurements import DOCS, ledger
 from flowsim import Claim, FunctionLoss, LinearAttention, LinearAttentionLoss, LinearRegression, Relation, Stop
 from flowsim.claims import Evidence, judge_on
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.spaces import Space
-from flowsim.cli.main import _prepare_jax
+from flowsim.cli.prepare import prepare_jax
 from flowsim.experiments.audit import evidence_of
 from flowsim.experiments.search.points import Sampler
 from flowsim.flow.gradient_flow import start_alone
@@ -385,7 +386,7 @@ def theorems(count: int, seed: int) -> Iterator[dict]:
     each = -(-count // len(claims))
     for number, claim in enumerate(claims):
         space = claim.spaces[number % len(claim.spaces)]
-        points = Sampler(space, 0, seed).draw(max(2, each)).points[:each]
+        points = Sampler(space, 0, seed).draw(0, each)
         for index, point in enumerate(points):
             try:
                 evidence = _evidence_at(claim, space, point.values)
@@ -469,7 +470,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--keep", action="store_true", help="write what was found into benchmarks/results/verdict_fuzz.md and .json"
     )
     asked = parser.parse_args(arguments)
-    _prepare_jax()
+    prepare_jax()
     rows: dict[str, list[dict]] = {}
     for family in [asked.family] if asked.family else _SHARES:
         begun = time.monotonic()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flowsim.claims import Plateau as Plateau
     from flowsim.claims import Relation as Relation
     from flowsim.claims import Verdict as Verdict
+    from flowsim.claims import Verdicts as Verdicts
     from flowsim.claims import at_least as at_least
     from flowsim.claims import at_most as at_most
     from flowsim.claims import check as check
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from flowsim.losses import Reparametrized as Reparametrized
     from flowsim.losses import ScalarLayersLoss as ScalarLayersLoss
     from flowsim.losses import ScalarLoopLoss as ScalarLoopLoss
+    from flowsim.losses import SpectralAttentionLoss as SpectralAttentionLoss
     from flowsim.losses.prompt_risk import risk as risk
     from flowsim.models import Decoder as Decoder
     from flowsim.models import DiagonalLayers as DiagonalLayers
@@ -79,14 +81,16 @@ if TYPE_CHECKING:
     from flowsim.models import ScalarLoop as ScalarLoop
     from flowsim.models import SeparateHeads as SeparateHeads
     from flowsim.models import SoftmaxAttention as SoftmaxAttention
+    from flowsim.models import SpectralAttention as SpectralAttention
     from flowsim.models import TokenHeads as TokenHeads
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
-    from flowsim.papers.zhang2023.predictions import predictions as predictions
+    from flowsim.papers import predictions as predictions
     from flowsim.papers.zhang2023.prompt_lengths import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
+    from flowsim.report import plots as plots
     from flowsim.report.documents import verdict_table as verdict_table
     from flowsim.tasks import JointLaw as JointLaw
     from flowsim.tasks import LengthLaw as LengthLaw
@@ -105,13 +109,14 @@ _HOMES = {
     "flowsim.models": (
         "Decoder DiagonalLayers FactoredMultiHeadAttention GradientDescentStep LinearAttention "
         "LinearTransformerBlock LoopedAttention MaskedAttention MergedHeads MultiHeadAttention MultiLayerAttention "
-        "ScalarLayers ScalarLoop SeparateHeads SoftmaxAttention TokenHeads"
+        "ScalarLayers ScalarLoop SeparateHeads SoftmaxAttention SpectralAttention "
+        "TokenHeads"
     ),
     "flowsim.moments": "TracePolynomial wishart_expectation",
     "flowsim.losses": (
         "AbstractPopulationLoss AttentionLoss DiagonalLayersLoss FunctionLoss LinearAttentionLoss LoopedLoss "
         "MaskedAttentionLoss MonteCarloLoss MultiHeadLoss MultiLayerLoss RandomCovarianceLoss Reparametrized "
-        "ScalarLayersLoss ScalarLoopLoss"
+        "ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
     "flowsim.flow.gradient_flow": "Stop gradient_descent gradient_flow reduced_flow",
@@ -120,25 +125,26 @@ _HOMES = {
     "flowsim.flow.trajectory": "Status Trajectory",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
-        "Claim Comparison Evidence Judgement Plateau Relation Verdict at_least at_most check citation "
+        "Claim Comparison Evidence Judgement Plateau Relation Verdict Verdicts at_least at_most check citation "
         "confidence_band end_point equal find_claims fit_rate judge plateaus"
     ),
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
-    "flowsim.papers": "ALL_CLAIMS",
-    "flowsim.papers.zhang2023.predictions": "predictions",
+    "flowsim.papers": "ALL_CLAIMS predictions",
     "flowsim.papers.zhang2023.prompt_lengths": "prompt_lengths",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | {"plots": "flowsim.report"}
 
+if not TYPE_CHECKING:  # to a type checker any name would be known
+    __all__ = sorted([*_HOME, "__version__"])
 
-def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module 'flowsim' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    def __getattr__(name: str):
+        if name not in _HOME:
+            raise AttributeError(f"module 'flowsim' has no attribute '{name}'")
+        home = importlib.import_module(_HOME[name])
+        return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{_HOME[name]}.{name}")
 
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    def __dir__() -> list[str]:
+        return __all__

@@ -47,7 +47,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple]:
         for run_loss, run, _ in runs:
             for i, axes in enumerate(above[:k]):
                 A = run.models.A[1:, i]
-                axes.loglog(run.t[1:], distance_to_identity(A), "-", color="tab:red", lw=1)
+                axes.loglog(run.t[1:], distance_to_identity(A), "--", color="tab:red", lw=1)
                 axes.loglog(run.t[1:], distance_to_identity(preconditioned(run_loss, A)), "-", color="tab:blue", lw=1)
                 axes.set(xlabel="time", title=f"distance to identity, layer {i}")
             for axes, name, title in ((above[k], "loss", "loss"), (below[k], "excess", "loss above its minimum")):

@@ -38,16 +38,17 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tupl
             gap = np.linalg.norm(A - np.eye(D), 2, axis=(1, 2))
             mean = np.trace(A, axis1=1, axis2=2)[:, None, None] / D
             scaled = np.linalg.norm(A - mean * np.eye(D), axis=(1, 2)) / np.linalg.norm(A, axis=(1, 2))
-            left.plot(t, gap, "-", color=f"C{index}", label=f"n = {n}")
-            left.plot(t, scaled, "--", color=f"C{index}")
+            mark = {"color": f"C{index}", "marker": "os^Dvx"[index], "markevery": 0.2, "markersize": 3}
+            left.plot(t, gap, "-", label=f"n = {n}", **mark)
+            left.plot(t, scaled, "--", **mark)
             found[n] = (float(gap[-1]), float(scaled[-1]), scalar_minimum(D, n, LOOPS)[0])
         labels = {"xlabel": "t", "ylabel": r"$\|A - I\|_2$ (solid), up to scaling (dashed)"}
         left.set(xscale="log", yscale="log", xlim=(1e-2, 10), ylim=(1e-4, 3), **labels)
         left.legend(loc="lower left")
         n = np.unique(np.geomspace(1, 1000, 8 if quick else 40).astype(int))
-        for index, loops in enumerate((1, 2, 5)):
+        for loops in (1, 2, 5):
             shortfall = [scalar_shortfall(D, int(length), loops) for length in n]
-            right.plot(n, shortfall, "-", color=f"C{index}", label=f"{loops} loop{'s' * (loops > 1)}")
+            right.plot(n, shortfall, label=f"{loops} loop{'s' * (loops > 1)}")
         right.axvline(D, color="k", ls=":", lw=1)
         right.annotate("n = d", (D, 0.011), xytext=(4, 0), textcoords="offset points")
         right.plot(lengths, [gap for gap, _, _ in found.values()], "ko", ms=4, label="ends of the flows, 2 loops")

@@ -29,6 +29,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tupl
     """Draw the figure; returns the losses at the end, looped and of layers, and a at the end. Quick: fewer loops."""
     jax.config.update("jax_enable_x64", True)
     found, depths = {}, (1, 2) if quick else (1, 2, 3, 4)
+    mark = lambda index: {"color": f"C{index}", "marker": "os^D"[index], "markevery": 0.2, "markersize": 3}
     path = pathlib.Path(out or ".", "gatmiry2024_figure_2_4.png")
     with plots.drawing(path, figsize=(12, 3.8)) as figure:
         left, middle, right = figure.subplots(1, 3)
@@ -40,15 +41,15 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tupl
             loops = looped[L]
             begin = ScalarLayers(1e-3 * (1 + 0.5 * np.linspace(-1, 1, L) if L > 1 else np.ones(1)))
             layers = flowsim.gradient_flow(ScalarLayersLoss(D, N, L), begin)
-            left.plot(loops.t, loops.loss, "-", color=f"C{index}", label=f"L = {L}")
-            left.plot(layers.t, layers.loss, "--", color=f"C{index}")
+            left.plot(loops.t, loops.loss, "-", label=f"L = {L}", **mark(index))
+            left.plot(layers.t, layers.loss, "--", **mark(index))
             found[L] = (float(loops.loss[-1]), float(layers.loss[-1]), float(loops.models.a[-1]))
         for index, L in enumerate(shown):
-            right.plot(looped[L].t, looped[L].models.a, "-", color=f"C{index}", label=f"L = {L}")
+            right.plot(looped[L].t, looped[L].models.a, "-", label=f"L = {L}", **mark(index))
         n = np.unique(np.geomspace(5, 5000, 6 if quick else 25).astype(int))
         for index, L in enumerate(depths[1:], start=1):
             ratio = [scalar_minimum(D, int(m), L)[1] / layer_minimum(D, int(m), L)[1] for m in n]
-            middle.plot(n, ratio, "-", color=f"C{index}", label=f"L = {L}")
+            middle.plot(n, ratio, "-", label=f"L = {L}", **mark(index))
         left.set(
             xscale="log", yscale="log", xlim=(1e-2, 300), xlabel="t", ylabel="loss of loops (solid), layers (dashed)"
         )

@@ -44,7 +44,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[dict, di
     with plots.drawing(path, figsize=(9, 3.4)) as figure:
         left, right = figure.subplots(1, 2)
         for index, (method, (half, error)) in enumerate(widths.items()):
-            left.loglog(counts, half, "o-", color=f"C{index}", label=method)
+            left.loglog(counts, half, marker="o", color=f"C{index}", ls=("-", "--", "-.", ":")[index], label=method)
             left.loglog(counts, error, "x", color=f"C{index}")
         guide = widths["prompts"][0][0] * np.sqrt(counts[0] / np.asarray(counts))
         left.loglog(counts, guide, "k:", label="one over the root")

@@ -40,7 +40,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[flowsim.
         print(f"  {plateau.index:5d}  {fastest:12.1e}")
     path = pathlib.Path(out or ".", "saddle_to_saddle.png")
     with plots.drawing(path, figsize=(8.0, 3.4)) as figure:
-        plots.staircase(figure.add_subplot(), flow, found)
+        plots.staircase(flow, found, ax=figure.add_subplot())
     print(f"figure: {path.absolute()}")
     return found
 

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 import flowsim
+import flowsim.tasks
 from flowsim import initialization
 from flowsim.papers.xie2025.figures import alignment
 from flowsim.report import plots
@@ -30,9 +31,8 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     start = initialization.heads(0.1, like, seed=0)
     loss = flowsim.MultiHeadLoss(task, start)
     stop = flowsim.Stop(excess=1e-8)
-    flow = flowsim.gradient_flow(
-        loss, start, rtol=1e-6, solver="explicit", stop=stop, points_per_decade=4 if quick else 8
-    )
+    per_decade = 4 if quick else 8
+    flow = flowsim.gradient_flow(loss, start, rtol=1e-6, solver="explicit", stop=stop, points_per_decade=per_decade)
     apart, cosines, size = jax.jit(jax.vmap(lambda model: alignment(loss.risk, model)))(flow.models)
 
     descent = flowsim.GradientDescentStep(loss.risk.step_size, 2 * np.ones(d))

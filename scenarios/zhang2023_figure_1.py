@@ -49,7 +49,8 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, np.n
             for index, ((line, N), model) in enumerate(models.items()):
                 limit, single = (float(flowsim.risk(model, task(1), length)) / zero for length in (np.inf, 1))
                 curve = limit + (single - limit) / np.asarray(M)  # with u12 = u21 = 0 risks are affine in 1/M
-                axes.plot(M, curve, line, color=f"C{index % 4}", label=f"N = {N:g}")
+                mark = {"color": f"C{index % 4}", "marker": "os^D"[index % 4], "markevery": 0.2, "markersize": 3}
+                axes.plot(M, curve, line, label=f"N = {N:g}", **mark)
             axes.axhline(limit, color="k", ls="--")
             short = [length for length in M if length <= D]  # from there on least squares makes no error
             for predict, lengths, color in ((model, M, "C3"), (sampling.least_squares, short, "C0")):

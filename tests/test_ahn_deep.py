@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import flowsim
+import flowsim.initialization
+import flowsim.moments
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.models import ScalarLayers

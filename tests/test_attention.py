@@ -587,3 +587,26 @@ def test_a_replicate_of_a_reparametrized_loss_is_no_lower_than_its_minimum_at_th
     loss = Reparametrized(one_layer, lambda U: LinearAttention(U, 1.0), least_model=jnp.diag(jnp.asarray([0.4, 0.3])))
     for replicate in loss.replicates():
         assert float(replicate.excess(loss.least_model())) >= -1e-14
+
+
+@pytest.mark.parametrize(
+    "guess", [{}, {"w": [0.3, -0.2, 0.1], "bias": 0.2}, {"w": [0.3, -0.2, 0.1], "trainable": True}]
+)
+def test_the_excess_of_low_rank_keeps_its_digits_down_to_the_minimum(guess):
+    """Near a minimum it is quadratic in the distance, at 1e-11 of it too, where a difference of losses is rounding."""
+    task = LinearRegression(np.diag([2.0, 1.0, 0.3]), 12, prior_mean=[0.1, 0.2, 0.4] if guess else None)
+    like = SeparateHeads(np.zeros(2), np.zeros((2, 1, 3)), np.zeros((2, 1, 3)), **guess)
+    loss = AttentionLoss(task, like)
+    least, rng = loss.least_model(), np.random.default_rng(4)
+    assert isinstance(least, SeparateHeads)
+    away = [jnp.asarray(rng.standard_normal(leaf.shape)) for leaf in (least.v, least.k, least.q)]
+
+    def at(distance):
+        weights = (leaf + distance * step for leaf, step in zip((least.v, least.k, least.q), away, strict=True))
+        model = eqx.tree_at(lambda heads: (heads.v, heads.k, heads.q), least, tuple(weights))
+        return float(loss.excess(model)) / distance**2
+
+    assert at(1e-11) == pytest.approx(at(1e-6), rel=1e-3)
+    # Far away it is the difference of the losses.
+    far = eqx.tree_at(lambda heads: heads.k, least, least.k + 1.0)
+    assert float(loss.excess(far)) == pytest.approx(float(loss(far) - loss.minimum), rel=1e-12)

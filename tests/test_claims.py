@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import flowsim
+import flowsim.claims.inequalities
 from flowsim.claims import Evidence, Judgement, Relation, judge_on
 from flowsim.claims.hypotheses import hypothesis
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 from flowsim.papers import zhang2023
 from flowsim.papers.zhang2023 import appendix_a, problems, section_3_3, section_5_1, section_5_2, section_5_3
@@ -58,6 +60,17 @@ def test_every_claim_on_a_start_that_meets_the_assumption(key, index):
 def test_the_count_of_negative_eigenvalues_as_printed_fails_by_what_the_corrected_one_says():
     verdict = judge_on(BY_KEY["sec-5.1.negative-eigenvalues", "printed"], evidence_of(HARD))
     assert verdict.constants == {"fewest_negative_eigenvalues": 4.0, "d_plus_one": 9.0}
+
+
+@pytest.mark.parametrize("key", [("lemma-5.1", "printed"), ("sec-5.1.negative-eigenvalues", "printed")])
+def test_where_a_claim_about_the_start_fails_is_a_point_and_no_time(key):
+    """Both have 64 points, which is how many times a start alone is padded to."""
+    problem = build(problems.FLOWS[ONE])
+    verdict = judge_on(BY_KEY[key], Evidence(problem.loss, start_alone(problem.loss, problem.start)))
+    assert isinstance(verdict.where, str) and verdict.where.startswith("point ") and verdict.where.endswith(" of 64")
+    timed = flowsim.Claim("mine", "notes", "the excess", lambda loss, run: flowsim.at_least(run.excess, 0.0))
+    for claim in (timed, dataclasses.replace(timed, along_flow=False)):
+        assert judge_on(claim, Evidence(problem.loss, start_alone(problem.loss, problem.start))).where == 0.0
 
 
 def test_unmet_hypotheses_are_named_and_the_conclusion_is_reported_all_the_same():

@@ -19,6 +19,7 @@ import pytest
 
 from flowsim import papers
 from flowsim._core import VERSION
+from flowsim._core.files import held
 from flowsim.claims import Claim, find_claims
 from flowsim.claims.inequalities import polyak_lojasiewicz
 from flowsim.cli import main
@@ -94,6 +95,24 @@ def listing(folder: pathlib.Path) -> list[str]:
 def unchanged(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
     """What would tell that a file was written again."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def test_two_runs_are_not_at_work_in_one_folder(file, finished, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    with held(out) as alone:
+        assert alone
+        before = unchanged(out)
+        for options in ((), ("--resume",)):
+            assert run(file, out, *options) == 2
+            assert one_line(capsys) == (
+                f"flowsim: --out must be a folder in which no other run is at work, but one is in {out}"
+            )
+        assert unchanged(out) == before
+    # The lock of a process that was killed is no lock.
+    (out / ".lock").touch()
+    assert run(file, out, "--resume", "--quiet") == 0
+    assert listing(out) == RESULTS
 
 
 # Bad input.
@@ -287,8 +306,10 @@ def test_what_a_run_prints(finished, file, capsys):
     assert capsys.readouterr().out == f"report: {finished / 'report.html'}\n"
     assert run(file, finished, "--resume") == 0
     out = capsys.readouterr().out
-    for words in ("stopped-excess", "lemma-5.4.pl", "holds", "sharp mu", "end point", "Hessian"):
+    for words in ("stopped-excess", "lemma-5.4.pl", "2 claims: 2 hold", "sharp mu", "end point", "Hessian"):
         assert words in out
+    assert run(file, finished, "--resume", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((finished / "verdicts.json").read_text())
 
 
 def test_a_resumed_run_that_was_complete_is_not_integrated_again(finished, file, monkeypatch):
@@ -446,7 +467,8 @@ def test_ctrl_c_says_how_to_go_on(file, tmp_path):
     assert interrupted.returncode == 130
     assert interrupted.stdout == ""
     assert interrupted.stderr == "\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
-    assert listing(out) == ["checkpoint", "problem.toml"]
+    # The lock of a process that has ended keeps nobody out.
+    assert listing(out) == [".lock", "checkpoint", "problem.toml"]
 
 
 # The other commands.
@@ -555,8 +577,9 @@ def test_audit_writes_an_entry_for_every_claim_and_problem(monkeypatch, tmp_path
         {"task": {"covariance": [[1.0]], "context_length": 5}, "init": {"scale": scale}} for scale in (0.1, 0.3)
     )
     monkeypatch.setattr(papers, "ALL_CLAIMS", tuple(dataclasses.replace(claim, problems=problems) for claim in FEW))
-    assert main.main(["audit", "--paper", "zhang2023", "--out", str(tmp_path / "a" / "b")]) == 0
+    assert main.main(["audit", "--paper", "zhang2023", "--out", str(tmp_path / "a" / "b"), "--json"]) == 0
     document = json.loads((tmp_path / "a" / "b" / "verdicts.json").read_text())
+    assert json.loads(capsys.readouterr().out) == document
     assert len(document["claims"]) == 2 * len(FEW)
     page = (tmp_path / "a" / "b" / "claims" / "zhang2023.md").read_text()
     assert all(f"## {claim.id} ({claim.form})" in page for claim in FEW)

@@ -309,7 +309,7 @@ def test_other_losses_are_not_spoken_of():
 def test_the_picture_shows_the_promise_the_sharp_line_and_where_it_fails():
     axes = Figure().add_subplot()
     run = evidence_of("wide").trajectory
-    dominance.gradient_dominance(axes, run, constant=1 / 16, power=1.5, threshold=1.0)
+    dominance.gradient_dominance(run, constant=1 / 16, power=1.5, threshold=1.0, ax=axes)
     assert axes.legend_ is not None
     labels = [text.get_text() for text in axes.legend_.get_texts()]
     assert labels[0] == "computed" and any("fails" in label for label in labels)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flowsim
+import flowsim.initialization
 from flowsim.experiments.sweep import any_loss, integration
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import specs
@@ -388,7 +389,7 @@ def test_what_a_search_sees_of_several_flows_is_what_each_shows_alone():
         "mine", "notes", "|grad L|^2 >= 3 (a(0)^2 - b(0)^2) L", compare, models=(Pair,), spaces=(space,)
     )
     screen = Screen(claim, [space])
-    points = Sampler(space, 0, 1).draw(6).points
+    points = Sampler(space, 0, 1).draw(0, 6)
     assert screen.lanes(points[0]) == 32
     for seen, point in zip(screen.margins(points), points, strict=True):
         assert seen.margin == pytest.approx(screen.alone(point).margin, rel=1e-4)

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
@@ -50,7 +51,7 @@ def test_one_axis_gives_lines_and_the_edge_between_its_cells():
     curves = {str(line.get_label()): np.asarray(line.get_ydata()) for line in times.lines}
     np.testing.assert_allclose(curves[r"excess below $10^{-6}$ of the start's"], 10.0 ** (np.arange(12) - 2))
     assert np.isnan(curves["left the saddle"][0])
-    assert margins.get_xlabel() == "init.scale"
+    assert margins.get_xlabel() == r"scale of the start  $\sigma$"
 
 
 def test_two_axes_give_images_with_every_cell_in_its_place():
@@ -85,7 +86,9 @@ def test_further_axes_give_rows():
     drawn = panels(maps.figure(found))
     assert len(drawn) == 3 * 6
     titles = [axes.get_title(loc="left") for axes in drawn[::3]]
-    assert titles == [f"init.kind={kind}\ninit.rank={rank}" for kind, rank in itertools.product(KINDS, (1, 2))]
+    assert titles == [
+        f"kind of start = {kind}\nrank of the start = {rank}" for kind, rank in itertools.product(KINDS, (1, 2))
+    ]
     many = table(scale, seed, GridAxis("init.rank", tuple(range(1, 31))))
     assert len(panels(maps.figure(many))) == 3 * 8
 
@@ -94,9 +97,30 @@ def test_ticks_are_round_and_in_place():
     found = table(GridAxis("init.scale", SCALES), GridAxis("task.context_length", (5, 10, "inf")))
     outcome, *_ = panels(maps.figure(found))
     labels = [text.get_text() for text in outcome.get_xticklabels()]
-    assert labels == ["0.001", "0.01", "0.1", "1", "10"]
+    assert labels == ["$10^{-3}$", "$10^{-2}$", "$10^{-1}$", "$10^{0}$", "$10^{1}$"]
     np.testing.assert_allclose(outcome.get_xticks(), np.linspace(0.5, 11.5, 5))
     assert [text.get_text() for text in outcome.get_yticklabels()] == ["5", "10", "inf"]
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        GridAxis("task.covariance.scale", (0.00123, 0.0456, 0.789, 12.3, 456.0, 7890.0, 12345.0, 99999.0)),
+        GridAxis("init.kind", ("balanced-indefinite", "scaled-identity", "unbalanced", "random", "zeros", "explicit")),
+        GridAxis("task.covariance", ([[1, 0], [0, 2]], [[1.25, 0.5], [0.5, 2.75]])),
+        GridAxis("own", tuple(range(100))),
+    ],
+    ids=lambda axis: axis.field,
+)
+def test_labels_of_ticks_do_not_collide(axis):
+    drawn = maps.figure(table(axis, GridAxis("init.seed", (0, 1))))
+    FigureCanvasAgg(drawn).draw()
+    for panel in panels(drawn):
+        # Slanted words begin where they end, so that only their right ends tell whether they collide.
+        boxes = [text.get_window_extent() for text in panel.get_xticklabels()]
+        slanted = any(text.get_rotation() for text in panel.get_xticklabels())
+        pairs = itertools.pairwise(boxes)
+        assert all(right.x1 - left.x1 > 10 if slanted else right.x0 > left.x1 for left, right in pairs)
 
 
 @pytest.mark.parametrize("shape", [(1,), (12,), (1, 1), (3, 1), (2, 2, 1)])

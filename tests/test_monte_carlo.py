@@ -10,6 +10,7 @@ import pytest
 from helpers import assert_close, covariance, relative_error
 
 import flowsim
+import flowsim.claims
 from flowsim.claims import Judgement
 from flowsim.losses.sampled import blocks
 from flowsim.losses.sampled.estimators import CovarianceEstimator, InputEstimator, Prompts, RadialEstimator

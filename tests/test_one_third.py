@@ -11,6 +11,7 @@ import pytest
 import scipy.special
 
 import flowsim
+import flowsim.tasks
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.initialization import scaled_identity
 from flowsim.losses import RandomCovarianceLoss

@@ -210,7 +210,7 @@ def test_layers_leave_the_minimum_of_loops_at_the_rate_of_their_own_flow():
 def test_the_picture_shows_every_plateau_and_there_is_none_of_one(tmp_path: pathlib.Path):
     _, flow = heads_flow(1, minimum=LEVELS[-1])
     found = plateaus(flow)
-    axes = staircase(Figure().add_subplot(), flow, found)
+    axes = staircase(flow, found, ax=Figure().add_subplot())
     low, high = axes.get_xlim()
     assert axes.get_xscale() == "log"  # the plateaus grow from 5e4 to 2e6
     assert low < found[0].leave < found[-1].enter < high
@@ -221,7 +221,7 @@ def test_the_picture_shows_every_plateau_and_there_is_none_of_one(tmp_path: path
     assert paths["plateaus"].stat().st_size > 10_000
     system = two_layers(a=1e-3, b=1e-4)
     flow = gradient_flow(system.loss, system.start)
-    assert staircase(Figure().add_subplot(), flow, plateaus(flow)).get_xscale() == "linear"
+    assert staircase(flow, plateaus(flow), ax=Figure().add_subplot()).get_xscale() == "linear"
     system = quadratic()
     assert of_plateaus(gradient_flow(system.loss, system.start)) == {}
 

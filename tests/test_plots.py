@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from synthetic import TIMES, predictions, trajectory
 
+from flowsim.cli import main
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.trajectory import Trajectory
 from flowsim.report import plots
@@ -56,14 +57,14 @@ def at(line: Artist, height: float) -> bool:
 def test_every_function_returns_the_axes_it_was_given():
     for draw in ABOUT_THE_FLOW:
         place = axes()
-        assert draw(place, trajectory()) is place
+        assert draw(trajectory(), ax=place) is place
     for draw in ABOUT_PREDICTIONS:
         place = axes()
-        assert draw(place, trajectory(), predictions()) is place
+        assert draw(trajectory(), predictions(), ax=place) is place
 
 
 def test_excess_and_its_envelope_follow_their_formulas():
-    drawn = plots.excess(axes(), trajectory(), predictions(mu=0.25))
+    drawn = plots.excess(trajectory(), predictions(mu=0.25), ax=axes())
     np.testing.assert_allclose(data(labelled(drawn, "computed"))[1], 2 * np.exp(-TIMES))
     envelope = labelled(drawn, r"$e^{-\mu t}$")
     x, y = data(envelope)
@@ -73,7 +74,7 @@ def test_excess_and_its_envelope_follow_their_formulas():
 
 
 def test_the_local_rate_passes_through_the_last_point():
-    drawn = plots.excess(axes(), trajectory(), predictions())
+    drawn = plots.excess(trajectory(), predictions(), ax=axes())
     x, y = data(labelled(drawn, "rate at the limit"))
     assert (x[-1], y[-1]) == pytest.approx((10.0, 2 * np.exp(-10.0)))
     np.testing.assert_allclose(np.diff(np.log(y)), -np.diff(x))
@@ -81,16 +82,16 @@ def test_the_local_rate_passes_through_the_last_point():
 
 @pytest.mark.parametrize("mu", [-0.5, 0.0, float("nan")])
 def test_no_promise_no_line(mu: float):
-    drawn = plots.excess(axes(), trajectory(), predictions(mu=mu))
+    drawn = plots.excess(trajectory(), predictions(mu=mu), ax=axes())
     assert [str(line.get_label()).split()[0] for line in drawn.lines] == ["computed", "rate"]
-    assert len(plots.pl_ratio(axes(), trajectory(), predictions(mu=mu)).lines) == 2
+    assert len(plots.pl_ratio(trajectory(), predictions(mu=mu), ax=axes()).lines) == 2
     assert not any(
-        "lower bound" in text for text in texts(plots.value_weight(axes(), trajectory(), predictions(mu=mu)))
+        "lower bound" in text for text in texts(plots.value_weight(trajectory(), predictions(mu=mu), ax=axes()))
     )
 
 
 def test_the_smallest_ratio_is_marked_where_it_is():
-    drawn = plots.pl_ratio(axes(), trajectory(), predictions(mu=0.25))
+    drawn = plots.pl_ratio(trajectory(), predictions(mu=0.25), ax=axes())
     ratio, smallest, promised = drawn.lines
     np.testing.assert_allclose(data(ratio)[1], 1 + TIMES)
     assert data(smallest) == (0.0, 1.0)
@@ -99,7 +100,7 @@ def test_the_smallest_ratio_is_marked_where_it_is():
 
 
 def test_value_weight_lies_between_its_bound_and_its_limit():
-    u, bound, limit = plots.value_weight(axes(), trajectory(), predictions()).lines
+    u, bound, limit = plots.value_weight(trajectory(), predictions(), ax=axes()).lines
     np.testing.assert_allclose(data(u)[1], 3 - 2 * np.exp(-TIMES))
     assert at(bound, 0.5)
     assert at(limit, 3.0)
@@ -107,13 +108,13 @@ def test_value_weight_lies_between_its_bound_and_its_limit():
 
 
 def test_distance_is_relative():
-    (line,) = plots.distance(axes(), trajectory(), predictions()).lines
+    (line,) = plots.distance(trajectory(), predictions(), ax=axes()).lines
     u = 3 - 2 * np.exp(-TIMES)
     np.testing.assert_allclose(data(line)[1], np.abs(u**2 - 9) / 9, rtol=1e-10)
 
 
 def test_conservation_draws_the_relative_defects_beside_the_tolerance():
-    drawn = plots.conservation(axes(), trajectory())
+    drawn = plots.conservation(trajectory(), ax=axes())
     energy = data(labelled(drawn, "energy defect"))[1]
     dissipated = 2 * (1 - np.exp(-TIMES))
     assert np.isnan(energy[0])
@@ -123,7 +124,7 @@ def test_conservation_draws_the_relative_defects_beside_the_tolerance():
 
 def test_balance_counts_every_weight():
     flow = eqx.tree_at(lambda flow: flow.models.u12, trajectory(), jnp.asarray(1e-3 * TIMES[:, None] * np.ones(2)))
-    drift = data(labelled(plots.conservation(axes(), flow), "balance drift"))[1]
+    drift = data(labelled(plots.conservation(flow, ax=axes()), "balance drift"))[1]
     # u_{-1}^2 = |U11|^2 throughout, so that u12 alone drifts.
     size = np.max(2 * (3 - 2 * np.exp(-TIMES)) ** 2 + 2e-6 * TIMES**2)
     np.testing.assert_allclose(drift[1:], 2e-6 * TIMES[1:] ** 2 / size, rtol=1e-6)
@@ -131,17 +132,17 @@ def test_balance_counts_every_weight():
 
 def test_another_model_has_no_balance():
     other = dataclasses.replace(trajectory(), models={"a": jnp.asarray(TIMES)})
-    assert len(plots.conservation(axes(), other).lines) == 2
+    assert len(plots.conservation(other, ax=axes()).lines) == 2
 
 
 def test_conservation_without_a_known_minimum_takes_the_loss():
     unknown = trajectory(excess=np.full(TIMES.size, np.nan), balance_drift=None)
-    energy = data(labelled(plots.conservation(axes(), unknown), "energy defect"))[1]
+    energy = data(labelled(plots.conservation(unknown, ax=axes()), "energy defect"))[1]
     assert energy[-1] == pytest.approx(1e-6, rel=1e-5)
 
 
 def test_scale_condition_marks_the_start_on_the_promise():
-    drawn = plots.scale_condition(axes(), trajectory(), predictions(mu=0.25, scale_bound=4.0))
+    drawn = plots.scale_condition(trajectory(), predictions(mu=0.25, scale_bound=4.0), ax=axes())
     bound, promise, start = drawn.lines
     assert list(data(bound)[0]) == [4.0, 4.0]
     assert data(start) == (1.0, 0.25)
@@ -155,7 +156,7 @@ def test_scale_condition_marks_the_start_on_the_promise():
 
 @pytest.mark.parametrize("bound", [0.5, 1.0, 1e-3])
 def test_a_start_beyond_the_bound_stands_on_the_axis(bound: float):
-    drawn = plots.scale_condition(axes(), trajectory(), predictions(mu=0.25 * (bound - 1), scale_bound=bound))
+    drawn = plots.scale_condition(trajectory(), predictions(mu=0.25 * (bound - 1), scale_bound=bound), ax=axes())
     start = drawn.lines[-1]
     assert data(start)[0] == 1.0
     assert start.get_transform() == drawn.get_xaxis_transform()
@@ -167,7 +168,7 @@ def curve(*, limit: float = 0.5, best_linear_error: float = 0.1, test_length: fl
 
 
 def test_the_risk_on_new_prompts_stands_above_its_limit():
-    drawn = plots.test_risk(axes(), curve())
+    drawn = plots.test_risk(curve(), ax=axes())
     computed, limit, best = drawn.lines
     np.testing.assert_array_equal(data(computed)[1], 0.5 + np.exp(-TIMES))
     assert at(limit, 0.5) and at(best, 0.1)
@@ -177,13 +178,13 @@ def test_the_risk_on_new_prompts_stands_above_its_limit():
 
 
 def test_a_risk_that_tends_to_zero_has_no_levels():
-    drawn = plots.test_risk(axes(), curve(limit=0.0, best_linear_error=0.0, test_length=np.inf))
+    drawn = plots.test_risk(curve(limit=0.0, best_linear_error=0.0, test_length=np.inf), ax=axes())
     assert len(drawn.lines) == 1
     assert drawn.get_ylabel() == r"risk on prompts with $M = \infty$"
 
 
 def test_time_zero_has_a_place_on_the_logarithmic_axis():
-    drawn = plots.excess(axes(), trajectory())
+    drawn = plots.excess(trajectory(), ax=axes())
     places = drawn.transData.transform([(t, 1.0) for t in TIMES])[:, 0]
     assert np.all(np.isfinite(places))
     assert np.all(np.diff(places) > 0)
@@ -266,4 +267,11 @@ def test_the_roles_differ_in_grey_and_in_line_style():
         cycle = list(matplotlib.rcParams["axes.prop_cycle"])
     greys = [float(np.dot(matplotlib.colors.to_rgb(role["color"]), (0.299, 0.587, 0.114))) for role in cycle[:3]]
     assert all(lighter - darker > 0.15 for darker, lighter in itertools.pairwise(sorted(greys)))
-    assert len({role["linestyle"] for role in cycle[:3]}) == 3
+    assert len({str(role["linestyle"]) for role in cycle}) == len(cycle) == 6
+
+
+def test_pgf_is_refused_at_once_where_there_is_no_latex(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert main.main(["run", "no-such.toml", "--out", str(tmp_path / "out"), "--format", "pgf"]) == 2
+    assert "--format must be png, svg or pdf where there is no pdflatex" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -12,6 +12,7 @@ import pytest
 from helpers import largest_z, random_model, relative_error, sample_means
 
 import flowsim
+import flowsim.problem
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.initialization import balanced
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss

@@ -13,6 +13,7 @@ from flowsim.flow.solvers.rows import traced_flow
 from flowsim.flow.systems import ArrowheadSystem
 from flowsim.initialization import balanced, random_theta
 from flowsim.losses import LinearAttentionLoss
+from flowsim.losses.reduction import Point
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ step = jax.jit(reduced.step)
 radau_step = jax.jit(newton.radau_step)
 
 
-def state_of(point: reduced.Point):
+def state_of(point: Point):
     """(U, u) of a point that began in `STATE`."""
     off = STATE[0] * (1 - jnp.eye(3)) * jnp.exp(-ARROWHEAD.curvature * point.clock)
     return off + jnp.diag(point.shaft), point.u
@@ -33,7 +34,8 @@ def state_of(point: reduced.Point):
 
 @pytest.mark.parametrize("length", [1e-3, 0.3, 3.0])
 def test_a_step_is_that_of_the_full_equations(length):
-    flow, point, seen = reduced.reduce(ARROWHEAD, STATE)
+    flow, point = reduced.reduce(ARROWHEAD, STATE)
+    seen = flow.seen(point)
     outcome = step(flow, point, seen, jnp.full(STAGES, point.u), jnp.asarray(length), jnp.asarray(1e-12))
     full = radau_step(ARROWHEAD, STATE, jnp.asarray(length), jnp.asarray(1e-14))
     assert outcome.converged and full.converged
@@ -46,7 +48,8 @@ def test_a_step_is_that_of_the_full_equations(length):
 
 
 def test_a_start_is_seen_as_it_is():
-    _, point, seen = reduced.reduce(ARROWHEAD, STATE)
+    flow, point = reduced.reduce(ARROWHEAD, STATE)
+    seen = flow.seen(point)
     slope = ARROWHEAD.field(STATE)
     assert relative_error(state_of(point), STATE) < 1e-15
     assert float(seen.excess) == pytest.approx(float(LOSS.excess(START)), rel=1e-13)
@@ -54,7 +57,8 @@ def test_a_start_is_seen_as_it_is():
 
 
 def test_a_step_says_that_it_did_not_converge_rather_than_give_another_answer():
-    flow, point, seen = reduced.reduce(ARROWHEAD, STATE)
+    flow, point = reduced.reduce(ARROWHEAD, STATE)
+    seen = flow.seen(point)
     for length in (1e2, 1e5, 1e9):
         outcome = step(flow, point, seen, jnp.full(STAGES, point.u), jnp.asarray(length), jnp.asarray(1e-9))
         assert not outcome.converged or outcome.error > 1e-9

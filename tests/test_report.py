@@ -12,6 +12,7 @@ import tempfile
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from synthetic import predictions, trajectory
 
 from flowsim import __version__
@@ -20,6 +21,7 @@ from flowsim._core.numbers import in_unicode
 from flowsim.claims import citation
 from flowsim.claims.claim import Claim, Judgement, Verdict, at_least
 from flowsim.claims.hypotheses import Hypothesis
+from flowsim.cli.common import has_colours, width
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Status
 from flowsim.problem import ProblemSpec
@@ -150,6 +152,41 @@ def test_the_table_lines_up_within_110_columns():
     assert re.search(r"vacuous +- +- +- +-$", lines[5])
 
 
+@pytest.mark.parametrize("width", [60, 80, 95])
+def test_a_narrow_table_keeps_what_matters(width: int):
+    lines = documents.verdict_table(VERDICTS, width).splitlines()
+    assert len(lines) == 2 + len(VERDICTS) and max(map(len, lines)) <= width
+    for line, entry in zip(lines[2:], VERDICTS, strict=True):
+        name, form, word, *_ = line.split()
+        assert entry.id.endswith(name.removeprefix("…")) and len(name) > 12
+        assert entry.form.startswith(form[:4]) and word == entry.verdict
+    coloured = documents.verdict_table(VERDICTS, width, colours=True)
+    assert "\x1b[1;31mviolated" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).replace(" ", "") == "\n".join(lines).replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(terminal, environment, coloured, monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", "66")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    assert has_colours() is coloured
+    assert width(110) == (66 if terminal else 110)
+
+
 def test_numbers_are_set_as_in_a_paper():
     shown = {0.0: "0", 2.14e-14: "2.14×10⁻¹⁴", -1.5e12: "−1.5×10¹²", math.inf: "∞", NAN: "-", None: "-"}
     for value, text in shown.items():
@@ -175,7 +212,13 @@ def test_the_document_has_the_keys_that_others_rely_on():
     for claim in made["claims"]:
         assert list(claim) == [
             "id", "source", "form", "verdict", "margin", "where", "floor", "tightness", "hypotheses", "note",
+            *(["weight", "rests"] if claim["verdict"] == "violated" else []),
         ]  # fmt: skip
+    assert (made["claims"][1]["weight"], made["claims"][1]["rests"]) == (None, [])
+    known = verdict("xie2025.eq-23", Judgement.VIOLATED)
+    weighed = document(verdicts=[known, dataclasses.replace(known, form="corrected")])["claims"]
+    assert (weighed[0]["weight"], weighed[0]["rests"]) == ("false", ["xie2025.eq-24"])
+    assert weighed[1]["weight"] is None
     assert made["claims"][4]["hypotheses"][1] == {
         "name": "Theta Lambda != 0", "value": 0.0, "relation": ">", "bound": 0.0, "met": False,
     }  # fmt: skip
@@ -246,10 +289,49 @@ def test_the_page_holds_everything_and_needs_nothing(tmp_path: pathlib.Path):
         assert name in page.text
     for attributes in (attributes for _, attributes in page.tags):
         assert str(attributes.get("src", "data:")).startswith("data:")
-        assert "href" not in attributes
+        assert str(attributes.get("href", "#")).startswith("#")
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
     assert [tag for tag, _ in page.tags].count("img") == 6
+
+
+def test_the_page_begins_with_what_asks_for_attention(tmp_path: pathlib.Path):
+    text = written(tmp_path / "report.html")
+    page = Page(text)
+    places = {str(attributes["id"]) for _, attributes in page.tags if "id" in attributes}
+    links = [str(attributes["href"]).removeprefix("#") for tag, attributes in page.tags if tag == "a"]
+    assert links[:2] == ["zhang2023.lemma-5.1-printed", "zhang2023.lemma-a.5-corrected"] and set(links) <= places
+    counts = (
+        "1 is violated: zhang2023.lemma-5.1; 1 is unresolved: zhang2023.lemma-a.5 (corrected); 1 holds; 1 is vacuous"
+    )
+    assert counts in page.text
+    order = ["Problem", "Figures", "Verdicts", "not applicable: a hyp", "Hypotheses", "Promised", "How it was"]
+    body = text[text.index("</nav>") :]
+    assert [body.index(words) for words in order] == sorted(body.index(words) for words in order)
+    bodies = [str(attributes["class"]) for tag, attributes in page.tags if tag == "tbody" and "class" in attributes]
+    assert bodies == [str(judgement) for judgement in documents.ORDER]
+    alternatives = [str(attributes["alt"]) for tag, attributes in page.tags if tag == "img"]
+    assert all(words[0].isupper() and words.endswith(".") and len(words.split()) > 6 for words in alternatives)
+    assert len(set(alternatives)) == 6
+
+
+def test_colours_of_the_page_have_a_contrast_of_at_least_4_5():
+    style = (pathlib.Path(page.__file__).parent / "report.html.jinja").read_text()
+    themes = re.findall(r":root \{(.*?)\}", style)
+    assert len(themes) == 2
+    for theme in themes:
+        colour = dict(re.findall(r"--(\w+): (#\w+)", theme))
+        for ground in ("paper", "shade"):
+            for ink in ("ink", "link"):
+                low, high = sorted(luminance(colour[name]) for name in (ground, ink))
+                assert (high + 0.05) / (low + 0.05) > 4.5, (ground, ink)
+
+
+def luminance(colour: str) -> float:
+    """Relative, as WCAG 2 has it."""
+    parts = np.asarray(to_rgb(colour))
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
 def test_every_figure_has_a_caption_with_its_source(tmp_path: pathlib.Path):
@@ -266,8 +348,8 @@ def test_the_page_says_how_it_was_computed_and_escapes_what_it_is_given(tmp_path
         assert fact in page.text
     assert "1.000 in [0.999, 1.001] <95%>" in page.text
     assert "Differs by &lt;a factor&gt; of 2." in text
-    assert page.text.count("Theta Lambda != 0") == 1
-    assert "1 holds, 1 is violated, 1 is unresolved, 1 is vacuous, 1 is not applicable" in page.text
+    assert page.text.count("ΘΛ≠0") == 1 and "‖∇ℓ‖2≥μ(ℓ−minℓ)" in page.text
+    assert documents.summary(VERDICTS) == "1 violated, 1 unresolved, 1 holds, 1 vacuous, 1 not applicable"
 
 
 def test_an_unfinished_run_is_marked(tmp_path: pathlib.Path):

@@ -232,6 +232,14 @@ def test_zhang2025_figures(tmp_path: pathlib.Path):
     assert (tmp_path / "zhang2025_figures.png").stat().st_size > 10_000
 
 
+def test_scaling_law(tmp_path: pathlib.Path):
+    found = run("scaling_law", tmp_path)
+    assert found[np.inf][-1] == pytest.approx(0.2, rel=0.3) and found[100][-1] == pytest.approx(0.8, rel=0.1)
+    for slopes in found.values():
+        assert np.all(np.diff(slopes) < 0)
+    assert (tmp_path / "scaling_law.png").stat().st_size > 10_000
+
+
 def test_every_scenario_is_tested_short_and_in_the_table():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     table = (FOLDER / "README.md").read_text()

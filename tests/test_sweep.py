@@ -324,7 +324,7 @@ def test_bad_arguments_of_the_function(tmp_path):
     for tables, axes, message in (
         (TABLES, {}, "over at least one axis"),
         (TABLES, {"init.scale": []}, "at least one value"),
-        (TABLES, {"init.scale": [[0.1]]}, "numbers or words"),
+        (TABLES, {"init.scale": [[0.1]]}, "init.scale must be a positive number"),
         (TABLES | {"flow": {"budget_seconds": 1.0}}, {"init.scale": [1]}, "flow.budget_seconds must be left out"),
         (TABLES | {"init": {"theta": [[1.0]]}}, {"init.scale": [1]}, "theta"),
     ):
@@ -445,6 +445,43 @@ def test_a_sweep_by_an_executor_is_the_same_map_byte_for_byte(kind, tmp_path):
     assert elsewhere.quantities.keys() == alone.quantities.keys()
     for name, values in alone.quantities.items():
         assert values.tobytes() == elsewhere[name].tobytes(), name
+
+
+@pytest.mark.slow
+def test_parts_of_a_sweep_make_the_same_map_byte_for_byte(finished, tmp_path):
+    parts = [started(finished, tmp_path / "out", "--shard", f"{number}/2") for number in (1, 2)]
+    assert [part.wait() for part in parts] == [0, 0]
+    assert not (tmp_path / "out" / "map.npz").exists()
+    assert started(finished, tmp_path / "out", "--resume").wait() == 0
+    assert contents(tmp_path / "out") == contents(finished / "out")
+
+
+def test_a_part_of_a_sweep_says_what_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(integration, "_MOST_LANES", 2)
+    monkeypatch.setattr("flowsim.report.plots.maps.draw", lambda *arguments, **named: None)
+    (tmp_path / "problem.toml").write_text(PROBLEM)
+    out = tmp_path / "out"
+    command = ["sweep", str(tmp_path / "problem.toml"), "--over", "init.seed=0:4", "--out", str(out), "--quiet"]
+    assert main.main([*command, "--shard", "4/3"]) == 2
+    assert "--shard must be I/N, the I-th of N parts" in capsys.readouterr().err
+    assert not out.exists()
+    assert main.main([*command, "--shard", "2/3"]) == 0
+    line = "the map is drawn by the same command with --resume in place of --shard 2/3"
+    assert capsys.readouterr().out == (
+        f"1 of 3 batches are there, those of 1/3 (1), 3/3 (1) are missing: when all are, {line}.\n"
+    )
+    with held(out, shared=True) as beside:
+        assert beside
+        assert main.main([*command, "--resume"]) == 2
+        assert "in which no other sweep is at work" in capsys.readouterr().err
+        assert main.main([*command, "--shard", "1/3"]) == main.main([*command, "--shard", "3/3"]) == 0
+    assert "All 3 batches are there: the map" in capsys.readouterr().out
+    assert main.main(command) == 2
+    assert "add --resume to go on" in capsys.readouterr().err
+    assert main.main([*command, "--resume"]) == 0
+    assert sorted(contents(out)) == ["map.npz", "problem.toml", "sweep.json"]
+    assert main.main([*command, "--shard", "2/3"]) == 0
+    assert "All 3 batches are there" in capsys.readouterr().out
 
 
 def test_two_sweeps_are_not_at_work_in_one_folder(tmp_path):

@@ -25,6 +25,7 @@ from flowsim.models import (
     ScalarLoop,
     SeparateHeads,
     SoftmaxAttention,
+    SpectralAttention,
     TokenHeads,
 )
 from flowsim.tasks import SpectralRegression
@@ -47,6 +48,7 @@ MODELS = {
     "merged heads": MergedHeads([1.0], [A], [1.0, 2.0], 3.0, trainable=True),
     "separate heads": SeparateHeads([1.0], [A], [2 * A]),
     "token heads": TokenHeads([[1.0, 2.0, 3.0]], [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]], query_token=True),
+    "spectral": SpectralAttention(jnp.asarray([1.0, 2.0]), jnp.asarray(0.5), jnp.asarray(3.0)),
     "gradient descent": GradientDescentStep(0.5, [1.0, 2.0]),
 }
 DECODER = Decoder(2, embedding=4, layers=1, heads=2, longest=3, key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""A user's own loss, on the user's own Equinox module, with the user's own claim: the README's example, executed."""
+"""The README's example and the tutorials on a user's own loss, model and claim, executed."""
 
 import pathlib
 import re
@@ -7,22 +7,23 @@ import pytest
 
 import flowsim
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
 
 
-def example(word: str = "class") -> str:
-    return next(block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if word in block)
-
-
-def test_the_readme_example_is_short_and_says_what_it_shows(capsys):
-    code = example()
-    assert len(code.splitlines()) < 30
+def executed(page: str, kind: str, number: int) -> dict:
+    """The names after the first blocks of code of a page."""
+    blocks = re.findall(rf"```{re.escape(kind)}\n(.*?)```", (ROOT / page).read_text(), re.S)
     namespace = {}
-    exec(compile(code, "README.md", "exec"), namespace)
+    for block in blocks[:number]:
+        exec(compile(block, page, "exec"), namespace)
+    return namespace
+
+
+def test_a_user_s_own_claim_is_judged(capsys):
+    run = executed("docs/tutorials/own-claim.md", "{code-cell}", 2)["trajectory"]
     printed = capsys.readouterr().out
-    assert "holds" in printed
-    assert "violated" in printed
-    run = namespace["trajectory"]
+    assert "mine.pl-2 [printed]: holds" in printed
+    assert "mine.pl-3 [printed]: violated" in printed
     assert run.status.finished
     # The product a b of the two layers tends to 1 while a^2 - b^2 is conserved.
     assert float(run.end.a * run.end.b) == pytest.approx(1.0, abs=1e-5)
@@ -31,12 +32,18 @@ def test_the_readme_example_is_short_and_says_what_it_shows(capsys):
     assert isinstance(run, flowsim.Trajectory)
 
 
-def test_the_readme_conjecture_is_broken_where_it_is_false(capsys):
-    namespace = {}
-    for word in ("class", "flowsim.refute"):
-        exec(compile(example(word), "README.md", "exec"), namespace)
-    printed = capsys.readouterr().out
-    a, b = (float(re.findall(rf"{name} = ([0-9.]*[0-9])", printed)[0]) for name in "ab")
+def test_a_user_s_conjecture_is_broken_where_it_is_false(tmp_path, capsys):
+    found = executed("docs/tutorials/conjecture.md", "{code-cell}", 2)["found"]
+    assert "counterexample found" in capsys.readouterr().out
     # Along the flow a b tends to 1 and a^2 - b^2 is conserved, so that a^2 + b^2 >= 2 a(0) b(0) fails only beyond it.
-    assert a * b > 1
-    assert "counterexample found" in printed
+    assert found.counterexample.values["a"] * found.counterexample.values["b"] > 1
+    found.counterexample.save(tmp_path / "new")  # no problem file was written before, which would make the folder
+    assert "fails at a = " in (tmp_path / "new" / "erratum.txt").read_text()
+
+
+@pytest.mark.slow
+def test_the_readme_s_example_is_short_and_says_what_it_shows(capsys):
+    executed("README.md", "python", 1)
+    verdicts = re.findall(r"zhang2023\.lemma-5\.4\.\w+ +printed +([\w-]+)", capsys.readouterr().out)
+    assert verdicts == ["holds"] * 3
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120

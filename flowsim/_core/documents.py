@@ -1,14 +1,16 @@
-"""JSON documents: what computed a result, its values in plain form, and strict files."""
+"""JSON documents: what computed a result, its values in plain form, and strict files; and what notebooks show."""
 
 import dataclasses
 import enum
 import functools
+import html
+import importlib
 import importlib.metadata
 import json
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ import msgspec
 import numpy as np
 
 from flowsim._core import VERSION
+from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
 
 
@@ -52,3 +55,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def extra(name: str) -> Any:
+    """A package of the extra, imported.
+
+    **Raises:** `ProblemError` where it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        refuse(name, "installed (pip install 'flowsim[notebook]')", "it is not")
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+    """A table, its texts escaped.
+
+    **Arguments:** head: of the columns; empty for none.
+    """
+    line = lambda kind, cells: "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+    parts = [f"<caption>{html.escape(caption)}</caption>" if caption else ""]
+    parts += [f"<thead>{line('th', head)}</thead>"] if head else []
+    return f"<table>{''.join(parts)}<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"

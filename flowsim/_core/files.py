@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import platform
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from flowsim._core.checks import refuse
 from flowsim._core.lines import in_short, one_line
 from flowsim._core.types import Document
 
@@ -20,6 +22,8 @@ try:
     import fcntl
 except ImportError:  # where files are locked otherwise
     fcntl = None
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a disk that has none
 
 
 class DamagedFileError(ValueError):
@@ -72,7 +76,7 @@ def read_document(path: str | os.PathLike) -> Document:
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
     """Replace a file whole: write beside it, flush to the disk, rename."""
     path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as file:
             write(file)
@@ -85,23 +89,23 @@ def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> N
 
 
 @contextlib.contextmanager
-def held(folder: str | os.PathLike) -> Iterator[bool]:
-    """Whether this process alone is at work in a folder, which it is until the end, however that comes; where the
-    system has no locks, as if it were.
+def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
+    """Whether this process alone is at work in a folder, or with others that share it, which it is until the end,
+    however that comes; where the disk has no locks, as if it were.
     """
     if fcntl is None:
         yield True
         return
     path = pathlib.Path(folder) / ".lock"
     while True:
-        file = path.open("w")
+        file = path.open("a")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, *_NO_LOCKS):
                 raise
-            yield False
+            yield error.errno in _NO_LOCKS
             return
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -111,8 +115,22 @@ def held(folder: str | os.PathLike) -> Iterator[bool]:
     try:
         yield True
     finally:
-        path.unlink(missing_ok=True)
+        # Others may share it, and those who come later are to meet them there.
+        if not shared:
+            path.unlink(missing_ok=True)
         file.close()
+
+
+@contextlib.contextmanager
+def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold a folder, as `held` does; what is done there is named in the refusal.
+
+    **Raises:** `ProblemError` where another process is at work in it.
+    """
+    with held(folder, shared=shared) as alone:
+        if not alone:
+            refuse("--out", f"a folder in which no other {what} is at work", f"one is in {folder}")
+        yield
 
 
 def done_without(error: DamagedFileError, instead: str) -> None:

@@ -19,3 +19,20 @@ def in_short(error: BaseException) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error, of Python, NumPy or XLA, says that the memory does not suffice."""
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error) or "ut of memory" in str(error)
+
+
+def listed(text: str) -> list[str]:
+    """The parts between the commas of a text, but for those within brackets, braces and quotation marks."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        else:
+            depth += (character in "[{") - (character in "]}")
+        if character == "," and not (depth or quote):
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]

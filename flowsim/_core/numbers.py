@@ -7,7 +7,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number_text(value: SupportsFloat | None, form: str = ".3g") -> str:
-    """A number in few digits, a dash where there is none."""
+    """A number in few digits, a dash if there is none."""
     if value is None or math.isnan(value):
         return "-"
     return format(float(value), form) if value else "0"

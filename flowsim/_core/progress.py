@@ -1,9 +1,9 @@
-"""Progress of what takes longer than two seconds: a bar on a terminal, else a line now and then."""
+"""Progress of what takes longer than two seconds: a bar on a terminal or in a notebook, else a line now and then."""
 
 import sys
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 _DELAY = 2.0  # seconds after which anything is shown
 _BETWEEN_LINES = 10.0  # seconds
@@ -31,6 +31,6 @@ def progress_bar(what: str, total: int, *, unit: str = "it", shown: bool = True)
 
     **Arguments:** what: is done; total: how many units there are; shown: whether anything is.
     """
-    terminal = sys.stderr.isatty()
-    options: dict[str, Any] = {} if terminal else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
+    written_over = sys.stderr.isatty() or tqdm.__mro__[1].__module__ == "tqdm.notebook"
+    options: dict[str, Any] = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
     return tqdm(total=total, desc=what, unit=unit, disable=not shown, delay=_DELAY, leave=False, **options)

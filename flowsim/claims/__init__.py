@@ -5,6 +5,7 @@ from flowsim.claims.claim import Comparison as Comparison
 from flowsim.claims.claim import Judgement as Judgement
 from flowsim.claims.claim import Relation as Relation
 from flowsim.claims.claim import Verdict as Verdict
+from flowsim.claims.claim import Verdicts as Verdicts
 from flowsim.claims.claim import at_least as at_least
 from flowsim.claims.claim import at_most as at_most
 from flowsim.claims.claim import citation as citation

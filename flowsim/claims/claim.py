@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core import VERSION, checks
+from flowsim._core.documents import extra, html_table
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Tables
 from flowsim.claims.hypotheses import Hypothesis, unmet
@@ -180,7 +181,7 @@ class Claim:
 class Verdict:
     """What was found: see docs/verdicts.md for every field.
 
-    margin: signed slack over the size of the bound where it is least (None where the statement promises nothing);
+    margin: signed slack over the size of the bound where it is least (None if the statement promises nothing);
     where: the time of it, or a description; floor: numerical error there, in the same units; tightness: ratio of the
     sides there.
     """
@@ -207,16 +208,51 @@ class Verdict:
         )
 
     def where_text(self) -> str:
-        """``t = 3.2``, or the description of a point that is no time; a dash where there is none."""
+        """``t = 3.2``, or the description of a point that is not a time; a dash if neither is known."""
         if self.where is None:
             return "-"
         return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
+
+    def _repr_html_(self) -> str:
+        return html_table((), [*zip(_COLUMNS, _cells(self), strict=True), ("statement", self.statement)], self.note)
+
+
+class Verdicts(list[Verdict]):
+    """Verdicts in order, which notebooks show as a table."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        return html_table(_COLUMNS, map(_cells, self))
+
+    def to_dataframe(self) -> Any:
+        """A ``pandas.DataFrame`` with a row for each verdict; its column ``unmet`` names hypotheses that are not met.
+
+        **Raises:** `ProblemError` where pandas is not installed.
+        """
+        names = ("id", "source", "form", "statement", "verdict", "margin", "where", "floor", "tightness", "note")
+        rows = [
+            {name: getattr(verdict, name) for name in names}
+            | {"verdict": str(verdict.verdict)}
+            | {"unmet": "; ".join(part.name for part in verdict.hypotheses if not part.met)}
+            for verdict in self
+        ]
+        return extra("pandas").DataFrame(rows, columns=[*names, "unmet"])
+
+
+_COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
+
+
+def _cells(verdict: Verdict) -> tuple[str, ...]:
+    numbers = (number_text(verdict.margin, "+.3g"), verdict.where_text(), number_text(verdict.floor, ".0e"))
+    return verdict.id, verdict.form, str(verdict.verdict), *numbers, number_text(verdict.tightness)
 
 
 def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
     """Every form of the claim with that id, or of all its parts.
 
-    **Raises:** `ValueError` with the nearest id where there is none.
+    **Raises:** `ValueError` with the nearest id if no claim has this one.
     """
     found = [claim for claim in claims if claim.id == identifier or claim.id.startswith(f"{identifier}.")]
     if not found:

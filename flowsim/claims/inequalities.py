@@ -43,7 +43,7 @@ def sharp_dominance(
 def dominance_floor(
     grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], constant: ArrayLike, power: float
 ) -> Float[Array, ""]:
-    """The largest loss at which |grad L|^2 < c L^p; zero where there is none.
+    """The largest loss at which |grad L|^2 < c L^p; zero if there is none.
 
     Where the minimum is positive the inequality fails near it, since the gradient vanishes and L does not.
     """

@@ -12,7 +12,7 @@ import numpy as np
 from flowsim._core.balls.enclosure import UndecidedError, enclose, lower, upper
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.between import follow
-from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict
+from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
 from flowsim.claims.evidence import ROUNDING, Case, Evidence
 from flowsim.claims.evidence.comparing import compared
 from flowsim.flow.trajectory import Settings, Trajectory
@@ -35,11 +35,11 @@ def judge(
     *,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
-) -> list[Verdict]:
+) -> Verdicts:
     """Judge claims along one flow, in order; see `check`."""
     claims = tuple(claims)
     evidence = Evidence(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress)
-    return [judge_on(claim, evidence) for claim in claims]
+    return Verdicts(judge_on(claim, evidence) for claim in claims)
 
 
 def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) -> Verdict:
@@ -201,7 +201,7 @@ def _decided(claim: Claim, ours: Comparison, error: np.ndarray, case: Case) -> _
     return _Finding(
         judgement,
         margin=float(slack[worst] / safe[worst]),
-        where=_place(worst, slack.shape, case, claim.along_flow),
+        where=_place(worst, slack.shape, case, claim),
         floor=float((error[worst] + allowance[worst]) / safe[worst]),
         tightness=float(ours.tightness[worst]) or None,
     )
@@ -240,20 +240,20 @@ def _least(values: np.ndarray) -> tuple[int, ...]:
     return tuple(int(place) for place in np.unravel_index(np.argmin(values), values.shape))
 
 
-def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, along_flow: bool) -> float | str:
+def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim) -> float | str:
     """A time, or the number of a point, and which of several entries there."""
-    place = _point(index[0], shape[0], case, along_flow)
+    place = _point(index[0], shape[0], case, claim)
     if len(shape) == 1:
         return place
     return f"{place if isinstance(place, str) else f't = {place:.4g}'}, entry {index[1] + 1} of {shape[1]}"
 
 
-def _point(row: int, length: int, case: Case, along_flow: bool) -> float | str:
+def _point(row: int, length: int, case: Case, claim: Claim) -> float | str:
     """A time, or the number of a point; points of a claim along the flow may follow the times."""
     times = case.padded.t.size
-    if length == times or (along_flow and row < times < length):
+    if case.has_times(claim, length) or (claim.along_flow and row < times < length):
         return float(case.padded.t[row])
-    if along_flow and length > times:
+    if claim.along_flow and length > times:
         row, length = row - times, length - times
     return f"point {row + 1} of {length}" if length > 1 else "one point"
 

@@ -22,7 +22,7 @@ _SHAPES = ("dimension", "loops", "layers", "heads")
 class AbstractRange(abc.ABC):
     """Numbers from low to high, both finite.
 
-    **Raises:** `ValueError` where there is none.
+    **Raises:** `ValueError` if there are no such numbers.
     """
 
     low: Any

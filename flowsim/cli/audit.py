@@ -13,7 +13,7 @@ from flowsim._core.documents import write_json
 from flowsim._core.files import write_whole
 from flowsim.claims import Claim
 from flowsim.cli.check import print_by_problem
-from flowsim.cli.common import exit_status, folder_of
+from flowsim.cli.common import exit_status, folder_of, part_of, print_json
 from flowsim.experiments.audit import Kept, judge_all
 from flowsim.experiments.executors import executor_of
 from flowsim.problem import ProblemError
@@ -27,6 +27,7 @@ def audit(
     *,
     paper: str | None,
     overrides: Sequence[str],
+    as_json: bool,
     strict: bool,
     fresh: bool,
     jobs: int,
@@ -34,7 +35,7 @@ def audit(
     shard: str | None,
 ) -> int:
     """Judge every claim, or those of a paper or Python file, on those of its problems to which the overrides apply."""
-    chosen, part = _claims_of(paper), _part(shard, out)
+    chosen, part = _claims_of(paper), part_of(shard, out)
     own = paper if paper and paper.endswith(".py") else None
     if out is not None:
         with folder_of(out):
@@ -51,15 +52,20 @@ def audit(
         raise ProblemError(f"--set must be something that applies to a problem, but {skipped[0]}")
     cases = sum(len(claim.problems) for claim in chosen) - len(skipped)
     if len(entries) < cases:
-        print(f"{len(entries)} of {cases} verdicts are there: the whole is written where all are, without --shard")
+        line = f"{len(entries)} of {cases} verdicts are there: the whole is written where all are, without --shard"
+        print_json({"verdicts": len(entries), "of": cases}) if as_json else print(line)
         return exit_status(False, [])
+    document = audit_document(entries)
     if out is not None:
-        write_json(out / "verdicts.json", audit_document(entries))
+        write_json(out / "verdicts.json", document)
         for name, page in ledger(entries, file=own).items():
             (out / name).parent.mkdir(exist_ok=True)
             write_whole(out / name, functools.partial(_write, page))
-    print_by_problem(entries)
-    if skipped:
+    if as_json:
+        print_json(document)
+    else:
+        print_by_problem(entries)
+    if skipped and not as_json:
         print(f"Not judged, as the overrides do not apply to the problem: {len(skipped)}")
         print(*(f"  {count}: {reason}" for reason, count in Counter(skipped).most_common()), sep="\n")
     return exit_status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
@@ -67,18 +73,6 @@ def audit(
 
 def _write(page: str, file: IO[bytes]) -> None:
     file.write(page.encode())
-
-
-def _part(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
-    """Which part of how many, of the form I/N."""
-    if shard is None:
-        return 1, 1
-    if out is None:
-        refuse("--out", "a folder, which all parts share, with --shard", "it is missing")
-    number, _, parts = shard.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        refuse("--shard", "I/N, the I-th of N parts", f'it is "{shard}"')
-    return int(number), int(parts)
 
 
 def _claims_of(paper: str | None) -> list[Claim]:

@@ -1,12 +1,11 @@
 """`flowsim check`: judge a claim on its own problems."""
 
-import json
 from collections.abc import Sequence
 
 from flowsim._core.checks import refuse
-from flowsim.cli.common import claims_of, exit_status
+from flowsim.cli.common import claims_of, exit_status, print_json, table_of
 from flowsim.experiments.audit import Entry, judge_all
-from flowsim.report.documents import audit_document, verdict_table
+from flowsim.report.documents import audit_document, summary
 from flowsim.report.facts import sharp_constants
 
 
@@ -16,15 +15,17 @@ def check(identifier: str, *, overrides: Sequence[str], as_json: bool, strict: b
     if not entries:
         refuse("claim id", "that of a claim with problems of its own", f"{identifier} has none")
     if as_json:
-        print(json.dumps(audit_document(entries), indent=1))
+        print_json(audit_document(entries))
     else:
         print_by_problem(entries)
     return exit_status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
 
 
 def print_by_problem(entries: Sequence[Entry]) -> None:
-    """The verdicts on each problem, under the problem."""
+    """The verdicts on each problem, under the problem, and how many there are of each."""
     for spec in dict.fromkeys(entry.problem for entry in entries):
         verdicts = [entry.verdict for entry in entries if entry.problem == spec]
-        print(spec.heading, verdict_table(verdicts), sep="\n")
+        print(spec.heading, table_of(verdicts), sep="\n")
         print(*(f"  {label}: {text}" for label, text in sharp_constants(verdicts).items()), "", sep="\n")
+    if len(entries) > 1:
+        print(f"{len(entries)} verdicts: {summary([entry.verdict for entry in entries])}")

@@ -1,17 +1,42 @@
-"""`flowsim claims`: every claim."""
+"""`flowsim claims`: every claim. `flowsim cite`: BibTeX of the papers whose statements are cited, and of flowsim."""
 
-import json
+from collections.abc import Sequence
 
 from flowsim import papers
-from flowsim.cli.common import FINISHED
+from flowsim._core import VERSION
+from flowsim._core.checks import refuse
+from flowsim.cli.common import FINISHED, claims_of, print_json
+from flowsim.papers.statements import bibtex_of
+
+_FLOWSIM = f"""@misc{{flowsim,
+  author = {{{{The flowsim developers}}}},
+  title  = {{flowsim: gradient flow on the population losses of linear transformers}},
+  note   = {{Version {VERSION}}},
+}}
+"""
 
 
 def claims(*, as_json: bool) -> int:
     """List every claim."""
     names = ("id", "source", "form", "statement")
     if as_json:
-        print(json.dumps([{name: getattr(claim, name) for name in names} for claim in papers.ALL_CLAIMS], indent=1))
+        print_json([{name: getattr(claim, name) for name in names} for claim in papers.ALL_CLAIMS])
         return FINISHED
     for claim in papers.ALL_CLAIMS:
         print(f"{claim.id} [{claim.form}], {claim.source}\n    {claim.statement}")
+    return FINISHED
+
+
+def cite(identifiers: Sequence[str]) -> int:
+    """Print the BibTeX entries of the claims' papers and of flowsim, each paper's under the ways to cite its claims."""
+    places: dict[str, dict[str, None]] = {}
+    for identifier in identifiers:
+        for claim in claims_of(identifier):
+            paper, _, place = claim.source.partition(", ")
+            if paper not in (known.id for known in papers.PAPERS):
+                refuse("claim id", "that of a statement of a paper", f"{identifier} is of no paper")
+            places.setdefault(paper, {})[place] = None
+    for paper, cited in places.items():
+        print(*(rf"% \cite[{{{place}}}]{{{paper}}}" for place in cited), bibtex_of(paper), sep="\n")
+    print(_FLOWSIM, end="")
     return FINISHED

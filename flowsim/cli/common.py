@@ -2,8 +2,13 @@
 
 import contextlib
 import errno
+import json
+import os
 import pathlib
+import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from flowsim import papers
 from flowsim._core.checks import refuse
@@ -12,6 +17,7 @@ from flowsim.claims import Claim, Judgement, Verdict, find_claims
 from flowsim.flow.trajectory import Status
 from flowsim.problem import Problem, ProblemError, spec_of, toml
 from flowsim.problem.user_problem import find_own, is_place
+from flowsim.report.documents import WIDTH, verdict_table
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
 
@@ -57,6 +63,46 @@ def folder_of(out: pathlib.Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         refuse("--out", "a folder that can be written to", f"{out}: {error.strerror}")
+
+
+def check_format(format: str) -> None:
+    """Matplotlib asks LaTeX how large the labels of a pgf picture are: not after hours of work for the first time."""
+    if format == "pgf" and shutil.which("pdflatex") is None:
+        refuse("--format", "png, svg or pdf where there is no pdflatex, which measures the labels", "it is pgf")
+
+
+def print_json(document: Any) -> None:
+    """Print what is asked for with --json."""
+    print(json.dumps(document, indent=1))
+
+
+def width(otherwise: int) -> int:
+    """The columns of the terminal, or another number where standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
+
+
+def has_colours() -> bool:
+    """Whether to write in colour: on a terminal, unless NO_COLOR is set, and anywhere if FORCE_COLOR is."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def table_of(verdicts: Iterable[Verdict]) -> str:
+    """The table of verdicts as wide as the terminal, in its colours; in a pipe as wide as ever, without any."""
+    return verdict_table(verdicts, width(WIDTH), has_colours())
+
+
+def part_of(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
+    """Which part of how many, of the form I/N."""
+    if shard is None:
+        return 1, 1
+    if out is None:
+        refuse("--out", "a folder, which all parts share, with --shard", "it is missing")
+    number, _, parts = shard.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        refuse("--shard", "I/N, the I-th of N parts", f'it is "{shard}"')
+    return int(number), int(parts)
 
 
 def exit_status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status | None] = ()) -> int:

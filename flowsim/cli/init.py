@@ -1,6 +1,5 @@
 """`flowsim init`: which conditions a start meets, and what follows from it by formula."""
 
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from jaxtyping import Array
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import plain, versions
 from flowsim._core.types import Document
-from flowsim.cli.common import FINISHED, read
+from flowsim.cli.common import FINISHED, print_json, read
 from flowsim.papers import AbstractPromises, constants_of, limits_of, promises_of
 from flowsim.problem import Problem
 
@@ -25,7 +24,7 @@ def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: 
     promised = promises_of(problem)
     lengths = None if risk is None else _prompt_lengths(problem, promised, risk)
     if as_json:
-        print(json.dumps(plain(_document(problem, promised, epsilon, lengths)), indent=1))
+        print_json(plain(_document(problem, promised, epsilon, lengths)))
     elif promised is None:
         print("What is known before anything is integrated")
         _print_rows(_rows_of_least_loss(problem))

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from flowsim._core import VERSION
-from flowsim._core.lines import TRACEBACK, in_short, one_line, out_of_memory
+from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
+from flowsim.cli.prepare import BAD_INPUT, prepare_jax, stop
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
 Overrides = Annotated[
@@ -26,12 +27,25 @@ Axes = Annotated[
     tyro.conf.UseAppendAction,
     tyro.conf.arg(name="over", metavar="FIELD=VALUES"),
 ]
+ClaimIds = Annotated[
+    tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[CLAIM_ID ...]", help="none for flowsim alone")
+]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
-Jobs = Annotated[int, tyro.conf.arg(metavar="N")]
-Scheduler = Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")]
+Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="how many processes of this machine share the work")]
+Scheduler = Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help="of dask, whose workers share the work")]
+Shard = Annotated[
+    str | None, tyro.conf.arg(metavar="I/N", help="do the I-th of N parts alone, beside others that share DIR")
+]
+Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="how long, such as 90s or 10m")]
+Problems = Annotated[
+    int | None,
+    tyro.conf.arg(metavar="N", help="how many to look at instead, up to the end of a batch"),
+]
+Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the claim")]
+Seed = Annotated[int, tyro.conf.arg(help="of what is drawn")]
 Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
 
-FINISHED, BAD_INPUT, UNFINISHED, INTERRUPTED = 0, 2, 3, 130
+FINISHED, UNFINISHED, INTERRUPTED = 0, 3, 130
 
 
 def run(
@@ -42,8 +56,10 @@ def run(
     claims: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None,
     all_claims: bool = False,
     resume: bool = False,
+    json: bool = False,
     strict: bool = False,
-    format: Literal["png", "svg", "pdf"] = "png",
+    format: Literal["png", "svg", "pdf", "pgf"] = "png",
+    tex: bool = False,
     quiet: bool = False,
     devices: Devices = None,
     coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT|auto")] = None,
@@ -59,8 +75,10 @@ def run(
         claims: judge those whose ids match, such as "zhang2023.lemma-5.*", whether they read the flow or not.
         all_claims: judge every claim about the model, also those about a paper's formulas alone.
         resume: go on with the run in DIR.
+        json: print verdicts.json alone.
         strict: exit with status 1 if a claim is violated.
-        format: of the figures.
+        format: of the figures; pgf takes pdflatex.
+        tex: also write verdicts.tex, a table for a paper.
         quiet: print neither progress nor table.
         devices: of each process that share the samples of a loss by Monte Carlo; all takes those that JAX sees.
         coordinator: where process 0 listens, for a run on several hosts; auto asks Slurm or Open MPI.
@@ -68,7 +86,7 @@ def run(
         process: which of them this one is, from 0 on; it alone writes.
         join_timeout: how long to wait for the others.
     """
-    _prepare_jax()
+    prepare_jax()
     from flowsim.cli.devices import Hosts
     from flowsim.cli.run import run
 
@@ -78,8 +96,10 @@ def run(
         overrides=sum(overrides, ()),
         claims=claims or ("*" if all_claims else None),
         resume=resume,
+        as_json=json,
         strict=strict,
         format=format,
+        tex=tex,
         quiet=quiet,
         devices=devices,
         hosts=Hosts(coordinator, processes, process, join_timeout),
@@ -102,7 +122,7 @@ def init(
         risk: also say how long prompts must be for this risk.
         json: print JSON.
     """
-    _prepare_jax()
+    prepare_jax()
     from flowsim.cli.init import init
 
     return init(problem, overrides=sum(overrides, ()), epsilon=epsilon, risk=risk, as_json=json)
@@ -114,7 +134,7 @@ def claims(json: bool = False) -> int:
     Args:
         json: print JSON.
     """
-    _prepare_jax()
+    prepare_jax()
     from flowsim.cli.claims import claims
 
     return claims(as_json=json)
@@ -135,7 +155,7 @@ def check(
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """
-    _prepare_jax()
+    prepare_jax()
     from flowsim.cli.check import check
 
     return check(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
@@ -145,36 +165,27 @@ def audit(
     out: Folder | None = None,
     paper: str | None = None,
     overrides: Overrides = (),
+    json: bool = False,
     strict: bool = False,
     fresh: bool = False,
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
-    shard: Annotated[str | None, tyro.conf.arg(metavar="I/N")] = None,
+    shard: Shard = None,
 ) -> int:
     """Judge every claim on its own problems, or on those of them to which the overrides apply.
 
     Args:
         out: where verdicts.json and the pages of the ledger go; what is finished there is not judged again.
         paper: only the claims of one paper, such as zhang2023, or of FILE.py.
+        json: print JSON.
         strict: exit with status 1 if a claim is violated.
         fresh: judge again what is finished, too.
-        jobs: how many processes of this machine judge.
-        scheduler: of dask, whose workers judge.
-        shard: judge the I-th of N parts alone, beside others that share DIR.
     """
-    _prepare_jax()
+    prepare_jax()
     from flowsim.cli.audit import audit
 
-    return audit(
-        out,
-        paper=paper,
-        overrides=sum(overrides, ()),
-        strict=strict,
-        fresh=fresh,
-        jobs=jobs,
-        scheduler=scheduler,
-        shard=shard,
-    )
+    given, options = sum(overrides, ()), {"as_json": json, "strict": strict, "fresh": fresh, "shard": shard}
+    return audit(out, paper=paper, overrides=given, jobs=jobs, scheduler=scheduler, **options)
 
 
 def sweep(
@@ -184,12 +195,14 @@ def sweep(
     out: Folder,
     overrides: Overrides = (),
     resume: bool = False,
+    json: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
     disk_budget: Annotated[float, tyro.conf.arg(metavar="MB")] = 256.0,
     quiet: bool = False,
     devices: Devices = None,
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
+    shard: Shard = None,
 ) -> int:
     """Integrate the flows of a grid of problems, and draw a map of what becomes of them.
 
@@ -198,14 +211,13 @@ def sweep(
         over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; once an axis.
         out: where the map goes; it must not hold another sweep.
         resume: go on with the sweep in DIR.
+        json: print JSON.
         format: of the figure.
         disk_budget: how much may be written; a larger sweep is refused.
         quiet: print neither progress nor summary.
         devices: to share the cells of a batch; all takes those that JAX sees.
-        jobs: how many processes of this machine integrate.
-        scheduler: of dask, whose workers integrate.
     """
-    _prepare_jax()
+    prepare_jax()
     from flowsim.cli.sweep import sweep
 
     return sweep(
@@ -214,12 +226,14 @@ def sweep(
         over=sum(over, ()),
         overrides=sum(overrides, ()),
         resume=resume,
+        as_json=json,
         format=format,
         disk_budget=disk_budget,
         quiet=quiet,
         devices=devices,
         jobs=jobs,
         scheduler=scheduler,
+        shard=shard,
     )
 
 
@@ -227,62 +241,76 @@ def refute(
     claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
     /,
     over: Axes = (),
-    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m",
+    budget: Budget = "10m",
+    problems: Problems = None,
     out: Folder | None = None,
-    form: Literal["printed", "corrected"] = "printed",
-    seed: int = 0,
+    form: Form = "printed",
+    seed: Seed = 0,
+    json: bool = False,
+    strict: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
     quiet: bool = False,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
 ) -> int:
     """Search for a problem that meets a claim's hypotheses and breaks it.
 
     Args:
         claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
         over: search an axis of the claim over LOW:HIGH or a list; once an axis.
-        budget: how long, such as 90s or 10m.
         out: where the counterexample goes, and batches that a killed search goes on from.
-        form: of the claim.
-        seed: of what is drawn.
+        json: print JSON.
+        strict: exit with status 1 if a counterexample is found.
         format: of the figure.
         quiet: print no progress.
     """
-    _prepare_jax()
-    from flowsim.cli.search import refute
+    prepare_jax()
+    from flowsim.cli.search import Asked, refute
 
-    return refute(
-        claim_id, form=form, over=sum(over, ()), budget=budget, out=out, seed=seed, format=format, quiet=quiet
-    )
+    asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
+    return refute(asked, as_json=json, strict=strict, format=format, quiet=quiet)
 
 
 def sharpen(
     claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
     /,
     over: Axes = (),
-    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m",
+    budget: Budget = "10m",
+    problems: Problems = None,
     out: Folder | None = None,
-    form: Literal["printed", "corrected"] = "printed",
-    seed: int = 0,
+    form: Form = "printed",
+    seed: Seed = 0,
+    json: bool = False,
+    strict: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
     quiet: bool = False,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
 ) -> int:
     """Search for the best constant of a claim's bound, and how it grows.
 
     Args:
         claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
         over: search an axis of the claim over LOW:HIGH or a list, and show the growth with it; once an axis.
-        budget: how long, such as 90s or 10m.
         out: where the constants and their picture go.
-        form: of the claim.
-        seed: of what is drawn.
+        json: print JSON.
+        strict: exit with status 1 if the claim is violated at the best.
         format: of the figure.
         quiet: print no progress.
     """
-    _prepare_jax()
-    from flowsim.cli.search import sharpen
+    prepare_jax()
+    from flowsim.cli.search import Asked, sharpen
 
-    return sharpen(
-        claim_id, form=form, over=sum(over, ()), budget=budget, out=out, seed=seed, format=format, quiet=quiet
-    )
+    asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
+    return sharpen(asked, as_json=json, strict=strict, format=format, quiet=quiet)
+
+
+def cite(claim_ids: ClaimIds = (), /) -> int:
+    """BibTeX of the papers that claims are of, and of flowsim."""
+    prepare_jax()
+    from flowsim.cli.claims import cite
+
+    return cite(claim_ids)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -293,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
         print(f"flowsim {VERSION}")
         return FINISHED
-    commands = {function.__name__: function for function in (run, init, claims, check, audit, sweep, refute, sharpen)}
+    commands = {f.__name__: f for f in (run, init, claims, check, audit, sweep, refute, sharpen, cite)}
     before = signal.signal(signal.SIGINT, _interrupted)
     try:
         with warnings.catch_warnings():
@@ -310,9 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
+        return stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
     except Exception as error:
-        return _stop(*_explained(error))
+        return stop(*_explained(error))
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -323,20 +351,6 @@ def _interrupted(number: int, frame: types.FrameType | None) -> None:
         sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
     )
     os._exit(INTERRUPTED)
-
-
-def _make_do_without_home() -> None:
-    """Matplotlib looks for its settings at home, and fails where there is none."""
-    try:
-        pathlib.Path.home()
-    except RuntimeError:
-        if "MPLCONFIGDIR" not in os.environ:
-            import atexit
-            import shutil
-            import tempfile
-
-            os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="flowsim-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _explained(error: Exception) -> tuple[int, str]:
@@ -361,32 +375,6 @@ def _explained(error: Exception) -> tuple[int, str]:
 def _warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
     """Show a warning of flowsim's own in one line, others as ever."""
     if category.__module__.startswith("flowsim."):
-        _stop(FINISHED, str(message))
+        stop(FINISHED, str(message))
     else:
         otherwise(message, category, *rest)
-
-
-def _stop(status: int, line: str) -> int:
-    print(f"flowsim: {one_line(line)}", file=sys.stderr, flush=True)
-    return status
-
-
-def _prepare_jax() -> None:
-    """Float64 and the compile cache, before the first array."""
-    if (given := os.environ.get("JAX_ENABLE_X64", "1")).lower() not in ("1", "t", "true", "y", "yes", "on"):
-        off = given.lower() in ("0", "f", "false", "n", "no", "off")
-        came = "JAX_ENABLE_X64 switches it off" if off else f'JAX_ENABLE_X64 is "{given}"'
-        line = f"float64 must be switched on, but {came}: unset it or set JAX_ENABLE_X64=1"
-        sys.exit(_stop(BAD_INPUT, line))
-    _make_do_without_home()
-    from flowsim._core.compile_cache import keep_compiled_programs
-
-    try:
-        keep_compiled_programs()
-        import jax
-    except ValueError as error:  # of another variable that JAX reads
-        sys.exit(_stop(BAD_INPUT, f"the environment must be one that JAX takes, but it says: {in_short(error)}"))
-    jax.config.update("jax_enable_x64", True)
-    from flowsim._core.files import DamagedFileWarning
-
-    warnings.simplefilter("always", DamagedFileWarning)

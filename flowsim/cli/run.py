@@ -14,22 +14,23 @@ from jax.sharding import Mesh
 from flowsim import papers
 from flowsim._core.checks import refuse
 from flowsim._core.documents import write_json
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim._core.files import DamagedFileError, at_work_in, done_without, read_arrays, write_whole
 from flowsim._core.hosts import by_first, is_first
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Tables
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, confidence_band
 from flowsim.claims.evidence.bands import Band, ends
 from flowsim.claims.judging import judge_or_note
-from flowsim.cli.common import UNFINISHED, exit_status, folder_of, tables_of
+from flowsim.cli.common import UNFINISHED, check_format, exit_status, folder_of, print_json, table_of, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.flow.risk_curve import risk_curve
 from flowsim.flow.trajectory import Trajectory, metadata_of
 from flowsim.papers import constants_of, limits_of, promises_of
 from flowsim.problem import AbstractSpec, Problem, ProblemError, differing_field, spec_of, toml
-from flowsim.report.documents import verdict_table, verdicts_document
+from flowsim.report.documents import summary, verdicts_document
 from flowsim.report.facts import run_facts, sharp_constants, test_facts
 from flowsim.report.page import write_report
+from flowsim.report.tex import verdicts_table
 
 TRAJECTORY = "trajectory.npz"
 
@@ -41,66 +42,79 @@ def run(
     overrides: Sequence[str],
     claims: str | None,
     resume: bool,
+    as_json: bool,
     strict: bool,
     format: str,
+    tex: bool,
     quiet: bool,
     devices: str | None,
     hosts: Hosts,
 ) -> int:
     """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
+    check_format(format)
     spec = spec_of(tables_of(path), overrides)
     mesh = _mesh(spec, devices, hosts)
     problem, first = spec.build(mesh=mesh), is_first(mesh)
     chosen = _claims_about(problem, claims)
-    quiet = quiet or not first
+    quiet = quiet or not first or as_json
     say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))
     checkpoint = out / "checkpoint"
-    with _taken_back(out / "problem.toml"):
-        kept = by_first(mesh, lambda: _enter(out, problem.spec, resume))
-        trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, quiet)
-    status = trajectory.status
-    say(trajectory, "")
+    with contextlib.ExitStack() as hold:
+        by_first(mesh, lambda: hold.enter_context(_working_in(out)))
+        with _taken_back(out / "problem.toml"):
+            kept = by_first(mesh, lambda: _enter(out, problem.spec, resume))
+            trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, quiet)
+        status = trajectory.status
+        say(trajectory, "")
 
-    evidence = Evidence(problem.loss, trajectory, claims=chosen, checkpoint=checkpoint, progress=not quiet)
-    verdicts = []
-    with progress_bar("judging", len(chosen), unit="claim", shown=not quiet) as bar:
-        for claim in chosen:
-            verdicts.append(judge_or_note(claim, evidence))
-            bar.update()
-    about = [verdict for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
-    say(verdict_table(about), "")
-    if len(about) < len(verdicts):
-        say(f"{len(verdicts) - len(about)} of {len(verdicts)} claims do not apply here: verdicts.json says why", "")
-    constants = constants_of(problem)
-    for verdict in verdicts:
-        constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
-    certificates = dataclasses.asdict(trajectory.certificates) | {"ladder": evidence.ladder()}
-    document = verdicts_document(problem.spec, status, certificates, constants, limits_of(problem), verdicts)
-    by_first(mesh, lambda: write_json(out / "verdicts.json", document))
+        evidence = Evidence(problem.loss, trajectory, claims=chosen, checkpoint=checkpoint, progress=not quiet)
+        verdicts = []
+        with progress_bar("judging", len(chosen), unit="claim", shown=not quiet) as bar:
+            for claim in chosen:
+                verdicts.append(judge_or_note(claim, evidence))
+                bar.update()
+        about = [verdict for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
+        say(table_of(about), "")
+        if verdicts:
+            why = "; verdicts.json says why these do not apply" if len(about) < len(verdicts) else ""
+            say(f"{len(verdicts)} claims: {summary(verdicts)}{why}", "")
+        constants = constants_of(problem)
+        for verdict in verdicts:
+            constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
+        certificates = dataclasses.asdict(trajectory.certificates) | {"ladder": evidence.ladder()}
+        document = verdicts_document(problem.spec, status, certificates, constants, limits_of(problem), verdicts)
+        by_first(mesh, lambda: write_json(out / "verdicts.json", document))
+        if tex:
+            table = verdicts_table(verdicts).encode()
+            by_first(mesh, lambda: write_whole(out / "verdicts.tex", lambda file: file.write(table)))
+        if as_json and first:
+            print_json(document)
 
-    facts = sharp_constants(verdicts) | run_facts(problem, evidence)
-    band = confidence_band(evidence) if status.finished else {}
-    if band:
-        beside = problem.beside(trajectory.models) | ends(band)
-        by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
-    if first:
-        _draw(
-            out,
-            problem,
-            trajectory=trajectory,
-            verdicts=verdicts,
-            facts=facts,
-            band=band,
-            format=format,
-            say=say,
-        )
-    if not status.finished:
+        facts = sharp_constants(verdicts) | run_facts(problem, evidence)
+        band = confidence_band(evidence) if status.finished else {}
+        if band:
+            beside = problem.beside(trajectory.models) | ends(band)
+            by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
         if first:
-            print(f"The integration was not finished ({status}), so no claim along it is judged. {status.advice}")
-        return UNFINISHED
-    if first:
-        shutil.rmtree(checkpoint, ignore_errors=True)
-    return exit_status(strict, verdicts)
+            report = _draw(
+                out,
+                problem,
+                trajectory=trajectory,
+                verdicts=verdicts,
+                facts=facts,
+                band=band,
+                format=format,
+                say=say,
+            )
+            if not as_json:
+                print(f"report: {report}")
+        if not status.finished:
+            if first and not as_json:
+                print(f"The integration was not finished ({status}), so no claim along it is judged. {status.advice}")
+            return UNFINISHED
+        if first:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        return exit_status(strict, verdicts)
 
 
 def _draw(
@@ -113,8 +127,8 @@ def _draw(
     band: Mapping[str, Band],
     format: str,
     say: Callable[..., None],
-) -> None:
-    """The figures and the report of a run, with the risk on other prompts where it is asked for."""
+) -> pathlib.Path:
+    """The figures and the report of a run, with the risk on other prompts where it is asked for; the report's file."""
     from flowsim.report import plots  # slow to import: not before the table
     from flowsim.report.plots.bands import of_band
     from flowsim.report.plots.dominance import of_verdicts
@@ -136,7 +150,7 @@ def _draw(
     more = own | of_verdicts(verdicts, trajectory) | of_band(trajectory, band) | of_plateaus(trajectory)
     figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, more)
     write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts, captions)
-    print(f"report: {out / 'report.html'}")
+    return out / "report.html"
 
 
 def _claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
@@ -162,8 +176,18 @@ def _mesh(spec: AbstractSpec, devices: str | None, hosts: Hosts) -> Mesh | None:
     return mesh_over(devices, hosts)
 
 
+@contextlib.contextmanager
+def _working_in(out: pathlib.Path) -> Iterator[None]:
+    """Make the folder of a run, and hold it."""
+    with contextlib.ExitStack() as hold:
+        with folder_of(out):
+            out.mkdir(parents=True, exist_ok=True)
+            hold.enter_context(at_work_in(out, "run"))
+        yield
+
+
 def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.ndarray] | None:
-    """Make the folder of a run, or come back to it, and write the problem in its resolved form; the arrays of the
+    """Begin a run in its folder, or come back to it, and write the problem in its resolved form; the arrays of the
     trajectory that is there.
     """
     file = out / "problem.toml"
@@ -177,7 +201,6 @@ def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.
         kept = _kept(out / TRAJECTORY, spec, known=file.exists())
         if resume:
             _remove_partial_files(out)
-        out.mkdir(parents=True, exist_ok=True)
         write_whole(file, lambda stream: stream.write(spec.to_toml().encode()))
     return kept
 
@@ -234,6 +257,7 @@ def _remove_partial_files(out: pathlib.Path) -> None:
         ".problem.toml.*",
         ".trajectory.npz.*",
         ".verdicts.json.*",
+        ".verdicts.tex.*",
         ".report.html.*",
         ".test_risk.npz.*",
         "figures/.*",

@@ -6,12 +6,15 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
-from flowsim._core.lines import TRACEBACK, in_short
+from flowsim._core.lines import TRACEBACK, in_short, listed
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
-from flowsim.cli.common import FINISHED, claims_of, folder_of
+from flowsim.cli.common import claims_of, exit_status, folder_of, print_json
+from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
 from flowsim.problem import ProblemSpec, toml
@@ -22,72 +25,89 @@ _LONGEST = 1e9  # in any unit
 _FIELDS = toml.fields(ProblemSpec)
 
 
-def refute(
-    claim: str,
-    *,
-    form: str,
-    over: Sequence[str],
-    budget: str,
-    out: pathlib.Path | None,
-    seed: int,
-    format: str,
-    quiet: bool,
-) -> int:
+class Asked(NamedTuple):
+    """What was asked for, as it was written."""
+
+    claim: str
+    form: str
+    over: Sequence[str]
+    budget: str
+    problems: int | None
+    seed: int
+    out: pathlib.Path | None
+    jobs: int
+    scheduler: str | None
+
+
+def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bool) -> int:
     """Search for a counterexample; print what was found, and write it to the folder ``out``."""
-    chosen, axes, seconds = _asked(claim, form, over, budget, seed, out)
-    with _blaming(claim):
-        found = search(chosen, over=axes, budget=seconds, seed=seed, out=out, progress=not quiet)
-    print(found)
+    out = asked.out
+    with _options(asked) as (claim, options):
+        found = search(claim, **options, out=out, progress=not quiet)
+    lines, known = [str(found)], _known(claim)
+    if known is not None and found.counterexample is None:
+        lines.append(f"A counterexample is known: {known} (flowsim run shows it).")
+    elif claim.note:
+        lines.append(f"What is known of it: {claim.note}")
     if out is not None and found.counterexample is not None:
         from flowsim.report.plots.search import draw_counterexample  # slow to import
 
         (out / "figures").mkdir(exist_ok=True)
         figure = out / "figures" / f"counterexample.{format}"
         draw_counterexample(found.counterexample, figure)
-        print(f"figure: {figure}")
+        lines.append(f"figure: {figure}")
         if found.counterexample.problem is not None:
-            print(f"problem: {out / 'counterexample.toml'}")
-    return FINISHED
+            lines.append(f"problem: {out / 'counterexample.toml'}")
+    if as_json:
+        print_json(found.document() | {"known": None if known is None else str(known)})
+    else:
+        print(*lines, sep="\n")
+    return exit_status(strict, [] if found.counterexample is None else [found.counterexample.verdict])
 
 
-def sharpen(
-    claim: str,
-    *,
-    form: str,
-    over: Sequence[str],
-    budget: str,
-    out: pathlib.Path | None,
-    seed: int,
-    format: str,
-    quiet: bool,
-) -> int:
+def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bool) -> int:
     """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
-    chosen, axes, seconds = _asked(claim, form, over, budget, seed, out)
-    with _blaming(claim):
-        found = sharpened(chosen, over=axes, budget=seconds, seed=seed, progress=not quiet)
-    print(found)
+    out = asked.out
+    with _options(asked) as (claim, options):
+        found = sharpened(claim, **options, progress=not quiet)
+    lines = [str(found)]
     if out is not None:
         from flowsim.report.plots.search import draw_growth  # slow to import
 
         found.save(out)
-        (out / "figures").mkdir(exist_ok=True)
         figure = out / "figures" / f"sharpening.{format}"
-        draw_growth(found, figure)
-        print(f"figure: {figure}")
-    return FINISHED
+        figure.unlink(missing_ok=True)  # of an earlier search
+        if any(len(growth.values) > 1 for growth in found.growth):
+            figure.parent.mkdir(exist_ok=True)
+            draw_growth(found, figure)
+            lines.append(f"figure: {figure}")
+        else:
+            lines.append("figure: none, as no parameter has two values over which the constant could grow")
+    print_json(found.document()) if as_json else print(*lines, sep="\n")
+    return exit_status(strict, [found.verdict])
 
 
-def _asked(
-    claim: str, form: str, over: Sequence[str], budget: str, seed: int, out: pathlib.Path | None
-) -> tuple[Claim, dict[str, Axis], float]:
-    """The claim, the axes and the seconds that were asked for; the folder is made once they are known to be any."""
-    if not 0 <= seed < 2**32:
-        refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {seed!s:.60}")
-    asked = _claim(claim, form), dict(map(_axis, over)), _budget(budget)
-    if out is not None:
-        with folder_of(out):
-            out.mkdir(parents=True, exist_ok=True)
-    return asked
+def _known(claim: Claim) -> pathlib.Path | None:
+    """The file of a counterexample that the repository has, where this is one."""
+    place = pathlib.Path(papers.__file__).parents[2] / "docs" / "counterexamples" / f"{claim.id}.toml"
+    return place if claim.form == "printed" and place.is_file() else None
+
+
+@contextlib.contextmanager
+def _options(asked: Asked) -> Iterator[tuple[Claim, dict[str, Any]]]:
+    """The claim that was asked for, and how it is searched; the folder is made once all is known to be right."""
+    if not 0 <= asked.seed < 2**32:
+        refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {asked.seed!s:.60}")
+    claim, over, budget = _claim(asked.claim, asked.form), dict(map(_axis, asked.over)), _budget(asked.budget)
+    with executor_of(asked.jobs, asked.scheduler) as executor:
+        if asked.out is not None:
+            with folder_of(asked.out):
+                asked.out.mkdir(parents=True, exist_ok=True)
+        with _blaming(asked.claim):
+            yield (
+                claim,
+                {"over": over, "budget": budget, "problems": asked.problems, "seed": asked.seed, "executor": executor},
+            )
 
 
 def _claim(identifier: str, form: str) -> Claim:
@@ -132,7 +152,7 @@ def _axis(text: str) -> tuple[str, Axis]:
     if not (field and equals and form):
         refuse("--over", "FIELD=LOW:HIGH or a list such as FIELD=5,10,20", f"it is {text!r}")
     if ":" not in form:
-        return field, Choice(tuple(toml.read_value(field, part.strip()) for part in form.split(",")))
+        return field, Choice(tuple(toml.read_value(field, part) for part in listed(form)))
     try:
         low, high = map(float, form.split(":"))
     except ValueError:

@@ -1,11 +1,12 @@
 """`flowsim sweep`: integrate a grid of problems and draw the map."""
 
+import collections
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from flowsim.cli.common import FINISHED, UNFINISHED, folder_of, tables_of
+from flowsim.cli.common import FINISHED, UNFINISHED, folder_of, part_of, print_json, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.sweep import maps
@@ -20,6 +21,7 @@ def sweep(
     *,
     over: Sequence[str],
     overrides: Sequence[str],
+    as_json: bool,
     resume: bool,
     format: str,
     disk_budget: float,
@@ -27,29 +29,51 @@ def sweep(
     devices: str | None,
     jobs: int,
     scheduler: str | None,
+    shard: str | None,
 ) -> int:
-    """Integrate the problem over a grid of its fields and draw the map; everything goes to the folder ``out``."""
+    """Integrate the problem over a grid of its fields and draw the map, or a part of the grid alone; everything goes to
+    the folder ``out``.
+    """
     tables = dict(tables_of(path))
     for assignment in overrides:
         toml.override(tables, assignment)
     tables, axes = maps.tables_of(tables), tuple(GridAxis.parse(axis) for axis in over)
     mesh = mesh_over(devices, Hosts())
     plan = maps.checked(tables, axes, disk_budget, mesh)
+    unfinished, part = Map(tables, axes, {}, out), part_of(shard, out)
     with folder_of(out), executor_of(jobs, scheduler) as executor:
-        found = maps.entered(Map(tables, axes, {}, out), plan, resume, not quiet, mesh, executor)
+        if shard is not None:
+            missing = maps.integrate_part(unfinished, plan, part, not quiet, mesh, executor)
+            print(_what_is_missing(len(plan.batches), missing, part[1], shard))
+            return FINISHED
+        found = maps.entered(unfinished, plan, resume, not quiet, mesh, executor)
 
     from flowsim.report.plots.maps import draw  # slow to import
 
     (out / "figures").mkdir(exist_ok=True)
     figure = out / "figures" / f"map.{format}"
     draw(found, figure)
-    outcomes, counts = np.unique(found["outcome"], return_counts=True)
-    if not quiet:
-        print(*(f"{count:>8}  {outcome}" for outcome, count in zip(outcomes, counts, strict=True)), sep="\n")
-    print(f"map: {figure}")
+    counts = collections.Counter(found["outcome"].ravel().tolist())
     failed = np.argwhere(found["outcome"] == "failed")
+    if as_json:
+        places = {"map": str(out / "map.npz"), "figure": str(figure)}
+        print_json(places | {"outcomes": counts, "failed": [found.command(cell.tolist()) for cell in failed]})
+        return UNFINISHED if failed.size else FINISHED
+    if not quiet:
+        print(*(f"{count:>8}  {outcome}" for outcome, count in sorted(counts.items())), sep="\n")
+    print(f"map: {figure}")
     if failed.size:
         print(f"{len(failed)} cells were not integrated to their end, the first of them by:")
         print(found.command(failed[0].tolist()))
         return UNFINISHED
     return FINISHED
+
+
+def _what_is_missing(count: int, missing: Sequence[int], parts: int, shard: str) -> str:
+    """What is to be done after a part, in a line."""
+    line = f"the map is drawn by the same command with --resume in place of --shard {shard}"
+    if not missing:
+        return f"All {count} batches are there: {line}."
+    left = collections.Counter(place % parts + 1 for place in missing)
+    names = ", ".join(f"{number}/{parts} ({left[number]})" for number in sorted(left))
+    return f"{count - len(missing)} of {count} batches are there, those of {names} are missing: when all are, {line}."

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import connection
 from typing import Any, Protocol, runtime_checkable
 
 from flowsim._core.checks import refuse
@@ -29,7 +30,9 @@ class Processes:
     """Processes of this machine, each with its own JAX; one that dies is replaced."""
 
     def __init__(self, count: int):
-        self.count = count
+        # JAX has threads, which a fork does not survive.
+        self.count, self._context = count, multiprocessing.get_context("spawn")
+        self._ending, self._held_open = self._context.Pipe(duplex=False)
         self._pool = self._fresh()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> concurrent.futures.Future:
@@ -45,24 +48,27 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        # What they are still at is asked for no more.
+        self._held_open.close()
 
     def _fresh(self) -> concurrent.futures.ProcessPoolExecutor:
-        # JAX has threads, which a fork does not survive.
-        context = multiprocessing.get_context("spawn")
-        return concurrent.futures.ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin)
+        return concurrent.futures.ProcessPoolExecutor(
+            self.count, mp_context=self._context, initializer=_begin, initargs=(self._ending,)
+        )
 
 
-def _begin() -> None:
-    """What a process does first: prepare JAX, and see to it that it ends with the one that asked for it."""
+def _begin(ending: connection.Connection) -> None:
+    """What a process does first: prepare JAX, and see to it that it ends when it is needed no more, or with the process
+    that asked for it.
+    """
+    threading.Thread(target=_end_with, args=(ending,), daemon=True).start()
     setup()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_with(ending: connection.Connection) -> None:
+    """End this process with the one that holds the other end open."""
+    connection.wait([ending])
+    os._exit(1)
 
 
 @contextlib.contextmanager
@@ -93,36 +99,63 @@ def executor_of(jobs: int, scheduler: str | None) -> Iterator[Executor | None]:
         yield None
 
 
+class Call:
+    """function(*arguments) on an executor; made again where its process dies, two times at most.
+
+    **Arguments:** function: of a module, so that it can be found by name elsewhere.
+    """
+
+    def __init__(self, executor: Executor, function: Callable[..., Any], arguments: tuple[Any, ...]):
+        self._executor, self._function, self._arguments, self._tries = executor, function, arguments, 0
+        self.future = self._begin()
+
+    def result(self) -> Any:
+        """What it gives, or raises; `BrokenExecutor` where it ends its process each time."""
+        return self.future.result()
+
+    def has_ended(self) -> bool:
+        """Whether its result is there; False of an executor whose results can only be waited for."""
+        return isinstance(self.future, concurrent.futures.Future) and self.future.done()
+
+    def cancel(self) -> None:
+        """Ask for it no more, where the executor can be told."""
+        getattr(self.future, "cancel", lambda: None)()
+
+    def made_again(self) -> bool:
+        """Whether the process that was at it died, and another is at it now."""
+        dead = self.has_ended() and isinstance(self.future.exception(), concurrent.futures.BrokenExecutor)
+        if not dead or self._tries == _TRIES:
+            return False
+        self.future = self._begin()
+        return True
+
+    def _begin(self) -> Any:
+        self._tries += 1
+        return self._executor.submit(_on_a_worker, versions(), self._function, self._arguments)
+
+
+def first_finished(calls: Sequence[Call], timeout: float | None = None) -> list[Call]:
+    """Those of some calls that are finished, as soon as one is or the time is up, in seconds; of an executor whose
+    results can only be waited for, the first.
+    """
+    if not all(isinstance(call.future, concurrent.futures.Future) for call in calls):
+        return list(calls[:1])
+    futures = [call.future for call in calls]
+    concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_COMPLETED)
+    return [call for call in calls if call.has_ended() and not call.made_again()]
+
+
 def gathered(
     executor: Executor, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
 ) -> Iterator[tuple[int, Any]]:
-    """The results of function(*call) with the numbers of the calls, as they come. A call whose process died is made
-    again, two times at most.
+    """The results of function(*call) with the numbers of the calls, as they come.
 
-    **Arguments:** function: of a module, so that it can be found by name elsewhere.
-
-    **Raises:** whatever a call raises, and `BrokenExecutor` where one ends its process each time.
+    **Raises:** as `Call` does.
     """
-    tries = [0] * len(calls)
-
-    def begin(number: int) -> Any:
-        tries[number] += 1
-        return executor.submit(_on_a_worker, versions(), function, calls[number])
-
-    pending = {begin(number): number for number in range(len(calls))}
+    pending = {Call(executor, function, arguments): number for number, arguments in enumerate(calls)}
     while pending:
-        if all(isinstance(future, concurrent.futures.Future) for future in pending):
-            done, _ = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
-        else:
-            done = [next(iter(pending))]
-        for future in done:
-            number = pending.pop(future)
-            try:
-                yield number, future.result()
-            except concurrent.futures.BrokenExecutor:
-                if tries[number] == _TRIES:
-                    raise
-                pending[begin(number)] = number
+        for call in first_finished(list(pending)):
+            yield pending.pop(call), call.result()
 
 
 def _on_a_worker(expected: Mapping[str, str], function: Callable[..., Any], call: tuple[Any, ...]) -> Any:

@@ -29,12 +29,14 @@ from flowsim.flow.systems import (
     AbstractSystem,
     ArrowheadSystem,
     Record,
+    ReducedSystem,
     identity,
     is_rounding,
     least_size,
     loss_system,
     norm_sq,
     pace,
+    reduced_where_large,
     system_of,
 )
 from flowsim.flow.trajectory import Settings, Status, Trajectory
@@ -98,6 +100,7 @@ def gradient_flow(
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, budget_seconds)
     system, method = system_of(loss.prepared(model), model, solver)
+    system = reduced_where_large(system, model)
     record, *scalars = _prepare(system, model)
     state = record.state
     speed, timescale, size = (float(value) for value in scalars)
@@ -111,7 +114,7 @@ def gradient_flow(
         outputs = np.unique(np.concatenate([[0.0], requested, [] if t1 is None else [t1]]))
         return trajectory(system, _at_rest(record, outputs), Status.STATIONARY, settings)
 
-    entries = _weights(state)
+    entries = system.entries(state)
     if points_per_decade is None:
         points_per_decade = int(np.clip(_SNAPSHOT_BYTES / (8 * 12 * entries), 1, STEPS_PER_DECADE))
     first_step = FIRST_STEP * timescale
@@ -122,7 +125,7 @@ def gradient_flow(
     if method == "in-turns":
         chunk_steps = steps_in_turns(entries)
     else:
-        chunk_steps = {method: int(np.clip(_CHUNK_ENTRIES[method] / entries, *_CHUNK_STEPS[method]))}
+        chunk_steps = {method: int(np.clip(_CHUNK_ENTRIES[method] / _weights(state), *_CHUNK_STEPS[method]))}
     courses = [
         Course(
             system,
@@ -260,7 +263,8 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
     """Whether a flow with a small gradient stays where it is."""
     if bool(_is_rounding(system, state)):
         return True
-    return _weights(state) <= DENSE_LIMIT and bool(_attracts(system, state, jnp.asarray(largest)))
+    attracting = not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
+    return attracting and bool(_attracts(system, state, jnp.asarray(largest)))
 
 
 @eqx.filter_jit

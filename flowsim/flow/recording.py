@@ -136,7 +136,8 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
-_SHORTEST = 32  # output times that a program decodes
+_SHORTEST = 32  # output times that a program decodes, of models with few weights
+_PADDING = 2**20  # weights that are decoded for nothing, at most as many again
 _ROWS = ("t", "dissipated", "roles", "largest")
 _ARRAYS = (*_ROWS, "steps")
 
@@ -199,7 +200,8 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
 def _decoded(system: AbstractSystem, states: PyTree) -> PyTree:
     """The models of states, in one of few shapes, so that few programs are compiled."""
     count = jax.tree.leaves(states)[0].shape[0]
-    spare = 2 ** (max(count, _SHORTEST) - 1).bit_length() - count
+    shortest = min(_SHORTEST, _PADDING // system.entries(jax.tree.map(lambda leaf: leaf[0], states)))
+    spare = 2 ** (max(count, shortest) - 1).bit_length() - count
     stretch = lambda leaf: jax.device_put(np.concatenate([leaf, np.repeat(leaf[-1:], spare, 0)]))
     cut = lambda leaf: jax.device_put(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
     return jax.tree.map(cut, _decode_all(system, jax.tree.map(stretch, states)))

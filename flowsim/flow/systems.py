@@ -13,12 +13,14 @@ from jaxtyping import Array, Bool, Float, PyTree
 from flowsim._core.types import Scalar
 from flowsim.flow import basin
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.losses.arrowhead import AbstractArrowhead, State
+from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, State
+from flowsim.losses.reduction import AbstractReducedLayer, Point, ReducedArrowhead
 from flowsim.models import LinearAttention
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS, _SAMPLED_COLUMNS = 256, 8
 _MOST_IN_TURNS = 256  # weights
+_REDUCED_FROM = 64  # dimensions
 
 
 class Record(NamedTuple):
@@ -60,6 +62,19 @@ class AbstractSystem(eqx.Module):
     @abc.abstractmethod
     def field(self, state: PyTree) -> PyTree:
         """Minus the gradient."""
+
+    def grad_norm_sq(self, state: PyTree) -> Scalar:
+        """|grad L|^2."""
+        return norm_sq(self.field(state))
+
+    def bend(self, state: PyTree) -> Scalar:
+        """|d grad L/dt|, which is |H g|."""
+        field = self.field(state)
+        return jnp.sqrt(norm_sq(jax.jvp(self.field, (state,), (field,))[1]))
+
+    def entries(self, state: PyTree) -> int:
+        """How many weights a model has."""
+        return sum(leaf.size for leaf in jax.tree.leaves(state))
 
     @abc.abstractmethod
     def excess(self, state: PyTree) -> Scalar:
@@ -109,6 +124,47 @@ class ArrowheadSystem(AbstractSystem):
 
     def way_to_go(self, state: State) -> float:
         return float(self.arrowhead.way_to_go(state))
+
+
+class ReducedSystem(AbstractSystem):
+    """The diagonal of U, u and the clock of an arrowhead flow, in which a step costs O(d).
+
+    These are no isometry of the weights: the field is the rate of change, and its norm is not that of the gradient.
+    """
+
+    layer: AbstractReducedLayer
+    minimum: Scalar
+    weights: int = eqx.field(static=True)
+
+    def encode(self, model: PyTree) -> Point:
+        return self.layer.point(model)
+
+    def decode(self, state: Point) -> PyTree:
+        return self.layer.model(state)
+
+    def field(self, state: Point) -> Point:
+        return self.layer.reduction.field(state)
+
+    def grad_norm_sq(self, state: Point) -> Scalar:
+        return self.layer.reduction.seen(state).grad_norm_sq
+
+    def bend(self, state: Point) -> Scalar:
+        return self.layer.reduction.bend(state)
+
+    def entries(self, state: Point) -> int:
+        return self.weights
+
+    def excess(self, state: Point) -> Scalar:
+        return self.layer.reduction.seen(state).excess
+
+    def record(self, state: Point) -> Record:
+        seen = self.layer.reduction.seen(state)
+        squares, excess = jnp.sum(state.shaft**2) + seen.moments[0], seen.excess
+        u_squared = state.u**2
+        return Record(state, self.minimum + excess, excess, seen.grad_norm_sq, u_squared - squares, u_squared + squares)
+
+    def way_to_go(self, state: Point) -> float:
+        return float(self.layer.reduction.way_to_go(state))
 
 
 class LossSystem(AbstractSystem):
@@ -200,16 +256,32 @@ def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | Sca
 
 def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
     """The coordinates in which a flow is integrated from a model, and the method, for a solver that was asked for."""
+    reduced = loss.reduced(model)
+    if reduced is not None:
+        return ReducedSystem(reduced, loss.minimum, _count(model)), "arrowhead"
     arrowhead = loss.arrowhead(model) if solver == "auto" else None
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     if solver == "auto":
         # A field that is a sum over samples is worth measuring which solver needs fewer of; but where one Hessian takes
         # more of them than most explicit flows, even a look at the implicit one costs too much.
-        weights = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
-        sampled = "in-turns" if weights <= _MOST_IN_TURNS else "explicit"
+        sampled = "in-turns" if _count(model) <= _MOST_IN_TURNS else "explicit"
         solver = sampled if loss.sampled else "implicit"
     return loss_system(loss, model), solver
+
+
+def reduced_where_large(system: AbstractSystem, model: PyTree) -> AbstractSystem:
+    """An arrowhead flow of many weights from a model in the coordinates of its reduction; any other one as it is."""
+    if not isinstance(system, ArrowheadSystem) or not isinstance(system.arrowhead, Arrowhead):
+        return system
+    if system.arrowhead.drive.size < _REDUCED_FROM:
+        return system
+    state = system.encode(model)
+    return ReducedSystem(ReducedArrowhead.of(system.arrowhead, state), system.minimum, system.entries(state))
+
+
+def _count(model: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
 
 
 def identity(system: AbstractSystem) -> AbstractSystem:
@@ -219,9 +291,7 @@ def identity(system: AbstractSystem) -> AbstractSystem:
 
 def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
     """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
-    field = system.field(state)
-    _, change = jax.jvp(system.field, (state,), (field,))
-    speed, bend = jnp.sqrt(norm_sq(field)), jnp.sqrt(norm_sq(change))
+    speed, bend = jnp.sqrt(system.grad_norm_sq(state)), system.bend(state)
     return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
 
 

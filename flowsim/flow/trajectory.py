@@ -17,7 +17,9 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim import models as own_models
 from flowsim._core import checks
+from flowsim._core.documents import extra, html_table
 from flowsim._core.files import read_arrays, write_whole
+from flowsim._core.numbers import number_text
 from flowsim._core.types import Document
 
 
@@ -136,6 +138,35 @@ class Trajectory(eqx.Module):
             f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
         )
 
+    def _repr_html_(self) -> str:
+        return html_table(("", "start", "end"), self._ends(), str(self))
+
+    def _ends(self) -> list[tuple[str, str, str]]:
+        series = {name: np.asarray(getattr(self, name)) for name in _SERIES}
+        return [(name, number_text(values[0]), number_text(values[-1])) for name, values in series.items()]
+
+    def to_xarray(self) -> Any:
+        """An ``xarray.Dataset`` over time ``t``: the series and every weight under its own name, whose axes are called
+        after it; status, settings and certificates are its attributes.
+
+        **Raises:** `ProblemError` where xarray is not installed.
+        """
+        arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
+        arrays |= {name: np.asarray(leaf) for name, leaf in weights(self.models).items()}
+        t = arrays.pop("t")
+        dims = lambda name, array: ("t", *(f"{name}_{axis}" for axis in range(1, array.ndim)))
+        attributes = {"status": self.status.value, **dataclasses.asdict(self.certificates)}
+        return extra("xarray").Dataset(
+            {name: (dims(name, array), array) for name, array in arrays.items()},
+            coords={"t": t},
+            attrs={
+                **attributes,
+                "solver": self.settings.method,
+                "rtol": self.settings.rtol,
+                "atol": self.settings.atol,
+            },
+        )
+
     def save(
         self, path: str | os.PathLike, beside: Mapping[str, ArrayLike] | None = None, problem: str | None = None
     ) -> None:
@@ -202,11 +233,11 @@ def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Do
     **Raises:** `ValueError` where the file holds no trajectory.
     """
     if not {"metadata", *_SERIES} <= set(arrays):
-        checks.refuse("path", "a trajectory written by flowsim", f"{path} is none")
+        checks.refuse("path", "a trajectory written by flowsim", f"{path} is not")
     try:
         return json.loads(str(arrays["metadata"]))
     except ValueError:
-        checks.refuse("path", "a trajectory written by flowsim", f"{path} is none")
+        checks.refuse("path", "a trajectory written by flowsim", f"{path} is not")
 
 
 def _settings(changes: Sequence[float] = (), **rest: Any) -> Settings:

@@ -15,5 +15,6 @@ from flowsim.losses.one_layer.masked_attention import MaskedAttentionLoss as Mas
 from flowsim.losses.one_layer.multi_head import MultiHeadLoss as MultiHeadLoss
 from flowsim.losses.one_layer.random_covariance import RandomCovarianceLoss as RandomCovarianceLoss
 from flowsim.losses.one_layer.single_layer import LinearAttentionLoss as LinearAttentionLoss
+from flowsim.losses.one_layer.spectral import SpectralAttentionLoss as SpectralAttentionLoss
 from flowsim.losses.reparametrized import Reparametrized as Reparametrized
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss as MonteCarloLoss

@@ -89,20 +89,25 @@ class AbstractArrowhead(eqx.Module):
         return (jnp.diag(self.target) / u_end, u_end), below
 
     def way_to_go(self, state: State) -> Float[Array, ""]:
-        """A proved bound on the length of the path of the flow from here on, infinite where there is none.
-
-        |grad|^2 >= 2 p excess with p = u^2 min a_ij. With s = sqrt(2 excess/min a_ij) the path is at most s/v long
-        as long as |u| >= v, so that |u| >= v for ever where |u| - s/v >= v: the largest such v is
-        (|u| + sqrt(u^2 - 4 s))/2.
-        """
-        u = jnp.abs(state[1])
-        s = jnp.sqrt(2 * self.excess(state) / jnp.min(self.curvature))
-        room = u**2 - 4 * s
-        return jnp.where(room >= 0, 2 * s / (u + jnp.sqrt(jnp.maximum(room, 0.0))), jnp.inf)
+        """A proved bound on the length of the path of the flow from here on, infinite where there is none."""
+        return length_to_go(state[1], self.excess(state), jnp.min(self.curvature))
 
     def _residual(self, state: State) -> Float[Array, "n n"]:
         U, u = state
         return u * U - jnp.diag(self.target)
+
+
+def length_to_go(u: Scalar, excess: Scalar, slowest: Scalar) -> Scalar:
+    """A proved bound on the length of the path of an arrowhead flow from u with some excess, where the least a_ij is
+    ``slowest``; infinite where there is none.
+
+    |grad|^2 >= 2 p excess with p = u^2 min a_ij. With s = sqrt(2 excess/min a_ij) the path is at most s/v long
+    as long as |u| >= v, so that |u| >= v for ever where |u| - s/v >= v: the largest such v is
+    (|u| + sqrt(u^2 - 4 s))/2.
+    """
+    u, s = jnp.abs(u), jnp.sqrt(2 * excess / slowest)
+    room = u**2 - 4 * s
+    return jnp.where(room >= 0, 2 * s / (u + jnp.sqrt(jnp.maximum(room, 0.0))), jnp.inf)
 
 
 class Arrowhead(AbstractArrowhead):

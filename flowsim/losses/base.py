@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead
+from flowsim.losses.reduction import AbstractReducedLayer
 
 
 class MinimumKind(enum.StrEnum):
@@ -53,7 +54,11 @@ class AbstractPopulationLoss(eqx.Module):
         return None
 
     def arrowhead(self, model: PyTree) -> AbstractArrowhead | None:
-        """The arrowhead structure of the flow from this model, None where there is none."""
+        """The arrowhead structure of the flow from this model, None if it has none."""
+        return None
+
+    def reduced(self, model: PyTree) -> AbstractReducedLayer | None:
+        """The flow from this model in d + 2 numbers, where the loss is known along it alone; None elsewhere."""
         return None
 
     def speeds(self, model: PyTree) -> PyTree | None:

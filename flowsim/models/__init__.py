@@ -6,6 +6,7 @@ from flowsim.models.heads import MergedHeads as MergedHeads
 from flowsim.models.heads import SeparateHeads as SeparateHeads
 from flowsim.models.heads import TokenHeads as TokenHeads
 from flowsim.models.linear_attention import LinearAttention as LinearAttention
+from flowsim.models.linear_attention import SpectralAttention as SpectralAttention
 from flowsim.models.masked_attention import MaskedAttention as MaskedAttention
 from flowsim.models.multi_head import FactoredMultiHeadAttention as FactoredMultiHeadAttention
 from flowsim.models.multi_head import GradientDescentStep as GradientDescentStep

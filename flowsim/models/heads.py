@@ -79,6 +79,10 @@ class AbstractLabelHeads(AbstractHeads):
     def readout(self) -> Float[Array, "d d"]:
         """Gamma."""
 
+    def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """l_i^T Gamma r_i of pairs of vectors."""
+        return jnp.einsum("ni,ij,nj->n", left, self.readout, right)
+
     @abc.abstractmethod
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "AbstractLabelHeads":
         """Balanced heads of this shape that have a Gamma, of a rank that they can have, and a guess."""
@@ -181,6 +185,11 @@ class SeparateHeads(AbstractLabelHeads):
     @property
     def readout(self) -> Float[Array, "d d"]:
         return jnp.einsum("h,hri,hrj->ij", self.v, self.k, self.q)
+
+    def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """As a sum of products of what keys and queries have along each: small where they are, with all its digits."""
+        keys, queries = jnp.einsum("hrd,nd->nhr", self.k, left), jnp.einsum("hrd,nd->nhr", self.q, right)
+        return jnp.einsum("h,nhr,nhr->n", self.v, keys, queries)
 
     @property
     def rank(self) -> int:

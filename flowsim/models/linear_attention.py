@@ -69,3 +69,15 @@ class LinearAttention(eqx.Module):
         )
         R = jnp.where(jnp.any(self.u12 != 0) | jnp.any(self.u21 != 0), jnp.nan, R)
         return jnp.concatenate([R, jnp.zeros_like(R[:1])])
+
+
+class SpectralAttention(eqx.Module):
+    """`LinearAttention` on a flow with u12 = u21 = 0, by what tells all its weights: the diagonal of U11 in the
+    eigenbasis of Lambda, u_{-1}, and the clock s = int u_{-1}^2 since the start.
+
+    Off the diagonal U_ij = U_ij(0) exp(-gamma_i lambda_i lambda_j s): `SpectralAttentionLoss.weights` forms them.
+    """
+
+    diagonal: Float[Array, " d"]
+    u_minus1: Float[Array, ""]
+    clock: Float[Array, ""]

@@ -1,8 +1,11 @@
 """The papers: a package each, a line each here."""
 
-import jax
-from jaxtyping import Array
+from typing import Any
 
+import jax
+from jaxtyping import Array, PyTree
+
+from flowsim._core.checks import refuse
 from flowsim.claims import Claim
 from flowsim.flow.trajectory import weights
 from flowsim.papers.ahn2023 import PAPER as _AHN2023
@@ -10,11 +13,26 @@ from flowsim.papers.gatmiry2024 import PAPER as _GATMIRY2024
 from flowsim.papers.paper import AbstractPromises, Paper
 from flowsim.papers.xie2025 import PAPER as _XIE2025
 from flowsim.papers.zhang2023 import PAPER as _ZHANG2023
+from flowsim.papers.zhang2023.predictions import Predictions
+from flowsim.papers.zhang2023.predictions import predictions as _predictions
 from flowsim.papers.zhang2025 import PAPER as _ZHANG2025
 from flowsim.problem import Problem
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 PAPERS: tuple[Paper, ...] = (_ZHANG2023, _AHN2023, _GATMIRY2024, _XIE2025, _ZHANG2025)
+_TASKS = (LinearRegression, RandomCovarianceRegression)
 ALL_CLAIMS: tuple[Claim, ...] = tuple(claim for paper in PAPERS for claim in paper.claims)
+
+
+def predictions(task: Any, start: PyTree) -> Predictions:
+    """All that zhang2023 promises by formula of a task and a start, before anything is integrated.
+
+    **Raises:** `ValueError` on a task or a start that the paper does not speak of.
+    """
+    for name, value, kinds in (("task", task, _TASKS), ("start", start, _ZHANG2023.models)):
+        if not isinstance(value, kinds):
+            refuse(name, f"a {' or a '.join(kind.__name__ for kind in kinds)}", f"it is a {type(value).__name__}")
+    return _predictions(task, start)
 
 
 def promises_of(problem: Problem) -> AbstractPromises | None:

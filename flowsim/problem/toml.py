@@ -29,7 +29,7 @@ _DEEPEST = 10  # levels of tables and lists
 def parse(text: str) -> dict[str, Any]:
     """The tables of a TOML text.
 
-    **Raises:** `ProblemError` where it is none.
+    **Raises:** `ProblemError` if it is not TOML.
     """
     try:
         tables = tomllib.loads(text)
@@ -42,7 +42,7 @@ def parse(text: str) -> dict[str, Any]:
 def override(tables: dict[str, Any], assignment: str) -> None:
     """Set one field in place, as ``init.scale=0.3``; a bare word is text, as shells take quotes away.
 
-    **Raises:** `ProblemError` where the assignment is none.
+    **Raises:** `ProblemError` if it is not an assignment.
     """
     name, equals, text = (part.strip() for part in assignment.partition("="))
     if not (name and equals) or len(f"{assignment}.".splitlines()) > 1:

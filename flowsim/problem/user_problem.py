@@ -220,7 +220,7 @@ def table_of(tables: Tables) -> type[AbstractUserSpec]:
 def signed(tables: Tables) -> dict[str, Any]:
     """The tables with the place of the user's file, and the digest of what is in it.
 
-    **Raises:** `ProblemError` where the file is none, or another one than the tables speak of.
+    **Raises:** `ProblemError` if it is not such a file, or not the one that the tables name.
     """
     make = tables["make"]
     if callable(make):
@@ -257,6 +257,26 @@ def find_own(place: str, kind: type[Kind]) -> Kind:
 def own_objects(file: str, kind: type[Kind]) -> list[Kind]:
     """The objects of a class in a Python file, each once."""
     return objects_of(_module_of(os.path.abspath(file))[0], kind)
+
+
+def place_of(thing: object) -> str | None:
+    """FILE.py:NAME of an object at the top level of a Python file that was executed or imported, if there is one."""
+    for module in list(sys.modules.values()):
+        names = vars(module) if isinstance(module, types.ModuleType) else {}
+        file = names.get("__file__")
+        if isinstance(file, str) and file.endswith(".py"):
+            for name, value in list(names.items()):
+                if value is thing:
+                    return f"{os.path.abspath(file)}:{name}"
+    return None
+
+
+def digest_of(place: str) -> str:
+    """The digest of the file of FILE.py:NAME as it is now.
+
+    **Raises:** `ProblemError` where it cannot be read.
+    """
+    return _digest(_bytes_of(_split(place)[0]))
 
 
 def objects_of(module: types.ModuleType, kind: type[Kind]) -> list[Kind]:

@@ -1,5 +1,6 @@
 """Verdicts written down: a table, JSON, a citation line, and a page that reads like a page of a paper."""
 
+import collections
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement, Verdict
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Certificates, Status
+from flowsim.papers.statements import fault_of
 from flowsim.problem import AbstractSpec
 
 NOT_INTEGRATED = "not-integrated"
@@ -22,33 +24,85 @@ MARKS = {
     Judgement.NOT_APPLICABLE: "–",
 }
 
+# In the order in which they are told: what asks for attention first.
+_WORDS = {
+    Judgement.VIOLATED: "violated",
+    Judgement.UNRESOLVED: "unresolved",
+    Judgement.HOLDS: "hold",
+    Judgement.VACUOUS: "vacuous",
+    Judgement.NOT_APPLICABLE: "not applicable",
+}
+ORDER = tuple(_WORDS)
+_COLOURS = {Judgement.VIOLATED: "1;31", Judgement.UNRESOLVED: "33", Judgement.HOLDS: "32"}  # of ANSI terminals
+
+WIDTH = 110
 _COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
-_WIDTH = 110
+_GIVEN_UP = ("tightness", "floor", "where")  # where the table is too wide, in this order
+_FORMS = {"printed": "prin.", "corrected": "corr."}
+_SHORTEST = {"claim": 12, "where": 9}  # of what is cut short
 
 
-def verdict_table(verdicts: Iterable[Verdict]) -> str:
-    """The verdicts as aligned plain text, at most 110 columns wide; a long parameter is cut short."""
-    rows = [_COLUMNS] + [
-        (
-            verdict.id,
-            verdict.form,
-            str(verdict.verdict),
-            number_text(verdict.margin, "+.3g"),
-            verdict.where_text(),
-            number_text(verdict.floor, ".0e"),
-            number_text(verdict.tightness),
-        )
+def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool = False) -> str:
+    """The verdicts as aligned plain text, at most ``width`` columns wide; a long parameter is cut short.
+
+    Where this does not suffice the tightness, the floor and the place are left out, the form is abbreviated, and the
+    ids lose their beginning, as far as 45 columns.
+
+    **Arguments:** colours: whether the words of verdicts are coloured, for a terminal.
+    """
+    verdicts = list(verdicts)
+    rows = [
+        {
+            "claim": verdict.id,
+            "form": verdict.form,
+            "verdict": str(verdict.verdict),
+            "margin": number_text(verdict.margin, "+.3g"),
+            "where": verdict.where_text(),
+            "floor": number_text(verdict.floor, ".0e"),
+            "tightness": number_text(verdict.tightness),
+        }
         for verdict in verdicts
     ]
-    place = _COLUMNS.index("where")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    others = sum(widths) - widths[place] + 2 * (len(widths) - 1)
-    widths[place] = min(widths[place], max(len("where"), _WIDTH - others))
-    lines = []
-    for row in rows:
-        cells = [_clipped(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in _COLUMNS}
+
+    def over() -> int:
+        return sum(widths.values()) + 2 * (len(widths) - 1) - width
+
+    def narrow(name: str) -> None:
+        widths[name] = min(widths[name], max(widths[name] - over(), _SHORTEST[name]))
+
+    place = widths["where"]
+    narrow("where")
+    if over() > 0:
+        rows = [row | {"form": _FORMS.get(row["form"], row["form"])} for row in rows]
+        widths["form"] = max([len("form"), *(len(row["form"]) for row in rows)])
+    for name in _GIVEN_UP:
+        if over() > 0:
+            del widths[name]
+    if "where" in widths:
+        widths["where"] = place
+        narrow("where")
+    narrow("claim")
+
+    def line(cells: Mapping[str, str], colour: str | None = None) -> str:
+        shown = {name: _clipped(name, cells[name], size).ljust(size) for name, size in widths.items()}
+        if colour is not None:
+            shown["verdict"] = f"\x1b[{colour}m{shown['verdict']}\x1b[0m"
+        return "  ".join(shown.values()).rstrip()
+
+    head, *body = [line({name: name for name in _COLUMNS}), *map(line, rows)]
+    rule = "-" * max(map(len, [head, *body]))
+    if colours:
+        body = [line(row, _COLOURS.get(verdict.verdict)) for row, verdict in zip(rows, verdicts, strict=True)]
+    return "\n".join([head, rule, *body])
+
+
+def summary(verdicts: Iterable[Verdict]) -> str:
+    """``1 violated, 11 hold``: how many there are of each verdict, what asks for attention first."""
+    counts = collections.Counter(verdict.verdict for verdict in verdicts)
+    words = {judgement: "holds" if judgement is Judgement.HOLDS and n == 1 else _WORDS[judgement]
+             for judgement, n in counts.items()}  # fmt: skip
+    return ", ".join(f"{counts[judgement]} {words[judgement]}" for judgement in ORDER if counts[judgement])
 
 
 def verdicts_document(
@@ -89,8 +143,15 @@ def audit_document(entries: Iterable[Entry]) -> Document:
 
 def _claim(verdict: Verdict) -> Document:
     names = ("id", "source", "form", "verdict", "margin", "where", "floor", "tightness", "hypotheses", "note")
-    return {name: getattr(verdict, name) for name in names}
+    found: Document = {name: getattr(verdict, name) for name in names}
+    if verdict.verdict is Judgement.VIOLATED:
+        fault = fault_of(verdict)
+        found |= {"weight": fault and fault.weight, "rests": fault.rests if fault else ()}
+    return found
 
 
-def _clipped(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _clipped(name: str, text: str, width: int) -> str:
+    """A text cut short; ids differ by their ends."""
+    if len(text) <= width:
+        return text
+    return f"…{text[1 - width :]}" if name == "claim" else f"{text[: width - 1]}…"

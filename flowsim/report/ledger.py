@@ -10,6 +10,7 @@ from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
 from flowsim.experiments.audit.sources import paper_digest
 from flowsim.papers.paper import Paper
+from flowsim.papers.statements import fault_of
 from flowsim.report.documents import MARKS
 
 _HEAD = """# Every claim
@@ -90,7 +91,10 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
     ]
     if claim.note:
         lines.append(f"- Note: {escaped(claim.note)}")
-    if linked and any(entry.verdict.verdict is Judgement.VIOLATED for entry in group):
+    violated = any(entry.verdict.verdict is Judgement.VIOLATED for entry in group)
+    if violated and (fault := fault_of(group[0].verdict)):
+        lines.append(f"- Weight: {fault.weight}; what rests on it: {', '.join(fault.rests) or 'nothing'}")
+    if linked and violated:
         lines.append(f"- Smallest counterexample found: [{claim.id}.toml](../counterexamples/{claim.id}.toml)")
     if linked and any(name.startswith("sharp_") for entry in group for name in entry.verdict.constants):
         lines.append(f"- Sharp constant: [{claim.id}]({_SHARP})")

@@ -1,7 +1,7 @@
 """report.html: a run written down as a page of a paper, which needs nothing else to be read."""
 
 import base64
-import collections
+import itertools
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,8 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.papers import AbstractPromises
 from flowsim.papers.zhang2023.predictions import Predictions
 from flowsim.problem import AbstractSpec
-from flowsim.report.documents import MARKS
+from flowsim.report.documents import MARKS, ORDER
+from flowsim.report.mathml import name_in_html, statement_in_html
 
 _MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 
@@ -48,15 +49,25 @@ def write_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": in_unicode, "where": Verdict.where_text, "citation": citation}
+    environment.filters |= {
+        "number": in_unicode,
+        "where": Verdict.where_text,
+        "citation": citation,
+        "anchor": lambda verdict: f"{verdict.id}-{verdict.form}",
+        "statement": statement_in_html,
+        "name": name_in_html,
+    }
+    told = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.verdict))
+    aside = [verdict for verdict in told if verdict.verdict is Judgement.NOT_APPLICABLE]
     html = environment.get_template("report.html.jinja").render(
         spec=spec,
         trajectory=trajectory,
         verdicts=verdicts,
-        summary=_summary(verdicts),
+        counts=_counts(told),
+        groups=[(False, told[: len(told) - len(aside)]), *([(True, aside)] if aside else [])],
         start_excess=float(trajectory.excess[0]),
         marks=MARKS,
-        hypotheses=_hypotheses(verdicts),
+        hypotheses=_hypotheses(told),
         figures={name: _data_uri(figure) for name, figure in figures.items()},
         predictions=predictions if isinstance(predictions, Predictions) else None,
         facts=facts,
@@ -66,23 +77,30 @@ def write_report(
     write_whole(path, lambda file: file.write(html.encode()))
 
 
-def _summary(verdicts: Iterable[Verdict]) -> str:
-    """``11 hold, 1 is violated``."""
-    counts = collections.Counter(verdict.verdict for verdict in verdicts)
-    words = []
-    for judgement in Judgement:
-        count = counts[judgement]
+def _counts(told: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:
+    """``11 hold``, ``1 is violated``, with the verdicts that have to be named."""
+    counts = []
+    for judgement, found in itertools.groupby(told, key=lambda verdict: verdict.verdict):
+        same = list(found)
+        one = len(same) == 1
         if judgement is Judgement.HOLDS:
-            verb = "holds" if count == 1 else "hold"
+            verb = "holds" if one else "hold"
         else:
-            verb = f"{'is' if count == 1 else 'are'} {judgement.replace('-', ' ')}"
-        words += [f"{count} {verb}"] if count else []
-    return ", ".join(words) or "none was judged"
+            verb = f"{'is' if one else 'are'} {judgement.replace('-', ' ')}"
+        named = judgement in (Judgement.VIOLATED, Judgement.UNRESOLVED)
+        counts.append((f"{len(same)} {verb}", same if named else []))
+    return counts
 
 
-def _hypotheses(verdicts: Iterable[Verdict]) -> list[Hypothesis]:
-    """Every hypothesis of the verdicts once."""
-    return list({hypothesis.name: hypothesis for verdict in verdicts for hypothesis in verdict.hypotheses}.values())
+def _hypotheses(told: Iterable[Verdict]) -> list[tuple[list[str], tuple[Hypothesis, ...]]]:
+    """The hypotheses of each claim, with the ids of all claims that have the same ones."""
+    groups: dict[str, tuple[list[str], tuple[Hypothesis, ...]]] = {}
+    for verdict in told:
+        if verdict.hypotheses:
+            names, _ = groups.setdefault(repr(verdict.hypotheses), ([], verdict.hypotheses))
+            if verdict.id not in names:
+                names.append(verdict.id)
+    return list(groups.values())
 
 
 def _data_uri(figure: pathlib.Path) -> str:

@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
 from flowsim.claims.claim import Claim
-from flowsim.claims.evidence.comparing import Panel
+from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.systems import AbstractSystem, system_of
 from flowsim.flow.trajectory import Status, Trajectory, uncertified
@@ -223,6 +223,15 @@ class Case:
     def padded(self) -> Trajectory:
         """The solve with its end repeated."""
         return padded(self.run, self._evidence.trajectory.t.size)
+
+    def has_times(self, claim: Claim, rows: int) -> bool:
+        """Whether a comparison with so many rows has one for each time. A claim that reads the start alone may have as
+        many points as there are times: then it is compared at the start alone, which changes the number of times.
+        """
+        if claim.along_flow or rows != self.padded.t.size:
+            return rows == self.padded.t.size
+        alone = start_alone(self._evidence.loss, self.run.start)
+        return compared(claim, self._evidence.stated, alone).slack.shape[0] != rows
 
     def replicates(self, claim: Claim) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
         """What the claim reads of the flows of independent samples, where it reads any."""

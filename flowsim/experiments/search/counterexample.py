@@ -11,16 +11,19 @@ import numpy as np
 
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.files import write_whole
+from flowsim._core.numbers import number_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.judging import followed
 from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
+from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.trajectory import Trajectory
+from flowsim.papers.statements import escaped, latex_of, number_in_latex
 from flowsim.problem import AbstractSpec, spec_of, toml
 
 _MOVED = 1e-6  # relative, of every number of a neighbouring problem
@@ -28,6 +31,7 @@ _KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexamp
 _PASSES = 3
 _OTHER_BASIS = 12345
 _SEED = "seed"
+_DOING = "making the counterexample small"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,17 +66,40 @@ class Counterexample:
         )
 
     @property
+    def erratum_in_latex(self) -> str:
+        """The same two sentences in LaTeX."""
+        claim, verdict = self.claim, self.verdict
+        place = f"{claim.source} as printed" if claim.form == "printed" else f"{claim.source}, corrected,"
+        values = ", ".join(
+            rf"\texttt{{{escaped(name)}}} = {escaped(toml.write_value(value))}" for name, value in self.values.items()
+        )
+        value, bound = (number_in_latex(f"{side:.10g}") for side in (self.value, self.bound))
+        margin = number_in_latex(number_text(abs(verdict.margin or math.nan)))
+        return (
+            f"{escaped(place)} ({latex_of(claim)}) fails at {values}. "
+            f"There, at {escaped(verdict.where_text())}, its two sides are {value} and {bound}, so that it misses by "
+            f"{margin} of its bound, where the numerical error is at most "
+            f"{number_in_latex(number_text(verdict.floor, '.1g'))}."
+        )
+
+    @property
     def where(self) -> str:
         """What sets the problem apart from others of its space, in a line."""
         return ", ".join(f"{name} = {toml.write_value(value)}" for name, value in self.values.items())
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write counterexample.json, erratum.txt and, where a file can hold the problem, counterexample.toml."""
+        """Write counterexample.json, erratum.txt, erratum.tex and, where a file can hold the problem,
+        counterexample.toml.
+
+        The folder is created if it does not exist.
+        """
         folder = pathlib.Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         if self.problem is not None:
             text = self.problem.to_toml()
             write_whole(folder / "counterexample.toml", lambda file: file.write(text.encode()))
         write_whole(folder / "erratum.txt", lambda file: file.write(f"{self.erratum}\n".encode()))
+        write_whole(folder / "erratum.tex", lambda file: file.write(f"{self.erratum_in_latex}\n".encode()))
         write_json(folder / "counterexample.json", self.document())
 
     def document(self) -> Document:
@@ -178,16 +205,21 @@ def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.nda
     return float(value[row]), float(bound[row]), (sides[0], sides[1]), run
 
 
-def shrunk(screen: Screen, point: Point) -> Point:
-    """The point with shapes as small, lengths as short and numbers as round as the claim still fails clearly.
+def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Point, bool]:
+    """The point with shapes as small, lengths as short and numbers as round as the claim still fails clearly, and
+    whether the time sufficed, but for some spare seconds.
 
     Greedily, an axis at a time: the first value, simplest first, at which the margin stays below a thousandth of the
     bound or of what it was.
     """
+    if clock.is_up(_DOING, spare):
+        return point, False
     found = screen.margins([point])[0]
     most = -min(_KEPT, abs(found.margin) * 0.5)
 
     def fails(candidate: Point) -> bool:
+        if clock.is_up(_DOING, spare):
+            return False
         margin = screen.margins([candidate])[0]
         return not margin.unmet and margin.clear and margin.margin <= most
 
@@ -198,7 +230,7 @@ def shrunk(screen: Screen, point: Point) -> Point:
             point = next(filter(fails, _simpler(space, point, name)), point)
         if point.values == before:
             break
-    return point
+    return point, not clock.is_up(_DOING, spare)
 
 
 def _simpler(space: Space, point: Point, name: str) -> Iterator[Point]:

@@ -9,25 +9,30 @@ import optax
 
 from flowsim._core.types import Values
 from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
+from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen
 
 _STEPS = 24
+_DOING = "going downhill"
 _RATE = 0.15  # of a step, in logarithms or in parts of an axis
 
 
-def descend(screen: Screen, point: Point, within: Space | None = None) -> list[Point]:
-    """The points of a descent of the margin from a point, with whole numbers rounded; none where it has no derivative.
+def descend(screen: Screen, point: Point, clock: Clock, within: Space | None = None) -> list[Point]:
+    """The points of a descent of the margin from a point, with whole numbers rounded, as far as the time allows; none
+    where it has no derivative.
 
     Adam (optax) on the axes that the margin is differentiable in, those of geometric axes by their logarithms, each
     kept in its range, or in that of another space with the same axes.
     """
     space, path, values = within or screen.spaces[point.space], [], dict(point.values)
-    if screen.gradient(point) is None:
+    if clock.is_up(_DOING) or screen.gradient(point) is None:
         return []
     optimiser = optax.adam(_RATE)
     state: Any = None
     for _ in range(_STEPS):
+        if clock.is_up(_DOING):
+            break
         found = screen.gradient(Point(point.space, values))
         if found is None or not found[1]:
             break

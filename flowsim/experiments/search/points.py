@@ -1,15 +1,19 @@
 """Points of a claim's spaces, and which are looked at next."""
 
 import dataclasses
+import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
 
-from flowsim._core.types import Tables, Values
+from flowsim._core.checks import refuse
+from flowsim._core.documents import plain
+from flowsim._core.types import Values
+from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Each, Real, Space, Whole
 
 _MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
@@ -17,6 +21,7 @@ _MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
 _SIZES = 4  # values of an axis that changes shapes, in the first round
 _MOST_SHAPES = 24  # in a round
 _RANK = "init.rank"
+_BEST, _LATEST = 64, 64  # points that are learned from: what a draw costs grows with them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,49 +32,68 @@ class Point:
     values: Values
 
 
+Known = tuple[Point, float]  # a point, and what was found there: less is better
+
+
+def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]:
+    """The spaces of a claim that have all of these axes, with these values.
+
+    **Raises:** `ProblemError` where there is none.
+    """
+    if not claim.spaces:
+        refuse(f"the claim {claim.id}", "one with a space of problems to search", "it declares none")
+    for name in over:
+        known = sorted({axis for space in claim.spaces for axis in space.axes})
+        if name not in known:
+            refuse("--over", f"over an axis of {claim.id} ({', '.join(known)})", f'it is over "{name}"')
+    spaces = tuple(space.over(over) for space in claim.spaces if set(over) <= set(space.axes))
+    if not spaces:
+        refuse("--over", f"over axes that one space of {claim.id} has together", f"it is over {', '.join(over)}")
+    return spaces
+
+
+@dataclasses.dataclass(frozen=True)
 class Sampler:
-    """Which points of one space are looked at next: Optuna's tree-structured Parzen estimator, in batches of one shape.
+    """Which points of one space are looked at: Optuna's tree-structured Parzen estimator, in batches of one shape.
 
     Shapes take turns, small ones first, so that a program that was compiled is used for a whole batch. What is drawn
-    depends on the seed and on the batches before, and on nothing else.
+    depends on the seed, on the batch and on what is known, and on nothing else.
     """
 
-    def __init__(self, space: Space, place: int, seed: int):
-        self.space, self.place, self._seed = space, place, seed
+    space: Space
+    place: int
+    seed: int
+
+    def draw(self, batch: int, count: int, known: Sequence[Known] = ()) -> list[Point]:
+        """The points of a batch.
+
+        **Arguments:** batch: its number in this space; known: points of this space with what was found there.
+        """
+        rng = np.random.default_rng([self.seed, self.place, batch])
+        fixed = self._shape(batch, rng)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
-        self._batches = 0
-
-    def draw(self, count: int) -> "PointBatch":
-        """The next points."""
-        seed = [self._seed, self.place, self._batches]
-        rng = np.random.default_rng(seed)
-        fixed = self._shape(rng)
-        self._batches += 1
-        trials, points = [], []
+        study = optuna.create_study()
+        study.add_trials([self._trial(*one) for one in known])
+        seeds = rng.integers(2**31, size=2)
         # Half of them anywhere, so that what is far from all that was found is not forgotten.
-        for sampler, half in (
-            (optuna.samplers.RandomSampler, count // 2),
-            (optuna.samplers.TPESampler, count - count // 2),
-        ):
-            self._study.sampler = sampler(seed=int(rng.integers(2**31)))
-            for _ in range(half):
-                trials.append(self._study.ask())
-                points.append(Point(self.place, fixed | self._values(trials[-1], fixed)))
-        return PointBatch(points, trials)
+        samplers = optuna.samplers.RandomSampler(int(seeds[0])), optuna.samplers.TPESampler(seed=int(seeds[1]))
+        points = []
+        d, free = self.space.dimension(fixed), self._free
+        asked = _joined(_distributions(name, axis, d) for name, axis in free.items())
+        for number in range(count):
+            study.sampler = samplers[number % 2]
+            drawn = study.ask(asked).params
+            values = {name: _value(name, axis, drawn, d) for name, axis in free.items()}
+            points.append(Point(self.place, fixed | values))
+        return points
 
-    def learn(self, batch: "PointBatch", objectives: Sequence[float]) -> None:
-        """Take note of what was found at the points of a batch; less is better."""
-        for trial, objective in zip(batch.trials, objectives, strict=True):
-            self._study.tell(trial, float(np.clip(objective, -1e300, 1e300)))
-
-    def _shape(self, rng: np.random.Generator) -> dict[str, Any]:
+    def _shape(self, batch: int, rng: np.random.Generator) -> dict[str, Any]:
         """The values of the axes that change shapes: a grid in the first round, drawn later."""
-        names = [name for name in self.space.axes if name in (*self.space.shaping, _RANK)]
+        names = self._shaping
         axes = [self.space.axes[name] for name in names]
         grid = [dict(zip(names, values, strict=True)) for values in itertools.product(*map(_few, axes))]
         grid = [shape for shape in grid if shape.get(_RANK, 1) <= self.space.dimension(shape)][:_MOST_SHAPES]
-        turn, round_ = self._batches % len(grid), self._batches // len(grid)
+        turn, round_ = batch % len(grid), batch // len(grid)
         if round_ == 0:
             return grid[turn]
         drawn = {name: _drawn(axis, rng) for name, axis in zip(names, axes, strict=True)}
@@ -77,18 +101,29 @@ class Sampler:
             drawn[_RANK] = min(drawn[_RANK], self.space.dimension(drawn))
         return drawn
 
-    def _values(self, trial: optuna.Trial, fixed: Tables) -> dict[str, Any]:
-        d = self.space.dimension(fixed)
-        free = {name: axis for name, axis in self.space.axes.items() if name not in fixed}
-        return {name: _suggested(trial, name, axis, d) for name, axis in free.items()}
+    @property
+    def _shaping(self) -> list[str]:
+        return [name for name in self.space.axes if name in (*self.space.shaping, _RANK)]
+
+    @property
+    def _free(self) -> dict[str, Axis]:
+        return {name: axis for name, axis in self.space.axes.items() if name not in self._shaping}
+
+    def _trial(self, point: Point, objective: float) -> optuna.trial.FrozenTrial:
+        """A point as Optuna knows it."""
+        d, free = self.space.dimension(point.values), self._free
+        return optuna.trial.create_trial(
+            params=_joined(_parts(name, axis, point.values[name]) for name, axis in free.items()),
+            distributions=_joined(_distributions(name, axis, d) for name, axis in free.items()),
+            value=float(np.clip(objective, -1e300, 1e300)),
+        )
 
 
-@dataclasses.dataclass(frozen=True)
-class PointBatch:
-    """Points that are looked at together, with what Optuna knows them by."""
-
-    points: list[Point]
-    trials: list[optuna.Trial]
+def remembered(known: Sequence[Known]) -> list[Known]:
+    """The best and the latest of what is known, in its order."""
+    best = heapq.nsmallest(_BEST, range(len(known)), key=lambda index: known[index][1])
+    chosen = {*best, *range(len(known))[-_LATEST:]}
+    return [known[index] for index in sorted(chosen)]
 
 
 def _few(axis: Axis) -> list[Any]:
@@ -107,15 +142,39 @@ def _drawn(axis: Axis, rng: np.random.Generator) -> Any:
     return int(rng.integers(axis.low, axis.high + 1))
 
 
-def _suggested(trial: optuna.Trial, name: str, axis: Axis, d: int) -> Any:
+def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return dict(item for part in parts for item in part.items())
+
+
+def _distributions(name: str, axis: Axis, d: int) -> dict[str, optuna.distributions.BaseDistribution]:
+    """What the numbers of an axis are drawn from, by the names that Optuna knows them by."""
     if isinstance(axis, Each):
-        return [_suggested(trial, f"{name}[{i}]", axis.of, d) for i in range(d)]
+        return _joined(_distributions(f"{name}[{i}]", axis.of, d) for i in range(d))
     if isinstance(axis, Choice):
-        return axis.values[trial.suggest_categorical(name, list(range(len(axis.values))))]
+        return {name: optuna.distributions.CategoricalDistribution(range(len(axis.values)))}
     if isinstance(axis, Real):
-        return trial.suggest_float(name, axis.low, axis.high, log=axis.geometric)
+        return {name: optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.geometric)}
     if axis.high < _MANY:
-        return trial.suggest_int(name, axis.low, axis.high, log=axis.geometric)
+        return {name: optuna.distributions.IntDistribution(axis.low, axis.high, log=axis.geometric)}
     # Every power of ten counts alike.
-    exponent = trial.suggest_float(name, math.log10(max(axis.low, 1)), math.log10(axis.high))
-    return min(max(round(10**exponent), axis.low), axis.high)
+    return {name: optuna.distributions.FloatDistribution(math.log10(max(axis.low, 1)), math.log10(axis.high))}
+
+
+def _parts(name: str, axis: Axis, value: Any) -> dict[str, Any]:
+    """The value of an axis as Optuna knows it."""
+    if isinstance(axis, Each):
+        return _joined(_parts(f"{name}[{i}]", axis.of, one) for i, one in enumerate(value))
+    if isinstance(axis, Choice):
+        return {name: plain(axis.values).index(plain(value))}  # which may come from a file
+    return {name: math.log10(max(value, 1)) if isinstance(axis, Whole) and axis.high >= _MANY else value}
+
+
+def _value(name: str, axis: Axis, parts: Values, d: int) -> Any:
+    """The value of an axis from what Optuna knows it as."""
+    if isinstance(axis, Each):
+        return [_value(f"{name}[{i}]", axis.of, parts, d) for i in range(d)]
+    if isinstance(axis, Choice):
+        return axis.values[parts[name]]
+    if isinstance(axis, Whole) and axis.high >= _MANY:
+        return min(max(round(10 ** parts[name]), axis.low), axis.high)
+    return parts[name]

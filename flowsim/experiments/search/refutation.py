@@ -1,33 +1,34 @@
 """The search for a problem that breaks a claim."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import os
 import pathlib
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from flowsim._core.checks import refuse
-from flowsim._core.documents import plain, write_json
-from flowsim._core.files import DamagedFileError, read_document
+from flowsim._core.documents import plain, versions
+from flowsim._core.files import DamagedFileError, at_work_in, read_document, write_whole
 from flowsim._core.numbers import value_text
-from flowsim._core.progress import progress_bar
-from flowsim._core.types import Values
+from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space
-from flowsim.experiments.search.counterexample import Counterexample, confirmed, shrunk
-from flowsim.experiments.search.descent import descend
-from flowsim.experiments.search.points import Point, Sampler
+from flowsim.experiments.executors import Executor
+from flowsim.experiments.search.clock import Clock
+from flowsim.experiments.search.counterexample import Counterexample, confirmed
+from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
+from flowsim.experiments.search.looking import BatchUnit, Looked, look, look_for_place
+from flowsim.experiments.search.points import Known, Point, remembered, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
 
 PROGRESS = "search.json"
-_FORMAT = 2  # of the file
+_FORMAT = 3  # of the file
 _DESCENTS = 8  # batches between two descents
-_CANDIDATES = 3  # of a batch, that are judged
 _VERDICTS = 3  # that are told, of what failed at first sight alone
 
 
@@ -35,10 +36,12 @@ _VERDICTS = 3  # that are told, of what failed at first sight alone
 class Refutation:
     """What a search for a counterexample found.
 
-    counterexample: None where there is none; problems: how many were looked at; met: how many of them met the
+    counterexample: None if none was found; problems: how many were looked at; met: how many of them met the
     hypotheses; promising: at how many of these the statement promises anything; doubtful: how many failed at first
     sight but not by their verdict, by what that is; least: the smallest margin that was seen, hypotheses met, and
-    where; excluded: how many problems each hypothesis excluded; seconds: spent.
+    where; excluded: how many problems each hypothesis excluded; seconds: spent; unjudged: how many failed at first
+    sight when the time was up, before their verdict; small: whether the time sufficed to make the counterexample as
+    small as it can be.
     """
 
     claim: Claim
@@ -50,12 +53,17 @@ class Refutation:
     least: tuple[float, Values] | None
     excluded: Mapping[str, int]
     seconds: float
+    unjudged: int = 0
+    small: bool = True
 
     def __str__(self) -> str:
         name = f"{self.claim.id} [{self.claim.form}]"
         seen = f"{self.problems} problems, {self.met} of which met the hypotheses, in {self.seconds:.0f} s"
         if self.counterexample is not None:
-            return f"{name}: counterexample found among {seen}.\n{self.counterexample.erratum}"
+            lines = [f"{name}: counterexample found among {seen}.", self.counterexample.erratum]
+            if not self.small:
+                lines.append("The time was up before it was made as small as it can be.")
+            return "\n".join(lines)
         lines = [f"{name}: no counterexample among {seen}."]
         if self.least is not None:
             margin, values = self.least
@@ -65,11 +73,31 @@ class Refutation:
             lines.append(
                 f"{count} of them failed at first sight, but by {'its' if count == 1 else 'their'} verdict: {verdict}"
             )
+        if self.unjudged:
+            lines.append(
+                f"{self.unjudged} of them failed at first sight, and the time was up before a verdict: give it more."
+            )
         if self.met and not self.promising:
             lines.append("The statement promised nothing at any of them.")
         elif self.promising < self.met:
             lines.append(f"The statement promised something at {self.promising} of them.")
         return "\n".join(lines)
+
+    def document(self) -> Document:
+        """What was found, as JSON has it; the counterexample as in counterexample.json."""
+        least = None if self.least is None else {"margin": self.least[0], "values": self.least[1]}
+        counts = ("problems", "met", "promising", "doubtful", "excluded", "unjudged", "small", "seconds")
+        return plain(
+            {
+                "id": self.claim.id,
+                "form": self.claim.form,
+                "statement": self.claim.statement,
+                "counterexample": None if self.counterexample is None else self.counterexample.document(),
+                "least": least,
+                **{name: getattr(self, name) for name in counts},
+                "versions": versions(),
+            }
+        )
 
 
 def refute(
@@ -77,53 +105,49 @@ def refute(
     *,
     over: Mapping[str, Axis] | None = None,
     budget: int | float = 600,
+    problems: int | None = None,
     seed: int = 0,
     out: str | os.PathLike | None = None,
     progress: bool = False,
+    executor: Executor | None = None,
 ) -> Refutation:
     """Look for a problem that meets a claim's hypotheses and breaks it.
 
     Problems are drawn from the claim's spaces in batches; those where it fails at first sight are judged, by every
-    route, and the first that is violated is made as small as it can be.
+    route, and the first that is violated is made as small as it can be. Each batch is drawn from what was found of half
+    of those before it, so that a batch is the same for any number of workers.
 
-    **Arguments:** claim: its ``spaces`` are searched; over: other values of their axes, by name; budget: seconds,
-    looked at after every batch; seed: of what is drawn; out: a folder for search.json, from which the same search goes
-    on after its last batch, and for the counterexample; progress: show a bar.
+    **Arguments:** claim: its ``spaces`` are searched; over: other values of their axes, by name; budget: seconds, of
+    which at most one unit of work too many is spent (see `Clock`); problems: how many to look at instead, to the end of
+    the batch: what is found then depends on the seed and not on the clock; seed: of what is drawn; out: a folder for
+    search.json, from which the same search goes on after its last batch, and for the counterexample; progress: show a
+    bar; executor: what looks at batches instead of this process, anything with ``submit(function,
+    *arguments).result()``.
 
-    **Raises:** `ValueError` where the claim has no spaces or no such axis, the budget is too short for one batch, or no
-    problem that was looked at meets the hypotheses.
+    **Raises:** `ValueError` where the claim has no spaces or no such axis, or cannot be found by other processes, where
+    another search is at work in the folder, or where no problem that was looked at meets the hypotheses.
     """
-    spaces = restrict_spaces(claim, over or {})
-    folder = None if out is None else pathlib.Path(out)
-    search = Search(claim, spaces, seed, budget, folder)
-    found = None
-    with progress_bar(claim.id, round(budget), unit="s", shown=progress) as bar:
-        while found is None and (not search.problems or search.goes_on()):
-            found = search.batch()
-            bar.update(max(0, min(round(search.seconds), round(budget)) - bar.n))
-    if not search.met:
-        refuse_excluded(claim, search.excluded, search.problems)
-    result = search.result(found)
-    if folder is not None and found is not None:
-        found.save(folder)
-    return result
-
-
-def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]:
-    """The spaces of a claim that have all of these axes, with these values.
-
-    **Raises:** `ProblemError` where there is none.
-    """
-    if not claim.spaces:
-        refuse(f"the claim {claim.id}", "one with a space of problems to search", "it declares none")
-    for name in over:
-        known = sorted({axis for space in claim.spaces for axis in space.axes})
-        if name not in known:
-            refuse("--over", f"over an axis of {claim.id} ({', '.join(known)})", f'it is over "{name}"')
-    spaces = tuple(space.over(over) for space in claim.spaces if set(over) <= set(space.axes))
-    if not spaces:
-        refuse("--over", f"over axes that one space of {claim.id} has together", f"it is over {', '.join(over)}")
-    return spaces
+    clock = Clock(budget, problems)
+    over, folder = over or {}, None if out is None else pathlib.Path(out)
+    spaces = restrict_spaces(claim, over)
+    elsewhere = None
+    if executor is not None:
+        elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_for_place
+    with contextlib.ExitStack() as stack:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(at_work_in(folder, "search"))
+        stack.enter_context(clock.shown(claim.id, progress))
+        search, found = Search(claim, spaces, seed, clock, folder), None
+        for found in search.batches(elsewhere):
+            if found is not None:
+                break
+        if not search.met:
+            refuse_excluded(claim, search.excluded, search.problems)
+        result = search.result(found)
+        if folder is not None and found is not None:
+            found.save(folder)
+        return result
 
 
 def refuse_excluded(claim: Claim, excluded: Counter[str], problems: int) -> NoReturn:
@@ -138,74 +162,101 @@ def refuse_excluded(claim: Claim, excluded: Counter[str], problems: int) -> NoRe
     refuse("the space", f"one with problems that meet the hypotheses of {claim.id}", came)
 
 
+class _Known(NamedTuple):
+    """What is known after some batches: the points of the last with their objectives, the least margin of all with its
+    point, and the least of what failed at first sight alone.
+    """
+
+    points: list[Known]
+    least: tuple[float, Point] | None
+    refused: float
+
+
 class Search:
     """The state of a search, from batch to batch; the same batches follow from the same seed."""
 
     def __init__(
-        self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float, folder: pathlib.Path | None = None
+        self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock, folder: pathlib.Path | None = None
     ):
-        self._budget, self._folder, self._spent = budget, folder, 0.0
+        self._clock, self._folder, self._seed = clock, folder, seed
         self._identity = plain(
-            {"format": _FORMAT, "claim": claim.id, "form": claim.form, "spaces": repr(spaces), "seed": seed}
+            {
+                "format": _FORMAT,
+                "claim": claim.id,
+                "form": claim.form,
+                "spaces": repr(spaces),
+                "seed": seed,
+                "longest": clock.longest,
+            }
         )
-        self._replay: list[dict[str, Any]] = self._loaded()
-        self.claim, self.screen = claim, Screen(claim, spaces)
-        self._samplers = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
-        # A sampler of its own, as those of the search remember what they drew.
-        first = [Sampler(space, place, seed).draw(2).points[0] for place, space in enumerate(spaces)]
-        self._lanes = [self.screen.lanes(point) for point in first]
-        self._done: list[dict[str, Any]] = []
-        # What is compiled first serves every batch, and counts for none.
-        self._begin = time.monotonic()
-        self.problems = self.met = self.promising = 0
+        self.claim, self.screen = claim, Screen(claim, spaces, clock.longest)
+        self._kept = self._loaded()
+        self._done: list[Document] = []
+        self.problems = self.met = self.promising = self.unjudged = 0
+        self.small = True
         self.doubtful: Counter[str] = Counter()
         self.excluded: Counter[str] = Counter()
         self.least: tuple[float, Point] | None = None
         self._refused = math.inf
-
-    @property
-    def seconds(self) -> float:
-        """Spent, on earlier goes too."""
-        return self._spent + time.monotonic() - self._begin
+        self._drawn, self._known = 0, [_Known([], None, math.inf)]
 
     def goes_on(self) -> bool:
         """Whether there is time for another batch."""
-        return bool(self._replay) or self.seconds < self._budget
+        return not self._clock.has_ended(self.problems)
 
-    def batch(self) -> Counterexample | None:
-        """Look at the next batch; the counterexample in it, made small, if there is one."""
-        index = len(self._done)
-        sampler = self._samplers[index % len(self._samplers)]
-        batch = sampler.draw(self._lanes[index % len(self._samplers)])
-        kept = self._replay.pop(0) if self._replay else None
-        points = batch.points
-        margins = self._within_budget(points) if kept is None else _margins(kept["margins"])
-        sampler.learn(batch, [margin.objective for margin in margins])
-        self._note(points, margins)
-        if kept is not None:
-            extra = [Point(place, values) for place, values in kept["descent"]]
-            self._note(extra, _margins(kept["descent_margins"]))
-            self._refused = math.inf if kept["refused"] is None else kept["refused"]
-            self.doubtful = Counter(kept["doubtful"])
-            self._done.append(kept)
-            return None
-        extra = []
-        if index % _DESCENTS == _DESCENTS - 1 and self.least is not None:
-            extra = descend(self.screen, self.least[1])
-        below = self.screen.margins(extra)
-        self._note(extra, below)
-        found = self._judged([*points, *extra], [*margins, *below])
-        self._done.append(
-            {
-                "margins": [list(margin) for margin in margins],
-                "descent": [[point.space, point.values] for point in extra],
-                "descent_margins": [list(margin) for margin in below],
-                "refused": self._refused,
-                "doubtful": dict(self.doubtful),
-            }
+    def batches(self, elsewhere: tuple[Executor, SpacePlace, Look] | None = None) -> Iterator[Counterexample | None]:
+        """Look at batch after batch, as the time allows; the counterexample in each, made small, if there is one.
+
+        **Arguments:** elsewhere: as in `dealt`.
+        """
+        for document in self._kept:
+            yield self._taken(Looked.of(document))
+            # Those of an earlier go take no time, but they count.
+            if self._clock.problems is not None and not self.goes_on():
+                return
+        if self._kept and not self.goes_on():
+            return
+        self._drawn = len(self._done)
+        here = lambda unit: look(self.screen, unit, self._clock)
+        for _, looked in dealt(self._unit, here, elsewhere, self._clock, self.goes_on, self._drawn):
+            yield self._taken(looked)
+
+    def _unit(self) -> BatchUnit:
+        """The next batch, from what is known of those before it."""
+        number, count = self._drawn, len(self.screen.spaces)
+        self._drawn += 1
+        known = self._known[: known_by(number) + 1]
+        of_space = [one for earlier in known for one in earlier.points if one[0].space == number % count]
+        return BatchUnit(
+            place=number % count,
+            batch=number // count,
+            seed=self._seed,
+            known=remembered(of_space),
+            refused=known[-1].refused,
+            least=known[-1].least,
+            descends=number % _DESCENTS == _DESCENTS - 1,
         )
-        if found is None:
-            self._save()
+
+    def _taken(self, looked: Looked) -> Counterexample | None:
+        """Take note of a batch; the counterexample in it."""
+        found, doubts = looked.found, list(looked.doubts)
+        if looked.place is not None and found is None:
+            found = confirmed(self.screen, looked.place)
+            if isinstance(found, str):
+                found, doubts = None, [*doubts, (found, -math.inf)]
+        self._note([*looked.seen, *looked.below])
+        self.doubtful.update(doubt for doubt, _ in doubts)
+        self._refused = min([self._refused, *(margin for _, margin in looked.doubts)])
+        self.unjudged += looked.unjudged
+        self.small = looked.small
+        points = [(point, margin.objective) for point, margin in looked.seen]
+        self._known.append(_Known(points, self.least, self._refused))
+        repeats = len(self._done) < len(self._kept)
+        # A batch in which the time was up is looked at again by a search that goes on.
+        if found is None and (repeats or not self._clock.is_up()):
+            self._done.append(looked.document())
+            if not repeats:
+                self._save()
         return found
 
     def result(self, found: Counterexample | None) -> Refutation:
@@ -220,42 +271,13 @@ class Search:
             self.doubtful,
             least,
             self.excluded,
-            self.seconds,
+            self._clock.seconds,
+            self.unjudged,
+            self.small,
         )
 
-    def _judged(self, points: Sequence[Point], margins: Sequence[Margin]) -> Counterexample | None:
-        """The first of the worst points that is a counterexample, made small if it stays one."""
-        order = sorted(range(len(points)), key=lambda index: margins[index].objective)
-        candidates = [index for index in order if margins[index].clear and not margins[index].unmet]
-        for index in candidates[:_CANDIDATES]:
-            # What failed no worse than what a verdict has refused is not asked for again.
-            if margins[index].margin >= 2 * self._refused:
-                continue
-            found = confirmed(self.screen, points[index])
-            if isinstance(found, str):
-                self.doubtful[found] += 1
-                self._refused = min(self._refused, margins[index].margin)
-                continue
-            smaller = confirmed(self.screen, shrunk(self.screen, points[index]))
-            return found if isinstance(smaller, str) else smaller
-        return None
-
-    def _within_budget(self, points: list[Point]) -> list[Margin]:
-        """The margins of a batch; the first batch must be finished in the budget."""
-        if self._done:
-            return self.screen.margins(points)
-        margins = []
-        share = -(-len(points) // 4)
-        for first in range(0, len(points), share):
-            part = points[first : first + share]
-            margins += self.screen.margins(part)
-            if self.seconds > self._budget and len(margins) < len(points):
-                came = f"{len(margins)} of its {len(points)} problems took {self.seconds:.0f} s"
-                refuse("--budget", "long enough for one batch", f"it is {self._budget:g} s, and {came}")
-        return margins
-
-    def _note(self, points: Sequence[Point], margins: Sequence[Margin]) -> None:
-        for point, margin in zip(points, margins, strict=True):
+    def _note(self, seen: Iterable[tuple[Point, Margin]]) -> None:
+        for point, margin in seen:
             self.problems += 1
             self.excluded.update(margin.unmet)
             if margin.unmet:
@@ -266,7 +288,7 @@ class Search:
                 if self.least is None or margin.margin < self.least[0]:
                     self.least = margin.margin, point
 
-    def _loaded(self) -> list[dict[str, Any]]:
+    def _loaded(self) -> list[Document]:
         """The finished batches of the same search in the folder."""
         if self._folder is None or not (file := self._folder / PROGRESS).exists():
             return []
@@ -278,21 +300,18 @@ class Search:
             refuse("--out", "the folder of this same search", f"{file} is of another: take another folder")
         if kept.pop("sha256", None) != _digest(kept):
             refuse("--out", "a folder with a search that can be read", f"{file} is damaged: remove it, or take another")
-        self._spent = kept["seconds"]
+        self._clock.spent = kept["seconds"]
         return kept["batches"]
 
     def _save(self) -> None:
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            document = {"search": self._identity, "seconds": self.seconds, "batches": plain(self._done)}
-            write_json(self._folder / PROGRESS, document | {"sha256": _digest(document)})
+            # Where the time does not count, the file is the same on every machine.
+            seconds = self._clock.seconds if self._clock.problems is None else 0.0
+            document = {"search": self._identity, "seconds": seconds, "batches": self._done}
+            # Without indents, which would take longer than a batch once there are many.
+            text = json.dumps(document | {"sha256": _digest(document)}, allow_nan=False)
+            write_whole(self._folder / PROGRESS, lambda file: file.write(text.encode()))
 
 
 def _digest(document: Values) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def _margins(rows: Sequence[Sequence[Any]]) -> list[Margin]:
-    """Margins as JSON has them, where null stands for what is not finite."""
-    number = lambda value: math.nan if value is None else float(value)
-    return [Margin(number(m), number(f), clear, tuple(unmet), number(d)) for m, f, clear, unmet, d in rows]

@@ -20,6 +20,7 @@ from flowsim.claims.evidence import padded
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.claims.spaces import Each, Real, Space, Whole
+from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.dense_kernel import can_go_in_lockstep
@@ -33,7 +34,6 @@ LANES = 32
 _FEW, _SOME = 8, 16  # flows, each of which is integrated alone, and problems that are looked at one by one
 FLOW_RTOL = 1e-7
 _FLOW_ERROR, _ROUNDING_ERROR = 1e-5, 1e-11  # relative, of sides that are only looked at
-_LONGEST = 20.0  # seconds, of a flow that is integrated alone
 _TRACED = ("context_length", "seed", "rotation_seed")
 
 
@@ -90,25 +90,42 @@ def room(comparison: Comparison, error: float) -> tuple[Scalar, Scalar, Bool[Arr
 
 
 class Screen:
-    """Looks at a claim's margin at points of its spaces; nothing that it sees is a verdict."""
+    """Looks at a claim's margin at points of its spaces; nothing that it sees is a verdict.
 
-    def __init__(self, claim: Claim, spaces: Sequence[Space]):
-        self.claim, self.spaces = claim, tuple(spaces)
+    **Arguments:** longest: seconds after which a flow that is integrated alone is given up, if any.
+    """
+
+    def __init__(self, claim: Claim, spaces: Sequence[Space], longest: float | None = None):
+        self.claim, self.spaces, self._longest = claim, tuple(spaces), longest
         self._programs: dict[Any, _Program | None] = {}
 
     def margins(self, points: Sequence[Point]) -> list[Margin]:
         """The margin at each point."""
+        return [margin for _, margin in self.look(points)]
+
+    def look(self, points: Sequence[Point], clock: Clock | None = None) -> list[tuple[Point, Margin]]:
+        """The points with their margins, in order; of a clock whose time is up, those that were looked at by then, and
+        at least one.
+        """
         found: dict[int, Margin] = {}
         groups: dict[Any, list[int]] = {}
         for index, point in enumerate(points):
             groups.setdefault(_kind(self.spaces[point.space], point), []).append(index)
+
+        def is_up() -> bool:
+            return bool(found) and clock is not None and clock.is_up("looking at problems")
+
         for members in groups.values():
+            if is_up():
+                break
             chosen = [points[index] for index in members]
             program = self._program(chosen[0])
             margins = program.margins(chosen) if program else [None] * len(chosen)
-            margins = [self.alone(point) if m is None else m for m, point in zip(margins, chosen, strict=True)]
-            found |= dict(zip(members, margins, strict=True))
-        return [found[index] for index in range(len(points))]
+            found |= {index: m for index, m in zip(members, margins, strict=True) if m is not None}
+            for index in members:
+                if index not in found and not is_up():
+                    found[index] = self.alone(points[index])
+        return [(points[index], found[index]) for index in sorted(found)]
 
     def lanes(self, point: Point) -> int:
         """How many points are worth looking at before another shape's turn: fewer, where each is looked at alone."""
@@ -124,7 +141,7 @@ class Screen:
     def alone(self, point: Point) -> Margin:
         """The margin at one point, its problem built and integrated as a run does it."""
         try:
-            loss, start, run = built(self.spaces[point.space], point.values)
+            loss, start, run = built(self.spaces[point.space], point.values, self._longest)
             if foreign := self.claim.foreign(loss, start):
                 return _nowhere(foreign.name)
             hypotheses = self.claim.hypotheses(loss, start)
@@ -147,13 +164,15 @@ class Screen:
         space = self.spaces[point.space]
         kind = _kind(space, point)
         if kind not in self._programs:
-            self._programs[kind] = None
+            program = None
             with contextlib.suppress(ValueError, TypeError, IndexError, AttributeError, NotImplementedError):
                 loss, start, _ = built(space, point.values)
                 arrowhead = isinstance(loss.arrowhead(start), Arrowhead)
                 if not self.claim.along_flow or arrowhead or can_go_in_lockstep(loss, start):
                     foreign = self.claim.foreign(loss, start)
-                    self._programs[kind] = _Program(self.claim, space, point, foreign, arrowhead)
+                    program = _Program(self.claim, space, point, foreign, arrowhead)
+            # Once it is known: threads may ask at once.
+            self._programs[kind] = program
         return self._programs[kind]
 
 
@@ -251,7 +270,9 @@ def _start_alone(loss: Any, start: PyTree) -> Trajectory:
     return uncertified(jnp.zeros(1), models, one(loss(start)), one(excess), one(squares), jnp.zeros(1))
 
 
-def built(space: Space, values: Values) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
+def built(
+    space: Space, values: Values, longest: float | None = None
+) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
     """Loss and start at a point of a space, and what integrates its flow, roughly or as it will be judged.
 
     **Raises:** `ValueError` where the values make no problem.
@@ -262,7 +283,7 @@ def built(space: Space, values: Values) -> tuple[Any, PyTree, Callable[[bool], T
 
         def run_made(rough: bool) -> Trajectory:
             if rough:
-                return gradient_flow(loss, start, rtol=FLOW_RTOL, budget_seconds=_LONGEST)
+                return gradient_flow(loss, start, rtol=FLOW_RTOL, budget_seconds=longest)
             return gradient_flow(loss, start)
 
         return loss, start, run_made
@@ -271,14 +292,14 @@ def built(space: Space, values: Values) -> tuple[Any, PyTree, Callable[[bool], T
     problem = dataclasses.replace(problem, loss=loss)
 
     def run(rough: bool) -> Trajectory:
-        return (_roughly(problem) if rough else problem).run()
+        return (_roughly(problem, longest) if rough else problem).run()
 
     return loss, problem.start, run
 
 
-def _roughly(problem: Problem) -> Problem:
+def _roughly(problem: Problem, longest: float | None) -> Problem:
     flow = problem.spec.flow
-    return problem.with_flow(msgspec.structs.replace(flow, rtol=max(flow.rtol, FLOW_RTOL), budget_seconds=_LONGEST))
+    return problem.with_flow(msgspec.structs.replace(flow, rtol=max(flow.rtol, FLOW_RTOL), budget_seconds=longest))
 
 
 def with_numbers(spec: AbstractSpec, numbers: Values) -> AbstractSpec:

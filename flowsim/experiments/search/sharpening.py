@@ -1,27 +1,31 @@
 """The best constant of a bound over a family of problems, and how it grows."""
 
 import dataclasses
+import itertools
 import math
 import os
 import pathlib
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.numbers import value_text
-from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Relation, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.spaces import Axis, Real, Space, Whole
+from flowsim.experiments.executors import Executor
+from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import evidence_of_point
+from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
 from flowsim.experiments.search.descent import descend
-from flowsim.experiments.search.points import Point, Sampler
-from flowsim.experiments.search.refutation import refuse_excluded, restrict_spaces
+from flowsim.experiments.search.looking import Seen
+from flowsim.experiments.search.points import Known, Point, Sampler, remembered, restrict_spaces
+from flowsim.experiments.search.refutation import refuse_excluded
 from flowsim.experiments.search.screening import Margin, Screen
 from flowsim.problem import AbstractSpec, spec_of
 
@@ -117,8 +121,10 @@ def sharpen(
     *,
     over: Mapping[str, Axis] | None = None,
     budget: int | float = 600,
+    problems: int | None = None,
     seed: int = 0,
     progress: bool = False,
+    executor: Executor | None = None,
 ) -> Sharpening:
     """The best constant of a claim's bound over the problems of its spaces that meet its hypotheses.
 
@@ -126,51 +132,78 @@ def sharpen(
     anywhere.
 
     **Arguments:** as for `refute`; over: also says which parameters the growth is shown for, by default all that are
-    numbers.
+    numbers; budget: the verdict on the best comes after it.
 
     **Raises:** `ValueError` on an identity, which has no constant, where no bound is positive, or as `refute` does.
     """
     if claim.relation is Relation.IDENTITY:
         refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
-    family = _Family(claim, restrict_spaces(claim, over or {}), seed, budget)
-    parameters = {name: axis for name, axis in family.parameters.items() if not over or name in over}
-    with progress_bar(claim.id, round(budget), unit="s", shown=progress) as bar:
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in parameters}
-        for name, axis in parameters.items():
-            for value in _grid(axis):
-                if family.goes_on():
-                    found[name].append((float(value), family.least_at(name, value)))
-                    bar.update(max(0, min(round(family.seconds), round(budget)) - bar.n))
-        while family.goes_on():
-            family.look_anywhere()
-            bar.update(max(0, min(round(family.seconds), round(budget)) - bar.n))
-    growth = []
-    for name, pairs in found.items():
-        if known := [pair for pair in pairs if math.isfinite(pair[1])]:
-            values, factors = zip(*known, strict=True)
-            growth.append(Growth(name, values, factors))
-    return family.result(tuple(growth))
+    clock, over = Clock(budget, problems), over or {}
+    family = _Family(claim, restrict_spaces(claim, over), seed, clock)
+    elsewhere = None
+    if executor is not None:
+        elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_down
+    with clock.shown(claim.id, progress):
+        found: dict[str, dict[float, float]] = {}
+        for units in (family.at_values(list(over)), family.anywhere()):
+            for unit, least in family.looked_at(units, elsewhere):
+                if unit.parameter is not None and math.isfinite(least):
+                    name, value = unit.parameter
+                    factors = found.setdefault(name, {})
+                    factors[value] = min(least, factors.get(value, math.inf))
+            if not family.goes_on():
+                break
+        growth = (Growth(name, *zip(*sorted(factors.items()), strict=True)) for name, factors in found.items())
+        return family.result(tuple(growth))
+
+
+class FamilyUnit(NamedTuple):
+    """A batch to be looked at: its number among those of its space, and what is known when it is drawn.
+
+    ends: axes of the space that are narrower; parameter: a name and its value, where the batch is for one.
+    """
+
+    place: int
+    batch: int
+    seed: int
+    known: list[Known]
+    ends: dict[str, Axis]
+    parameter: tuple[str, float] | None
+
+
+def look_down(screen: Screen, unit: FamilyUnit, clock: Clock) -> tuple[Seen, Seen]:
+    """What is found at the points of a batch, and of a descent from the best of it."""
+    space = screen.spaces[unit.place].over(unit.ends)
+    sampler = Sampler(space, unit.place, unit.seed)
+    count, begin = screen.lanes(sampler.draw(unit.batch, 1)[0]), clock.seconds
+    seen = screen.look(sampler.draw(unit.batch, count, unit.known), clock)
+    best = _best(seen)
+    # What has yet to be compiled takes about as long for a descent as for a batch.
+    if best is None or clock.is_up("going downhill", clock.seconds - begin):
+        return seen, []
+    return seen, screen.look(descend(screen, best[1], clock, space), clock)
+
+
+def _best(seen: Seen) -> tuple[float, Point] | None:
+    """The least factor, and where it is."""
+    usable = [(margin.factor, point) for point, margin in seen if _usable(margin)]
+    return min(usable, key=lambda pair: pair[0], default=None)
 
 
 class _Family:
     """The problems of some spaces, and the least factor that was seen among them."""
 
-    def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, budget: int | float):
-        self._claim, self._spaces, self._seed, self._budget = claim, spaces, seed, budget
-        self._screen, self._begin = Screen(claim, spaces), time.monotonic()
-        self._anywhere = [Sampler(space, place, seed) for place, space in enumerate(spaces)]
+    def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock):
+        self._claim, self._spaces, self._seed, self._clock = claim, spaces, seed, clock
+        self._screen = Screen(claim, spaces, clock.longest)
         self._best: tuple[float, Point] | None = None
         self._excluded: Counter[str] = Counter()
-        self._problems = self._met = self._looks = 0
-
-    @property
-    def seconds(self) -> float:
-        """Spent."""
-        return time.monotonic() - self._begin
+        self._problems = self._met = 0
+        self._known: list[list[Known]] = []
 
     def goes_on(self) -> bool:
         """Whether there is time for more; the first look is always taken."""
-        return not self._problems or self.seconds < self._budget
+        return not self._problems or not self._clock.has_ended(self._problems)
 
     @property
     def parameters(self) -> dict[str, Axis]:
@@ -189,51 +222,45 @@ class _Family:
                     cheap |= {name} - {*space.shaping, "init.rank"}
         return dict(sorted(widest.items(), key=lambda item: item[0] not in cheap))
 
-    def least_at(self, name: str, value: int | float) -> float:
-        """The least factor at one value of a parameter, over the numbers of all others at shapes of middle size."""
-        found = []
-        for place, space in enumerate(self._spaces):
-            if name not in space.axes or not space.axes[name].holds(value):
+    def looked_at(
+        self, units: Iterator[FamilyUnit], elsewhere: tuple[Executor, SpacePlace, Look] | None
+    ) -> Iterator[tuple[FamilyUnit, float]]:
+        """Units with the least factor that was found at each."""
+        here = lambda unit: look_down(self._screen, unit, self._clock)
+        for unit, found in dealt(lambda: next(units, None), here, elsewhere, self._clock, self.goes_on):
+            yield unit, self._noted(*found)
+
+    def at_values(self, names: Sequence[str]) -> Iterator[FamilyUnit]:
+        """At values of each parameter, or of those named: the numbers of all others, at shapes of middle size."""
+        for name, axis in self.parameters.items():
+            if names and name not in names:
                 continue
-            fixed: dict[str, int | float] = {
-                shape: min(max(_MIDDLE, axis.low), axis.high) for shape, axis in _shapes(space).items()
-            }
-            fixed[name] = value
-            if isinstance(rank := space.axes.get("init.rank"), Whole) and name != "init.rank":
-                fixed["init.rank"] = min(rank.high, space.dimension(fixed))
-            ends = {key: _only(space.axes[key], at) for key, at in fixed.items()}
-            found.append(self._look(Sampler(space.over(ends), place, self._seed)))
-        return min(found, default=math.inf)
+            for value, (place, space) in itertools.product(_grid(axis), enumerate(self._spaces)):
+                if name in space.axes and space.axes[name].holds(value):
+                    ends = _middle(space, name, value)
+                    yield FamilyUnit(place, 0, self._seed, [], ends, (name, float(value)))
 
-    def look_anywhere(self) -> None:
-        """One more batch of a space, at its next shape."""
-        self._look(self._anywhere[self._looks % len(self._anywhere)])
-        self._looks += 1
+    def anywhere(self) -> Iterator[FamilyUnit]:
+        """Batches of each space in turn, each at its next shape."""
+        self._known.clear()
+        for number in itertools.count():
+            place, batch = number % len(self._spaces), number // len(self._spaces)
+            of_space = [one for known in self._known[: known_by(number)] for one in known if one[0].space == place]
+            yield FamilyUnit(place, batch, self._seed, remembered(of_space), {}, None)
 
-    def _look(self, sampler: Sampler) -> float:
-        """The least factor of a batch, and of a descent from the best of it."""
-        fewest = self._screen.lanes(Sampler(sampler.space, sampler.place, self._seed).draw(2).points[0])
-        batch = sampler.draw(fewest)
-        margins = self._screen.margins(batch.points)
-        sampler.learn(batch, [_objective(margin) for margin in margins])
-        found = self._noted(batch.points, margins)
-        if found is None:
+    def _noted(self, seen: Seen, below: Seen) -> float:
+        """Take note of a batch and of a descent; the least factor of both."""
+        both = [*seen, *below]
+        self._problems += len(both)
+        self._met += sum(not margin.unmet for _, margin in both)
+        self._excluded.update(name for _, margin in both for name in margin.unmet)
+        self._known.append([(point, _objective(margin)) for point, margin in seen])
+        least = _best(both)
+        if least is None:
             return math.inf
-        lower = descend(self._screen, found[1], sampler.space)
-        further = self._noted(lower, self._screen.margins(lower))
-        return min(found[0], further[0] if further else math.inf)
-
-    def _noted(self, points: Sequence[Point], margins: Sequence[Margin]) -> tuple[float, Point] | None:
-        self._problems += len(points)
-        self._met += sum(not margin.unmet for margin in margins)
-        self._excluded.update(name for margin in margins for name in margin.unmet)
-        usable = [(margin.factor, point) for margin, point in zip(margins, points, strict=True) if _usable(margin)]
-        if not usable:
-            return None
-        least = min(usable, key=lambda pair: pair[0])
         if self._best is None or least[0] < self._best[0]:
             self._best = least
-        return least
+        return least[0]
 
     def result(self, growth: tuple[Growth, ...]) -> Sharpening:
         """The least factor, with the verdict on the instance that attains it."""
@@ -245,12 +272,24 @@ class _Family:
                 "one that bounds a positive side by a positive one",
                 "it nowhere does here",
             )
+        self._clock.tell("judging the best")
         factor, point = self._best
         space = self._spaces[point.space]
         verdict = judge_on(self._claim, evidence_of_point(self._claim, space, point.values))
         problem = None if space.make else spec_of(space.tables(point.values))
         values = dict(point.values)
-        return Sharpening(self._claim, factor, values, problem, verdict, growth, self._met, self.seconds)
+        return Sharpening(self._claim, factor, values, problem, verdict, growth, self._met, self._clock.seconds)
+
+
+def _middle(space: Space, name: str, value: int | float) -> dict[str, Axis]:
+    """The axes of a space at one value of a parameter, and at shapes of middle size."""
+    fixed: dict[str, int | float] = {
+        shape: min(max(_MIDDLE, axis.low), axis.high) for shape, axis in _shapes(space).items()
+    }
+    fixed[name] = value
+    if isinstance(rank := space.axes.get("init.rank"), Whole) and name != "init.rank":
+        fixed["init.rank"] = min(rank.high, space.dimension(fixed))
+    return {key: _only(space.axes[key], at) for key, at in fixed.items()}
 
 
 def _shapes(space: Space) -> dict[str, Whole]:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from flowsim._core.checks import refuse
+from flowsim._core.lines import listed
 from flowsim._core.types import Tables
 from flowsim.problem import AbstractSpec, spec_of, toml
 
-Value = bool | int | float | str
+Value = bool | int | float | str | list | dict
 _FORMS = "geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list such as 5,10,20"
 _LARGEST_WHOLE = 2**53
 _MOST = 10**6  # values of an axis
@@ -42,7 +43,7 @@ class GridAxis:
     def of(field: str, values: Iterable[Any]) -> "GridAxis":
         """An axis over values.
 
-        **Raises:** `ProblemError` where the values are none, equal or not scalar.
+        **Raises:** `ProblemError` where the values are none, equal or nothing that a problem file holds.
         """
         if field == "flow.budget_seconds":
             refuse("a sweep", "over fields that change results", f"it is over {field}")
@@ -51,10 +52,10 @@ class GridAxis:
             refuse(field, "swept over at least one value", "there is none")
         for value in found:
             if not isinstance(value, Value):
-                refuse(field, "swept over numbers or words", f"one value is {toml.write_value(value):.60}")
-        if len(set(found)) < len(found):
-            repeated = next(value for index, value in enumerate(found) if value in found[:index])
-            refuse(field, "swept over different values", f"{toml.write_value(repeated)} is there twice")
+                refuse(field, "swept over values of a problem file", f"one is {value!s:.60}")
+        for index, value in enumerate(found):
+            if value in found[:index]:
+                refuse(field, "swept over different values", f"{toml.write_value(value):.60} is there twice")
         return GridAxis(field, found)
 
     def as_text(self, index: int) -> str:
@@ -83,12 +84,12 @@ def _parsed(field: str, form: str) -> list[Any]:
         return list(range(first, last + 1))
     if ":" in form:
         refuse(field, f"swept over {_FORMS}", f"it is {form!r:.60}")
-    return [toml.read_value(field, part.strip()) for part in form.split(",")]
+    return [toml.read_value(field, part) for part in listed(form)]
 
 
 def _plain(value: Any) -> Any:
     """A value as TOML has it; a whole number as one, so that it fits fields of both kinds."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST_WHOLE:
         return int(value)
     return value

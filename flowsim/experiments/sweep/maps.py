@@ -1,8 +1,7 @@
 """Maps: what becomes of a flow over a grid of problems and starts."""
 
-import contextlib
+import collections
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
@@ -20,27 +19,28 @@ from jax.sharding import Mesh
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
-from flowsim._core.files import DamagedFileError, done_without, held, read_arrays, read_document, write_whole
+from flowsim._core.documents import extra, html_table
+from flowsim._core.files import DamagedFileError, at_work_in, done_without, read_arrays, read_document, write_whole
+from flowsim._core.numbers import value_text
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Tables
 from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
+from flowsim.experiments.sweep.kept import OF_BATCHES, KeptBatches
 from flowsim.experiments.sweep.records import DTYPES, MapRecord
 from flowsim.problem import AbstractSpec, known_fields, signed, toml
 
 DISK_BUDGET = 256.0  # MB
-_OF_BATCHES = ("identity", "cells", "metadata")  # arrays beside the quantities
 
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """What a sweep found, a value a cell.
+    """What a sweep found: one value of every quantity for each cell.
 
     tables: the problem that all cells share, as nested mappings in the form of a problem file; axes: what varies;
-    quantities: arrays by name in the shape of the grid, an axis each, which ``docs/maps.md`` lists; folder: where the
-    map lies.
+    quantities: arrays by name in the shape of the grid, listed in ``docs/maps.md``; folder: where the map lies.
     """
 
     tables: Tables
@@ -81,6 +81,26 @@ class Map:
         )
         return spec
 
+    def _repr_html_(self) -> str:
+        counts = collections.Counter(self["outcome"].ravel().tolist())
+        ends = lambda axis: f"{value_text(axis.values[0])} to {value_text(axis.values[-1])} ({len(axis.values)})"
+        axes = [(axis.field, ends(axis)) for axis in self.axes]
+        return html_table((), [*axes, *((name, str(count)) for name, count in counts.most_common())], str(self.folder))
+
+    def to_xarray(self) -> Any:
+        """An ``xarray.Dataset``: the quantities, over the axes by the names of their fields; the problem that all cells
+        share is its attribute. Values that are lists or tables are texts of TOML.
+
+        **Raises:** `ProblemError` where xarray is not installed.
+        """
+        names = [axis.field for axis in self.axes]
+        text = lambda value: toml.write_value(value) if isinstance(value, list | dict) else value
+        return extra("xarray").Dataset(
+            {name: (names, array) for name, array in self.quantities.items()},
+            coords={axis.field: list(map(text, axis.values)) for axis in self.axes},
+            attrs={"problem": toml.write(self.tables)},
+        )
+
     def save(self) -> None:
         """Write ``map.npz`` to the folder, whole or not at all; it holds no pickle."""
         axes = [dataclasses.asdict(axis) for axis in self.axes]
@@ -97,7 +117,7 @@ class Map:
         path = path / "map.npz" if path.is_dir() else path
         arrays = read_arrays(path)
         if not {"metadata", *DTYPES} <= set(arrays):
-            checks.refuse("path", "a map written by flowsim", f"{path} is none")
+            checks.refuse("path", "a map written by flowsim", f"{path} is not")
         metadata = json.loads(str(arrays["metadata"]))
         quantities = {name: array for name, array in arrays.items() if name != "metadata"}
         axes = tuple(GridAxis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
@@ -192,7 +212,7 @@ def checked(tables: Tables, axes: tuple[GridAxis, ...], disk_budget: float, mesh
         refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
     cells = list(specs(tables, axes))
     for name in cells[0].observables:
-        if name in (*DTYPES, *_OF_BATCHES):
+        if name in (*DTYPES, *OF_BATCHES, "metadata"):
             refuse("OBSERVABLES", "names that no array of a map has", f'one is "{name}"')
     return SweepPlan(cells, integration.plan(cells, mesh))
 
@@ -204,36 +224,66 @@ def entered(
 
     **Raises:** `ProblemError` in one line where the folder is another's, or another process is at work in it.
     """
-    if mesh is not None and executor is not None:
-        refuse("mesh", "left out with an executor, whose processes have devices of their own", "it is given")
-    unfinished.folder.mkdir(parents=True, exist_ok=True)
-    with held(unfinished.folder) as alone:
-        if not alone:
-            refuse("--out", "a folder in which no other sweep is at work", f"one is in {unfinished.folder}")
-        enter(unfinished.folder, unfinished.tables, unfinished.axes, resume)
+    _make_folder(unfinished.folder, mesh, executor)
+    with at_work_in(unfinished.folder, "sweep"):
+        enter(unfinished, plan, resume)
+        for partial in (*unfinished.folder.glob(".*.part"), *unfinished.folder.glob("*/.*.part")):
+            partial.unlink()
         return finish(unfinished, plan, progress, mesh, executor)
 
 
-def enter(folder: pathlib.Path, tables: Tables, axes: tuple[GridAxis, ...], resume: bool) -> None:
+def integrate_part(
+    unfinished: Map,
+    plan: SweepPlan,
+    part: tuple[int, int],
+    progress: bool,
+    mesh: Mesh | None,
+    executor: Executor | None,
+) -> list[int]:
+    """Finish the i-th of n parts of the batches of a sweep, beside processes that are at other parts.
+
+    **Returns:** the places of the batches that are still missing, of whichever part.
+    """
+    number, parts = part
+    _make_folder(unfinished.folder, mesh, executor)
+    with at_work_in(unfinished.folder, "sweep", shared=True):
+        enter(unfinished, plan, resume=True)
+        if (unfinished.folder / "map.npz").exists():
+            return []
+        kept = _kept(unfinished, plan)
+        places = [place for place in kept.missing() if place % parts == number - 1]
+        with progress_bar("sweep", _count(plan, places), unit="cell", shown=progress) as bar:
+            for place, _ in _integrated(plan, places, kept, mesh, executor):
+                bar.update(_count(plan, [place]))
+        return kept.missing()
+
+
+def _make_folder(folder: pathlib.Path, mesh: Mesh | None, executor: Executor | None) -> None:
+    if mesh is not None and executor is not None:
+        refuse("mesh", "left out with an executor, whose processes have devices of their own", "it is given")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
     """Make the folder of a sweep, or come back to it.
 
     **Raises:** `ProblemError` in one line where it holds a run, another sweep, or this one without ``resume``.
     """
-    marker, document = folder / "sweep.json", _document(tables, axes)
+    folder, document = sweep.folder, _document(sweep.tables, sweep.axes)
+    # The problem first: a process that enters at the same time writes it last.
+    has_problem, marker = (folder / "problem.toml").exists(), folder / "sweep.json"
     if marker.exists():
         if not resume:
             refuse("--out", "a folder without a sweep", f"{folder} holds one: add --resume to go on, or take another")
-        _check_same(marker, document)
-    elif (folder / "problem.toml").exists():
+        _check_same(marker, document, _kept(sweep, plan))
+    elif has_problem:
         refuse("--out", "a folder without a run", f"{folder} holds one: take another")
     if (folder / "map.npz").exists():
         _check_map(folder / "map.npz", document, known=marker.exists())
     (folder / "cells").mkdir(parents=True, exist_ok=True)
-    for partial in (*folder.glob(".*.part"), *folder.glob("*/.*.part")):
-        partial.unlink()
     text = json.dumps(document, indent=1) + "\n"
     write_whole(marker, lambda file: file.write(text.encode()))
-    write_whole(folder / "problem.toml", lambda file: file.write(toml.write(tables).encode()))
+    write_whole(folder / "problem.toml", lambda file: file.write(toml.write(sweep.tables).encode()))
 
 
 def _document(tables: Tables, axes: tuple[GridAxis, ...]) -> Document:
@@ -241,34 +291,23 @@ def _document(tables: Tables, axes: tuple[GridAxis, ...]) -> Document:
     return json.loads(json.dumps({"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}))
 
 
-def _digest(document: Document) -> str:
-    return hashlib.sha256(json.dumps(document).encode()).hexdigest()
+def _kept(sweep: Map, plan: SweepPlan) -> KeptBatches:
+    identity = hashlib.sha256(json.dumps(_document(sweep.tables, sweep.axes)).encode()).hexdigest()
+    return KeptBatches(sweep.folder / "cells", identity, plan.batches)
 
 
-def _check_same(marker: pathlib.Path, document: Document) -> None:
+def _check_same(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
     """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
     try:
         found = read_document(marker)
         difference = None if found == document else _difference(found, document)
     except DamagedFileError as error:
-        _check_batches(marker.parent / "cells", _digest(document))
+        kept.check()
         return done_without(error, "it is written again")
     except (KeyError, TypeError, AttributeError):
         refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
     if difference is not None:
         refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
-
-
-def _check_batches(folder: pathlib.Path, identity: str) -> None:
-    """Refuse the batches of another sweep."""
-    for path in sorted(folder.glob("batch-*.npz")):
-        with contextlib.suppress(DamagedFileError):
-            _check_batch(read_arrays(path), path, identity)
-
-
-def _check_batch(arrays: Mapping[str, np.ndarray], path: pathlib.Path, identity: str) -> None:
-    if str(arrays.get("identity")) != identity:
-        refuse("--out", "the folder of this same sweep", f"{path} is of another: take another folder")
 
 
 def _check_map(file: pathlib.Path, document: Document, known: bool) -> None:
@@ -305,15 +344,18 @@ def finish(
         shutil.rmtree(folder / "cells", ignore_errors=True)
         return Map.load(folder)
     cells, batches = plan
-    records: list[MapRecord] = []
+    kept = _kept(unfinished, plan)
+    records = {place: record for place in range(len(batches)) if (record := kept.load(place)) is not None}
+    missing = [place for place in range(len(batches)) if place not in records]
     with progress_bar("sweep", len(cells), unit="cell", shown=progress) as bar:
-        for batch, record in zip(batches, _records(unfinished, plan, mesh, executor), strict=True):
-            records.append(record)
-            bar.update(len(batch.cells))
+        bar.update(_count(plan, records))
+        for place, record in _integrated(plan, missing, kept, mesh, executor):
+            records[place] = record
+            bar.update(_count(plan, [place]))
     order = np.concatenate([np.asarray(batch.cells) for batch in batches])
     quantities = {}
     for name in records[0]:
-        found = np.concatenate([record[name] for record in records])
+        found = np.concatenate([records[place][name] for place in range(len(batches))])
         flat = np.empty_like(found)
         flat[order] = found
         quantities[name] = flat.reshape(unfinished.shape)
@@ -323,52 +365,31 @@ def finish(
     return finished
 
 
-def _records(sweep: Map, plan: SweepPlan, mesh: Mesh | None, executor: Executor | None) -> Iterator[MapRecord]:
-    """What is found of every batch, by the folder or by integration."""
-    (cells, batches), folder, identity = plan, sweep.folder / "cells", _digest(_document(sweep.tables, sweep.axes))
-    if executor is not None:
-        _integrate_elsewhere(plan, folder, identity, executor)
-    for places in integration.together(batches, 1 if mesh is None else mesh.size):
-        stored = {place: _stored(_path(folder, place), batches[place], identity) for place in places}
-        missing = [place for place in places if stored[place] is None]
-        # One at a time on a device: XLA shares a batch among the cores, and two can wait for each other.
-        fresh = integration.run([batches[place] for place in missing], cells, mesh) if missing else []
-        for place, record in zip(missing, fresh, strict=True):
-            _store(_path(folder, place), batches[place], identity, record)
-            stored[place] = record
-        yield from (record for record in stored.values() if record is not None)
+def _count(plan: SweepPlan, places: Iterable[int]) -> int:
+    """How many cells there are in some batches."""
+    return sum(len(plan.batches[place].cells) for place in places)
 
 
-def _integrate_elsewhere(plan: SweepPlan, folder: pathlib.Path, identity: str, executor: Executor) -> None:
-    """Finish the batches that are not."""
+def _integrated(
+    plan: SweepPlan, places: Sequence[int], kept: KeptBatches, mesh: Mesh | None, executor: Executor | None
+) -> Iterator[tuple[int, MapRecord]]:
+    """What is found of some batches, as it comes and when it is kept."""
     cells, batches = plan
-    missing = [place for place, batch in enumerate(batches) if _stored(_path(folder, place), batch, identity) is None]
-    calls = [(batches[place], [cells[index].to_toml() for index in batches[place].cells]) for place in missing]
-    for number, record in gathered(executor, integration.run_by_text, calls):
-        _store(_path(folder, missing[number]), batches[missing[number]], identity, record)
+    chosen = [batches[place] for place in places]
+    for number, record in _records(chosen, cells, mesh, executor):
+        kept.save(places[number], record)
+        yield places[number], record
 
 
-def _store(path: pathlib.Path, batch: CellBatch, identity: str, record: MapRecord) -> None:
-    arrays = {"identity": np.asarray(identity), "cells": np.asarray(batch.cells)} | record
-    write_whole(path, functools.partial(np.savez, allow_pickle=False, **arrays))
-
-
-def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    return folder / f"batch-{number:05d}.npz"
-
-
-def _stored(path: pathlib.Path, batch: CellBatch, identity: str) -> MapRecord | None:
-    """A finished batch; None where there is none, or it is damaged.
-
-    **Raises:** `ProblemError` where it is of another sweep.
-    """
-    if not path.exists():
-        return None
-    try:
-        arrays = read_arrays(path)
-    except DamagedFileError as error:
-        return done_without(error, "its cells are integrated again")
-    _check_batch(arrays, path, identity)
-    if not np.array_equal(arrays["cells"], np.asarray(batch.cells)):
-        return None
-    return {name: array for name, array in arrays.items() if name not in _OF_BATCHES}
+def _records(
+    batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None, executor: Executor | None
+) -> Iterator[tuple[int, MapRecord]]:
+    """What is found of each batch, by its number."""
+    if executor is not None:
+        calls = [(batch, [cells[index].to_toml() for index in batch.cells]) for batch in batches]
+        yield from gathered(executor, integration.run_by_text, calls)
+        return
+    for numbers in integration.together(batches, 1 if mesh is None else mesh.size):
+        # One at a time on a device: XLA shares a batch among the cores, and two can wait for each other.
+        fresh = integration.run([batches[number] for number in numbers], cells, mesh)
+        yield from zip(numbers, fresh, strict=True)

@@ -14,10 +14,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.arrowhead.newton import radau_step
+from flowsim.flow.solvers.arrowhead.reduced import Kept, end_of, nothing_kept
+from flowsim.flow.solvers.arrowhead.reduced import step as reduced_step
 from flowsim.flow.solvers.collocation import AbstractRadau
 from flowsim.flow.solvers.dense import DenseRadau
 from flowsim.flow.solvers.step_size import SMALLEST, PredictiveStepSize
-from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, norm_sq
+from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, ReducedSystem
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 
 DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
@@ -102,6 +104,26 @@ class _ArrowheadRadau(AbstractRadau):
         return y1, error, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.successful
 
 
+class _ReducedRadau(AbstractRadau):
+    """Radau IIA on the diagonal of U, u and the clock, reporting its error in units of the tolerance."""
+
+    rtol: Scalar
+
+    def init(self, terms, t0, t1, y0, args):
+        return nothing_kept(y0[0], args.layer.reduction.seen(y0[0]), jnp.asarray(t1 - t0))
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        (point, dissipated), kept, length = y0, solver_state, jnp.asarray(t1 - t0)
+        guess = kept.guess(point, length)
+        outcome = reduced_step(args.layer.reduction, point, kept.seen, guess, length, self.rtol)
+        converged = outcome.converged & jnp.isfinite(outcome.error)
+        error = jnp.where(converged, outcome.error / self.rtol, jnp.inf)
+        end, seen = end_of(outcome)
+        kept = Kept(seen, jnp.append(point.u, outcome.stages.u), length)
+        y1 = (end, dissipated + outcome.dissipated)
+        return y1, error, {"y0": y0, "y1": y1}, kept, diffrax.RESULTS.successful
+
+
 def integrate(
     system: AbstractSystem,
     y: PyTree,
@@ -124,7 +146,7 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
 
     def ends(t, y, args, **_):
         state, dissipated = y
-        grad_norm_sq = norm_sq(args.field(state))
+        grad_norm_sq = args.grad_norm_sq(state)
 
         def met():
             excess = args.excess(state)
@@ -168,6 +190,8 @@ def _solver(system: AbstractSystem, method: str, y: PyTree, asked: Asked, first:
     """The solver of a method with its step sizes."""
     predictive = PredictiveStepSize(asked.growth, asked.timescale)
     arrays = tuple(leaf.size for leaf in jax.tree.leaves(y[0]))
+    if isinstance(system, ReducedSystem):
+        return _ReducedRadau(asked.rtol), predictive
     if method == "arrowhead":
         return _ArrowheadRadau(asked.rtol), predictive
     if method == "implicit" and sum(arrays) <= DENSE_LIMIT:

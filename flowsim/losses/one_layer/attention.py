@@ -26,15 +26,15 @@ class AttentionLoss(AbstractPopulationLoss):
 
     x ~ N(0, Lambda), x_q ~ N(0, Lambda_q), w ~ N(mu, Sigma_w) and labels y = <w, x> + sigma N(0, 1) of N examples,
     where N may be infinite or have a law. L is half a number, which no weights change, and half a sum of squares
-    r(theta), of which none cancel: `LabelResiduals`, `TokenResiduals`. The excess is (1/2) <r - r_0, r + r_0> with r_0
-    at the least loss, which is 0 where heads of this shape can do what any heads could.
+    r(theta), of which none cancel: `LabelResiduals`, `TokenResiduals`. The excess is (1/2) |r - r_0|^2 + <r - r_0, r_0>
+    with r_0 at the least loss, which is 0 where heads of this shape can do what any heads could.
 
     The minimum is exact for heads on labels, of any rank (by Eckart and Young), and for heads on tokens whose guess is
     right or trained, unless they attend to the query's token and mu is not 0, and for more than d of them. Elsewhere it
     is the least of up to eight searches from random weights.
 
-    Where r_0 is not 0, the excess is known to about eps |r_0|^2, as a difference of losses is; elsewhere it keeps its
-    digits down to the minimum.
+    The excess keeps its digits down to the minimum, but for heads on tokens whose r_0 is not 0: there it is known to
+    about eps |r_0|^2, as a difference of losses is.
 
     **Arguments:** task: a `LinearRegression`; model: with the shape and the guess that the minimum is of.
 
@@ -74,8 +74,9 @@ class AttentionLoss(AbstractPopulationLoss):
         if model.rank > self.minimizer.rank:
             came = f"their rank is {model.rank}, and the minimum is of heads of rank {self.minimizer.rank}"
             checks.refuse("model", "heads that can do no more than those the loss was built for", came)
-        found = self.residuals(model)
-        return (jnp.sum((found - self.least) * (found + self.least)) + self.residuals.shift(model)) / 2
+        off = self.residuals(model) - self.least
+        along = self.residuals.along(model, off, self.least)
+        return (jnp.sum(off**2) + 2 * along + self.residuals.shift(model)) / 2
 
     def gradient(self, model: Heads) -> Heads:
         self._check_kind(model)
@@ -126,6 +127,10 @@ class AbstractResiduals(eqx.Module):
     def shift(self, model: AbstractHeads) -> Scalar:
         """How much higher the floor is for the guess of these heads; exactly zero for that of the minimum."""
 
+    def along(self, model: AbstractHeads, off: Float[Array, " r"], least: Float[Array, " r"]) -> Scalar:
+        """<r - r_0, r_0>, given r - r_0 and r_0."""
+        return off @ least
+
     @abc.abstractmethod
     def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
         """The heads of this shape, and with this guess unless it is trained, of least |r|, and how well it is known."""
@@ -143,6 +148,9 @@ class LabelResiduals(AbstractResiduals):
     Of a guess that is not trained the two squares are one, |Y^{1/2} (Gamma' - Y^-1 (D J^T - m c^T))|_F^2 with
     Y = X + m m^T, and the rest of them, |missed|^2, is part of the floor. It is affine in the guess, as the target is:
     another one moves them by ``turn`` times c's difference.
+
+    With X^{1/2} X^-1 D J^T = sum_i s_i l_i r_i^T, heads of rank R can do no better than the first R terms, and
+    <r - r_0, r_0> is minus sum_{i > R} s_i l_i^T X^{1/2} Gamma' r_i: what they have along directions left unlearned.
     """
 
     risk: HeadRisk
@@ -153,6 +161,7 @@ class LabelResiduals(AbstractResiduals):
     turn: Float[Array, " d"]
     free_root: Matrix
     missed: tuple[Matrix, Float[Array, " d"]]
+    singular: tuple[Matrix, Float[Array, " d"], Matrix]
 
     def __init__(self, task: LinearRegression, like: AbstractLabelHeads):
         self.risk = risk = HeadRisk(task)
@@ -170,15 +179,25 @@ class LabelResiduals(AbstractResiduals):
             self.target, self.turn = solution[:, :d], solution[:, d]
             self.missed = (self.free_root @ (self.target - free), c + self.target.T @ m)
             self.floor += sum(jnp.sum(part**2) for part in self.missed)
+        left, sizes, right = jnp.linalg.svd(self.root @ self.target)
+        self.singular = (left, sizes, right)
 
     def __call__(self, model: AbstractLabelHeads) -> Float[Array, " r"]:
         risk, model = self.risk, resting(model)
         seen = risk.root.T @ model.readout @ risk.query_root
-        found = (self.root @ (seen - self.target + jnp.outer(self.turn, self._further(model)))).reshape(-1)
+        found = (self.root @ (seen - self.target) + self._turned(model)).reshape(-1)
         if not model.trainable:
             return found
         missed = risk.query_root.T @ (model.w - risk.prior_mean)
         return jnp.append(found, missed + seen.T @ (risk.root.T @ risk.prior_mean))
+
+    def along(self, model: AbstractLabelHeads, off: Float[Array, " r"], least: Float[Array, " r"]) -> Scalar:
+        risk, model, reached = self.risk, resting(model), self.like.rank
+        left, sizes, right = self.singular
+        left, sizes, right = left[:, reached:].T, sizes[reached:], right[reached:]
+        seen = model.readout_along(left @ self.root @ risk.root.T, right @ risk.query_root.T)
+        turned = jnp.einsum("ni,ij,nj->n", left, self._turned(model), right)
+        return -sizes @ (seen + turned)
 
     def shift(self, model: AbstractLabelHeads) -> Scalar:
         model, further = resting(model), self._further(model)
@@ -187,6 +206,10 @@ class LabelResiduals(AbstractResiduals):
         moved = sum(jnp.sum(step * (2 * part + step)) for step, part in zip(steps, self.missed, strict=True))
         return moved + (model.bias - self.like.bias) * (model.bias + self.like.bias)
 
+    def _turned(self, model: AbstractLabelHeads) -> Matrix:
+        """What the residuals move by for another guess that is not trained."""
+        return self.root @ jnp.outer(self.turn, self._further(model))
+
     def _further(self, model: AbstractLabelHeads) -> Float[Array, " d"]:
         """How far c of a guess that is not trained is from that of the minimum."""
         if model.trainable:
@@ -194,8 +217,7 @@ class LabelResiduals(AbstractResiduals):
         return self.risk.query_root.T @ jax.lax.stop_gradient(model.w - self.like.w)
 
     def best(self, like: AbstractLabelHeads) -> tuple[AbstractLabelHeads, MinimumKind]:
-        risk = self.risk
-        left, sizes, right = jnp.linalg.svd(self.root @ self.target)
+        risk, (left, sizes, right) = self.risk, self.singular
         kept = jnp.where(jnp.arange(sizes.size) < like.rank, sizes, 0.0)
         _, seen = _root_and_solution(self.root, (left * kept[None, :]) @ right)
         readout = jnp.linalg.solve(risk.root.T, jnp.linalg.solve(risk.query_root.T, seen.T).T)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy import special
 
 LARGEST = 0.01  # the part of the draws whose share of the mean is reported
 _ROUNDING = 1e-9
@@ -14,10 +15,8 @@ HEAVIEST_SHAPE = 0.5  # from there on a law has no variance, and its means no in
 @functools.cache
 def student_quantile(level: float, count: int) -> float:
     """The t with P(|T| <= t) = level for Student's law with count - 1 degrees of freedom."""
-    from scipy import stats  # slow to import
-
-    # By the upper tail, in which levels next to 1 keep their digits.
-    return float(stats.t.isf((1 - level) / 2, count - 1))
+    # By the lower tail, in which levels next to 1 keep their digits.
+    return -float(special.stdtrit(count - 1, (1 - level) / 2))
 
 
 def bonferroni_quantile(confidence: float, points: int, count: int) -> float:

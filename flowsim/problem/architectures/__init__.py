@@ -25,7 +25,7 @@ def register(architecture: Architecture) -> None:
 def architecture_of(name: str) -> Architecture:
     """The architecture of that name.
 
-    **Raises:** `ProblemError` naming the field where there is none.
+    **Raises:** `ProblemError` naming the field if there is no such architecture.
     """
     if name not in _ARCHITECTURES:
         refuse(

@@ -1,5 +1,7 @@
 """Pictures of a flow beside what a theorem promises."""
 
+from flowsim.report.plots.bands import loss_band as loss_band
+from flowsim.report.plots.dominance import gradient_dominance as gradient_dominance
 from flowsim.report.plots.flows import STYLE as STYLE
 from flowsim.report.plots.flows import conservation as conservation
 from flowsim.report.plots.flows import curve as curve
@@ -8,8 +10,10 @@ from flowsim.report.plots.flows import draw_all as draw_all
 from flowsim.report.plots.flows import drawing as drawing
 from flowsim.report.plots.flows import excess as excess
 from flowsim.report.plots.flows import pl_ratio as pl_ratio
+from flowsim.report.plots.flows import positive as positive
 from flowsim.report.plots.flows import save as save
 from flowsim.report.plots.flows import scale_condition as scale_condition
+from flowsim.report.plots.flows import styled as styled
 from flowsim.report.plots.flows import test_risk as test_risk
 from flowsim.report.plots.flows import value_weight as value_weight
 from flowsim.report.plots.plateaus import staircase as staircase

@@ -8,15 +8,17 @@ from matplotlib.axes import Axes
 
 from flowsim.claims.evidence.bands import Band
 from flowsim.flow.trajectory import Trajectory
+from flowsim.report.plots.flows import on_axes
 
 
-def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Callable[[Axes], Axes]]:
+def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Callable[..., Axes]]:
     """The picture of a band of `flowsim.confidence_band`; none for an exact loss, which has no band."""
     if not band:
         return {}
     return {"loss-band": functools.partial(loss_band, trajectory=trajectory, band=band)}
 
 
+@on_axes
 def loss_band(axes: Axes, trajectory: Trajectory, band: Mapping[str, Band]) -> Axes:
     """The loss against log time, in its confidence band."""
     t, (low, high) = np.asarray(trajectory.t), band["loss"]

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from flowsim.claims.claim import Verdict
 from flowsim.claims.inequalities import dominance_floor, sharp_dominance
 from flowsim.flow.trajectory import Trajectory
+from flowsim.report.plots.flows import on_axes, positive
 
 
-def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[[Axes], Axes]]:
+def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
     """The picture of the first verdict on a gradient dominance, by its constants; none where there is no such."""
     names = ("constant", "power", "threshold")
     for verdict in verdicts:
@@ -22,6 +23,7 @@ def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str
     return {}
 
 
+@on_axes
 def gradient_dominance(
     axes: Axes, trajectory: Trajectory, *, constant: float, power: float, threshold: ArrayLike = 0.0
 ) -> Axes:
@@ -31,8 +33,8 @@ def gradient_dominance(
     The loss falls from right to left. Near a positive minimum the gradient vanishes and the loss does not: the curve
     falls off a cliff, and below where it crosses its line the condition fails. **Source:** gatmiry2024, Theorem 3.4.
     """
-    loss, squared = (np.asarray(side) for side in (trajectory.loss, trajectory.grad_norm_sq))
-    shown = (loss > 0) & (squared > 0)
+    loss, squared = (positive(side) for side in (trajectory.loss, trajectory.grad_norm_sq))
+    shown = np.isfinite(loss * squared)
     if not np.any(shown):
         axes.text(0.5, 0.5, "no point with a gradient", ha="center", va="center", transform=axes.transAxes)
         return axes
@@ -49,7 +51,7 @@ def gradient_dominance(
     if fails > 0:
         axes.axvspan(loss.min(), fails, facecolor="C1", alpha=0.12, label=f"fails, up to $L$ = {fails:.3g}")
     if loss.min() < level < loss.max():
-        axes.axvline(level, color="C3", linestyle="-", label=f"threshold, {level:.3g}")
+        axes.axvline(level, color="C3", linestyle=":", label=f"threshold, {level:.3g}")
     axes.set_xscale("log")
     axes.set_yscale("log")
     # A cliff of many decades would hide all else.

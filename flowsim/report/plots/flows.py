@@ -1,10 +1,13 @@
-"""Pictures of a flow beside what a theorem promises: every function takes and returns an `Axes`.
+"""Pictures of a flow beside what a theorem promises: every function draws on given axes, or on new ones, and returns
+them.
 
-Nothing is computed here beyond ratios of what a trajectory and its predictions hold. No global state is
-touched: figures are made without pyplot, and the style is in force only while `draw_all` draws.
+Nothing is computed here beyond ratios of what a trajectory and its predictions hold. No global state is touched: the
+figures of a run are made without pyplot, and the style is in force only while something is drawn.
 """
 
 import contextlib
+import functools
+import inspect
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +17,10 @@ import matplotlib.style
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from flowsim._core.files import write_whole
 from flowsim._core.numbers import in_tex
@@ -32,18 +38,52 @@ _Role = dict[str, Any]
 _DATA: _Role = {"color": "C0", "linestyle": "-"}
 _BOUND: _Role = {"color": "C1", "linestyle": "--"}
 _PREDICTION: _Role = {"color": "C2", "linestyle": "-."}
-_SECOND: _Role = {"color": "C3", "linestyle": "-", "marker": ".", "markevery": 6}
+_SECOND: _Role = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
+_LARGEST = 1e200  # on a logarithmic axis, whose margins would overflow beyond
 # The weights whose squares the conserved quantity adds; it subtracts the others'.
 _VALUES = {LinearAttention: ("u_minus1", "u12"), MaskedAttention: ("b",)}
 
 
+@contextlib.contextmanager
+def styled() -> Iterator[None]:
+    """What is drawn within has flowsim's style, and what is not finite is left out without a warning."""
+    with matplotlib.style.context(["default", str(STYLE)]), np.errstate(all="ignore"):
+        yield
+
+
+def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
+    """A function of (axes, ..) as one of (.., ax=None), which without axes draws on new ones, in flowsim's style, as
+    pyplot makes them.
+    """
+
+    @functools.wraps(draw)
+    def drawn(*given: Any, ax: Axes | None = None, **options: Any) -> Axes:
+        if ax is not None:
+            with np.errstate(all="ignore"):
+                return draw(ax, *given, **options)
+        from matplotlib import pyplot  # a notebook's own choice of a backend: not before it is asked for
+
+        with styled():
+            axes = draw(pyplot.subplots()[1], *given, **options)
+            # A colour such as C0 is looked up when a figure is shown, which may be under another style.
+            for artist in axes.findobj(Line2D) + axes.findobj(Text):
+                artist.set(color=to_hex(artist.get_color()))
+        return axes
+
+    _, *others = inspect.signature(draw).parameters.values()
+    own = inspect.Parameter("ax", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Axes | None)
+    vars(drawn)["__signature__"] = inspect.Signature([*others, own], return_annotation=Axes)
+    return drawn
+
+
+@on_axes
 def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
     """Excess loss over time with the theorem's envelope e^{-mu t} excess(0) and the local rate.
 
     The local-rate line passes through the last point that was reached. With ``time="linear"`` an exponential is a
     straight line. **Source:** zhang2023, Lemma 5.4.
     """
-    t, values = np.asarray(trajectory.t), _positive(trajectory.excess)
+    t, values = np.asarray(trajectory.t), positive(trajectory.excess)
     if not np.any(np.isfinite(values)):
         return _nothing(axes, "the minimum of this loss is not known,\nor the start is at it: no excess to draw")
     axes.plot(t, values, label="computed", **_DATA, **_dots(t))
@@ -65,13 +105,14 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
     return _time_axis(axes, t, time)
 
 
+@on_axes
 def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None) -> Axes:
     """The Polyak-Lojasiewicz ratio |grad|^2 / excess over time against mu, its smallest value marked.
 
     The smallest value is the sharp constant along this trajectory. **Source:** zhang2023, Lemma 5.4 (5.7), (5.8).
     """
-    t, gap = np.asarray(trajectory.t), _positive(trajectory.excess)
-    ratio = _positive(trajectory.grad_norm_sq / gap)
+    t, gap = np.asarray(trajectory.t), positive(trajectory.excess)
+    ratio = positive(trajectory.grad_norm_sq / gap)
     if not np.any(np.isfinite(ratio)):
         return _nothing(axes, "no positive ratio: the gradient or the excess is zero or unknown")
     axes.plot(t, ratio, **_DATA, **_dots(t))
@@ -88,6 +129,7 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
     return _time_axis(axes, t)
 
 
+@on_axes
 def value_weight(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
     """u_{-1} over time with its lower bound and its limit. **Source:** zhang2023 (A.14), (5.9)."""
     t, u = np.asarray(trajectory.t), np.asarray(trajectory.models.u_minus1)
@@ -102,6 +144,7 @@ def value_weight(axes: Axes, trajectory: Trajectory, predictions: Predictions) -
     return _time_axis(axes, t)
 
 
+@on_axes
 def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
     """|u_{-1} U11 - T|_F / |T|_F over time, with T the limit of u_{-1} U11, Gamma^-1 where Lambda is fixed.
 
@@ -111,22 +154,24 @@ def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Ax
     limit = np.asarray(predictions.product)
     product = np.asarray(trajectory.models.u_minus1)[:, None, None] * np.asarray(trajectory.models.U11)
     values = np.linalg.norm(product - limit, axis=(1, 2)) / np.linalg.norm(limit)
-    axes.plot(t, _positive(values), **_DATA, **_dots(t))
+    axes.plot(t, positive(values), **_DATA, **_dots(t))
     axes.set_yscale("log")
     target = r"\Gamma^{-1}" if predictions.equations is FIXED else r"T"
     axes.set_ylabel(rf"$\|u_{{-1}}U_{{11}} - {target}\|_F \,/\, \|{target}\|_F$")
     return _time_axis(axes, t)
 
 
+@on_axes
 def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -> Axes:
     """A quantity of an architecture along the flow, over time."""
     t = np.asarray(trajectory.t)
-    axes.plot(t, _positive(drawn.values(trajectory, minimizer)), **_DATA, **_dots(t))
+    axes.plot(t, positive(drawn.values(trajectory, minimizer)), **_DATA, **_dots(t))
     axes.set_yscale("log")
     axes.set_ylabel(drawn.label)
     return _time_axis(axes, t)
 
 
+@on_axes
 def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     """What an exact flow keeps at zero, relative to the size of its terms, over time.
 
@@ -155,6 +200,7 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     return _time_axis(axes, t)
 
 
+@on_axes
 def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
     """The start's sigma against the bound sqrt(2 / (sqrt(d) |Gamma|_op)), below which the scale condition is met.
 
@@ -162,15 +208,15 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     s^2 (1 - s^2) with s = sigma / bound. **Source:** zhang2023, Theorem 4.1 and Lemma 5.4 (5.7).
     """
     sigma, bound, mu = float(trajectory.start.u_minus1), predictions.scale_bound, predictions.mu
-    if not bound > 0:
+    s = abs(sigma) / bound if bound > 0 else np.nan
+    if not s < _LARGEST:
         return _nothing(axes, "no condition on the scale is known of this start")
-    s = abs(sigma) / bound
     low = bound * min(1e-2, s / 10 if s > 0 else 1e-2)
     axes.set_xscale("log")
     axes.set_xlim(low, 10 * bound * max(1, s))
     axes.axvspan(low, bound, facecolor="C2", alpha=0.12)
     axes.axvline(bound, **_BOUND)
-    promise = np.nan if s in (0, 1) else mu / (s**2 * (1 - s**2))
+    promise = float(positive(np.divide(mu, s**2 * (1 - s**2))))
     if promise > 0:
         # Points crowd towards the bound, where mu falls to zero.
         others = 1 - np.geomspace(1 - low / bound, 1e-4, 400)
@@ -195,12 +241,13 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     return axes
 
 
+@on_axes
 def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
     """Risk on new prompts over time, with the risk of the limit and the best linear predictor's error.
 
     **Source:** zhang2023, Theorem 4.2 (4.6), along the flow.
     """
-    axes.plot(curve.t, _positive(curve.risk), **_DATA, **_dots(curve.t))
+    axes.plot(curve.t, positive(curve.risk), **_DATA, **_dots(curve.t))
     axes.set_yscale("log")
     if curve.limit > 0:
         _level(axes, curve.t, curve.limit, f"limit: {in_tex(curve.limit)}", _PREDICTION)
@@ -218,27 +265,27 @@ def draw_all(
     predictions: AbstractPromises | None = None,
     format: str = "png",
     tested: RiskCurve | None = None,
-    more: Mapping[str, Callable[[Axes], Axes]] | None = None,
+    more: Mapping[str, Callable[..., Axes]] | None = None,
 ) -> dict[str, pathlib.Path]:
     """Draw every figure of a run into ``folder``, each file whole or not at all.
 
-    **Arguments:** predictions: what a paper says of the start, None where none does; format: "png", "svg" or "pdf";
-    tested: the risk on new prompts, where it was asked for;
-    more: further pictures by name, each drawn on its axes.
+    **Arguments:** predictions: what a paper says of the start, None where none does; format: "png", "svg", "pdf", or
+    "pgf", for which there must be pdflatex; tested: the risk on new prompts, where it was asked for; more: further
+    pictures by name, each drawn on its axes.
 
     **Returns:** names and files in the order of a report, for `flowsim.report.page.write_report`. A page cannot show a
-    pdf, so with that format these are png files and the pdf files lie beside them.
+    pdf or pgf, so with these formats they are png files and the others lie beside them.
     """
     folder = pathlib.Path(folder)
     paths = {}
-    with matplotlib.style.context(["default", str(STYLE)]):
+    with styled():
         known = predictions if isinstance(predictions, Predictions) else None
         figures = _figures(trajectory, known, tested)
         for name, draw in (more or {}).items():
             figures[name] = Figure()
-            draw(figures[name].add_subplot())
+            draw(ax=figures[name].add_subplot())
         for name, figure in figures.items():
-            paths[name] = folder / f"{name}.{'png' if format == 'pdf' else format}"
+            paths[name] = folder / f"{name}.{format if format == 'svg' else 'png'}"
             for path in {paths[name], folder / f"{name}.{format}"}:
                 save(figure, path)
     return paths
@@ -249,7 +296,7 @@ def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
     """A figure in flowsim's style, written to a path once it is drawn; the options are those of `Figure`."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.style.context(["default", str(STYLE)]):
+    with styled():
         figure = Figure(**options)
         yield figure
         save(figure, path)
@@ -258,15 +305,17 @@ def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
 def save(figure: Figure, path: str | os.PathLike) -> None:
     """Write a figure in the format of its suffix, whole or not at all; the same figure gives the same bytes."""
     kind = pathlib.Path(path).suffix.removeprefix(".")
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    write_whole(path, lambda file: figure.savefig(file, format=kind, metadata=undated))
+    undated = {"pgf": {}, "svg": {"metadata": {"Date": None}}, "pdf": {"metadata": {"CreationDate": None}}}.get(
+        kind, {}
+    )
+    write_whole(path, lambda file: figure.savefig(file, format=kind, **undated))
 
 
 def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None) -> dict[str, Figure]:
     wide = Figure(figsize=(8.0, 3.1))
     left, right = wide.subplots(1, 2, sharey=True)
-    excess(left, trajectory, predictions)
-    excess(right, trajectory, predictions, time="linear").set_ylabel("")
+    excess(trajectory, predictions, ax=left)
+    excess(trajectory, predictions, time="linear", ax=right).set_ylabel("")
     if right.legend_ is not None:
         right.legend_.remove()
     figures = {"excess": wide}
@@ -279,12 +328,12 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: Ri
         }
         for name, draw in promised.items():
             figures[name] = Figure()
-            draw(figures[name].add_subplot(), trajectory, predictions)
+            draw(trajectory, predictions, ax=figures[name].add_subplot())
     if tested is not None:
         figures["test_risk"] = Figure()
-        test_risk(figures["test_risk"].add_subplot(), tested)
+        test_risk(tested, ax=figures["test_risk"].add_subplot())
     figures["conservation"] = Figure()
-    conservation(figures["conservation"].add_subplot(), trajectory)
+    conservation(trajectory, ax=figures["conservation"].add_subplot())
     return figures
 
 
@@ -293,15 +342,15 @@ def _rate(predictions: Predictions) -> str:
     return rf"\{predictions.equations.rate_symbol}"
 
 
-def _positive(values: ArrayLike) -> np.ndarray:
+def positive(values: ArrayLike) -> np.ndarray:
     """The values with NaN where a logarithmic axis has no place for them."""
-    values = np.asarray(values)
-    return np.where(values > 0, values, np.nan)
+    values = np.asarray(values, dtype=float)
+    return np.where((values > 1 / _LARGEST) & (values < _LARGEST), values, np.nan)
 
 
 def _relative(error: np.ndarray, terms: np.ndarray) -> np.ndarray:
     """|error| over the largest of its terms, NaN where it is zero."""
-    return _positive(np.abs(error) / max(np.max(np.abs(terms)), np.finfo(float).tiny))
+    return positive(np.abs(error) / max(np.max(np.abs(terms)), np.finfo(float).tiny))
 
 
 def _squared_norm(leaf: ArrayLike) -> np.ndarray:

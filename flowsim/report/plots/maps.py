@@ -9,7 +9,7 @@ import itertools
 import os
 from typing import Any
 
-import matplotlib.style
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
@@ -18,13 +18,15 @@ from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from flowsim._core.numbers import in_tex
+from flowsim._core.numbers import in_tex, value_text
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import MARGINS, OUTCOMES
-from flowsim.report.plots import STYLE, save
+from flowsim.report.plots import positive, save, styled
+from flowsim.report.plots.names import name_of
 
 # An outcome's grey and the symbol over it.
 _LOOKS = {
@@ -41,11 +43,15 @@ _DARK = ("saddle", "other-critical-point", "undecided", "failed")
 _MOST_ROWS = 8
 _FEW = 8  # values of an axis that are all written out
 _NONE = "#dcdcdc"
+_PANEL = 2.3  # inches, of the shorter side of an image
+_APART = 6.0  # points, between the labels of ticks
+_COLUMNS = 5  # of the legend
+_LONGEST = 18  # characters, of a list that is written beside an axis
 
 
 def draw(found: Map, path: str | os.PathLike) -> None:
     """Draw a map into a file whose suffix is the format, whole or not at all."""
-    with matplotlib.style.context(["default", str(STYLE)]):
+    with styled():
         save(figure(found), path)
 
 
@@ -81,7 +87,7 @@ def _lines(found: Map) -> Figure:
         ("escape_time", "left the saddle", {"color": "C3", "linestyle": "-."}),
         ("guaranteed_time", "guaranteed", {"color": "C1", "linestyle": "--"}),
     ):
-        values = _drawable(found[name])
+        values = positive(found[name])
         if np.any(np.isfinite(values)):
             times.plot(place, values, label=label, marker=".", **style)
     times.set_yscale("log")
@@ -100,8 +106,8 @@ def _lines(found: Map) -> Figure:
     for panel in (outcome, times, margins):
         for edge in np.flatnonzero(np.diff(held)) + 0.5:
             panel.axvline(edge, **_BOUNDARY)
-    _ticks(margins.xaxis, axis, 0.0)
-    margins.set_xlabel(axis.field)
+    _ticks(margins.xaxis, axis, 2 * _PANEL, 0.0)
+    margins.set_xlabel(name_of(axis.field))
     if _spoken_of(found):
         drawn.legend([Line2D([], [], **_BOUNDARY)], [_condition(held)], loc="outside upper right")
     return drawn
@@ -110,26 +116,29 @@ def _lines(found: Map) -> Figure:
 def _images(found: Map) -> Figure:
     slices = list(itertools.product(*(range(n) for n in found.shape[2:])))
     shown = [slices[i] for i in np.unique(np.linspace(0, len(slices) - 1, _MOST_ROWS).round().astype(int))]
-    drawn = Figure(figsize=(11.0, 0.9 + 2.9 * len(shown)))
+    drawn = Figure(figsize=(11.0, 1.3 + 2.9 * len(shown)))
     panels = drawn.subplots(len(shown), 3, sharex=True, sharey=True, squeeze=False)
-    times, margins = _drawable(found["convergence_time"]), _drawable(found["smallest_margin"])
+    times, margins = positive(found["convergence_time"]), positive(found["smallest_margin"])
     held = met(found)
     for row, index in zip(panels, shown, strict=True):
         at = (slice(None), slice(None), *index)
         _outcomes(row[0], found["outcome"][at])
-        _mesh(drawn, row[1], times[at], _log_norm(times), r"time to $10^{-6}$ of the start's excess")
-        _mesh(drawn, row[2], margins[at], _log_norm(margins), "smallest margin")
+        _mesh(drawn, row[1], times[at], _norm(times), r"time to $10^{-6}$ of the start's excess")
+        _mesh(drawn, row[2], margins[at], _norm(margins), "smallest margin")
         _symbols(row[2], found["smallest_margin"][at] <= 0, "x", "black")
         for panel in row:
             panel.add_collection(LineCollection(_edges(held[at]), **_EDGE))
             panel.grid(False)
-            _ticks(panel.xaxis, found.axes[0])
-            _ticks(panel.yaxis, found.axes[1])
-        values = [axis.as_text(place) for axis, place in zip(found.axes[2:], index, strict=True)]
-        row[0].set_ylabel(found.axes[1].field)
+            _ticks(panel.xaxis, found.axes[0], _PANEL)
+            _ticks(panel.yaxis, found.axes[1], _PANEL)
+        values = [
+            f"{name_of(axis.field)} = {value_text(axis.values[place])}"
+            for axis, place in zip(found.axes[2:], index, strict=True)
+        ]
+        row[0].set_ylabel(name_of(found.axes[1].field))
         row[0].set_title("\n".join(values), loc="left", fontsize="medium")
     for panel in panels[-1]:
-        panel.set_xlabel(found.axes[0].field)
+        panel.set_xlabel(name_of(found.axes[0].field))
     known = [name for name in OUTCOMES if np.any(found["outcome"] == name)]
     handles: list[Any] = [_swatch(name) for name in known]
     labels = [name.replace("-", " ") for name in known]
@@ -140,7 +149,7 @@ def _images(found: Map) -> Figure:
         handles.append(Line2D([], [], linestyle="", marker="x", color="black"))
         labels.append("margin not positive")
     together = {tuple: HandlerTuple(ndivide=1)}
-    drawn.legend(handles, labels, handler_map=together, loc="outside upper left", ncols=len(labels))
+    drawn.legend(handles, labels, handler_map=together, loc="outside upper left", ncols=_COLUMNS)
     if len(shown) < len(slices):
         drawn.supxlabel(f"{len(shown)} of {len(slices)} slices", fontsize="small")
     return drawn
@@ -155,7 +164,7 @@ def _outcomes(axes: Axes, names: np.ndarray) -> None:
             _symbols(axes, names == name, symbol, "white" if name in _DARK else "black")
 
 
-def _mesh(figure: Figure, axes: Axes, values: np.ndarray, norm: LogNorm | None, label: str) -> None:
+def _mesh(figure: Figure, axes: Axes, values: np.ndarray, norm: Normalize | None, label: str) -> None:
     axes.set_facecolor(_NONE)
     if norm is None:
         axes.text(0.5, 0.5, f"no {label}", ha="center", va="center", transform=axes.transAxes)
@@ -178,26 +187,62 @@ def _edges(held: np.ndarray) -> list[list[tuple[int, int]]]:
     return across + along
 
 
-def _ticks(axis: XAxis | YAxis, swept: GridAxis, offset: float = 0.5) -> None:
-    """Ticks at round values where the axis runs through many numbers, at every value where they are few."""
+def _ticks(axis: XAxis | YAxis, swept: GridAxis, room: float, offset: float = 0.5) -> None:
+    """Ticks at powers of ten where the axis is geometric, else at every value while their labels have room, and at
+    some of the numbers, or with slanted words, where they have none.
+
+    **Arguments:** room: in inches, for the labels.
+    """
     values, places = swept.values, np.arange(len(swept.values)) + offset
-    numbers = np.asarray(values, dtype=float) if all(isinstance(value, int | float) for value in values) else None
-    if len(values) <= _FEW or numbers is None or not np.all(np.diff(numbers) > 0):
-        step = -(-len(values) // _FEW)
-        axis.set_ticks(places[::step].tolist(), [_short(value) for value in values[::step]])
-        return
-    if numbers[0] > 0 and numbers[-1] / numbers[0] > 30:
-        ticks, scale = LogLocator(numticks=8).tick_values(numbers[0], numbers[-1]), np.log
+    numbers = np.asarray(values, dtype=float) if all(_is_number(value) for value in values) else None
+    if numbers is not None and len(values) > 2 and np.all(np.diff(numbers) > 0):
+        if _is_geometric(numbers):
+            ticks, scale, label = LogLocator(numticks=8).tick_values(numbers[0], numbers[-1]), np.log, _power
+        elif len(values) > _FEW:
+            ticks, scale, label = MaxNLocator(7).tick_values(numbers[0], numbers[-1]), np.asarray, _short
+        else:
+            ticks, scale, label = numbers, np.asarray, _short
+        inside = ticks[(ticks >= numbers[0] * (1 - 1e-9)) & (ticks <= numbers[-1] * (1 + 1e-9))]
+        at, labels = np.interp(scale(inside), scale(numbers), places), [label(tick) for tick in inside.tolist()]
     else:
-        ticks, scale = MaxNLocator(7).tick_values(numbers[0], numbers[-1]), np.asarray
-    inside = ticks[(ticks >= numbers[0] * (1 - 1e-9)) & (ticks <= numbers[-1] * (1 + 1e-9))]
-    axis.set_ticks(
-        np.interp(scale(inside), scale(numbers), places).tolist(), [_short(tick) for tick in inside.tolist()]
-    )
+        at, labels = places, [_short(value, f"value {number}") for number, value in enumerate(values, 1)]
+    upright = isinstance(axis, XAxis)
+    sizes = [_size(label)[0 if upright else 1] for label in labels]
+    step = max(1, int(np.ceil((max(sizes) + _APART) * len(labels) / (72 * room))))
+    if numbers is None and upright and step > 1 and len(labels) <= _FEW:
+        words = [label.replace("\n", "") for label in labels]
+        axis.set_ticks(at.tolist(), words, rotation=30, ha="right", rotation_mode="anchor")
+    else:
+        axis.set_ticks(at[::step].tolist(), labels[::step])
 
 
-def _short(value: Any) -> str:
-    """A value on an axis: a power of ten is set as one."""
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+
+
+def _is_geometric(numbers: np.ndarray) -> bool:
+    """Whether the numbers go through more than a power of ten in equal ratios, or are many."""
+    if not (numbers[0] > 0 and numbers[-1] / numbers[0] > 30):
+        return False
+    steps = np.diff(np.log(numbers))
+    return len(numbers) > _FEW or bool(np.ptp(steps) <= 1e-3 * np.max(steps))
+
+
+def _size(label: str) -> tuple[float, float]:
+    """Width and height of a label in points."""
+    lines = [TextPath((0, 0), line, size=matplotlib.rcParams["font.size"]).get_extents() for line in label.split("\n")]
+    return max(line.width for line in lines), sum(line.height + 3 for line in lines)
+
+
+def _power(value: float) -> str:
+    return f"$10^{{{round(np.log10(value))}}}$"
+
+
+def _short(value: Any, otherwise: str = "") -> str:
+    """A value on an axis: a power of ten is set as one, and a long list is called otherwise."""
+    if isinstance(value, list | dict):
+        text = value_text(value)
+        return text if len(text) <= _LONGEST else otherwise
     if isinstance(value, str | bool):
         return str(value).replace("-", "-\n", 1) if len(str(value)) > 10 else str(value)
     return in_tex(value)
@@ -216,16 +261,12 @@ def _condition(held: np.ndarray) -> str:
     return "edge of the hypotheses of the theorem"
 
 
-def _drawable(values: np.ndarray) -> np.ndarray:
-    """The values with NaN where a logarithmic axis has no place for them."""
-    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
-
-
-def _log_norm(values: np.ndarray) -> LogNorm | None:
+def _norm(values: np.ndarray) -> Normalize | None:
+    """Logarithmic where the values span a power of ten."""
     if not np.any(np.isfinite(values)):
         return None
     low, high = np.nanmin(values), np.nanmax(values)
-    return LogNorm(low, high if high > low else 10 * low)
+    return LogNorm(low, high) if high >= 10 * low else Normalize(low, high if high > low else 1.1 * low)
 
 
 def _legend(axes: Axes) -> None:

@@ -9,11 +9,12 @@ from matplotlib.axes import Axes
 from flowsim._core.numbers import in_tex
 from flowsim.claims.critical_points.plateaus import Plateau, plateaus
 from flowsim.flow.trajectory import Trajectory
+from flowsim.report.plots.flows import on_axes
 
 _BESIDE = 0.35  # of the time from the first escape to the last arrival, that is shown before and after
 
 
-def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[[Axes], Axes]]:
+def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
     """The picture of a flow from plateau to plateau; none where there are not at least two."""
     found = plateaus(trajectory)
     if len(found) < 2:
@@ -21,6 +22,7 @@ def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[[Axes], Axes]]:
     return {"plateaus": functools.partial(staircase, trajectory=trajectory, found=found)}
 
 
+@on_axes
 def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> Axes:
     """The loss over time with its plateaus shaded and their levels written on them, from the last part of the first one
     to the first part of the last one.

@@ -1,38 +1,43 @@
 """Pictures of what a search found: both sides of a statement where it breaks, and how its best constant grows."""
 
 import os
+import textwrap
 
-import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from flowsim._core.numbers import in_tex
 from flowsim.experiments.search.counterexample import Counterexample
 from flowsim.experiments.search.sharpening import Growth, Sharpening
-from flowsim.report.plots import STYLE, save
+from flowsim.report.plots import positive, save, styled
+from flowsim.report.plots.names import name_of
 
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
 _MOST_COLUMNS = 3
 _MARKS = 16  # along a flow
+_LINE = 80  # characters, of a statement
 _WIDE = 10.0  # ratio of the ends of an axis that is drawn by its logarithm
 _SLIGHT = 0.05  # power, below which none is written
 
 
 def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
     """Draw both sides of a claim along the flow that breaks it, or at the points that it is judged at."""
-    with matplotlib.style.context(["default", str(STYLE)]):
+    with styled():
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         _sides(figure.add_subplot(), found)
         save(figure, path)
 
 
 def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
-    """Draw what the bound may be multiplied by against each parameter, beside the theorem's own constant."""
-    with matplotlib.style.context(["default", str(STYLE)]):
+    """Draw what the bound may be multiplied by against each parameter of which several values were looked at, beside
+    the theorem's own constant.
+    """
+    with styled():
         shown = [growth for growth in found.growth if len(growth.values) > 1]
-        columns = min(max(len(shown), 1), _MOST_COLUMNS)
-        rows = -(-max(len(shown), 1) // columns)
+        columns = min(len(shown), _MOST_COLUMNS)
+        rows = -(-len(shown) // columns)
         figure = Figure(figsize=(_WIDTH * columns + 0.6, _HEIGHT * rows + 0.4), layout="constrained")
         figure.suptitle(f"{found.claim.id} [{found.claim.form}]: best constant over the theorem's")
         for place, growth in enumerate(shown):
@@ -44,6 +49,9 @@ def _sides(axes: Axes, found: Counterexample) -> None:
     value, bound = found.sides
     t = np.asarray(found.run.t)
     along = found.claim.along_flow and value.size >= t.size > 1
+    axes.set_title(f"{found.claim.id} [{found.claim.form}]: {found.verdict.verdict}, margin {found.verdict.margin:.3g}")
+    if not along and value.size == 1:
+        return _two_sides(axes, found)
     x = t if along else np.arange(1, value.size + 1)
     value, bound = value[: x.size], bound[: x.size]
     style = "-" if along else "none"
@@ -54,26 +62,37 @@ def _sides(axes: Axes, found: Counterexample) -> None:
     axes.set_xlabel(r"flow time  $t$" if along else "point that the statement is judged at")
     axes.set_ylabel("the two sides")
     shown = np.concatenate([side[np.isfinite(side)] for side in (value, bound)])
-    if shown.size and np.min(shown) > 0 and np.max(shown) > 100 * np.min(shown):
+    if shown.size and np.all(np.isfinite(positive(shown))) and np.max(shown) > 100 * np.min(shown):
         axes.set_yscale("log")
     if along:
         axes.set_xscale("symlog", linthresh=float(t[1]))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"{found.claim.id} [{found.claim.form}]: {found.verdict.verdict}, margin {found.verdict.margin:.3g}")
     axes.margins(0.1)
     axes.legend()
 
 
+def _two_sides(axes: Axes, found: Counterexample) -> None:
+    """Two bars with their values, under the statement."""
+    sides = {"value": found.value, "what the statement\nsays of it": found.bound}
+    bars = axes.barh(list(sides), list(sides.values()), height=0.5, color=("C0", "C1"), hatch=("", "//"), alpha=0.8)
+    axes.bar_label(bars, [in_tex(side) for side in sides.values()], padding=4)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.margins(x=0.25)
+    statement = textwrap.fill(found.claim.statement, _LINE)
+    axes.set_xlabel(f"{statement}\nat {found.verdict.where_text()}", parse_math=False)
+
+
 def _growth(axes: Axes, growth: Growth) -> None:
-    x, y = np.asarray(growth.values), np.asarray(growth.factors)
+    x, y = np.asarray(growth.values), positive(np.asarray(growth.factors))
     axes.plot(x, y, color="C0", marker="o", label="best over the others")
     axes.axhline(1.0, color="C1", linestyle="--", label="the theorem's constant")
     if np.min(x) > 0 and np.max(x) > _WIDE * np.min(x):
         axes.set_xscale("log")
-    if np.max(y) > _WIDE * min(1.0, np.min(y)):
+    if np.nanmax(y, initial=1.0) > _WIDE * np.nanmin(y, initial=1.0):
         axes.set_yscale("log")
-    axes.set_xlabel(growth.name)
+    axes.set_xlabel(name_of(growth.name))
     axes.set_ylabel("factor")
     if abs(growth.slope) >= _SLIGHT:
         axes.set_title(f"power {growth.slope:.2f}", fontsize="medium")

@@ -12,43 +12,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flowsim._core.types import Scalar
-from flowsim.flow.solvers.collocation import DAMPING, ESTIMATE_WEIGHT, STAGES, radau_tableau, solve_small
+from flowsim.flow.solvers.collocation import DAMPING, ESTIMATE_WEIGHT, STAGES, after, radau_tableau, solve_small
 from flowsim.losses.arrowhead import Arrowhead, State
+from flowsim.losses.reduction import Moments, Point, Reduction, Seen
+from flowsim.moments.decays import MOMENTS, DecaySums
 
 Stages = Float[Array, " stages"]
-Moments = Float[Array, "moments *stages"]
 
-_MOMENTS = 6
-# With six moments the Taylor series over a shift of the clock by this much of it is exact to 1e-13.
+# With so many moments the Taylor series over a shift of the clock by this much of it is exact to 1e-13.
 _NEAR = 2e-3
 _NEWTON_ITERATIONS, _CHORD_ITERATIONS = 10, 6
 _CHORD_SHARE = 1e-3  # of the tolerance of a step
-_BLOCK = 4096
-
-
-class Reduced(NamedTuple):
-    """What stays the same along a flow; weights are a_ij^k U_ij(0)^2 by rows, zero on the diagonal."""
-
-    curvature: Float[Array, "rows entries"]
-    weights: Float[Array, "rows moments entries"]
-    shaft_curvature: Float[Array, " d"]
-    drive: Float[Array, " d"]
-
-
-class Point(NamedTuple):
-    """Diagonal of U, u and the clock; with stages leading, or without."""
-
-    shaft: Float[Array, "*stages d"]
-    u: Float[Array, "*stages"]
-    clock: Float[Array, "*stages"]
-
-
-class Seen(NamedTuple):
-    """Moments, excess and squared gradient norm of points; without stages, or with them last."""
-
-    moments: Moments
-    excess: Float[Array, "*stages"]
-    grad_norm_sq: Float[Array, "*stages"]
 
 
 class Step(NamedTuple):
@@ -63,19 +37,36 @@ class Step(NamedTuple):
     converged: Bool[Array, ""]
 
 
-def reduce(arrowhead: Arrowhead, start: State) -> tuple[Reduced, Point, Seen]:
-    """A flow in this form, and its start."""
+def reduce(arrowhead: Arrowhead, start: State) -> tuple[Reduction, Point]:
+    """The reduction of a flow with exact sums, and its start."""
     U, u = start
     a, d = arrowhead.curvature, arrowhead.drive.shape[0]
-    # Small matrices in one go, large ones a row at a time: the exponentials of a row stay in the cache.
-    rows = (1, d * d) if d * d <= _BLOCK else (d, d)
     squares = jnp.where(jnp.eye(d, dtype=bool), 0.0, U * U)
-    weights = jnp.stack([(a**k * squares).reshape(rows) for k in range(_MOMENTS)], axis=1)
-    reduced = Reduced(a.reshape(rows), weights, jnp.diagonal(a), arrowhead.drive)
-    point = Point(jnp.diagonal(U), u, jnp.zeros(()))
-    one = jax.tree.map(lambda x: x[None], point)
-    seen = _look(reduced, one, _moments(reduced, one.clock))
-    return reduced, point, jax.tree.map(lambda x: x[..., 0], seen)
+    sums = DecaySums.exact(a, squares)
+    reduction = Reduction(sums, jnp.diagonal(a), arrowhead.drive, jnp.max(a), jnp.min(a))
+    return reduction, Point(jnp.diagonal(U), u, jnp.zeros(()))
+
+
+class Kept(NamedTuple):
+    """What a step leaves to the next: what is seen at its end, u at 0 and its nodes, and its length."""
+
+    seen: Seen
+    last_u: Float[Array, " nodes"]
+    last_length: Scalar
+
+    def guess(self, point: Point, length: Scalar) -> Stages:
+        """u at the stages of the next step, by the polynomial through the last one; of log |u| where u keeps its
+        sign.
+        """
+        basis = after(length, self.last_length)
+        one_sign = jnp.all(self.last_u * point.u > 0)
+        logarithms = basis @ jnp.log(jnp.where(one_sign, jnp.abs(self.last_u), 1.0))
+        return jnp.where(one_sign, jnp.sign(point.u) * jnp.exp(logarithms), basis @ self.last_u)
+
+
+def nothing_kept(point: Point, seen: Seen, length: Scalar) -> Kept:
+    """What the first step of some length begins with."""
+    return Kept(seen, jnp.full(STAGES + 1, point.u), length)
 
 
 def end_of(step: Step) -> tuple[Point, Seen]:
@@ -83,33 +74,16 @@ def end_of(step: Step) -> tuple[Point, Seen]:
     return jax.tree.map(lambda x: x[-1], step.stages), jax.tree.map(lambda x: x[..., -1], step.seen)
 
 
-def _moments(reduced: Reduced, clock: Stages) -> Moments:
-    def row(parts):
-        curvature, weights = parts
-        return weights @ jnp.exp(-2 * curvature[:, None] * clock[None, :])
-
-    return jnp.sum(jax.lax.map(row, (reduced.curvature, reduced.weights)), axis=0)
-
-
 def _shifted(moments: Moments, shift: Stages) -> Moments:
     """The moments at a clock that is a little later, by their Taylor series."""
     total = term = moments
-    for k in range(1, _MOMENTS):
+    for k in range(1, MOMENTS):
         term = jnp.concatenate([term[1:] * (-2 / k * shift)[None, :], jnp.zeros_like(term[:1])])
         total = total + term
     return total
 
 
-def _look(reduced: Reduced, points: Point, moments: Moments) -> Seen:
-    u, shaft, g = points.u, points.shaft, reduced.shaft_curvature
-    residual = u[:, None] * shaft - (reduced.drive / g)[None, :]
-    pull = residual * g[None, :]
-    excess = (u**2 * moments[1] + jnp.sum(pull * residual, axis=1)) / 2
-    slope = -u * moments[1] - jnp.sum(pull * shaft, axis=1)
-    return Seen(moments, excess, slope**2 + u**2 * jnp.sum(pull**2, axis=1) + u**4 * moments[2])
-
-
-def step(reduced: Reduced, start: Point, seen: Seen, guess: Stages, size: Scalar, rtol: Scalar) -> Step:
+def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Scalar, rtol: Scalar) -> Step:
     """One step of Radau IIA (order 9) of the given size.
 
     Newton's method runs on the stage values of u from ``guess``: exponentials are evaluated until the clock is nearly
@@ -118,9 +92,8 @@ def step(reduced: Reduced, start: Point, seen: Seen, guess: Stages, size: Scalar
     _, matrix, differences = radau_tableau()
     A, inverse = jnp.asarray(matrix), jnp.asarray(np.linalg.inv(matrix))
     hA = size * A
-    g, b = reduced.shaft_curvature, reduced.drive
+    g, b = reduction.curvature, reduction.drive
     d = b.shape[0]
-    fastest = jnp.max(reduced.curvature)
     # At most the largest weight, as the largest entry off the diagonal is not known.
     squares = seen.moments[0]
     # Guarded, so that the derivative at zero is not NaN.
@@ -147,7 +120,7 @@ def step(reduced: Reduced, start: Point, seen: Seen, guess: Stages, size: Scalar
     def newton(carry):
         u, _, _, iterations = carry
         points, response = stages(u, STAGES)
-        moments = _moments(reduced, points.clock)
+        moments = reduction.sums(points.clock)
         pull = b[None, :] - 2 * u[:, None] * g[None, :] * points.shaft
         rate = moments[1] + jnp.sum(g[None, :] * points.shaft**2, axis=1)
         bend = jnp.sum(pull[:, None, :] * response * pull[None, :, :], axis=2)
@@ -155,14 +128,17 @@ def step(reduced: Reduced, start: Point, seen: Seen, guess: Stages, size: Scalar
         jacobian = jnp.eye(STAGES) - hA @ bend
         change = correction(points, moments, jacobian)
         shift = jnp.abs(hA @ (u * change * 2))
-        wander = jnp.max(jnp.minimum(shift / points.clock, fastest * shift))
+        # At u = 0 the clock has not begun.
+        begun = jnp.where(points.clock > 0, points.clock, jnp.inf)
+        relative = jnp.where(points.clock > 0, shift / begun, jnp.inf)
+        wander = jnp.max(jnp.minimum(relative, reduction.fastest * shift))
         return u - change, wander, (points.clock, moments, jacobian, jnp.max(jnp.abs(change))), iterations + 1
 
     def far(carry):
         _, wander, _, iterations = carry
         return (wander > _NEAR) & (iterations < _NEWTON_ITERATIONS)
 
-    blank = (jnp.zeros(STAGES), jnp.zeros((_MOMENTS, STAGES)), jnp.zeros((STAGES, STAGES)), jnp.zeros(()))
+    blank = (jnp.zeros(STAGES), jnp.zeros((MOMENTS, STAGES)), jnp.zeros((STAGES, STAGES)), jnp.zeros(()))
     begin = (guess, jnp.asarray(jnp.inf), blank, jnp.asarray(0))
     u, wander, (clock, moments, jacobian, change), _ = jax.lax.while_loop(far, newton, begin)
 
@@ -181,7 +157,7 @@ def step(reduced: Reduced, start: Point, seen: Seen, guess: Stages, size: Scalar
     u, _, left, _ = jax.lax.while_loop(rough, chord, (u, change, jnp.asarray(jnp.inf), jnp.asarray(0)))
     converged = (left <= _CHORD_SHARE * rtol * largest) & (wander <= _NEAR)
     points, _ = stages(u, 0)
-    there = _look(reduced, points, _shifted(moments, points.clock - clock))
+    there = reduction.look(points, _shifted(moments, points.clock - clock))
 
     # The estimate is that of `radau_step`, with the slopes of u from its stage values.
     slopes = inverse @ (u - start.u) / size

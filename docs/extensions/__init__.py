@@ -1,0 +1,1 @@
+"""What the site generates from the package at build time."""

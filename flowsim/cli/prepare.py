@@ -1,0 +1,51 @@
+"""What comes before and after a command: float64 and the compile cache, and the one line in which it stops."""
+
+import os
+import pathlib
+import sys
+import warnings
+
+from flowsim._core.lines import in_short, one_line
+
+BAD_INPUT = 2
+
+
+def prepare_jax() -> None:
+    """Float64 and the compile cache, before the first array."""
+    if (given := os.environ.get("JAX_ENABLE_X64", "1")).lower() not in ("1", "t", "true", "y", "yes", "on"):
+        off = given.lower() in ("0", "f", "false", "n", "no", "off")
+        came = "JAX_ENABLE_X64 switches it off" if off else f'JAX_ENABLE_X64 is "{given}"'
+        line = f"float64 must be switched on, but {came}: unset it or set JAX_ENABLE_X64=1"
+        sys.exit(stop(BAD_INPUT, line))
+    _make_do_without_home()
+    from flowsim._core.compile_cache import keep_compiled_programs
+
+    try:
+        keep_compiled_programs()
+        import jax
+    except ValueError as error:  # of another variable that JAX reads
+        sys.exit(stop(BAD_INPUT, f"the environment must be one that JAX takes, but it says: {in_short(error)}"))
+    jax.config.update("jax_enable_x64", True)
+    from flowsim._core.files import DamagedFileWarning
+
+    warnings.simplefilter("always", DamagedFileWarning)
+
+
+def stop(status: int, line: str) -> int:
+    """Say in a line why a command stops; returns its exit status."""
+    print(f"flowsim: {one_line(line)}", file=sys.stderr, flush=True)
+    return status
+
+
+def _make_do_without_home() -> None:
+    """Matplotlib looks for its settings at home, and fails where there is none."""
+    try:
+        pathlib.Path.home()
+    except RuntimeError:
+        if "MPLCONFIGDIR" not in os.environ:
+            import atexit
+            import shutil
+            import tempfile
+
+            os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="flowsim-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)

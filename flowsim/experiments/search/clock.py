@@ -1,0 +1,80 @@
+"""How long a search may take: a time, in which everything counts from its first call on, or a number of problems."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+
+from tqdm.auto import tqdm
+
+from flowsim._core.checks import refuse
+from flowsim._core.progress import progress_bar
+
+_LONGEST = 20.0  # seconds, of a flow that is integrated alone
+
+
+class Clock:
+    """The seconds that a search has spent, on earlier goes too, beside those that it may spend; a bar shows both.
+
+    A search looks at it before each unit of work: a batch of one compiled program, a flow, a step of a descent, the
+    verdict on a candidate. So it ends at most one unit late.
+
+    **Arguments:** budget: in seconds; problems: how many may be looked at instead, to the end of a batch, however long
+    that takes.
+
+    **Raises:** `ProblemError` for fewer than one problem.
+    """
+
+    def __init__(self, budget: int | float, problems: int | None = None):
+        if problems is not None and problems < 1:
+            refuse("problems", "a whole number of at least 1", f"it is {problems}")
+        self.budget, self.problems, self.spent = budget if problems is None else math.inf, problems, 0.0
+        self._begin = time.monotonic()
+        self._bar: tqdm | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Spent."""
+        return self.spent + time.monotonic() - self._begin
+
+    @property
+    def longest(self) -> float | None:
+        """Seconds after which a flow that is integrated alone is given up; None where nothing depends on the time."""
+        return _LONGEST if self.problems is None else None
+
+    @contextlib.contextmanager
+    def shown(self, what: str, shown: bool) -> Iterator[None]:
+        """Show a bar of as many units as the budget has."""
+        total, unit = (round(self.budget), "s") if self.problems is None else (self.problems, "problems")
+        with progress_bar(what, total, unit=unit, shown=shown) as bar:
+            self._bar = bar
+            bar.bar_format = f"{{l_bar}}{{bar}}| {{n_fmt}} of {{total_fmt}} {unit}{{postfix}}"
+            yield
+
+    def tell(self, what: str, *, at_once: bool = True) -> None:
+        """Show what is done, and the time."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(what, refresh=False)
+            if self.problems is None:
+                self._move_to(round(self.seconds), round(self.budget))
+            if at_once and self._bar.n:
+                self._bar.refresh()
+
+    def has_ended(self, problems: int) -> bool:
+        """Whether a search that has looked at so many problems is at its end."""
+        if self.problems is None:
+            return self.is_up("looking at problems")
+        self._move_to(problems, self.problems)
+        return problems >= self.problems
+
+    def _move_to(self, done: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.update(max(0, min(done, total) - self._bar.n))
+
+    def is_up(self, what: str = "", spare: float = 0.0) -> bool:
+        """Whether the time is up.
+
+        **Arguments:** what: would be done next, for the bar; spare: seconds that have to be left.
+        """
+        self.tell(what, at_once=False)
+        return self.seconds + spare >= self.budget

@@ -1,0 +1,64 @@
+"""Finished batches of a sweep, each in a file of its own that says of which sweep it is."""
+
+import contextlib
+import functools
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from flowsim._core.checks import refuse
+from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim.experiments.sweep.integration import CellBatch
+from flowsim.experiments.sweep.records import MapRecord
+
+OF_BATCHES = ("identity", "cells")  # arrays beside the quantities
+
+
+class KeptBatches:
+    """A folder of finished batches of a sweep.
+
+    **Arguments:** identity: what tells the sweep from others; batches: all of the sweep, by their places.
+    """
+
+    def __init__(self, folder: pathlib.Path, identity: str, batches: list[CellBatch]):
+        self.folder, self._identity, self._batches = folder, identity, batches
+
+    def check(self) -> None:
+        """Refuse the batches of another sweep."""
+        for path in sorted(self.folder.glob("batch-*.npz")):
+            with contextlib.suppress(DamagedFileError):
+                self._check(read_arrays(path), path)
+
+    def missing(self) -> list[int]:
+        """The places of the batches that are not there."""
+        return [place for place in range(len(self._batches)) if not self._path(place).exists()]
+
+    def load(self, place: int) -> MapRecord | None:
+        """A finished batch; None where there is none, or it is damaged.
+
+        **Raises:** `ProblemError` where it is of another sweep.
+        """
+        path = self._path(place)
+        try:
+            arrays = read_arrays(path)
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            return done_without(error, "its cells are integrated again")
+        self._check(arrays, path)
+        if not np.array_equal(arrays["cells"], np.asarray(self._batches[place].cells)):
+            return None
+        return {name: array for name, array in arrays.items() if name not in OF_BATCHES}
+
+    def save(self, place: int, record: MapRecord) -> None:
+        """Keep a batch."""
+        arrays = {"identity": np.asarray(self._identity), "cells": np.asarray(self._batches[place].cells)} | record
+        write_whole(self._path(place), functools.partial(np.savez, allow_pickle=False, **arrays))
+
+    def _check(self, arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
+        if str(arrays.get("identity")) != self._identity:
+            refuse("--out", "the folder of this same sweep", f"{path} is of another: take another folder")
+
+    def _path(self, place: int) -> pathlib.Path:
+        return self.folder / f"batch-{place:05d}.npz"

@@ -1,0 +1,129 @@
+"""One layer of linear attention in many dimensions: its loss along one flow, in d + 2 numbers."""
+
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from flowsim._core import checks
+from flowsim._core.types import Scalar
+from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.reduction import BLOCK, AbstractReducedLayer, Point, Reduction
+from flowsim.models import SpectralAttention
+from flowsim.moments.decays import DecaySums
+from flowsim.tasks import SpectralRegression
+
+
+class _Spectrum(AbstractReducedLayer):
+    reduction: Reduction
+    start: Point
+
+    def point(self, model: SpectralAttention) -> Point:
+        return Point(model.diagonal, model.u_minus1, model.clock)
+
+    def model(self, point: Point) -> SpectralAttention:
+        return SpectralAttention(point.shaft, point.u, point.clock)
+
+
+class SpectralAttentionLoss(AbstractPopulationLoss):
+    """The loss (5.5) of `LinearAttention` along its flow from one balanced start, without any matrix of size d x d.
+
+    In the eigenbasis of Lambda, with U11 = sigma Theta Theta^T at the start, a weight off the diagonal is
+    U_ij(t) = U_ij(0) exp(-gamma_i lambda_i lambda_j s(t)) with the clock s = int u_{-1}^2, and the others need but sums
+    of these. A step of the flow costs O(d), the setup d^2 r operations and no memory to speak of.
+
+    ``start`` is where the flow begins: `gradient_flow` takes it, and no other model. ``weights(model, rows)`` gives
+    rows of U11 at any point of it.
+
+    **Arguments:** task: a `SpectralRegression` with isotropic weights and every eigenvalue once; scale: sigma > 0;
+    theta: (d, r) M in the eigenbasis of Lambda, with Theta Theta^T = M M^T/|M M^T|_F as in `initialization.balanced`.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Source:** zhang2023 (5.4), (5.5), Assumption 3.3.
+    """
+
+    task: SpectralRegression
+    factor: Float[Array, "d r"]
+    layer: _Spectrum
+    minimum_kind: MinimumKind = eqx.field(static=True)
+
+    def __init__(self, task: SpectralRegression, scale: ArrayLike, theta: ArrayLike | Iterable):
+        if task.weights != "isotropic":
+            checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
+        d = task.eigenvalues.size
+        if task.dimension != d:
+            checks.refuse("task", "one with every eigenvalue once", f"{d} eigenvalues stand for {task.dimension}")
+        sigma = float(checks.positive("scale", scale))
+        M = np.asarray(checks.as_array("theta", theta, (d, None)))
+        M = M / (np.max(np.abs(M), initial=0.0) or 1.0)
+        # |M M^T|_F is that of the small M^T M.
+        size = np.linalg.norm(M.T @ M)
+        if size == 0:
+            checks.refuse("theta", "not zero", "every entry is")
+        self.task, self.factor = task, jax.device_put(np.sqrt(sigma / size) * M)
+        self.minimum_kind = MinimumKind.EXACT
+        lam, factor = np.asarray(task.eigenvalues), np.asarray(self.factor)
+        stiffness = np.asarray(self.gamma_eigenvalues) * lam
+        least, largest = float(stiffness.min() * lam.min()), float(stiffness.max() * lam.max())
+        sums = DecaySums.compressed(_blocks(stiffness, lam, factor), least, largest)
+        of_diagonal = (jax.device_put(stiffness * lam), jax.device_put(lam**2))
+        reduction = Reduction(sums, *of_diagonal, jnp.asarray(largest), jnp.asarray(least))
+        start = Point(jax.device_put(np.sum(factor**2, axis=1)), jnp.asarray(sigma), jnp.zeros(()))
+        self.layer = _Spectrum(reduction=reduction, start=start)
+
+    @property
+    def gamma_eigenvalues(self) -> Float[Array, " d"]:
+        """gamma_i = (1 + 1/N) lambda_i + tr(Lambda)/N."""
+        lam = self.task.eigenvalues
+        return lam + (lam + jnp.sum(lam)) / self.task.context_length
+
+    @property
+    def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """(1/2) sum lambda_i (lambda_i + tr Lambda)/(N gamma_i)."""
+        lam = self.task.eigenvalues
+        return jnp.sum(lam * (lam + jnp.sum(lam)) / (self.task.context_length * self.gamma_eigenvalues)) / 2
+
+    @property
+    def start(self) -> SpectralAttention:
+        """Where the flow begins."""
+        return self.layer.model(self.layer.start)
+
+    def __call__(self, model: SpectralAttention) -> Scalar:
+        return self.minimum + self.excess(model)
+
+    def excess(self, model: SpectralAttention) -> Scalar:
+        return self.layer.reduction.seen(self.layer.point(model)).excess
+
+    def gradient(self, model: SpectralAttention) -> SpectralAttention:
+        """Refused: the clock of a model is no weight, and has no gradient."""
+        checks.refuse("loss", "one of all weights, such as LinearAttentionLoss", "that of a spectrum has no gradient")
+
+    def conserved(self, model: SpectralAttention) -> Scalar:
+        """The balance u_{-1}^2 - |U11|_F^2 (Lemma A.3)."""
+        squares = self.layer.reduction.sums(model.clock[None])[0, 0]
+        return model.u_minus1**2 - jnp.sum(model.diagonal**2) - squares
+
+    def reduced(self, model: SpectralAttention) -> AbstractReducedLayer:
+        return self.layer
+
+    def weights(self, model: SpectralAttention, rows: slice = slice(None)) -> Float[Array, "rows d"]:
+        """Rows of U11 in the eigenbasis of Lambda."""
+        lam, place = self.task.eigenvalues, jnp.arange(self.task.dimension)
+        decay = jnp.exp(-jnp.outer((self.gamma_eigenvalues * lam)[rows], lam) * model.clock)
+        on_diagonal = place[rows, None] == place[None, :]
+        return jnp.where(on_diagonal, model.diagonal[None, :], self.factor[rows] @ self.factor.T * decay)
+
+
+def _blocks(stiffness: np.ndarray, lam: np.ndarray, factor: np.ndarray):
+    """a_ij and U_ij(0)^2, zero on the diagonal, some rows at a time."""
+    d = lam.size
+    count = max(1, BLOCK // d)
+    for first in range(0, d, count):
+        rows = slice(first, first + count)
+        squares = (factor[rows] @ factor.T) ** 2
+        np.fill_diagonal(squares[:, first:], 0.0)
+        yield np.multiply.outer(stiffness[rows], lam).ravel(), squares.ravel()

@@ -1,0 +1,134 @@
+"""The reduction of an arrowhead flow, in which every weight off the diagonal is a function of one clock.
+
+With s = int u^2 they are U_ij(t) = U_ij(0) exp(-a_ij s(t)), so that they enter the flow through their sums
+F_k = sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s) alone, and the state is the diagonal of U, u and s: d + 2 numbers.
+"""
+
+import abc
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from equinox import AbstractVar
+from jaxtyping import Array, Float, PyTree
+
+from flowsim._core.types import Matrix, Scalar
+from flowsim.losses.arrowhead import Arrowhead, State, length_to_go
+from flowsim.models import LinearAttention
+from flowsim.moments.decays import DecaySums
+
+Moments = Float[Array, "moments *stages"]
+
+BLOCK = 2**16  # entries of U that are looked at in one go
+
+
+class Point(NamedTuple):
+    """Diagonal of U, u and the clock; with stages leading, or without."""
+
+    shaft: Float[Array, "*stages d"]
+    u: Float[Array, "*stages"]
+    clock: Float[Array, "*stages"]
+
+
+class Seen(NamedTuple):
+    """F_k, excess and squared gradient norm of points; without stages, or with them last."""
+
+    moments: Moments
+    excess: Float[Array, "*stages"]
+    grad_norm_sq: Float[Array, "*stages"]
+
+
+class Reduction(eqx.Module):
+    """What stays the same along a flow.
+
+    sums: F_k of the clock; curvature: (d,) a_ii; drive: (d,) b_i; fastest: the largest a_ij; slowest: the least one.
+    """
+
+    sums: DecaySums
+    curvature: Float[Array, " d"]
+    drive: Float[Array, " d"]
+    fastest: Scalar
+    slowest: Scalar
+
+    def look(self, points: Point, moments: Moments) -> Seen:
+        """The excess (1/2) (u^2 F_1 + sum_i a_ii (u U_ii - b_i/a_ii)^2), and |grad L|^2, of points with F_k there."""
+        u, shaft, g = points.u, points.shaft, self.curvature
+        residual = u[:, None] * shaft - (self.drive / g)[None, :]
+        pull = residual * g[None, :]
+        excess = (u**2 * moments[1] + jnp.sum(pull * residual, axis=1)) / 2
+        slope = -u * moments[1] - jnp.sum(pull * shaft, axis=1)
+        return Seen(moments, excess, slope**2 + u**2 * jnp.sum(pull**2, axis=1) + u**4 * moments[2])
+
+    def seen(self, point: Point) -> Seen:
+        """What is seen at one point."""
+        one = jax.tree.map(lambda x: x[None], point)
+        return jax.tree.map(lambda x: x[..., 0], self.look(one, self.sums(one.clock)))
+
+    def field(self, point: Point) -> Point:
+        """The rates of change of the diagonal, of u and of the clock."""
+        u, shaft, g = point.u, point.shaft, self.curvature
+        moments = self.sums(point.clock[None])[:, 0]
+        pull = u * (u * shaft - self.drive / g) * g
+        return Point(-pull, self.drive @ shaft - u * (moments[1] + jnp.sum(g * shaft**2)), u**2)
+
+    def bend(self, point: Point) -> Scalar:
+        """|d grad L/dt|, with d(u^2 a_ij U_ij)/dt = (2 u u' a_ij - u^4 a_ij^2) U_ij off the diagonal."""
+        now, then = jax.jvp(self.field, (point,), (self.field(point),))
+        moments = self.sums(point.clock[None])[:, 0]
+        turn, decay = 2 * point.u * now.u, point.u**4
+        off = turn**2 * moments[2] - 2 * turn * decay * moments[3] + decay**2 * moments[4]
+        return jnp.sqrt(jnp.sum(then.shaft**2) + then.u**2 + jnp.maximum(off, 0.0))
+
+    def way_to_go(self, point: Point) -> Scalar:
+        """As `AbstractArrowhead.way_to_go`."""
+        return length_to_go(point.u, self.seen(point).excess, self.slowest)
+
+
+class AbstractReducedLayer(eqx.Module):
+    """A flow by its reduction, and the model at every point of it."""
+
+    reduction: AbstractVar[Reduction]
+    start: AbstractVar[Point]
+
+    @abc.abstractmethod
+    def point(self, model: PyTree) -> Point:
+        """The point of a model of this flow."""
+
+    @abc.abstractmethod
+    def model(self, point: Point) -> PyTree:
+        """The model at a point."""
+
+
+class ReducedArrowhead(AbstractReducedLayer):
+    """The flow of an arrowhead from a start, with compressed sums; off: U(0) off its diagonal."""
+
+    arrowhead: Arrowhead
+    off: Matrix
+    reduction: Reduction
+    start: Point
+
+    @staticmethod
+    def of(arrowhead: Arrowhead, start: State) -> "ReducedArrowhead":
+        """The flow from (U, u), which are numbers and not traced."""
+        U, u = start
+        a, d = np.asarray(arrowhead.curvature), arrowhead.drive.size
+        off = np.array(U)
+        np.fill_diagonal(off, 0.0)
+        rows = max(1, BLOCK // d)
+        blocks = ((a[i : i + rows].ravel(), off[i : i + rows].ravel() ** 2) for i in range(0, d, rows))
+        least, largest = float(a.min()), float(a.max())
+        sums = DecaySums.compressed(blocks, least, largest)
+        limits = (jnp.asarray(largest), jnp.asarray(least))
+        reduction = Reduction(sums, jnp.diagonal(arrowhead.curvature), arrowhead.drive, *limits)
+        point = Point(jnp.diagonal(U), u, jnp.zeros(()))
+        return ReducedArrowhead(arrowhead=arrowhead, off=jax.device_put(off), reduction=reduction, start=point)
+
+    def point(self, model: LinearAttention) -> Point:
+        """The start: of another model the clock is not known."""
+        return self.start
+
+    def model(self, point: Point) -> LinearAttention:
+        decayed = self.off * jnp.exp(-self.arrowhead.curvature * point.clock)
+        return self.arrowhead.model((decayed + jnp.diag(point.shaft), point.u))

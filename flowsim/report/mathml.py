@@ -1,0 +1,70 @@
+"""Statements in HTML: their formulas as MathML, which a browser sets without script or network."""
+
+import functools
+import html
+import re
+from xml.etree import ElementTree
+
+from flowsim.claims import Verdict
+from flowsim.papers.statements import ESCAPES, latex_of, latex_of_name, text_and_formulas
+
+_TEXT = {**{written: character for character, written in ESCAPES.items()}, "``": "“", "''": "”"}
+_MARKUP = re.compile("|".join(map(re.escape, sorted(_TEXT, key=len, reverse=True))))
+# Of what latex2mathml 3 takes for letters, or leaves as it stands.
+_OPERATORS = {"⪯", "⪰", "±", "⌊", "⌋", "⟨", "⟩"}
+_MENDED = {r"\lVert": "‖", r"\rVert": "‖", "~": "∼"}
+_CAPITALS = set("ΓΔΘΛΣ")  # upright, as LaTeX has them
+_SPACES = {**dict.fromkeys("()[]/⌊⌋⟨⟩‖|", ("0em", "0em")), "∼": ("0.278em", "0.278em")}
+_ATTRIBUTES = {"accent", "displaystyle", "fence", "linethickness", "mathvariant", "maxsize", "minsize", "stretchy"}
+_ATTRIBUTES |= {"scriptlevel", "width"}
+
+
+def statement_in_html(verdict: Verdict) -> str:
+    """The statement of a verdict: its text escaped, its formulas as MathML."""
+    return _in_html(latex_of(verdict))
+
+
+def name_in_html(name: str) -> str:
+    """The name of a condition, or a label that ends with a constant, likewise."""
+    return _in_html(latex_of_name(name))
+
+
+@functools.cache
+def _in_html(latex: str) -> str:
+    parts = text_and_formulas(latex)
+    return "".join(_formula(part) if place % 2 else _text(part) for place, part in enumerate(parts))
+
+
+def _text(latex: str) -> str:
+    return html.escape(_MARKUP.sub(lambda found: _TEXT[found[0]], latex))
+
+
+def _formula(latex: str) -> str:
+    """MathML of elements and attributes that only set a formula; the source where it cannot be set."""
+    from latex2mathml.converter import convert  # slow to import
+
+    try:
+        root = ElementTree.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(latex.replace(r"\_", "_"))))
+    except Exception:  # of a user's own formula, in which it may be anything
+        return f"<code>{html.escape(latex)}</code>"
+    for element in root.iter():
+        if not element.tag.startswith("m"):
+            return f"<code>{html.escape(latex)}</code>"
+        element.attrib = {name: value for name, value in element.attrib.items() if name in _ATTRIBUTES}
+        _mend(element)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _mend(element: ElementTree.Element) -> None:
+    """Set a letter or an operator as LaTeX does."""
+    text = element.text = _MENDED.get((element.text or "").strip(), element.text or "")
+    if element.tag == "mi" and text in _CAPITALS:
+        element.set("mathvariant", "normal")
+    if element.tag == "mi" and text in _OPERATORS | {"∼"}:
+        element.tag = "mo"
+    if element.tag == "mo" and (text in _SPACES or text.isalpha()):
+        before, after = _SPACES.get(text, ("0.167em", "0em"))
+        element.set("lspace", before)
+        element.set("rspace", after)
+    if text in _SPACES and "minsize" not in element.attrib:
+        element.set("stretchy", "false")  # a bar with a script would stretch without its partner

@@ -1,0 +1,45 @@
+"""Verdicts as a table that a paper takes in."""
+
+from collections.abc import Sequence
+
+from flowsim._core import VERSION
+from flowsim._core.numbers import number_text
+from flowsim.claims import Judgement, Verdict
+from flowsim.papers.statements import escaped, latex_of, number_in_latex
+
+_LONGEST = 12  # rows on one page
+
+_HEAD = r"""% Verdicts of flowsim {version}. Take it in with \input{{verdicts}}; it needs the packages {packages}.
+% "flowsim cite" prints the BibTeX entries of the papers and of flowsim.
+\begin{{{table}}}{{@{{}}p{{0.2\linewidth}}p{{0.42\linewidth}}lrr@{{}}}}
+  \toprule
+  Source & Statement & Verdict & Margin & Floor \\
+  \midrule
+{end_of_head}"""
+_FOOT = r"""  \bottomrule
+\end{{{table}}}
+"""
+
+
+def verdicts_table(verdicts: Sequence[Verdict]) -> str:
+    """verdicts.tex: a row for every statement that applies, with its source, the statement, its verdict, its margin and
+    the numerical floor that it was judged against. A tabular, or a longtable where that would not fit on a page.
+    """
+    rows = [_row(verdict) for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
+    long = len(rows) > _LONGEST
+    table = "longtable" if long else "tabular"
+    packages = f"amsmath, amssymb, booktabs{' and longtable' if long else ''}"
+    head = _HEAD.format(version=VERSION, packages=packages, table=table, end_of_head="  \\endhead\n" if long else "")
+    return head + "".join(rows) + _FOOT.format(table=table)
+
+
+def _row(verdict: Verdict) -> str:
+    source = verdict.source if verdict.form == "printed" else f"{verdict.source}, corrected"
+    cells = (
+        rf"\raggedright {escaped(source)}",
+        rf"\raggedright {latex_of(verdict)}",
+        verdict.verdict.replace("-", " "),
+        number_in_latex(number_text(verdict.margin, "+.2g")),
+        number_in_latex(number_text(verdict.floor, ".0e")),
+    )
+    return f"  {' & '.join(cells)} \\\\ \\addlinespace\n"
