@@ -26,12 +26,12 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[list[flo
     folder = pathlib.Path(out or ".")
     refuted = []
     for claim in flowsim.find_claims(flowsim.ALL_CLAIMS, BROKEN):
-        refuted.append(flowsim.refute(claim, budget=20 if quick else 60))
+        refuted.append(flowsim.refute(claim, problems=16 if quick else 64))
         print(refuted[-1], "\n")
         if refuted[-1].counterexample is not None:
             search.draw_counterexample(refuted[-1].counterexample, folder / "counterexample.png")
     (claim,) = flowsim.find_claims(flowsim.ALL_CLAIMS, BOUND)
-    found = flowsim.sharpen(claim, budget=20 if quick else 120)
+    found = flowsim.sharpen(claim, problems=150 if quick else 2000)
     print(found)
     search.draw_growth(found, folder / "sharpening.png")
     print(f"figures: {folder.absolute()}")
