@@ -10,7 +10,7 @@ from flowsim.claims import judge_on
 from flowsim.experiments.audit.sources import paper_digest
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.papers import PAPERS
-from flowsim.report.ledger import escaped
+from flowsim.report.ledger import anchor_of, escaped
 
 PAGES = pathlib.Path(__file__).parents[1] / "docs"
 LEDGER = {paper.id: (PAGES / "claims" / f"{paper.id}.md").read_text() for paper in PAPERS}
@@ -158,6 +158,12 @@ def test_the_ledger_has_every_claim_as_it_is_and_no_other():
         assert f"`{claim.compare.__module__}.{claim.compare.__name__}`" in body
         assert not claim.note or f"- Note: {escaped(claim.note)}\n" in body
         assert re.findall(r"^\| (.*?) \| [✓✗?∅–] ", body, re.MULTILINE) == [escaped(p["name"]) for p in claim.problems]
+
+
+@pytest.mark.parametrize("paper", LEDGER)
+def test_every_link_within_a_page_leads_to_a_section(paper):
+    titles = re.findall(r"^## (\S+) \((\w+)\)$", LEDGER[paper], re.MULTILINE)
+    assert titles and re.findall(r"\]\(#(.*?)\)", LEDGER[paper]) == [anchor_of(*title) for title in titles]
 
 
 def test_the_ledger_refutes_what_the_tests_of_the_claims_refute():

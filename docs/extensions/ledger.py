@@ -10,6 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 from flowsim.papers import ALL_CLAIMS, PAPERS
+from flowsim.report.ledger import anchor_of
 from flowsim.report.mathml import statement_in_html
 
 _SECTION = re.compile(
@@ -48,14 +49,13 @@ class Statements(SphinxDirective):
             # As HTML within Markdown, in which nothing of it is markup.
             html = statement_in_html(claims[name, form])
             says = re.sub(r"[*_`\[\]|~\\]", lambda found: f"&#{ord(found[0])};", html)
-            anchor = f"{name} {form}".lower().replace(".", "").replace(" ", "-")
             found = collections.Counter(_VERDICT.findall(body))
             verdicts = "<br>".join(f"{verdict} ({count})" for verdict, count in found.items())
             if weight := re.search(r"^- Weight: ([\w-]+)", body, re.MULTILINE):
                 verdicts += f"<br>{weight[1]}"
             if "Smallest counterexample found" in body:
                 verdicts += f"<br>{{download}}`counterexample <../counterexamples/{name}.toml>`"
-            title = f"[{name.removeprefix(f'{paper}.')}](../claims/{paper}.md#{anchor})"
+            title = f"[{name.removeprefix(f'{paper}.')}](../claims/{paper}.md#{anchor_of(name, form)})"
             where = source.removeprefix(f"{paper}, ")
             rows.append(f"| {title}<br>{form}; {where} | {says} | {verdicts} |")
         table = nodes.container(classes=["statements"])

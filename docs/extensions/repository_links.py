@@ -12,7 +12,6 @@ from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
 _RESULTS = re.compile(r"\]\((?:\.\./)+benchmarks/results/")
-_ANCHOR = re.compile(r"\]\(#[^)]*\)")
 
 
 def _copied(app: Sphinx) -> None:
@@ -25,9 +24,8 @@ def _copied(app: Sphinx) -> None:
 
 
 def _moved(app: Sphinx, page: str, source: list[str]) -> None:
-    """Point to the copies, and to anchors in lower case, as they are made."""
-    text = _RESULTS.sub("](/measurements/", source[0])
-    source[0] = _ANCHOR.sub(lambda link: link[0].lower(), text)
+    """Point to the copies."""
+    source[0] = _RESULTS.sub("](/measurements/", source[0])
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

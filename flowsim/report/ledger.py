@@ -72,7 +72,7 @@ def _summary(groups: Sequence[Sequence[Entry]]) -> str:
         claim = group[0].claim
         counts = {judgement: sum(entry.verdict.verdict is judgement for entry in group) for judgement in Judgement}
         found = ", ".join(f"{MARKS[j]} {j} ({n})" for j, n in counts.items() if n)
-        rows.append(f"| [{claim.id}](#{_anchor(group)}) | {claim.form} | {found} |")
+        rows.append(f"| [{claim.id}](#{anchor_of(claim.id, claim.form)}) | {claim.form} | {found} |")
     return "\n".join(rows) + "\n"
 
 
@@ -106,10 +106,9 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _anchor(group: Sequence[Entry]) -> str:
-    """How a page names the heading of a section."""
-    claim = group[0].claim
-    return f"{claim.id} {claim.form}".replace(".", "").replace(" ", "-")
+def anchor_of(name: str, form: str) -> str:
+    """How a page names the heading of a claim's section: in lower case, without dots, as GitHub and Sphinx make it."""
+    return f"{name} {form}".lower().replace(".", "").replace(" ", "-")
 
 
 def escaped(text: str) -> str:
