@@ -67,6 +67,7 @@ def measure_sweep(quick: bool) -> list[Measurement]:
     """Seconds of a sweep, and how many of its arrays differ from those of one process."""
     import flowsim
 
+    flowsim.setup()
     axes = {"init.scale": "geom:1e-3:1:20", "init.seed": f"0:{9 if quick else 99}"}
     found, before, alone = [], None, 0.0
     for name, executor in _executors().items():
@@ -88,6 +89,9 @@ def measure_sweep(quick: bool) -> list[Measurement]:
 
 def measure_audit(quick: bool) -> list[Measurement]:
     """Seconds of an audit, and how many of its files differ from those of one process."""
+    import flowsim
+
+    flowsim.setup()  # an audit forgets its programs as it goes: without those on the disk it would compile them again
     from flowsim.experiments.audit import Kept, judge_all
     from flowsim.papers import ALL_CLAIMS
 
@@ -114,6 +118,7 @@ def measure_search(quick: bool) -> list[Measurement]:
     """Seconds of a search, and whether its file differs from that of one process."""
     import flowsim
 
+    flowsim.setup()
     (claim,) = flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.lemma-5.4.pl")
     problems, found, before, alone = 64 if quick else 2000, [], None, 0.0
     for name, executor in _executors().items():
