@@ -27,7 +27,7 @@ extensions = [
     "extensions.scenarios",
     "extensions.repository_links",
 ]
-exclude_patterns = ["_build", "extensions"]
+exclude_patterns = ["jupyter_execute", "_build", "extensions"]
 nitpicky = False  # types of other libraries are named, and their inventories would have to be fetched
 
 # Notebooks run anew in every build; what they print on stderr is a warning, and so an error.
