@@ -27,7 +27,7 @@ extensions = [
     "extensions.scenarios",
     "extensions.repository_links",
 ]
-exclude_patterns = ["jupyter_execute", "_build", "extensions"]
+exclude_patterns = ["_build", "jupyter_execute", "extensions"]  # the notebooks that a build before this one ran
 nitpicky = False  # types of other libraries are named, and their inventories would have to be fetched
 
 # Notebooks run anew in every build; what they print on stderr is a warning, and so an error.
