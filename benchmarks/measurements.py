@@ -96,6 +96,10 @@ def cvode(
 
 
 def _prepare() -> None:
+    import flowsim
+
+    flowsim.setup()
     import jax
 
-    jax.config.update("jax_enable_x64", True)
+    # A first call is one for which nothing was compiled before.
+    jax.config.update("jax_compilation_cache_dir", None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flowsim._core import VERSION
 
 if TYPE_CHECKING:
-    from flowsim._core.compile_cache import setup as setup
+    from flowsim._core.compiler import setup as setup
     from flowsim.claims import Claim as Claim
     from flowsim.claims import Comparison as Comparison
     from flowsim.claims import Evidence as Evidence
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
-    "flowsim._core.compile_cache": "setup",
+    "flowsim._core.compiler": "setup",
     "flowsim.tasks": "JointLaw LengthLaw LinearRegression RandomCovarianceRegression SpectralRegression",
     "flowsim.tasks.covariance_laws": "DiagonalLaw SampledLaw",
     "flowsim.models": (

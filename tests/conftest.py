@@ -9,7 +9,7 @@ import hypothesis
 import matplotlib
 import pytest
 
-from flowsim._core.compile_cache import keep_compiled_programs
+from flowsim._core.compiler import prepare_compiler
 
 matplotlib.use("Agg")
 
@@ -20,7 +20,7 @@ hypothesis.settings.load_profile("repeatable")
 def pytest_configure():
     """JAX's settings, the cache's before it is imported; and errors that nothing foresaw come up."""
     os.environ["FLOWSIM_TRACEBACK"] = "1"
-    keep_compiled_programs()
+    prepare_compiler()
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -18,10 +18,10 @@ def prepare_jax() -> None:
         line = f"float64 must be switched on, but {came}: unset it or set JAX_ENABLE_X64=1"
         sys.exit(stop(BAD_INPUT, line))
     _make_do_without_home()
-    from flowsim._core.compile_cache import keep_compiled_programs
+    from flowsim._core.compiler import prepare_compiler
 
     try:
-        keep_compiled_programs()
+        prepare_compiler()
         import jax
     except ValueError as error:  # of another variable that JAX reads
         sys.exit(stop(BAD_INPUT, f"the environment must be one that JAX takes, but it says: {in_short(error)}"))

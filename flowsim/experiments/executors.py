@@ -12,7 +12,7 @@ from multiprocessing import connection
 from typing import Any, Protocol, runtime_checkable
 
 from flowsim._core.checks import refuse
-from flowsim._core.compile_cache import setup
+from flowsim._core.compiler import setup
 from flowsim._core.documents import versions
 
 _TRIES = 3

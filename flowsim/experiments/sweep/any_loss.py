@@ -1,7 +1,7 @@
 """Cells of a sweep with any loss: those of one structure in lockstep, the others one by one."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -31,6 +31,7 @@ from flowsim.flow.solvers.summary import (
     crossing,
     scales_of,
 )
+from flowsim.flow.solvers.threads import blas_in_one_thread, cores
 from flowsim.flow.systems import loss_system, norm_sq
 from flowsim.flow.trajectory import Trajectory
 from flowsim.models import LinearAttention
@@ -40,7 +41,7 @@ from flowsim.problem.base import StopTable
 from flowsim.problem.user_problem import still_holds
 
 CELLS = 64  # at most, in a batch
-_BASIS_ENTRIES = 2**19  # of the flows that are integrated at once
+_LANES = 8  # on a CPU; more of them wait longer for the slowest, and their Hessians leave the cache
 _FEWEST_LANES = 4
 
 
@@ -58,20 +59,28 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None) -> MapReco
     """
     problems = [spec.build(mesh=mesh) for spec in specs]
     found: list[MapRecord | None] = [None] * len(problems)
-    for members in _alike(problems):
-        lanes = lanes_of(problems[members[0]].start)
-        for first in range(0, len(members), lanes):
-            chosen = members[first : first + lanes]
-            if len(chosen) >= _FEWEST_LANES:
-                rows = _together([problems[place] for place in chosen], _at(ends, np.asarray(chosen)))
-                for place, row in zip(chosen, rows, strict=True):
-                    found[place] = row
+    lanes = most_lanes()
+    split = [members[first : first + lanes] for members in _alike(problems) for first in range(0, len(members), lanes)]
+    groups = [places for places in split if len(places) >= _FEWEST_LANES]
+
+    def of_group(places: list[int]) -> list[MapRecord | None]:
+        return _together([problems[place] for place in places], _at(ends, np.asarray(places)))
+
+    for places, records in zip(groups, at_once(of_group, groups), strict=True):
+        for place, one in zip(places, records, strict=True):
+            found[place] = one
     rows = []
     for spec, problem, row in zip(specs, problems, found, strict=True):
         if row is None:
             row = _alone(problem if still_holds(problem) else spec.build(mesh=mesh))
         rows.append(row)
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def at_once(function: Callable[[Any], Any], groups: Sequence[Any]) -> list[Any]:
+    """What a function gives for each group of flows, a thread for each core."""
+    with blas_in_one_thread(), ThreadPoolExecutor(cores()) as pool:
+        return list(pool.map(function, groups))
 
 
 def _alike(problems: Sequence[Problem]) -> list[list[int]]:
@@ -98,13 +107,9 @@ def _at(tree: PyTree, places: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[places], tree)
 
 
-def _size(model: PyTree) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
-
-
-def lanes_of(start: PyTree) -> int:
-    """How many flows like that of a start are integrated at once: as many as leave their Hessians in the cache."""
-    return int(np.clip(2 ** int(math.log2(_BASIS_ENTRIES / max(_size(start), 1) ** 2)), _FEWEST_LANES, CELLS))
+def most_lanes() -> int:
+    """How many flows one program integrates at once; a CPU runs several such programs, one in each thread."""
+    return _LANES if jax.default_backend() == "cpu" else CELLS
 
 
 def _together(problems: Sequence[Problem], ends: Ends) -> list[MapRecord | None]:

@@ -1,5 +1,6 @@
 """The solvers: a stretch of a flow, where it is between two steps, and the reduced flow, by diffrax."""
 
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -19,10 +20,12 @@ from flowsim.flow.solvers.arrowhead.reduced import step as reduced_step
 from flowsim.flow.solvers.collocation import AbstractRadau
 from flowsim.flow.solvers.dense import DenseRadau
 from flowsim.flow.solvers.step_size import SMALLEST, PredictiveStepSize
+from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, ReducedSystem
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 
 DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
+_LEAST_FOR_THREADS = 512  # weights, from which a second thread begins to speed up LAPACK
 _EXPLICIT_FIELDS = 7  # of a step of Tsit5, and where it ends
 _MOST_STAGES = 60  # of a step of `DenseRadau` that is given up
 _SLOW = 1e-2  # |grad|^2 t, of the energy dissipated so far
@@ -137,7 +140,15 @@ def integrate(
 
     **Arguments:** times: the first, the last, and the size of the first step.
     """
-    return Steps(*_integrate(system, y, jnp.asarray(times), asked, ending, method, most_steps))
+    with _threads(method, y[0]):
+        found = _integrate(system, y, jnp.asarray(times), asked, ending, method, most_steps)
+        return Steps(*jax.block_until_ready(found))
+
+
+def _threads(method: str, state: PyTree) -> contextlib.AbstractContextManager:
+    """How many threads the decompositions of a flow take."""
+    small = sum(leaf.size for leaf in jax.tree.leaves(state)) <= _LEAST_FOR_THREADS
+    return blas_in_one_thread() if method == "implicit" and small else contextlib.nullcontext()
 
 
 @eqx.filter_jit
@@ -215,7 +226,9 @@ def between(
     **Arguments:** steps: weights and dissipated energy where each step begins, and where it ends; times: where it
     begins, a time in it, and where it ends.
     """
-    return _between(system, *steps, times, asked, method)
+    begins, ends = steps
+    with _threads(method, begins[0]):
+        return jax.block_until_ready(_between(system, begins, ends, times, asked, method))
 
 
 @eqx.filter_jit

@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
+from flowsim._core.compiler import prepare_compiler
+
 SCRIPT = """
 import collections, sys
-from flowsim._core.compile_cache import keep_compiled_programs
-keep_compiled_programs()
+from flowsim._core.compiler import prepare_compiler
+prepare_compiler()
 import jax
 jax.config.update("jax_enable_x64", True)
 counts = collections.Counter()
@@ -57,3 +59,26 @@ def test_errors_are_raised_from_a_warm_cache_as_from_an_empty_one(tmp_path):
     assert cold_misses > 5 * cold_hits
     assert warm_misses == 0
     assert warm_hits == cold_hits + cold_misses
+
+
+def test_the_compiler_keeps_the_options_that_a_user_gave(monkeypatch):
+    given = "--xla_cpu_use_fusion_emitters=true --xla_dump_to=/nowhere"
+    monkeypatch.setenv("XLA_FLAGS", given)
+    prepare_compiler()
+    assert os.environ["XLA_FLAGS"] == given
+
+
+def test_the_compiler_is_given_no_option_that_another_version_may_not_know(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.12.0.1")
+    prepare_compiler()
+    assert os.environ["XLA_FLAGS"] == ""
+
+
+def test_preparing_the_compiler_twice_is_preparing_it_once(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.10.1")
+    prepare_compiler()
+    once = os.environ["XLA_FLAGS"]
+    prepare_compiler()
+    assert os.environ["XLA_FLAGS"] == once == "--xla_cpu_use_fusion_emitters=false"

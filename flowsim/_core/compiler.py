@@ -1,12 +1,17 @@
-"""Compiled programs kept on the disk, so that a second process loads what a first one compiled."""
+"""Programs that compile sooner, and are kept on the disk, so that a second process loads what a first one compiled."""
 
+import importlib.metadata
 import os
 import pathlib
 import tempfile
 
+_EMITTERS = "xla_cpu_use_fusion_emitters"
 
-def keep_compiled_programs() -> None:
-    """Keep every compiled program below XDG_CACHE_HOME, or ~/.cache; to be called before the first computation.
+
+def prepare_compiler() -> None:
+    """Let XLA compile sooner, and keep every compiled program below XDG_CACHE_HOME, or ~/.cache.
+
+    To be called before the first computation.
 
     A folder that cannot be found or written is done without, as the cache only saves time. Errors are checked as ever:
     they are raised while a program is traced, and tracing is not cached.
@@ -17,6 +22,11 @@ def keep_compiled_programs() -> None:
     # for every program that it loads from the cache. JAX itself sets 1 when it is imported.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    flags = os.environ.get("XLA_FLAGS", "")
+    # XLA's newer emitters of loops take a third longer to compile and are no faster. Another version may not know the
+    # option, and XLA ends a process that sets one it does not know.
+    if importlib.metadata.version("jaxlib").startswith("0.10.") and _EMITTERS not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{_EMITTERS}=false".strip()
     import jax
 
     try:
@@ -36,7 +46,7 @@ def setup() -> str:
 
     **Returns:** what it did, in a sentence.
     """
-    keep_compiled_programs()
+    prepare_compiler()
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -1,0 +1,49 @@
+"""Decompositions take one thread while a flow is integrated, and what was there before comes back."""
+
+import threading
+
+import pytest
+import threadpoolctl
+
+from flowsim.flow.solvers.threads import blas_in_one_thread, cores
+
+
+def threads_of_blas() -> set[int]:
+    return {library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"}
+
+
+@pytest.fixture
+def two_threads():
+    with blas_in_one_thread():  # so that the libraries are loaded
+        pass
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        yield
+
+
+def test_blas_takes_one_thread_inside_and_as_many_as_before_after(two_threads):
+    assert threads_of_blas() == {2}
+    with pytest.raises(KeyError), blas_in_one_thread():
+        assert threads_of_blas() == {1}
+        raise KeyError
+    assert threads_of_blas() == {2}
+
+
+def test_blocks_that_overlap_in_two_threads_leave_what_was_there_before(two_threads):
+    inside, first_has_ended = threading.Event(), threading.Event()
+
+    def second():
+        with blas_in_one_thread():
+            inside.set()
+            first_has_ended.wait(10)
+
+    other = threading.Thread(target=second)
+    with blas_in_one_thread():
+        other.start()
+        assert inside.wait(10)
+    first_has_ended.set()
+    other.join()
+    assert threads_of_blas() == {2}
+
+
+def test_there_is_a_core():
+    assert cores() >= 1
