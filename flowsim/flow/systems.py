@@ -185,8 +185,7 @@ class LossSystem(AbstractSystem):
         return eqx.combine(state, self.fixed)
 
     def field(self, state: PyTree) -> PyTree:
-        gradient = eqx.filter(self.loss.gradient(self.decode(state)), eqx.is_inexact_array)
-        return jax.tree.map(jnp.negative, gradient)
+        return _descent(self.loss, self.decode(state))
 
     def excess(self, state: PyTree) -> Scalar:
         return self.loss.excess(self.decode(state))
@@ -211,6 +210,12 @@ class LossSystem(AbstractSystem):
     def _conserved_sum(self, state: PyTree) -> Scalar | None:
         conserved = self.loss.conserved(self.decode(state))
         return None if conserved is None else jnp.sum(conserved)
+
+
+# A step looks at the field in several places, and a program of its own is traced once for all of them.
+@eqx.filter_jit
+def _descent(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
+    return jax.tree.map(jnp.negative, eqx.filter(loss.gradient(model), eqx.is_inexact_array))
 
 
 class ScaledSystem(AbstractSystem):
