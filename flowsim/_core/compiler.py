@@ -41,8 +41,10 @@ def prepare_compiler() -> None:
 
 
 def setup() -> str:
-    """Switch float64 on and keep compiled programs on the disk, as the command line does; to be called before anything
-    else is imported from flowsim, or from JAX.
+    """Switch float64 on, let XLA compile sooner and keep compiled programs on the disk, as the command line does.
+
+    To be called before anything else is imported from flowsim, or from JAX. The options of the compiler change results
+    in their last digits.
 
     **Returns:** what it did, in a sentence.
     """

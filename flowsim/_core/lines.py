@@ -22,7 +22,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def listed(text: str) -> list[str]:
-    """The parts between the commas of a text, but for those within brackets, braces and quotation marks."""
+    """The parts between the commas of a text, except those within brackets, braces and quotation marks."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:

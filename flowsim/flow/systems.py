@@ -99,7 +99,7 @@ WITH_ENERGY = diffrax.ODETerm(_with_energy)
 
 
 class ArrowheadSystem(AbstractSystem):
-    """(U, u) in the eigenbasis, where the field is elementwise but for one sum."""
+    """(U, u) in the eigenbasis, where the field is elementwise except for one sum."""
 
     arrowhead: AbstractArrowhead
     minimum: Scalar

@@ -4,7 +4,7 @@ Off the arrow's shaft every entry of U obeys its own scalar equation, and all of
 
     dU_ij/dt = -u^2 a_ij U_ij + delta_ij u b_i,        du/dt = sum_i b_i U_ii - u sum_ij a_ij U_ij^2,
 
-so the Hessian of the loss is diagonal but for one row and one column.
+so the Hessian of the loss is diagonal except for one row and one column.
 """
 
 import abc

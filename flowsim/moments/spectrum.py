@@ -220,7 +220,7 @@ def _trace_powers(d: int, n: int, highest: int) -> list[int]:
         if b == 0:
             return factorial[2 * m] // factorial[2 * a] * contents * first[0][a] * first[1][a]
         contents *= -double[b - 1] * (-1) ** c
-        # The hook lengths of 2 kappa, but for a factor (c + 1)!, which is also one of the contents.
+        # The hook lengths of 2 kappa, except for a factor (c + 1)!, which is also one of the contents.
         hooks = (2 * a + c + 1) * (2 * a + c) * (2 * b + c) * (2 * b + c - 1)
         hooks *= factorial[2 * a - 1] * factorial[2 * b - 2] * factorial[c]
         tableaux = factorial[2 * m] * (2 * a - 2 * b + 1) // hooks

@@ -119,7 +119,7 @@ def write_value(value: Any) -> str:
         return "[" + ", ".join(map(write_value, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
-    # A text of TOML is one of JSON, but for a character.
+    # A text of TOML is one of JSON, except for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)
 
 

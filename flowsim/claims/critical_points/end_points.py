@@ -46,7 +46,7 @@ def inertia(values: np.ndarray) -> Inertia:
 class EndPoint:
     """The critical point that Newton's method finds from the end of a trajectory.
 
-    kind: "minimum" (the excess is zero; or no eigenvalue is negative, and none zero but for one that belongs to a
+    kind: "minimum" (the excess is zero; or no eigenvalue is negative, and none zero except one that belongs to a
     conserved quantity), "saddle", "maximum" (no positive eigenvalue) or "degenerate", where the Hessian does not tell;
     positive, negative, flat: the Hessian's inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at
     the polished model; distance: of it from the trajectory's end; model: polished.

@@ -280,7 +280,7 @@ def _gap(ours: Trajectory, theirs: Trajectory) -> np.ndarray:
 
 def _moved(start: PyTree, amount: float) -> PyTree:
     """A start of which each number is moved by a relative amount of its own, so that no two that are equal or opposite
-    stay so, but for those of a symmetric matrix. Zeros stay zero.
+    stay so, except those of a symmetric matrix. Zeros stay zero.
     """
 
     def move(place: int, leaf):
@@ -310,7 +310,7 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
 
 
 def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulationLoss:
-    """A loss with its numbers moved, but for whole ones, since lengths and dimensions are exact, and for samples."""
+    """A loss with its numbers moved, except whole ones, since lengths and dimensions are exact, and samples."""
     if loss.sampled:
         return loss
 

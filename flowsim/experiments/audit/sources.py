@@ -17,7 +17,7 @@ _ASIDE = ("papers", "cli", "report", "experiments/search", "experiments/sweep")
 
 @functools.cache
 def core_digest() -> str:
-    """The digest of all modules of the package that a verdict can depend on, but for the papers'."""
+    """The digest of all modules of the package that a verdict can depend on, except the papers'."""
     places = [path.relative_to(_PACKAGE) for path in sorted(_PACKAGE.rglob("*.py"))]
     inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _ASIDE))]
     return _digest(_PACKAGE / place for place in inside)

@@ -207,7 +207,7 @@ def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.nda
 
 def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Point, bool]:
     """The point with shapes as small, lengths as short and numbers as round as the claim still fails clearly, and
-    whether the time sufficed, but for some spare seconds.
+    whether the time sufficed, except for some spare seconds.
 
     Greedily, an axis at a time: the first value, simplest first, at which the margin stays below a thousandth of the
     bound or of what it was.

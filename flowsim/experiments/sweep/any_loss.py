@@ -206,7 +206,7 @@ def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
 
 @eqx.filter_jit
 def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar) -> Summary:
-    """The same of a trajectory at its output times, but for how the solver fared."""
+    """The same of a trajectory at its output times, except for how the solver fared."""
     t, excess, slopes = trajectory.t, trajectory.excess, trajectory.grad_norm_sq
     models = trajectory.models
     u = sign = jnp.full_like(t, jnp.nan)

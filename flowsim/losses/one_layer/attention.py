@@ -33,7 +33,7 @@ class AttentionLoss(AbstractPopulationLoss):
     right or trained, unless they attend to the query's token and mu is not 0, and for more than d of them. Elsewhere it
     is the least of up to eight searches from random weights.
 
-    The excess keeps its digits down to the minimum, but for heads on tokens whose r_0 is not 0: there it is known to
+    The excess keeps its digits down to the minimum, except for heads on tokens whose r_0 is not 0: there it is known to
     about eps |r_0|^2, as a difference of losses is.
 
     **Arguments:** task: a `LinearRegression`; model: with the shape and the guess that the minimum is of.

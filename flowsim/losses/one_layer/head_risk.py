@@ -177,6 +177,7 @@ class HeadRisk(eqx.Module):
         energies = self.pairing(off, off)
         return jnp.sum(energies[:-1]) + reduced.bias**2 * energies[-1] + self._of_query_token(reduced.w, forms)
 
+    @eqx.filter_jit
     def even_energy(self, model: Reducible) -> Scalar:
         """The energy of what is even in w of the error of heads that guess zero, where E w = 0: all but the p_i."""
         forms = self.forms(model)
