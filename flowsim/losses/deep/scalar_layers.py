@@ -168,8 +168,8 @@ class ScalarLayersLoss(AbstractScalarLoss):
 
         q_{i+1} = q_i (1 - a_i t),     p_{i+1} = p_i (1 - a_i b_i t).
 
-    Without b the minimum over scalars is exact, and unique except for the order of the a_i; with them there are many local
-    minima, of which it is the best that a search has found.
+    Without b the minimum over scalars is exact, and unique except for the order of the a_i; with them there are many
+    local minima, of which it is the best that a search has found.
 
     **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; layers: k;
     residual_stream: whether the models have b, for k up to 4; speeds: of the flow, default 1/d for a and for b.
