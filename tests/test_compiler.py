@@ -61,8 +61,8 @@ def test_errors_are_raised_from_a_warm_cache_as_from_an_empty_one(tmp_path):
     assert warm_hits == cold_hits + cold_misses
 
 
-def test_the_compiler_keeps_the_options_that_a_user_gave(monkeypatch):
-    given = "--xla_cpu_use_fusion_emitters=true --xla_dump_to=/nowhere"
+@pytest.mark.parametrize("given", ["--xla_cpu_use_fusion_emitters=true --xla_dump_to=/nowhere", "options.txt"])
+def test_the_compiler_keeps_the_options_that_a_user_gave(monkeypatch, given):
     monkeypatch.setenv("XLA_FLAGS", given)
     prepare_compiler()
     assert os.environ["XLA_FLAGS"] == given

@@ -164,12 +164,32 @@ def test_the_scales_of_a_loss_are_those_of_its_arrowhead_from_any_start():
 def test_a_lane_does_not_depend_on_its_neighbours(own):
     problems = [spec_of({"make": own, "seed": seed}).build() for seed in range(6)]
     ends = jax.tree.map(np.asarray, integration._ends([problem.spec for problem in problems]))
-    few = any_loss._together(problems[:4], any_loss._at(ends, slice(4)))
-    many = any_loss._together(problems, ends)
+    few = any_loss._together(problems[:4], any_loss._at(ends, slice(4)), lanes=4)
+    many = any_loss._together(problems, ends, lanes=8)
     for one, other in zip(few, many, strict=False):
         assert one is not None and other is not None
         for name in (*TIMES, *SIZES):
             np.testing.assert_allclose(one[name], other[name], rtol=1e-9, err_msg=name)
+
+
+def test_a_group_goes_in_float64_wherever_that_was_switched_on():
+    with jax.enable_x64(False), jax.enable_x64(True):
+        assert any_loss.at_once(lambda number: jnp.asarray(number).dtype, [0.1, 0.2]) == [jnp.float64] * 2
+
+
+def test_spare_cells_are_integrated_as_the_others_are_and_a_lost_loss_is_a_failure(tmp_path):
+    file = tmp_path / "lost.py"
+    file.write_text(
+        "import equinox as eqx, jax, jax.numpy as jnp, flowsim\n"
+        "class Weight(eqx.Module):\n    w: jax.Array\n"
+        "def make(start: float = 1.0):\n"
+        "    loss = lambda model: jnp.where(model.w > 0.5, (model.w + 1.0) ** 2 / 2, jnp.nan)\n"
+        "    return flowsim.FunctionLoss(loss, minimum=0.0), Weight(jnp.asarray(start))\n"
+    )
+    found = flowsim.sweep({"make": f"{file}:make"}, {"start": "lin:1:2:9"}, out=tmp_path / "map")
+    assert list(found["outcome"]) == ["failed"] * 9
+    assert any_loss._groups(list(range(9))) == [(list(range(8)), 8), ([8], 8)]
+    assert any_loss._groups([0, 1, 2]) == []
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
 """Decompositions take one thread while a flow is integrated, and what was there before comes back."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import jax.numpy as jnp
 import pytest
 import threadpoolctl
 
+import flowsim
 from flowsim.flow.solvers.threads import blas_in_one_thread, cores
 
 
@@ -28,20 +31,32 @@ def test_blas_takes_one_thread_inside_and_as_many_as_before_after(two_threads):
     assert threads_of_blas() == {2}
 
 
-def test_blocks_that_overlap_in_two_threads_leave_what_was_there_before(two_threads):
-    inside, first_has_ended = threading.Event(), threading.Event()
+@pytest.mark.parametrize("first_out_is_first_in", [True, False])
+def test_blocks_that_overlap_in_two_threads_leave_what_was_there_before(two_threads, first_out_is_first_in):
+    inside, may_end = threading.Event(), threading.Event()
 
     def second():
         with blas_in_one_thread():
             inside.set()
-            first_has_ended.wait(10)
+            assert may_end.wait(10)
 
     other = threading.Thread(target=second)
     with blas_in_one_thread():
         other.start()
         assert inside.wait(10)
-    first_has_ended.set()
+        if not first_out_is_first_in:
+            may_end.set()
+            other.join()
+    may_end.set()
     other.join()
+    assert threads_of_blas() == {2}
+
+
+def test_flows_in_several_threads_leave_what_was_there_before(two_threads):
+    loss = flowsim.FunctionLoss(lambda w: jnp.sum((w - 1.0) ** 2) / 2, minimum=0.0)
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda size: flowsim.gradient_flow(loss, jnp.full(3, size)), [0.1, 0.2, 0.3, 0.4, 0.5]))
+    assert all(run.status.finished for run in runs)
     assert threads_of_blas() == {2}
 
 

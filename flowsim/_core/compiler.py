@@ -22,10 +22,12 @@ def prepare_compiler() -> None:
     # for every program that it loads from the cache. JAX itself sets 1 when it is imported.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    names_a_file = bool(flags) and not flags.startswith("-")
     # XLA's newer emitters of loops take a third longer to compile and are no faster. Another version may not know the
     # option, and XLA ends a process that sets one it does not know.
-    if importlib.metadata.version("jaxlib").startswith("0.10.") and _EMITTERS not in flags:
+    known = importlib.metadata.version("jaxlib").startswith("0.10.")
+    if known and _EMITTERS not in flags and not names_a_file:
         os.environ["XLA_FLAGS"] = f"{flags} --{_EMITTERS}=false".strip()
     import jax
 

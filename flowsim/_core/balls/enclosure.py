@@ -278,7 +278,10 @@ def _scattered_sum(params: dict[str, Any], operand: Value, indices: Value, updat
 
 
 def _scan(params: dict[str, Any], inputs: list[Value]) -> list[Value]:
-    constants, carried = params["num_consts"], params["num_carry"]
+    if "ft_in" in params:  # JAX 0.12
+        constants, carried, _ = (len(part) for part in params["ft_in"].unpack())
+    else:
+        constants, carried = params["num_consts"], params["num_carry"]
     fixed, carry, rows = inputs[:constants], inputs[constants : constants + carried], inputs[constants + carried :]
     order = range(params["length"])
     kept: list[list[Value]] = []
@@ -331,6 +334,7 @@ _OPERATIONS: dict[str, Callable] = {
     "abs": _each(abs, 1),
     "sign": _each(_sign, 1),
     "square": _each(lambda a: a**2, 1),
+    "one_minus_square": _each(lambda a: 1 - a**2, 1),
     "integer_pow": _integer_power,
     **{
         name: _each(operator.methodcaller(name), 1)

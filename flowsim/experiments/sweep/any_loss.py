@@ -59,14 +59,13 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None) -> MapReco
     """
     problems = [spec.build(mesh=mesh) for spec in specs]
     found: list[MapRecord | None] = [None] * len(problems)
-    lanes = most_lanes()
-    split = [members[first : first + lanes] for members in _alike(problems) for first in range(0, len(members), lanes)]
-    groups = [places for places in split if len(places) >= _FEWEST_LANES]
+    groups = [group for members in _alike(problems) for group in _groups(members)]
 
-    def of_group(places: list[int]) -> list[MapRecord | None]:
-        return _together([problems[place] for place in places], _at(ends, np.asarray(places)))
+    def of_group(group: tuple[list[int], int]) -> list[MapRecord | None]:
+        places, lanes = group
+        return _together([problems[place] for place in places], _at(ends, np.asarray(places)), lanes)
 
-    for places, records in zip(groups, at_once(of_group, groups), strict=True):
+    for (places, _), records in zip(groups, at_once(of_group, groups), strict=True):
         for place, one in zip(places, records, strict=True):
             found[place] = one
     rows = []
@@ -77,10 +76,30 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None) -> MapReco
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
+def _groups(members: list[int]) -> list[tuple[list[int], int]]:
+    """The places of problems that are alike in groups, and the lanes of the one program for all of them; none of so few
+    that no program is worth its compilation.
+    """
+    if len(members) < _FEWEST_LANES:
+        return []
+    lanes = min(most_lanes(), 1 << (len(members) - 1).bit_length())
+    return [(members[first : first + lanes], lanes) for first in range(0, len(members), lanes)]
+
+
 def at_once(function: Callable[[Any], Any], groups: Sequence[Any]) -> list[Any]:
     """What a function gives for each group of flows, a thread for each core."""
-    with blas_in_one_thread(), ThreadPoolExecutor(cores()) as pool:
-        return list(pool.map(function, groups))
+
+    def in_float64(group: Any) -> Any:
+        # A thread of its own knows nothing of `jax.enable_x64` in the one that began it.
+        with jax.enable_x64(True):
+            return function(group)
+
+    pool = ThreadPoolExecutor(cores())
+    try:
+        with blas_in_one_thread():
+            return list(pool.map(in_float64, groups))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _alike(problems: Sequence[Problem]) -> list[list[int]]:
@@ -112,9 +131,11 @@ def most_lanes() -> int:
     return _LANES if jax.default_backend() == "cpu" else CELLS
 
 
-def _together(problems: Sequence[Problem], ends: Ends) -> list[MapRecord | None]:
-    """What is found of problems that are alike, None of those whose flows are to be integrated by themselves."""
-    lanes = max(_FEWEST_LANES, 1 << (len(problems) - 1).bit_length())
+def _together(problems: Sequence[Problem], ends: Ends, lanes: int) -> list[MapRecord | None]:
+    """What is found of problems that are alike, None of those whose flows are to be integrated by themselves.
+
+    **Arguments:** lanes: of the program; spare ones repeat the last problem.
+    """
     padded = [*problems, *[problems[-1]] * (lanes - len(problems))]
     stack = lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0]
     losses, starts = jax.tree.map(stack, *[(problem.loss, problem.start) for problem in padded])

@@ -144,16 +144,17 @@ def sweep(
 ) -> Map:
     """Integrate the flows of a grid of problems, and keep of each where it ends, how long it takes, and its margins.
 
-    Cells whose flow is an arrowhead are integrated in batches, the others one by one with `gradient_flow`. Finished
-    batches are kept in ``out/cells`` until the map is whole; a sweep that was stopped goes on from them to the same
-    map, bit for bit.
+    Cells whose flow is an arrowhead are integrated in batches, those of any other exact loss with at most 256 weights
+    in lockstep on all cores, and the rest one by one with `gradient_flow`. Finished batches are kept in ``out/cells``
+    until the map is whole; a sweep that was stopped goes on from them to the same map, bit for bit.
 
     **Arguments:** problem: what all cells share, a `ProblemSpec` or nested mappings in the form of a problem file;
     axes: dotted names of fields with the values each takes, as a list or in the form of the command line
     (``"geom:1e-3:1:31"``); out: a folder for ``map.npz``; resume: go on with the sweep that is there; disk_budget: how
     much may be written, in MB; progress: show a bar; mesh: devices of this process to share the cells of a batch, by an
     axis named "samples"; executor: what integrates the batches instead of this process, anything with
-    ``submit(function, *arguments).result()``; the map is the same, byte for byte.
+    ``submit(function, *arguments).result()``; the map is that of a process that has called `flowsim.setup`, as its
+    workers do, byte for byte.
 
     **Returns:** the `Map`; a cell whose flow could not be integrated has the outcome "failed".
 

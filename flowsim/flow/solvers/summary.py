@@ -189,8 +189,17 @@ class Summarizing(AbstractObserver):
         untold = view.still & (now.grad_norm_sq <= (RESTING * _EPS) ** 2 * largest)
         last = jnp.where(jnp.isinf(ends.t1), _CODE[Status.HORIZON], _CODE[Status.TIME])
         steps = now.steps + now.rejected_steps >= _MAX_STEPS
-        conditions = [late & below, late & at_rest, late & untold, now.t >= self.last, steps]
-        codes = [_CODE[Status.EXCESS], _CODE[Status.GRAD_NORM], UNTOLD, last, _CODE[Status.STEPS]]
+        # Where the minimum is not known, the excess is NaN from the start on.
+        lost = jnp.isnan(now.excess) & ~jnp.isnan(now.excess_start)
+        conditions = [lost, late & below, late & at_rest, late & untold, now.t >= self.last, steps]
+        codes = [
+            _CODE[Status.NONFINITE],
+            _CODE[Status.EXCESS],
+            _CODE[Status.GRAD_NORM],
+            UNTOLD,
+            last,
+            _CODE[Status.STEPS],
+        ]
         return jnp.select(conditions, [jnp.asarray(code) for code in codes], _RUNNING)
 
 

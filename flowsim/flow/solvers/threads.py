@@ -4,8 +4,12 @@ import contextlib
 import functools
 import importlib
 import os
+import threading
+from collections.abc import Iterator
 
 import threadpoolctl
+
+_limiting = threading.Lock()
 
 
 def cores() -> int:
@@ -13,13 +17,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def blas_in_one_thread() -> contextlib.AbstractContextManager:
+@contextlib.contextmanager
+def blas_in_one_thread() -> Iterator[None]:
     """Let BLAS and LAPACK take one thread meanwhile, in all of this process.
 
     Decompositions of a few hundred rows gain nothing from a second thread, which waits for work in a loop and so takes
-    a core from XLA.
+    a core from XLA. Of blocks that overlap in several threads the first one alone sets the limit and takes it back:
+    each would restore what it found, the last one the limit itself.
     """
-    return _libraries().limit(limits=1, user_api="blas")
+    if not _limiting.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limiting.release()
 
 
 @functools.cache
