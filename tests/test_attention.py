@@ -176,6 +176,7 @@ def test_corners_of_papers_are_special_cases():
     assert 2 * float(AttentionLoss(plain, tokens).minimum) == pytest.approx(float(xie.minimum), rel=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_law_of_lengths_is_the_mean_of_its_losses(kind):
     rng = np.random.default_rng(3)
@@ -338,6 +339,7 @@ def test_a_reparametrized_loss_that_cannot_reach_the_minimum_says_so():
     assert float(loss.excess(like)) == pytest.approx(float(direct.excess(like)), rel=1e-11)
 
 
+@pytest.mark.slow
 def test_deep_layers_with_separate_keys_and_queries_come_from_their_loss():
     """Two layers A_l = K_l^T Q_l, as a flow of (K, Q), whose K_l K_l^T - Q_l Q_l^T are conserved."""
     d, rng = 2, np.random.default_rng(3)
@@ -353,6 +355,7 @@ def test_deep_layers_with_separate_keys_and_queries_come_from_their_loss():
     assert float(flow.loss[-1]) < 0.9 * float(flow.loss[0])
 
 
+@pytest.mark.slow
 def test_replicates_of_a_reparametrized_loss_have_their_own_minimum():
     law = SampledLaw(WishartDraw(np.diag([1.0, 0.5]), 4), 256)
     one_layer = RandomCovarianceLoss(RandomCovarianceRegression(law, 5))

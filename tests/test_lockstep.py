@@ -115,6 +115,7 @@ def test_a_sweep_of_ones_own_problem_is_that_of_its_runs(own):
     assert float(closely.excess[at]) == pytest.approx(0.99 * 0.5, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_cells_of_several_shapes_are_each_as_by_themselves(own, monkeypatch):
     cells = cells_of({"make": own}, "layers=2,3,4", "scale=0.05,0.1,0.2,0.4,0.5")
     numbers = counted(monkeypatch)
@@ -134,6 +135,7 @@ def test_a_flow_that_rests_at_the_saddle_is_integrated_by_itself(own, monkeypatc
     agree(together, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flow", [{"t1": 2.0}, {"t1": 1e25}, {"times": [1e22]}, {"stop": {"excess": 0.0, "grad_norm": 1e-9}}], ids=str
 )
@@ -214,6 +216,7 @@ def test_functions_that_compute_the_same_are_one(own):
     assert eqx.tree_equal(first.loss, second.loss)
 
 
+@pytest.mark.slow
 def test_functions_that_close_over_other_numbers_are_others(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(OWN.replace("target = 1.0", "target = 1.0 + scale"))

@@ -193,6 +193,7 @@ def test_a_drop_between_two_output_times_counts():
     assert 1 <= start.leave < end.enter <= 2
 
 
+@pytest.mark.slow
 def test_layers_leave_the_minimum_of_loops_at_the_rate_of_their_own_flow():
     # From equal layers the flow is that of loops; a difference of 1e-9 grows as e^{rate t}. Their speeds are not one.
     loss = ScalarLayersLoss(5, 10, 2)

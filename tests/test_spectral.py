@@ -26,6 +26,7 @@ def same_flow(one, other, rtol):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=rtol, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [N, np.inf])
 def test_the_flow_of_a_spectrum_is_that_of_the_layer(length):
     spectral = SpectralAttentionLoss(SpectralRegression(SPECTRUM, length, weights="isotropic"), SCALE, THETA)
@@ -52,6 +53,7 @@ STARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_the_coordinates_of_a_flow_do_not_change_it(start, monkeypatch):
     loss = LinearAttentionLoss(regression(4, 10.0))
@@ -81,6 +83,7 @@ def test_both_coordinates_have_one_pace():
     assert relative_error(record._replace(state=1.0, conserved=1.0), again._replace(state=1.0, conserved=1.0)) < 1e-13
 
 
+@pytest.mark.slow
 def test_a_reduced_flow_goes_on_from_its_chunks_bit_for_bit(monkeypatch, tmp_path):
     monkeypatch.setattr(systems, "_REDUCED_FROM", 1)
     monkeypatch.setitem(gradient_flow_module._CHUNK_STEPS, "arrowhead", (8, 8))

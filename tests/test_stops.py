@@ -178,6 +178,7 @@ def test_times_that_are_equal_to_rounding_are_one(plain, apart):
     assert flowsim.check(REACHES, product_loss(), run).verdict is Judgement.HOLDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.3, 1e-3])
 @pytest.mark.parametrize("places", [(0, 1), (0, 2), (0, 3)])
 def test_opposite_weights_at_any_places_leave_a_limit_open(places, scale):
