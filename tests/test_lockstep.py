@@ -175,8 +175,14 @@ def test_a_lane_does_not_depend_on_its_neighbours(own):
 
 
 def test_a_group_goes_in_float64_wherever_that_was_switched_on():
-    with jax.enable_x64(False), jax.enable_x64(True):
-        assert any_loss.at_once(lambda number: jnp.asarray(number).dtype, [0.1, 0.2]) == [jnp.float64] * 2
+    # Not everywhere, but in this thread: the tests' own setting is one for all threads.
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            found = any_loss.at_once(lambda number: jnp.asarray(number).dtype, [0.1, 0.2])
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert found == [jnp.float64] * 2
 
 
 def test_spare_cells_are_integrated_as_the_others_are_and_a_lost_loss_is_a_failure(tmp_path):
