@@ -1,11 +1,13 @@
 """Programs that compile sooner, and are kept on the disk, so that a second process loads what a first one compiled."""
 
+import gc
 import importlib.metadata
 import os
 import pathlib
 import tempfile
 
 _EMITTERS = "xla_cpu_use_fusion_emitters"
+_COLLECTED_AFTER = (50_000, 20, 100)  # Python's thresholds, 700, 10 and 10 by default
 
 
 def prepare_compiler() -> None:
@@ -16,6 +18,9 @@ def prepare_compiler() -> None:
     A folder that cannot be found or written is done without, as the cache only saves time. Errors are checked as ever:
     they are raised while a program is traced, and tracing is not cached.
     """
+    # Tracing makes many small objects that live on, and by default Python looks for cycles among all of them so often
+    # that it takes a seventh of the time to a first verdict.
+    gc.set_threshold(*_COLLECTED_AFTER)
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
     # jaxlib 0.10.1 takes two preferences of its own compiler for features of another machine, and says so at length

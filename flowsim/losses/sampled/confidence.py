@@ -4,8 +4,8 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import special
 
 LARGEST = 0.01  # the part of the draws whose share of the mean is reported
 _ROUNDING = 1e-9
@@ -16,7 +16,7 @@ HEAVIEST_SHAPE = 0.5  # from there on a law has no variance, and its means no in
 def student_quantile(level: float, count: int) -> float:
     """The t with P(|T| <= t) = level for Student's law with count - 1 degrees of freedom."""
     # By the lower tail, in which levels next to 1 keep their digits.
-    return -float(special.stdtrit(count - 1, (1 - level) / 2))
+    return -float(scipy.special.stdtrit(count - 1, (1 - level) / 2))
 
 
 def bonferroni_quantile(confidence: float, points: int, count: int) -> float:
