@@ -49,7 +49,7 @@ def measure_audit(quick: bool) -> list[Measurement]:
         for name in dict.fromkeys((min(counts, key=took.__getitem__), max(counts, key=took.__getitem__))):
             module = package / "papers" / name / "__init__.py"
             with module.open("a") as file:
-                file.write("# changed\n")
+                file.write("CHANGED = True\n")
             before = units(place)
             spent = seconds(place, *chosen)
             again = sum(units(place)[unit] != written for unit, written in before.items())

@@ -273,9 +273,9 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
             name: sources.paper_digest(name) for name in ("zhang2023", "zhang2025", "xie2025")
         }, sources.core_digest()
 
-    def touched(place):
+    def touched(place, more="MORE = 1\n"):
         with (package / place).open("a") as file:
-            file.write("# more\n")
+            file.write(more)
         return digests()
 
     before, core = digests()
@@ -286,10 +286,52 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     assert same == core
     assert not any(last[name] == after[name] for name in before)
     assert touched("report/page.py")[1] == core
+    assert touched("papers/paper.py", "# More.\n") == (last, core)
     assert touched("losses/one_layer/head_risk.py")[1] != core
     monkeypatch.undo()
     sources._closure_digest.cache_clear()
     sources.core_digest.cache_clear()
+
+
+MODULE = '''"""A module."""  # whose docstring is no code
+
+import math
+
+def f(x):
+    """Twice x.
+
+    Of any number.
+    """
+    y = "# no comment"  # a comment
+    return f"{x:.3f} # {2 * x}"  # another
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ("A module.", "Another.", False),
+        ("    Of any number.\n", "", False),
+        ("a comment", "why", False),
+        ("  # another", "", False),
+        ("import math\n\n", "import math\n\n\n# below\n", False),
+        ("# no comment", "# a comment", True),
+        ("{x:.3f} # ", "{x:.3f} ", True),
+        ("2 * x}", "3 * x}", True),
+        ("def f(x)", "def f(x, y)", True),
+        ("    return", "return", True),
+        ('    y = "', '    """A statement, and no code either."""\n    y = "', False),
+        ('"""A module."""', 'NAME = """A module."""', True),
+    ],
+)
+def test_a_digest_is_of_code_and_not_of_comments_or_docstrings(old, new, counts, tmp_path):
+    file = tmp_path / "module.py"
+    digests = []
+    for text in (MODULE, MODULE.replace(old, new, 1)):
+        assert old in MODULE
+        file.write_text(text)
+        digests.append(sources._digest([file]))
+    assert (digests[0] != digests[1]) is counts
 
 
 HOLDER = """

@@ -11,7 +11,7 @@ _COLLECTED_AFTER = (50_000, 20, 100)  # Python's thresholds, 700, 10 and 10 by d
 
 
 def prepare_compiler() -> None:
-    """Let XLA compile sooner, and keep every compiled program below XDG_CACHE_HOME, or ~/.cache.
+    """Let Python trace and XLA compile sooner, and keep every compiled program below XDG_CACHE_HOME, or ~/.cache.
 
     To be called before the first computation.
 
@@ -50,8 +50,8 @@ def prepare_compiler() -> None:
 def setup() -> str:
     """Switch float64 on, let XLA compile sooner and keep compiled programs on the disk, as the command line does.
 
-    To be called before anything else is imported from flowsim, or from JAX. The options of the compiler change results
-    in their last digits.
+    Call it before you import anything else from flowsim, or JAX. The options of the compiler change results in their
+    last digits. Python's garbage collector also runs less often in this process.
 
     **Returns:** what it did, in a sentence.
     """

@@ -1,4 +1,4 @@
-"""The papers: a package each, a line each here."""
+"""The papers whose claims flowsim judges: one package per paper."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ ALL_CLAIMS: tuple[Claim, ...] = tuple(claim for paper in PAPERS for claim in pap
 
 
 def predictions(task: Any, start: PyTree) -> Predictions:
-    """All that zhang2023 promises by formula of a task and a start, before anything is integrated.
+    """What zhang2023 predicts by formula for a task and a start, before anything is integrated.
 
-    **Raises:** `ValueError` on a task or a start that the paper does not speak of.
+    **Raises:** `ValueError` on a task or a start that the paper does not cover.
     """
     for name, value, kinds in (("task", task, _TASKS), ("start", start, _ZHANG2023.models)):
         if not isinstance(value, kinds):
@@ -36,19 +36,19 @@ def predictions(task: Any, start: PyTree) -> Predictions:
 
 
 def promises_of(problem: Problem) -> AbstractPromises | None:
-    """What the first paper that speaks of a problem's flow says of it before anything is integrated."""
+    """What the first paper that covers a problem's flow says about it before anything is integrated, or None."""
     found = (paper.promises(problem) for paper in PAPERS if paper.speaks_of(problem.start))
     return next((promised for promised in found if promised is not None), None)
 
 
 def constants_of(problem: Problem) -> dict[str, float]:
-    """What is known before anything is integrated, by name."""
+    """The constants of a problem that are known before anything is integrated, by name."""
     promised = promises_of(problem)
     return {"minimum": float(problem.loss.minimum)} if promised is None else promised.constants()
 
 
 def limits_of(problem: Problem) -> dict[str, Array]:
-    """The weights that the flow is predicted to tend to, by name: where no paper says, those of least known loss."""
+    """The weights that the flow is predicted to tend to, by name; where no paper says, those of least known loss."""
     promised = promises_of(problem)
     if promised is not None:
         return promised.limits()

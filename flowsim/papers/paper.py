@@ -1,4 +1,4 @@
-"""What every paper is: its sections with their claims, the models it speaks of, and what it promises of a start."""
+"""The parts of every paper: its sections with their claims, the models it covers, and what it promises for a start."""
 
 import abc
 import dataclasses
@@ -18,11 +18,11 @@ Setting = Callable[[Any], Hypothesis | None]
 
 
 class AbstractPromises(abc.ABC):
-    """What a paper says of a flow from its start, before anything is integrated.
+    """What a paper says about a flow, given its start, before anything is integrated.
 
-    paper: its id; heading: what its conditions are called; conditions: what it asks of the start; coefficients:
-    what the law of the prompts enters the flow by, by name; limit: the model that the flow tends to; excess: at
-    the start.
+    paper: its id; heading: the name of its conditions; conditions: what it requires of the start; coefficients: the
+    coefficients through which the law of the prompts enters the flow, by name; limit: the model that the flow tends
+    to; excess: the excess at the start.
     """
 
     paper: ClassVar[str]
@@ -46,18 +46,18 @@ class AbstractPromises(abc.ABC):
 
     @abc.abstractmethod
     def prompt_lengths(self, task: Any, epsilon: float) -> Any:
-        """How long prompts must be for a risk of epsilon, an object with ``facts()``; None where it does not say.
+        """How long prompts must be for a risk of epsilon, as an object with ``facts()``; None where it does not say.
 
         **Raises:** `ValueError` where no length is long enough.
         """
 
     @abc.abstractmethod
     def facts(self) -> dict[str, Scalar | float | Array | str]:
-        """What follows, by a label that names the equation."""
+        """What follows from the start, by a label that names the equation."""
 
 
 class Section:
-    """The claims of a part of a paper, in the order in which they are declared, each above its formula.
+    """The claims of one part of a paper, in the order in which they are declared. Each is declared above its formula.
 
         SECTION = Section("zhang2023", LinearAttention)
 
@@ -84,12 +84,12 @@ class Section:
         spaces: Sequence[Space],
         **rest: Any,
     ) -> Callable[[Compare], Compare]:
-        """Declare that what follows is the comparison of a claim; it stays the function that it is.
+        """A decorator that declares a function as the comparison of a claim and returns the function unchanged.
 
-        Where a function serves several claims, the lowest stands first.
+        Where a function serves several claims, the lowest decorator declares the first.
 
-        **Arguments:** part: the id without the paper's; source: the place without the paper's id; the others as of
-        `Claim`, where those of ``rest`` have defaults: form, hypotheses, constants, note.
+        **Arguments:** part: the id without the paper's; source: the place without the paper's id; the others are those
+        of `Claim`; those in ``rest`` have defaults: form, hypotheses, constants, note.
         """
 
         def declare(compare: Compare) -> Compare:
@@ -118,10 +118,10 @@ def _nothing(problem: Problem) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-    """A paper.
+    """A paper with its claims.
 
-    id: the first part of the ids of its claims; models: the classes that it speaks of; claims: its statements, printed
-    and corrected; promises: problem -> what it says of the flow, None where it says nothing.
+    id: the first part of the ids of its claims; models: the classes of models that it covers; claims: its statements,
+    printed and corrected; promises: problem -> what it says about the flow, None where it says nothing.
     """
 
     id: str

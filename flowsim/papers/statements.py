@@ -1,5 +1,5 @@
-"""What the papers' data files say of their statements: their LaTeX, what is wrong with those that are violated, and how
-the papers are cited.
+"""What the papers' data files say about their statements: their LaTeX, what is wrong with those that are violated, and
+how the papers are cited.
 """
 
 import enum
@@ -12,7 +12,7 @@ import msgspec
 from flowsim.claims import Claim, Verdict
 
 _PAPERS = pathlib.Path(__file__).parent
-# What LaTeX reads as markup in ordinary text, and how it is written there.
+# Characters that text-mode LaTeX reads as markup, and how to write them.
 ESCAPES = {
     **{character: f"\\{character}" for character in "{}$&#%_"},
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
@@ -23,10 +23,11 @@ ESCAPES = {
 class Weight(enum.StrEnum):
     """What is wrong with a statement that is violated as printed.
 
-    SLIP: a sign, a letter, a relation or a factor is not what the paper's own definitions, proof or other displays
-    have, and with that it holds; WRONG_CONSTANT: the same holds with another number, factor or exponent;
-    CONDITION_LEFT_OUT: it holds under a condition that it does not name; FALSE: none of these repairs it, and what
-    holds is another statement.
+    SLIP: a sign, a letter, a relation or a factor differs from the paper's own definitions, proof or other displays,
+    and the statement holds with theirs; WRONG_CONSTANT: it holds with another number, factor or exponent;
+    CONDITION_LEFT_OUT: it holds under a condition that it does not name, and that more than exceptional weights meet;
+    FALSE: none of these repairs it, and a different statement holds instead. Where a statement has a slip or a wrong
+    constant and also lacks a condition, the weight names the slip or the constant.
     """
 
     SLIP = "slip"
@@ -36,14 +37,14 @@ class Weight(enum.StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is wrong with a statement, and the ids of those whose printed argument uses it."""
+    """What is wrong with a statement, and the ids of the statements whose printed argument uses it."""
 
     weight: Weight
     rests: tuple[str, ...]
 
 
 class Statements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """statements.toml of a paper: LaTeX in ordinary text of both forms by id, and the faults of printed ones."""
+    """A paper's statements.toml: both forms of statements as text-mode LaTeX by id, and the faults of printed ones."""
 
     printed: dict[str, str]
     corrected: dict[str, str]
@@ -51,16 +52,16 @@ class Statements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fault_of(verdict: Verdict) -> Fault | None:
-    """What is wrong with the statement of a verdict, where it is a paper's and known to be violated."""
+    """What is wrong with the statement of a verdict; None unless it is a paper's printed one, known to be violated."""
     known = _statements_of(verdict.id)
     return None if known is None or verdict.form != "printed" else known.violated.get(verdict.id)
 
 
 def latex_of(statement: Claim | Verdict) -> str:
-    """The statement of a claim as LaTeX in ordinary text, with its formulas in ``$..$``.
+    """The statement of a claim as text-mode LaTeX, with its formulas in ``$..$``.
 
-    A paper's claims have theirs in the paper's statements.toml. A claim of your own is taken as LaTeX where its
-    statement holds formulas in ``$..$``, and set as plain text else.
+    For a paper's claim it comes from the paper's statements.toml. A claim of your own is taken as LaTeX if its
+    statement contains formulas in ``$..$``, and set as plain text otherwise.
     """
     known = _statements_of(statement.id)
     found = None if known is None else getattr(known, statement.form).get(statement.id)
@@ -71,12 +72,12 @@ def latex_of(statement: Claim | Verdict) -> str:
 
 
 def text_and_formulas(latex: str) -> list[str]:
-    """LaTeX in ordinary text as text, formula, text, and so on, without the dollar signs."""
+    """Text-mode LaTeX split into text, formula, text, and so on, without the dollar signs."""
     return re.split(r"(?<!\\)\$", latex)
 
 
 def latex_of_name(name: str) -> str:
-    """The name of a condition, or a label that ends with a constant, as LaTeX in ordinary text."""
+    """The name of a condition, or a label that ends with a constant, as text-mode LaTeX."""
     symbols = _symbols()
     before, _, last = name.rpartition(" ")
     if name not in symbols and before and last in symbols:
@@ -85,12 +86,12 @@ def latex_of_name(name: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Plain text in which LaTeX finds no markup."""
+    """Plain text with the characters escaped that LaTeX would read as markup."""
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
 def number_in_latex(text: str) -> str:
-    """A number as `format` writes it, as a formula; a dash where there is none."""
+    """A number written by `format`, as a LaTeX formula; a dash where there is no number."""
     mantissa, _, exponent = text.replace("inf", r"\infty").partition("e")
     if mantissa == "-":
         return "--"

@@ -1,10 +1,13 @@
-"""What a verdict is computed by: the digests of the source files that it depends on."""
+"""What a verdict is computed by: the digests of the source files that it depends on, their comments and docstrings left
+out.
+"""
 
 import ast
 import functools
 import hashlib
 import pathlib
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 
 from flowsim.claims import Claim
@@ -80,5 +83,25 @@ def _path_of(name: str, folder: pathlib.Path | None) -> pathlib.Path | None:
 def _digest(files: Iterable[pathlib.Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(_code(path).encode()).digest())
     return digest.hexdigest()
+
+
+def _code(file: pathlib.Path) -> str:
+    """A module without its comments, its docstrings and other strings that are statements, and empty lines."""
+    with tokenize.open(file) as stream:
+        lines = stream.readlines()
+    tokens = [token for token in tokenize.generate_tokens(iter(lines).__next__) if token.type != tokenize.NL]
+    comments = [token for token in tokens if token.type == tokenize.COMMENT]
+    code = [token for token in tokens if token.type != tokenize.COMMENT]
+    begins = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    before = (True, *(token.type in begins for token in code))
+    strings = [
+        token
+        for begun, token, after in zip(before, code, code[1:], strict=False)
+        if begun and token.type == tokenize.STRING and after.type == tokenize.NEWLINE
+    ]
+    for token in sorted([*comments, *strings], key=lambda token: token.start, reverse=True):
+        (row, column), (end_row, end_column) = token.start, token.end
+        lines[row - 1 : end_row] = [lines[row - 1][:column] + lines[end_row - 1][end_column:]]
+    return "\n".join(line.rstrip() for line in lines if line.strip())

@@ -47,12 +47,12 @@ def sum_of_components(task: Task) -> Comparison:
     problems=PROBLEMS,
     spaces=spaces.MASKED_ISOTROPIC,
     hypotheses=isotropic,
-    note="f_j is convex, its quadratic part being E<C, X>^2, so that a zero of its gradient is a global minimum. The "
-    "proof prints y^T for y^2 in the corner of C.",
+    note="f_j is convex, since its quadratic part is E<C, X>^2, so a zero of its gradient is a global minimum. The "
+    "proof prints y^T instead of y^2 in the corner of C.",
 )
 @of_task
 def lemma_6(task: Task) -> Comparison:
-    """X_j = -E_{d+1,j}/((n-1)/n + (d+2)/n)."""
+    """The gradient of each f_j at X_j = -E_{d+1,j}/((n-1)/n + (d+2)/n) against zero."""
     n = task.context_length
     return components.stationary(task, -components.unit(task.dimension) / ((1 - 1 / n) + (task.dimension + 2) / n))
 
@@ -75,7 +75,7 @@ def eq_17(task: Task) -> Comparison:
 
 
 def _inner_products(task: Task, factor: float) -> Comparison:
-    """<C, E_{d+1,j}> against ``factor`` times sum_i <w, x_i> x_i[j], on drawn prompts, for every j.
+    """<C, E_{d+1,j}> against ``factor`` times sum_i <w, x_i> x_i[j], on drawn prompts, for each j.
 
     Each side rounds at most 2 n times.
     """
@@ -98,10 +98,10 @@ def _inner_products(task: Task, factor: float) -> Comparison:
     problems=(ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE),
     spaces=spaces.MASKED_ISOTROPIC,
     hypotheses=finite_context,
-    note="The factor 1/n of C is left out, here and in the next displays; (19) has it again.",
+    note="The factor 1/n of C is missing here and in the next displays; (19) has it again.",
 )
 def inner_product_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """Without 1/n."""
+    """<C, E_{d+1,j}> against sum_i <w, x_i> x_i[j], without the 1/n, as printed."""
     return nothing_drawn() if not can_be_drawn(loss.task) else _inner_products(loss.task, 1.0)
 
 
@@ -119,7 +119,7 @@ def inner_product_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
     note="With the factor 1/n of C.",
 )
 def inner_product(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """With 1/n."""
+    """<C, E_{d+1,j}> against (1/n) sum_i <w, x_i> x_i[j]."""
     n = float(loss.task.context_length)
     return nothing_drawn() if jnp.isinf(n) else _inner_products(loss.task, 1 / n)
 
@@ -135,11 +135,11 @@ def inner_product(loss: Loss, trajectory: Trajectory) -> Comparison:
     problems=PROBLEMS,
     spaces=spaces.MASKED_ISOTROPIC,
     hypotheses=isotropic,
-    note="Judged as E[<C, E_{d+1,j}> C] at n = 1, where i = i', and at n = inf, where only pairs i != i' are left.",
+    note="Judged as E[<C, E_{d+1,j}> C] at n = 1, where i = i', and at n = inf, where only pairs i != i' remain.",
 )
 @of_task
 def eq_18(task: Task) -> Comparison:
-    """E[<w, x_i> x_i[j] <w, x_i'> x_i'[j']] for all j and j': n = 1 leaves i = i' alone, n = inf the pairs i != i'."""
+    """E[<w, x_i> x_i[j] <w, x_i'> x_i'[j']] for all j and j': at n = 1 only i = i', at n = inf only i != i'."""
     d, units = task.dimension, components.unit(task.dimension)
 
     def moments(n):
@@ -182,7 +182,7 @@ def eq_19(task: Task) -> Comparison:
 )
 @of_task
 def unique_component_minimum(task: Task) -> Comparison:
-    """The number of flat directions of f_j against none."""
+    """The number of flat directions of f_j against zero."""
     return components.no_flat_directions(task)
 
 
@@ -197,8 +197,8 @@ def unique_component_minimum(task: Task) -> Comparison:
     spaces=spaces.MASKED_ISOTROPIC,
     form="corrected",
     hypotheses=of_finite_context(isotropic),
-    note="The printed uniqueness holds among symmetric matrices. At n = inf, where C depends on w alone, it does not "
-    "even there.",
+    note="C is symmetric, so f_j depends only on the symmetric part of X, which is unique. At n = inf, where C depends "
+    "on w alone, even that is not.",
 )
 @of_task
 def unique_symmetric_component_minimum(task: Task) -> Comparison:

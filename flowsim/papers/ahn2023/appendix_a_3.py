@@ -1,4 +1,4 @@
-"""ahn2023's appendix A.3: the proof of Theorem 1 for every covariance, first for a diagonal one."""
+"""ahn2023's appendix A.3: the proof of Theorem 1 for a general covariance, first for a diagonal one."""
 
 import jax.numpy as jnp
 
@@ -28,12 +28,12 @@ PROBLEMS = (EASY, DIAGONAL, DIAGONAL_LARGE, ISOTROPIC_INFINITE)
     problems=PROBLEMS,
     spaces=spaces.MASKED_DIAGONAL,
     hypotheses=diagonal,
-    note="What follows from it is said to follow from Lemma 6. The display of A at the end of step 1 lacks a "
-    "denominator, in the paper or by its extraction; (8) is meant.",
+    note="The paper attributes its consequences to Lemma 6. The display of A at the end of step 1 lacks a denominator, "
+    "in the paper or in its extracted text; (8) is meant.",
 )
 @of_task
 def lemma_7(task: Task) -> Comparison:
-    """X_j = -E_{d+1,j}/(((n+1)/n) lambda_j + (1/n) sum_k lambda_k)."""
+    """The gradient of each f_j at X_j = -E_{d+1,j}/(((n+1)/n) lambda_j + (1/n) sum_k lambda_k) against zero."""
     lam, n = jnp.diagonal(task.covariance), task.context_length
     denominators = (1 + 1 / n) * lam + jnp.sum(lam) / n
     return components.stationary(task, -components.unit(task.dimension) / denominators[:, None, None])
@@ -89,7 +89,7 @@ def eq_21(task: Task) -> Comparison:
 )
 @of_task
 def unique_component_minimum(task: Task) -> Comparison:
-    """The number of flat directions of f_j against none."""
+    """The number of flat directions of f_j against zero."""
     return components.no_flat_directions(task)
 
 
@@ -104,7 +104,7 @@ def unique_component_minimum(task: Task) -> Comparison:
     spaces=spaces.MASKED_DIAGONAL,
     form="corrected",
     hypotheses=of_finite_context(diagonal),
-    note="The printed uniqueness holds among symmetric matrices.",
+    note="C is symmetric, so f_j depends only on the symmetric part of X, which is unique.",
 )
 @of_task
 def unique_symmetric_component_minimum(task: Task) -> Comparison:
@@ -142,7 +142,7 @@ def sum_of_components(task: Task) -> Comparison:
     spaces=spaces.MASKED_DIAGONAL,
     form="corrected",
     hypotheses=diagonal,
-    note="With the weights lambda_j, which are all 1 for Sigma = I alone.",
+    note="With the weights lambda_j, which are all 1 only for Sigma = I.",
 )
 @of_task
 def weighted_sum_of_components(task: Task) -> Comparison:

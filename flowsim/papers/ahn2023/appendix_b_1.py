@@ -1,7 +1,7 @@
 """ahn2023's appendix B.1: the proof of Theorem 3.
 
 The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here; on drawn prompts
-they carry the paper's own.
+they carry the paper's own sign.
 """
 
 import jax
@@ -30,14 +30,14 @@ SECTION = Section("ahn2023", *LAYERED)
 
 
 def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """The hypotheses of Theorem 3, and matrices that are symmetric: the display does not transpose them."""
+    """The hypotheses of Theorem 3, and symmetric A_i, because the display does not transpose them."""
     return [*two_isotropic_layers(loss, start), agrees("symmetric A_i", float(loss.symmetric), 1.0)]
 
 
 def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
-    """X_0 prod_i (I + M X_0^T A_i X_0), and the mean over w of the squared error for the query by the literal layers.
+    """X_0 prod_i (I + M X_0^T A_i X_0), and the squared error of the literal layers for the query, averaged over w.
 
-    A square that is quadratic in w ~ N(0, I) has as mean its sum over the unit vectors.
+    The error is linear in w ~ N(0, I), so the mean of its square is the sum over the unit vectors.
     """
     point, X = without_B(drawn), inputs_of(drawn)
     error = lambda w: states_from(point._replace(weight=w), X)[-1, -1, -1]
@@ -54,12 +54,12 @@ def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
     problems=ISOTROPIC,
     spaces=spaces.ISOTROPIC_LAYERS,
     hypotheses=of_finite_context(_symmetric_layers),
-    note="For each of 64 drawn prompts, by the mean over w. The trace sums the squared errors for all n + 1 columns; f "
-    "is that for the query. The 1/n is in the A_i; the limits of the products are printed in three ways.",
+    note="For each of 64 drawn prompts, averaged over w. The trace sums the squared errors of all n + 1 columns; f is "
+    "that of the query. The 1/n is absorbed in the A_i; the limits of the products are printed in three ways.",
 )
 @on_prompts
 def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
-    """The sum over all columns, as printed."""
+    """The sum of squares over all columns, as printed, against the squared error for the query."""
     columns, expected = _factored(drawn)
     return jnp.sum(columns**2), expected
 
@@ -75,12 +75,12 @@ def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
     spaces=spaces.ISOTROPIC_LAYERS,
     form="corrected",
     hypotheses=of_finite_context(_symmetric_layers),
-    note="With the I - M of Lemma 9, to which the proof refers. For each of 64 drawn prompts, by the mean over w; the "
-    "1/n is in the A_i.",
+    note="With the I - M of Lemma 9, to which the proof refers. For each of 64 drawn prompts, averaged over w; the 1/n "
+    "is absorbed in the A_i.",
 )
 @on_prompts
 def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
-    """The last column alone."""
+    """The sum of squares over the last column alone against the squared error for the query."""
     columns, expected = _factored(drawn)
     return jnp.sum(columns[:, -1] ** 2), expected
 
@@ -96,11 +96,11 @@ def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
     problems=ISOTROPIC,
     spaces=spaces.ISOTROPIC_LAYERS,
     hypotheses=two_isotropic_layers,
-    note="At drawn symmetric A_0 = U D_0 U^T and A_1. The text says that X_0 U^T has the law of X_0, whose shapes "
-    "do not fit; U^T X_0 has.",
+    note="At drawn symmetric A_0 = U D_0 U^T and A_1. The text says that X_0 U^T has the law of X_0, but their shapes "
+    "do not fit; U^T X_0 has it.",
 )
 def theorem_3_rotation(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """f at drawn (A_0, A_1) against f in the eigenbasis of A_0; and there, with signs changed."""
+    """f at drawn (A_0, A_1) against f in the eigenbasis of A_0, and the latter against f with signs flipped."""
     matrices = drawn_matrices(loss, 1)
     matrices = (matrices + jnp.swapaxes(matrices, 2, 3)) / 2
     U = jnp.linalg.eigh(matrices[:, 0])[1]
@@ -148,11 +148,11 @@ def theorem_3_proof(loss: Loss, trajectory: Trajectory) -> Comparison:
     note="Along drawn directions at drawn matrices.",
 )
 def theorem_3_convex(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The second derivative of f in one matrix along a drawn direction, the other one held, against 0."""
+    """The second derivative of f in one matrix along a drawn direction, the other one fixed, against 0."""
     matrices, directions, comparisons = drawn_matrices(loss, 1), drawn_matrices(loss, 2), []
     for moved in range(loss.layers):
         step = jnp.zeros_like(directions).at[:, moved].set(directions[:, moved])
         ahead, here, behind = (losses_at(loss, matrices + sign * step) for sign in (1.0, 0.0, -1.0))
-        # f is quadratic in each matrix, so that the second difference is the second derivative.
+        # f is quadratic in each matrix, so the second difference is the second derivative.
         comparisons.append(at_least(ahead - 2 * here + behind, 0.0, size=ahead + 2 * here + behind))
     return rounded(joined(comparisons), cancellation(loss))

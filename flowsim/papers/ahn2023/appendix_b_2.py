@@ -34,7 +34,7 @@ SECTION = Section("ahn2023", *LAYERED)
 
 
 def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
-    """prod_l (I + sign M X_0^T A_l X_0), with 1/n in the A_l."""
+    """prod_l (I + sign M X_0^T A_l X_0), with 1/n absorbed in the A_l."""
     X, total = labelled(drawn)[:-1], jnp.eye(drawn.prompt.labels.size + 1)
     masked = X.at[:, -1].set(0.0)
     for A in drawn.A:
@@ -52,7 +52,7 @@ def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="Judged on 64 drawn prompts with drawn weights. The 1/n is in the A_l, as the proof has it.",
+    note="Judged on 64 drawn prompts with drawn weights. The 1/n is absorbed in the A_l, as in the proof.",
 )
 @on_prompts
 def eq_22(drawn: Drawn) -> tuple[Row, Row]:
@@ -62,7 +62,9 @@ def eq_22(drawn: Drawn) -> tuple[Row, Row]:
 
 
 def _directional(replace: Callable[[Loss, Array], Array]) -> Callable[[Loss, Trajectory], tuple[Array, Array, Array]]:
-    """d/dt f(A + t R~) and d/dt f(A + t R) at points of S for drawn R, and the size of their terms."""
+    """The function that returns d/dt f(A + t R~) and d/dt f(A + t R) at points of S for drawn R, and the size of their
+    terms; R~_i = r_i ``replace(loss, R)``.
+    """
 
     def sides(loss: Loss, trajectory: Trajectory) -> tuple[Array, Array, Array]:
         slopes, R = gradients(loss, drawn_scalars(loss)), drawn_matrices(loss, 3)
@@ -86,7 +88,7 @@ def _directional(replace: Callable[[Loss, Array], Array]) -> Callable[[Loss, Tra
     spaces=spaces.LAYERS,
 )
 def eq_25(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """R~_i = r_i I with r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, as printed, along drawn R and along -R."""
+    """(25) with R~_i = r_i I, r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, as printed, for drawn R and for -R."""
     replaced, given, size = _directional(lambda loss, R: jnp.eye(loss.task.dimension))(loss, trajectory)
     both = [at_most(sign * replaced, sign * given, size=size) for sign in (1.0, -1.0)]
     return rounded(joined(both), cancellation(loss))
@@ -103,11 +105,11 @@ def eq_25(loss: Loss, trajectory: Trajectory) -> Comparison:
     problems=STATIC,
     spaces=spaces.LAYERS,
     form="corrected",
-    note="As before (27): r_i I is not in S, and with it (25) fails for R or for -R unless tr Sigma = d. The equality "
-    "is what (26) needs; the inequality alone is met by a large enough multiple of any descent direction.",
+    note="With the R~_i before (27): r_i I is not in S, and with it (25) fails for R or for -R unless tr Sigma = d. "
+    "(26) needs the equality; a large enough multiple of any descent direction satisfies the inequality alone.",
 )
 def eq_25_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """R~_i = r_i Sigma^-1, with which the sides are equal."""
+    """(25) as an equality, with R~_i = r_i Sigma^-1, for drawn R."""
     replaced, given, size = _directional(lambda loss, R: jnp.linalg.inv(loss.task.covariance))(loss, trajectory)
     return rounded(equal(replaced, given, size), cancellation(loss))
 
@@ -132,7 +134,7 @@ def _decrease(loss: Loss) -> tuple[Array, Array]:
     note="True with a factor d to spare for d > 1: this flow is d times faster than the one that (25) gives.",
 )
 def eq_26(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """With r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2}), as printed."""
+    """(26) with r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2}), as printed, at points of S."""
     rate, squares = _decrease(loss)
     return rounded(at_most(rate, -squares), cancellation(loss))
 
@@ -150,7 +152,7 @@ def eq_26(loss: Loss, trajectory: Trajectory) -> Comparison:
     note="With the 1/d of the r_i of (25).",
 )
 def eq_26_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """With r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2})/d, for which the sides are equal."""
+    """(26) as an equality, with r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2})/d, at points of S."""
     rate, squares = _decrease(loss)
     return rounded(equal(rate / loss.task.dimension, -squares, squares), cancellation(loss))
 
@@ -165,7 +167,7 @@ def eq_26_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
     problems=STATIC,
     spaces=spaces.LAYERS,
     form="corrected",
-    note="What the proof shows, said in one line: by it the gradient over S and over all matrices vanish together.",
+    note="The proof shows this. Hence the gradients over S and over all matrices vanish together.",
 )
 def gradient_on_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
     """grad_{A_i} f at points of S against its projection on the multiples of Sigma."""
@@ -186,7 +188,7 @@ def gradient_on_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.LAYERS,
     form="corrected",
     hypotheses=anisotropic,
-    note="Not said by the paper, which takes an S-constrained flow for its proof.",
+    note="The paper does not say this; its proof uses an S-constrained flow.",
 )
 def leaves_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
     """How far the plain gradient at points of S is from S, the multiples of Sigma^-1, against 0."""
@@ -206,7 +208,7 @@ def leaves_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="The sign is not that of (22), (29) and (30); w*^T w* in the display before should be w* w*^T.",
+    note="The sign differs from that of (22), (29) and (30); w*^T w* in the display before it should be w* w*^T.",
 )
 @on_prompts
 def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:

@@ -1,6 +1,6 @@
 """ahn2023's appendix B.3, the proof of Theorem 5: the gradients over all matrices of layers with B, at points of S.
 
-S is {A_i = a_i Sigma^-1, B_i = b_i I}, on which the loss is F(a, b). The gradients are those of `residual_stream`.
+On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is F(a, b). `residual_stream` computes the gradients.
 """
 
 from typing import NamedTuple
@@ -36,8 +36,8 @@ _BY_ALL_35 = NOTE.format("eq-35.all-matrices")
     spaces=spaces.RESIDUAL_STREAM,
     form="corrected",
     hypotheses=within_reach,
-    note="What (36), and (37) with S~_j = s_j I, say in one line; F is known by quadrature of one "
-    "eigenvalue. " + _BY_ALL,
+    note="(36), and (37) with S~_j = s_j I, say this in other words; F is known by "
+    "quadrature over one eigenvalue. " + _BY_ALL,
 )
 @where_known
 def gradient_on_the_set(loss: Loss) -> Comparison:
@@ -48,13 +48,13 @@ def gradient_on_the_set(loss: Loss) -> Comparison:
     for matrices, slope, shape in ((found.A, of_a, loss.task.covariance), (found.B, of_b, jnp.eye(d))):
         expected = slope[:, :, None, None] * shape[None, None] / d
         off = jnp.linalg.norm(matrices - expected, axis=(2, 3)).reshape(-1)
-        # At the first point the A_i are at rest, so that gradients elsewhere tell the size.
+        # The gradients in the A_i vanish at the first point, so those at the other points give the size.
         comparisons.append(equal(off, 0.0, jnp.max(jnp.linalg.norm(matrices, axis=(2, 3)))))
     return joined(comparisons)
 
 
 class _Sides(NamedTuple):
-    """d/dt f along R~_j and along R_j for drawn R_j at drawn points, by layer, and the size of their terms."""
+    """d/dt f along R~_j and along R_j for drawn R_j at drawn points, for each layer, and the size of their terms."""
 
     replaced: Float[Array, "n layers"]
     given: Float[Array, "n layers"]
@@ -62,7 +62,7 @@ class _Sides(NamedTuple):
 
 
 def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, replacement: Array, key: int) -> _Sides:
-    """The derivatives along R~_j = tr(left R_j right)/d replacement and R_j, for drawn R_j."""
+    """The derivatives along R~_j = (tr(left R_j right)/d) replacement and along R_j, for drawn R_j."""
     d = found.shape[-1]
     drawn = jax.random.normal(jax.random.key(key), found.shape)
     trace = jnp.einsum("ij,nkjl,li->nk", left, drawn, right) / d
@@ -72,7 +72,7 @@ def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, repla
 
 
 def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
-    """R~_j = r_j of_A and S~_j = s_j of_B, with r_j and s_j as after (34), at points of S that are not critical."""
+    """The sides for R~_j = r_j of_A and S~_j = s_j of_B, r_j and s_j as after (34), at noncritical points of S."""
     found, root = slopes(loss, drawn_points(loss)[1:]), loss.root
     inverse = jnp.linalg.inv(root)
     return _along(found.A, root, root, of_A, 11), _along(found.B, inverse, root, of_B, 12)
@@ -103,7 +103,7 @@ def _the_same(sides: _Sides) -> Comparison:
 )
 @where_known
 def eq_34(loss: Loss) -> Comparison:
-    """R~_i = r_i I and S~_i = s_i I, as printed, all layers together."""
+    """(34) with R~_i = r_i I and S~_i = s_i I, as printed, all layers together."""
     eye = jnp.eye(loss.task.dimension)
     both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, eye, eye))
     return _no_more(both)
@@ -125,7 +125,7 @@ def eq_34(loss: Loss) -> Comparison:
 )
 @where_known
 def eq_34_corrected(loss: Loss) -> Comparison:
-    """R~_i = r_i Sigma^-1 and S~_i = s_i I, with which the sides are equal."""
+    """(34) as an equality, with R~_i = r_i Sigma^-1 and S~_i = s_i I."""
     inverse, eye = jnp.linalg.inv(loss.task.covariance), jnp.eye(loss.task.dimension)
     both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, inverse, eye))
     return _the_same(both)
@@ -150,20 +150,21 @@ def _decrease(loss: Loss, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]
 @SECTION.claim(
     "eq-35",
     "(35)",
-    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1 d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 at "
-    "points of S",
+    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1, d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 "
+    "at points of S",
     relation=Relation.INEQUALITY,
     along_flow=False,
     setting=layers_with_inverse_weights,
     problems=WITH_B,
     spaces=spaces.RESIDUAL_STREAM,
     hypotheses=within_reach,
-    note="The part of B falls short by the factor tr Sigma^-1, which matters where that is below 1 and A is at rest, "
-    "as at the best scalars without B; elsewhere the part of A has a factor d to spare. " + _BY_ALL_35,
+    note="The decrease due to B is too small by the factor tr Sigma^-1 where that is below 1. This matters where "
+    "grad_A f vanishes, as at the best scalars without B; elsewhere that due to A has a factor d to spare. "
+    + _BY_ALL_35,
 )
 @where_known
 def eq_35(loss: Loss) -> Comparison:
-    """With the printed flow, dB_i/dt = -s_i Sigma^-1."""
+    """(35) along the printed flow, dB_i/dt = -s_i Sigma^-1."""
     rate, squares = _decrease(loss, jnp.linalg.inv(loss.task.covariance))
     return at_most(rate, -squares)
 
@@ -184,7 +185,7 @@ def eq_35(loss: Loss) -> Comparison:
 )
 @where_known
 def eq_35_corrected(loss: Loss) -> Comparison:
-    """With dB_i/dt = -s_i I and 1/d in r_i and s_i, for which the sides are equal."""
+    """(35) as an equality, with dB_i/dt = -s_i I and 1/d in r_i and s_i."""
     rate, squares = _decrease(loss, jnp.eye(loss.task.dimension))
     return equal(rate / loss.task.dimension, -squares, squares)
 
@@ -199,7 +200,7 @@ def eq_35_corrected(loss: Loss) -> Comparison:
     problems=WITH_B,
     spaces=spaces.RESIDUAL_STREAM,
     hypotheses=within_reach,
-    note="It leaves S at once unless Sigma is a multiple of I, so that (35) says no more of it; -s_i I is meant.",
+    note="This flow leaves S at once unless Sigma is a multiple of I, and (35) is about S alone; -s_i I is meant.",
 )
 @where_known
 def eq_35_in_the_set(loss: Loss) -> Comparison:
@@ -221,12 +222,12 @@ def eq_35_in_the_set(loss: Loss) -> Comparison:
     problems=WITH_B,
     spaces=spaces.RESIDUAL_STREAM,
     hypotheses=within_reach,
-    note="Both sides are linear in R_j, and -R_j is a direction too, so that the inequality for every R_j says that "
-    "they are equal: judged so, at drawn R_j. After (34) R~_i = r_i I is printed instead (see eq-34). " + _BY_ALL,
+    note="Both sides are linear in R_j, and -R_j is a direction too, so the inequality for every R_j is an equality, "
+    "and judged as one, at drawn R_j. After (34) R~_i = r_i I is printed instead (see eq-34). " + _BY_ALL,
 )
 @where_known
 def eq_36(loss: Loss) -> Comparison:
-    """R~_j = r_j Sigma^-1: the inequality for R_j and for -R_j, which is that the sides are equal."""
+    """(36) with R~_j = r_j Sigma^-1, as an equality: the inequality for R_j and for -R_j."""
     inverse = jnp.linalg.inv(loss.task.covariance)
     return _the_same(_both_along(loss, inverse, inverse)[0])
 
@@ -245,7 +246,7 @@ def eq_36(loss: Loss) -> Comparison:
 )
 @where_known
 def eq_37(loss: Loss) -> Comparison:
-    """S~_j = s_j Sigma^-1, as printed there."""
+    """(37) with S~_j = s_j Sigma^-1, as printed, for drawn S_j and for -S_j."""
     inverse = jnp.linalg.inv(loss.task.covariance)
     return _no_more(_both_along(loss, inverse, inverse)[1])
 
@@ -262,11 +263,11 @@ def eq_37(loss: Loss) -> Comparison:
     spaces=spaces.RESIDUAL_STREAM,
     form="corrected",
     hypotheses=within_reach,
-    note="S~_j = s_j I, as after (34), is in S; s_j Sigma^-1 is not, and fails unless tr Sigma^-1 = d. As for (36) the "
-    "inequality for every S_j is an equality. " + _BY_ALL,
+    note="S~_j = s_j I, as after (34), is in S; s_j Sigma^-1 is not, and with it (37) fails unless tr Sigma^-1 = d. As "
+    "for (36), the inequality for every S_j is an equality. " + _BY_ALL,
 )
 @where_known
 def eq_37_corrected(loss: Loss) -> Comparison:
-    """S~_j = s_j I, as after (34): the inequality for S_j and for -S_j, which is that the sides are equal."""
+    """(37) with S~_j = s_j I, as after (34), as an equality: the inequality for S_j and for -S_j."""
     eye = jnp.eye(loss.task.dimension)
     return _the_same(_both_along(loss, eye, eye)[1])

@@ -1,7 +1,7 @@
-"""ahn2023's appendix B.3, the proof of Theorem 5, by prompts: gradients over all matrices at a start on S.
+"""ahn2023's appendix B.3, the proof of Theorem 5, on sampled prompts: gradients over all matrices at a start on S.
 
-On S, A_i = a_i Sigma^-1 and B_i = b_i I, the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so
-that equations are stated as bounds on how far their sides are apart.
+On S, where A_i = a_i Sigma^-1 and B_i = b_i I, the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish,
+so equations are stated as bounds on the difference of their sides.
 """
 
 import jax
@@ -24,7 +24,7 @@ SECTION = Section("ahn2023", MultiLayerAttention)
 
 Layers = Float[Array, "... d d"]
 
-_APART = 0.05  # relative, how far the sides of an equation may be apart
+_APART = 0.05  # the allowed relative difference of the sides of an equation
 _PER_CENT = f"{100 * _APART:.0f} per cent"
 
 
@@ -35,7 +35,7 @@ def _scalars(loss: MonteCarloLoss, model: MultiLayerAttention) -> ScalarLayers:
 
 
 def at_scalars(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """With matrices B_i, at a start on S."""
+    """The layers have matrices B_i and start on S."""
     if start.B is None:
         return moving(loss, start)
     on_S = _scalars(loss, start).attention(loss.task.covariance)
@@ -56,7 +56,7 @@ def at_scalars(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothe
     spaces=spaces.ON_SCALARS,
     form="corrected",
     hypotheses=at_scalars,
-    note="By prompts of the matrices, against quadrature of the scalars: (36) and (37) with S~_j = s_j I say this.",
+    note="The left sides come from sampled prompts, F from quadrature. (36), and (37) with S~_j = s_j I, say this.",
 )
 @of_layers_with_B
 def theorem_5(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
@@ -76,7 +76,7 @@ def theorem_5(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
 
 
 def _decrease(loss: MonteCarloLoss, start: MultiLayerAttention, direction: Layers, d: float) -> tuple[Array, Array]:
-    """d/dt f along dA_i/dt = -(r_i/d) Sigma^-1 and dB_i/dt = -(s_i/d) direction, and sum |grad|_F^2, by prompts."""
+    """d/dt f along dA_i/dt = -(r_i/d) Sigma^-1 and dB_i/dt = -(s_i/d) direction, and sum |grad|_F^2, from samples."""
     slopes, S = loss.gradient(start), loss.task.covariance
     r = jnp.einsum("kij,ij->k", slopes.A, S) / d
     s = jnp.einsum("kii->k", slopes.B) / d
@@ -88,21 +88,21 @@ def _decrease(loss: MonteCarloLoss, start: MultiLayerAttention, direction: Layer
 @SECTION.claim(
     "eq-35.all-matrices",
     "(35)",
-    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1 d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 at "
-    "points of S",
+    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1, d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 "
+    "at points of S",
     relation=Relation.INEQUALITY,
     along_flow=False,
     setting=sampled_layers,
     problems=(ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B),
     spaces=spaces.ON_SCALARS,
     hypotheses=at_scalars,
-    note="By prompts, at the start alone: the sentence of eq-35, and false as there. The part of A has a factor d to "
-    "spare, as the 1/d of the text above it is left out; the part of B falls short by the factor tr Sigma^-1 where "
-    "that is below 1, which decides where A is at rest, as in the last problem.",
+    note="On sampled prompts, at the start alone: the same statement as eq-35, false for the same reason. The decrease "
+    "due to A has a factor d to spare, as the 1/d of the text above is left out. That due to B is too small by the "
+    "factor tr Sigma^-1 where that is below 1, which decides where grad_A f vanishes, as in the last problem.",
 )
 @of_layers_with_B
 def eq_35(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """As printed: no 1/d, and the B_i move along Sigma^-1."""
+    """(35) as printed, without 1/d and with B_i that move along Sigma^-1."""
     rate, squares = _decrease(loss, trajectory.start, jnp.linalg.inv(loss.task.covariance), 1.0)
     return at_most(rate, -squares)
 
@@ -119,11 +119,11 @@ def eq_35(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.ON_SCALARS,
     form="corrected",
     hypotheses=at_scalars,
-    note="By prompts, at the start alone.",
+    note="On sampled prompts, at the start alone.",
 )
 @of_layers_with_B
 def eq_35_corrected(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """With the 1/d of r_i and s_i, along I, where the sides are equal in the population."""
+    """(35) with 1/d in r_i and s_i and B_i that move along I, for which the population sides are equal."""
     d = float(loss.task.dimension)
     rate, squares = _decrease(loss, trajectory.start, jnp.eye(loss.task.dimension), d)
     return at_most(jnp.abs(rate + squares), _APART * squares)

@@ -1,6 +1,6 @@
-"""ahn2023's appendix B.3, the proof of Theorem 5: what turns with the prompt, (38) to (50), at points of S.
+"""ahn2023's appendix B.3, the proof of Theorem 5: what turns with the covariates, (38) to (50), at points of S.
 
-All is judged on drawn prompts with drawn weights, in the paper's own sign of A. With U orthogonal, U_Sigma =
+Everything is judged on drawn prompts with drawn weights, in the paper's own sign of A. With U orthogonal, U_Sigma =
 Sigma^{1/2} U Sigma^{-1/2} turns the covariates.
 """
 
@@ -36,7 +36,7 @@ SECTION = Section("ahn2023", *LAYERED)
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="The sign is not that of (31), (44) and (45), as before (28).",
+    note="The sign differs from that of (31), (44) and (45); the same happens before (28).",
 )
 @on_prompts
 def eq_38_printed(drawn: Drawn) -> tuple[Array, Array]:

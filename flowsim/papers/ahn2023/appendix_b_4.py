@@ -1,4 +1,4 @@
-"""ahn2023's appendix B.4: the order of the layers, Lemma 8, and what section 7 says of the minima after it.
+"""ahn2023's appendix B.4: the order of the layers, Lemma 8, and what section 7 concludes about the minima.
 
 The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here.
 """
@@ -60,10 +60,10 @@ def lemma_8(loss: Loss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.LAYERS,
     form="corrected",
     hypotheses=several_layers,
-    note="What the lemma needs S for.",
+    note="This is why the lemma needs S.",
 )
 def lemma_8_general(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """How much f changes with the order of drawn matrices that are no multiples of Sigma^-1, against 0."""
+    """How much f changes with the order of drawn matrices that are not multiples of Sigma^-1, against 0."""
     values = _permuted(loss, drawn_matrices(loss, 1))
     change = jnp.max(values, axis=1) - jnp.min(values, axis=1)
     return rounded(at_least(change, 0.0, size=jnp.max(values, axis=1)), jnp.max(jnp.max(values, axis=1) / change))
@@ -79,10 +79,10 @@ def lemma_8_general(loss: Loss, trajectory: Trajectory) -> Comparison:
     problems=(*STATIC, DEEP),
     spaces=spaces.LAYERS,
     form="corrected",
-    note="A critical point with different a_i makes prod (1 - a_i x) orthogonal to all x p of degree k, which one "
-    "choice does; one with two equal a_i is a strict saddle, as moving them apart lowers the loss by s^2 E tr W^2 "
-    "prod. Judged from 16 starts.",
+    note="At a critical point with different a_i, prod (1 - a_i x) is orthogonal to all x p of degree at most k, "
+    "which is true for one choice only. A critical point with two equal a_i is a strict saddle: moving them apart "
+    "lowers the loss by s^2 E tr W^2 prod. Judged from 16 starts.",
 )
 def every_start_on_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The same from starts on S, over S."""
+    """The loss that each of many starts reaches over S against that of the best scalars."""
     return rounded(equal(many_starts(loss, multiples(loss)), 0.0, loss.minimum), cancellation(loss))

@@ -1,7 +1,7 @@
 """ahn2023's appendix C.1: the layers written out, and the loss with the label of the query in the prompt.
 
-All is judged on drawn prompts with drawn weights, in the paper's own sign of A. Covariates and
-labels are those of the literal attention layers.
+Everything is judged on drawn prompts with drawn weights, in the paper's own sign of A. The literal attention layers
+compute covariates and labels.
 """
 
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ def eq_54(drawn: Drawn) -> tuple[Array, Array]:
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="Judged on 64 drawn prompts with drawn weights. It holds prompt by prompt, hence for every law.",
+    note="Judged on 64 drawn prompts with drawn weights. It holds for each prompt, hence for every law.",
 )
 @on_prompts
 def lemma_9(drawn: Drawn) -> tuple[Row, Row]:
@@ -80,7 +80,7 @@ def lemma_9(drawn: Drawn) -> tuple[Row, Row]:
 )
 @on_prompts
 def lemma_10(drawn: Drawn) -> tuple[Array, Array]:
-    """The states with another label of the query against those without it, with C added to the last entry of Y."""
+    """The states from Z_0 with c added to the query's label against those from Z_0, with c added there afterwards."""
     Z = embed(drawn.prompt)
     shift = jnp.zeros_like(Z).at[-1, -1].set(drawn.weight @ drawn.prompt.query)
     return layers(drawn, Z + shift), layers(drawn, Z) + shift[None]

@@ -1,7 +1,7 @@
-"""ahn2023's appendix C.2: the proof of Lemma 2, by the labels after every layer.
+"""ahn2023's appendix C.2: the proof of Lemma 2, from the labels after each layer.
 
-All is judged on drawn prompts with drawn weights, in the paper's own sign of A. The labels are those of the literal
-attention layers.
+Everything is judged on drawn prompts with drawn weights, in the paper's own sign of A. The literal attention layers
+compute the labels.
 """
 
 import jax
@@ -22,7 +22,7 @@ SECTION = Section("ahn2023", *LAYERED)
 
 
 def _thetas(drawn: Drawn) -> Float[Array, "layers d"]:
-    """theta_0, .., theta_k: the derivatives of the query's label in the query."""
+    """theta_0, .., theta_k: the derivatives of the query's label with respect to the query, after each layer."""
 
     def label(query: Float[Array, " d"]) -> Float[Array, " layers"]:
         Z = embed(Prompt(drawn.prompt.inputs, drawn.prompt.labels, query))
@@ -41,7 +41,7 @@ def _thetas(drawn: Drawn) -> Float[Array, "layers d"]:
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="theta_l is read off the query's label, by its derivative in the query.",
+    note="theta_l is computed as the derivative of the query's label with respect to the query.",
 )
 @on_prompts
 def eq_60(drawn: Drawn) -> tuple[Array, Array]:
@@ -51,7 +51,7 @@ def eq_60(drawn: Drawn) -> tuple[Array, Array]:
 
 
 def _recursion(drawn: Drawn, attending: Float[Array, "n d"]) -> Row:
-    """The labels of the context after all layers, y_i <- y_i + (1/n) sum_j u_i^T A_l x_j y_j."""
+    """The labels of the context after all layers, y_i <- y_i + (1/n) sum_j u_i^T A_l x_j y_j; attending: the u_i."""
     inputs, labels = drawn.prompt.inputs, drawn.prompt.labels
     for A in drawn.A:
         labels = labels + attending @ A @ inputs.T @ labels / labels.size
@@ -71,7 +71,7 @@ def _recursion(drawn: Drawn, attending: Float[Array, "n d"]) -> Row:
 )
 @on_prompts
 def eq_61_printed(drawn: Drawn) -> tuple[Row, Row]:
-    """(61) with x^{(n+1)} in the place of x^{(i)}, as printed, against the labels of the layers."""
+    """(61) with x^{(n+1)} instead of x^{(i)}, as printed, against the labels of the layers."""
     attending = jnp.broadcast_to(drawn.prompt.query, drawn.prompt.inputs.shape)
     return _recursion(drawn, attending), layers(without_B(drawn), embed(drawn.prompt))[-1, -1, :-1]
 
@@ -87,7 +87,7 @@ def eq_61_printed(drawn: Drawn) -> tuple[Row, Row]:
     spaces=spaces.LAYERS,
     form="corrected",
     hypotheses=finite_context,
-    note="With x_i in the place of x_{n+1}, which is (57). In the line before it y := <y_i, w*> should be <x_i, w*>.",
+    note="With x_i instead of x_{n+1}, which is (57). In the line before it, y := <y_i, w*> should be <x_i, w*>.",
 )
 @on_prompts
 def eq_61_corrected(drawn: Drawn) -> tuple[Row, Row]:
@@ -105,7 +105,7 @@ def eq_61_corrected(drawn: Drawn) -> tuple[Row, Row]:
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="theta_l is read off the query's label, by its derivative in the query.",
+    note="theta_l is computed as the derivative of the query's label with respect to the query.",
 )
 @on_prompts
 def eq_63(drawn: Drawn) -> tuple[Array, Array]:

@@ -1,15 +1,15 @@
-"""How far a flow of layers without B still has to go, by a proof that costs one Hessian.
+"""A proved bound on how far a flow of layers without B still moves, at the cost of one Hessian.
 
-In A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i). Along a line of speed
-sum_i |D_i|_F^2 = 1, with w = |W| and q = 1 + w max_i |A'_i| in the operator norm, the j-th derivative of R has j
-factors W D_i of different layers, so that its Frobenius norm is at most c_j w^j q^{k-j}, c_j = j! C(k, j) k^{-j/2}, and
-|R|_F at most d^{1/2} q^k. Hence
+In A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss is f = E |R|_F^2 with R = prod_i (I - W A'_i). Along a line in
+the direction D with sum_i |D_i|_F^2 = 1, let w = |W| and q = 1 + w max_i |A'_i| in the operator norm. The terms of the
+j-th derivative of R have j factors W D_i from different layers, so its Frobenius norm is at most c_j w^j q^{k-j}, c_j =
+j! C(k, j) k^{-j/2}, and |R|_F is at most d^{1/2} q^k. Hence
 
     |f'''| <= 2 (d^{1/2} c_3 + 3 c_2 c_1) E w^3 q^{2k-3},
 
-and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|, whose mean is f itself at A'_i = -a I. That bounds
-by how much the Hessian changes in a ball. Where it stays above mu in one of radius r > |grad f|/mu, |grad f| falls at
-least as fast as e^{-mu t}, the flow stays in the ball, and its way is at most |grad f|/mu.
+and w^3 q^{2k-3} <= a^{-3} tr (I + a W)^{2k} for a >= max_i |A'_i|, where E tr (I + a W)^{2k} is f itself at A'_i =
+-a I. This bounds how much the Hessian changes in a ball. If it stays above mu in a ball of radius r > |grad f|/mu, then
+|grad f| falls at least as fast as e^{-mu t}, the flow stays in the ball, and its path is no longer than |grad f|/mu.
 """
 
 import math
@@ -21,12 +21,12 @@ from jaxtyping import Array, Float
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.ahn2023.multi_layer import Loss, hessian_on_the_space, model_of
 
-_ROUNDED = 64 * float(np.finfo(np.float64).eps)  # of the largest gradient
-_UNSURE = 1e-9  # of the largest curvature
+_ROUNDED = 64 * float(np.finfo(np.float64).eps)  # relative to the largest gradient
+_UNSURE = 1e-9  # relative to the largest curvature
 
 
 def way_to_go(loss: Loss, trajectory: Trajectory) -> Float[Array, ""]:
-    """A proved bound on the length of the path of A from the end of a flow on; infinite where none is found."""
+    """A proved bound on the length of the path of A after the end of a flow; infinite where none is found."""
     end, variances = trajectory.end.A, jnp.linalg.eigvalsh(loss.task.covariance)
     primed, smallest, largest = loss.root @ end @ loss.root, variances[0], variances[-1]
     slopes = jnp.sqrt(trajectory.grad_norm_sq)

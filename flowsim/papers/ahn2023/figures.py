@@ -1,4 +1,4 @@
-"""What ahn2023's figures draw, Dist(M, I) and Sigma^{1/2} A_i Sigma^{1/2}, and how far it may still have to go."""
+"""What ahn2023's figures plot, Dist(M, I) and Sigma^{1/2} A_i Sigma^{1/2}, and how much it may still change."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -26,11 +26,12 @@ def preconditioned(loss: Loss, A: Float[Array, "... d d"]) -> Float[Array, "... 
 def distance_to_go(matrices: Float[Array, "... d d"], way: Float[Array, ""]) -> Float[Array, "..."]:
     """How much Dist(M, I) may change while M moves by at most ``way``.
 
-    It is the sine of the angle between M and I, which changes by arcsin(way/|M|_F) at most, and arcsin x <= pi x/2.
+    Dist(M, I) is the sine of the angle between M and I. The angle changes by at most arcsin(way/|M|_F), and
+    arcsin x <= pi x/2.
     """
     return jnp.pi / 2 * way / jnp.linalg.norm(matrices, axis=(-2, -1))
 
 
 def loss_to_go(trajectory: Trajectory, way: Float[Array, ""]) -> Float[Array, " 1"]:
-    """How much the loss can still fall: |grad| falls along the way that is still to go."""
+    """How much the loss can still fall: at most |grad| times the remaining path, along which |grad| decreases."""
     return jnp.sqrt(trajectory.grad_norm_sq[-1:]) * way

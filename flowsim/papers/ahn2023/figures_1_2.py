@@ -1,7 +1,7 @@
 """ahn2023's Figures 1 and 2, section 5.3: a flow of three layers without B.
 
-What a figure says of the end of training is said of the limit. How far it may be from the end of the flow is proved, by
-`basin.way_to_go` or for the trajectory itself; where nothing bounds it the statement is left open.
+What a figure shows at the end of training is judged at the limit. How far the limit is from the end of the flow is
+bounded by `basin.way_to_go` or by the trajectory itself; where neither gives a bound, the statement stays open.
 """
 
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def flow_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 def _end(loss: Loss, trajectory: Trajectory) -> tuple[Float[Array, "k d d"], Scalar]:
-    """A'_i at the end, and how far they still have to go."""
+    """A'_i at the end, and a bound on how far they still move."""
     return preconditioned(loss, trajectory.end.A), jnp.linalg.norm(loss.task.covariance, 2) * way_to_go(
         loss, trajectory
     )
@@ -88,7 +88,7 @@ def stays_constant(loss: Loss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.SECTION_5,
     form="corrected",
     constants=flow_constants,
-    note="It changes on the way; that it does not vanish is what tells the end from plain gradient descent.",
+    note="It changes along the flow; its limit is not zero, which distinguishes the end from plain gradient descent.",
 )
 def tends_to_inverse(loss: Loss, trajectory: Trajectory) -> Comparison:
     """Dist(A_i, I) at the end against Dist(Sigma^-1, I)."""
@@ -107,8 +107,8 @@ def tends_to_inverse(loss: Loss, trajectory: Trajectory) -> Comparison:
     problems=TRAINED,
     spaces=spaces.SECTION_5,
     constants=flow_constants,
-    note='"An almost 0 value" in the text: the minimum over S is 0.1336 for d = 5, n = 20, k = 3, which is 2.7 per '
-    "cent of the loss 5 of predicting 0.",
+    note='The text says "an almost 0 value". The minimum over S is 0.1336 for d = 5, n = 20, k = 3, which is 2.7 per '
+    "cent of 5, the loss of predicting 0.",
 )
 def loss_tends_to_zero(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The loss at the end against 0, relative to that of predicting 0."""
@@ -133,7 +133,7 @@ def loss_tends_to_zero(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=flow_constants,
 )
 def loss_tends_to_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The loss at the end against the least one on S."""
+    """The loss at the end against its minimum over S."""
     return equal(
         trajectory.loss[-1:], loss.minimum, loss.minimum, allowance=loss_to_go(trajectory, way_to_go(loss, trajectory))
     )

@@ -1,6 +1,6 @@
 """ahn2023's Figures 3 and 4, section 6.1, on the set S alone: layers with B at their best scalars.
 
-By prompts, along a flow of all matrices, they are judged in `figures_3_4_training`.
+`figures_3_4_training` judges them along a flow over all matrices, on sampled prompts.
 """
 
 import jax
@@ -21,13 +21,13 @@ from flowsim.papers.paper import Section
 
 SECTION = Section("ahn2023", *LAYERED)
 
-_ON_S = "On S alone: with general B the loss of three layers has no exact form here, and is left to Monte Carlo."
-_CONDITIONING = 1e3  # of sums of positive terms whose factors cancel
+_ON_S = "On S alone: for general B the loss of three layers has no exact form here and is left to Monte Carlo."
+_CONDITIONING = 1e3  # of sums of positive terms, with cancellation in their factors
 _PROMPTS = 1024
-_OF_SHARE = 4 * 0.5 / _PROMPTS**0.5  # four standard errors of a share of them
+_OF_SHARE = 4 * 0.5 / _PROMPTS**0.5  # four standard errors of a share of the prompts
 _CONDITIONED = (
-    _ON_S + " Judged by most of 1,024 drawn prompts, to four standard errors, with the condition "
-    "number of Sigma^{-1/2} X_i M X_i^T Sigma^{-1/2}. "
+    _ON_S + " Judged by the condition number of Sigma^{-1/2} X_i M X_i^T Sigma^{-1/2} on the majority of 1,024 "
+    "drawn prompts, to four standard errors. "
 )
 
 
@@ -98,7 +98,7 @@ def _sizes_of_the_paper(loss: AbstractPopulationLoss) -> Hypothesis | None:
 def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
     """The share of drawn prompts for which X_{i+1} is better conditioned than X_i, for i + 1 < k, at points of S.
 
-    X_{i+1} = (1 - a_i b_i W_i) X_i, with W_i the sample covariance of X_i, whose eigenvalues w become
+    X_{i+1} = (1 - a_i b_i W_i) X_i, with W_i the sample covariance of X_i; its eigenvalues w become
     w (1 - a_i b_i w)^2.
     """
     k, n, d = loss.layers, int(loss.task.context_length), loss.task.dimension
@@ -116,7 +116,7 @@ def _shares(loss: Loss, points: Points) -> Float[Array, "n moves"]:
 
 
 def conditioning_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The share at the lowest minimum, for X_1 and for X_2."""
+    """The shares of better conditioned X_1 and X_2 at the lowest minimum."""
     first, second = _shares(loss, lowest(loss)[None])[0]
     return {"share_1": first, "share_2": second}
 
@@ -131,10 +131,10 @@ def conditioning_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Arra
     problems=(PAPER_B,),
     spaces=spaces.SECTION_6,
     constants=conditioning_constants,
-    note=_CONDITIONED + "The text says so of where its training ended.",
+    note=_CONDITIONED + "The text says so of the end of its training.",
 )
 def better_conditioned(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The largest share for X_2 at a local minimum with a_0 < a_1 < a_2, against 1/2."""
+    """The largest share of better conditioned X_2 at a local minimum with a_0 < a_1 < a_2, against 1/2."""
     found = local_minima(loss)
     increasing = jnp.all(jnp.diff(found.points[:, : loss.layers], axis=1) > 0, axis=1) & found.proper
     share = jnp.max(jnp.where(increasing, _shares(loss, found.points)[:, -1], 0.0))
@@ -152,9 +152,9 @@ def better_conditioned(loss: Loss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.SECTION_6,
     form="corrected",
     constants=conditioning_constants,
-    note=_CONDITIONED + "What the B_i do to X_2 depends on where training ends: here the second move all but "
-    "annihilates some eigenvalues, for four prompts in five to the worse.",
+    note=_CONDITIONED + "What the B_i do to X_2 depends on where training ends: here the second step nearly "
+    "annihilates some eigenvalues, which makes X_2 worse conditioned for four prompts in five.",
 )
 def worse_conditioned(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The share for X_2 at the best scalars against 1/2."""
+    """The share of better conditioned X_2 at the best scalars against 1/2."""
     return at_most(_shares(loss, lowest(loss)[None])[:, -1], 0.5, allowance=_OF_SHARE)

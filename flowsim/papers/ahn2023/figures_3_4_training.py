@@ -1,6 +1,6 @@
-"""ahn2023's Figures 3 and 4, section 6.1: a flow of layers with B over all matrices, by prompts.
+"""ahn2023's Figures 3 and 4, section 6.1: a flow of layers with B over all matrices, on sampled prompts.
 
-Nothing bounds the way that a flow on prompts still has to go, so that limits are left open.
+Nothing bounds how far such a flow is from its limit, so statements about limits stay open.
 """
 
 import jax.numpy as jnp
@@ -21,16 +21,16 @@ SECTION = Section("ahn2023", MultiLayerAttention)
 Layers = Float[Array, "... d d"]
 
 _NOTE = (
-    "Along gradient flow of an average over drawn prompts from a Gaussian start, where the paper uses L-BFGS, 5 times. "
-    "The first problem has the paper's d = 5, n = 10, k = 3 and Sigma, at which samples do not tell the loss; the "
-    "others have not: with d = 3, n = 100, k = 2 (A_0 and A_1 alone) they do."
+    "Along gradient flow of an average over drawn prompts from a Gaussian start; the paper runs L-BFGS 5 times. "
+    "The first problem has the paper's d = 5, n = 10, k = 3 and Sigma, for which samples do not determine the loss. "
+    "They do for the others, with d = 3, n = 100, k = 2 (A_0 and A_1 alone)."
 )
-_LIMIT = " Nothing bounds how far such a flow still is from its limit."
-_SEEN = " What can be said at a finite time of what the figure says of the limit: less."
+_LIMIT = " Nothing bounds how far such a flow is from its limit."
+_SEEN = " Weaker than what the figure says of the limit, but decided at a finite time."
 
 
 def ends(loss: MonteCarloLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The loss and Dist(B_i, I) at both ends, and |A_i|_F at the end; nothing without B."""
+    """The loss and Dist(B_i, I) at both ends, and |A_i|_F at the end; empty without B."""
     if trajectory.models.B is None:
         return {}
     distances = distance_to_identity(trajectory.models.B)

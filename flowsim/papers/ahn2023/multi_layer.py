@@ -1,7 +1,7 @@
-"""The coordinates of ahn2023's layers without B, points and matrices at which they are looked at, and minimisation.
+"""ahn2023's layers without B: coordinates, points and matrices to evaluate them at, and minimisation.
 
 The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here. S is the set of
-A_i = a_i Sigma^-1. With A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss does not depend on Sigma, and on S A'_i = a_i I.
+A_i = a_i Sigma^-1. In A'_i = Sigma^{1/2} A_i Sigma^{1/2} the loss does not depend on Sigma, and A'_i = a_i I on S.
 """
 
 import equinox as eqx
@@ -26,7 +26,7 @@ _MAX_STEPS = 1000
 
 
 def basis(loss: Loss) -> Float[Array, "directions d d"]:
-    """An orthonormal basis of the matrices A' among which a layer flows."""
+    """An orthonormal basis of the matrices A' of one layer: the symmetric ones, or all."""
     d = loss.task.dimension
     rows, columns = np.triu_indices(d) if loss.symmetric else np.indices((d, d)).reshape(2, -1)
     units = np.zeros((rows.size, d, d))
@@ -38,36 +38,36 @@ def basis(loss: Loss) -> Float[Array, "directions d d"]:
 
 
 def model_of(loss: Loss, primed: Layers) -> MultiLayerAttention:
-    """The model with these A'."""
+    """The model whose matrices A' are ``primed``."""
     inverse = jnp.linalg.inv(loss.root)
     return eqx.tree_at(lambda model: model.A, loss.minimizer, inverse @ primed @ inverse)
 
 
 def best_scalars(loss: Loss) -> Float[Array, " k"]:
-    """The best a_i."""
+    """The a_i of the best point of S."""
     return loss.energy.centres
 
 
 def best_primed(loss: Loss) -> Layers:
-    """A'_i = a_i I of the best scalars."""
+    """The matrices A'_i = a_i I of the best scalars."""
     return best_scalars(loss)[:, None, None] * jnp.eye(loss.task.dimension)[None]
 
 
 def on_the_set(loss: Loss, scalars: Float[Array, " k"]) -> MultiLayerAttention:
-    """A_i = a_i Sigma^-1."""
+    """The model with A_i = a_i Sigma^-1."""
     return model_of(loss, scalars[:, None, None] * jnp.eye(loss.task.dimension)[None])
 
 
 @eqx.filter_jit
 def drawn_scalars(loss: Loss) -> Float[Array, "n k"]:
-    """Points a of S: of the size of the best ones and far from them, one with two equal."""
+    """Drawn points a of S, of the size of the best one but far from it; in the first, all a_i are equal."""
     drawn = jax.random.uniform(jax.random.key(0), (_DRAWN, loss.layers), minval=-0.5, maxval=1.5)
     return drawn.at[0].set(drawn[0, 0]) * jnp.max(best_scalars(loss))
 
 
 @eqx.filter_jit
 def drawn_matrices(loss: Loss, key: int) -> Float[Array, "n k d d"]:
-    """Matrices A' of the space of the loss."""
+    """Drawn matrices A' in the space of the loss."""
     units = basis(loss)
     drawn = jax.random.normal(jax.random.key(key), (_DRAWN, loss.layers, units.shape[0]))
     return jnp.max(best_scalars(loss)) * jnp.einsum("nkm,mij->nkij", drawn, units)
@@ -75,7 +75,7 @@ def drawn_matrices(loss: Loss, key: int) -> Float[Array, "n k d d"]:
 
 @eqx.filter_jit
 def losses_at(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, " n"]:
-    """The loss at many A'."""
+    """The loss at each of the n given A'."""
     return jax.lax.map(lambda primed: loss(model_of(loss, primed)), matrices)
 
 
@@ -87,7 +87,7 @@ def gradients(loss: Loss, points: Float[Array, "n k"]) -> Float[Array, "n k d d"
 
 @eqx.filter_jit
 def hessian_on_the_space(loss: Loss, primed: Layers) -> Float[Array, "weights weights"]:
-    """The Hessian at A' over the matrices of the space, in the coordinates A' themselves."""
+    """The Hessian at A' over the matrices of the space, in the coordinates A'."""
     units = basis(loss)
     slope = jax.grad(lambda x: loss(model_of(loss, primed + jnp.einsum("km,mij->kij", x, units))))
     size = loss.layers * units.shape[0]
@@ -98,8 +98,8 @@ def hessian_on_the_space(loss: Loss, primed: Layers) -> Float[Array, "weights we
 
 @eqx.filter_jit
 def cancellation(loss: Loss) -> Scalar:
-    """How many times larger than the loss the terms are that sum to it, at the worst of the drawn points of S, times
-    the number of roundings in one of them, d for each layer.
+    """How many times larger than the loss the terms of its sum are, at the worst of the drawn points of S, times the
+    number of roundings per term, d for each layer.
     """
     digits = jax.lax.map(lambda a: loss.digits(on_the_set(loss, a)), drawn_scalars(loss))
     return loss.layers * loss.task.dimension * jnp.max(10.0 ** (15.66 - digits))
@@ -109,7 +109,7 @@ def cancellation(loss: Loss) -> Scalar:
 def minimised(
     loss: Loss, directions: Float[Array, "m d d"], starts: Float[Array, "n k m"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n k m"]]:
-    """The excess that BFGS reaches over A'_i in the span of the directions, and where."""
+    """The excess that BFGS reaches from each start over A'_i in the span of the directions, and the end points."""
 
     def excess(coordinates: Float[Array, "k m"]) -> Scalar:
         return loss.excess(model_of(loss, jnp.einsum("km,mij->kij", coordinates, directions)))

@@ -1,4 +1,4 @@
-"""Problems for statements about several layers; those of statements about all matrices need no flow."""
+"""Problems for statements about several layers; statements about all matrices need no flow."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ _DISTORTED = [1.0, 1.0, 0.25, 0.0625, 1.0]  # D^2 of sections 5.3 and 6.1
 
 
 def _layers(name: str, covariance: Any, context_length: int, layers: int, *, symmetric: bool = True) -> dict[str, Any]:
-    """A problem of a statement that needs no flow."""
+    """A problem for a statement that needs no flow."""
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": context_length},
@@ -21,7 +21,7 @@ def _rotated(eigenvalues: list[float], seed: int = 0) -> dict[str, Any]:
 
 
 def _trained(seed: int) -> dict[str, Any]:
-    """Section 5.3, with a covariance and a start for each seed, until the way still to go can be bounded."""
+    """Section 5.3 with a covariance and a start per seed, run until the distance to the limit can be bounded."""
     return {
         "name": f"section 5.3, seed {seed}",
         "task": {"covariance": _rotated(_DISTORTED, seed), "context_length": 20},
@@ -47,7 +47,7 @@ ISOTROPIC = (
     _layers("d = 3, identity, n = 1, k = 2", _UNIT, 1, 2),
     _layers("d = 5, identity, n = 20, k = 2", {"eigenvalues": [1.0] * 5}, 20, 2),
 )
-# Small enough that a cubature of the sample covariance is exact with B.
+# Small enough for a cubature over the sample covariance to be exact with B.
 WITH_B = (
     _layers("d = 2, condition 40, n = 1, k = 2", _rotated([0.1, 4.0]), 1, 2),
     _layers("d = 2, covariance 5 and 40, n = 10, k = 2", _rotated([5.0, 40.0], 1), 10, 2),
@@ -58,7 +58,7 @@ TRAINED = tuple(_trained(seed) for seed in range(5))
 
 
 def _sampled(name: str, covariance: Any, context_length: int, init: dict[str, Any], **how: Any) -> dict[str, Any]:
-    """Layers with B, over all matrices, by prompts."""
+    """Layers with B over all matrices, with a Monte Carlo loss."""
     layers, samples, t1 = how["layers"], how["samples"], how["t1"]
     return {
         "name": name,
@@ -73,7 +73,7 @@ def _sampled(name: str, covariance: Any, context_length: int, init: dict[str, An
 def _at_scalars(
     name: str, variances: list[float], context_length: int, a: list[float], b: list[float]
 ) -> dict[str, Any]:
-    """A start on S, for a diagonal covariance, where the tail is light."""
+    """A start on S for a diagonal covariance, where the sampled losses have a light tail."""
     diagonal = lambda values: [[value if i == j else 0.0 for j in range(len(values))] for i, value in enumerate(values)]
     A = [diagonal([scalar / variance for variance in variances]) for scalar in a]
     B = [diagonal([scalar] * len(variances)) for scalar in b]
@@ -86,7 +86,7 @@ ON_SCALARS = (
     _at_scalars("d = 3, covariance 5 to 40, n = 20, k = 2, a point of S", [5.0, 10.0, 40.0], 20, [0.2, 0.3], [0.5]),
     _at_scalars("section 6.1: d = 5, n = 10, k = 3, a point of S", _DISTORTED, 10, [0.1, 0.2, 0.2], [0.2, 0.1]),
 )
-# The best scalars without B, where the A_i are at rest and what (35) says of the B_i is not hidden.
+# The best scalars without B: the gradients in the A_i vanish there, so those in the B_i decide (35).
 WITHOUT_B = _at_scalars(
     "d = 2, covariance 4 and 8, n = 100, k = 2, best without B",
     [4.0, 8.0],

@@ -1,4 +1,4 @@
-"""Problems for statements about the single layer of section 4; where only the task matters, the start is a saddle."""
+"""Problems for statements about the single layer of section 4; those about the task alone start at a saddle."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,5 +39,5 @@ ELSEWHERE = (
     _from(ISOTROPIC_PAIR, [0.5, 0.1, 0.1], [[0.1, 0.0], [0.0, 0.1], [-0.5, 0.1]]),
     _from(DOMINANT, [0.5, 0.4, 0.3, 0.1], [[0.1, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.0, 0.1], [-0.5, -0.4, -0.3]]),
 )
-# Where every covariance and every length may do.
+# For statements about every covariance and every context length.
 EVERY = (EASY, HARD, DIAGONAL_LARGE, ISOTROPIC, DOMINANT, INFINITE, ONE)

@@ -1,7 +1,6 @@
-"""The prompts that ahn2023's statements on single ones are judged on, and what the layers make of them.
+"""Drawn prompts for ahn2023's statements about single prompts, and the states of the layers on them.
 
-They are drawn, as the weights are, in the paper's own sign of A. Covariates and labels are those of the literal
-attention layers.
+The weights are drawn too, in the paper's own sign of A. The literal attention layers compute covariates and labels.
 """
 
 from typing import NamedTuple
@@ -25,11 +24,11 @@ Row = Float[Array, " columns"]
 Columns = Float[Array, "d columns"]
 
 _PROMPTS = 64
-_SIZE = 0.5  # of the drawn weights, in the units of the best ones
+_SIZE = 0.5  # of the drawn weights, relative to the best ones
 
 
 class Drawn(NamedTuple):
-    """A prompt, the weight behind its labels, the weights of a transformer, Sigma^{1/2} and an orthogonal matrix."""
+    """A prompt, the w* of its labels, the weights of a transformer, Sigma^{1/2} and an orthogonal matrix."""
 
     prompt: Prompt
     weight: Vector
@@ -54,12 +53,15 @@ def _draw(loss: Loss, n: int, key: Array) -> Drawn:
 
 @eqx.filter_jit
 def _draws(loss: Loss, n: int) -> Drawn:
-    """What 64 keys draw."""
+    """64 independent draws, stacked along a leading axis."""
     return jax.vmap(lambda key: _draw(loss, n, key))(jax.random.split(jax.random.key(0), _PROMPTS))
 
 
 def on_prompts(sides):
-    """The comparison of two sides, each an array a drawn prompt, relative to their largest entry."""
+    """The comparison of the two arrays that ``sides`` returns per drawn prompt, relative to their largest entry.
+
+    It is 0 = 0 where the context is too long to draw prompts.
+    """
 
     both = eqx.filter_jit(jax.vmap(sides))
 
@@ -71,7 +73,7 @@ def on_prompts(sides):
         axes = tuple(range(1, value.ndim))
         size = jnp.max(jnp.abs(expected), axis=axes) + jnp.max(jnp.abs(value), axis=axes)
         gap = jnp.max(jnp.abs(value - expected), axis=axes)
-        # A layer sums over n tokens, and multiplies what rounding has left by about d at most.
+        # A layer sums over n tokens, and amplifies the rounding errors before it by at most about d.
         return rounded(equal(gap, 0.0, size), jnp.asarray(float(n) * loss.task.dimension**loss.layers))
 
     compare.__module__, compare.__name__, compare.__doc__ = sides.__module__, sides.__name__, sides.__doc__
@@ -79,7 +81,7 @@ def on_prompts(sides):
 
 
 def layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "layers rows columns"]:
-    """Z_1, .., Z_k of (53)."""
+    """The states Z_1, .., Z_k of (53) that follow Z."""
     d, states = drawn.weight.size, []
     for A, B in zip(drawn.A, drawn.B, strict=True):
         P = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(B).at[d, d].set(1.0)
@@ -90,22 +92,22 @@ def layers(drawn: Drawn, Z: Float[Array, "rows columns"]) -> Float[Array, "layer
 
 
 def without_B(drawn: Drawn) -> Drawn:
-    """The same with covariates that stay."""
+    """The same draw with B = 0, so that the covariates stay fixed."""
     return drawn._replace(B=jnp.zeros_like(drawn.B))
 
 
 def labelled(drawn: Drawn) -> Float[Array, "rows columns"]:
-    """Z-bar_0: the prompt with the label of the query."""
+    """Z-bar_0, the embedded prompt with the query's label in it."""
     return embed(drawn.prompt).at[-1, -1].set(drawn.weight @ drawn.prompt.query)
 
 
 def risk(drawn: Drawn, w: Vector, truth: Vector) -> Scalar:
-    """R_truth(w) of (10)."""
+    """The risk R_truth(w) of (10)."""
     return jnp.mean((drawn.prompt.inputs @ (w - truth)) ** 2) / 2
 
 
 def nearest_on_the_set(drawn: Drawn) -> Drawn:
-    """The point of S that is nearest: A_i = a_i Sigma^-1, B_i = b_i I."""
+    """The point of S, A_i = a_i Sigma^-1 and B_i = b_i I, nearest in Sigma^{1/2} A_i Sigma^{1/2} and in B_i."""
     d, Sigma = drawn.weight.size, drawn.root @ drawn.root
     a, b = jnp.einsum("kij,ij->k", drawn.A, Sigma) / d, jnp.einsum("kii->k", drawn.B) / d
     return drawn._replace(
@@ -114,28 +116,28 @@ def nearest_on_the_set(drawn: Drawn) -> Drawn:
 
 
 def inputs_of(drawn: Drawn) -> Columns:
-    """X_0."""
+    """X_0, with the covariates of context and query as columns."""
     return labelled(drawn)[:-1]
 
 
 def states_from(drawn: Drawn, X: Columns) -> Float[Array, "layers rows columns"]:
-    """Z_0, .., Z_k of the literal layers from these covariates."""
+    """The states Z_0, .., Z_k of the literal layers from covariates X, with all labels <w*, x_i> in Z_0."""
     Z = jnp.concatenate([X, (drawn.weight @ X)[None]])
     return jnp.concatenate([Z[None], layers(drawn, Z)])
 
 
 def covariates(drawn: Drawn, X: Columns) -> Float[Array, "layers d columns"]:
-    """X_0, .., X_k."""
+    """The covariates X_0, .., X_k from X_0 = X."""
     return states_from(drawn, X)[:, :-1]
 
 
 def masked(X: Columns) -> Columns:
-    """X M."""
+    """X M: the query's column is set to zero."""
     return X.at[:, -1].set(0.0)
 
 
 def product(drawn: Drawn, X: Columns, sign: float = 1.0) -> Columns:
-    """G = X prod_i (I + sign M X_i^T A_i X_i), with 1/n in the A_i."""
+    """G = X prod_i (I + sign M X_i^T A_i X_i), with 1/n absorbed in the A_i."""
     total, n = X, drawn.prompt.inputs.shape[0]
     for A, X_i in zip(drawn.A, covariates(drawn, X), strict=False):
         total = total @ (jnp.eye(X.shape[1]) + sign * masked(X_i).T @ A @ X_i / n)

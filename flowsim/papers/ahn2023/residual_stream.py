@@ -1,8 +1,9 @@
 """The gradients over all matrices of ahn2023's layers with B, at points of S.
 
-S is {A_i = a_i Sigma^-1, B_i = b_i I}. The literal layers are differentiated in every entry of every matrix. What they
-miss is linear in w and in the query, so that both are averaged exactly, and a polynomial of degree (3^k - 1)/2 in the
-sample covariance, over which a cubature of Wishart's law is exact. Nothing here knows the loss F(a, b) on S.
+S is {A_i = a_i Sigma^-1, B_i = b_i I}. The literal layers are differentiated in every entry of every matrix. Their
+error is linear in w and in the query, so the averages over both are exact. It is a polynomial of degree (3^k - 1)/2 in
+the sample covariance, so a cubature of the Wishart law averages its square exactly. Nothing here uses the loss F(a, b)
+on S.
 """
 
 import functools
@@ -28,18 +29,18 @@ from flowsim.papers.ahn2023.scalars import Points
 from flowsim.tasks import Prompt
 
 MOST_POINTS = 20_000
-# What a referee should know of it, with the claim that says the same by prompts.
+# The note of claims that are judged this way; {} is the claim that says the same on sampled prompts.
 NOTE = (
-    "The literal layers differentiated in all matrices, exactly by a cubature, which is within reach for d = 2 and for "
-    "two layers of d = 3, n = 2; at d = 5 see {} by prompts."
+    "The literal layers are differentiated in all matrices, exactly by a cubature. This is feasible for d = 2 and for "
+    "two layers with d = 3, n = 2; for d = 5 see {}, judged on sampled prompts."
 )
 
 _CHUNK = 512
-_CONDITIONING = 1e3  # of sums of positive terms whose factors cancel
+_CONDITIONING = 1e3  # of sums of positive terms, with cancellation in their factors
 
 
 class Slopes(NamedTuple):
-    """grad_{A_i} f and grad_{B_i} f over all matrices, at some points of S."""
+    """The gradients grad_{A_i} f and grad_{B_i} f over all matrices, at n points of S."""
 
     A: Float[Array, "n k d d"]
     B: Float[Array, "n rest d d"]
@@ -50,7 +51,7 @@ def _size(loss: Loss) -> int:
 
 
 def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """Layers with B, k >= 2, whose loss over all matrices a cubature of few enough points gives."""
+    """At least two layers, and few enough points for an exact cubature of the loss over all matrices."""
     size = _size(loss)
     name = f"an exact cubature of at most {MOST_POINTS} sample covariances"
     layers = hypothesis("k >= 2", float(loss.layers), ">=", 2.0)
@@ -58,14 +59,14 @@ def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
 
 
 def _sum_of_squares(model: MultiLayerAttention, root: Array, factors: Array, weights: Array) -> Scalar:
-    """The weighted sum over sample covariances T T^T of what the literal layers miss, squared and averaged over w and
-    the query.
+    """The squared error of the literal layers, averaged over w and the query and summed over sample covariances T T^T
+    with weights.
     """
     d, columns = factors.shape[1:]
     inverse = jnp.linalg.inv(root)
 
     def one(factor: Float[Array, "d m"]) -> Scalar:
-        # Tokens with the covariance root T T^T root, as the model divides by how many there are.
+        # The model divides by the number of tokens, so their sample covariance is root T T^T root.
         inputs = (root @ factor).T * columns**0.5
         missed = lambda w, query: model(Prompt(inputs, inputs @ w, query)) - w @ query
         return jnp.sum(jax.vmap(lambda w: jax.vmap(lambda query: missed(w, query))(root))(inverse) ** 2)
@@ -87,7 +88,7 @@ def _slopes(root: Array, chunks: tuple[Array, Array], models: tuple[Array, Array
 
 
 def _chunks(cubature: Cubature) -> tuple[Array, Array]:
-    """The cubature in parts of one size, the last filled up with points of weight zero."""
+    """The cubature in chunks of equal size, the last one padded with points of weight zero."""
     points = cubature.weights.size
     size = min(points, _CHUNK)
     pad = -points % size
@@ -107,7 +108,7 @@ def slopes(loss: Loss, points: Points) -> Slopes:
 
 
 def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
-    """The comparison where the gradients are within reach, and nothing elsewhere."""
+    """The comparison where the cubature is feasible (see `within_reach`), and 0 = 0 elsewhere."""
 
     @functools.wraps(compare)
     def reached(loss, trajectory):
@@ -119,5 +120,5 @@ def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss, Trajec
 
 
 def norms_squared(found: Slopes) -> Float[Array, " n"]:
-    """The sum of (14)."""
+    """The sum of (14), sum_i |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2, at each point."""
     return jnp.sum(found.A**2, axis=(1, 2, 3)) + jnp.sum(found.B**2, axis=(1, 2, 3))

@@ -1,7 +1,7 @@
-"""The setting of what ahn2023 says of layers with B over all matrices, where the loss is known by prompts alone.
+"""The setting of ahn2023's statements on layers with B over all matrices, whose loss is known only by sampling.
 
-Sampling errors never vanish, so that equations are stated as bounds on how far their sides are apart. Nothing bounds
-the way that a flow on prompts still has to go, so that limits are left open.
+Sampling errors never vanish, so equations are stated as bounds on the difference of their sides. Nothing bounds how far
+a flow on sampled prompts is from its limit, so statements about limits stay open.
 """
 
 import functools
@@ -17,18 +17,18 @@ from flowsim.models import MultiLayerAttention
 
 
 def sampled_layers(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Theorem 5, with a loss that is known by prompts alone."""
+    """The setting of Theorem 5, with a Monte Carlo loss that has no exact form."""
     fits = isinstance(loss, MonteCarloLoss) and loss.exact is None and loss.task.weights == "inverse-covariance"
     return None if fits else unmet("a loss by prompts alone, w ~ N(0, Sigma^-1)")
 
 
 def moving(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """Layers with matrices B_i."""
+    """The layers have matrices B_i."""
     return [hypothesis("matrices B_i", 0.0 if start.B is None else float(start.B.shape[0]), ">=", 1.0)]
 
 
 def of_layers_with_B(compare: Callable[[Any, Any], Comparison]) -> Callable[[Any, Any], Comparison]:
-    """The comparison, which promises nothing of layers without B."""
+    """The comparison, which promises nothing for layers without B."""
 
     @functools.wraps(compare)
     def promised(loss: Any, trajectory: Any) -> Comparison:

@@ -1,6 +1,6 @@
-"""The loss of ahn2023's layers with B on the set S, and where its minima are.
+"""The loss of ahn2023's layers with B on the set S, and its minima.
 
-S is {A_i = a_i Sigma^-1, B_i = b_i I}, on which the loss is `ScalarLayersLoss`, a function F(a, b). A has the sign of
+On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is a function F(a, b), `ScalarLayersLoss`. A has the sign of
 `MultiLayerAttention`.
 """
 
@@ -31,13 +31,13 @@ _AT_REST = 1e-10
 
 
 def on_the_set(loss: Loss) -> ScalarLayersLoss:
-    """F(a, b)."""
+    """The loss F(a, b) on S."""
     return scalar_loss(loss.task.dimension, float(loss.task.context_length), loss.layers)
 
 
 @functools.lru_cache(maxsize=16)
 def scalar_loss(d: int, n: float, k: int) -> ScalarLayersLoss:
-    """F(a, b), for which a search is made once."""
+    """The loss F(a, b) on S, cached because building it searches for its minimum."""
     return ScalarLayersLoss(d, n, k, residual_stream=True)
 
 
@@ -46,14 +46,14 @@ def _value(F: ScalarLayersLoss, point: Point) -> Scalar:
 
 
 def lowest(loss: Loss) -> Point:
-    """The best scalars that are known."""
+    """The best known scalars, a_0 .. a_{k-1}, b_0 .. b_{k-2}."""
     best = on_the_set(loss).minimizer
     assert best.b is not None, "the loss is one with B"
     return jnp.concatenate([best.a, best.b])
 
 
 def drawn_points(loss: Loss) -> Points:
-    """Points (a, b) of S: first the critical point without B, with which A stands still."""
+    """Points (a, b) of S; the first is the critical point without B, where grad_A f vanishes."""
     a = jnp.concatenate([best_scalars(loss)[None], drawn_scalars(loss)[:_DRAWN]])
     b = jax.random.uniform(jax.random.key(5), (a.shape[0], loss.layers - 1)).at[0].set(0.0)
     return jnp.concatenate([a, b], axis=1)
@@ -65,14 +65,14 @@ def _slopes(F: ScalarLayersLoss, points: Points) -> Points:
 
 
 def scalar_slopes(loss: Loss, points: Points) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
-    """dF/da and dF/db."""
+    """The gradients dF/da and dF/db at points of S."""
     both = _slopes(on_the_set(loss), points)
     return both[:, : loss.layers], both[:, loss.layers :]
 
 
 class Minima(NamedTuple):
-    """Where many starts lead on S, by value: the loss, the scalars, and whether it is a local minimum for sure, at rest
-    and with a positive definite Hessian.
+    """Where many starts on S lead: the loss, the scalars, and whether the point is surely a local minimum, with zero
+    gradient and a positive definite Hessian. Local minima come first, sorted by loss.
     """
 
     values: Float[Array, " n"]
@@ -100,7 +100,7 @@ def _minima(F: ScalarLayersLoss, starts: Points) -> Minima:
 
 
 def local_minima(loss: Loss) -> Minima:
-    """What 64 drawn starts lead to."""
+    """The points of S that minimisation reaches from 64 drawn starts."""
     k = loss.layers
     starts = jax.random.uniform(jax.random.key(7), (_STARTS, 2 * k - 1))
     scale = jnp.concatenate([jnp.full(k, 2.0), jnp.ones(k - 1)])
@@ -108,7 +108,7 @@ def local_minima(loss: Loss) -> Minima:
 
 
 def minima_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The best scalars, their loss, that without B, and how many local minima of different value 64 starts lead to."""
+    """The best scalars, their loss, the least loss without B, and how many different local minima 64 starts reach."""
     F, found = on_the_set(loss), local_minima(loss)
     values = jnp.sort(jnp.where(found.proper, found.values, found.values[0]))
     a, b = jnp.split(lowest(loss), [loss.layers])

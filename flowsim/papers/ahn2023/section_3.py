@@ -25,11 +25,11 @@ SECTION = Section("ahn2023", MaskedAttention)
     setting=masked_layer,
     problems=EVERY,
     spaces=spaces.MASKED,
-    note="Judged halfway between (8) and (8) with b and A of the other sign, where all weights are zero.",
+    note="Judged halfway between (8) and (8) with the signs of b and A flipped, where all weights are zero.",
 )
 @of_task
 def not_convex(task: Task) -> Comparison:
-    """f at the weights zero against the mean of f at (8), rescaled by 1 and by -1."""
+    """f at zero weights against the mean of f at (8), rescaled by 1 and by -1."""
     one, other = (MaskedAttentionLoss(task).minimizer(gamma) for gamma in (1.0, -1.0))
     halfway = in_context_loss(task, jax.tree.map(lambda x, y: (x + y) / 2, one, other))
     mean = (in_context_loss(task, one) + in_context_loss(task, other)) / 2

@@ -54,7 +54,7 @@ _RESCALINGS = (1e-3, 0.1, -1.0, 7.0, 1e3)
     setting=masked_layer,
     problems=EVERY,
     spaces=spaces.MASKED,
-    note="As printed the expectation is of an odd function of x^(n+1), hence zero whatever the weights are.",
+    note="The expectation as printed is that of an odd function of x^(n+1), hence zero for all weights.",
 )
 @of_task
 def without_square(task: Task) -> Comparison:
@@ -75,18 +75,18 @@ def without_square(task: Task) -> Comparison:
     problems=EVERY,
     spaces=spaces.MASKED,
     form="corrected",
-    note="The square that (6) lacks stands in (5), in (15) and where appendix A.1 repeats (6). Judged at drawn "
-    "weights, as a sum of quadratic forms in b (A s)^T against the error's parts odd and even in w.",
+    note="The square that (6) lacks is there in (5), in (15) and where appendix A.1 repeats (6). Judged at drawn "
+    "weights: a sum of quadratic forms in b (A s)^T against the loss from the parts of the error odd and even in w.",
 )
 @of_task
 def with_square(task: Task) -> Comparison:
-    """(15) by the appendix's route against the loss (5) by the parity of the error."""
+    """(15), computed as in the appendix, against the loss (5), computed from the parity of the error."""
     return on_drawn(task, lambda model: in_context_loss(task, model), MaskedAttentionLoss(task))
 
 
 def _reaches(task: Task, count: int) -> Comparison:
-    """The predictions with all of P and Q against those with the last row of P and the first ``count`` columns of Q
-    alone, and against those without the first ``count`` rows of P and the last column of Q.
+    """The predictions with all of P and Q against those with only the last row of P and the first ``count`` columns of
+    Q, and against those without the first ``count`` rows of P and the last column of Q.
     """
     d, prompts = task.dimension, prompts_of(task)
     P, Q = np.random.default_rng(1).standard_normal((2, d + 1, d + 1))
@@ -114,11 +114,11 @@ def _read_off(prompts: Prompt, P: Square, Q: Square) -> Float[Array, " n"]:
     problems=(EASY, HARD, DIAGONAL, ONE),
     spaces=spaces.MASKED,
     hypotheses=finite_context,
-    note="Judged by the predictions on 16 drawn prompts. For n < d columns of Q that matter are left out; for n > d "
+    note="Judged by the predictions on 16 drawn prompts. For n < d, columns of Q that matter are left out; for n > d, "
     "the last row of P is among its first n rows. At n = d, as in the last problem, the count is right.",
 )
 def parameters_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The rows and columns that reach the prediction, counted by n."""
+    """The rows and columns that affect the prediction, counted by n."""
     n = loss.task.context_length
     return nothing_drawn() if jnp.isinf(n) else _reaches(loss.task, int(n))
 
@@ -135,16 +135,16 @@ def parameters_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.MASKED,
     form="corrected",
     hypotheses=finite_context,
-    note="It is d and not n, as in (7) and appendix A.1. Judged by the predictions on 16 drawn prompts.",
+    note="The count is d, not n, as in (7) and appendix A.1. Judged by the predictions on 16 drawn prompts.",
 )
 def parameters(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The rows and columns that reach the prediction, counted by d."""
+    """The rows and columns that affect the prediction, counted by d."""
     return nothing_drawn() if not can_be_drawn(loss.task) else _reaches(loss.task, loss.task.dimension)
 
 
 def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:
-    """At (8), re-scaled by each gamma: f against its minimum, and the gradients in b and in A, of the size of their
-    parts, against zero.
+    """f against its minimum, and the gradients in b and in A against zero, relative to one of their terms, at (8)
+    re-scaled by each gamma.
     """
     loss = MaskedAttentionLoss(task)
     f = lambda model: in_context_loss(task, model)
@@ -171,12 +171,12 @@ def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:
     setting=masked_layer,
     problems=EVERY,
     spaces=spaces.MASKED,
-    note="Value and gradient by the quadratic forms of appendix A, against the least value of a sum of two squares, of "
-    "the error's parts odd and even in w.",
+    note="Value and gradient come from the quadratic forms of appendix A, the minimum from a sum of two squares, those "
+    "of the parts of the error odd and even in w.",
 )
 @of_task
 def minimum_at_8(task: Task) -> Comparison:
-    """(8)."""
+    """f and its gradients at (8) against its minimum and zero."""
     return _minimum_at(task, jnp.ones(1))
 
 
@@ -193,7 +193,7 @@ def minimum_at_8(task: Task) -> Comparison:
 )
 @of_task
 def minimum_at_rescalings(task: Task) -> Comparison:
-    """(8) with b <- gamma b and A <- A/gamma, gamma = 1e-3, 0.1, -1, 7 and 1e3."""
+    """The same at (8) with b <- gamma b and A <- A/gamma, for gamma = 1e-3, 0.1, -1, 7 and 1e3."""
     return _minimum_at(task, jnp.asarray(_RESCALINGS))
 
 

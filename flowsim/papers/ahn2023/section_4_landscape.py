@@ -1,6 +1,6 @@
 """The landscape around ahn2023's Theorem 1: whether its minimum is the only one, and where else a flow may end.
 
-Of this sections 1 and 7 speak.
+Sections 1 and 7 discuss this.
 """
 
 import equinox as eqx
@@ -22,14 +22,16 @@ from flowsim.papers.paper import Section
 
 SECTION = Section("ahn2023", MaskedAttention)
 
-_SURELY_FLAT, _POSSIBLY_FLAT = 1e-12, 1e-6  # of the largest eigenvalue of a Hessian with a unit diagonal
-_AT_MINIMUM = 1e-12  # of the loss at zero weights
+_SURELY_FLAT, _POSSIBLY_FLAT = 1e-12, 1e-6  # relative to the largest eigenvalue of a Hessian with a unit diagonal
+_AT_MINIMUM = 1e-12  # relative to the loss at zero weights
 _AT_EQUALITY = 1e-6
 
 
 def swapped(task: Task) -> MaskedAttention:
-    """b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}: labels and covariates change places in the first
-    eigendirection, of the largest lambda, and nothing is predicted in the others.
+    """The stationary point b = (u_1, 0)/gamma_1^{1/2}, A = -e_{d+1} u_1^T/gamma_1^{1/2}.
+
+    Labels and covariates change places in the first eigendirection, that of the largest lambda; nothing is predicted in
+    the others.
     """
     loss = MaskedAttentionLoss(task).unmasked
     u, d = loss.eigenvectors[:, -1], task.dimension
@@ -38,12 +40,12 @@ def swapped(task: Task) -> MaskedAttention:
 
 
 def _in_eigenbasis(task: Task) -> Task:
-    """The task in the basis of its covariance, where its Hessians are scaled best."""
+    """The task in the eigenbasis of its covariance, where its Hessians are best scaled."""
     return eqx.tree_at(lambda task: task.covariance, task, jnp.diag(jnp.linalg.eigvalsh(task.covariance)))
 
 
 def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, " n"]:
-    """Numbers with the signs of the Hessian's eigenvalues: those of the Hessian with a unit diagonal (Sylvester)."""
+    """The eigenvalues of the Hessian scaled to a unit diagonal, which have the signs of its own (Sylvester)."""
     H = hessian(loss, model)
     diagonal = jnp.abs(jnp.diagonal(H))
     scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
@@ -61,8 +63,8 @@ def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, 
     spaces=spaces.MASKED,
     form="corrected",
     hypotheses=two_dimensions,
-    note="Proof: at a minimum V = beta A_x + b_x alpha^T is -Gamma^-1, of rank d, and the error's part even in w "
-    "vanishes, so that beta alpha = 0. Were beta zero, V would have rank one; so alpha = 0, A_x is invertible, and "
+    note="Proof: at a minimum V = beta A_x + b_x alpha^T is -Gamma^-1, of rank d, and the part of the error even in w "
+    "vanishes, so beta alpha = 0. If beta were zero, V would have rank one; so alpha = 0 and A_x is invertible, and "
     "b_x^T S A_x = 0 for every sample covariance S gives b_x = 0.",
 )
 @SECTION.claim(
@@ -75,11 +77,11 @@ def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, 
     problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE, ONE),
     spaces=spaces.MASKED,
     note="Judged by the flat directions at (8) and by whether b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is a global "
-    "minimum too. At d = 1 it is, as C is symmetric. That the re-scaling is left out is not held against the text.",
+    "minimum too. At d = 1 it is, as C is symmetric. The text omits the re-scaling; this is not counted as an error.",
 )
 @of_task
 def unique_minimum(task: Task) -> Comparison:
-    """How many directions at (8) are flat, of which the re-scaling is one, and whether `swapped` is a minimum too.
+    """How many directions at (8) are flat, the re-scaling being one, and whether `swapped` is a minimum too.
 
     Nothing is promised where rounding leaves it open whether a direction is flat.
     """
@@ -93,7 +95,9 @@ def unique_minimum(task: Task) -> Comparison:
 
 
 def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
-    """(lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 + 2/n)] with t = tr Sigma, and
+    """Both sides of the inequality that decides whether the Hessian at `swapped` is semidefinite.
+
+    (lambda_1/gamma_1)^2 [(1 + 2/n) (t^2 + 2 tr Sigma^2) - (t + 2 lambda_1/n)^2/(1 + 2/n)] with t = tr Sigma, and
     n sum_{j > 1} lambda_j^2.
     """
     loss, n = MaskedAttentionLoss(task).unmasked, task.context_length
@@ -104,7 +108,7 @@ def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
 
 
 def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """Both sides of the inequality."""
+    """Both sides of the inequality at `swapped`, by name."""
     left, right = _swapped_sides(loss.task)
     return {"left": left, "right": right}
 
@@ -123,15 +127,17 @@ def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     form="corrected",
     hypotheses=two_dimensions,
     constants=swapped_constants,
-    note="Section 7 leaves open whether training ends at another stationary point than (8). Here lambda_1 is the "
-    "largest eigenvalue, u_1 its eigenvector, gamma_i = ((n+1)/n) lambda_i + (1/n) tr Sigma; the loss is constant "
-    "along the Hessian's null directions, the re-scaling and, where lambda_1 is not simple, rotations, so that it is a "
-    "local minimum where the inequality is strict. Where it fails others can take its place (theorem-1.flow).",
+    note="Section 7 leaves open whether training can end at a stationary point other than (8). Here lambda_1 is the "
+    "largest eigenvalue, u_1 its eigenvector, gamma_i = ((n+1)/n) lambda_i + (1/n) tr Sigma. The loss is constant "
+    "along the Hessian's null directions (the re-scaling and, where lambda_1 is not simple, rotations), so the point "
+    "is a local minimum where the inequality is strict. Where it fails, others can take its place (theorem-1.flow).",
 )
 @of_task
 def swapped_minimum(task: Task) -> Comparison:
-    """At `swapped`: the gradient against zero, the excess against sum_{j > 1} lambda_j^2/gamma_j, and whether the
-    Hessian is semidefinite against the inequality, as numbers, with a doubt of 1 where its sides all but agree.
+    """The gradient at `swapped` against zero, the excess against sum_{j > 1} lambda_j^2/gamma_j, and whether the
+    Hessian is semidefinite against whether the inequality holds.
+
+    The answers to both are numbers, 0 or 1, with an allowance of 1 where one of them is too close to call.
     """
     task = _in_eigenbasis(task)
     loss, model = MaskedAttentionLoss(task), swapped(task)
@@ -165,7 +171,7 @@ flow_ends_elsewhere = SECTION.claim(
     spaces=spaces.MASKED_FLOWS,
     form="corrected",
     constants=end_constants,
-    note="By examples: what section 7 calls possible does happen. A flow that reaches the global minimum says nothing "
-    "of it. Where these end no eigenvalue of the Hessian is negative; those that are zero are of the re-scaling and, "
-    "for equal eigenvalues of Sigma, of rotations.",
+    note="Shown by examples: what section 7 calls possible does happen. A flow that reaches the global minimum says "
+    "nothing about it. At the end of these flows no eigenvalue of the Hessian is negative; the zero ones belong to the "
+    "re-scaling and, for equal eigenvalues of Sigma, to rotations.",
 )(ends_above_the_minimum)

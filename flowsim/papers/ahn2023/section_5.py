@@ -1,7 +1,7 @@
 """ahn2023's section 5: layers of attention take steps of preconditioned gradient descent.
 
-All is judged on drawn prompts with drawn weights, in the paper's own sign of A. The labels are those of the literal
-attention layers.
+Everything is judged on drawn prompts with drawn weights, in the paper's own sign of A. The literal attention layers
+compute the labels.
 """
 
 import jax
@@ -21,7 +21,7 @@ SECTION = Section("ahn2023", *LAYERED)
 
 
 def _descents(drawn: Drawn, *, own: bool) -> Float[Array, "layers d"]:
-    """w_1, .., w_k of (11) from w_0 = 0; own: with R_{w_k} as printed there instead of R_{w*}."""
+    """The steps w_1, .., w_k of (11) from w_0 = 0, with R_{w*}; own: with R_{w_k}, as printed there."""
     w, steps = jnp.zeros_like(drawn.weight), []
     for A in drawn.A:
         w = w + A @ jax.grad(risk, argnums=1)(drawn, w, w if own else drawn.weight)
@@ -30,7 +30,7 @@ def _descents(drawn: Drawn, *, own: bool) -> Float[Array, "layers d"]:
 
 
 def _predictions(drawn: Drawn) -> Row:
-    """-y_i^{(n+1)} after every layer, from the model cut off there."""
+    """The predictions -y_i^{(n+1)} after each layer, from the model cut off there."""
     cut = range(1, drawn.A.shape[0] + 1)
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
 
@@ -46,7 +46,7 @@ def _predictions(drawn: Drawn) -> Row:
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
     note="Judged on 64 drawn prompts with drawn weights, after every layer. A_0, .., A_k are k + 1 layers, which the "
-    'paper calls k; "(64) is equivalent to" should name (63), and w^gd := -theta_k is meant for every layer.',
+    'paper counts as k; "(64) is equivalent to" should name (63), and w^gd := -theta_k is meant for every layer.',
 )
 @on_prompts
 def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
@@ -64,10 +64,10 @@ def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="R_{w_k} is least at w_k itself, so that the iteration as printed never moves; R_{w*} is meant, as in Lemma "
-    "2. Whether the paper or its extracted text has it cannot be told.",
+    note="R_{w_k} is minimal at w_k itself, so the iteration as printed never moves; R_{w*} is meant, as in Lemma 2. "
+    "The misprint may be the paper's or that of its extracted text.",
 )
 @on_prompts
 def eq_11(drawn: Drawn) -> tuple[Row, Row]:
-    """The same with the gradient of R_{w_k} that (11) prints."""
+    """The same for the gradient of R_{w_k}, as printed in (11)."""
     return _descents(drawn, own=True) @ drawn.prompt.query, _predictions(drawn)

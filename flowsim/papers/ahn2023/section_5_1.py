@@ -1,4 +1,4 @@
-"""ahn2023's section 5.1, two layers on isotropic data: some diagonal matrices are best.
+"""ahn2023's section 5.1: for two layers on isotropic data, some diagonal matrices are optimal.
 
 The matrices carry the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here.
 """
@@ -39,11 +39,11 @@ def _lowest(excess: Float[Array, " n"]) -> Float[Array, " 1"]:
     spaces=spaces.ISOTROPIC_LAYERS,
     hypotheses=two_isotropic_layers,
     constants=landscape_constants,
-    note="The least of the loss from 16 starts each over symmetric and over diagonal pairs. The indices of the "
-    "products in the proof run from 1 to 2 and from 0 to 1 in turn.",
+    note="The least loss from 16 starts over symmetric pairs against that from 16 starts over diagonal pairs. The "
+    "indices of the products in the proof run sometimes from 1 to 2 and sometimes from 0 to 1.",
 )
 def theorem_3(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The lowest loss from many starts over all matrices of the space, and over diagonal ones."""
+    """The lowest loss from many starts over all matrices of the space against that over diagonal ones."""
     everywhere, diagonal = (_lowest(many_starts(loss, units)) for units in (basis(loss), diagonals(loss)))
     return rounded(equal(everywhere, diagonal, loss.minimum), cancellation(loss))
 
@@ -60,8 +60,8 @@ def theorem_3(loss: Loss, trajectory: Trajectory) -> Comparison:
     form="corrected",
     hypotheses=two_isotropic_layers,
     constants=landscape_constants,
-    note="Sharper than the theorem, by minimisation from 16 starts and not by proof: the step sizes differ from layer "
-    "to layer, not from coordinate to coordinate.",
+    note="Sharper than the theorem, but found by minimisation from 16 starts, not proved: the step sizes differ "
+    "between layers, not between coordinates.",
 )
 def theorem_3_multiples(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The lowest loss from many starts over all matrices, against that of the best multiples of I."""

@@ -1,7 +1,7 @@
-"""ahn2023's section 5.2: data that are distorted, Newton's method, and Theorem 4, on layers without B.
+"""ahn2023's section 5.2, on layers without B: distorted data, Newton's method, and Theorem 4.
 
-Single prompts are drawn, with drawn weights in the paper's own sign of A. Theorem 4 is judged with matrices of the sign
-of `MultiLayerLoss`, A_i = -(the paper's), which changes nothing in it.
+Statements about single prompts are judged on drawn prompts with drawn weights, in the paper's own sign of A. Theorem 4
+is judged in the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes nothing in it.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ SECTION = Section("ahn2023", *LAYERED)
 
 
 def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array, Array]:
-    """W with W W^T = Sigma, w-bar ~ N(0, I), x_i = W x-bar_i and y_i = <x-bar_i, w-bar> of covariates N(0, I)."""
+    """W with W W^T = Sigma, w-bar ~ N(0, I), x_i = W x-bar_i and y_i = <x-bar_i, w-bar>, for x-bar_i ~ N(0, I)."""
     W, latent = drawn.root @ drawn.turn, drawn.root @ drawn.weight
     hidden = drawn.prompt.inputs @ jnp.linalg.inv(drawn.root)
     return W, latent, hidden @ W.T, hidden @ latent
@@ -50,8 +50,8 @@ def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array, Array]:
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="For W = Sigma^{1/2} alone: x^T Sigma^{-1/2} wbar = xbar^T W^T Sigma^{-1/2} wbar. Judged at W = Sigma^{1/2} U "
-    "with drawn orthogonal U.",
+    note="True only for W = Sigma^{1/2}: x^T Sigma^{-1/2} wbar = xbar^T W^T Sigma^{-1/2} wbar. Judged at W = "
+    "Sigma^{1/2} U with drawn orthogonal U.",
 )
 @on_prompts
 def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
@@ -71,7 +71,7 @@ def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
     spaces=spaces.LAYERS,
     form="corrected",
     hypotheses=finite_context,
-    note="W^{-T} wbar has the law N(0, Sigma^-1) too, which is all that Theorem 4 takes from it.",
+    note="W^{-T} wbar has the law N(0, Sigma^-1) too, which is all that Theorem 4 needs.",
 )
 @on_prompts
 def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
@@ -109,7 +109,7 @@ def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
     spaces=spaces.LAYERS,
     form="corrected",
     hypotheses=finite_context,
-    note="The 1/2 of (10) is used up by the square. Likewise E[X X^T] is n Sigma, not Sigma.",
+    note="Differentiating the square cancels the 1/2 of (10). Likewise E[X X^T] is n Sigma, not Sigma.",
 )
 @on_prompts
 def hessian_corrected(drawn: Drawn) -> tuple[Array, Array]:
@@ -119,7 +119,7 @@ def hessian_corrected(drawn: Drawn) -> tuple[Array, Array]:
 
 
 def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
-    """X X^T has an inverse."""
+    """X X^T is invertible, and prompts can be drawn."""
     enough = hypothesis("n >= d", loss.task.context_length, ">=", float(loss.task.dimension))
     return [enough, *finite_context(loss, start)]
 
@@ -134,7 +134,7 @@ def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
     problems=(PAPER, PAPER_B),
     spaces=spaces.LAYERS,
     hypotheses=_invertible,
-    note="Proportional to (X X^T)^-1 is what the text says; the factor is that of the Hessian X X^T/n.",
+    note="The text says only that A_0 is proportional to (X X^T)^-1; the factor is that of the Hessian X X^T/n.",
 )
 @on_prompts
 def newton(drawn: Drawn) -> tuple[Array, Array]:
@@ -156,8 +156,8 @@ def newton(drawn: Drawn) -> tuple[Array, Array]:
     problems=(*STATIC, ONE_LAYER, DEEP, FREE_DEEP),
     spaces=spaces.LAYERS,
     constants=landscape_constants,
-    note="Exhibited: the gradient over all matrices at the best a_i, which are the reciprocals of the zeros of the "
-    "orthogonal polynomial of degree k of x times the mean spectrum. The infimum of footnote 1 is attained.",
+    note="Judged by the gradient over all matrices at the best a_i, which are the reciprocals of the zeros of the "
+    "orthogonal polynomial of degree k for x times the mean spectrum. The infimum of footnote 1 is attained.",
 )
 def theorem_4(loss: Loss, trajectory: Trajectory) -> Comparison:
     """sum_i |grad_{A_i} f|_F^2 at the best point of S, relative to that at A = 0."""
@@ -177,7 +177,7 @@ def theorem_4(loss: Loss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.LAYERS,
     form="corrected",
     constants=landscape_constants,
-    note="What the text says appears to be so, which Theorem 4 does not assert: an isolated local minimum.",
+    note="The text says that this appears to be so; Theorem 4 does not assert it. The minimum is isolated.",
 )
 def theorem_4_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The smallest eigenvalue of the Hessian over all matrices of the space, at the best point of S, against 0."""

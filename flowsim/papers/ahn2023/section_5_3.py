@@ -1,4 +1,4 @@
-"""ahn2023's section 5.3: what the best point of S appears to be. Its Figures 1 and 2 are in `figures_1_2`."""
+"""ahn2023's section 5.3: the best point of S seems globally optimal. Figures 1 and 2 are in `figures_1_2`."""
 
 from flowsim.claims.claim import Comparison, Relation, equal
 from flowsim.claims.statements import rounded
@@ -22,8 +22,8 @@ SECTION = Section("ahn2023", *LAYERED)
     problems=(SHORT, LARGE, FREE, PAPER),
     spaces=spaces.LAYERS,
     form="corrected",
-    note="16 Gaussian starts, every one of which reaches it. This is evidence and not a proof.",
+    note="Each of 16 Gaussian starts reaches it. This is evidence, not a proof.",
 )
 def every_start(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The loss that every one of many starts reaches against that of the best scalars."""
+    """The loss that each of many starts reaches against that of the best scalars."""
     return rounded(equal(many_starts(loss, basis(loss)), 0.0, loss.minimum), cancellation(loss))

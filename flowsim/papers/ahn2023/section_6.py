@@ -1,6 +1,6 @@
 """ahn2023's section 6: Theorem 5, on layers with B.
 
-S is {A_i = a_i Sigma^-1, B_i = b_i I}. The gradients over all matrices at points of S are those of `residual_stream`.
+S is {A_i = a_i Sigma^-1, B_i = b_i I}. `residual_stream` computes the gradients over all matrices at points of S.
 """
 
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ _BY_ALL = NOTE.format("theorem-5.all-matrices")
     spaces=spaces.RESIDUAL_STREAM,
     hypotheses=within_reach,
     constants=minima_constants,
-    note="Exhibited at the best scalars that a search finds. " + _BY_ALL,
+    note="Judged at the best scalars that a search finds. " + _BY_ALL,
 )
 @where_known
 def theorem_5(loss: Loss) -> Comparison:
@@ -53,8 +53,8 @@ def theorem_5(loss: Loss) -> Comparison:
     form="corrected",
     hypotheses=several_layers,
     constants=minima_constants,
-    note="Unlike without B, so that not all critical points on S are optimal; descent can also run off to infinity, "
-    "with a_i -> 0 at a fixed a_i b_i: a layer that moves the covariates and not the labels.",
+    note="Without B every local minimum on S is a global one. Descent can also run off to infinity, with a_i -> 0 at "
+    "a fixed a_i b_i: such a layer moves the covariates but not the labels.",
 )
 def other_minima(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The highest local minimum found on S against the lowest."""

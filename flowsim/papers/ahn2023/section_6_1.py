@@ -1,7 +1,7 @@
-"""ahn2023's section 6.1: how the B_i correct the curvature. Its Figures 3 and 4 are in files of their own.
+"""ahn2023's section 6.1: how the B_i correct the curvature.
 
-All is judged on drawn prompts with drawn weights, in the paper's own sign of A. The labels are those of the literal
-attention layers.
+Everything is judged on drawn prompts with drawn weights, in the paper's own sign of A. The literal attention layers
+compute the labels. Figures 3 and 4 are in `figures_3_4` and `figures_3_4_training`.
 """
 
 import jax.numpy as jnp
@@ -40,11 +40,11 @@ def _curved(drawn: Drawn, metric: Matrix) -> tuple[Array, Array]:
     problems=(PAPER_B, SHORT, ISOTROPIC[0]),
     spaces=spaces.LAYERS,
     hypotheses=finite_context,
-    note="At learned weights, which are near S, the text has an approximate sign for it. It is so for Sigma = I.",
+    note="The text states it with an approximate sign, at learned weights, which are near S. It holds for Sigma = I.",
 )
 @on_prompts
 def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
-    """With M X_i^T X_i, as printed."""
+    """X_{i+1} against the right side with M X_i^T X_i, as printed."""
     return _curved(drawn, jnp.eye(drawn.weight.size))
 
 
@@ -63,5 +63,5 @@ def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
 )
 @on_prompts
 def curvature_corrected(drawn: Drawn) -> tuple[Array, Array]:
-    """With M X_i^T Sigma^-1 X_i."""
+    """X_{i+1} against the right side with M X_i^T Sigma^-1 X_i."""
     return _curved(drawn, jnp.linalg.inv(drawn.root @ drawn.root))

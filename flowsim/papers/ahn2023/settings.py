@@ -1,4 +1,4 @@
-"""What ahn2023's statements assume: the settings of its parts, and the hypotheses that they share."""
+"""What ahn2023's statements assume: the settings of its sections, and the hypotheses that they share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ from flowsim.models import DiagonalLayers, MultiLayerAttention, ScalarLayers
 
 Hypotheses = Callable[[Any, Any], list[Hypothesis]]
 
-LAYERED = (MultiLayerAttention, ScalarLayers, DiagonalLayers)  # what the statements on layers are about
+LAYERED = (MultiLayerAttention, ScalarLayers, DiagonalLayers)  # the models of the statements on several layers
 
 
 def of_finite_context(hypotheses: Hypotheses) -> Hypotheses:
-    """The hypotheses, and that of a finite context."""
+    """The hypotheses together with `finite_context`."""
     return lambda loss, start: [*hypotheses(loss, start), *finite_context(loss, start)]
 
 
@@ -35,7 +35,7 @@ def isotropic(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
 
 
 def diagonal(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
-    """Sigma = Lambda."""
+    """Sigma is diagonal."""
     Sigma = loss.task.covariance
     off = jnp.linalg.norm(Sigma - jnp.diag(jnp.diagonal(Sigma)))
     return [agrees("Sigma diagonal", off, 0.0, jnp.linalg.norm(Sigma))]
@@ -46,11 +46,11 @@ def two_dimensions(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]
     return [hypothesis("d >= 2", float(loss.task.dimension), ">=", 2.0)]
 
 
-# Layers
+# Several layers
 
 
 def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Theorem 4 and Lemma 8: layers of their own, and w ~ N(0, Sigma^-1)."""
+    """The setting of Theorem 4 and Lemma 8: untied layers, and w ~ N(0, Sigma^-1)."""
     fits = isinstance(loss, MultiLayerLoss) and loss.task.weights == "inverse-covariance"
     return None if fits else unmet("layers of their own, w ~ N(0, Sigma^-1)")
 
@@ -62,11 +62,11 @@ def two_isotropic_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> li
 
 
 def several_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """Layers to exchange."""
+    """At least two layers, so that there are some to exchange."""
     return [hypothesis("k >= 2", float(loss.layers), ">=", 2.0)]
 
 
 def anisotropic(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """Sigma is no multiple of I."""
+    """Sigma is not a multiple of I."""
     values = jnp.linalg.eigvalsh(loss.task.covariance)
     return [hypothesis("condition of Sigma > 1.000001", values[-1] / values[0], ">", 1 + 1e-6)]

@@ -1,4 +1,4 @@
-"""The problems that ahn2023's statements speak of, as spaces to search."""
+"""The problems that ahn2023's statements cover, as spaces to search for counterexamples."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ SECTION_6 = (
 
 
 def _sampled(axes: dict[str, Axis], covariance: dict[str, Any], init: dict[str, Any], samples: int, t1: float) -> Space:
-    """Two layers with B, by prompts."""
+    """Two layers with B, with a Monte Carlo loss."""
     return _layers(
         axes,
         {"layers": 2, "residual_stream": True},

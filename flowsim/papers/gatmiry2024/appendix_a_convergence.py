@@ -28,7 +28,7 @@ from flowsim.papers.paper import Section
 
 SECTION = Section("gatmiry2024", *MODELS)
 
-_ROUNDING = 8 * float(jnp.finfo(jnp.float64).eps)  # of a power of the loss
+_ROUNDING = 8 * float(jnp.finfo(jnp.float64).eps)  # relative error of a power of the loss
 
 EQUATION = (problems.EASY, problems.OVERSHOT, problems.ONE_LOOP)
 
@@ -44,8 +44,8 @@ time_as_printed = SECTION.claim(
     constants=time_constants,
     problems=(*FLOW, problems.SMALL_COVARIANCE),
     spaces=spaces.ANY_COVARIANCE,
-    note="Sigma* = I, which Theorem 3.3 asks for, has been dropped, and the statement fails without: the flow at "
-    "Sigma* = s I is that at I, slower by s^2. It fails at I too, as Theorem 3.3 does.",
+    note="The statement drops the condition Sigma* = I of Theorem 3.3 and fails without it: the flow at Sigma* = s I "
+    "is that at I with its speed multiplied by s^2. It also fails at I, as Theorem 3.3 does.",
 )(in_printed_time)
 
 
@@ -62,7 +62,7 @@ time_as_corrected = SECTION.claim(
     constants=time_constants,
     problems=(*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC),
     spaces=spaces.ANY_COVARIANCE,
-    note="What the corrected Theorem A.11 gives when its differential inequality is solved.",
+    note="Follows from solving the differential inequality of the corrected Theorem A.11.",
 )(in_time)
 
 
@@ -74,12 +74,12 @@ def _solves(loss: Loss, trajectory: Trajectory, solution, sign: float) -> Compar
     field = sign * PRINTED_CONSTANT * g ** dominance_power(loss)
     first = equal(solution(loss, start, jnp.zeros(()))[None], start[None], start[None])
     sides = joined([first, equal(slope, field, jnp.maximum(jnp.abs(slope), jnp.abs(field)))])
-    # Powers of powers of rounded numbers.
+    # Powers of powers amplify rounding.
     return rounded(sides, jnp.asarray(64.0))
 
 
 def equation_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """g' / g^{(2L-1)/L} of the printed solution, and what the equation asks for with the sign that is meant."""
+    """g' / g^{(2L-1)/L} of the printed solution, and its value in the equation with the intended sign."""
     power, K, exponent = exponents(loss)
     return {"printed_solution": jnp.asarray(-power * K ** (exponent - 1)), "equation": jnp.asarray(-PRINTED_CONSTANT)}
 
@@ -103,8 +103,8 @@ def _printed_solution(loss: Loss, start: Scalar, t: Scalar) -> Scalar:
     constants=equation_constants,
     problems=EQUATION,
     spaces=spaces.STILL_ISOTROPIC,
-    note="The equation lacks its minus sign, and with it g is no solution either: the exponents of K are wrong, so "
-    "that g falls faster than the equation says, by the factor 16 (L/(L-1)) K^{-(L-1)/(2L-1)}, 10.1 for two loops.",
+    note="The equation lacks its minus sign. With it g is still no solution: the exponents of K are wrong, so g falls "
+    "faster than the equation says, by the factor 16 (L/(L-1)) K^{-(L-1)/(2L-1)}, 10.1 for two loops.",
 )
 def printed_solution_solves(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The printed g in the printed equation, g' = +g^{(2L-1)/L}/16."""
@@ -129,16 +129,17 @@ def _solution(loss: Loss, start: Scalar, t: Scalar) -> Scalar:
     constants=equation_constants,
     problems=EQUATION,
     spaces=spaces.STILL_ISOTROPIC,
-    note="With the sign that is meant and the exponents that solve it; the time is (1/xi)^{(L-1)/L} 16L/(L-1).",
+    note="With the intended sign and the exponents that solve the equation, the time is (1/xi)^{(L-1)/L} 16L/(L-1).",
 )
 def solution_solves(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The right g in g' = -g^{(2L-1)/L}/16."""
+    """The corrected g in g' = -g^{(2L-1)/L}/16."""
     return _solves(loss, trajectory, _solution, -1.0)
 
 
 def _below(loss: Loss, trajectory: Trajectory, time: ArrayLike) -> Comparison:
-    """f(t)^{-(L-1)/L} - f(0)^{-(L-1)/L} against t/T, which is f(t) <= g(t) for the g with g(0) = f(0) that falls as
-    (t + c)^{-L/(L-1)}, wherever f(t) >= 2 (4 delta)^{2L}.
+    """f(t)^{-(L-1)/L} - f(0)^{-(L-1)/L} against t/T, wherever f(t) >= 2 (4 delta)^{2L}.
+
+    This is f(t) <= g(t) for the g with g(0) = f(0) that falls as (t + c)^{-L/(L-1)}.
     """
     f, t, power = trajectory.loss, trajectory.t, exponents(loss)[0]
     powers = f ** (-1 / power)
@@ -158,12 +159,12 @@ def _below(loss: Loss, trajectory: Trajectory, time: ArrayLike) -> Comparison:
     constants=time_constants,
     problems=(*FLOW, problems.SMALL_COVARIANCE),
     spaces=spaces.ANY_COVARIANCE,
-    note="The proof says for all t >= 0. Judged as f^{-(L-1)/L} - f(0)^{-(L-1)/L} >= K^{-(L-1)/(2L-1)} t. The g "
-    "that is printed falls faster than its equation says (theorem-a.12.ode), and the equation faster than gradient "
-    "dominance grants: that lacks d^{-(L-1)/L} and the least eigenvalue of Sigma* (theorem-a.11).",
+    note="The proof claims this for all t >= 0. Judged as f^{-(L-1)/L} - f(0)^{-(L-1)/L} >= K^{-(L-1)/(2L-1)} t. The "
+    "printed g falls faster than its equation says (theorem-a.12.ode), and the equation faster than gradient dominance "
+    "allows: its constant lacks d^{-(L-1)/L} and the least eigenvalue of Sigma* (theorem-a.11).",
 )
 def below_printed_solution(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """f against the printed g, T = K^{(L-1)/(2L-1)}."""
+    """f against the printed g, with T = K^{(L-1)/(2L-1)}."""
     power, K, exponent = exponents(loss)
     return _below(loss, trajectory, K ** (exponent / power))
 
@@ -181,9 +182,9 @@ def below_printed_solution(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=time_constants,
     problems=(*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC),
     spaces=spaces.ANY_COVARIANCE,
-    note="The solution of the equation that the corrected Theorem A.11 gives, judged as f^{-(L-1)/L} - f(0)^{-(L-1)/L} "
+    note="g solves the equation that the corrected Theorem A.11 gives. Judged as f^{-(L-1)/L} - f(0)^{-(L-1)/L} "
     ">= lambda_d^2 t/(K d^{(L-1)/L}).",
 )
 def below_solution(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """f against the g of the corrected gradient dominance, T = K d^{(L-1)/L}/lambda_d^2."""
+    """f against the g of the corrected gradient dominance, with T = K d^{(L-1)/L}/lambda_d^2."""
     return _below(loss, trajectory, exponents(loss)[1] / dominance_factor(loss))

@@ -54,7 +54,7 @@ _DRAWN = "Judged at drawn positive A for which an epsilon as in Lemma A.10 exist
 
 
 def small_delta(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """4 d delta^{4L-2} <= 1."""
+    """delta is small: 4 d delta^{4L-2} <= 1."""
     value = 4.0 * loss.task.dimension * delta(loss) ** (4 * loops(loss) - 2)
     return [hypothesis("4 d delta^(4L-2) <= 1", value, "<=", 1.0)]
 
@@ -104,7 +104,7 @@ def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     problems=EPSILON,
     spaces=spaces.ANY_COVARIANCE,
     note=SMALL_COVARIANCE
-    + "It fails for large d too: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
+    + "It also fails for large d: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
 )
 def epsilon_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
     """|grad L|^2 against epsilon^{4L-2}/4, where L >= epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L}."""
@@ -126,12 +126,12 @@ def epsilon_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
     note=WITH_COVARIANCE + HOELDER,
 )
 def epsilon_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The same with the lambda_d^2 of Sigma* and the d^{-(L-1)/L} of Hoelder's inequality."""
+    """|grad L|^2 against lambda_d^2 d^{-(L-1)/L} epsilon^{4L-2}/4, under the same conditions."""
     return _epsilon_dominance(loss, trajectory, dominance_factor(loss) / 4)
 
 
 class _Spread(NamedTuple):
-    """Drawn positive A: what is known there, lambda_i - 1 with multiplicities, lambda_1, where Lemma A.10 speaks."""
+    """Drawn A: their points, lambda_i - 1 with multiplicities, lambda_1, and whether A > 0 and Lemma A.10 applies."""
 
     points: Points
     offsets: Float[Array, "T r"]
@@ -154,7 +154,7 @@ def _spread(loss: Loss) -> _Spread:
 
 
 def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
-    """The first two lines of (27) and the inequality that Hoelder's is applied to."""
+    """The first two lines of (27) and the inequality to which Hoelder's is applied."""
     at, L = _spread(loss), loops(loss)
     noise = delta_power(loss) * (at.largest + 1.0) ** (2 * L - 1)
     first = (at.offsets ** (2 * L - 1) - noise[:, None]) ** 2 @ at.counts
@@ -179,7 +179,8 @@ def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
     hypotheses=all_of(over_determined, small_delta),
     problems=LONG,
     spaces=spaces.OPTIMUM,
-    note=_DRAWN + "The lambda_i are those of A^{1/2} Sigma* A^{1/2}: the gradient has them only at Sigma* = I.",
+    note=_DRAWN
+    + "The lambda_i are those of A^{1/2} Sigma* A^{1/2}, but the gradient has that form only at Sigma* = I.",
 )
 @of_loss
 def printed_lines(loss: Loss) -> Comparison:
@@ -198,17 +199,17 @@ def printed_lines(loss: Loss) -> Comparison:
     hypotheses=all_of(over_determined, small_delta),
     problems=STEPS,
     spaces=spaces.OPTIMUM,
-    note=_DRAWN + "Where lambda_i < 1 the noise enters with the other sign; the factor 4 L^2 of the gradient, which "
+    note=_DRAWN + "Where lambda_i < 1 the noise enters with the opposite sign; the factor 4 L^2 of the gradient, which "
     "the proof leaves out, makes up for it.",
 )
 @of_loss
 def lines(loss: Loss) -> Comparison:
-    """The same with lambda_d(Sigma*)^2 on the right of |grad L|^2."""
+    """(27) and the inequality after it, with lambda_d(Sigma*)^2 on the right of |grad L|^2."""
     return _lines(loss, least_eigenvalue(loss) ** 2)
 
 
 def _noise(loss: Loss, offset) -> Comparison:
-    """d delta^{4L} (lambda_1 + 1)^{4L-2} against a quarter of an offset from one, to the power 4L - 2."""
+    """d delta^{4L} (lambda_1 + 1)^{4L-2} against a quarter of the (4L-2)-th power of an offset from one."""
     at, L = _spread(loss), loops(loss)
     left = loss.task.dimension * delta_power(loss) ** 2 * (at.largest + 1.0) ** (4 * L - 2)
     right = offset(at) ** (4 * L - 2) / 4
@@ -226,7 +227,7 @@ def _noise(loss: Loss, offset) -> Comparison:
     hypotheses=all_of(over_determined, small_delta),
     problems=LONG[:2],
     spaces=spaces.OPTIMUM,
-    note=_DRAWN + "It is the largest |lambda_i - 1| that is known to be large, and lambda_1 may be one.",
+    note=_DRAWN + "Only the largest |lambda_i - 1| is known to be large; lambda_1 may be one.",
 )
 @of_loss
 def printed_noise(loss: Loss) -> Comparison:
@@ -249,7 +250,7 @@ def printed_noise(loss: Loss) -> Comparison:
 )
 @of_loss
 def noise(loss: Loss) -> Comparison:
-    """The same with max_i |lambda_i - 1| on the right."""
+    """d delta^{4L} (lambda_1 + 1)^{4L-2} <= max_i |lambda_i - 1|^{4L-2}/4."""
     return _noise(loss, lambda at: jnp.max(jnp.abs(at.offsets), axis=1))
 
 
@@ -292,7 +293,7 @@ def printed_hoelder(loss: Loss) -> Comparison:
 )
 @of_loss
 def hoelder(loss: Loss) -> Comparison:
-    """The same with d^{-(L-1)/L}, where the |lambda_i - 1| are not all equal."""
+    """Hoelder's inequality with d^{-(L-1)/L}, where the |lambda_i - 1| are not all equal."""
     L, at = loops(loss), _spread(loss)
     sizes = jnp.abs(at.offsets)
     apart = jnp.min(sizes, axis=1) < 0.99 * jnp.max(sizes, axis=1)

@@ -45,7 +45,7 @@ from flowsim.papers.paper import Section
 
 SECTION = Section("gatmiry2024", *MODELS)
 
-_FACTORS = (1.0 + 1e-6, 1.5, 2.0, 10.0, 100.0)  # of the least epsilon that a step speaks of
+_FACTORS = (1.0 + 1e-6, 1.5, 2.0, 10.0, 100.0)  # times the least epsilon of a step
 
 
 def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
@@ -87,7 +87,7 @@ def appendix_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
     note=WITH_COVARIANCE + HOELDER,
 )
 def appendix_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The same with the lambda_d^2 of Sigma* and the d^{-(L-1)/L} of Hoelder's inequality."""
+    """|grad L|^2 against lambda_d^2 d^{-(L-1)/L} L^{(2L-1)/L}/16, where L >= 2 (4 delta)^{2L}."""
     constant = PRINTED_CONSTANT * dominance_factor(loss)
     return dominates(loss, everywhere(loss, trajectory), constant, appendix_threshold(loss))
 
@@ -111,12 +111,12 @@ def _restated(loss: Loss, factor: ArrayLike) -> Comparison:
     hypotheses=over_determined,
     problems=STEPS,
     spaces=spaces.OPTIMUM,
-    note="Lemma A.10 is used without its conditions 8 delta d^{3/(4L)} <= epsilon <= 1, without Sigma* = I, and "
-    "without the d^{-(L-1)/L} that its proof has.",
+    note="The proof uses Lemma A.10 without its conditions 8 delta d^{3/(4L)} <= epsilon <= 1, without Sigma* = I, "
+    "and without the d^{-(L-1)/L} of its proof.",
 )
 @of_loss
 def printed_restated(loss: Loss) -> Comparison:
-    """(28)."""
+    """(28) as printed."""
     return _restated(loss, 1.0)
 
 
@@ -146,7 +146,7 @@ def short_of_half(loss: Loss, start) -> list[Hypothesis]:
 
 
 def _step(loss: Loss, least: Scalar) -> Comparison:
-    """epsilon^{2L} over d delta^{2L} (epsilon + 2)^{2L} against 1, from the least epsilon on."""
+    """epsilon^{2L} over d delta^{2L} (epsilon + 2)^{2L} against 1, for epsilon from ``least`` on."""
     epsilon, power = least * jnp.asarray(_FACTORS), 2 * loops(loss)
     known = jnp.isfinite(loss.task.context_length)
     safe = jnp.where(known, delta_power(loss), 1.0)
@@ -164,7 +164,7 @@ def _step(loss: Loss, least: Scalar) -> Comparison:
     hypotheses=over_determined,
     problems=STEPS,
     spaces=spaces.OPTIMUM,
-    note="Needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L: Theorem A.11 rests on it.",
+    note="Needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L. Theorem A.11 rests on this step.",
 )
 @of_loss
 def printed_step(loss: Loss) -> Comparison:
@@ -183,9 +183,9 @@ def printed_step(loss: Loss) -> Comparison:
     hypotheses=short_of_half,
     problems=STEPS,
     spaces=spaces.OPTIMUM,
-    note="The threshold on the loss that this gives is d times that of Theorem A.11.",
+    note="It gives a threshold on the loss that is d times that of Theorem A.11.",
 )
 @of_loss
 def step(loss: Loss) -> Comparison:
-    """epsilon > 4 delta d^{1/(2L)} implies it."""
+    """epsilon > 4 delta d^{1/(2L)} implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}."""
     return _step(loss, 4.0 * delta(loss) * dimension_root(loss))

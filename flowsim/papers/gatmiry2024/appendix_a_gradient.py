@@ -1,6 +1,6 @@
 """gatmiry2024's appendix A: the terms of the gradient, (25), (26) and the bounds on gamma_j after them, in rationals.
 
-Sigma* = I here, so that every expectation has the eigenvectors of A, of which only the eigenvalues matter.
+Sigma* = I here, so every expectation has the eigenvectors of A, and only the eigenvalues matter.
 """
 
 import collections
@@ -38,7 +38,7 @@ SECTION = Section("gatmiry2024", *MODELS)
 _MOST_FACTORS = 6  # of W in one expectation
 _SHORT = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
 _LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
-_EXACT = "In rationals, for Sigma* = I, which the text takes here, and A of three spectra. "
+_EXACT = "Judged in rationals at Sigma* = I, which the text assumes here, for A with three spectra. "
 
 
 class Spectrum:
@@ -55,7 +55,7 @@ class Spectrum:
 
 
 def _spectra(dimension: int) -> list[Spectrum]:
-    """I, and A with eigenvalues apart on both sides of one, and far from it."""
+    """The spectra of I, of an A with eigenvalues on both sides of one, and of an A with eigenvalues far from one."""
     half = dimension // 2
     pairs = [(Fraction(3, 2), Fraction(1, 2)), (Fraction(4), Fraction(1, 10))]
     return [Spectrum((Fraction(1), dimension)), *(Spectrum((a, dimension - half), (b, half)) for a, b in pairs)]
@@ -68,7 +68,7 @@ def _term(before: int, after: int) -> Terms:
 
 
 def _at(terms: Terms, spectrum: Spectrum, length: int) -> list[Fraction]:
-    """The eigenvalue of the matrix whose trace with M the terms are, for each eigenvalue of A."""
+    """The eigenvalues of the matrix B for which the terms give tr(B M), one per eigenvalue of A."""
     totals = [Fraction(0)] * len(spectrum.eigenvalues)
     for (order, words), coefficient in terms.items():
         rest, power = Fraction(coefficient, length**order), 0
@@ -123,7 +123,7 @@ def _expanded(loss: Loss, swapped: bool) -> Comparison:
         right, size = (list(map(sum, zip(*table, strict=True))) for table in (rows, sizes))
         left = factor(spectrum, n, i, m - i)
         scale = [max(a, abs(b)) for a, b in zip(size, left, strict=True)]
-        # The difference first: both sides are exact, and large numbers may nearly cancel in them.
+        # Both sides are exact; they are subtracted before rounding, since large numbers may nearly cancel.
         gaps = [a - b for a, b in zip(left, right, strict=True)]
         parts.append(equal(_floats(gaps), 0.0, _floats(scale)))
     return joined(parts)
@@ -139,7 +139,7 @@ def _expanded(loss: Loss, swapped: bool) -> Comparison:
     setting=looped_with_finite_context,
     problems=_SHORT,
     spaces=spaces.PAIRINGS,
-    note=_EXACT + "The two binomials are the wrong way round.",
+    note=_EXACT + "The two binomials are swapped.",
 )
 def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     """(26) with the binomials binom(2L-1-i, l_1) binom(i, l_2)."""
@@ -156,7 +156,7 @@ def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     setting=looped_with_finite_context,
     problems=_SHORT,
     spaces=spaces.PAIRINGS,
-    note=_EXACT + "Against all factors multiplied out.",
+    note=_EXACT + "Compared with all factors multiplied out.",
 )
 def expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     """(26) with the binomials binom(i, l_1) binom(2L-1-i, l_2)."""
@@ -188,7 +188,7 @@ def _gammas(loss: Loss, extra: int) -> Comparison:
     hypotheses=over_determined,
     problems=(PAPER, *_LONG),
     spaces=spaces.PAIRINGS,
-    note=_EXACT + "This k is for B^{l_1+1}, as (26) has it; with B^{l_1} there are l_1 + l_2 - 1 powers of lambda_j.",
+    note=_EXACT + "This k belongs to the B^{l_1+1} of (26); with B^{l_1} there are l_1 + l_2 - 1 powers of lambda_j.",
 )
 def printed_gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The bound on gamma_j with k = l_1 + l_2 + 1."""
@@ -225,11 +225,11 @@ def gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
     hypotheses=over_determined,
     problems=(PAPER, *_LONG),
     spaces=spaces.PAIRINGS,
-    note=_EXACT + "The power 2L - 1 is odd: (lambda_j - 1)^{2L-1} has the wrong sign. The upper bound, with a sign "
-    "that reads as an approximation, has lambda_j in the place of lambda_1.",
+    note=_EXACT + "The power 2L - 1 is odd: (lambda_j - 1)^{2L-1} has the wrong sign. The upper bound, printed with "
+    "a sign that reads as an approximation, has lambda_j in place of lambda_1.",
 )
 def printed_factors(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The eigenvalues of E[(I - W A)^i W (I - W A)^{2L-1-i}] against (lambda_j - 1)^{2L-1} and the noise, both ways."""
+    """The eigenvalues of E[(I - W A)^i W (I - W A)^{2L-1-i}] against (lambda_j - 1)^{2L-1} plus and minus the noise."""
     known, n = _known(loss)
     L, noise = _loops(known), known.first_order(2 * _loops(known))
     m, parts = 2 * L - 1, []

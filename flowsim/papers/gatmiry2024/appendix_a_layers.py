@@ -1,4 +1,4 @@
-"""gatmiry2024's appendix A: Theorem A.1, (12) and (13), what every layer does, against the literal transformer."""
+"""gatmiry2024's appendix A: Theorem A.1, (12) and (13) on each layer, against the literal transformer."""
 
 import equinox as eqx
 import jax
@@ -27,15 +27,15 @@ SECTION = Section("gatmiry2024", *MODELS)
 
 _SIGN = (
     JUDGED
-    + "Each layer adds u^T to the row of labels before it subtracts, y <- y - (u + v)^T Sigma A X, so that the sum "
-    "over u enters with the other sign; where all u are zero both forms agree, and the loss does not see the sign. "
+    + "Each layer adds u^T to the row of labels before it subtracts, y <- y - (u + v)^T Sigma A X, so the sum over "
+    "u enters with the opposite sign. Where all u are zero the two forms agree; the loss does not depend on the sign. "
 )
 
 
 @eqx.filter_jit
 def _recursion(drawn: DrawnLayers) -> dict[str, Array]:
-    """For every context and t: the literal row of labels and y_q, what (12) and (13) say without the second sum, that
-    sum, and the size of the terms.
+    """For each context and t: the literal row of labels and y_q minus the first terms of (12) and (13), the second sums
+    of (12) and (13), and the sizes of the terms.
     """
 
     def one(context: Array) -> dict[str, Array]:

@@ -31,8 +31,8 @@ SECTION = Section("gatmiry2024", *MODELS)
 
 @functools.cache
 def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
-    """E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 with the population covariance, or with the sample's in its place,
-    where it is E tr(prod (I - Sigma A_i) prod (I - Sigma A_{k-1-i})).
+    """E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 with S the population covariance or, with ``sample_roots``, the
+    sample's, where it is E tr(prod (I - Sigma A_i) prod (I - Sigma A_{k-1-i})).
     """
     letters = "ABCDEFG"[:layers]
     if not sample_roots:
@@ -55,9 +55,9 @@ def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
     hypotheses=over_determined,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note="Sigma is read as the sample covariance throughout, of which Lemma 4.1 is then the case of equal layers. "
-    "The outer roots come from the laws of w and x_query and are of the population covariance. Judged at d_i = 0 "
-    "with at most 3 symmetric layers.",
+    note="Sigma is read as the sample covariance throughout; Lemma 4.1 is then the case of equal layers. The outer "
+    "roots come from the laws of w and x_query, so they belong to the population covariance. Judged at d_i = 0 with at "
+    "most 3 symmetric layers.",
 )
 def printed_layers_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """E |Sigma^{-1/2} prod (I - Sigma A_i) Sigma^{1/2}|^2 against the loss of as many layers, at u = 0."""
@@ -77,17 +77,17 @@ def printed_layers_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "The outer roots are of the population covariance S; printed they are of the sample's.",
+    note=JUDGED + "The outer roots are those of the population covariance S; the paper prints those of the sample's.",
 )
 def loss_of_layers(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal loss given the examples, with layers of their own that are not symmetric."""
+    """The literal loss given the examples, with distinct layers that are not symmetric."""
     drawn = drawn_layers(loss.task, loss.loops)
     return with_sums(*gaps_of_loss(drawn), drawn)
 
 
 @functools.cache
 def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
-    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2 with the population covariance, or with the sample's in its place."""
+    """E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2 with the population's S or, with ``sample_root``, the sample's."""
     words: dict[tuple[str, ...], int] = collections.defaultdict(int)
     for i, j in itertools.product(range(1, loops + 1), repeat=2):
         word = "U" + "WA" * i + ("W" if sample_root else "") + "AW" * j
@@ -104,8 +104,8 @@ def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note="Sigma is read as the sample covariance, as Lemma 4.1 defines it. The last root is the query's, of the "
-    "population covariance. Judged with L at most 3.",
+    note="Sigma is read as the sample covariance, as Lemma 4.1 defines it. The last root comes from the query, so "
+    "it belongs to the population covariance. Judged with L at most 3.",
 )
 def printed_bias_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """E |sum_i u^T Sigma A (I - Sigma A)^{L-1-i} Sigma^{1/2}|^2, Sigma the sample's throughout, against the u-term."""
@@ -125,7 +125,7 @@ def printed_bias_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "With the sample's root in the place of S^{1/2}, as printed, both terms are others.",
+    note=JUDGED + "With the sample's root in place of S^{1/2}, as printed, both terms differ.",
 )
 def loss_of_loops_with_bias(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """The literal loss given the examples, with one symmetric A and one u for all layers."""

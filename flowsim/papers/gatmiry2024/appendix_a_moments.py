@@ -1,6 +1,7 @@
 """gatmiry2024's appendix A: Lemmas A.5 to A.7 on the moments of a sample covariance.
 
-In their proofs by two routes each: pairings, integration by parts, Gauss quadrature of the spectrum.
+Each step of their proofs is computed by two of three routes: pairings, integration by parts, and Gauss quadrature of
+the spectrum.
 """
 
 import itertools
@@ -62,8 +63,7 @@ _MATRICES = 4
     hypotheses=long_for_moments(4),
     problems=LONG_LENGTHS,
     spaces=spaces.MOMENTS,
-    note=CONDITION_KEPT
-    + "The lemma does not say what delta is: 4kd/sqrt(n) is that of its proof and of the remark on Theorem 3.2.",
+    note=CONDITION_KEPT + "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n).",
 )
 @SECTION.claim(
     "lemma-a.5",
@@ -75,8 +75,7 @@ _MATRICES = 4
     hypotheses=over_determined,
     problems=LENGTHS,
     spaces=spaces.MOMENTS,
-    note=CONDITION_LOST
-    + "The lemma does not say what delta is: 4kd/sqrt(n) is that of its proof and of the remark on Theorem 3.2.",
+    note=CONDITION_LOST + "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n).",
 )
 @of_moments
 def moment_controls_first_order(known: Shape, power: int) -> float:
@@ -113,11 +112,11 @@ def paired_moments(eigenvalues: Spectrum, multiplicities: Sequence[int], length:
     setting=looped_with_finite_context,
     problems=(SHORT, DEEP, ONE_DIMENSION, LONG),
     spaces=spaces.LEMMAS,
-    note="Every pairing for k <= 2L and k <= 6, against integration by parts, in rationals. The display before "
-    "this one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power too many.",
+    note="Judged on all pairings for k <= 2L and k <= 6, against integration by parts, in rationals. The display "
+    "before this one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power of lambda too many.",
 )
 def pairing_formula(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The sum over pairings over alpha^{(j)} by integration by parts, against 1, for all j and k <= 2L, 6."""
+    """The sum over pairings, divided by alpha^{(j)} from integration by parts, against 1, for all j and k <= 2L, 6."""
     known, ratios = shape(loss), []
     for k in _powers(loss):
         errors = moment_errors(known.eigenvalues, known.multiplicities, _length(loss), k)
@@ -139,8 +138,9 @@ def _paired_bound(loss: Loss, power: int, weight: Callable[[int], Fraction]) -> 
 
 
 def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
-    """The chain of the proof for all j and k <= 2L, 6, over n^k and less lambda_j^k throughout, in rationals, where its
-    sides differ.
+    """The chain of the proof for all j, k <= 2L and k <= 6, in rationals.
+
+    Each member is divided by n^k and reduced by lambda_j^k; nothing is promised where two adjacent members are equal.
     """
     known, links = shape(loss), []
     first = known.eigenvalues[0]
@@ -168,8 +168,8 @@ def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
     hypotheses=long_for_moments(4),
     problems=LONG_LENGTHS,
     spaces=spaces.MOMENTS,
-    note="For n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The third step replaces lambda_1 by "
-    "lambda_j, which is smaller.",
+    note="Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The third step replaces "
+    "lambda_1 by lambda_j, which is smaller.",
 )
 def moments_proved(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The chain as printed."""
@@ -188,7 +188,8 @@ def moments_proved(loss: Loss, trajectory: Trajectory) -> Comparison:
     hypotheses=long_for_moments(4),
     problems=LONG_LENGTHS,
     spaces=spaces.MOMENTS,
-    note="For n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. Without the sum that has lambda_j^k.",
+    note="Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The sum with lambda_j^k is "
+    "left out.",
 )
 def moments_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The chain without its fourth member."""
@@ -204,8 +205,8 @@ def moments_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
     setting=looped_by_matrices,
     problems=(SHORT, DEEP, ONE_DIMENSION, LONG),
     spaces=spaces.LEMMAS,
-    note="At drawn A, by matrices and integration by parts at the left, by eigenvalues and pairings at the right. "
-    "The statement has one more Sigma^{1/2} in its first trace, which it then drops.",
+    note="Judged at drawn A: the left side by matrices and integration by parts, the right side by eigenvalues and "
+    "pairings. The statement has an extra Sigma^{1/2} in its first trace, which it then drops.",
 )
 def changed_covariance(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """E tr (I - W A')^{2L}, A' = S^{1/2} A S^{1/2}, as a polynomial in traces at drawn positive A', against
@@ -256,7 +257,7 @@ def changed_covariance(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
 )
 @of_residuals
 def eigenvalue_approximation_first_order(known: Shape, power: int) -> float:
-    """4 k d / sqrt(n), which the appendix writes delta^k."""
+    """4 k d / sqrt(n), which the appendix writes as delta^k."""
     return known.first_order(power)
 
 
@@ -287,8 +288,8 @@ def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
     setting=looped_with_finite_context,
     problems=(PAPER, ONE_LOOP, ONE_DIMENSION),
     spaces=spaces.LEMMAS,
-    note="At A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals. The term i = 0 is missing, and the "
-    "sign should be (-1)^{k-i}.",
+    note="Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals. The term i = 0 is missing, and "
+    "the sign should be (-1)^{k-i}.",
 )
 def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     """(21): sum_{i=1}^k (-1)^i binom(k, i)."""
@@ -305,7 +306,7 @@ def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     setting=looped_with_finite_context,
     problems=(PAPER, ONE_LOOP, ONE_DIMENSION),
     spaces=spaces.LEMMAS,
-    note="At A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals.",
+    note="Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals.",
 )
 def expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
     """(21) with i from 0 on and (-1)^{k-i}."""

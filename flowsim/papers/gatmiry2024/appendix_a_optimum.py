@@ -43,7 +43,7 @@ SECTION = Section("gatmiry2024", *MODELS)
     note="The same bounds as Theorem 3.2, and (22), which is twice as sharp.",
 )
 def optimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The three parts of Theorem A.8, with 4 delta d^{1/(2L)} as well as 8."""
+    """The three parts of Theorem A.8, with 4 delta d^{1/(2L)} as well as 8 delta d^{1/(2L)}."""
     parts = [minimum_bounded, within_four, within_eight]
     return joined([*(part(loss, trajectory) for part in parts), bias_is_zero(loss)])
 
@@ -60,15 +60,15 @@ def optimum(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=proximity_constants,
     problems=PROXIMITY,
     spaces=spaces.PROXIMITY,
-    note="Both halves, along the flow and at drawn A, with the least epsilon that the loss allows; nothing is "
-    "promised where delta >= 1.",
+    note="Judges both halves, along the flow and at drawn A, with the least epsilon that the loss allows; nothing "
+    "is promised where delta >= 1.",
 )
 def appendix_proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The distance of A from A_opt against 4 epsilon + 16 delta d^{1/(2L)}, with the least epsilon > 2 delta for which
     L <= epsilon^{2L} - delta^{2L} (epsilon + 2)^{2L}.
     """
     points, power = everywhere(loss, trajectory), 2 * loops(loss)
-    # It is epsilon^{2L} times an increasing function, which is positive from an epsilon > 2 delta on if delta < 1.
+    # The bound is epsilon^{2L} times an increasing function, positive from some epsilon > 2 delta on if delta < 1.
     room = lambda e: e**power * (1.0 - delta_power(loss) * (1.0 + 2.0 / e) ** power)
     _, epsilon = crossing(room, points.loss, LARGEST)
     bound = 4.0 * epsilon + 16.0 * delta(loss) * dimension_root(loss)

@@ -1,4 +1,4 @@
-"""gatmiry2024's appendix A: Theorem A.13 on prompts of another covariance, and (31) of its proof."""
+"""gatmiry2024's appendix A: Theorem A.13 on prompts with another covariance, and (31) of its proof."""
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +26,11 @@ SECTION = Section("gatmiry2024", *MODELS)
     constants=error_constants,
     problems=PROBLEMS,
     spaces=spaces.NEW_COVARIANCES,
-    note="Fails as Theorem 4.5 does. (10) has no zeta on its left; here, with it, the bound is claimed of more.",
+    note="Fails as Theorem 4.5 does. (10) has no zeta on its left; with it, the bound is claimed for more prompts.",
 )
 @of_loss
 def appendix_error(loss: LoopedLoss) -> Comparison:
-    """As printed in (30): zeta Sigma* <= X X^T <= (2 - zeta) Sigma*, |x|_{Sigma*} and |w|_{Sigma*^-1}."""
+    """The bound printed in (30): zeta Sigma* <= X X^T <= (2 - zeta) Sigma*, |x|_{Sigma*} and |w|_{Sigma*^-1}."""
     return bounded(loss, lambda zeta: zeta, mean=False, swapped=False)
 
 
@@ -46,11 +46,11 @@ def appendix_error(loss: LoopedLoss) -> Comparison:
     constants=error_constants,
     problems=PROBLEMS,
     spaces=spaces.NEW_COVARIANCES,
-    note="As the corrected Theorem 4.5, for the wider range of (30).",
+    note="The corrected Theorem 4.5 for the wider range of (30).",
 )
 @of_loss
 def error_from_below(loss: LoopedLoss) -> Comparison:
-    """With zeta Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |w|_{Sigma*} and |x|_{Sigma*^-1}."""
+    """The corrected bound: zeta Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |w|_{Sigma*} and |x|_{Sigma*^-1}."""
     return bounded(loss, lambda zeta: zeta, mean=True, swapped=True)
 
 
@@ -71,7 +71,7 @@ def _through_optimum(loss: LoopedLoss, covariance: Matrix) -> Float[Array, " d"]
     hypotheses=long_context,
     problems=PROBLEMS,
     spaces=spaces.NEW_COVARIANCES,
-    note="What Theorem 3.2, whose condition on n is asked for, says of A_opt^-1.",
+    note="What Theorem 3.2 says of A_opt^-1, under its condition on n.",
 )
 @of_loss
 def precision_bounded(loss: LoopedLoss) -> Comparison:
@@ -93,8 +93,8 @@ def precision_bounded(loss: LoopedLoss) -> Comparison:
     hypotheses=long_context,
     problems=PROBLEMS,
     spaces=spaces.NEW_COVARIANCES,
-    note="At drawn and extreme Sigma_out. A statement about A_opt: that X X^T has to be divided by n does not "
-    "matter to it.",
+    note="Judged at drawn and extreme Sigma_out. This is a statement about A_opt, so it does not matter that X X^T "
+    "must be divided by n.",
 )
 @of_loss
 def residual_bounded(loss: LoopedLoss) -> Comparison:

@@ -1,4 +1,4 @@
-"""gatmiry2024's appendix A: Lemma A.2 on moments of a Gaussian covariance, its proof by pairings, (16) to (20)."""
+"""gatmiry2024's appendix A: Lemma A.2 on moments of a Gaussian covariance, and its proof by pairings, (16) to (20)."""
 
 import math
 from collections.abc import Sequence
@@ -63,11 +63,11 @@ def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL, PAPER),
     spaces=spaces.MOMENTS,
     note="The display lacks the power k of the sum. The bound is far from sharp: alpha - 1 is k(k-1)(d+1)/(2n) to "
-    "leading order, of the square of the order that is granted.",
+    "leading order, while the printed bound on it falls only as 1/sqrt(n).",
 )
 def isotropic_moments(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """1 <= alpha_{n,d,k} <= 1 + 4 k d / sqrt(n), minus 1 throughout. At k = 1 alpha is 1, so that the lower bound, an
-    equality, is left out.
+    """1 <= alpha_{n,d,k} <= 1 + 4 k d / sqrt(n), minus 1 throughout. At k = 1 alpha is 1, so the lower bound is an
+    equality and is left out.
     """
     known = shape(loss)
     errors = jnp.asarray([float(error) for error in isotropic_errors(known)])
@@ -108,10 +108,10 @@ def _moment_from_cycles(loss: Loss, second: int, less: int) -> Comparison:
     setting=looped_with_finite_context,
     problems=PROBLEMS,
     spaces=spaces.PAIRINGS,
-    note=_ENUMERATED + "(18) sums basis vectors over [n] where there are d, and (19) counts the one that is not free.",
+    note=_ENUMERATED + "(18) sums over n basis vectors instead of d, and (19) also counts the cycle that is not free.",
 )
 def moment_with_n(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """sum_p n^{C(G_p)} n^{C(G'_p)} over n^k alpha_{n,d,k}, as (16) with (19) has it, against 1, for k <= 2L, 6."""
+    """sum_p n^{C(G_p)} n^{C(G'_p)} over n^k alpha_{n,d,k}, as (16) and (19) give it, against 1, for k <= 2L, 6."""
     return _moment_from_cycles(loss, second=1, less=0)
 
 
@@ -125,9 +125,8 @@ def moment_with_n(loss: Loss, trajectory: Trajectory) -> Comparison:
     setting=looped_with_finite_context,
     problems=PROBLEMS,
     spaces=spaces.PAIRINGS,
-    note=_ENUMERATED
-    + "The exponential sum of (19) is d^{C(G'_p) - 1} I, as the display after it has it; the moment by "
-    "integration by parts is the same rational number.",
+    note=_ENUMERATED + "The exponential sum of (19) is d^{C(G'_p) - 1} I, as in the display after it; integration by "
+    "parts gives the moment as the same rational number.",
 )
 def moment_with_d(loss: Loss, trajectory: Trajectory) -> Comparison:
     """sum_p n^{C(G_p)} d^{C(G'_p) - 1} over n^k alpha_{n,d,k} against 1."""
@@ -143,8 +142,8 @@ def moment_with_d(loss: Loss, trajectory: Trajectory) -> Comparison:
     setting=looped_with_finite_context,
     problems=PROBLEMS,
     spaces=spaces.PAIRINGS,
-    note=_ENUMERATED + "Whole numbers, compared with 1/2 more. That a pair is a self-loop in at most one of the graphs "
-    "fails at k = 1, where both have the one node (1, 2).",
+    note=_ENUMERATED + "Whole numbers are compared with their bounds plus 1/2. That a pair is a self-loop in at most "
+    "one of the graphs fails at k = 1, where both have only the node (1, 2).",
 )
 def cycle_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
     """C(G_p) <= r + floor((k - r)/2), C(G'_p) <= k - r + 1 and C(G_p) + C(G'_p) <= k + 1 for every p and k <= 2L, 6."""
@@ -208,7 +207,7 @@ def odd_pairing_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
     setting=looped_with_finite_context,
     problems=PROBLEMS,
     spaces=spaces.PAIRINGS,
-    note=_ENUMERATED + "True because the printed C_m is too large; binom(k, r) (2k - 2r - 1)!! would do.",
+    note=_ENUMERATED + "True because the printed C_m is too large; binom(k, r) (2k - 2r - 1)!! would suffice.",
 )
 def self_loop_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
     """#{p: G_p has at least r self-loops} <= binom(k, r) (2k - 2r)!! for all r <= k <= 2L, 6."""
@@ -221,13 +220,13 @@ def self_loop_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def _without_self_loops(nodes: int) -> int:
-    """Pairings of 2m indices that leave no node of G_p to itself, by inclusion and exclusion."""
+    """The number of pairings of 2m indices whose G_p has no self-loop, by inclusion and exclusion."""
     terms = (math.comb(nodes, j) * (-1) ** j * _double_factorial(2 * (nodes - j) - 1) for j in range(nodes + 1))
     return sum(terms)
 
 
 def _first_lines(known: Shape, k: int) -> tuple[Fraction, Fraction]:
-    """alpha - 1, and the first line of (20) over n^k, minus 1: the pairing with r = k gives the 1."""
+    """alpha - 1, and the first line of (20) over n^k, minus the 1 that the pairing with r = k gives."""
     assert known.length is not None, "the setting of the claim"
     error = isotropic_errors(known)[k - 1]
     line = sum(
@@ -238,7 +237,7 @@ def _first_lines(known: Shape, k: int) -> tuple[Fraction, Fraction]:
 
 
 def _chain(known: Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison:
-    """alpha <= first line <= .. <= 1 + 4kd/sqrt(n), minus 1 throughout, where the sides differ."""
+    """alpha <= first line <= .. <= 1 + 4kd/sqrt(n), minus 1 throughout; an equality at the start is not promised."""
     exact, first = _first_lines(known, k)
     lines = [float(exact), float(first), *map(math.fsum, terms), known.first_order(k)]
     strict = [exact != first, *[True] * (len(lines) - 2)]
@@ -260,12 +259,13 @@ def _joined(*comparisons: Comparison) -> Comparison:
     problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL),
     spaces=spaces.PAIRINGS,
     note="The fourth line is below the third, since (2s)!! is about sqrt(2 pi s)(2s/e)^s and not sqrt(2s)(2s/e)^s; "
-    "the fifth follows from the third all the same. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound 3. "
+    "the fifth still follows from the third. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound is 3. "
     "d^s in the second line is read as d^{k-r}.",
 )
 def printed_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The lines of (20) over n^k, for k <= 2L; with s = k - r the second and third are one, and what the fourth leaves
-    undefined at s = 0 is read as 1.
+    """The lines of (20) over n^k, for k <= 2L, with s = k - r.
+
+    The second and the third line are then the same; the term s = 0, which the fourth leaves undefined, is read as 1.
     """
     known, parts = shape(loss), []
     for k in range(1, 2 * known.loops + 1):
@@ -289,7 +289,7 @@ def printed_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
     problems=(TWICE_EDGE, ASTRONOMICAL, EDGE),
     spaces=spaces.PAIRINGS,
     note="The printed chain skips Stirling's sqrt(pi), and its last step needs sum_{s >= 1} y^s <= 2y with "
-    "y = 2kd/sqrt(n), that is y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.",
+    "y = 2kd/sqrt(n), that is, y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.",
 )
 def mended_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
     """alpha <= first line <= sum_s binom(k, s) (2s - 1)!! (d/sqrt(n))^s <= sum_s (2kd/sqrt(n))^s <= 1 + 4kd/sqrt(n)."""

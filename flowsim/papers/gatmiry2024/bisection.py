@@ -1,4 +1,4 @@
-"""Where an increasing function takes a value, as gatmiry2024's smallest and largest epsilon are found."""
+"""Bisection for where an increasing function takes a value, to find gatmiry2024's smallest and largest epsilon."""
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +6,13 @@ import jax.numpy as jnp
 from flowsim._core.types import Series
 
 _BISECTIONS = 100
-SMALLEST, LARGEST = -30.0, 10.0  # decimal logarithms of the smallest and the largest epsilon looked for
+SMALLEST, LARGEST = -30.0, 10.0  # decimal logarithms of the smallest and the largest epsilon searched
 
 
 def crossing(increasing, values: Series, largest: float) -> tuple[Series, Series]:
-    """Two numbers at which an increasing function is at most each value and above it, by bisection of their logarithms
-    from 10^-30 to 10^largest, which is both where it does not get above.
+    """Two adjacent numbers for each value: the function is at most the value at the first and above it at the second.
+
+    Bisects logarithms from 10^-30 to 10^largest; where the function never exceeds the value, both are 10^largest.
     """
 
     def halve(_, interval):

@@ -1,4 +1,4 @@
-"""The gradient dominance of gatmiry2024, |grad L|^2 >= c L^{(2L-1)/L} above a threshold: what its statements share."""
+"""Parts shared by gatmiry2024's statements of gradient dominance, |grad L|^2 >= c L^{(2L-1)/L} above a threshold."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
@@ -41,7 +41,7 @@ DOMINANCE_OF_LONG_CONTEXTS = (
     problems.WIDE_DEEP,
     problems.CROWDED,
 )
-STEPS = (  # of the proofs, at drawn points
+STEPS = (  # for the steps of the proofs, judged at drawn points
     problems.VERY_LONG,
     problems.WIDE_LONG,
     problems.VERY_LONG_ANISOTROPIC,
@@ -52,25 +52,25 @@ STEPS = (  # of the proofs, at drawn points
 
 HOELDER = (
     "Hoelder's inequality between the sums of powers 4L-2 and 2L of d numbers costs d^{-(L-1)/L}; Lemma A.10 writes "
-    "d^{-(L-1)/(2L-1)} and then drops it."
+    "d^{-(L-1)/(2L-1)} and then drops the factor."
 )
 SMALL_COVARIANCE = (
-    "Sigma* = I, which Theorem 3.4 asks for, has been dropped, and the statement fails without: a gradient in A "
-    "carries Sigma* twice, so that at Sigma* = 0.01 I its square is 10^-4 of that at I, while the loss is the same. "
+    "The statement drops the condition Sigma* = I of Theorem 3.4 and fails without it: the squared gradient in A "
+    "carries Sigma* twice, so at Sigma* = 0.01 I it is 10^-4 of that at I, while the loss is the same. "
 )
 WITH_COVARIANCE = (
-    "For every Sigma*, with its least eigenvalue lambda_d: grad_A L = Sigma*^{1/2} G Sigma*^{1/2}, where G is the "
-    "gradient at covariance I. "
+    "Covers every Sigma*, through its least eigenvalue lambda_d: grad_A L = Sigma*^{1/2} G Sigma*^{1/2}, where G is "
+    "the gradient at covariance I. "
 )
 REFUTED = (
-    "Fails at every n, and in the limit, for large d: at A = a I and n = inf, |grad L|^2 = 4 L^2 d^{-(L-1)/L} "
+    "Fails for large d, at every n and in the limit: at A = a I and n = inf, |grad L|^2 = 4 L^2 d^{-(L-1)/L} "
     "L^{(2L-1)/L}, less than printed where d^{(L-1)/L} > 64 L^2 (d > 65536 for two loops). Without a condition on n it "
-    "fails at one loop too: for n > d >> sqrt(n) the minimum itself, where grad L = 0, is above the threshold."
+    "also fails at one loop: for n > d >> sqrt(n) the minimum itself, where grad L = 0, is above the threshold."
 )
 
 
 def appendix_threshold(loss: Loss) -> Scalar:
-    """2 (4 delta)^{2L} = 16 L d 16^L / sqrt(n). **Source:** gatmiry2024, Theorems 3.3, A.11 and A.12."""
+    """The threshold 2 (4 delta)^{2L} = 16 L d 16^L / sqrt(n). **Source:** gatmiry2024, Theorems 3.3, A.11 and A.12."""
     return 2.0 * 16.0 ** loops(loss) * delta_power(loss)
 
 
@@ -81,7 +81,9 @@ def dominates(loss: Loss, points: Points, constant: ArrayLike, threshold: Scalar
 
 
 def sharp_constants(loss: Loss, trajectory: Trajectory, threshold: Scalar) -> dict[str, Array]:
-    """The paper's constant, the sharp one along the flow above the threshold, that of long contexts, and the rest."""
+    """The paper's constant and power, the sharp constant along the flow above the threshold, that of long contexts, the
+    threshold, the largest loss at which the inequality fails, and the minimum.
+    """
     sides = trajectory.grad_norm_sq, trajectory.loss
     power, L = dominance_power(loss), loops(loss)
     return {

@@ -38,7 +38,7 @@ def scale_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array
     constants=scale_constants,
     problems=PROBLEMS,
     spaces=spaces.FIGURE_1,
-    note=READING + "The flow ends at c I with c far below 1 until n is many times d.",
+    note=READING + "The flow ends at c I with c far below 1 unless n is many times d.",
 )
 def close_to_identity(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """|A - I|_2 <= 0.1 in the limit of the flow."""
@@ -59,12 +59,12 @@ def close_to_identity(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     constants=scale_constants,
     problems=PROBLEMS,
     spaces=spaces.FIGURE_1,
-    note="In the distance up to scaling of ahn2023, whose code section 5 uses, the limit is I at every n.",
+    note="In ahn2023's distance up to scaling, whose code section 5 uses, the limit is I at every n.",
 )
 def close_up_to_scale(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """min_c |A - c I|_F <= 0.1 |A|_F in the limit of the flow. **Source:** ahn2023, section 5.3."""
     A, d = trajectory.models.A[-1], loss.task.dimension
     gap = jnp.linalg.norm(A - jnp.trace(A) / d * jnp.eye(d))
-    # Either side moves at most as far as A, the right one a tenth of that.
+    # The left side moves at most as far as A does, the right side at most a tenth of that.
     to_go = (1 + CLOSE) * trajectory.way_to_go
     return at_most(gap[None], CLOSE * jnp.linalg.norm(A), allowance=to_go)

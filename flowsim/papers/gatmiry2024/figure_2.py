@@ -1,4 +1,4 @@
-"""gatmiry2024's Figure 2: the least loss of loops and of layers."""
+"""gatmiry2024's Figure 2: the least loss of L loops and of L layers."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +24,7 @@ def minima(loss: Loss) -> tuple[Curve, Curve]:
 
 
 def ratio_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The ratio at each L from 2 on."""
+    """The least loss of L loops over that of L layers, at each L from 2 on."""
     looped, layers = minima(loss)
     return {f"ratio_at_{L}": jnp.asarray(looped[L - 1] / layers[L - 1]) for L in LOOPS if L > 1}
 
@@ -42,7 +42,7 @@ def ratio_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     note="Judged for L = 1 to 5, exactly.",
 )
 def more_loops_lower_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The least loss with one loop more is lower, up to 6 loops."""
+    """The least loss falls with each further loop, up to 6 loops."""
     return falls(minima(loss)[0])
 
 
@@ -57,9 +57,9 @@ def more_loops_lower_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=ratio_constants,
     problems=LENGTHS,
     spaces=spaces.FIGURES,
-    note="The text gives no number for similar, nor for the very close losses of section 5.1: 10% is the reading "
-    "here, as in all rows of this paper. Judged for L = 2 to 6, "
-    "exactly over multiples of I, which contain the least known losses.",
+    note="The text gives no number for similar, nor for the very close losses of section 5.1; all rows of "
+    "this paper read both as 10%. Judged for L = 2 to 6, exactly over multiples of I, which contain the least known "
+    "losses.",
 )
 def loops_like_layers(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The least loss of L loops is at most 10% above that of L layers, for L = 2, .., 6."""
@@ -79,9 +79,9 @@ def loops_like_layers(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=ratio_constants,
     problems=LENGTHS,
     spaces=spaces.FIGURES,
-    note="L layers can be the polynomial of degree L that is least on the spectrum of W, L loops only (1 - a x)^L. "
-    "As n grows the factor tends to a ratio of moments of Gaussian matrices: (2L - 1)!!/L! at d = 1, "
-    "towards the Catalan number of L as d grows. For n < d the factor can fall: at d = 6, n = 2 from L = 5 to 6.",
+    note="L layers can realise the polynomial of degree L with the least loss on the spectrum of W, L loops only "
+    "(1 - a x)^L. As n grows, the factor tends to a ratio of moments of Gaussian matrices: (2L - 1)!!/L! at d = 1, "
+    "and towards the Catalan number of L as d grows. For n < d the factor can fall: at d = 6, n = 2 from L = 5 to 6.",
 )
 def loops_fall_behind(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The least loss of L loops over that of L layers grows with L."""

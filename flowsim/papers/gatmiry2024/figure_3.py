@@ -1,4 +1,4 @@
-"""gatmiry2024's Figure 3: more loops at test than in training, on prompts as in training and of another covariance."""
+"""gatmiry2024's Figure 3: more loops at test than in training, on prompts as in training and with a new covariance."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +26,7 @@ from flowsim.papers.paper import Section
 
 SECTION = Section("gatmiry2024", *MODELS)
 
-_EXACT_LOOPS = 6  # beyond which the mean of another covariance is not had in closed form
+_EXACT_LOOPS = 6  # beyond this the mean at another covariance has no closed form here
 _MEDIAN = "Judged on 2000 drawn contexts, exact over w and x_query. "
 
 
@@ -56,11 +56,11 @@ def test_loop_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     constants=test_loop_constants,
     problems=LENGTHS,
     spaces=spaces.FIGURES,
-    note="Contexts with an eigenvalue of W beyond 2/a make iterations diverge; they are rare, but l loops weigh "
-    "them by their 2l-th power, so that the mean falls first and then grows without bound.",
+    note="The iterations diverge on contexts where W has an eigenvalue beyond 2/a. These are rare, but l loops weigh "
+    "them by a 2l-th power, so the mean first falls and then grows without bound.",
 )
 def mean_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The mean risk of A_opt on prompts as in training falls with every loop more at test, from L to 50."""
+    """The mean risk of A_opt on prompts as in training falls with each further loop at test, from L to 50."""
     d, n, L, a = _trained(loss)
     return falls(mean_risks(d, n, a, range(L, MOST_TEST_LOOPS + 1)))
 
@@ -77,10 +77,10 @@ def mean_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=test_loop_constants,
     problems=LENGTHS,
     spaces=spaces.FIGURES,
-    note=_MEDIAN + "Averages over a few thousand prompts show this, and not the mean.",
+    note=_MEDIAN + "Averages over a few thousand prompts show this behaviour, not that of the mean.",
 )
 def median_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The median over drawn contexts of the risk of A_opt falls with every loop more, from L to 50."""
+    """The median risk of A_opt over drawn contexts falls with each further loop, from L to 50."""
     d, n, L, a = _trained(loss)
     return falls(np.median(prompt_risks(d, n, a, (1.0,) * d), axis=0)[L - 1 :])
 
@@ -98,7 +98,7 @@ def median_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
     note="The other covariance has eigenvalues from 0.5 to 1.5. Judged up to 6 loops, exactly.",
 )
 def other_mean_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The mean risk of A_opt on prompts of another covariance falls with every loop more, from L to 6."""
+    """The mean risk of A_opt on prompts with another covariance falls with each further loop, from L to 6."""
     d, n, L, a = _trained(loss)
     A = jnp.diag(a * jnp.asarray(other_covariance(d)))
     means = [float(loop_terms(count, True, False)(n, A=A)) for count in range(L, _EXACT_LOOPS + 1)]
@@ -117,10 +117,10 @@ def other_mean_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
     hypotheses=more_examples,
     problems=LENGTHS,
     spaces=spaces.FIGURES,
-    note=_MEDIAN + "The other covariance has eigenvalues from 0.5 to 1.5. For n < d it can end in a slow growth: at "
-    "d = 4, n = 2.",
+    note=_MEDIAN + "The other covariance has eigenvalues from 0.5 to 1.5. For n < d the median can grow slowly in the "
+    "end, as at d = 4, n = 2.",
 )
 def other_median_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The median over drawn contexts of another covariance falls with every loop more, from L to 50."""
+    """The median risk of A_opt over contexts with another covariance falls with each further loop, from L to 50."""
     d, n, L, a = _trained(loss)
     return falls(np.median(prompt_risks(d, n, a, other_covariance(d)), axis=0)[L - 1 :])

@@ -1,4 +1,4 @@
-"""gatmiry2024's Figure 4: the limit of the flow and the time to it, at every number of loops."""
+"""gatmiry2024's Figure 4: the limit of the flow and the time to it, at each number of loops."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ _ONE = flow("L = 1, d = 10, n = 20", 1, 20, 10, kind="random", scale=0.1, seed=0
 
 
 def shrinkage_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """c at each L."""
+    """The c of A_opt = c I at each L."""
     d, n = size(loss)
     return {f"c_at_{L}": jnp.asarray(scalar_minimum(d, n, L)[0]) for L in LOOPS}
 
@@ -80,7 +80,7 @@ def loops_shrink(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def time_until_close(d: int, n: int, loops: int) -> float:
-    """When the flow from A = 0 is within 10% of A_opt = c I: the integral of d da / |dL/da| from 0 to 0.9 c."""
+    """The time from A = 0 to within 10% of A_opt = c I: the integral of d da / |dL/da| from 0 to 0.9 c."""
     c, _ = scalar_minimum(d, n, loops)
     rule = spectral_quadrature(d, n, 2 * loops)
     nodes, weights = np.polynomial.legendre.leggauss(120)
@@ -96,7 +96,7 @@ def _times(loss: Loss) -> Curve:
 
 
 def time_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """That time at each L."""
+    """The time to within 10% of A_opt at each L."""
     return {f"time_at_{L}": jnp.asarray(value) for L, value in zip(LOOPS, _times(loss), strict=True)}
 
 
@@ -152,7 +152,7 @@ def _one_loop(loss: Loss, start: Any) -> list[Hypothesis]:
     hypotheses=_one_loop,
     problems=(_ONE,),
     spaces=spaces.ONE_LOOP,
-    note="The gradient flow is judged, not the optimiser of the experiment, of which the text says nothing.",
+    note="Judges the gradient flow, not the optimiser of the experiment, which the text does not describe.",
 )
 def stays_away(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """|A - A_opt|_F in the limit of the flow is at least 10% of what it was at the start."""
@@ -173,7 +173,7 @@ def stays_away(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=_one_loop,
     problems=(_ONE,),
     spaces=spaces.ONE_LOOP,
-    note="If training with 1 loop did not converge in the experiment, that was the optimiser and not the loss, "
+    note="If training with 1 loop did not converge in the experiment, the cause was the optimiser and not the loss, "
     "which is quadratic.",
 )
 def one_loop_flow(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:

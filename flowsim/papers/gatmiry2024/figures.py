@@ -1,6 +1,6 @@
-"""What gatmiry2024's figures share, on covariance I: problems, the risk of a model at any number of loops, and orders.
+"""Parts shared by gatmiry2024's figures, at covariance I: problems, monotonicity, and risks at any number of loops.
 
-The figures do not state n. What they assert is computed exactly but for medians.
+The figures do not state n. What they assert is computed exactly, except for medians.
 """
 
 import functools
@@ -19,10 +19,10 @@ from flowsim.papers.gatmiry2024.setting import Loss, over_determined
 Curve = Float[np.ndarray, " loops"]
 
 MOST_TEST_LOOPS = 50
-OUT_OF_DISTRIBUTION = (0.5, 1.5)  # smallest and largest eigenvalue of the covariance of other prompts
+OUT_OF_DISTRIBUTION = (0.5, 1.5)  # smallest and largest eigenvalue of the covariance of the other prompts
 LOOPS = range(1, 7)
 _PROMPTS = 2000
-READING = "The text gives no number for close: 10% is the reading here, as in all rows of this paper. "
+READING = "The text gives no number for close; all rows of this paper read it as 10%. "
 
 LONGER = problem("L = 2, d = 10, n = 50", 2, 50, "identity", dimension=10)
 LONGEST = problem("L = 2, d = 10, n = 1000", 2, 1000, "identity", dimension=10)
@@ -30,7 +30,7 @@ LENGTHS = (problem("L = 2, d = 10, n = 20", 2, 20, "identity", dimension=10), LO
 
 
 def identity(loss: Loss, start: Any) -> list[Hypothesis]:
-    """S = I."""
+    """The covariance S is I."""
     known = shape(loss)
     return [agrees("covariance = I", float(max(abs(x - 1) for x in known.eigenvalues)), 0.0)]
 
@@ -41,12 +41,12 @@ def more_examples(loss: Loss, start: Any) -> list[Hypothesis]:
 
 
 def flow(name: str, loops: int, length: int, dimension: int, **init: Any) -> dict[str, Any]:
-    """A problem about a flow on covariance I from a start."""
+    """A problem about a flow at covariance I; ``init`` is its start."""
     return problem(name, loops, length, "identity", dimension=dimension) | {"init": init}
 
 
 def size(loss: Loss) -> tuple[int, int]:
-    """d and n."""
+    """d and n, which must be finite."""
     known = shape(loss)
     assert known.length is not None, "the setting of the claim"
     return known.dimension, known.length
@@ -63,7 +63,7 @@ def rises(curve: np.ndarray) -> Comparison:
 
 
 def mean_risks(d: int, n: int, a: float, loops: range) -> Curve:
-    """E tr (I - a W)^{2l} at each number l of loops."""
+    """The mean risk E tr (I - a W)^{2l} at each number l of loops."""
     rules = [(2 * count, spectral_quadrature(d, n, 2 * count)) for count in loops]
     return np.array([np.sum(rule.weights * (1 - a * (1 + rule.offsets)) ** power) for power, rule in rules])
 
@@ -72,9 +72,9 @@ def mean_risks(d: int, n: int, a: float, loops: range) -> Curve:
 def prompt_risks(
     d: int, n: int, a: float, eigenvalues: tuple[float, ...], most: int = MOST_TEST_LOOPS, prompts: int = _PROMPTS
 ) -> Float[np.ndarray, "prompts loops"]:
-    """|T^{-1/2} (I - a T^{1/2} W T^{1/2})^l T^{1/2}|_F^2, exact over w and x_query, on drawn contexts.
+    """The risk |T^{-1/2} (I - a T^{1/2} W T^{1/2})^l T^{1/2}|_F^2 on drawn contexts, exact over w and x_query.
 
-    **Arguments:** eigenvalues: of the covariance T of the prompts; most: l goes from 1 to it.
+    **Arguments:** eigenvalues: of the covariance T of the prompts; most: the largest l, from 1 on.
     """
     factor = np.eye(d) - a * _drawn_wishart(d, n, prompts) * np.asarray(eigenvalues)[None, None, :]
     power, risks = np.broadcast_to(np.eye(d), factor.shape), []
@@ -85,7 +85,7 @@ def prompt_risks(
 
 
 def _drawn_wishart(d: int, n: int, count: int) -> Float[np.ndarray, "count d d"]:
-    """Draws of W, by Bartlett's decomposition where n >= d, so that a long context takes no space."""
+    """Draws of W, by Bartlett's decomposition where n >= d, so that a long context takes no memory."""
     rng = np.random.default_rng(0)
     if n < d:
         z = rng.standard_normal((count, n, d))

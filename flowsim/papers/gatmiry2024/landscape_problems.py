@@ -9,7 +9,7 @@ Problem = Mapping[str, Any]
 def looped(
     name: str, loops: int, context_length: int | float | str, *, covariance: Any = "identity", **tables: Any
 ) -> Problem:
-    """A problem for a looped transformer; ``dimension`` goes to the task, init and flow are tables."""
+    """A problem for a looped transformer; ``dimension`` goes into the task; ``tables`` are init and flow."""
     task = {"covariance": covariance, "context_length": context_length, "weights": "inverse-covariance"}
     if "dimension" in tables:
         task["dimension"] = tables.pop("dimension")
@@ -17,7 +17,7 @@ def looped(
     return {"name": name, "task": task, "model": model, **({"init": {"kind": "zeros"}} | tables)}
 
 
-# Far from a stiff solver's rounding, so that the flow can be solved again more accurately.
+# Tolerances far above a stiff solver's rounding, so that the flow can be solved again more accurately.
 _EIGENBASIS = {"restrict": "eigenbasis", "rtol": 1e-6}
 _FLAT = {"rtol": 1e-7}
 _ANISOTROPIC = {"eigenvalues": [0.1, 1.0, 3.0], "rotation_seed": 2}

@@ -1,4 +1,4 @@
-"""gatmiry2024's layers: what the literal transformer does on drawn prompts, and expectations, exactly."""
+"""gatmiry2024's layers: the literal transformer on drawn prompts, and exact expectations."""
 
 from collections.abc import Mapping
 
@@ -20,13 +20,13 @@ Layers = Float[Array, "k d d"]
 Vectors = Float[Array, "k d"]
 
 _PROMPTS = 6
-MOST_LAYERS = 3  # of their own, in expectations
-JUDGED = "Judged on 6 drawn contexts, layer after layer. "
+MOST_LAYERS = 3  # distinct layers in an exact expectation
+JUDGED = "Judged on 6 drawn contexts, layer by layer. "
 PROBLEMS = (SHORT, SINGLE, DEEP, ONE_DIMENSION, LONG)
 
 
 class DrawnLayers(eqx.Module):
-    """Contexts z of whitened examples, and layers A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u of norms of about one."""
+    """Contexts z of whitened examples, and layers A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u of norm about one."""
 
     root: Matrix
     inverse_root: Matrix
@@ -36,17 +36,17 @@ class DrawnLayers(eqx.Module):
 
     @property
     def layers(self) -> Layers:
-        """A."""
+        """A = S^{-1/2} A' S^{-1/2} of each layer."""
         return self.inverse_root @ self.A @ self.inverse_root
 
     @property
     def vectors(self) -> Vectors:
-        """u."""
+        """u = S^{-1/2} u' of each layer."""
         return self.u @ self.inverse_root
 
 
 def drawn_layers(task: LinearRegression, layers: int) -> DrawnLayers:
-    """Drawn contexts of the task and so many layers."""
+    """Draws 6 contexts of the task and the given number of layers."""
     d, n = task.dimension, int(float(task.context_length))
     values, vectors = jnp.linalg.eigh(task.covariance)
     root, inverse_root = ((vectors * part[None, :]) @ vectors.T for part in (jnp.sqrt(values), 1 / jnp.sqrt(values)))
@@ -62,7 +62,7 @@ def drawn_layers(task: LinearRegression, layers: int) -> DrawnLayers:
 
 
 def last_rows(prompt: Prompt, A: Layers, u: Vectors) -> Float[Array, "steps columns"]:
-    """The last row of Z^{(0)}, .., Z^{(k)}: Z <- Z - (1/n) P Z M (Z^T Q Z) with P = [0 0; u^T 1], Q = [A 0; 0 0]."""
+    """The last rows of Z^{(0)}, .., Z^{(k)}: Z <- Z - (1/n) P Z M (Z^T Q Z) with P = [0 0; u^T 1], Q = [A 0; 0 0]."""
     (_, d, _), n = A.shape, prompt.inputs.shape[0]
     Z = embed(prompt)
     rows = [Z[-1]]
@@ -84,7 +84,7 @@ def product_and_sum(Sigma: Matrix, A: Layers, u: Vectors) -> tuple[Matrix, Float
 
 
 def with_sums(gaps: Array, sizes: Array, drawn: DrawnLayers) -> Comparison:
-    """Gaps against zero; rounding grows with the sums that are taken."""
+    """Compares gaps with zero, with rounding that grows with the lengths of the sums behind them."""
     _, n, d = drawn.contexts.shape
     return rounded(equal(gaps.reshape(-1), 0.0, sizes.reshape(-1)), jnp.asarray(float(n + d * len(drawn.A))))
 
@@ -92,7 +92,7 @@ def with_sums(gaps: Array, sizes: Array, drawn: DrawnLayers) -> Comparison:
 def _literal_loss(drawn: DrawnLayers, context: Array) -> Array:
     """E[(prediction - y_query)^2] over w ~ N(0, S^-1) and x_query ~ N(0, S), given the examples, by the transformer.
 
-    The error is affine in w and linear in x_query, so that it is known from those of a basis.
+    The error is affine in w and linear in x_query, so its values on bases determine it.
     """
     X, d = context @ drawn.root, context.shape[1]
 
@@ -106,7 +106,10 @@ def _literal_loss(drawn: DrawnLayers, context: Array) -> Array:
 
 @eqx.filter_jit
 def gaps_of_loss(drawn: DrawnLayers) -> tuple[Array, Array]:
-    """The literal loss of each context less |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 + |sum_i .. S^{1/2}|^2; sizes."""
+    """The literal loss of each context minus the formula for it, and the sizes of the terms.
+
+    The formula is |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 + |sum_i .. S^{1/2}|^2.
+    """
     return jax.vmap(lambda context: _gap_of_loss(drawn, context))(drawn.contexts)
 
 
@@ -120,20 +123,20 @@ def _gap_of_loss(drawn: DrawnLayers, context: Array) -> tuple[Array, Array]:
 
 
 def repeated(drawn: DrawnLayers, loops: int, bias: float) -> DrawnLayers:
-    """One of its layers so many times, with A positive and u times ``bias``."""
+    """The drawn layer repeated ``loops`` times, with A made positive and u multiplied by ``bias``."""
     A = jnp.repeat(positive(drawn.A), loops, axis=0)
     return DrawnLayers(drawn.root, drawn.inverse_root, drawn.contexts, A, bias * jnp.repeat(drawn.u, loops, axis=0))
 
 
 def positive(A: Layers) -> Layers:
-    """Positive definite matrices, as A^{1/2} asks for."""
+    """A A^T for each A, positive definite as A^{1/2} requires."""
     return A @ jnp.swapaxes(A, 1, 2)
 
 
 def both_expectations(
     left: TracePolynomial, right: TracePolynomial, task: LinearRegression, matrices: Mapping[str, Layers]
 ) -> tuple[Array, Array, Array]:
-    """Both expectations at every set of matrices, one letter each, and the size of the sums that give them."""
+    """Both expectations at each of k sets of matrices, keyed by letter, and the sizes of the sums behind them."""
     n = task.context_length
     first, second = (jax.vmap(lambda one, side=side: side(n, **one))(dict(matrices)) for side in (left, right))
     norms = sum(jnp.linalg.norm(rows, axis=(1, 2)) for rows in matrices.values())
@@ -142,13 +145,13 @@ def both_expectations(
 
 
 def identity(left: TracePolynomial, right: TracePolynomial, task, matrices: Mapping[str, Layers]) -> Comparison:
-    """left = right, with the rounding of sums of terms of both signs."""
+    """The statement left = right, with the rounding of sums whose terms have both signs."""
     first, second, sums = both_expectations(left, right, task, matrices)
     comparison = equal(first, second, jnp.maximum(first, second))
     return eqx.tree_at(lambda c: c.scale, comparison, jnp.maximum(comparison.scale, sums))
 
 
 def drawn_matrices(task: LinearRegression, count: int) -> Layers:
-    """Positive definite A' that are no multiples of I, and I itself at last."""
+    """Draws ``count`` positive definite A' that are not multiples of I, and appends I itself."""
     drawn = positive(drawn_layers(task, count).A)
     return jnp.concatenate([drawn, jnp.eye(task.dimension)[None]])

@@ -1,4 +1,4 @@
-"""What the lemmas of gatmiry2024 speak of: L, n and the spectrum of the covariance; the problems to judge them on."""
+"""The L, n and spectrum of the covariance in gatmiry2024's lemmas, and the problems on which to judge them."""
 
 import dataclasses
 from fractions import Fraction
@@ -28,7 +28,7 @@ class Shape:
 
     @property
     def root_length(self) -> float:
-        """sqrt(n)."""
+        """sqrt(n), infinite where n is."""
         return np.inf if self.length is None else float(self.length) ** 0.5
 
     @property
@@ -42,7 +42,7 @@ class Shape:
 
 
 def shape(loss: Loss) -> Shape:
-    """The numbers of a looped model's problem; eigenvalues as floats give them."""
+    """The `Shape` of a looped model's problem; its eigenvalues are exactly those of the floats."""
     task = loss.task
     if isinstance(task, LinearRegression):
         values, counts = jnp.linalg.eigvalsh(task.covariance), np.ones(task.dimension)
@@ -56,7 +56,7 @@ def shape(loss: Loss) -> Shape:
 
 
 def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the paper, at a finite n."""
+    """None in the paper's setting with finite n; else the unmet hypothesis."""
     foreign = looped(loss)
     if foreign is not None or not isinstance(loss, Loss):
         return foreign
@@ -65,7 +65,7 @@ def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | Non
 
 
 def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the figures, where contexts can be drawn by the thousand."""
+    """None in the figures' setting, with n finite and d small enough to draw contexts; else what is unmet."""
     if (foreign := looped_with_finite_context(loss)) is not None or not isinstance(loss, Loss):
         return foreign
     d = float(loss.task.dimension)
@@ -73,14 +73,14 @@ def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | Non
 
 
 def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the paper, on matrices and with prompts that can be drawn."""
+    """None in the paper's setting with a loss of matrices and prompts that can be drawn; else the unmet hypothesis."""
     if isinstance(loss, LoopedLoss) and looped(loss) is None and can_be_drawn(loss.task):
         return None
     return unmet("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw")
 
 
 def long_for_moments(multiple: int):
-    """n >= multiple k^2 d^2 for every k <= 2L, as Lemma A.2 has it with multiple = 4."""
+    """n >= multiple k^2 d^2 for every k <= 2L; Lemma A.2 has multiple = 4."""
 
     def hypotheses(loss: Loss, start: Any) -> list[Hypothesis]:
         known = shape(loss)
@@ -91,7 +91,7 @@ def long_for_moments(multiple: int):
 
 
 def problem(name: str, loops: int, length: float | int | str, covariance: Any, **task: Any) -> dict[str, Any]:
-    """A problem about a task and L; nothing flows."""
+    """A problem given by a task and L, for statements without a flow."""
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": length, **task},

@@ -1,4 +1,4 @@
-"""gatmiry2024's control of E W^k: exact rational moments, and the bounds of Lemmas 4.2, 4.3, A.5 and A.7 on them."""
+"""The moments E W^k in exact rationals, and gatmiry2024's bounds on them in Lemmas 4.2, 4.3, A.5 and A.7."""
 
 import collections
 import functools
@@ -32,8 +32,8 @@ Compare = Callable[[Loss, Trajectory], Comparison]
 LENGTHS = (SHORTEST, PAPER, ONE_LOOP, EDGE, ASTRONOMICAL)
 LONG_LENGTHS = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
 CONDITION_LOST = (
-    "Lemma A.2, on which this rests, asks for n >= 4 k^2 d^2; the statement has lost that and fails without: "
-    "section 3.2 leaves n > d, and at n = d + 1, L = 3, d = 10 the sixth moment is too large. "
+    "Lemma A.2, on which this rests, requires n >= 4 k^2 d^2. The statement drops that condition and fails without it: "
+    "section 3.2 assumes only n > d, and at n = d + 1, L = 3, d = 10 the sixth moment is too large. "
 )
 CONDITION_KEPT = "The printed statement without the condition n >= 4 k^2 d^2 of Lemma A.2 fails at small n. "
 
@@ -46,10 +46,10 @@ def _trace_power(power: int) -> Terms:
 
 @functools.lru_cache(maxsize=512)
 def moment_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length: int | None, power: int) -> Spectrum:
-    """alpha^{(j)} - lambda_j^k of E[(M^{1/2} W M^{1/2})^k] = sum_j alpha^{(j)} u_j u_j^T, exactly, for each eigenvalue.
+    """alpha^{(j)} - lambda_j^k for E[(M^{1/2} W M^{1/2})^k] = sum_j alpha^{(j)} u_j u_j^T, exact, one per eigenvalue.
 
-    As d tr (W M)^k = k tr((W M)^{k-1} W dM), alpha^{(j)} = (lambda_j / k) d/d lambda_j of E tr (W M)^k, in which every
-    term but the first carries a power of 1/n.
+    Since d tr (W M)^k = k tr((W M)^{k-1} W dM), alpha^{(j)} = (lambda_j / k) d/d lambda_j of E tr (W M)^k, in which
+    every term except the first carries a power of 1/n. ``length`` None is n = infinity.
     """
     sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
     totals = [Fraction(0)] * len(eigenvalues)
@@ -66,7 +66,7 @@ def moment_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length
 
 
 def residual_errors(eigenvalues: Spectrum, multiplicities: tuple[int, ...], length: int | None, power: int) -> Spectrum:
-    """beta^{(i)} - (1 - lambda_i)^k of E[(I - M^{1/2} W M^{1/2})^k], exactly."""
+    """beta^{(i)} - (1 - lambda_i)^k for E[(I - M^{1/2} W M^{1/2})^k], exact, one per eigenvalue."""
     totals = [Fraction(0)] * len(eigenvalues)
     for j in range(1, power + 1):
         errors = moment_errors(eigenvalues, multiplicities, length, j)
@@ -82,12 +82,12 @@ def _within(known: Shape, errors: Sequence[Spectrum], bounds: Sequence[float]) -
 
 
 def powers(known: Shape) -> range:
-    """k = 1, .., 2L."""
+    """The powers k = 1, .., 2L."""
     return range(1, 2 * known.loops + 1)
 
 
 def of_moments(bound: Bound) -> Compare:
-    """|alpha^{(j)} - lambda_j^k| against a bound, of k, times lambda_1^k, for all j and k <= 2L."""
+    """Compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) times lambda_1^k, for all j and k <= 2L."""
 
     @functools.wraps(bound)
     def compare(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -100,7 +100,7 @@ def of_moments(bound: Bound) -> Compare:
 
 
 def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
-    """Eigenvalues of A^{1/2} S A^{1/2} for A = I, 100 I, S^-1 and 2 S^-1; only they matter."""
+    """Spectra of A^{1/2} S A^{1/2} for A = I, 100 I, S^-1 and 2 S^-1; the errors depend on nothing else of A."""
     same, values = known.multiplicities, known.eigenvalues
     ones = ((Fraction(1),), (known.dimension,))
     twos = ((Fraction(2),), (known.dimension,))
@@ -108,8 +108,8 @@ def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
 
 
 def of_residuals(bound: Bound) -> Compare:
-    """|beta^{(i)} - (1 - lambda_i)^k| against a bound, of k, times (lambda_1 + 1)^k, for all i and k <= 2L, at the
-    spectra of several A.
+    """Compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) times (lambda_1 + 1)^k, for all i and k <= 2L, at
+    the spectra of several A.
     """
 
     @functools.wraps(bound)
@@ -125,6 +125,6 @@ def of_residuals(bound: Bound) -> Compare:
 
 
 def isotropic_errors(known: Shape) -> list[Fraction]:
-    """alpha_{n,d,k} - 1 of E W^k = alpha I, for k = 1, .., 2L."""
+    """alpha_{n,d,k} - 1 for k = 1, .., 2L, where E W^k = alpha_{n,d,k} I."""
     one, counts = (Fraction(1),), (known.dimension,)
     return [moment_errors(one, counts, known.length, k)[0] for k in powers(known)]

@@ -1,4 +1,4 @@
-"""Where gatmiry2024's loss is least, for Theorems 3.2 and A.8: how far A_opt is from Sigma*^-1, and u_opt = 0."""
+"""The minimiser of gatmiry2024's loss in Theorems 3.2 and A.8: the distance of A_opt from Sigma*^-1, and u_opt = 0."""
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024.setting import Loss, delta, dimension_root, loops, of_loss, whitened
 
-_MOST_LOOPS_WITH_BIAS = 2  # beyond which the exact loss with u is slow to make
+_MOST_LOOPS_WITH_BIAS = 2  # beyond this the exact loss with u is slow to build
 
 OPTIMUM = (
     problems.EASY,
@@ -27,14 +27,14 @@ OPTIMUM = (
 
 
 def _from_identity(loss: Loss) -> Series:
-    """|A_opt^{1/2} Sigma* A_opt^{1/2} - I|, one number."""
+    """|A_opt^{1/2} Sigma* A_opt^{1/2} - I|, as one entry."""
     best = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, loss.minimizer)
     return jnp.max(jnp.abs(whitened(loss, best) - 1.0), axis=1)
 
 
 def _within(loss: Loss, factor: float) -> Comparison:
-    """(1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}, both halves in one number; at
-    n = inf both are equalities.
+    """(1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}, both halves in one number;
+    nothing is promised at n = inf, where both are equalities.
     """
     bound = factor * delta(loss) * dimension_root(loss)
     return at_most(_from_identity(loss), bound[None], promised=jnp.isfinite(loss.task.context_length))
@@ -45,9 +45,10 @@ within_four = of_loss(lambda loss: _within(loss, 4.0))
 
 
 def bias_is_zero(loss: Loss) -> Comparison:
-    """L(A_opt, u) - L(A_opt, 0) > 0, at u along the axes and drawn.
+    """u_opt = 0: L(A_opt, u) - L(A_opt, 0) > 0 at u along the axes and at drawn u.
 
-    Compared where the exact loss with u is quick to make, up to L = 2; it is the mean of a square at every L.
+    Compared only up to L = 2, where the exact loss with u is quick to build; the difference is the mean of a square at
+    every L.
     """
     d = loss.task.dimension
     if not isinstance(loss, LoopedLoss) or loops(loss) > _MOST_LOOPS_WITH_BIAS:
@@ -59,7 +60,7 @@ def bias_is_zero(loss: Loss) -> Comparison:
 
 
 def minimiser_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """|A_opt' - I|, the c of Theorem 3.2, and d/n, the order that the distance has."""
+    """The distance |A_opt' - I|, the c of Theorem 3.2, and d/n, the order of the distance."""
     return {
         "distance": _from_identity(loss)[0],
         "c": 8.0 * delta(loss) * dimension_root(loss),

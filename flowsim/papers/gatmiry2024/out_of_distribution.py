@@ -1,4 +1,4 @@
-"""The error of gatmiry2024's trained transformer on a prompt of another covariance, in Theorems 4.5 and A.13."""
+"""The error of gatmiry2024's trained transformer on a prompt with another covariance, in Theorems 4.5 and A.13."""
 
 from collections.abc import Callable
 
@@ -22,8 +22,10 @@ PROBLEMS = (problems.TEN_TO_THE_16, problems.SKEWED, problems.EASY)
 
 
 def covariances(d: int, low: float, high: float) -> Float[Array, "B d d"]:
-    """W with low I <= W <= high I: both ends and 1 as eigenvalues in turn, along the axes, halfway between the first
-    and the last, and in drawn bases; then W = low I and W = high I.
+    """Matrices W with low I <= W <= high I.
+
+    Their eigenvalues alternate between two of low, 1 and high. The bases are the axes, drawn ones, and the axes with
+    the first and the last rotated to lie halfway between them. The last two are W = low I and W = high I.
     """
     rng = np.random.default_rng(0)
     bases = [np.eye(d), *(np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(_BASES))]
@@ -45,10 +47,10 @@ def _largest_error(loss: LoopedLoss, W: Matrix, left: Matrix, right: Matrix) -> 
 
 
 def bounded(loss: LoopedLoss, low: Callable[[float], float], *, mean: bool, swapped: bool) -> Comparison:
-    """The largest error of prompts with low(zeta) Sigma* <= Sigma_out <= (2 - zeta) Sigma* against the bound.
+    """The largest error over prompts with low(zeta) Sigma* <= Sigma_out <= (2 - zeta) Sigma* against the bound.
 
-    mean: whether Sigma_out is (1/n) X X^T and not X X^T; swapped: whether the norms of the bound are |w|_{Sigma*} and
-    |x|_{Sigma*^-1}, and not |w|_{Sigma*^-1} and |x|_{Sigma*}.
+    mean: whether Sigma_out is (1/n) X X^T instead of X X^T; swapped: whether the norms of the bound are |w|_{Sigma*}
+    and |x|_{Sigma*^-1} instead of |w|_{Sigma*^-1} and |x|_{Sigma*}.
     """
     inverse_root = jnp.linalg.inv(loss.root)
     left, right = (inverse_root, loss.root) if swapped else (loss.root, inverse_root)
@@ -79,5 +81,5 @@ def _ratios(loss: LoopedLoss) -> dict[str, Array]:
 
 
 def error_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The largest ratio of error and bound with each of the two corrections to (30) alone, and with both."""
+    """The largest ratio of error to bound: as printed in (30), with each of the two corrections, and with both."""
     return _ratios(loss)

@@ -1,4 +1,4 @@
-"""Pairings of indices, enumerated, and the cycles of the graphs G_p and G'_p of gatmiry2024's appendix A."""
+"""Enumerated pairings of indices, and the cycles of the graphs G_p and G'_p in gatmiry2024's appendix A."""
 
 import collections
 import functools
@@ -9,7 +9,7 @@ MOST_POWERS = 6  # 11!! = 10395 pairings
 
 
 class Cycles(NamedTuple):
-    """Of one pairing p: self-loops of G_p, cycles of G_p and of G'_p."""
+    """For one pairing p, the numbers of self-loops of G_p, of cycles of G_p and of cycles of G'_p."""
 
     loops: int
     first: int
@@ -18,8 +18,10 @@ class Cycles(NamedTuple):
 
 @functools.cache
 def census(power: int) -> dict[Cycles, int]:
-    """How many of the pairings of {1, .., 2k} have which cycles. Nodes of G_p are (1, 2), (3, 4), ..; those of G'_p are
-    (2, 3), (4, 5), .. and (1, 2k); a pair joins the nodes of its two indices.
+    """The number of pairings of {1, .., 2k} with each kind of `Cycles`.
+
+    The nodes of G_p are (1, 2), (3, 4), ..; those of G'_p are (2, 3), (4, 5), .. and (1, 2k). A pair joins the nodes of
+    its two indices.
     """
     first = [i // 2 for i in range(2 * power)]
     second = [((i + 1) // 2) % power for i in range(2 * power)]
@@ -34,8 +36,8 @@ def census(power: int) -> dict[Cycles, int]:
 
 @functools.cache
 def shapes(power: int) -> dict[tuple[int, int, tuple[int, ...]], int]:
-    """How many pairings have which number of cycles of G_p, which size of the cycle c* of (1, 2k) in G'_p, and which
-    sizes of its other cycles.
+    """The number of pairings for each number of cycles of G_p, size of the cycle c* of (1, 2k) in G'_p, and sorted
+    sizes of the other cycles of G'_p.
     """
     first = [i // 2 for i in range(2 * power)]
     second = [((i + 1) // 2) % power for i in range(2 * power)]
@@ -49,7 +51,7 @@ def shapes(power: int) -> dict[tuple[int, int, tuple[int, ...]], int]:
 
 
 def cycles(power: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """For each of k nodes one node of its cycle, the same for all of that, where pairs of indices join nodes."""
+    """For each of k nodes, the representative node of its cycle, where each pair joins the nodes of its two indices."""
     root = list(range(power))
     for i, j in pairs:
         a, b = root[nodes[i]], root[nodes[j]]
@@ -58,7 +60,7 @@ def cycles(power: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]]) -
 
 
 def pairings(indices: tuple[int, ...]) -> Iterator[list[tuple[int, int]]]:
-    """All ways to pair indices."""
+    """All ways to divide the indices into pairs."""
     if not indices:
         yield []
         return

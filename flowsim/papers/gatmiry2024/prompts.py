@@ -1,4 +1,4 @@
-"""What gatmiry2024 says of one prompt in sections 3.2 to 3.6 is judged on: drawn prompts, both sides at each."""
+"""Drawn prompts on which gatmiry2024's statements about one prompt (sections 3.2 to 3.6) are judged."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ PROBLEMS = (SHORT, SINGLE, DEEP, LONG)
 
 
 class Drawn(NamedTuple):
-    """One prompt with its w, and a preconditioner."""
+    """A prompt with its weights w, and a preconditioner A."""
 
     X: Float[Array, "d n"]
     w: Float[Array, " d"]
@@ -38,20 +38,20 @@ class Drawn(NamedTuple):
 
     @property
     def columns(self) -> Float[Array, "d columns"]:
-        """[X x_q]."""
+        """[X x_q], the inputs of the examples and of the query."""
         return jnp.concatenate([self.X, self.query[:, None]], axis=1)
 
     def slope(self, w: Float[Array, " d"]) -> Float[Array, " d"]:
-        """grad |X^T w - y|^2."""
+        """The gradient of |X^T w - y|^2 at w."""
         return jax.grad(self.squares)(w)
 
     def squares(self, w: Float[Array, " d"]) -> Scalar:
-        """|X^T w - y|^2. **Source:** gatmiry2024, section 3.2."""
+        """The sum of squares |X^T w - y|^2. **Source:** gatmiry2024, section 3.2."""
         return jnp.sum((self.X.T @ w - self.X.T @ self.w) ** 2)
 
 
 def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
-    """Prompts of the task, each with an A of norm about one over the covariance's."""
+    """Draws 6 prompts of the task, stacked, each with an A whose norm is about one over the covariance's."""
     d, n = loss.task.dimension, int(float(loss.task.context_length))
     keys = jax.random.split(jax.random.key(0), 4)
     inverse_root = jnp.linalg.inv(loss.root)
@@ -65,7 +65,7 @@ def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
 
 
 def of_prompts(*, symmetric: bool):
-    """The comparison of a function of one prompt that gives both sides, at every drawn prompt."""
+    """Turns a function that gives both sides at one prompt into their comparison at all drawn prompts."""
 
     def decorate(both: Callable[[LoopedLoss, Drawn], tuple[Array, Array]]):
         @functools.wraps(both)
@@ -83,7 +83,7 @@ def of_prompts(*, symmetric: bool):
 
 
 def conditioned(made: Compare) -> Compare:
-    """The comparison with what solving with the sample covariances of the drawn prompts costs."""
+    """The comparison with rounding errors scaled by the condition numbers of the prompts' sample covariances."""
 
     @functools.wraps(made)
     def compare(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:

@@ -1,6 +1,6 @@
 """gatmiry2024's section 3.2: least squares on one prompt, and gradient descent on it.
 
-One side is taken by JAX or by solving, the other is the printed formula.
+One side is computed by JAX or by solving, the other from the printed formula.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def pseudo_inverse(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _hessian(one: Drawn) -> Float[Array, "d d"]:
-    """That of |X^T w - y|^2, by JAX."""
+    """The Hessian of |X^T w - y|^2, by JAX."""
     return jax.hessian(one.squares)(one.w)
 
 
@@ -54,7 +54,7 @@ def _hessian(one: Drawn) -> Float[Array, "d d"]:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "A factor of two is missing, the one that the gradient of Proposition 3.1 misses.",
+    note=JUDGED + "A factor of two is missing, as in the gradient of Proposition 3.1.",
 )
 @of_prompts(symmetric=True)
 def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
@@ -81,7 +81,7 @@ def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 
 def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """|I - s H|_2 of the drawn prompts, s the step size for the eigenvalues of the Hessian H, and H's condition."""
+    """|I - s H|_2 and the condition number of the Hessian H at each drawn prompt, with s = step(eigenvalues of H)."""
     values = jax.vmap(lambda one: jnp.linalg.eigvalsh(_hessian(one)))(drawn(loss, True))
     return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
 
@@ -96,8 +96,8 @@ def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Arra
     hypotheses=over_determined,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "It is meant for a Hessian of norm one. Without it converges only where 2 kappa > |H|_2, that is "
-    "where the least eigenvalue of the Hessian, of the order n, is below 2.",
+    note=JUDGED + "The step size is meant for a Hessian of norm one. For other norms it converges only where "
+    "2 kappa > |H|_2, that is, where the least eigenvalue of the Hessian, which is of order n, is below 2.",
 )
 def printed_step_size(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """|I - (1/kappa) H|_2 < 1."""

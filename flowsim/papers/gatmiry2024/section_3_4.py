@@ -1,6 +1,6 @@
 """gatmiry2024's section 3.4: Proposition 3.1, and (6) to (9) of its proof.
 
-One side is the literal attention, the other gradient descent, whose gradients are taken by JAX.
+One side is the literal attention, the other gradient descent with gradients by JAX.
 """
 
 import jax
@@ -28,8 +28,8 @@ SECTION = Section("gatmiry2024", *MODELS)
 _LITERAL = 32  # prompts for the literal transformer
 _FACTORS = (
     JUDGED
-    + "grad l(0) = -2 X y, not X y, and (2) has no 1/n, which (3) brings: printed, the sign, the 2 and the n are off, "
-    "for symmetric A too. "
+    + "grad l(0) is -2 X y, not X y, and the 1/n is in (3), not in (2). So the printed form is off by the sign, the 2 "
+    "and the n, for symmetric A too. "
 )
 
 
@@ -48,7 +48,7 @@ def _steps(prompts: Prompt, A: Float[Array, "P d d"], steps: Array, size: Scalar
 
 
 def _descends(loss: LoopedLoss, size: float) -> Comparison:
-    """The literal transformer of (2)-(5) against gradient descent, at drawn A without symmetry."""
+    """The literal transformer of (2)-(5) against gradient descent, at drawn A that are not symmetric."""
     if not can_be_drawn(loss.task):
         return equal(jnp.zeros(1), 0.0, 1.0)
     keys = jax.random.split(jax.random.key(0), _LITERAL)
@@ -70,11 +70,11 @@ def _descends(loss: LoopedLoss, size: float) -> Comparison:
     hypotheses=finite_context,
     problems=(problems.RANDOM, problems.SHORT, problems.OVERSHOT),
     spaces=spaces.PROMPTS,
-    note="Judged on 32 drawn prompts and matrices A without symmetry; the preconditioner is A^T and the steps are "
-    "of size 1/(2n) on |X^T w - y|^2.",
+    note="Judged on 32 drawn prompts and A that are not symmetric. The preconditioner is A^T, and the steps have size "
+    "1/(2n) on |X^T w - y|^2.",
 )
 def implements_descent(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The prediction against L steps of size 1/(2n) on |X^T w - y|^2, that is 1/n on its half."""
+    """The prediction against L steps of size 1/(2n) on |X^T w - y|^2, that is, 1/n on half of it."""
     return _descends(loss, 0.5)
 
 
@@ -107,7 +107,7 @@ implemented_steps = SECTION.claim(
     hypotheses=finite_context,
     problems=(problems.RANDOM, problems.SHORT),
     spaces=spaces.PROMPTS,
-    note="Half the printed step on the printed function, which is 1/n on half of it.",
+    note="Half the printed step on the printed function, that is, 1/n on half of it.",
 )(implements_descent)
 
 
@@ -123,7 +123,7 @@ def _blocks(A: Float[Array, "d d"]) -> tuple[Float[Array, "rows rows"], Float[Ar
 
 
 def _descent(one: Drawn, step: float, transposed: bool, count: int) -> Float[Array, "count d"]:
-    """w_1, w_2, .. of w <- w - (step/n) A grad |X^T w - y|^2 from 0, or with A^T."""
+    """w_1, w_2, .. of w <- w - (step/n) A grad |X^T w - y|^2 from 0, with A^T for A where ``transposed``."""
     A, w, found = one.A.T if transposed else one.A, jnp.zeros_like(one.w), []
     for _ in range(count):
         w = w - step / one.X.shape[1] * A @ one.slope(w)
@@ -161,7 +161,7 @@ def labels_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 )
 @of_prompts(symmetric=True)
 def printed_slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """Its first n entries against -(0 - (1/n) A grad l(0))^T X."""
+    """The first n entries of the last row against -(0 - (1/n) A grad l(0))^T X."""
     n = one.X.shape[1]
     return _attention(one)[-1, :-1], (one.A @ one.slope(jnp.zeros_like(one.w)) / n) @ one.X
 
@@ -176,7 +176,7 @@ def printed_slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=_FACTORS + "A may be without symmetry here.",
+    note=_FACTORS + "A need not be symmetric here.",
 )
 @of_prompts(symmetric=False)
 def slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
@@ -193,11 +193,11 @@ def slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "Compared as [X x_q] plus them with [X x_q].",
+    note=JUDGED + "Compares [X x_q] plus these rows with [X x_q].",
 )
 @of_prompts(symmetric=False)
 def other_rows(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The first d rows of the attention over those of Z against 1 of Z: nothing is added to them."""
+    """The first d rows of Z plus the attention against [X x_q]: the attention adds nothing to them."""
     Z, added = embed(one.prompt), _attention(one)
     return Z[:-1] + added[:-1], one.columns
 
@@ -276,7 +276,7 @@ def printed_layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "A may be without symmetry.",
+    note=JUDGED + "A need not be symmetric.",
 )
 @of_prompts(symmetric=False)
 def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""gatmiry2024's section 3.6: one step with the preconditioner of the prompt."""
+"""gatmiry2024's section 3.6: one step with a preconditioner from the prompt itself."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -25,7 +25,7 @@ SECTION = Section("gatmiry2024", *MODELS)
     hypotheses=over_determined,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "Judged on the transformer of one loop, A the inverse of the sample covariance of its prompt.",
+    note=JUDGED + "The transformer has one loop, and A is the inverse of the sample covariance of its prompt.",
 )
 @conditioned
 @of_prompts(symmetric=True)

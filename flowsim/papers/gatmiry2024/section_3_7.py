@@ -55,7 +55,7 @@ FLOW = (
 
 
 def minimum_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The minimum, the bound on it, and d (d/n)^L, the order it has."""
+    """The minimum, the bound on it, and d (d/n)^L, the order of the minimum."""
     n, d, L = loss.task.context_length, loss.task.dimension, loops(loss)
     return {"minimum": loss.minimum, "bound": d * 4.0**L * delta_power(loss), "order": d * (d / n) ** L}
 
@@ -92,8 +92,8 @@ def minimum_bounded(loss: Loss) -> Comparison:
     problems=OPTIMUM,
     spaces=spaces.OPTIMUM,
     note="1 - c > 0 needs sqrt(n) > 8 L d^2 8^{2L}; the condition allows c up to 4. Both halves are compared at "
-    "every finite n. The distance is of the order d/n, so that the remark that the estimate is the "
-    "best one can hope for is not so. u_opt = 0 is judged where L <= 2; the term of u is the mean of a square.",
+    "every finite n. The distance is of the order d/n, so the remark that the estimate is the best one can hope for is "
+    "wrong. u_opt = 0 is judged for L <= 2; the term in u is the mean of a square at every L.",
 )
 def minimiser_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The distance of A_opt from Sigma*^-1 against 8 delta d^{1/(2L)}, and u_opt = 0."""
@@ -101,7 +101,7 @@ def minimiser_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def exponents(loss: Loss) -> tuple[float, float, float]:
-    """L/(L-1), 16 L/(L-1) and L/(2L-1), with L = 2 in place of 1, where the statements do not apply."""
+    """L/(L-1), 16 L/(L-1) and L/(2L-1), with L = 2 in place of L = 1, to which the statements do not apply."""
     L = max(loops(loss), 2)
     return L / (L - 1), 16 * L / (L - 1), L / (2 * L - 1)
 
@@ -119,21 +119,24 @@ def _level(loss: Loss, t: Series) -> Series:
 
 
 def _reached(loss: Loss, t: Series, level) -> Series:
-    """The least xi >= 2 (4 delta)^{2L} of which a statement speaks at a time."""
+    """The least xi >= 2 (4 delta)^{2L} whose time has passed at t; infinite at t = 0."""
     known = t > 0
     return jnp.where(known, jnp.maximum(level(loss, jnp.where(known, t, 1.0)), appendix_threshold(loss)), jnp.inf)
 
 
 def _in_time(loss: Loss, trajectory: Trajectory, level) -> Comparison:
-    """L(A(t)) against xi, promised where xi is below L(A(0)), above which no flow rises."""
+    """L(A(t)) against xi, promised where xi < L(A(0)), since no flow rises above its start."""
     xi = _reached(loss, trajectory.t, level)
     promised = xi < trajectory.loss[0]
     return at_most(trajectory.loss, jnp.where(promised, xi, trajectory.loss[0]), promised=promised)
 
 
 def time_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """t xi^{(L-1)/L}, at the last time that the statement speaks of: as printed, with the d, the exponent and the
-    lambda_d of Sigma* that the proof lost, as seen, and d^{(L-1)/L} / (4 L (L-1)) of long contexts at Sigma* = I.
+    """The products t xi^{(L-1)/L}, and the threshold.
+
+    These are the printed product, the one corrected by the d, the exponent and the lambda_d of Sigma* that the proof
+    loses, the largest seen above the threshold, and the limit of long contexts at Sigma* = I,
+    d^{(L-1)/L} / (4 L (L-1)).
     """
     power, K, exponent = exponents(loss)
     d, L = loss.task.dimension, max(loops(loss), 2)
@@ -159,7 +162,7 @@ def time_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     constants=time_constants,
     problems=FLOW,
     spaces=spaces.ISOTROPIC_FLOWS,
-    note="At n = inf, from A = 0, xi is reached at ((d/xi)^{(L-1)/L} - 1)/(4 L (L-1)), later than printed where d "
+    note="At n = inf, from A = 0, xi is reached at t = ((d/xi)^{(L-1)/L} - 1)/(4 L (L-1)), later than printed where d "
     "is large (d > 645 for two loops and small xi). The proof takes the constant of Theorem 3.4, which lacks "
     "d^{-(L-1)/L}, and misplaces the exponent of 16L/(L-1).",
 )
@@ -181,7 +184,7 @@ def in_printed_time(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=time_constants,
     problems=FLOW,
     spaces=spaces.ISOTROPIC_FLOWS,
-    note="What the corrected Theorem 3.4 gives when its differential inequality is solved.",
+    note="Follows from solving the differential inequality of the corrected Theorem 3.4.",
 )
 def in_time(loss: Loss, trajectory: Trajectory) -> Comparison:
     """L(A(t)) against the least xi whose time (d/xi)^{(L-1)/L} 16 L/((L-1) lambda_d^2) has passed."""
@@ -189,7 +192,7 @@ def in_time(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def neighbourhood_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """8 (1 + 4 d^{1/(2L)}), and how long a context must be for the lower half to be more than A >= 0."""
+    """8 (1 + 4 d^{1/(2L)}), and the context length beyond which the lower half says more than A >= 0."""
     L, factor = loops(loss), 8.0 * (1.0 + 4.0 * dimension_root(loss))
     needed = 16.0 * L * loss.task.dimension * (4.0 * factor) ** (2 * L)
     return {"factor": jnp.asarray(factor), "context_length_needed": jnp.asarray(float(needed) ** 2)}
@@ -219,14 +222,14 @@ def neighbourhood(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def printed_threshold(loss: Loss) -> Scalar:
-    """16 L d 4^L / sqrt(n). **Source:** gatmiry2024, Theorem 3.4."""
+    """The threshold 16 L d 4^L / sqrt(n). **Source:** gatmiry2024, Theorem 3.4."""
     return 2.0 * 4.0 ** loops(loss) * delta_power(loss)
 
 
 def dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The paper's constant, the sharp one along the flow, that of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L},
-    attained at multiples of I where Sigma* is one; the threshold, and the largest loss along the flow at which the
-    inequality fails.
+    """The constants of `sharp_constants`, with the threshold of Theorem 3.4.
+
+    That of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}, is attained at multiples of I where Sigma* is one too.
     """
     return sharp_constants(loss, trajectory, printed_threshold(loss))
 
@@ -262,10 +265,10 @@ def dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=dominance_constants,
     problems=DOMINANCE_OF_LONG_CONTEXTS,
     spaces=spaces.LONG_FLOWS,
-    note=f"{HOELDER} With it, and Theorem 3.2's condition on n. In the limit the sharp constant is "
+    note=f"{HOELDER} Corrected by it and by Theorem 3.2's condition on n. In the limit the sharp constant is "
     "4 L^2 d^{-(L-1)/L}.",
 )
 def dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The same with the d^{-(L-1)/L} of Hoelder's inequality."""
+    """|grad L|^2 against d^{-(L-1)/L} L^{(2L-1)/L}/16, where L >= 16 L d 4^L / sqrt(n)."""
     constant = PRINTED_CONSTANT * dimension_loss(loss)
     return dominates(loss, everywhere(loss, trajectory), constant, printed_threshold(loss))

@@ -1,4 +1,4 @@
-"""gatmiry2024's section 3.7: whether the landscape of the loss is convex, by the loss halfway between two A."""
+"""gatmiry2024's section 3.7: whether the loss is convex in A, judged by the loss halfway between two A."""
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +29,14 @@ _LENGTHS = (0.5, 1.0, 2.0, 4.0)
 
 
 def _halfway(loss: LoopedLoss, pairs: Pairs) -> tuple[Array, Array]:
-    """L((A + B)/2, 0) and (L(A, 0) + L(B, 0))/2 for A' and B' in pairs."""
+    """L((A + B)/2, 0) and (L(A, 0) + L(B, 0))/2 for each pair of A' and B'."""
     inverse_root = jnp.linalg.inv(loss.root)
     energy = lambda A: loss(LoopedAttention(inverse_root @ A @ inverse_root, loops=loops(loss)))
     return jax.lax.map(lambda pair: (energy((pair[0] + pair[1]) / 2), (energy(pair[0]) + energy(pair[1])) / 2), pairs)
 
 
 def _nilpotent(loss: LoopedLoss) -> Pairs:
-    """A' = c I + r e_1 e_d^T and its transpose, c I the best multiple; where d is 1, c + r and c - r."""
+    """Pairs of A' = c I + r e_1 e_d^T and its transpose, c I the best multiple of I; at d = 1, c + r and c - r."""
     d, c = loss.task.dimension, loss.energy.centres[0]
     corner = jnp.zeros((d, d)).at[0, d - 1].set(1.0)
     other = corner.T if d > 1 else -corner
@@ -45,19 +45,19 @@ def _nilpotent(loss: LoopedLoss) -> Pairs:
 
 
 def _best_pair(loss: LoopedLoss) -> tuple[Array, Array]:
-    """The loss halfway and the mean loss of the pair that differ most, relative to the first."""
+    """The loss halfway and the mean loss, for the pair where the first exceeds the second most, relative to it."""
     middle, mean = _halfway(LoopedLoss(loss.task, loops(loss), symmetric=False), _nilpotent(loss))
     best = jnp.argmax((middle - mean) / middle)
     return middle[best], mean[best]
 
 
 def _few_loops(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """Where the exact loss over all matrices is quick to make."""
+    """L is small enough to build the exact loss over all matrices quickly."""
     return [hypothesis("L small enough for the loss over all matrices", float(loops(loss)), "<=", float(_MOST_LOOPS))]
 
 
 def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """Whether a pair above the mean was found, or there is none since L = 1 or d = 1; unknown elsewhere."""
+    """The search decides: a pair lies above its mean, or none does because L = 1 or d = 1; unknown elsewhere."""
     few = _few_loops(loss, start)
     if loops(loss) == 1 or loss.task.dimension == 1 or not few[0].met:
         return few
@@ -84,8 +84,8 @@ def _long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     hypotheses=_long_and_several,
     problems=(_INFINITE, _LONG),
     spaces=spaces.LANDSCAPES,
-    note="At n = inf all A with (Sigma*^{1/2} A Sigma*^{1/2} - I)^L = 0 have the loss 0, so that Sigma*^-1 is not "
-    "the only minimiser among matrices without symmetry.",
+    note="At n = inf all A with (Sigma*^{1/2} A Sigma*^{1/2} - I)^L = 0 have loss 0, so Sigma*^-1 is not the only "
+    "minimiser among matrices that need not be symmetric.",
 )
 @SECTION.claim(
     "sec-3.7.non-convex",
@@ -98,17 +98,17 @@ def _long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     problems=(SHORT, DEEP, _INFINITE, SINGLE, ONE_DIMENSION),
     spaces=spaces.LANDSCAPES,
     note="Judged at B = A^T, Sigma*^{1/2} A Sigma*^{1/2} = c I + r e_1 e_d^T. At L = 1 the loss is quadratic, and "
-    "at d = 1 a mean of even powers: both are convex. At short contexts no such pair may be found, as for two "
-    "loops at n = 5, d = 3, and the row is unresolved.",
+    "at d = 1 it is a mean of even powers; both are convex. At short contexts no such pair may be found, as for two "
+    "loops at n = 5, d = 3; the row is then unresolved.",
 )
 def not_convex(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The loss halfway between A and A^T against that of both, at the A that tell most."""
+    """The loss halfway between A and A^T against the mean of theirs, at the A where the gap is largest."""
     middle, mean = _best_pair(loss)
     return at_least(middle[None], mean[None], size=middle[None])
 
 
 def _symmetric(loss: LoopedLoss) -> Pairs:
-    """Drawn symmetric A' and B' of all sizes, positive or not."""
+    """Drawn pairs of symmetric A' and B' of many sizes, positive or not."""
     d = loss.task.dimension
     noise = jax.random.normal(jax.random.key(0), (_PAIRS, 2, d, d))
     sizes = jnp.geomspace(0.1, 10.0, _PAIRS)[:, None, None, None]
@@ -131,9 +131,9 @@ def _infinite(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     hypotheses=_infinite,
     problems=(_INFINITE, _INFINITE_DEEP),
     spaces=spaces.LANDSCAPES,
-    note="It is tr (I - Sigma*^{1/2} A Sigma*^{1/2})^{2L}, the trace of a convex function. In the limit that "
-    "Theorem 3.3 speaks of, convex analysis does apply; what is lost is strong convexity, for L > 1. Judged at "
-    "drawn A and B.",
+    note="The loss is tr (I - Sigma*^{1/2} A Sigma*^{1/2})^{2L}, the trace of a convex function. So convex analysis "
+    "does apply in the limit that Theorem 3.3 speaks of; only strong convexity is lost, for L > 1. Judged at drawn A "
+    "and B.",
 )
 def convex_on_symmetric(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """The loss halfway between drawn symmetric matrices against the mean of theirs."""

@@ -68,7 +68,7 @@ PROXIMITY = (
 
 
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The largest share of L(A, 0) by which the printed expression is below it, among the drawn A."""
+    """The largest share of L(A, 0) by which the printed expression falls below it, among the drawn A."""
     task, L = loss.task, loss.loops
     printed, true, _ = both_expectations(
         power_terms(2 * L), loop_terms(L, True, False), task, {"A": drawn_matrices(task, 4)}
@@ -86,8 +86,9 @@ def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     constants=gap_constants,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note="The expression is |.|_F^2 with the sample covariance where the loss has the population's: equal for "
-    "every prompt if A is a multiple of S^-1, below the loss by a share of order 1/n otherwise.",
+    note="The expression is the |.|_F^2 of the loss with the sample covariance in place of the population's. They are "
+    "equal for every prompt if A is a multiple of S^-1; otherwise the expression is below the loss by a share of order "
+    "1/n.",
 )
 def printed_looped_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """E tr (I - A^{1/2} Sigma A^{1/2})^{2L} against L(A, 0), at drawn A and at S^-1."""
@@ -105,7 +106,7 @@ def printed_looped_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     setting=looped_by_matrices,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED + "The printed trace is of (I - W A')^{2L}, the loss of (I - W A')^L (I - A' W)^L.",
+    note=JUDGED + "The printed trace is that of (I - W A')^{2L}; the loss is that of (I - W A')^L (I - A' W)^L.",
 )
 def loss_of_loops(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """The literal loss given the examples, with one symmetric A and u = 0 for all layers."""
@@ -127,7 +128,7 @@ def loss_of_loops(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     note="By Weyl's inequality, |tr M^{2L}| <= |M^L|_F^2 for every M. At L = 1 the gap is (d tr A'^2 - (tr A')^2)/n.",
 )
 def printed_looped_loss_below(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The printed expression against L(A, 0), at drawn A that are no multiples of S^-1."""
+    """The printed expression against L(A, 0), at drawn A that are not multiples of S^-1."""
     task, L = loss.task, loss.loops
     drawn = {"A": drawn_matrices(task, 4)[:-1]}
     printed, true, sums = both_expectations(power_terms(2 * L), loop_terms(L, True, False), task, drawn)
@@ -236,7 +237,7 @@ def proximity_factor(loss: Loss) -> float:
 
 
 def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """c, the sharp one at all points compared with L > 0, and how long a context must be for 1 - c epsilon > 0."""
+    """c, the sharp c at all points where epsilon > 4 delta, and the context length needed for 1 - c epsilon > 0."""
     points = everywhere(loss, trajectory)
     epsilon = (2.0 * points.loss) ** (1 / (2 * loops(loss)))
     known = epsilon > 4.0 * delta(loss)
@@ -261,10 +262,10 @@ def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     constants=proximity_constants,
     problems=PROXIMITY,
     spaces=spaces.PROXIMITY,
-    note="Both halves, along the flow and at drawn A. That 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.",
+    note="Judges both halves, along the flow and at drawn A. 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.",
 )
 def proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The distance of A from A_opt against c epsilon, epsilon > 4 delta the least that L <= epsilon^{2L}/2 allows."""
+    """The distance of A from A_opt against c epsilon, for the least epsilon above 4 delta with L <= epsilon^{2L}/2."""
     points = everywhere(loss, trajectory)
     epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * loops(loss))), 4.0 * delta(loss))
     bound = proximity_factor(loss) * epsilon

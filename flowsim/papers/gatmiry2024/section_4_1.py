@@ -1,4 +1,4 @@
-"""gatmiry2024's section 4.1: Theorem 4.5, the error of the trained transformer on prompts of another covariance."""
+"""gatmiry2024's section 4.1: Theorem 4.5, the error of the trained transformer on prompts with another covariance."""
 
 from flowsim.claims.claim import Comparison, Relation
 from flowsim.losses import LoopedLoss
@@ -21,13 +21,13 @@ SECTION = Section("gatmiry2024", *MODELS)
     constants=error_constants,
     problems=PROBLEMS,
     spaces=spaces.NEW_COVARIANCES,
-    note="The transformer divides by n and Sigma_out does not: at X X^T = Sigma* it hardly moves from zero. And by "
-    "the proof, with A_opt close to Sigma*^-1, the norms are |x_q|_{Sigma*^-1} and |w|_{Sigma*}; its last step "
-    "swaps them.",
+    note="The transformer divides by n but Sigma_out does not, so at X X^T = Sigma* the prediction hardly moves from "
+    "zero. By the proof, with A_opt close to Sigma*^-1, the norms are |x_q|_{Sigma*^-1} and |w|_{Sigma*}; its last "
+    "step swaps them.",
 )
 @of_loss
 def printed_error(loss: LoopedLoss) -> Comparison:
-    """As printed in (10): Sigma* <= X X^T <= (2 - zeta) Sigma*, |x|_{Sigma*} and |w|_{Sigma*^-1}."""
+    """The bound printed in (10): Sigma* <= X X^T <= (2 - zeta) Sigma*, |x|_{Sigma*} and |w|_{Sigma*^-1}."""
     return bounded(loss, lambda zeta: 1.0, mean=False, swapped=False)
 
 
@@ -44,11 +44,11 @@ def printed_error(loss: LoopedLoss) -> Comparison:
     problems=PROBLEMS,
     spaces=spaces.NEW_COVARIANCES,
     note="Sigma_out is the sample covariance, and the norms are those in which w and x_q are isotropic. Judged by "
-    "the norm of the matrix between w and x_q, so for every w and x_q, at drawn and extreme (1/n) X X^T.",
+    "the norm of the matrix between w and x_q, which covers all w and x_q, at drawn and extreme (1/n) X X^T.",
 )
 @of_loss
 def error(loss: LoopedLoss) -> Comparison:
-    """With Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |w|_{Sigma*} and |x|_{Sigma*^-1}."""
+    """The corrected bound: Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |w|_{Sigma*} and |x|_{Sigma*^-1}."""
     return bounded(loss, lambda zeta: 1.0, mean=True, swapped=True)
 
 
@@ -66,7 +66,7 @@ def error(loss: LoopedLoss) -> Comparison:
 )
 @of_loss
 def error_in_printed_norms(loss: LoopedLoss) -> Comparison:
-    """With Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |x|_{Sigma*} and |w|_{Sigma*^-1}."""
+    """The printed norms: Sigma* <= (1/n) X X^T <= (2 - zeta) Sigma*, |x|_{Sigma*} and |w|_{Sigma*^-1}."""
     return bounded(loss, lambda zeta: 1.0, mean=True, swapped=False)
 
 
@@ -81,5 +81,5 @@ error_in_norms_of_proof = SECTION.claim(
     constants=error_constants,
     problems=PROBLEMS,
     spaces=spaces.NEW_COVARIANCES,
-    note="As the corrected Theorem 4.5.",
+    note="The same as the corrected Theorem 4.5.",
 )(error)

@@ -31,7 +31,7 @@ PROBLEMS = (problems.TEN, problems.FEW, problems.FEW_DEEP, problems.FEW_RANDOM)
 
 
 def at_least_two_examples(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """n > 1."""
+    """There are at least two examples: n > 1."""
     return [hypothesis("n > 1", loss.task.context_length, ">", 1.0)]
 
 
@@ -59,8 +59,8 @@ def end_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     constants=end_constants,
     problems=PROBLEMS,
     spaces=spaces.SHORT_FLOWS,
-    note="The text gives no number for close: 10% is the reading here, as in all rows of this paper. At n < d A "
-    "ends nearer to zero than to I. That the loss converges is so of every gradient flow of a positive loss.",
+    note="The text gives no number for close; all rows of this paper read it as 10%. At n < d, A ends nearer to zero "
+    "than to I. That the loss converges is true of every gradient flow of a positive loss.",
 )
 def tends_near_identity(loss: Loss, trajectory: Trajectory) -> Comparison:
     """|A - I| in the limit of the flow against 0.1."""
@@ -79,10 +79,10 @@ def tends_near_identity(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=end_constants,
     problems=PROBLEMS,
     spaces=spaces.SHORT_FLOWS,
-    note="a tends to 1 as d/n tends to 0; the constants give it.",
+    note="a tends to 1 as d/n tends to 0; its value is among the constants.",
 )
 def tends_to_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|A - A_opt| in the limit of the flow over A_opt = a I, against zero."""
+    """The distance of A from A_opt = a I in the limit of the flow, relative to a, against zero."""
     to_go = trajectory.way_to_go / loss.energy.centres[0]
     return equal(deviation(loss, trajectory.models)[-1:], 0.0, 1.0, allowance=to_go)
 
@@ -98,7 +98,7 @@ def tends_to_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(identity_covariance, at_least_two_examples),
     problems=(problems.TEN, problems.FEW, problems.FEW_DEEP, problems.VERY_LONG),
     spaces=spaces.STILL_ISOTROPIC,
-    note="What is left of close to I at every n.",
+    note="This much of the printed claim, close to I, is true at every n.",
 )
 def shrinks(loss: Loss, trajectory: Trajectory) -> Comparison:
     """0 < 1 - a < 1 for A_opt = a I."""

@@ -1,7 +1,7 @@
-"""What the statements of gatmiry2024 about the loss of looped transformers share: their setting, symbols and points.
+"""The setting, symbols and points shared by gatmiry2024's statements about the loss of looped transformers.
 
-The loss is one of symmetric matrices with u = 0, or of their eigenvalues; n, d and L are its context length, dimension
-and loops, Sigma* its covariance, and A_opt = c Sigma*^-1 its minimiser.
+The loss is a function of symmetric matrices with u = 0, or of their eigenvalues. n, d and L are its context length,
+dimension and number of loops, Sigma* its covariance, and A_opt = c Sigma*^-1 its minimiser.
 """
 
 import functools
@@ -24,7 +24,7 @@ from flowsim.models import DiagonalLayers, LoopedAttention, ScalarLoop
 Loss = LoopedLoss | DiagonalLayersLoss
 
 MODELS = (LoopedAttention, ScalarLoop, DiagonalLayers)
-CLOSE = 0.1  # what is read for "close" and "similar", of which the paper gives no number: within 10%
+CLOSE = 0.1  # our reading of "close" and "similar", for which the paper gives no number: within 10%
 
 _DISTANCES = np.concatenate([np.geomspace(1e-4, 1e2, 13), -np.geomspace(1e-4, 1e2, 13)])
 _FEWEST_DIGITS = 6.0
@@ -32,8 +32,8 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Points(NamedTuple):
-    """What is known at a list of parameters A: the loss, |grad L|^2, |A_opt^{-1/2} A A_opt^{-1/2} - I|, and by how much
-    the rounding errors of the loss exceed its own last digit.
+    """What is known at T parameters A: the loss, |grad L|^2, |A_opt^{-1/2} A A_opt^{-1/2} - I|, and the factor by which
+    the rounding errors of the loss exceed its last digit.
     """
 
     loss: Series
@@ -43,7 +43,7 @@ class Points(NamedTuple):
 
 
 def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the paper: one matrix for all layers, w ~ N(0, Sigma*^-1)."""
+    """None in the paper's setting, one matrix for all layers and w ~ N(0, Sigma*^-1); else the unmet hypothesis."""
     if not isinstance(loss, LoopedLoss | DiagonalLayersLoss) or (
         isinstance(loss, DiagonalLayersLoss) and not loss.looped
     ):
@@ -53,27 +53,27 @@ def looped(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """That setting, with matrices and not eigenvalues alone."""
+    """None in the paper's setting with a loss of matrices, not of eigenvalues alone; else the unmet hypothesis."""
     return looped(loss) or (None if isinstance(loss, LoopedLoss) else unmet("a loss of matrices"))
 
 
 def loops(loss: Loss) -> int:
-    """L."""
+    """L, the number of loops."""
     return loss.loops if isinstance(loss, LoopedLoss) else loss.depth
 
 
 def dominance_power(loss: Loss) -> float:
-    """(2L - 1)/L."""
+    """The power (2L - 1)/L of the loss in gradient dominance."""
     return (2 * loops(loss) - 1) / loops(loss)
 
 
 def dimension_loss(loss: Loss) -> float:
-    """d^{-(L-1)/L}, what Hoelder's inequality costs between sums of powers 4L - 2 and 2L."""
+    """d^{-(L-1)/L}, the factor that Hoelder's inequality costs between sums of powers 4L - 2 and 2L."""
     return float(loss.task.dimension) ** (-(loops(loss) - 1) / loops(loss))
 
 
 def dominance_factor(loss: Loss) -> Scalar:
-    """lambda_d^2 d^{-(L-1)/L}: that, and what the least eigenvalue of Sigma* costs a gradient in A."""
+    """lambda_d^2 d^{-(L-1)/L}: what the least eigenvalue of Sigma* and Hoelder's inequality cost |grad L|^2."""
     return least_eigenvalue(loss) ** 2 * dimension_loss(loss)
 
 
@@ -83,7 +83,7 @@ def delta_power(loss: Loss) -> Scalar:
 
 
 def delta(loss: Loss) -> Scalar:
-    """delta. **Source:** gatmiry2024, section 3.5."""
+    """delta = (8 L d / sqrt(n))^{1/(2L)}. **Source:** gatmiry2024, section 3.5."""
     return delta_power(loss) ** (1 / (2 * loops(loss)))
 
 
@@ -93,7 +93,7 @@ def dimension_root(loss: Loss) -> float:
 
 
 def covariance_eigenvalues(loss: Loss) -> Float[Array, " r"]:
-    """Those of Sigma*."""
+    """The eigenvalues of Sigma*, without multiplicities for a loss of eigenvalues."""
     return jnp.linalg.eigvalsh(loss.task.covariance) if isinstance(loss, LoopedLoss) else loss.task.eigenvalues
 
 
@@ -111,19 +111,19 @@ def over_determined(loss: Loss, start: PyTree) -> list[Hypothesis]:
 
 
 def long_context(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """8 L d^2 / sqrt(n) <= 2^{-2L}. **Source:** gatmiry2024, Theorem 3.2."""
+    """The context is long: 8 L d^2 / sqrt(n) <= 2^{-2L}. **Source:** gatmiry2024, Theorem 3.2."""
     value = delta_power(loss) * loss.task.dimension
     return [hypothesis("8 L d^2/sqrt(n) <= 2^(-2L)", value, "<=", 4.0 ** -loops(loss))]
 
 
 def identity_covariance(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """Sigma* = I and u = 0."""
+    """Sigma* = I, and at the start u = 0 and A is symmetric."""
     gap = float(jnp.max(jnp.abs(covariance_eigenvalues(loss) - 1.0)))
     return [agrees("Sigma* = I", gap, 0.0), *without_bias(loss, start)]
 
 
 def without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """u = 0, and A symmetric, as A^{1/2} needs."""
+    """At the start u = 0, and A is symmetric, which A^{1/2} needs."""
     if isinstance(start, DiagonalLayers):
         return []
     asymmetry = jnp.max(jnp.abs(start.A - start.A.T))
@@ -139,7 +139,7 @@ def several_loops(loss: Loss, start: PyTree) -> list[Hypothesis]:
 
 
 def all_of(*parts: Callable[[Loss, PyTree], list[Hypothesis]]) -> Callable[[Loss, PyTree], list[Hypothesis]]:
-    """The hypotheses of every part."""
+    """A function that lists the hypotheses of all parts."""
 
     def hypotheses(loss: Loss, start: PyTree) -> list[Hypothesis]:
         return [condition for part in parts for condition in part(loss, start)]
@@ -151,7 +151,7 @@ def all_of(*parts: Callable[[Loss, PyTree], list[Hypothesis]]) -> Callable[[Loss
 
 
 def whitened(loss: Loss, models: PyTree) -> Float[Array, "T r"]:
-    """The eigenvalues of Sigma*^{1/2} A Sigma*^{1/2} at each of many models."""
+    """The eigenvalues of Sigma*^{1/2} A Sigma*^{1/2} at each of T stacked models."""
     if isinstance(loss, DiagonalLayersLoss):
         return models.eigenvalues(loss.task)[:, 0] * loss.task.eigenvalues[None, :]
     whole = jnp.einsum("ij,tjk,kl->til", loss.root, models.A, loss.root)
@@ -159,13 +159,14 @@ def whitened(loss: Loss, models: PyTree) -> Float[Array, "T r"]:
 
 
 def deviation(loss: Loss, models: PyTree) -> Series:
-    """The least e with (1 - e) A_opt <= A <= (1 + e) A_opt at each of many models."""
+    """The least e with (1 - e) A_opt <= A <= (1 + e) A_opt at each of T stacked models."""
     return jnp.max(jnp.abs(whitened(loss, models) / loss.energy.centres[0] - 1.0), axis=1)
 
 
 def drawn(loss: Loss) -> PyTree:
-    """Models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, with |r| from 1e-4 to 100 and of both signs, for D = I, of rank
-    one, of half the rank, and drawn, in a basis that is not that of Sigma*.
+    """Stacked models A = A_opt^{1/2} (I + r D) A_opt^{1/2}, with |r| from 1e-4 to 100 and both signs of r.
+
+    D is I, of rank one, of half the rank, or drawn; for a loss of matrices its basis is not that of Sigma*.
     """
     r = covariance_eigenvalues(loss).size
     rng = np.random.default_rng(0)
@@ -183,7 +184,7 @@ def drawn(loss: Loss) -> PyTree:
 
 
 def at_points(loss: Loss, models: PyTree) -> Points:
-    """The loss and its gradient at each of many models."""
+    """The `Points` of T stacked models."""
     arrays, rest = eqx.partition(models, eqx.is_array)
 
     def one(arrays):
@@ -196,8 +197,8 @@ def at_points(loss: Loss, models: PyTree) -> Points:
 
 
 def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
-    """Along a flow and then at the drawn points."""
-    # What rounding does along a flow is measured by moving its weights.
+    """The points along a flow, followed by the drawn points."""
+    # Along a flow the conditioning is 1, because rounding there is measured separately, by moving the weights.
     along = Points(
         trajectory.loss, trajectory.grad_norm_sq, deviation(loss, trajectory.models), jnp.ones_like(trajectory.loss)
     )
@@ -205,14 +206,14 @@ def everywhere(loss: Loss, trajectory: Trajectory) -> Points:
 
 
 def compared(comparison: Comparison, points: Points) -> Comparison:
-    """A comparison of points with the rounding errors of their losses; without those that keep few digits."""
+    """The comparison with the points' rounding errors, and without points whose losses keep too few digits."""
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
     moved = comparison.promised & known, comparison.scale * points.conditioning
     return eqx.tree_at(lambda c: (c.promised, c.scale), comparison, moved)
 
 
 def of_loss(statement: Callable[[Any], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
-    """The comparison of a statement about the loss alone, compiled."""
+    """Turns a statement about the loss alone into a comparison, compiled."""
     compiled = eqx.filter_jit(statement)
 
     @functools.wraps(statement)

@@ -1,4 +1,4 @@
-"""The problems that gatmiry2024's statements speak of, as spaces to search."""
+"""The spaces of problems to search for each of gatmiry2024's statements."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def _looped(axes: dict[str, Axis], kind: str = "zeros", *, covariance: Any = "id
 _ROTATED = {"rotation_seed": 0}
 _MATRICES = _looped(_DIMENSION | _LOOPS | _ANY_LENGTH)
 _ANISOTROPIC = _looped(_COVARIANCE | _LOOPS | _ANY_LENGTH, covariance=_ROTATED)
-# By eigenvalues, where no array grows with the dimension.
+# Restricted to eigenvalues, so that no array grows with the dimension.
 _WIDE = Space(
     {"task.dimension": Whole(1, 10**6)} | _LOOPS | _ANY_LENGTH,
     {**_MATRICES.problem, "flow": {"restrict": "eigenbasis", "rtol": 1e-6}},
@@ -55,7 +55,7 @@ PROMPTS = (_looped(_DIMENSION | _LOOPS | _LENGTH, init={"kind": "random", "scale
 NEW_COVARIANCES = (_ANISOTROPIC, _MATRICES)
 SHORT_FLOWS = (_looped(_DIMENSION | {"model.loops": Whole(2, 3)} | _LENGTH), _RANDOM)
 
-# Lemmas on moments and layers, with the law of w that the problem files default to.
+# Lemmas on moments and layers.
 LEMMAS = (_looped(_COVARIANCE | _LOOPS | _LENGTH, covariance=_ROTATED),)
 MOMENTS = (
     _looped({"task.dimension": Whole(1, 20)} | _LOOPS | _ANY_LENGTH),

@@ -1,6 +1,6 @@
 """xie2025: The initialization determines whether in-context learning is gradient descent (Xie et al.).
 
-Section 5.3 prompts large language models; it is no flow, and the weights of those models are not public.
+Section 5.3 is left out: it prompts large language models, which is not a flow, and their weights are not public.
 """
 
 from flowsim.claims.claim import Claim

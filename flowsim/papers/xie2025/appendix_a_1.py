@@ -1,4 +1,4 @@
-"""xie2025's appendix A.1: the proof of Theorem 1, on drawn prompts."""
+"""xie2025, appendix A.1: the proof of Theorem 1, on drawn prompts."""
 
 import jax.numpy as jnp
 
@@ -28,7 +28,7 @@ SECTION = Section("xie2025", *MODELS)
 )
 @promised_where(drawable)
 def same_class(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """d + 1 heads with b_h = e_h and a_i^h the row h of M_i against the d + 2 drawn heads that make these M_i."""
+    """d + 1 heads with b_h = e_h and a_i^h equal to row h of M_i, against the d + 2 drawn heads that make these M_i."""
     d = loss.task.dimension
     more = drawn_heads(d, d + 2, 11)
     M = jnp.einsum("hm,hni->imn", more.b, more.A)

@@ -1,7 +1,7 @@
-"""xie2025's appendix A.2, the proof of Theorem 2: (17) to (25), the parts L_i of the risk and the moments of G.
+"""xie2025, appendix A.2, the proof of Theorem 2: (17) to (25), the parts L_i of the risk and the moments of G.
 
-One side is what the paper writes, at drawn matrices and with the closed forms of the risk where it leaves a moment
-open; the other one is exact.
+One side of a comparison is the paper's formula at drawn matrices, with the closed forms of the risk for the moments
+that it leaves open. The other side is exact.
 """
 
 import jax
@@ -60,12 +60,13 @@ _ZERO = 1e-10
     hypotheses=prompts.few_prompts,
     problems=(problems.EASY, problems.SHORT, problems.ONE),
     spaces=spaces.FEW,
-    note="Both the closed form and exact moments, against an exact mean over prompts through the literal model.",
+    note="The closed form and exact moments are judged against an exact mean over the prompts of the literal model.",
 )
 @promised_where(prompts.few_prompts)
 def literal_risk(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """(17), by both routes, against the mean over prompts of (6)'s squared error, at two drawn heads by W^K, W^Q, W^V,
-    W^P with a guess and a bias.
+    """(17), by both routes, against the mean squared error of (6) over prompts.
+
+    There are two heads with drawn W^K, W^Q, W^V, W^P, a guess and a bias.
     """
     task, rows = loss.task, loss.task.dimension + 1
     rng = np.random.default_rng([3, rows])
@@ -86,7 +87,7 @@ def literal_risk(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(independent_guess, few_coordinates),
     problems=_GUESSES,
     spaces=spaces.GUESSES,
-    note="The printed statement has no condition on y_q, and fails for a guess that is linear in x_q.",
+    note="The printed statement has no condition on y_q. It fails for a guess that is linear in x_q.",
 )
 @SECTION.claim(
     "eq-18",
@@ -98,8 +99,8 @@ def literal_risk(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=few_coordinates,
     problems=_GUESSES,
     spaces=spaces.GUESSES,
-    note="Cross terms of y_q with x_q vanish only where y_q is independent of x_q; not for y_q = w^T x_q, the guess "
-    "of section 5.1.3 and of y_q-LSA.",
+    note="The cross terms of y_q with x_q vanish only if y_q is independent of x_q. For y_q = w^T x_q, the guess of "
+    "section 5.1.3 and of y_q-LSA, they do not.",
 )
 @promised_where(few_coordinates)
 def separated(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -141,7 +142,7 @@ def eq_19(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=few_coordinates,
     problems=problems.TASKS,
     spaces=spaces.TASKS,
-    note="y_q is a number there: with its mean square, where it does not depend on x_q.",
+    note="Here y_q is a number. If it is random but independent of x_q, its mean square replaces y_q^2.",
 )
 @promised_where(few_coordinates)
 def eq_20(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -233,7 +234,7 @@ def eq_23_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 
 
 def product_of_means(risk: HeadRisk, N: Square) -> Square:
-    """<M, N> M."""
+    """The right side of (24) as printed, <M, N> M."""
     M = moments.mean_tokens(risk.prior_mean)
     return jnp.sum(M * N) * M
 
@@ -278,7 +279,7 @@ def _product_with_spread(risk: HeadRisk, N: Square) -> Square:
     hypotheses=all_of(infinite_context, few_coordinates),
     problems=problems.LIMITS,
     spaces=spaces.LIMITS,
-    note="The printed product of means lacks the covariance of G over w-hat, which stays as C -> infinity.",
+    note="The printed product of means lacks the covariance of G over w-hat, which remains as C -> infinity.",
 )
 @promised_where(few_coordinates)
 def eq_24_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -316,7 +317,7 @@ def eq_25(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(infinite_context, few_coordinates),
     problems=problems.LIMITS,
     spaces=spaces.LIMITS,
-    note="With the corrected (24) in place of the printed one.",
+    note="With the corrected (24) instead of the printed one.",
 )
 @promised_where(few_coordinates)
 def eq_25_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -325,7 +326,7 @@ def eq_25_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 
 
 def _slopes_at_labels(task: Task) -> Float[Array, "routes d"]:
-    """The size of the derivative of each L_i at M_i = e_{d+1} e_i^T, by both routes, over that of its first term."""
+    """The size of grad L_i at M_i = e_{d+1} e_i^T for each i, by both routes, relative to that of its first term."""
     known, risk, d = exact.moments(task).rounded, HeadRisk(task), task.dimension
     index = jnp.arange(d)
     N = jnp.zeros((d, d + 1, d + 1)).at[index, d, index].set(1.0)
@@ -345,11 +346,11 @@ def _slopes_at_labels(task: Task) -> Float[Array, "routes d"]:
     hypotheses=all_of(infinite_context, few_coordinates),
     problems=problems.LIMITS,
     spaces=spaces.LIMITS,
-    note="It rests on (24), which multiplies means over w-hat; and at d = 1 both ranks are 2.",
+    note="It rests on (24), which multiplies means over w-hat. Moreover, at d = 1 both ranks are 2.",
 )
 @promised_where(few_coordinates)
 def no_zero_slope(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """For how many i the derivative of L_i is zero at M_i = e_{d+1} e_i^T."""
+    """The number of i for which the derivative of L_i is zero at M_i = e_{d+1} e_i^T."""
     return counted(jnp.all(_slopes_at_labels(loss.task) < _ZERO, axis=0))
 
 

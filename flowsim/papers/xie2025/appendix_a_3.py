@@ -1,4 +1,4 @@
-"""xie2025's appendix A.3, finite contexts: (26) to (29), the moments of G at every C, and the gradient of Theorem 4."""
+"""xie2025, appendix A.3, finite contexts: (26) to (29), the moments of G at every C, and the gradient of Theorem 4."""
 
 import jax.numpy as jnp
 
@@ -51,7 +51,7 @@ SECTION = Section("xie2025", *MODELS)
 )
 @promised_where(few_coordinates)
 def eq_26(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """M_mn M_pq against E[G_mn G_pq], as (23)."""
+    """M_mn M_pq against E[G_mn G_pq], as for (23)."""
     return same_second_moments(loss, outer_square(moments.mean_tokens(loss.risk.prior_mean)))
 
 
@@ -70,23 +70,23 @@ def eq_26(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 )
 @promised_where(few_coordinates)
 def eq_26_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """E[(M_w)_mn (M_w)_pq] against E[G_mn G_pq], as (23)."""
+    """E[(M_w)_mn (M_w)_pq] against E[G_mn G_pq], as for (23)."""
     return same_second_moments(loss, prompts.moments(loss.risk.prior_mean, 0.0).second)
 
 
 def _of_context(risk: HeadRisk, C: Scalar | float) -> HeadRisk:
-    """The risk with another context length."""
+    """The risk at the context length C."""
     task = risk.task
     return HeadRisk(LinearRegression(task.covariance, C, prior_mean=risk.prior_mean))
 
 
 def _own_token(risk: HeadRisk, N: Square) -> Square:
-    """E[(z^T N z) z z^T] of one token: the second moment of a context of one."""
+    """E[(z^T N z) z z^T] of one token: the second moment at context length 1."""
     return second_moment(_of_context(risk, 1.0), N)
 
 
 def _shared_weights(risk: HeadRisk, N: Square) -> Square:
-    """The mean over w-hat of <M_w, N> M_w: the second moment in the limit of a long context."""
+    """The mean over w-hat of <M_w, N> M_w: the second moment as C -> infinity."""
     return second_moment(_of_context(risk, jnp.inf), N)
 
 
@@ -115,7 +115,7 @@ def eq_27(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 
 
 def _mean_of_products(risk: HeadRisk, N: Square) -> Square:
-    """(27) with the mean over w-hat of M_w M_w in place of the product of the means."""
+    """(27), contracted with N, with the mean over w-hat of M_w M_w instead of the product of the means."""
     inverse_C = 1 / risk.task.context_length
     return (1 - inverse_C) * _shared_weights(risk, N) + inverse_C * _own_token(risk, N)
 
@@ -131,7 +131,7 @@ def _mean_of_products(risk: HeadRisk, N: Square) -> Square:
     hypotheses=few_coordinates,
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The printed form has the product of the means over w-hat in place of the mean of the product.",
+    note="The printed form has the product of the means over w-hat instead of the mean of the product.",
 )
 @promised_where(few_coordinates)
 def eq_27_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -170,11 +170,11 @@ def eq_28(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(finite_context, few_coordinates),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The printed form has the product of the means over w-hat in place of the mean of the product.",
+    note="The printed form has the product of the means over w-hat instead of the mean of the product.",
 )
 @promised_where(few_coordinates)
 def eq_28_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """(28) with E[(M_w)_mn (M_w)_pq] in place of M_mn M_pq, against E[G_mn G_pq]."""
+    """(28) with E[(M_w)_mn (M_w)_pq] instead of M_mn M_pq, against E[G_mn G_pq]."""
     w, C = loss.risk.prior_mean, loss.task.context_length
     means, own = (prompts.moments(w, inverse_C).second for inverse_C in (0.0, 1.0))
     return same_second_moments(loss, means + (own - means) / C)
@@ -209,7 +209,7 @@ def eq_29(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(finite_context, few_coordinates),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="Holds with the corrected (27) in place of the printed one.",
+    note="Holds with the corrected (27) instead of the printed one.",
 )
 @promised_where(few_coordinates)
 def eq_29_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -252,7 +252,7 @@ def residual_gradient(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison
     hypotheses=few_coordinates,
     problems=(*problems.FINITE, problems.LIMIT),
     spaces=spaces.TASKS,
-    note="The printed remark has eta = 1, where the gradient vanishes as C -> infinity alone.",
+    note="The printed remark has eta = 1, where the gradient vanishes only as C -> infinity.",
 )
 @promised_where(few_coordinates)
 def best_step_at_rest(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

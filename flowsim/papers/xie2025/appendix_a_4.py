@@ -1,4 +1,4 @@
-"""xie2025's appendix A.4: the proof of Lemma 1, that M is positive semi-definite and that the parts L_i are convex."""
+"""xie2025, appendix A.4: the proof of Lemma 1, that M is positive semi-definite and that the parts L_i are convex."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,12 +49,12 @@ def positive_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=few_coordinates,
     problems=problems.TASKS,
     spaces=spaces.TASKS,
-    note="At drawn matrices, for i = 1: L_i is the mean of a square of what is linear in M_i. The Hessian 2 M of the "
-    "proof has the wrong shape: it is 2 E[G x G], which (23) makes 2 M x M.",
+    note="Judged at drawn matrices, for i = 1. L_i is the mean of the square of an affine function of M_i. The Hessian "
+    "2 M of the proof has the wrong shape: it is 2 E[G x G], which (23) turns into 2 M x M.",
 )
 @promised_where(few_coordinates)
 def convex_in_forms(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """L_1 at the middle of two drawn matrices below the mean of L_1 at both."""
+    """L_1 midway between two drawn matrices below the mean of L_1 at both."""
     known = exact.moments(loss.task)
     normals = np.random.default_rng(5).integers(-3, 4, size=(_DRAWN, 2, *known.first.shape))
     sides = []

@@ -1,4 +1,4 @@
-"""xie2025's appendix B.2, y_q-LSA as a linear transformer block: Lemma 3, on drawn prompts, and (31)."""
+"""xie2025, appendix B.2, y_q-LSA as a linear transformer block: Lemma 3, on drawn prompts, and (31)."""
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,9 @@ SECTION = Section("xie2025", *MODELS)
 
 
 def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False) -> LinearTransformerBlock:
-    """The linear transformer block that the proof of Lemma 3 makes of one head with a guess: with W_3 = [I 0; w^T 0]
-    after W^Q alone, or also after W^K and W^V, and c = 1 + |w|^2 in (31).
+    """The linear transformer block that the proof of Lemma 3 builds from one head with a guess.
+
+    W_3 = [I 0; w^T 0] stands after W^Q, and with ``keys_and_values`` also after W^K and W^V; c = 1 + |w|^2 in (31).
     """
     w = head.w
     d = w.size
@@ -56,11 +57,11 @@ def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
     hypotheses=all_of(finite_context, drawable),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The proof replaces the labels of the context by X w: it holds where y = X w alone.",
+    note="The proof replaces the labels of the context by X w, so it holds only if y = X w.",
 )
 @promised_where(drawable)
 def block_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The weights of the proof of Lemma 3."""
+    """The block with the weights of the proof of Lemma 3 against y_q-LSA."""
     return _block(loss, True)
 
 
@@ -75,11 +76,11 @@ def block_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(finite_context, drawable),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The lemma stands: W^K and W^V must stay as they are, as the printed ones overwrite the labels.",
+    note="The lemma holds if W^K and W^V stay as they are: the printed ones overwrite the labels.",
 )
 @promised_where(drawable)
 def block(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The weights of the proof of Lemma 3 with W^K and W^V as they are."""
+    """The block with W_3 after W^Q alone, so that W^K and W^V stay as they are, against y_q-LSA."""
     return _block(loss, False)
 
 

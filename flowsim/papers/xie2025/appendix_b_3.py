@@ -1,4 +1,4 @@
-"""xie2025's appendix B.3: the proof of Theorem 4, with the derivatives of the risk and the means that they take."""
+"""xie2025, appendix B.3: the proof of Theorem 4, with the derivatives of the risk and the means that they need."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,11 +32,11 @@ SECTION = Section("xie2025", *MODELS)
     hypotheses=few_coordinates,
     problems=problems.TASKS,
     spaces=spaces.TASKS,
-    note="The display before it lacks a square, and the first one counts v^T x_q beside y_q.",
+    note="The preceding display lacks a square, and the first one counts v^T x_q in addition to y_q.",
 )
 @promised_where(few_coordinates)
 def sum_of_parts(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """sum_j E t_j^2, which is what exact moments give, against the closed form at drawn weights of y_q-LSA."""
+    """sum_j E t_j^2, by exact moments, against the closed form of the risk at drawn weights of y_q-LSA."""
     task = loss.task
     found = jnp.stack([risks(task, drawn_heads(task.dimension, 1, seed, trainable=True)) for seed in (6, 7)])
     return same(task, found[:, 0], found[:, 1], found[:, 1])
@@ -53,12 +53,13 @@ def sum_of_parts(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=few_coordinates,
     problems=problems.TASKS,
     spaces=spaces.TASKS,
-    note="Step 2 puts b^T G a_j for b^T G a_{d+1} in dR/dv_j, where the latter is 0.",
+    note="In dR/dv_j step 2 writes b^T G a_j for b^T G a_{d+1}, which is 0 there.",
 )
 @promised_where(few_coordinates)
 def listed_derivatives(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The derivatives by b, a_1, .., a_{d+1} and v as they are listed, with exact moments, against those that JAX takes
-    of the closed form, at drawn weights of y_q-LSA.
+    """The listed derivatives in b, a_1, .., a_{d+1} and v, by exact moments, against those of the closed form by JAX.
+
+    They are taken at drawn weights of y_q-LSA.
     """
     task = loss.task
     model = drawn_heads(task.dimension, 1, 8, trainable=True)
@@ -100,7 +101,7 @@ def squared_row(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(finite_context, few_coordinates),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The line before has C (C - 1) w_j |w|^2, a number, where C (C - 1) w_j w is meant.",
+    note="The preceding line has the number C (C - 1) w_j |w|^2 where it means C (C - 1) w_j w.",
 )
 @promised_where(few_coordinates)
 def squared_map(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

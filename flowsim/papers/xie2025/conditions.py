@@ -1,4 +1,4 @@
-"""What xie2025 speaks of, the hypotheses of its statements, and what it takes to judge them."""
+"""The setting of xie2025, the hypotheses of its statements, and the conditions under which they can be judged."""
 
 import functools
 from collections.abc import Callable
@@ -22,18 +22,18 @@ MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock
 
 
 def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of the paper: heads with a guess, w-hat ~ N(w*, I)."""
+    """None in the setting of the paper, heads with a guess and w-hat ~ N(w*, I); elsewhere the unmet hypothesis."""
     fits = isinstance(loss, MultiHeadLoss)
     return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
 
 
 def all_of(*conditions: Conditions) -> Conditions:
-    """Several conditions, one after the other."""
+    """All hypotheses of several conditions, one after the other."""
     return lambda loss, start: [found for of in conditions for found in of(loss, start)]
 
 
 def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """C -> infinity."""
+    """C is infinite."""
     return [hypothesis("1/C <= 0", 1 / loss.task.context_length, "<=", 0.0)]
 
 
@@ -54,24 +54,24 @@ def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
 
 
-# What judging takes
+# What judging needs
 
 
 def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """d is small: the moments that judge a claim are written out."""
+    """d is small enough that the moments can be written out."""
     name = f"d at most {exact.MOST_COORDINATES}, so that moments can be written out"
     return [hypothesis(name, float(loss.task.dimension), "<=", float(exact.MOST_COORDINATES))]
 
 
 def drawable(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The prompts that a claim is judged on fit into memory."""
+    """The prompts on which a claim is judged fit into memory."""
     return hypotheses.finite_context(loss, start)
 
 
 def promised_where(conditions: Conditions) -> Callable[[Compare], Compare]:
-    """Keep a comparison from problems that it cannot be made on: there it promises nothing.
+    """A decorator that lets a comparison promise nothing on problems where it cannot be made.
 
-    **Arguments:** conditions: when it can be made, whatever the start; its claim has them among its hypotheses.
+    **Arguments:** conditions: when it can be made, for any start; the claim has them among its hypotheses.
     """
 
     def guard(compare: Compare) -> Compare:

@@ -1,7 +1,7 @@
 """The risk of heads by moments of prompts in rational arithmetic: a second route, which shares nothing with `HeadRisk`.
 
-A moment is the mean of a product of entries of tokens z = (x, y). Each y is written out as sum_k w-hat_k x_k, so that
-what is left are powers of independent normal numbers. Least risks solve the normal equations by elimination.
+A moment is the mean of a product of entries of tokens z = (x, y). With each y written out as sum_k w-hat_k x_k, only
+powers of independent normal numbers are left. Elimination solves the normal equations for the least risks.
 """
 
 import collections
@@ -27,7 +27,7 @@ Numbers = Any  # rationals, or float64
 
 
 def rationals(values: ArrayLike | Iterable) -> Rationals:
-    """Numbers of float64 as the rational numbers that they are."""
+    """Float64 numbers, converted exactly to rational numbers."""
     convert = np.frompyfunc(lambda value: flint.fmpq(*float(value).as_integer_ratio()), 1, 1)
     return np.asarray(convert(np.asarray(values, dtype=float)), dtype=object)
 
@@ -39,7 +39,7 @@ def floats(values: Rationals | flint.fmpq) -> Float[Array, "..."]:
 
 
 class Moments(eqx.Module):
-    """Moments of G = (1/C) sum z z^T and w-hat: rational numbers, or these in float64.
+    """Moments of G = (1/C) sum z z^T and w-hat, as rational numbers or in float64.
 
     prior_mean: w*, (d,); first: E G, (d+1, d+1); mixed: E[w-hat_i G], (d, d+1, d+1); second: E[G_mn G_pq],
     (d+1, d+1, d+1, d+1).
@@ -52,18 +52,18 @@ class Moments(eqx.Module):
 
     @property
     def rounded(self) -> "Moments":
-        """The same in float64, which JAX differentiates."""
+        """The same moments in float64, so that JAX can differentiate."""
         return Moments(floats(self.prior_mean), floats(self.first), floats(self.mixed), floats(self.second))
 
     @property
     def centred(self) -> "Moments":
-        """Those of G less its mean and w-hat less w*: a guess that is trained takes up every mean."""
+        """The moments of G - E G and w-hat - w*, which suffice for a trained guess: it absorbs every mean."""
         mixed = self.mixed - self.prior_mean[:, None, None] * self.first
         second = self.second - self.first[:, :, None, None] * self.first
         return Moments(self.prior_mean * 0, self.first * 0, mixed, second)
 
     def paired(self, N: Numbers) -> Numbers:
-        """E[<G, N> G] for matrices N with any leading axes."""
+        """E[<G, N> G] for matrices N, (.., d+1, d+1)."""
         rows = self.first.shape[0] ** 2
         return (N.reshape(*N.shape[:-2], rows) @ self.second.reshape(rows, rows)).reshape(N.shape)
 
@@ -72,8 +72,8 @@ class Moments(eqx.Module):
         return (self.paired(N) * N).sum() - 2 * (N * self.mixed[i]).sum() + 1 + self.prior_mean[i] ** 2
 
     def __call__(self, model: AnyHeads) -> Numbers:
-        """E (f - <w-hat, x_q>)^2: the sum over the coordinates of the query of their squared coefficients' means, and
-        that of the squared constant.
+        """The risk E (f - <w-hat, x_q>)^2: the mean squared coefficients of the query's coordinates, summed, plus the
+        mean squared constant.
         """
         heads = model.reduced()
         b, A, w, bias = (self._kind(leaf) for leaf in (heads.b, heads.A, heads.w, heads.bias))
@@ -89,16 +89,16 @@ class Moments(eqx.Module):
 
 
 def moments(task: LinearRegression, length: float | None = None) -> Moments:
-    """The moments of a task, or with another context length, infinity included."""
+    """The exact moments of a task, at its own context length or at another one, which may be infinite."""
     mean = np.zeros(task.dimension) if task.prior_mean is None else np.asarray(task.prior_mean, dtype=float)
     return _moments(tuple(mean.tolist()), float(task.context_length) if length is None else length)
 
 
 def solved(known: Moments, right: Rationals) -> Rationals:
-    """Symmetric matrices N with E[<G, N> G] = F for each of some symmetric F, by elimination; where there are several,
-    those with the most zeros.
+    """Symmetric matrices N, (k, d+1, d+1), with E[<G, N> G] = F for each F of ``right``, by elimination. If N is not
+    unique, its free entries are zero.
 
-    **Arguments:** right: (k, d+1, d+1).
+    **Arguments:** right: (k, d+1, d+1), symmetric.
     """
     rows, upper = known.first.shape[0], np.triu_indices(known.first.shape[0])
     count, sides = upper[0].size, right[:, *upper].T
@@ -115,7 +115,7 @@ def solved(known: Moments, right: Rationals) -> Rationals:
 
 
 def solution(known: Moments, w: ArrayLike) -> Rationals:
-    """Symmetric matrices N_1, .., N_d of least risk with a guess w^T x_q, and last the M_{d+1} of a bias."""
+    """The symmetric matrices N_1, .., N_d of least risk with a guess w^T x_q, (d,), and last the M_{d+1} of a bias."""
     guess = rationals(w)
     return solved(known, np.concatenate([known.mixed - guess[:, None, None] * known.first, -known.first[None]]))
 
@@ -136,8 +136,9 @@ def least_with_trained_guess(known: Moments) -> flint.fmpq:
 def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
     """The derivative of the risk in all weights of a model, exact in those of its heads (b, A) and in w.
 
-    With t_i the coefficient of the query's coordinate i it is 2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b,
-    2 E[t_i G b] for a_i, 2 sum_i w_i E[t_i G b] for a_{d+1} and 2 E[t_i (1 + b^T G a_{d+1})] for w_i.
+    Let t_i be the coefficient of the query's coordinate i. Without a bias the derivative is
+    2 sum_i E[t_i G (a_i + w_i a_{d+1})] for b, 2 E[t_i G b] for a_i, 2 sum_i w_i E[t_i G b] for a_{d+1} and
+    2 E[t_i (1 + b^T G a_{d+1})] for w_i.
     """
     parts, pull = eqx.filter_vjp(lambda model: (lambda heads: (heads.b, heads.A, heads.w))(model.reduced()), model)
     b, A, w = (rationals(part) for part in parts)
@@ -156,7 +157,10 @@ def gradient(known: Moments, model: AnyHeads) -> AnyHeads:
 
 
 def symmetric_forms(model: AnyHeads) -> Rationals:
-    """The symmetric parts of M_i + w_i M_{d+1}, i <= d, and of M_{d+1}: all that G sees of a model's heads."""
+    """The symmetric parts of M_i + w_i M_{d+1}, i <= d, and of M_{d+1}, (d+1, d+1, d+1).
+
+    Predictions depend on no other part of the heads, because G is symmetric.
+    """
     heads = model.reduced()
     M = _matrices(rationals(heads.b), rationals(heads.A))
     forms = np.concatenate([M[:-1] + rationals(heads.w)[:, None, None] * M[-1][None], M[-1:]])
@@ -164,7 +168,7 @@ def symmetric_forms(model: AnyHeads) -> Rationals:
 
 
 def _matrices(b: Numbers, A: Numbers) -> Numbers:
-    """M_i = sum_h b_h (a_i^h)^T of the columns a_i^h of A_h."""
+    """M_i = sum_h b_h (a_i^h)^T with the columns a_i^h of A_h, for i = 1, .., d + 1."""
     return (b[:, :, None, None] * A[:, None]).sum(axis=0).transpose(2, 0, 1)
 
 
@@ -182,7 +186,7 @@ def _moments(mean: tuple[float, ...], length: float) -> Moments:
         for i in range(d):
             mixed[i, m, n] = mixed[i, n, m] = _mean(w, [(m, n)], (i,))
     for (m, n), (p, q) in itertools.combinations_with_replacement(pairs, 2):
-        # C (C - 1) of the C^2 pairs of tokens are of different ones.
+        # In C (C - 1) of the C^2 pairs of tokens, the two tokens differ.
         value = (1 - inverse) * _mean(w, [(m, n), (p, q)]) + inverse * _mean(w, [(m, n, p, q)])
         for a, b, c, e in ((m, n, p, q), (n, m, p, q), (m, n, q, p), (n, m, q, p)):
             second[a, b, c, e] = second[c, e, a, b] = value
@@ -190,7 +194,7 @@ def _moments(mean: tuple[float, ...], length: float) -> Moments:
 
 
 def _mean(w: Rationals, tokens: list[tuple[int, ...]], weights: tuple[int, ...] = ()) -> flint.fmpq:
-    """The mean of a product of entries of different tokens, and of entries of w-hat."""
+    """The mean of a product of entries of different tokens and of entries of w-hat."""
     d, total = w.size, flint.fmpq(0)
     labels = sum(index == d for token in tokens for index in token)
     for chosen in itertools.product(range(d), repeat=labels):

@@ -1,4 +1,4 @@
-"""What xie2025's figures show, along the gradient flow of the exact risk in place of Adam on batches."""
+"""What the figures of xie2025 show, along the gradient flow of the exact risk instead of Adam on batches."""
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,12 @@ _FLOWS = (
     problems.FACTORED,
 )
 
-_REACHED = 1e-3  # of the risk of gradient descent: what cannot be told from it in a picture
-_BASELINE = "The paper does not say which step size the line of gradient descent has: here that of least risk."
+_REACHED = 1e-3  # relative to the risk of gradient descent; a figure shows no smaller difference
+_BASELINE = "The paper does not give the step size of the gradient descent line: here it is that of least risk."
 
 
 def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The guess is no weight, and is off w* or has a bias."""
+    """The guess is not trained, and differs from w* or has a bias."""
     model = start.reduced()
     missed = jnp.sum((loss.risk.prior_mean - model.w) ** 2) + model.bias**2
     return [
@@ -42,14 +42,14 @@ def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
 
 
 def all_heads(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """A fixed guess, and at least d + 1 heads."""
+    """The guess is not trained, and there are at least d + 1 heads."""
     model, d = start.reduced(), loss.task.dimension
     fixed = agrees("trainable guesses", float(model.trainable), 0.0)
     return [fixed, hypothesis("heads >= d + 1", float(model.b.shape[0]), ">=", d + 1.0)]
 
 
 def trained_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The guess is a weight, without a bias."""
+    """The guess is trained and has no bias."""
     model = start.reduced()
     return [agrees("trainable guesses", float(model.trainable), 1.0), agrees("bias", model.bias, 0.0)]
 
@@ -64,7 +64,7 @@ def _descent(loss: MultiHeadLoss) -> GradientDescentStep:
 
 
 def _scale(loss: MultiHeadLoss) -> Scalar:
-    """The risk of gradient descent, or d in the limit, where that is 0."""
+    """The risk of gradient descent, or d in the limit, where this risk is 0."""
     return jnp.where(loss.risk.descent_risk > 0, loss.risk.descent_risk, float(loss.task.dimension))
 
 
@@ -97,11 +97,11 @@ def above_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=fixed_guess,
     problems=_FLOWS,
     spaces=spaces.FLOWS,
-    note="From the drawn starts; what the figure shows of fewer than d + 1 heads depends on it.",
+    note="Judged from the drawn starts. With fewer than d + 1 heads, what the figure shows depends on the start.",
 )
 def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """How far the risk at the end, by moments given w-hat, is from the least one of as many heads, against 1e-3 of the
-    risk of gradient descent.
+    """The distance of the risk at the end, by moments given w-hat, from the least risk of as many heads, against 1e-3
+    of the risk of gradient descent.
     """
     return at_most(jnp.abs(_moments(loss)(trajectory.end) - loss.minimum)[None], _REACHED * _scale(loss))
 
@@ -117,8 +117,8 @@ def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_heads,
     problems=(problems.GUESSED, problems.FOUR_HEADS),
     spaces=spaces.GUESSED_FLOWS,
-    note="To 1e-3 of the risk of gradient descent, which the caption says is reached only where the guess is w*^T x_q "
-    "without a bias. " + _BASELINE,
+    note="To within 1e-3 of the risk of gradient descent. The caption says that only the guess w*^T x_q without a bias "
+    "reaches this risk. " + _BASELINE,
 )
 @SECTION.claim(
     "figure-3",
@@ -131,11 +131,14 @@ def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_heads,
     problems=(problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD),
     spaces=spaces.FLOWS,
-    note="To 1e-3 of the risk of gradient descent. The caption: approximately linear in |w*|^2. " + _BASELINE,
+    note="To within 1e-3 of the risk of gradient descent. The caption says that the gap is approximately linear "
+    "in |w*|^2. " + _BASELINE,
 )
 def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk at the end above gradient descent's, by moments given w-hat, against (|w* - w|^2 + bias^2) 2/(d C + 2),
-    to within 1e-3 of the risk of gradient descent: what the flow may still have before it.
+    """The risk at the end minus that of gradient descent, by moments given w-hat, against
+    (|w* - w|^2 + bias^2) 2/(d C + 2).
+
+    The two may differ by 1e-3 of the risk of gradient descent, because the flow may not have converged.
     """
     model, known = trajectory.start.reduced(), _moments(loss)
     inverse_C = 1 / loss.task.context_length
@@ -146,10 +149,11 @@ def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 
 
 def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
-    """E |df/dx_q - g|^2 with g of one step of gradient descent from w* with the best step size, E <df/dx_q, g> over
-    the root of E |df/dx_q|^2 E |g|^2, and E |g|^2.
+    """How the derivative df/dx_q of a model compares with g, that of the best step of gradient descent from w*.
 
-    Both predictions are linear in x_q ~ N(0, I) where the model has no bias, so that the first is E (f - f_GD)^2 too.
+    If the model has no bias, both predictions are linear in x_q ~ N(0, I), so that E |df/dx_q - g|^2 = E (f - f_GD)^2.
+
+    **Returns:** E |df/dx_q - g|^2, the cosine E <df/dx_q, g>/sqrt(E |df/dx_q|^2 E |g|^2), and E |g|^2.
     """
     descent = GradientDescentStep(risk.step_size, risk.prior_mean)
     ours, theirs = ((m.reduced().w, risk.forms(m)) for m in (model, descent))
@@ -179,11 +183,12 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
         problems.BLOCK,
     ),
     spaces=spaces.TRAINED_GUESS,
-    note="To 1e-3, in mean squares over prompts. " + _BASELINE,
+    note="To within 1e-3, in mean squares over prompts. " + _BASELINE,
 )
 def matches_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """At the end: the mean squared differences of predictions and of their derivatives in x_q to those of gradient
-    descent, which are the same, and one less their cosine, against 1e-3 of the squared norm of the latter.
+    """The relative mean squared difference from gradient descent at the end, and one minus the cosine, against 1e-3.
+
+    The difference is that of the derivatives in x_q, which equals that of the predictions.
     """
     difference, cosine, size = alignment(loss.risk, trajectory.end)
     return at_most(jnp.stack([difference / size, 1 - cosine]), _REACHED)

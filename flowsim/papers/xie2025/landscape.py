@@ -13,19 +13,22 @@ Task = LinearRegression
 
 
 def at_rest(task: Task, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
-    """The gradient at some models, in all their weights and by both routes, against zero."""
+    """The gradient at each model, in all its weights and by both routes, against zero."""
     return joined([same(task, slopes(task, model), 0.0, slope_of_parts(task, model)) for model in models])
 
 
 def midpoint(task: Task, one: FactoredMultiHeadAttention, other: FactoredMultiHeadAttention) -> Comparison:
-    """R at the middle of two models' weights above the mean of R at both."""
+    """The statement that R midway between the weights of two models is at least the mean of R at both."""
     middle = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
     ends = (risks(task, one) + risks(task, other)) / 2
     return at_least(risks(task, middle), ends, size=label_energy(task))
 
 
 def mirrored(model: MultiHeadAttention) -> tuple[FactoredMultiHeadAttention, FactoredMultiHeadAttention]:
-    """W^K = W^P = I and +-(W^Q, W^V) that make a model's heads: products of two, so that both predict as it does."""
+    """Two factored models of a model's heads, with W^K = W^P = I and with W^Q and W^V of either sign.
+
+    Both predict as the model does, because the signs cancel in the products of b and A.
+    """
     H, rows, _ = model.A.shape
     identity = jnp.broadcast_to(jnp.eye(rows), (H, rows, rows))
     W_V = jnp.zeros((H, rows, rows)).at[:, -1].set(model.b)

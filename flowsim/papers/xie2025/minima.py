@@ -1,7 +1,7 @@
-"""Least risks of heads, and the risk of one step of gradient descent from w*, which xie2025 compares with one another.
+"""Least risks of heads, and the risk of one step of gradient descent from w*, which xie2025 compares.
 
-Least risks are those of the normal equations in exact moments. They are compared with the closed forms, and with the
-risks, by both routes, of the weights that are said to have them.
+The normal equations in exact moments give the least risks. They are compared with the closed forms, and with the risks,
+by both routes, of the weights that are said to reach them.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,20 @@ from flowsim.tasks import LinearRegression
 Task = LinearRegression
 Descent = Callable[[Task], Float[Array, " n"]]
 
-SAME = 1e-9  # relative, of risks that cannot be told apart
+SAME = 1e-9  # relative difference below which two risks count as equal
 ANY_STEP = (
-    "The paper does not say which step size its baseline has: judged at eta = 0.5 and at 1, that of Theorem 4's proof."
+    "The paper does not give the step size of its baseline. Judged at eta = 0.5 and at 1, that of Theorem 4's proof."
 )
 
 
 def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The best step, its risk, and what a guess that is off by one costs."""
+    """The best step size, the risk of that step, and the cost of a guess that is off by one."""
     risk = loss.risk
     return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
 
 
 def least(task: Task, w: np.ndarray | None = None, bias: float = 0.0) -> Array:
-    """The least risk of any number of heads with the guess w^T x_q + bias, by the normal equations."""
+    """The least risk of any number of heads with the guess w^T x_q + bias, by the normal equations; w is (d,)."""
     guess = np.zeros(task.dimension) if w is None else w
     return exact.floats(exact.least(exact.moments(task), guess, bias))
 
@@ -51,7 +51,7 @@ def descent_step(task: Task, eta: float | Array) -> GradientDescentStep:
 
 
 def descent_risks(task: Task) -> Float[Array, " n"]:
-    """The risk of one step from w* with some step sizes, by both routes."""
+    """The risk of one step from w* with each step size of `STEPS`, by both routes."""
     return jnp.concatenate([risks(task, descent_step(task, eta)) for eta in STEPS])
 
 
@@ -62,7 +62,7 @@ def best_descent_risks(task: Task) -> Float[Array, "3"]:
 
 
 def same_forms(task: Task, model: MultiHeadAttention, known: exact.Moments, w: np.ndarray) -> list[Comparison]:
-    """That the forms of a model are those of the normal equations, which determine them where C is finite."""
+    """The statement that a model has the forms of the normal equations; none if C is infinite: they are not unique."""
     if np.isinf(float(task.context_length)):
         return []
     found, expected = exact.symmetric_forms(model)[:-1], exact.solution(known, w)[:-1]
@@ -73,8 +73,9 @@ def same_forms(task: Task, model: MultiHeadAttention, known: exact.Moments, w: n
 def same_gaps(
     task: Task, like: MultiHeadAttention, bound: Array, expected: Array | float, descent: Float[Array, " n"]
 ) -> Comparison:
-    """The least risk with a guess, as stated, by its weights and by the normal equations, less gradient descent's,
-    against what is expected.
+    """The least risk with the guess of ``like`` minus each risk of gradient descent, against what is expected.
+
+    The least risk comes from `MultiHeadLoss`, from its weights by both routes, and from the normal equations (bound).
     """
     _, found = reached(task, like)
     gaps = jnp.append(found, bound)[None] - descent[:, None]

@@ -1,7 +1,8 @@
-"""The moments of G and the parts of the risk of xie2025, and that two sides of an equation about them agree.
+"""The moments of G and the parts of the risk of xie2025, and comparisons of the paper's equations for them.
 
-G is the mean of z z^T over the context's tokens z = (x, y), M its mean, and M_w its mean given w-hat = w. One side is
-what the paper writes, with the closed forms of the risk where it leaves a moment open; the other one is exact.
+G is the mean of z z^T over the context's tokens z = (x, y), M is the mean of G, and M_w is its mean given w-hat = w.
+One side of a comparison is the paper's formula, with the closed forms of the risk for the moments that it leaves open.
+The other side is exact.
 """
 
 from collections.abc import Callable
@@ -26,19 +27,19 @@ _DRAWN = 8
 
 # What the paper overlooks in appendices A.2 and A.3.
 SHARED_WEIGHTS = (
-    "All tokens of a prompt share one w-hat: given it, the moments of different tokens multiply, but their means over "
-    "w-hat do not. The paper multiplies the means, which is wrong at every C > 1 and in the limit."
+    "All tokens of a prompt share one w-hat. Given w-hat, the moments of different tokens multiply, but their means "
+    "over w-hat do not. The paper multiplies the means, which is wrong at every C > 1 and in the limit."
 )
 
 
 def mean_tokens(w: Float[Array, " d"]) -> Square:
-    """M of (22): [I w*; w*^T |w*|^2 + d]."""
+    """The mean M of z z^T by (22), [I w*; w*^T |w*|^2 + d]."""
     upper = jnp.concatenate([jnp.eye(w.size), w[:, None]], axis=1)
     return jnp.concatenate([upper, jnp.append(w, w @ w + w.size)[None]])
 
 
 def shared(w: Float[Array, " d"]) -> Float[Array, "d rows rows"]:
-    """N of (25) for each i: [0 e_i; e_i^T 2 w*_i]."""
+    """The matrices N_i of (25) for i = 1, .., d: [0 e_i; e_i^T 2 w*_i]."""
     d = w.size
     units = jnp.eye(d)
     N = jnp.zeros((d, d + 1, d + 1)).at[:, :d, d].set(units).at[:, d, :d].set(units)
@@ -46,17 +47,17 @@ def shared(w: Float[Array, " d"]) -> Float[Array, "d rows rows"]:
 
 
 def outer_square(M: Square) -> Float[Array, "rows rows rows rows"]:
-    """M_mn M_pq."""
+    """The products M_mn M_pq of the entries of a matrix."""
     return jnp.einsum("mn,pq->mnpq", M, M)
 
 
 def second_moment(risk: HeadRisk, N: Square) -> Square:
-    """E[<G, N> G], half the derivative of the closed form of E <G, N>^2."""
+    """E[<G, N> G] as half the derivative of the closed form of E <G, N>^2."""
     return jax.grad(lambda N: risk.pairing(risk.form(N), risk.form(N)))(N) / 2
 
 
 def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
-    """E[w-hat_i G] by the closed forms: the derivative of w*_i E <G, N> + 2 p_i(N)."""
+    """E[w-hat_i G] by the closed forms, as the derivative of w*_i E <G, N> + 2 p_i(N) in N."""
 
     def paired(N: Square) -> Float[Array, " d"]:
         form = risk.form(N)
@@ -67,13 +68,13 @@ def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
 
 
 def derivative(risk: HeadRisk, N: Square, moment: Moment) -> Float[Array, "d rows rows"]:
-    """2 (E[<G, N> G] - w*_i M - N_i), i <= d, with a formula for the moment."""
+    """grad L_i = 2 (E[<G, N> G] - w*_i M - N_i) at N for i <= d, with ``moment`` for E[<G, N> G]."""
     w = risk.prior_mean
     return 2 * (moment(risk, N)[None] - w[:, None, None] * mean_tokens(w)[None] - shared(w))
 
 
 def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
-    """Many symmetric matrices of whole numbers."""
+    """Drawn symmetric matrices with integer entries."""
     numbers = np.random.default_rng(0).integers(-3, 4, size=(_DRAWN, d + 1, d + 1))
     return (numbers + np.swapaxes(numbers, 1, 2)).astype(float)
 
@@ -82,7 +83,7 @@ def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
 
 
 def same_entries(task: Task, left: Array, right: Array) -> Comparison:
-    """left = right, entry by entry, of the size of the largest entry."""
+    """The statement left = right, entry by entry, relative to the largest entry."""
     return same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
 
 
@@ -99,7 +100,7 @@ def same_second_moments(loss: MultiHeadLoss, stated: Float[Array, "rows rows row
 
 
 def same_slopes(task: Task, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]) -> Comparison:
-    """A formula for the derivatives of L_1, .., L_d against those that JAX takes of the exact E(<G, N> - w-hat_i)^2."""
+    """A formula for the derivatives of L_1, .., L_d against those of the exact E(<G, N> - w-hat_i)^2, by JAX."""
     known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
     of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])
     return same_entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))

@@ -1,4 +1,4 @@
-"""That models predict alike, on drawn prompts of xie2025."""
+"""Comparisons of what two models predict, on drawn prompts of xie2025."""
 
 from collections.abc import Callable
 
@@ -20,14 +20,14 @@ _PROMPTS = 16
 
 
 def alike(task: Task, one: Predictor, other: Predictor) -> Comparison:
-    """That two models predict the same on prompts of a task."""
+    """The statement that two models predict the same on drawn prompts of a task."""
     prompts = jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
     left, right = (jax.vmap(model)(prompts) for model in (one, other))
-    # Labels of the size of |w*| cancel.
+    # Labels of the size of |w*| cancel, which magnifies rounding errors.
     labels = 1 + jnp.max(jnp.abs(HeadRisk(task).prior_mean))
     return rounded(same(task, left, right, jnp.max(jnp.abs(right))), labels)
 
 
 def normals(*shape: int) -> Float[Array, "..."]:
-    """Standard normal numbers, drawn once for every shape."""
+    """Standard normal numbers, the same ones on each call with the same shape."""
     return jnp.asarray(np.random.default_rng([2, *shape]).standard_normal(shape))

@@ -1,4 +1,4 @@
-"""Problems for xie2025's statements; where only the task and the guess matter, the start is zero."""
+"""Problems for the statements of xie2025; the start is zero where only the task and the guess matter."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ SEED = {"kind": "random", "scale": 0.3}
 def heads(
     name: str, d: int, C: int | str, prior_mean: list[float], init: dict[str, Any] | None = None, **model: Any
 ) -> dict[str, Any]:
-    """Heads on x ~ N(0, I) in d dimensions."""
+    """A problem of heads on x ~ N(0, I) in d dimensions, which start at zero by default."""
     task = {"covariance": "identity", "dimension": d, "context_length": C, "prior_mean": prior_mean}
     return {
         "name": name,
@@ -19,12 +19,12 @@ def heads(
 
 
 def guess(name: str, d: int, C: int | str, prior_mean: list[float], init: dict[str, Any], **model: Any) -> dict:
-    """One head with a trainable guess."""
+    """A problem of one head with a trainable guess."""
     table = heads(name, d, C, prior_mean, init, **model)
     return {**table, "model": {"architecture": "initial-guess", **model}}
 
 
-# One head, so that a statement about the prompts alone is judged at once.
+# One head, so that a statement about the prompts alone is quick to judge.
 EASY = heads("d = 3, C = 5, w* = (2, 1, 0)", 3, 5, [2.0, 1.0, 0.0], heads=1)
 SHORT = heads("d = 4, C = 1, w* = (1, 1, 1, 1)", 4, 1, [1.0] * 4, heads=1)
 ZERO_MEAN = heads("d = 3, C = 5, w* = 0", 3, 5, [0.0] * 3, heads=1)
@@ -68,7 +68,7 @@ BLOCK = {
     "init": {"kind": "random", "scale": 0.5},
 }
 
-# What most statements are judged on.
+# The problems on which most statements are judged.
 TASKS = (EASY, SHORT, ZERO_MEAN, LARGE_MEAN, PAPER, LIMIT)
 FINITE = (
     EASY,

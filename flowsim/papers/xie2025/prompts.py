@@ -18,9 +18,9 @@ MOST_PROMPTS = 60_000
 
 
 def normal_rule(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """2 n^2 + 1 points and weights with the means of all polynomials of degree 5 in n standard normal numbers.
+    """Points and weights that average every polynomial of degree 5 in n standard normal numbers exactly.
 
-    **Returns:** points, (2 n^2 + 1, n), and weights, whose sum is 1.
+    **Returns:** points, (2 n^2 + 1, n), and weights, (2 n^2 + 1,), whose sum is 1.
 
     **Source:** Stroud and Secrest, Math. Comp. 17 (1963): the rule of degree 5 with fully symmetric points.
     """
@@ -34,10 +34,10 @@ def normal_rule(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Moments:
-    """The moments of prompts in float64: means over w-hat of what they are given it, which can be traced.
+    """The moments of prompts in float64: the moments given w-hat, averaged over w-hat. JAX can trace the function.
 
-    Given w-hat = w the mean of a token's z z^T is M_w = [I w; w^T |w|^2], and Isserlis' theorem has the moments of its
-    square.
+    Given w-hat = w, the mean of a token's z z^T is M_w = [I w; w^T |w|^2], and Isserlis' theorem gives its second
+    moments.
 
     **Arguments:** mean: w*; inverse_C: 1/C.
     """
@@ -53,20 +53,21 @@ def moments(mean: Float[Array, " d"], inverse_C: Float[Array, ""] | float) -> Mo
 
 
 def count(d: int, length: float) -> float:
-    """How many prompts `mean_squared_error` takes."""
+    """The number of prompts that `mean_squared_error` averages over."""
     return (2 * (d * length) ** 2 + 1) * (2 * d**2 + 1) * 2 * d
 
 
 def few_prompts(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
-    """The prompts that the exact mean needs are not too many."""
+    """The exact mean needs at most `MOST_PROMPTS` prompts."""
     size = count(loss.task.dimension, float(loss.task.context_length))
     return [hypothesis(f"prompts of the exact mean at most {MOST_PROMPTS}", size, "<=", float(MOST_PROMPTS))]
 
 
 def mean_squared_error(task: LinearRegression, model: AnyHeads) -> Float[Array, ""]:
-    """E (f(E) - y)^2 of the model as it predicts, prompt by prompt.
+    """E (f(E) - y)^2 as an exact mean over the predictions of the model, prompt by prompt.
 
-    It is of degree 4 in the covariates of the context, of degree 4 in w-hat and of degree 2 in the query's.
+    The squared error has degree 4 in the covariates of the context, degree 4 in w-hat and degree 2 in those of the
+    query.
     """
     d, C = task.dimension, int(task.context_length)
     mean = np.zeros(d) if task.prior_mean is None else np.asarray(task.prior_mean)

@@ -1,4 +1,4 @@
-"""xie2025's section 1: what no number of heads can do."""
+"""xie2025, section 1: what no number of heads can do."""
 
 import jax.numpy as jnp
 
@@ -30,13 +30,15 @@ SECTION = Section("xie2025", *MODELS)
     hypotheses=all_of(prior_mean, finite_context, few_coordinates),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The text: cannot in general replicate. Whatever eta, the least mean squared difference is "
-    "2 |w*|^2/(d C + 2), which vanishes as C -> infinity: there one head predicts as descent does.",
+    note="The text says that heads cannot in general replicate the step. For every eta the least mean squared "
+    "difference is 2 |w*|^2/(d C + 2). It vanishes as C -> infinity, where one head predicts as gradient descent does.",
 )
 @promised_where(few_coordinates)
 def distance_to_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """min E (f - f_GD)^2 over any number of heads with y_q = 0, against zero: f_GD is a head, with weight eta, plus
-    w*^T x_q, so that it is |w*|^2 min_N E (<G, N> - 1)^2, by the normal equations and in closed form.
+    """min E (f - f_GD)^2 over any number of heads with y_q = 0, against zero.
+
+    f_GD is a head, with weight eta, plus w*^T x_q. The minimum is therefore |w*|^2 min_N E (<G, N> - 1)^2; it is taken
+    from the normal equations and in closed form.
     """
     known, missed = exact.moments(loss.task), jnp.sum(loss.risk.prior_mean**2)
     (N,) = exact.solved(known, known.first[None])

@@ -1,4 +1,4 @@
-"""xie2025's section 3, multi-head linear self-attention: how many heads are enough, stationary points and convexity."""
+"""xie2025, section 3, multi-head linear self-attention: how many heads are enough, stationary points and convexity."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +53,7 @@ _AT_REST = 1e-10
     problems=problems.TASKS,
     spaces=spaces.TASKS,
     constants=optimum_constants,
-    note="Both are the least of any number, d (d+1)/(C+d+1) + 2 |w*|^2/(d C + 2) with y_q = 0.",
+    note="Both are the least risk of any number of heads, d (d+1)/(C+d+1) + 2 |w*|^2/(d C + 2) with y_q = 0.",
 )
 @promised_where(few_coordinates)
 def saturated(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -68,11 +68,13 @@ def saturated(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 
 
 def cost_of_a_head(task: Task) -> Array:
-    """How far above the least risk of any number d - 1 heads with y_q = 0 stay at least, at a finite C and w* != 0.
+    """A lower bound, at finite C and w* != 0, on how far d - 1 heads with y_q = 0 stay above the least risk of any
+    number.
 
-    The symmetric parts N_i that d - 1 heads have vanish, as quadratic forms, on a plane, which has a vector (x, w*^T x)
-    with |x| = 1. Of N with N(v, v) = 0 at v = (x, w*^T x), the least E <G, N - N_i>^2 is N_i(v, v)^2/E <G, F>^2 with
-    E[<G, F> G] = v v^T; neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x, as no law of x does.
+    The symmetric parts that d - 1 heads make vanish, as quadratic forms, on a plane that contains some v = (x, w*^T x)
+    with |x| = 1. Let N_i be the parts of least risk. Among all N with N(v, v) = 0 the least E <G, N - N_i>^2 is
+    N_i(v, v)^2/E <G, F>^2 with E[<G, F> G] = v v^T. Neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction
+    of x, because the law of the covariates does not.
     """
     known, d = exact.moments(task), task.dimension
     v = np.append(np.eye(d, dtype=int)[0], known.prior_mean[0])
@@ -92,13 +94,13 @@ def cost_of_a_head(task: Task) -> Array:
     hypotheses=all_of(prior_mean, finite_context, few_coordinates),
     problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
     spaces=spaces.FINITE,
-    note="The printed number d + 1 is one too many: G sees only the symmetric parts of the M_i, and these can be had "
-    "with a last row of zeros. With y_q = w*^T x_q one head is enough. That d - 1 heads stay above is proved; how far "
-    "is numerical.",
+    note="The printed number d + 1 is one too many: only the symmetric parts of the M_i matter, and M_i whose last "
+    "row is zero can realize the optimal ones. With y_q = w*^T x_q one head is enough. It is proved that d - 1 heads "
+    "stay above; how far above is numerical.",
 )
 @promised_where(few_coordinates)
 def fewest_heads(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """Whether d heads miss the least risk of any number, and d - 1 reach it (for d = 1 there is no such number)."""
+    """Whether d heads miss the least risk of any number, and whether d - 1 heads reach it (only for d > 1)."""
     task, d = loss.task, loss.task.dimension
     bound = least(task)
     _, found = reached(task, zero_heads(d, d))
@@ -147,12 +149,12 @@ def no_stationary_point(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparis
     hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
     problems=problems.LIMITS,
     spaces=spaces.LIMITS,
-    note="The opposite of the printed statement, whatever w*: as C -> infinity, b^T G = (w-hat, |w-hat|^2) tells "
-    "w-hat. (b, A) are products of the weights W^K, W^Q, W^V, W^P, for which the same follows.",
+    note="The opposite of the printed statement, for every w*: as C -> infinity, b^T G = (w-hat, |w-hat|^2) reveals "
+    "w-hat. (b, A) are products of the weights W^K, W^Q, W^V, W^P, so the same holds for these weights.",
 )
 @promised_where(few_coordinates)
 def least_in_the_limit(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk of one step from 0, and its gradient, against zero."""
+    """The risk at one step from 0, and the gradient there, against zero."""
     task, best = loss.task, _step_from_zero(loss.task.dimension)
     pairs = [same(task, risks(task, best), 0.0, label_energy(task))]
     return joined([*pairs, at_rest(task, best)])
@@ -168,8 +170,8 @@ def least_in_the_limit(loss: MultiHeadLoss, trajectory: Trajectory) -> Compariso
     hypotheses=few_coordinates,
     problems=problems.TASKS,
     spaces=spaces.TASKS,
-    note="(b, A) and (-b, -A) predict alike, and zero weights between them worse. Heads that contain one are not "
-    "convex either.",
+    note="(b, A) and (-b, -A) predict alike, and the zero weights midway between them predict worse. With more heads "
+    "the risk contains that of one head, so it is not convex either.",
 )
 @promised_where(few_coordinates)
 def not_convex(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

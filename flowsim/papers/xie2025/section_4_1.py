@@ -1,4 +1,4 @@
-"""xie2025's section 4.1, the formulation of y_q-LSA: what it predicts at the weights (7), on drawn prompts."""
+"""xie2025, section 4.1, the formulation of y_q-LSA: what it predicts at the weights (7), on drawn prompts."""
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,9 @@ _BIAS = 0.3
 
 
 def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
-    """(3) at the weights (7), W^P times a factor, against y_q - (eta/C) (w*^T X^T - y^T) X x_q: eta = 0.7 and y_q of 0,
-    of a bias, and linear in x_q with a bias.
+    """(3) at the weights (7) with W^P = -factor eta I against y_q - (eta/C) (w*^T X^T - y^T) X x_q.
+
+    eta = 0.7, and y_q is 0, a bias, or linear in x_q with a bias.
     """
     w, d = loss.risk.prior_mean, loss.task.dimension
 
@@ -48,7 +49,7 @@ def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
     hypotheses=drawable,
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="(3) and W^P = -(eta/C) I in (7) each divide by C: the step is C times too short.",
+    note="Both (3) and W^P = -(eta/C) I in (7) divide by C, so the step is C times too short.",
 )
 @promised_where(drawable)
 def eq_8_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -67,7 +68,7 @@ def eq_8_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=drawable,
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The printed W^P divides by C what (3) has divided already.",
+    note="The printed W^P divides by C again, although (3) has already done so.",
 )
 @promised_where(drawable)
 def eq_8(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -85,7 +86,7 @@ def eq_8(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=drawable,
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="At w* of any size; the text around it has w* = 0.",
+    note="Judged at w* of any size; the surrounding text has w* = 0.",
 )
 @promised_where(drawable)
 def eq_9(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -114,7 +115,7 @@ def eq_9(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=drawable,
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="(3) and W^P = -(eta/C) I in (7) each divide by C: the step is C times too short.",
+    note="Both (3) and W^P = -(eta/C) I in (7) divide by C, so the step is C times too short.",
 )
 @promised_where(drawable)
 def eq_10_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -134,7 +135,7 @@ def eq_10_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=drawable,
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The printed W^P divides by C what (3) has divided already.",
+    note="The printed W^P divides by C again, although (3) has already done so.",
 )
 @promised_where(drawable)
 def eq_10(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

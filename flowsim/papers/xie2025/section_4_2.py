@@ -1,4 +1,4 @@
-"""xie2025's section 4.2, the analysis of y_q-LSA: its stationary point, its least risk, and that of a linear block."""
+"""xie2025, section 4.2, the analysis of y_q-LSA: its stationary point, its least risk, and that of a linear block."""
 
 import jax
 import jax.numpy as jnp
@@ -52,8 +52,8 @@ SECTION = Section("xie2025", *MODELS)
     hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
     problems=problems.LIMITS,
     spaces=spaces.LIMITS,
-    note="Judged with W^P = -eta I, as (3) divides by C, at eta = 0.5 and 1; the theorem leaves eta open. The proof "
-    "puts b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.",
+    note="Judged with W^P = -eta I, because (3) divides by C, at eta = 0.5 and 1. The theorem leaves eta open, but its "
+    "proof sets b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.",
 )
 @promised_where(few_coordinates)
 def any_step_at_rest(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -94,13 +94,13 @@ def unit_step_at_rest(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison
 )
 @promised_where(few_coordinates)
 def not_convex_with_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """`midpoint` for one step of gradient descent from w*, with the same w."""
+    """`midpoint` for one step of gradient descent from w*; both ends have this w."""
     step = GradientDescentStep(loss.risk.step_size, loss.risk.prior_mean).reduced()
     return midpoint(loss.task, *mirrored(step))
 
 
 def _is_least(task: Task, found: Array) -> Comparison:
-    """That these are the least risk of a trained guess."""
+    """The statement that the risks found are the least one with a trained guess."""
     return same(task, found, least_with_trained_guess(task), float(task.dimension))
 
 
@@ -118,7 +118,7 @@ def _is_least(task: Task, found: Array) -> Comparison:
 )
 @promised_where(few_coordinates)
 def unit_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk of one step with eta = 1 from w* against the least of a trained guess."""
+    """The risk of one step with eta = 1 from w* against the least risk with a trained guess."""
     return _is_least(loss.task, risks(loss.task, descent_step(loss.task, 1.0)))
 
 
@@ -134,12 +134,12 @@ def unit_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Compariso
     problems=(problems.LIMIT, *problems.FINITE),
     spaces=spaces.TASKS,
     constants=optimum_constants,
-    note="True of the best step size in place of 1. It is the optimum of any number of heads with a trained guess: "
+    note="True of the best step size instead of 1. It is the optimum of any number of heads with a trained guess: "
     "R is d (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.",
 )
 @promised_where(few_coordinates)
 def best_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk, and the forms, of the best step from w* against the least ones of a trained guess."""
+    """The risk of the best step from w*, and its forms, against those of the optimum with a trained guess."""
     task = loss.task
     step = descent_step(task, HeadRisk(task).step_size).reduced()
     forms = same_forms(task, step, exact.moments(task).centred, np.zeros(task.dimension))
@@ -176,7 +176,7 @@ def descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Com
     hypotheses=all_of(finite_context, few_coordinates),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="At drawn weights and near the step, where it is reached: see sec-5.2 and sec-4.2.conjecture.",
+    note="Judged at drawn weights and near the step, which reaches the bound: see sec-5.2 and sec-4.2.conjecture.",
 )
 @promised_where(few_coordinates)
 def best_descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -191,8 +191,9 @@ def best_descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -
 
 
 def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
-    """Of the block that takes the best step from w*, by both routes, and the least of any block: at least that of any
-    heads with a trained guess, which this block reaches.
+    """The risk of the block that takes the best step from w*, by both routes, and the least risk of any block.
+
+    No block has a lower risk than the best heads with a trained guess, and this block reaches that risk.
     """
     model = block_of(descent_heads(loss.risk.prior_mean, loss.risk.step_size))
     return jnp.append(risks(loss.task, model), least_with_trained_guess(loss.task))
@@ -209,13 +210,14 @@ def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
     hypotheses=few_coordinates,
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note=ANY_STEP + " The text: fails to bridge the performance gap between one-step GD and single-head LSA.",
+    note=ANY_STEP
+    + " The text says that the block fails to bridge the performance gap between one-step GD and single-head LSA.",
 )
 @promised_where(few_coordinates)
 def block_stays_above(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The least risk of a linear transformer block above that of one step from w*, for eta = 0.5 and 1.
 
-    The block is one head with a trained guess, whose last column of A is lost.
+    The block is one head with a trained guess, for which the last column of A is zero.
     """
     return at_least(_risks_of_block(loss)[-1:], descent_risks(loss.task))
 
@@ -231,15 +233,15 @@ def block_stays_above(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison
     hypotheses=few_coordinates,
     problems=(problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT),
     spaces=spaces.TASKS,
-    note="As x ~ N(0, I) its preconditioner is a multiple of I: a Newton step on the mean Hessian is a step of "
-    "descent, and the block has the least risk of y_q-LSA, which it contains.",
+    note="Because x ~ N(0, I), the block's preconditioner is a multiple of I: a Newton step on the mean Hessian is a "
+    "step of gradient descent. The block contains y_q-LSA and has its least risk.",
 )
 @promised_where(few_coordinates)
 def block_is_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The risk of the block that takes one step from w* with eta* = C/(C+d+1), and the least risk of any block, against
-    that of this step.
+    the risk of this step.
     """
     task = loss.task
     gaps = _risks_of_block(loss)[None] - best_descent_risks(task)[:, None]
-    # The weights of the block are products of its W_1, whose entries are up to 1 + |w*|^2.
+    # The weights of the block are products of its W_1, whose entries reach 1 + |w*|^2 and magnify rounding errors.
     return rounded(same(task, gaps.reshape(-1), 0.0, float(task.dimension)), label_energy(task) ** 2)

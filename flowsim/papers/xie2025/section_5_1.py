@@ -1,4 +1,4 @@
-"""xie2025's section 5.1, multi-head LSA: the least risk by heads, by the prior mean and by the initial guess."""
+"""xie2025, section 5.1, multi-head LSA: the least risk by heads, by the prior mean and by the initial guess."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +43,7 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 
 
 def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
-    """The least risks of 1, .., d + 1 heads, and whether any is not that of its weights, or of the normal equations."""
+    """The least risks of 1, .., d + 1 heads, and whether one disagrees with its weights or the normal equations."""
     d, bound = task.dimension, least(task)
     found = jnp.stack([reached(task, zero_heads(d, H))[1] for H in range(1, d + 2)])
     off = jnp.any(jnp.abs(found - found[:, -1:]) > SAME * found)
@@ -60,11 +60,11 @@ def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
     hypotheses=all_of(prior_mean, few_coordinates),
     problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
     spaces=spaces.FINITE,
-    note="It decreases up to d heads: head d + 1 brings nothing.",
+    note="It decreases up to d heads only: head d + 1 does not lower it.",
 )
 @promised_where(few_coordinates)
 def more_heads_help(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """How often H + 1 heads have no lower least risk than H, for H = 1, .., d."""
+    """For how many H = 1, .., d the least risk of H + 1 heads is not below that of H."""
     risks, wrong = _risks_by_heads(loss.task)
     return counted(risks[1:] >= (1 - SAME) * risks[:-1], unknown=wrong)
 
@@ -80,11 +80,13 @@ def more_heads_help(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(prior_mean, finite_context, few_coordinates),
     problems=(problems.EASY, problems.SHORT, problems.ONE),
     spaces=spaces.FINITE,
-    note="The printed saturation at d + 1 heads is at d heads.",
+    note="The risk saturates at d heads, and not at d + 1 as printed.",
 )
 @promised_where(few_coordinates)
 def more_heads_help_up_to_d(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """How often H + 1 heads have no lower least risk than H, for H = 1, .., d - 1, or d + 1 heads have than d."""
+    """For how many H = 1, .., d - 1 the least risk of H + 1 heads is not below that of H, plus one if d + 1 heads are
+    below d.
+    """
     risks, wrong = _risks_by_heads(loss.task)
     return counted(risks[1:-1] >= (1 - SAME) * risks[:-2], risks[-1] < (1 - SAME) * risks[-2], unknown=wrong)
 
@@ -101,7 +103,7 @@ def more_heads_help_up_to_d(loss: MultiHeadLoss, trajectory: Trajectory) -> Comp
     problems=problems.FINITE,
     spaces=spaces.FINITE,
     constants=optimum_constants,
-    note=ANY_STEP + " At eta = 1 descent has the risk d (d+1)/C, which heads beat at small |w*|.",
+    note=ANY_STEP + " At eta = 1 gradient descent has the risk d (d+1)/C, which heads beat at small |w*|.",
 )
 @promised_where(few_coordinates)
 def any_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -122,7 +124,7 @@ def any_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Compar
     problems=problems.FINITE,
     spaces=spaces.FINITE,
     constants=optimum_constants,
-    note="By 2 |w*|^2/(d C + 2), which vanishes as C -> infinity. With other step sizes it need not be.",
+    note="The gap is 2 |w*|^2/(d C + 2), which vanishes as C -> infinity. Other step sizes need not give a lower risk.",
 )
 @promised_where(few_coordinates)
 def best_descent_is_better(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -155,7 +157,7 @@ def _gap_of_prior_mean(loss: MultiHeadLoss, descent: Descent) -> Comparison:
     problems=problems.TASKS,
     spaces=spaces.TASKS,
     constants=optimum_constants,
-    note=ANY_STEP + " At eta = 1 the two differ at w* = 0 already. The text has d + 1 heads or more, Table 1 has 1.",
+    note=ANY_STEP + " At eta = 1 the two differ even at w* = 0. The text has d + 1 heads or more, Table 1 has 1.",
 )
 @promised_where(few_coordinates)
 def gap_of_prior_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
@@ -211,12 +213,13 @@ def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
     problems=problems.TASKS,
     spaces=spaces.TASKS,
     constants=optimum_constants,
-    note=ANY_STEP + " At eta = 1 the two differ without a guess already. The text has d + 1 heads, Table 1 has 1.",
+    note=ANY_STEP + " At eta = 1 the two differ even without a guess. The text has d + 1 heads, Table 1 has 1.",
 )
 @promised_where(few_coordinates)
 def gap_of_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """At w* = 0 and for eta = 0.5 and 1, the gap at a guess c (1, .., 1)^T x_q, and at a bias of c, against
-    2 c^2 d/(d C + 2) and without d.
+    """The gap at a guess c (1, .., 1)^T x_q against 2 c^2 d/(d C + 2), and at a bias c against 2 c^2/(d C + 2).
+
+    w* = 0, c = 0, 0.5, 1, 2 and 10, and eta = 0.5 and 1.
     """
     return _gap_of_guess(loss, descent_risks)
 
@@ -234,7 +237,7 @@ def gap_of_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     problems=problems.TASKS,
     spaces=spaces.TASKS,
     constants=optimum_constants,
-    note="True of the best step size; judged for a guess and for a bias, each by itself.",
+    note="True of the best step size. A guess and a bias are judged separately.",
 )
 @promised_where(few_coordinates)
 def best_gap_of_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:

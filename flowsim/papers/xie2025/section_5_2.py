@@ -1,4 +1,4 @@
-"""xie2025's section 5.2: the least risk of y_q-LSA against that of gradient descent."""
+"""xie2025, section 5.2: the least risk of y_q-LSA against that of gradient descent."""
 
 from flowsim.claims.claim import Comparison, Relation
 from flowsim.flow.trajectory import Trajectory

@@ -1,4 +1,4 @@
-"""What xie2025's statements share: models, and the risk by two routes."""
+"""What the statements of xie2025 share: models, the risk by two routes, and comparisons."""
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from flowsim.models.multi_head import AnyHeads
 from flowsim.papers.xie2025 import exact
 from flowsim.tasks import LinearRegression
 
-STEPS = (0.5, 1.0)  # at which a statement about every step size is judged; 1 is that of Theorem 4's proof
+STEPS = (0.5, 1.0)  # where a statement about every eta is judged; 1 is that of Theorem 4's proof
 
 
 # Models
@@ -25,14 +25,14 @@ STEPS = (0.5, 1.0)  # at which a statement about every step size is judged; 1 is
 def zero_heads(
     d: int, H: int, trainable: bool = False, w: ArrayLike | None = None, bias: float = 0.0
 ) -> MultiHeadAttention:
-    """Heads with weights of zero."""
+    """H heads with zero weights, and a guess w^T x_q + bias; w is (d,), default zero."""
     return MultiHeadAttention(np.zeros((H, d + 1)), np.zeros((H, d + 1, d + 1)), w, bias, trainable=trainable)
 
 
 def descent_heads(
     w: Float[Array, " d"], eta: ArrayLike, guess: ArrayLike | None = None, bias: float = 0.0
 ) -> FactoredMultiHeadAttention:
-    """The weights (7), with W^P = -eta I and a guess, w^T x_q as a weight unless it is given."""
+    """The weights (7) with W^P = -eta I. The guess, (d,), is fixed if it is given; otherwise it is w, and trainable."""
     d = w.size
     W_V = jnp.zeros((d + 1, d + 1)).at[d, :d].set(w).at[d, d].set(-1.0)
     W_K = jnp.diag(jnp.append(jnp.ones(d), 0.0))
@@ -42,13 +42,13 @@ def descent_heads(
 
 
 def drawn_heads(d: int, H: int, seed: int, trainable: bool = False) -> MultiHeadAttention:
-    """Heads and a guess of standard normal numbers, with a bias where the guess is no weight."""
+    """H heads and a guess with standard normal entries; a guess that is not trainable also has a bias."""
     rng = np.random.default_rng([seed, d, H])
     b, A, w = rng.standard_normal((H, d + 1)), rng.standard_normal((H, d + 1, d + 1)), rng.standard_normal(d)
     return MultiHeadAttention(b, A, w, 0.0 if trainable else 0.7, trainable=trainable)
 
 
-# The risk, by the closed form that flows use and by exact moments
+# The risk by two routes: the closed form that flows use, and exact moments
 
 
 @eqx.filter_jit
@@ -57,12 +57,15 @@ def _value(risk: HeadRisk, model: AnyHeads) -> Scalar:
 
 
 def risks(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
-    """The risk of a model by the closed form, and by exact moments."""
+    """The risk of a model by the closed form and by exact moments."""
     return jnp.stack([_value(HeadRisk(task), model), exact.floats(exact.moments(task)(model))])
 
 
 def reached(task: LinearRegression, like: MultiHeadAttention) -> tuple[MultiHeadAttention, Float[Array, "3"]]:
-    """Heads of least risk, as many and with such a guess; and what it is: of them by both routes, and as stated."""
+    """The heads of least risk, with the number of heads and the guess of ``like``, and three values of this risk.
+
+    The values are those of the two routes and the minimum of `MultiHeadLoss`.
+    """
     loss = MultiHeadLoss(task, like)
     return loss.minimizer, jnp.append(risks(task, loss.minimizer), loss.minimum)
 
@@ -74,7 +77,7 @@ def slopes(task: LinearRegression, model: AnyHeads) -> Float[Array, "2"]:
 
 
 def slope_of_parts(task: LinearRegression, model: AnyHeads) -> Scalar:
-    """|grad R| at weights twice as large, which says how large the parts are of which the gradient is made."""
+    """|grad R| at weights twice as large, which shows how large the terms are that cancel in the gradient."""
     return _size(gradient(HeadRisk(task), jax.tree.map(lambda leaf: 2 * leaf, model)))
 
 
@@ -93,7 +96,7 @@ def _size(tree: PyTree) -> Scalar:
 
 
 def same(task: LinearRegression, left: ArrayLike, right: ArrayLike, size: ArrayLike) -> Comparison:
-    """That two sides are equal, each a sum of about (d+1)^2 terms of a size."""
+    """The statement left = right, where each side is a sum of about (d+1)^2 terms of the given size."""
     return rounded(equal(left, right, size), jnp.asarray((task.dimension + 1.0) ** 2))
 
 
@@ -103,6 +106,6 @@ def label_energy(task: LinearRegression) -> Scalar:
 
 
 def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
-    """That none of these conditions fails; nothing is said where the routes are known to disagree."""
+    """The statement that there are no failures; undecided if ``unknown`` says that the two routes disagree."""
     count = float(sum(np.sum(failure) for failure in failures))
     return at_most(jnp.asarray(np.nan if np.any(unknown) else count)[None], 0.5, size=1.0)

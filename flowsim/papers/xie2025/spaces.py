@@ -1,4 +1,4 @@
-"""The problems that xie2025's statements speak of, as spaces to search."""
+"""The problems that the statements of xie2025 are about, as spaces to search."""
 
 from typing import Any
 

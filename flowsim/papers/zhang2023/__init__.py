@@ -1,9 +1,9 @@
 """zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett).
 
-The files are the sections of the paper; what several of them share is named by a noun. Every comparison takes
-(loss, trajectory) with a `LinearAttentionLoss`, in section 4.3, Figure 1's lines and appendix C a
-`RandomCovarianceLoss`, whose task is the statement's. Statements about every parameter, not about a flow, are judged at
-the points of the trajectory. The paper's symbols are used throughout.
+Each section of the paper has its own files; files named by a noun hold what several sections share. Every comparison
+takes (loss, trajectory). The loss is a `LinearAttentionLoss`, or a `RandomCovarianceLoss` in section 4.3, for the lines
+of Figure 1 and in appendix C; its task is the one that the statement is about. Statements about every parameter, not
+about a flow, are judged at the points of the trajectory. The paper's symbols are used throughout.
 """
 
 from flowsim.claims.claim import Claim

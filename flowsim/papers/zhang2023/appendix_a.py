@@ -36,11 +36,11 @@ _AT_ONE = "At d = 1 the two sides are equal, and nothing is judged."
     setting=one_covariance,
     problems=STILL,
     spaces=spaces.STILL,
-    note="The expectation by a cubature that is exact for it.",
+    note="The expectation is computed by a cubature that is exact for it.",
 )
 @of_task
 def mean_square_of_sample_covariance(task: LinearRegression) -> Comparison:
-    """E[Lambdahat^2] by cubature against (N+1)/N Lambda^2 + tr(Lambda) Lambda/N, and Gamma Lambda."""
+    """E[Lambdahat^2] by cubature against (N+1)/N Lambda^2 + tr(Lambda) Lambda/N and Gamma Lambda."""
     Lambda, N = task.covariance, task.context_length
     printed = (1 + 1 / N) * Lambda @ Lambda + jnp.trace(Lambda) / N * Lambda
     distances = [jnp.linalg.norm(second_moment(task) - each) for each in (printed, task.gamma() @ Lambda)]
@@ -60,7 +60,7 @@ def mean_square_of_sample_covariance(task: LinearRegression) -> Comparison:
     spaces=spaces.BALANCED,
 )
 def same_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The gradients of (A.11) and of the exact loss, and that the two losses differ by tr(Lambda)/2."""
+    """The gradient of (A.11) against that of the exact loss, and the difference of the losses against tr(Lambda)/2."""
     constant = jnp.trace(loss.task.covariance) / 2
 
     def deviation(model):
@@ -83,11 +83,11 @@ def same_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
     setting=one_covariance,
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="Judged by subtraction, along the trajectory and at the limit (5.9), where the minimum is attained.",
+    note="Judged by subtraction, along the trajectory and at u_{-1} U11 = Gamma^-1, where the minimum is attained.",
 )
 def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The printed loss minus the printed minimum, and the loss's excess, against the printed square; and that Gamma^-1
-    attains the minimum.
+    """The printed loss minus the printed minimum, and the excess of the exact loss, against the printed square; and the
+    printed loss at u_{-1} U11 = Gamma^-1 against the minimum.
     """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     values, vectors = jnp.linalg.eigh(Lambda)
@@ -119,7 +119,7 @@ def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.BALANCED,
 )
 def stays_balanced(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
-    """(A.12)."""
+    """u_{-1}^2 against tr(U11 U11^T) along the flow, (A.12)."""
     models = trajectory.models
     size = models.u_minus1**2 + jnp.sum(models.U11**2, axis=(1, 2))
     return equal(models.u_minus1**2, jnp.sum(models.U11**2, axis=(1, 2)), jnp.max(size))
@@ -137,7 +137,7 @@ def stays_balanced(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comp
     spaces=spaces.BALANCED,
 )
 def u_positive(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
-    """u_{-1} > 0, relative to |U11|_F, which it equals in size."""
+    """u_{-1} > 0 along the flow, relative to |U11|_F, which equals |u_{-1}|."""
     models = trajectory.models
     return stays_positive(models.u_minus1, jnp.sqrt(jnp.sum(models.U11**2, axis=(1, 2))))
 
@@ -185,10 +185,10 @@ def u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     constants=u_constants,
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="The extracted text leaves open how far the root of (A.14) reaches; (A.15) squares the whole product.",
+    note="The extracted text leaves open how far the root in (A.14) extends; (A.15) squares the whole product.",
 )
 def u_bounded_below(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(A.14)."""
+    """u_{-1} along the flow against the lower bound (A.14), where that bound is positive."""
     bound_sq = u_lower_bound_sq(loss.task, trajectory.start)
     return at_least(trajectory.models.u_minus1, jnp.sqrt(jnp.maximum(bound_sq, 0.0)), promised=bound_sq > 0)
 
@@ -217,7 +217,7 @@ def _residual(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
     note="The gradient is that of the exact loss, by automatic differentiation.",
 )
 def slope_of_the_matrix(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(A.15): |dl/dU11|_F^2 of the exact loss against u^2 times the square."""
+    """|dl/dU11|_F^2 of the exact loss against the right-hand side of (A.15)."""
 
     def sides(model):
         square, size = _residual(loss, model)
@@ -238,10 +238,10 @@ def slope_of_the_matrix(loss: Loss, trajectory: Trajectory) -> Comparison:
     hypotheses=assumption,
     problems=SEVERAL_DIMENSIONS,
     spaces=spaces.BALANCED,
-    note=f"With the square by (A.15). {_AT_ONE}",
+    note=f"The squared norm is computed from the gradient by (A.15). {_AT_ONE}",
 )
 def excess_by_the_slope(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(A.16): l - min l <= (1/2) (|dl/dU11|_F^2/u^2) tr(Gamma^-1 Lambda^-1) tr(Lambda^-1), its square by (A.15).
+    """(A.16) with (A.15) for the square: l - min l <= (1/2) (|dl/dU11|_F^2/u^2) tr(Gamma^-1 Lambda^-1) tr(Lambda^-1).
 
     At d = 1 the two are equal.
     """

@@ -75,7 +75,10 @@ def random_start_below_the_saddle(loss: Loss, trajectory: Trajectory) -> Compari
 
 
 def proof_of_positivity(loss: Loss, trajectory: Trajectory) -> tuple[Array, Array]:
-    """sigma^2 E tr[Lambda_tau^2 Theta Theta^T] and sigma^2 |E[Lambda_tau] Theta|_F^2."""
+    """Both sides of the equality in the proof of Lemma C.6.
+
+    They are sigma^2 E tr[Lambda_tau^2 Theta Theta^T] and sigma^2 |E[Lambda_tau] Theta|_F^2.
+    """
     start = trajectory.start
     mean, square = loss.task.law.expectation(lambda Lambda: (Lambda, Lambda @ Lambda))
     return start.u_minus1 * jnp.trace(square @ start.U11), start.u_minus1 * jnp.trace(mean @ mean @ start.U11)
@@ -110,10 +113,10 @@ def proof_equality(loss: Loss, trajectory: Trajectory) -> Comparison:
     hypotheses=assumption,
     problems=RANDOM_FLOWS,
     spaces=spaces.RANDOM,
-    note="The proof needs no more than this inequality, so that the lemma stands.",
+    note="The proof needs only this inequality, so the lemma stands.",
 )
 def proof_inequality(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """What that proof needs of it."""
+    """The inequality that the proof of Lemma C.6 needs instead of its equality."""
     left, right = proof_of_positivity(loss, trajectory)
     return at_least(left[None], right[None])
 
@@ -138,13 +141,13 @@ def u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     spaces=spaces.RANDOM,
 )
 def u_bounded_below(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(C.12)."""
+    """u_{-1} along the flow against the lower bound (C.12), where that bound is positive."""
     bound_sq = random_u_lower_bound_sq(loss, trajectory.start)
     return at_least(trajectory.models.u_minus1, jnp.sqrt(jnp.maximum(bound_sq, 0.0)), promised=bound_sq > 0)
 
 
 def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """nu of (C.13) and the largest that holds along the flow."""
+    """nu of (C.13) and the largest nu that holds along the flow."""
     return {"nu": random_pl_constant(loss, trajectory.start), "sharp_nu": sharp_constant(trajectory)}
 
 
@@ -161,7 +164,7 @@ def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     spaces=spaces.RANDOM,
 )
 def pl(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(C.14)."""
+    """|grad l|^2 against nu (l - min l) along the flow, (C.14)."""
     return polyak_lojasiewicz(trajectory, random_pl_constant(loss, trajectory.start))
 
 
@@ -182,7 +185,7 @@ def random_rate(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """u_{-1} as (C.15) and as (C.17) have it, and at the end of the flow."""
+    """The limit of u_{-1} by (C.15) and by (C.17), and u_{-1} at the end of the flow."""
     gamma, xi, _ = coefficients(loss)
     return {
         "u_printed": jnp.sum(xi / gamma) ** 0.25,
@@ -202,10 +205,10 @@ def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     constants=limit_constants,
     problems=RANDOM_FLOWS,
     spaces=spaces.RANDOM,
-    note="The squares are missing in the limit of u_{-1}: its own proof has them, in (C.17).",
+    note="The limit of u_{-1} lacks the squares that the lemma's own proof has in (C.17).",
 )
 def printed_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The end of the flow against (C.15), its u_{-1} -> (sum xi_i/gamma_i)^{1/4} without squares."""
+    """The limit and the end of the flow against (C.15), with u_{-1} -> (sum xi_i/gamma_i)^{1/4} without squares."""
     gamma, xi, _ = coefficients(loss)
     ratio = xi / gamma
     U11 = jnp.diag(ratio) / jnp.sum(ratio**2) ** 0.25
@@ -224,10 +227,10 @@ def printed_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=limit_constants,
     problems=RANDOM_FLOWS,
     spaces=spaces.RANDOM,
-    note="With the squares of (C.17); whether the paper lacks them or its extracted text cannot be told.",
+    note="With the squares of (C.17). Whether the paper or only its extracted text lacks them cannot be told.",
 )
 def corrected_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The end of the flow against (C.15) with u_{-1} of (C.17)."""
+    """The limit and the end of the flow against (C.15) with the u_{-1} of (C.17)."""
     gamma, xi, _ = coefficients(loss)
     u = jnp.sum((xi / gamma) ** 2) ** 0.25
     return distance_to_limit(loss, trajectory, LinearAttention(jnp.diag(xi / gamma) / u, u))

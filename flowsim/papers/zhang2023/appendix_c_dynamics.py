@@ -1,7 +1,7 @@
 """zhang2023's appendix C.1, the dynamical system with random covariances: Lemma C.1 and Corollary C.2.
 
-Here and in the other parts of appendix C expectations over Lambda_tau are taken as the paper writes them, by
-`law.expectation`, beside the closed forms that the flow uses.
+In all parts of appendix C, expectations over Lambda_tau are computed as the paper writes them, by `law.expectation`,
+and not by the closed forms that the flow uses.
 """
 
 import jax
@@ -23,7 +23,7 @@ SECTION = Section("zhang2023", LinearAttention)
 
 
 def gamma_of(loss: Loss, Lambda: Array) -> Array:
-    """Gamma_tau = (1 + 1/N) Lambda_tau + tr(Lambda_tau) I/N of one covariance."""
+    """Gamma_tau = (1 + 1/N) Lambda_tau + tr(Lambda_tau) I/N for one covariance Lambda_tau, (d, d)."""
     n = 1 / loss.task.context_length
     return (1 + n) * Lambda + n * jnp.trace(Lambda) * jnp.eye(Lambda.shape[0])
 

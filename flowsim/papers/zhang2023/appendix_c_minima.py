@@ -23,7 +23,7 @@ SECTION = Section("zhang2023", LinearAttention)
 
 
 def matrix_loss(loss: Loss, model: LinearAttention) -> Array:
-    """The first line of (C.5)."""
+    """The loss by the first line of (C.5), in matrices."""
     U, u = model.U11, model.u_minus1
 
     def of_one(Lambda):
@@ -34,7 +34,7 @@ def matrix_loss(loss: Loss, model: LinearAttention) -> Array:
 
 
 def entry_loss(loss: Loss, model: LinearAttention) -> Array:
-    """The second line of (C.5)."""
+    """The loss by the second line of (C.5), entry by entry."""
     gamma, xi, zeta = coefficients(loss)
     U, u = model.U11, model.u_minus1
     diagonal = jnp.diagonal(U)
@@ -80,7 +80,9 @@ def loss_of_the_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
     note="Judged by subtraction, along the trajectory and at weights of (C.8), where the minimum is attained.",
 )
 def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """Both lines of (C.5) minus (C.6), and the loss's excess, against (C.7); weights of (C.8) attain the minimum."""
+    """Both lines of (C.5) minus (C.6), and the excess of the exact loss, against (C.7); and the loss at weights of
+    (C.8) against (C.6).
+    """
     gamma, xi, zeta = coefficients(loss)
     minimum = -jnp.sum(xi**2 / gamma) / 2
     off = zeta * (1 - jnp.eye(xi.size))
@@ -98,7 +100,10 @@ def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def minimiser(loss: Loss) -> tuple[Matrix, Scalar]:
-    """The V of every global minimum of (C.5), whose Hessian in V is diagonal, by its gradient; and the minimum."""
+    """The V = u_{-1} U11 of all global minima of (C.5), (d, d), and the minimum.
+
+    The Hessian of (C.5) in V is diagonal, so two gradients determine V.
+    """
     at = lambda V: matrix_loss(loss, LinearAttention(V, 1.0))
     slope, d = jax.grad(at), loss.task.dimension
     drive = -slope(jnp.zeros((d, d)))
@@ -115,12 +120,12 @@ def minimiser(loss: Loss) -> tuple[Matrix, Scalar]:
     setting=independent_variances,
     problems=RANDOM_FLOWS,
     spaces=spaces.RANDOM,
-    note="For each u_{-1} != 0 the loss is a strictly convex quadratic form in U11, and at u_{-1} = 0 above its "
-    "minimum. Judged where its gradient in U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.",
+    note="For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its "
+    "minimum. Judged where the gradient in U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.",
 )
 def every_random_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
     """u_{-1} U11 against (C.8), both lines of (C.5) against (C.6) and the excess against zero, at global minima with
-    u_{-1} of both signs from 1e-3 to 1e3; and that the gradient is zero there.
+    u_{-1} of both signs from 1e-3 to 1e3; and the gradient there against zero.
     """
     gamma, xi, _ = coefficients(loss)
     printed, minimum = jnp.diag(xi / gamma), -jnp.sum(xi**2 / gamma) / 2

@@ -1,6 +1,7 @@
-"""zhang2023's appendix D: technical lemmas, in the dimension and with the covariance of a task.
+"""zhang2023's appendix D: technical lemmas, judged in the dimension and with the covariance of a task.
 
-Statements for all matrices are judged on drawn ones, the hardest among them: nearly aligned, of low rank, badly scaled.
+Statements about all matrices are judged on drawn ones, which include hard cases: nearly aligned, of low rank, badly
+scaled.
 """
 
 import jax
@@ -23,7 +24,8 @@ Matrices = Float[Array, "n rows columns"]
 SECTION = Section("zhang2023", LinearAttention)
 
 _DRAWN = 16
-_COMMUTE, _DO_NOT = 1e-12, 1e-6  # |AB - BA| over |A| |B| below and above which pairs surely do, and surely do not
+# Pairs surely commute where |AB - BA| is below the first times |A| |B|, and surely do not where it is above the second.
+_COMMUTE, _DO_NOT = 1e-12, 1e-6
 
 
 def _derivatives(d: int) -> list[tuple[Array, Array]]:
@@ -57,7 +59,7 @@ def _derivatives(d: int) -> list[tuple[Array, Array]]:
 )
 @of_task
 def matrix_calculus(task: LinearRegression) -> Comparison:
-    """Derivatives by automatic differentiation, and vectors stacked, against Lemma D.1."""
+    """Derivatives by automatic differentiation, and Vec computed directly, against Lemma D.1."""
     pairs = _derivatives(task.dimension)
     distances = jnp.stack([jnp.linalg.norm(left - right) for left, right in pairs])
     sizes = jnp.stack([jnp.linalg.norm(right) for _, right in pairs]) * (task.dimension + 2.0)
@@ -98,7 +100,7 @@ def fourth_moment(task: LinearRegression) -> Comparison:
 
 
 def _pairs(d: int, n: int) -> tuple[Matrices, Matrices]:
-    """(U, V), each (., d, n): drawn, with singular values that fall to 1e-6, and nearly aligned."""
+    """Pairs (U, V), each (pairs, d, n): drawn, with singular values that fall to 1e-6, and nearly aligned."""
     U, V, noise = jax.random.normal(jax.random.key(n), (3, _DRAWN, d, n))
     falling = jnp.geomspace(1.0, 1e-6, d)[None, :, None]
     return jnp.concatenate([U, falling * U, U]), jnp.concatenate([V, V, U + 1e-3 * noise])
@@ -113,7 +115,7 @@ def _pairs(d: int, n: int) -> tuple[Matrices, Matrices]:
     setting=one_covariance,
     problems=STILL,
     spaces=spaces.STILL,
-    note="Judged on 48 pairs each of n = d and n = d + 3.",
+    note="Judged on 48 pairs for each of n = d and n = d + 3.",
 )
 @of_task
 def von_neumann(task: LinearRegression) -> Comparison:
@@ -135,11 +137,13 @@ def von_neumann(task: LinearRegression) -> Comparison:
 
 
 def _semidefinite_pairs(task: LinearRegression) -> tuple[Matrices, Matrices]:
-    """Semidefinite (A, B) that commute, Lambda with Gamma and with itself, and such that do not, some all but do."""
+    """Pairs of semidefinite (A, B), each (pairs, d, d): some commute, such as Lambda with Gamma and with itself; others
+    do not, some of them only just.
+    """
     Lambda, d = task.covariance, task.dimension
     vectors = jnp.linalg.eigh(Lambda)[1]
     values = jax.random.uniform(jax.random.key(0), (2, _DRAWN, d))
-    values = values.at[0, : _DRAWN // 2, 0].set(0.0)  # singular ones
+    values = values.at[0, : _DRAWN // 2, 0].set(0.0)  # half of the A are singular
     A, B = ((vectors[None] * part[:, None, :]) @ vectors.T for part in values)
     factors = jax.random.normal(jax.random.key(1), (2, _DRAWN, d, max(1, d - 1)))
     C, D = factors @ jnp.swapaxes(factors, 2, 3)
@@ -164,14 +168,15 @@ def _symmetric_part(products: Matrices) -> tuple[Array, Array]:
     setting=one_covariance,
     problems=STILL,
     spaces=spaces.STILL,
-    note="Judged on 50 pairs, with AB >= 0 in the sense of symmetric matrices. In the sense of quadratic forms, "
-    "x^T A B x >= 0, the pair need not commute.",
+    note="Judged on 50 pairs, where AB >= 0 means that AB is symmetric and semidefinite. If it means only that "
+    "x^T A B x >= 0 for every x, the pair need not commute.",
 )
 @of_task
 def products_of_semidefinite(task: LinearRegression) -> Comparison:
     """tr(AB) against its positive part, and whether AB is symmetric semidefinite against whether A and B commute.
 
-    The truths of the two are equated as numbers, with a doubt of 1 where rounding leaves it open that A and B commute.
+    The two truth values are compared as numbers, with an allowance of 1 where rounding leaves open whether A and B
+    commute.
     """
     A, B = _semidefinite_pairs(task)
     sizes = jnp.linalg.norm(A, axis=(1, 2)) * jnp.linalg.norm(B, axis=(1, 2))

@@ -1,4 +1,4 @@
-"""What zhang2023 asks of a start, and the constants that follow from it."""
+"""What zhang2023 requires of a start, and the constants that follow from it."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,11 @@ from flowsim.tasks.covariance_laws import DiagonalLaw
 
 
 class AssumptionValues(NamedTuple):
-    """What zhang2023's Assumption 3.3 speaks of, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
+    """The quantities in zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma.
 
-    size: |U11(0)|_F; norm, asymmetry: Frobenius norms of Theta Theta^T and of what it differs by from its transpose;
-    smallest: the smallest eigenvalue of U11(0), times the sign of sigma; theta_lambda: |Theta Lambda|_F, where random
-    covariances enter by their mean, as in Theorem 4.5.
+    size: |U11(0)|_F; norm, asymmetry: Frobenius norms of Theta Theta^T and of its difference from its transpose;
+    smallest: the smallest eigenvalue of the symmetric part of U11(0), times the sign of sigma; theta_lambda:
+    |Theta Lambda|_F, with the mean covariance where covariances are random, as in Theorem 4.5; u12, u21: norms.
     """
 
     sigma: Scalar | float
@@ -33,7 +33,7 @@ class AssumptionValues(NamedTuple):
     u21: Scalar | float
 
     def hypotheses(self, mean: bool = False) -> list[Hypothesis]:
-        """The parts of the assumption; mean: whether the covariances are random."""
+        """The parts of the assumption; mean: whether the covariances are random and enter by their mean."""
         theta_lambda = "Theta E[Lambda]" if mean else "Theta Lambda"
         return [
             hypothesis("sigma = u_minus1(0) > 0", self.sigma, ">", 0.0),
@@ -53,7 +53,7 @@ def assumption_3_3(task: LinearRegression | RandomCovarianceRegression, start: L
 
 
 def assumption_values(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> AssumptionValues:
-    """The two sides of the assumption's parts, as pure JAX."""
+    """The quantities in Assumption 3.3, as pure JAX."""
     sigma, U = start.u_minus1, start.U11
     shape = U / jnp.where(sigma == 0, 1.0, sigma)
     smallest = jnp.linalg.eigvalsh((U + U.T) / 2)[0] * jnp.sign(sigma)
@@ -64,7 +64,7 @@ def assumption_values(task: LinearRegression | RandomCovarianceRegression, start
 
 
 def scale_condition(task: LinearRegression, start: LinearAttention) -> Hypothesis:
-    """sigma^2 |Gamma|_op sqrt(d) < 2. **Source:** zhang2023, Theorem 4.1."""
+    """The scale condition sigma^2 |Gamma|_op sqrt(d) < 2. **Source:** zhang2023, Theorem 4.1."""
     return scale_hypothesis(eqx.filter_jit(scale_value)(task, start))
 
 
@@ -74,13 +74,15 @@ def scale_hypothesis(value: Scalar | float) -> Hypothesis:
 
 
 def scale_value(task: LinearRegression, start: LinearAttention) -> Scalar:
-    """sigma^2 |Gamma|_op sqrt(d)."""
+    """The left side of the scale condition, sigma^2 |Gamma|_op sqrt(d)."""
     return start.u_minus1**2 * LinearAttentionLoss(task).gamma_eigenvalues[-1] * jnp.sqrt(task.dimension)
 
 
 def pl_constant(task: LinearRegression, start: LinearAttention) -> Scalar:
-    """mu = sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) / (sqrt(d) |Lambda|_op^2 tr(Gamma^-1 Lambda^-1)
-    tr(Lambda^-1)), positive under the scale condition. **Source:** zhang2023 (5.7).
+    """The constant mu of the PL inequality, positive under the scale condition.
+
+    mu = sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) / (sqrt(d) |Lambda|_op^2 tr(Gamma^-1 Lambda^-1)
+    tr(Lambda^-1)). **Source:** zhang2023 (5.7).
     """
     loss = LinearAttentionLoss(task)
     lam, gam = loss.eigenvalues, loss.gamma_eigenvalues
@@ -88,8 +90,11 @@ def pl_constant(task: LinearRegression, start: LinearAttention) -> Scalar:
 
 
 def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
-    """sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) / (2 sqrt(d) |Lambda|_op^2), the square of the
-    bound on u_{-1}(t). **Source:** zhang2023 (A.14), whose root spans the whole product, as (A.15) shows.
+    """The square of the lower bound on u_{-1}(t).
+
+    It is sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) / (2 sqrt(d) |Lambda|_op^2).
+
+    **Source:** zhang2023 (A.14), whose root spans the whole product, as (A.15) shows.
     """
     lam = LinearAttentionLoss(task).eigenvalues
     margin = 2 - scale_value(task, start)
@@ -97,12 +102,14 @@ def u_lower_bound_sq(task: LinearRegression, start: LinearAttention) -> Scalar:
 
 
 def limit(task: LinearRegression) -> LinearAttention:
-    """u_{-1} = |Gamma^-1|_F^{1/2}, U11 = |Gamma^-1|_F^{-1/2} Gamma^-1. **Source:** zhang2023 (5.9)."""
+    """The limit: u_{-1} = |Gamma^-1|_F^{1/2}, U11 = |Gamma^-1|_F^{-1/2} Gamma^-1. **Source:** zhang2023 (5.9)."""
     return balanced_minimum(LinearAttentionLoss(task).structure)
 
 
 def random_scale_condition(loss: RandomCovarianceLoss, start: LinearAttention) -> Hypothesis:
-    """sigma^2 sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2] < 2 |E[Lambda_tau] Theta|_F^2.
+    """The scale condition for random covariances.
+
+    sigma^2 sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2] < 2 |E[Lambda_tau] Theta|_F^2.
 
     **Source:** zhang2023 (4.11), (C.10).
     """
@@ -111,25 +118,30 @@ def random_scale_condition(loss: RandomCovarianceLoss, start: LinearAttention) -
 
 
 def random_scale_bound(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
-    """What sigma must be below, sqrt(2 |E[Lambda_tau] Theta|_F^2 / (sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]))."""
+    """The bound (4.11) on sigma, sqrt(2 |E[Lambda_tau] Theta|_F^2 / (sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]))."""
     return jnp.sqrt(2 * _theta_lambda_sq(loss.task, start) / (jnp.sqrt(loss.task.dimension) * loss.operator_energy))
 
 
 def random_u_lower_bound_sq(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
-    """sigma^2 (2 |E[Lambda_tau] Theta|_F^2 - sqrt(d) sigma^2 E[|Gamma_tau|_op |Lambda_tau|_F^2]) / (2 sqrt(d)
-    |E[Lambda_tau^2]|_op), the square of the bound on u_{-1}(t). **Source:** zhang2023 (C.12).
+    """The square of the lower bound on u_{-1}(t) for random covariances.
+
+    It is sigma^2 (2 |E[Lambda_tau] Theta|_F^2 - sqrt(d) sigma^2 E[|Gamma_tau|_op |Lambda_tau|_F^2]) / (2 sqrt(d)
+    |E[Lambda_tau^2]|_op). **Source:** zhang2023 (C.12).
     """
     left, right = random_scale_sides(loss, start)
     return start.u_minus1**2 * (right - left) / (2 * jnp.sqrt(loss.task.dimension) * jnp.max(loss.structure.drive))
 
 
 def random_pl_constant(loss: RandomCovarianceLoss, start: LinearAttention) -> Scalar:
-    """nu = eta times the square of (C.12), eta = min(gamma_i, zeta_ij). **Source:** zhang2023, Lemma C.8 (C.13)."""
+    """The PL constant nu = eta times the square of (C.12), with eta = min(gamma_i, zeta_ij).
+
+    **Source:** zhang2023, Lemma C.8 (C.13).
+    """
     return jnp.min(loss.structure.curvature) * random_u_lower_bound_sq(loss, start)
 
 
 def random_scale_sides(loss: RandomCovarianceLoss, start: LinearAttention) -> tuple[Scalar, Scalar]:
-    """Both sides of (4.11), times sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]."""
+    """Both sides of (4.11), multiplied by sqrt(d) E[|Gamma_tau|_op |Lambda_tau|_F^2]."""
     left = start.u_minus1**2 * jnp.sqrt(loss.task.dimension) * loss.operator_energy
     return left, 2 * _theta_lambda_sq(loss.task, start)
 
@@ -142,10 +154,10 @@ def _theta_lambda_sq(task: LinearRegression | RandomCovarianceRegression, start:
 
 
 class TracedPromises(NamedTuple):
-    """What zhang2023 assumes and promises of a start, as pure JAX, for many starts at once.
+    """What zhang2023 assumes about a start and promises for it, as pure JAX, for many starts at once.
 
-    scale: what the scale condition, of Theorem 4.1 or (4.11), asks to be below 2; mu: of (5.7), or nu of (C.13);
-    u_lower_bound_sq: the square of (A.14) or (C.12).
+    scale: the quantity that must be below 2 by the scale condition of Theorem 4.1 or (4.11); mu: that of (5.7), or nu
+    of (C.13); u_lower_bound_sq: the square of (A.14) or (C.12).
     """
 
     assumption: AssumptionValues
@@ -155,7 +167,7 @@ class TracedPromises(NamedTuple):
 
 
 def traced_promises(loss: PyTree, start: PyTree) -> TracedPromises:
-    """All that is particular to zhang2023; NaN where its theorem says nothing of the model or the loss."""
+    """What zhang2023 assumes and promises; NaN where its theorem does not cover the model or the loss."""
     unknown = jnp.asarray(jnp.nan)
     known = isinstance(loss.stated(), LinearAttentionLoss | RandomCovarianceLoss)
     if not (known and isinstance(start, LinearAttention)):

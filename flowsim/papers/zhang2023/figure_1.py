@@ -1,4 +1,4 @@
-"""What Figure 1 of zhang2023 shows of linear attention and of least squares, at every length exactly."""
+"""What Figure 1 of zhang2023 shows for linear attention and least squares, computed exactly at every length."""
 
 import equinox as eqx
 import jax
@@ -22,24 +22,24 @@ from flowsim.tasks.sampling import least_squares
 
 SECTION = Section("zhang2023", LinearAttention)
 
-SCALES = (1.0, 4.0, 9.0)  # c, by which the test covariances are larger
+SCALES = (1.0, 4.0, 9.0)  # c: test covariances are c times those of training
 _LONGEST = 200
-_LAGUERRE = 3  # nodes, exact to degree 5 in a variance, of which a risk is cubic
+_LAGUERRE = 3  # nodes: exact to degree 5 in a variance, in which a risk is cubic
 
 
 def normalised_risk(loss: RandomCovarianceLoss, scale: float, test_length: Array | float) -> Array:
-    """Risk of the limit (4.12) on prompts of c Lambda_tau over that of predicting zero."""
+    """The risk of the limit (4.12) on prompts with covariance c Lambda_tau, over the risk of predicting zero."""
     test = RandomCovarianceRegression(loss.task.law.scaled(scale), loss.task.context_length)
     return risk(balanced_minimum(loss.structure), test, test_length) / zero_predictor_error(test)
 
 
 @eqx.filter_jit
 def literal_lines(loss: RandomCovarianceLoss) -> Array:
-    """The same at M = infinity for every scale, from predictions of the literal model alone: by cubature over examples,
-    queries and weights given the variances, and by Gauss-Laguerre rules over these.
+    """The normalised risk at M = infinity for every scale, from predictions of the literal model alone.
 
-    The risk at M = infinity and the error of zero are sums over coordinates: they are those of two neighbouring
-    coordinates at a time, in which each coordinate is met twice.
+    The mean over examples, queries and weights given the variances is by cubature, the mean over the variances by
+    Gauss-Laguerre rules. The risk at M = infinity and the error of predicting zero are sums over coordinates. Both are
+    summed over pairs of neighbouring coordinates, in which each coordinate appears twice.
     """
     d, model = loss.task.dimension, balanced_minimum(loss.structure)
     width = min(d, 2)
@@ -67,7 +67,7 @@ def literal_lines(loss: RandomCovarianceLoss) -> Array:
 
 
 def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The dashed line, and how far above it linear attention is at N and M = 100, by the scale c."""
+    """The dashed line, and the normalised risk of linear attention at N = M = 100, for each scale c."""
     finite = RandomCovarianceLoss(RandomCovarianceRegression(loss.task.law, 100.0))
     lines = {f"dashed_c_{c:g}": normalised_risk(loss, c, jnp.inf) for c in SCALES}
     return lines | {f"at_100_c_{c:g}": normalised_risk(finite, c, 100.0) for c in SCALES}
@@ -93,13 +93,13 @@ def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict
         },
     ),
     spaces=spaces.DASHED,
-    note="The line as (4.13) has it: 1 - 4c/3 + 2c^2/3 times the error of predicting zero, above that error for "
-    "c = 4 and 9. Judged on predictions of the literal model by cubature. Of the curves of the figure only linear "
-    "attention and least squares are judged.",
+    note="By (4.13) the line is 1 - 4c/3 + 2c^2/3 times the error of predicting zero, which is above that error for "
+    "c = 4 and 9. Judged on predictions of the literal model by cubature. Of the curves in the figure, only those of "
+    "linear attention and least squares are judged.",
 )
 def dashed_line(loss: RandomCovarianceLoss, trajectory: Trajectory) -> Comparison:
-    """The normalised risk at M = N = infinity for every scale c, literal and by moments of the law, against
-    1 - 4c/3 + 2c^2/3: the mean square of (4.13) minus the label, for Exponential(1).
+    """The normalised risk at M = N = infinity for every scale c, by the literal model and by moments of the law,
+    against 1 - 4c/3 + 2c^2/3, the mean square of (4.13) minus the label for Exponential(1).
     """
     c = jnp.asarray(SCALES)
     lines, sizes = 1 - 4 * c / 3 + 2 * c**2 / 3, 1 + 4 * c / 3 + 2 * c**2 / 3
@@ -111,7 +111,7 @@ def dashed_line(loss: RandomCovarianceLoss, trajectory: Trajectory) -> Compariso
 def _unseen(dimension: int) -> Array:
     """E|w - w_M|^2 for w ~ N(0, I) and the w_M that least squares finds on M = 1, .., d drawn examples: (d,).
 
-    For the identity covariance it is the same for every draw, d - M.
+    For the identity covariance it is d - M for every draw.
     """
     inputs, identity = jax.random.normal(jax.random.key(0), (dimension, dimension)), jnp.eye(dimension)
 
@@ -144,11 +144,11 @@ def _unseen(dimension: int) -> Array:
         for N in (40, 70, 100)
     ),
     spaces=spaces.PANEL,
-    note="Judged for M = 1 to 200 on the panel of the fixed covariance; least norm where M < d, on drawn "
-    "examples, on which the error of least squares does not depend.",
+    note="Judged for M = 1 to 200 on the panel with a fixed covariance. Where M < d, least squares is the solution of "
+    "least norm, computed on drawn examples, on which its error does not depend.",
 )
 def least_squares_below(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """Risk of least squares, lambda E|w_M - w|^2 on M examples, against that of the limit (4.1), at M = 1 to 200."""
+    """The risk of least squares on M examples, lambda E|w_M - w|^2, against that of (4.1), for M = 1 to 200."""
     d = loss.task.dimension
     model = balanced_minimum(loss.structure)
     lengths = jnp.arange(1.0, _LONGEST + 1)

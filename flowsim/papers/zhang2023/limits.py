@@ -1,4 +1,4 @@
-"""The limit of a flow, where it is proved to have one, and its end, against what zhang2023 says that it tends to."""
+"""The limit of a flow, where it is proved to exist, and the end of the flow, against the limits in zhang2023."""
 
 from collections.abc import Callable
 
@@ -16,19 +16,20 @@ from flowsim.models import LinearAttention
 
 Loss = LinearAttentionLoss | RandomCovarianceLoss
 
-_SHORT = 1e-4  # of the weights' size, the longest way to a limit from which the end of a flow is compared with it
+# The end of a flow is compared with a limit only where the path still to go is at most this part of the weights' norm.
+_SHORT = 1e-4
 
 
 def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, Float[Array, ""]]:
-    """The limit that the flow is proved to have; infinity beside it where nothing is proved, and else zero."""
+    """The limit that the flow is proved to have, and the doubt about it: zero, or infinity where nothing is proved."""
     arrowhead = loss.structure
     limit, proved = arrowhead.limit(arrowhead.state(trajectory.start), arrowhead.state(trajectory.end))
     return arrowhead.model(limit), jnp.where(proved, 0.0, jnp.inf)
 
 
 def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> Comparison:
-    """The limit of the flow, where it is proved to have one, and its end, where the way still to go is short, against
-    an expected limit.
+    """The limit of the flow, where it is proved to exist, and the end of the flow, where the path still to go is short,
+    against an expected limit.
     """
     size = jnp.sqrt(norm_sq(expected))
 
@@ -42,7 +43,10 @@ def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttent
 def short_way(
     loss: Loss, trajectory: Trajectory, against: Callable[[LinearAttention, Array], Comparison]
 ) -> Comparison:
-    """The end of the flow, with a bound on the way still to go, against something; only where that way is short."""
+    """A comparison of the end of the flow, which promises something only where the path still to go is short.
+
+    **Arguments:** against: (the end, a bound on the length of the path still to go) -> the comparison.
+    """
     end, arrowhead = trajectory.end, loss.structure
     to_go = arrowhead.way_to_go(arrowhead.state(end))
     short = to_go <= _SHORT * jnp.sqrt(norm_sq(end))

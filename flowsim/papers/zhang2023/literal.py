@@ -1,7 +1,8 @@
-"""Exact expectations over prompts by cubature: a route to moments and risks beside every formula.
+"""Exact expectations over prompts by cubature: moments and risks that do not depend on any of the formulas.
 
-With u12 = u21 = 0 a prediction of the literal model is the mean of its predictions on each example alone. With f(z, x)
-that for a query x after the single example z, the risk on M independent examples is, for each law of a prompt,
+With u12 = u21 = 0 a prediction of the literal model is the mean of its predictions from each example alone. Let f(z, x)
+be the prediction for a query x after the single example z. For each law of prompts, the risk on M independent examples
+is
 
     E_query[(E_z f - y_query)^2 + Var_z(f)/M].
 """
@@ -18,12 +19,12 @@ from flowsim._core.types import Matrix, Scalar
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, Prompt
 
-LARGEST = 4  # dimensions: the literal model is asked for some d^4 predictions of d^2 operations
+LARGEST = 4  # dimensions: the literal model makes about d^4 predictions of d^2 operations each
 _HERMITE = 5  # nodes, exact to degree 9
 
 
 def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTree], d: int) -> PyTree:
-    """E f(z), z ~ N(0, I_d), exact for f of degree at most 5, with 4 d + 2 points in memory at a time.
+    """E f(z) for z ~ N(0, I_d), exact for f of degree at most 5, with 4 d + 2 points in memory at a time.
 
     The points are 0, +-sqrt(3) e_i and sqrt(3) (+-e_i +-e_j); some weights are negative.
 
@@ -35,7 +36,7 @@ def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTr
         index, axis = first
         signs = [(s, t) for s in (1.0, -1.0) for t in (1.0, -1.0)]
         points = jnp.concatenate([axis[None], -axis[None], *[s * axis[None] + t * identity for s, t in signs]])
-        pair = jnp.where(jnp.arange(d) == index, 0.0, 1 / 72)  # each is met twice
+        pair = jnp.where(jnp.arange(d) == index, 0.0, 1 / 72)  # each pair appears twice
         return terms(points, jnp.concatenate([jnp.full(2, (4 - d) / 18), *[pair] * 4]))
 
     blocks = jax.lax.map(block, (jnp.arange(d), identity))
@@ -44,7 +45,7 @@ def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTr
 
 
 def second_moment(task: LinearRegression) -> Matrix:
-    """E[Lambdahat^2] with Lambdahat = (1/N) sum x_i x_i^T: E[x x^T x x^T]/N by cubature, and (1 - 1/N) E[x x^T]^2."""
+    """E[Lambdahat^2] for Lambdahat = (1/N) sum x_i x_i^T: E[x x^T x x^T]/N + (1 - 1/N) E[x x^T]^2, by cubature."""
     root, N = jnp.linalg.cholesky(task.covariance), task.context_length
 
     def terms(z, weights):
@@ -63,14 +64,14 @@ class Rule(eqx.Module):
     weights: Float[Array, " K"]
 
     def noisy(self, noise: Scalar) -> "Rule":
-        """The same with labels of two equally likely values, that much above and below."""
+        """The same rule with each label replaced by two equally likely ones, ``noise`` above and below it."""
         twice = lambda x: jnp.concatenate([x, x])
         labels = jnp.concatenate([self.labels + noise, self.labels - noise])
         return Rule(twice(self.inputs), labels, twice(self.weights) / 2)
 
 
 def literal_risk(model: LinearAttention, examples: Rule, queries: Rule) -> Callable[[Scalar], Scalar]:
-    """M -> E(yhat - y_query)^2, with both laws as exact as their rules; u12 = u21 = 0."""
+    """The risk, M -> E(yhat - y_query)^2, for u12 = u21 = 0 and as exact as the rules of both laws."""
 
     def predictions(query):
         return jax.vmap(lambda x, y: model(Prompt(x[None], y[None], query)))(examples.inputs, examples.labels)
@@ -83,7 +84,7 @@ def literal_risk(model: LinearAttention, examples: Rule, queries: Rule) -> Calla
 
 
 def linear_risk(model: LinearAttention, task: LinearRegression) -> Callable[[Scalar], Scalar]:
-    """M -> the risk of the literal model on prompts of a task, averaged over its w."""
+    """The risk of the literal model on prompts of a task, averaged over its w, as a function of M."""
     d = task.dimension
     axes = jnp.sqrt(float(d)) * jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
     # Squared errors are of degree 4 in an example, and 2 in the query and in w.
@@ -123,9 +124,9 @@ def polynomial_rule(
     cube: Scalar,
     label_noise: Scalar,
 ) -> Rule:
-    """Examples y = <w, x> + b <v, x>^2 + c <v, x>^3 + label_noise N(0, 1), x ~ N(0, Lambda).
+    """A rule for examples y = <w, x> + b <v, x>^2 + c <v, x>^3 + label_noise N(0, 1), x ~ N(0, Lambda).
 
-    Exact for what is of degree 9 in x along w and v, of degree 3 in the other directions, and 3 in the noise.
+    It is exact for polynomials of degree 9 in x along w and v, 3 in x along other directions, and 3 in the noise.
     """
     d, root = covariance.shape[0], jnp.linalg.cholesky(covariance)
     plane = min(d, 2)

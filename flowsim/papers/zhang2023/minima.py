@@ -1,6 +1,6 @@
-"""Global minima of zhang2023's losses by normal equations, beside the formulas of the paper.
+"""Global minima of zhang2023's losses by normal equations, independently of the formulas of the paper.
 
-At u12 = u21 = 0 a loss depends on V = u_{-1} U11 alone, and is a strictly convex quadratic form in it. Its global
+At u12 = u21 = 0 a loss depends only on V = u_{-1} U11 and is a strictly convex quadratic function of it. Its global
 minima are all (V/u, u) with u != 0 of either sign and the one V that solves the normal equations.
 """
 
@@ -16,7 +16,7 @@ from flowsim.papers.zhang2023.limits import limit_of_flow
 from flowsim.papers.zhang2023.literal import gaussian_sum
 from flowsim.tasks import LinearRegression
 
-U_MINUS1 = (-1e3, -1.0, -1e-2, 1e-3, 0.3, 1.0, 30.0)  # of both signs, at which minima are judged
+U_MINUS1 = (-1e3, -1.0, -1e-2, 1e-3, 0.3, 1.0, 30.0)  # of both signs, where minima are judged
 
 
 def _whitened(task: LinearRegression) -> tuple[Matrix, Matrix]:
@@ -31,8 +31,9 @@ def _whitened(task: LinearRegression) -> tuple[Matrix, Matrix]:
 
 
 def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:
-    """(1/2) E(yhat - y)^2 - tr(Lambda)/2 with yhat = w^T Lambdahat V x_query: (1/2) tr(B^T K B) - tr(L^T L B^T), where
-    B = L^T V L.
+    """The loss (1/2) E(yhat - y)^2 - tr(Lambda)/2 for yhat = w^T Lambdahat V x_query.
+
+    It is (1/2) tr(B^T K B) - tr(L^T L B^T) with B = L^T V L, and L and K of `_whitened`.
     """
     root, moment = _whitened(task)
     B = root.T @ V @ root
@@ -40,7 +41,7 @@ def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:
 
 
 def minimiser(task: LinearRegression) -> tuple[Matrix, Scalar]:
-    """The V of every global minimum, L^-T K^-1 L^T, and the minimum of `literal_loss`."""
+    """The V of all global minima, L^-T K^-1 L^T, and the minimum of `literal_loss`."""
     root, moment = _whitened(task)
     B = jnp.linalg.solve(moment, root.T @ root)
     V = jax.scipy.linalg.solve_triangular(root.T, jnp.linalg.solve(moment, root.T), lower=False)
@@ -48,13 +49,13 @@ def minimiser(task: LinearRegression) -> tuple[Matrix, Scalar]:
 
 
 def whitening(task: LinearRegression) -> Scalar:
-    """How much the whitening magnifies rounding: d kappa(Lambda)."""
+    """The factor by which whitening magnifies rounding errors, d kappa(Lambda)."""
     values = jnp.linalg.eigvalsh(task.covariance)
     return task.dimension * values[-1] / values[0]
 
 
 def limit_is_a_minimum(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The loss at the limit of the flow against its minimum over all weights: u12 and u21 add a square to it."""
+    """The loss at the limit of the flow against its minimum over all weights; u12 and u21 only add a square to it."""
     limit, doubt = limit_of_flow(loss, trajectory)
     minimum = minimiser(loss.task)[1]
     value = literal_loss(loss.task, limit.u_minus1 * limit.U11)

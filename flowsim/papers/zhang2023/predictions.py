@@ -1,4 +1,4 @@
-"""What zhang2023 promises of a start by formula, before anything is integrated."""
+"""What zhang2023 promises for a start by formula, before anything is integrated."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from flowsim.tasks.covariance_laws import DiagonalLaw
 
 @dataclasses.dataclass(frozen=True)
 class Equations:
-    """Where the paper has each of the predictions, and its letter for the rate."""
+    """Where the paper states each prediction, and its symbol for the rate."""
 
     scale_bound: str
     mu: str
@@ -48,13 +48,13 @@ RANDOM = Equations("(4.11)", "(C.13)", "(C.12)", "(4.12)", "nu")
 
 @dataclasses.dataclass(frozen=True)
 class Predictions(AbstractPromises):
-    """What zhang2023 says of a start before anything is integrated; NaN where a formula has no real value.
+    """What zhang2023 says about a start before anything is integrated; NaN where a formula has no real value.
 
     conditions: Assumption 3.3 and the scale condition; coefficients: Gamma, or gamma_i, xi_i and zeta_ij of (C.3);
-    mu: the rate of (5.7), or nu of (C.13) with random covariances; u_lower_bound: (A.14), (C.12); limit: (5.9),
-    (4.12); local_rate: of the excess at the limit; scale_bound: sigma must be below it, Theorem 4.1, (4.11);
-    excess: at the start; equations: which of these it is. The theorem on random covariances needs them diagonal:
-    without that its bounds are NaN.
+    mu: the rate of (5.7), or nu of (C.13) with random covariances; u_lower_bound: that of (A.14) or (C.12); limit:
+    that of (5.9) or (4.12); local_rate: the rate of the excess at the limit; scale_bound: what sigma must be below, by
+    Theorem 4.1 or (4.11); excess: the excess at the start; equations: which of these equations apply. The theorem on
+    random covariances requires diagonal ones; without that its bounds are NaN.
     """
 
     paper: ClassVar[str] = "zhang2023"
@@ -77,7 +77,11 @@ class Predictions(AbstractPromises):
     def guaranteed_time(self, epsilon: float) -> float:
         """The time after which the theorem guarantees an excess of at most epsilon: log(excess/epsilon)/mu.
 
-        Infinite where mu is not positive. **Source:** zhang2023, proofs of Lemmas 5.4 and C.8.
+        Infinite where mu is not positive.
+
+        **Raises:** `ValueError` unless epsilon is positive.
+
+        **Source:** zhang2023, proofs of Lemmas 5.4 and C.8.
         """
         if not epsilon > 0:
             checks.refuse("epsilon", "positive", f"it is {epsilon}")
@@ -87,26 +91,26 @@ class Predictions(AbstractPromises):
 
     @property
     def heading(self) -> str:
-        """What the conditions are called."""
+        """The name of the conditions."""
         return f"Assumption 3.3 and the scale condition, {self.equations.scale_bound}"
 
     def constants(self) -> dict[str, float]:
-        """The scalars by name."""
+        """The rates and bounds by name."""
         names = ("mu", "u_lower_bound", "local_rate", "scale_bound")
         return {name: getattr(self, name) for name in names}
 
     def limits(self) -> dict[str, Array]:
-        """(5.9), or (4.12)."""
+        """The weights of the limit, (5.9) or (4.12), by name."""
         return {"u_minus1": self.limit.u_minus1, "U11": self.limit.U11}
 
     def prompt_lengths(
         self, task: LinearRegression | RandomCovarianceRegression, epsilon: float
     ) -> PromptLengths | None:
-        """Corollary 4.3 at the sufficient N; nothing where covariances are random."""
+        """The lengths of Corollary 4.3 at the sufficient N; None where covariances are random."""
         return prompt_lengths(task.covariance, epsilon) if isinstance(task, LinearRegression) else None
 
     def facts(self) -> dict[str, Scalar | float | Array | str]:
-        """What follows, by a label that names the equation."""
+        """What follows from the start, by a label that names the equation."""
         where = self.equations
         return {
             **self.coefficients,

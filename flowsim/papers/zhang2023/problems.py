@@ -1,4 +1,4 @@
-"""The problems of zhang2023's claims, each chosen so that a claim may break."""
+"""The problems of zhang2023's claims, each chosen as one on which a claim could break."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ NO_COMMON_EIGENBASIS = {
 RANDOM_FLOWS = (RANDOM_EASY, RANDOM_HARD, RANDOM_EDGE, RANDOM_ONE_DIMENSION)
 
 
-# Statements about a task alone: the start is a saddle, where nothing flows
+# Statements about a task alone: the start is a saddle, where nothing moves
 
 
 def _still(name: str, covariance: Any, context_length: int | str, **task: Any) -> dict[str, Any]:

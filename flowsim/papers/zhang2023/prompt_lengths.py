@@ -14,31 +14,35 @@ from flowsim.losses.prompt_risk import risk
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.tasks import LinearRegression
 
-# Beyond it a float64 no longer tells whole numbers apart.
+# Beyond this a float64 no longer tells whole numbers apart.
 _LONGEST = 2.0**53
 
 
 def conditioned_trace(eigenvalues: Vector) -> Scalar:
-    """(1 + 2d + d^2 kappa) tr(Lambda)."""
+    """(1 + 2d + d^2 kappa) tr(Lambda), from the (d,) eigenvalues of Lambda in ascending order."""
     d = eigenvalues.shape[0]
     return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)
 
 
 def sufficient_test_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """2 (d+1) tr(Lambda)/epsilon, not rounded. **Source:** zhang2023, Corollary 4.3."""
+    """The sufficient M, 2 (d+1) tr(Lambda)/epsilon, not rounded. **Source:** zhang2023, Corollary 4.3."""
     return 2 * (covariance.shape[0] + 1) * jnp.trace(covariance) / epsilon
 
 
 def sufficient_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}, not rounded: the last of `averaged_bounds` is epsilon/2.
+    """The sufficient N, sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}, not rounded.
 
-    **Source:** zhang2023, Corollary 4.3, with the root as its derivation has it; see `printed_context_length`.
+    With this N the last term of `averaged_bounds` is epsilon/2.
+
+    **Source:** zhang2023, Corollary 4.3, with the root as in its derivation; see `printed_context_length`.
     """
     return jnp.sqrt(2 * conditioned_trace(jnp.linalg.eigvalsh(covariance)) / epsilon)
 
 
 def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
-    """sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}), the root over everything, which is not sufficient.
+    """The printed N, sqrt(2 (1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}), whose root spans everything.
+
+    It is not sufficient.
 
     **Source:** zhang2023, Corollary 4.3 as its extracted text reads.
     """
@@ -49,9 +53,9 @@ def printed_context_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
 class PromptLengths:
     """How long prompts must be for a risk of at most epsilon, averaged over w ~ N(0, I), at the limit (4.1).
 
-    sufficient_test_length, sufficient_context_length: M and N of Corollary 4.3, together enough; context_length: the N
-    that was asked for, or the sufficient one; test_length: the smallest M at that N; smallest_context_length: the
-    smallest N at M = inf; matching_context_length: the smallest N at `test_length`.
+    sufficient_test_length, sufficient_context_length: M and N of Corollary 4.3, which together suffice; context_length:
+    the requested N, or the sufficient one; test_length: the smallest M at that N; smallest_context_length: the smallest
+    N at M = inf; matching_context_length: the smallest N at `test_length`.
     """
 
     epsilon: float
@@ -63,7 +67,7 @@ class PromptLengths:
     matching_context_length: int
 
     def facts(self) -> dict[str, str]:
-        """What follows, by a label that names the corollary."""
+        """The lengths, by a label that names the corollary."""
         sufficient = f"{self.sufficient_test_length:.0f}, {self.sufficient_context_length:.0f}"
         return {
             f"M, N that suffice for a risk of {self.epsilon:g} (Corollary 4.3)": sufficient,
@@ -75,7 +79,7 @@ class PromptLengths:
 def prompt_lengths(
     covariance: ArrayLike | Iterable, epsilon: ArrayLike, context_length: ArrayLike | None = None
 ) -> PromptLengths:
-    """Corollary 4.3 as a calculator: what suffices by formula, and the smallest lengths that do, from the exact risk.
+    """The lengths that suffice by Corollary 4.3, and the smallest lengths that suffice by the exact risk.
 
     At fixed N the risk falls with M. At fixed M it falls with N up to N = M, where the model is the best for that
     length, and rises beyond.
@@ -83,8 +87,8 @@ def prompt_lengths(
     **Arguments:** covariance: (d, d) Lambda; epsilon: the risk to reach, E(yhat - y_query)^2; context_length: N in
     training, default the sufficient one.
 
-    **Raises:** `ValueError` naming the argument; also where no M reaches epsilon at that N, with the smallest N that
-    does, and where no length below 2^53 does.
+    **Raises:** `ValueError` naming the argument; also where no M reaches epsilon at that N, with the smallest N at
+    which some M does, and where no length below 2^53 reaches epsilon.
 
     **Source:** zhang2023, Corollary 4.3 and Theorem 4.2.
     """
@@ -119,7 +123,7 @@ def prompt_lengths(
 
 
 def _first(enough: Callable[[float], bool], last: int = int(_LONGEST)) -> int:
-    """The smallest whole number from 1 on that is enough, where everything from it to the last one is."""
+    """The smallest whole number from 1 to ``last`` that is enough, if all larger ones up to ``last`` are too."""
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2

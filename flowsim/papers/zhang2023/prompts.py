@@ -1,8 +1,8 @@
 """New prompts for the limit (4.1): the laws, weights and draws that zhang2023's section 4 is judged on, and the risks.
 
-These statements speak of the task alone, so that nothing flows. Those for all w, laws, lengths or prompts are judged on
-those listed here, the hardest among them: weights along the smallest eigenvector, a single example, labels without mean
-zero.
+These statements are about the task alone, so there is no flow. Statements about all w, laws, lengths or prompts are
+judged on those listed here, which include hard cases: weights along the smallest eigenvector, a single example, labels
+whose mean is not zero.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from flowsim.tasks.joint_law import JointLaw
 Task = LinearRegression
 Route = Callable[[Scalar], Float[Array, " routes"]]
 
-DEGREE = 8  # of squared errors in an example with a cubic label: each factor is rounded
+DEGREE = 8  # of squared errors in an example with a cubic label; each factor is rounded
 DRAWN_LENGTHS = (1, 7)
 _LENGTHS = (1.0, 2.0, 7.0, 50.0, 1e4, float("inf"))
 _PROMPTS = 12
@@ -37,15 +37,17 @@ _ROUNDING = float(jnp.finfo(jnp.float64).eps)
 
 
 def extreme_weights(covariance: Matrix) -> Float[Array, "K d"]:
-    """Along the largest and the smallest eigenvector, tiny and huge; and a random one."""
+    """Weights w as rows: along the largest eigenvector; along the smallest one, huge and tiny; and a random one."""
     vectors = jnp.linalg.eigh(covariance)[1]
     random = jax.random.normal(jax.random.key(0), vectors[0].shape)
     return jnp.stack([vectors[:, -1], 1e3 * vectors[:, 0], 1e-3 * vectors[:, 0], random])
 
 
 def polynomials(covariance: Matrix) -> dict[str, Array]:
-    """Arguments of `JointLaw.of_polynomial`, one row for each law: linear labels, noisy ones, a square
-    with E[xy] = 0, a square and a cube, along the extreme eigenvectors.
+    """Arguments of `JointLaw.of_polynomial`, one row per law.
+
+    The labels are linear, noisy, a square with E[xy] = 0, linear with a square, and linear with a square and a cube,
+    along the extreme eigenvectors and random directions.
     """
     large, _, small, random = extreme_weights(covariance)
     v, thin = (w / jnp.sqrt(w @ covariance @ w) for w in (random, small))
@@ -62,7 +64,7 @@ def polynomials(covariance: Matrix) -> dict[str, Array]:
 
 
 def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
-    """Covariates (P, M, d), queries (P, d) and weights (P, d) with standard deviations from 1e-2 to 1e2."""
+    """Drawn covariates (P, M, d), queries (P, d), and weights (P, d) with standard deviations from 1e-2 to 1e2."""
     longest = max(task.dimension, *DRAWN_LENGTHS)
     normals = jax.random.normal(jax.random.key(0), (_PROMPTS, longest + 2, task.dimension))
     inputs = normals[:, 1:] @ jnp.linalg.cholesky(task.covariance).T
@@ -70,7 +72,11 @@ def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
 
 
 def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expected: Callable) -> Comparison:
-    """The literal model (4.1) on prompts y_i = <w, x_i> against an expected prediction, (x_query, S w, Gamma^-1) ->."""
+    """Predictions of the literal model (4.1) on prompts y_i = <w, x_i> against expected ones.
+
+    **Arguments:** inputs, queries, weights: as from `drawn_prompts`; expected: (x_query, S w, Gamma^-1) -> predictions,
+    (P,), with S = (1/M) sum x_i x_i^T.
+    """
     labels = jnp.einsum("pmd,pd->pm", inputs, weights)
     model = limit(task)
     predictions = jax.vmap(lambda x, y, query: model(Prompt(x, y, query)))(inputs, labels, queries)
@@ -85,12 +91,12 @@ def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expecte
 
 
 def two_routes(model: LinearAttention, task: Task) -> Route:
-    """M -> the exact risk of the package, and for d <= 4 that of the literal model by cubature beside it."""
+    """M -> the exact risk of the package and, for d <= 4, that of the literal model by cubature."""
     return _beside(model, task, lambda: linear_risk(model, task))
 
 
 def polynomial_routes(model: LinearAttention, law: JointLaw, terms: dict[str, Array]) -> Route:
-    """The same for a law of polynomial labels."""
+    """`two_routes` for a law of polynomial labels."""
 
     def literal() -> Callable[[Scalar], Scalar]:
         rule = polynomial_rule(law.covariance, **terms)
@@ -108,30 +114,34 @@ def _beside(model: LinearAttention, prompts: Task | JointLaw, literal: Callable[
 
 
 def asymptotic(found: Route) -> Array:
-    """Risks at M = infinity."""
+    """The risks at M = infinity."""
     return found(jnp.asarray(jnp.inf))
 
 
 def each(function: Callable[[Any], tuple[Array, ...]], rows: Any) -> tuple[Array, ...]:
-    """The values of a function at every row, end to end; those of one row have one shape."""
+    """The values of a function at every row, concatenated over the rows; those of one row are broadcast together."""
     values = jax.lax.map(lambda row: jnp.broadcast_arrays(*function(row)), rows)
     return tuple(leaf.reshape(-1) for leaf in values)
 
 
 def at_every_length(function: Callable[[Scalar], tuple[Array, ...]]) -> tuple[Array, ...]:
-    """The values of a function of M from a single example to infinitely many, end to end."""
+    """The values of a function of M at lengths from 1 to infinity, concatenated over the lengths."""
     return each(function, jnp.asarray(_LENGTHS))
 
 
 def bounded(value: Array, bound: Array, energy: Array, amplified: Scalar) -> Comparison:
-    """risk <= bound. A risk holds E y^2 times the square of Lambda Gamma^-1 - I, which is known to a few epsilon."""
+    """The statement risk <= bound, to within the rounding of a risk.
+
+    A risk contains E y^2 times the square of Lambda Gamma^-1 - I, which is known to a few machine epsilon.
+    """
     doubt = bound + 2 * jnp.sqrt(bound * energy) + amplified * _ROUNDING * energy
     return eqx.tree_at(lambda c: c.scale, at_most(value, bound), amplified * doubt)
 
 
 def conditioning(task: Task) -> Scalar:
-    """How much products of Gamma^-2, Lambda and Sigma, and Lambda^-1 E[xy], magnify rounding: at most
-    kappa(Gamma) (|Lambda| |Gamma^-1|)^2 + kappa(Lambda), a dimension.
+    """The factor by which products of Gamma^-2, Lambda and Sigma, and Lambda^-1 E[xy], magnify rounding errors.
+
+    It is at most kappa(Gamma) (|Lambda| |Gamma^-1|)^2 + kappa(Lambda) per dimension.
     """
     values, gammas = jnp.linalg.eigvalsh(task.covariance), jnp.linalg.eigvalsh(task.gamma())
     amplified = gammas[-1] / gammas[0] * (values[-1] / gammas[0]) ** 2

@@ -1,4 +1,4 @@
-"""zhang2023's section 3.3: Assumption 3.3 on the start, who meets it, and what each of its parts is needed for."""
+"""zhang2023's section 3.3: Assumption 3.3 on the start, which starts meet it, and why each of its parts is needed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +57,7 @@ def all_but(*left_out: str) -> Callable[[Loss, LinearAttention], list[Hypothesis
 
 
 def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
-    """Assumption 3.3 but for u12 = u21 = 0, of which it asks the opposite."""
+    """Assumption 3.3 with u12 = u21 = 0 replaced by its opposite."""
     size = jnp.linalg.norm(start.u12) + jnp.linalg.norm(start.u21)
     kept = all_but("u12(0) = 0", "u21(0) = 0")(loss, start)
     return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", size, ">", 0.0)]
@@ -72,11 +72,11 @@ def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
     setting=one_covariance,
     problems=(EASY, HARD),
     spaces=spaces.BALANCED,
-    note="Judged on 32 random M; that Theta is what was drawn is by construction.",
+    note="Judged on 32 random M; Theta Theta^T is built from M as stated.",
 )
 @eqx.filter_jit
 def random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|Theta Lambda|_F over random Theta of full rank, which with |Theta Theta^T|_F = 1 is all that can fail."""
+    """|Theta Lambda|_F > 0 and |Theta Theta^T|_F = 1, the only parts that can fail, for random Theta of full rank."""
     Lambda, d = loss.task.covariance, loss.task.dimension
 
     def theta_lambda(key):
@@ -85,7 +85,7 @@ def random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
 
     values, norms = jax.vmap(theta_lambda)(jax.random.split(jax.random.key(2), _RANDOM_STARTS))
     comparison = at_least(values, 0.0, size=jnp.linalg.norm(Lambda))
-    # Any norm but 1 would break the assumption as surely as Theta Lambda = 0.
+    # A norm other than 1 breaks the assumption just as Theta Lambda = 0 does.
     broken = jnp.abs(norms - 1) > 1e-12
     return eqx.tree_at(lambda c: c.slack, comparison, jnp.where(broken, -comparison.size, comparison.slack))
 
@@ -101,7 +101,7 @@ def random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_but("Theta Lambda != 0"),
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="The part Theta Lambda != 0 of the assumption is implied by the others and needed for nothing more.",
+    note="The part Theta Lambda != 0 of the assumption follows from the others, so it is not needed.",
 )
 @eqx.filter_jit
 def theta_lambda_follows(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -148,8 +148,8 @@ without_semidefiniteness = SECTION.claim(
     hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
     problems=(INDEFINITE,),
     spaces=spaces.INDEFINITE,
-    note="Semidefiniteness makes the loss negative at the start, hence keeps the flow off the saddle at 0. An "
-    "indefinite start reaches (5.9) as well unless it lies on the saddle's stable set, as "
+    note="Semidefiniteness makes the loss negative at the start, and so keeps the flow off the saddle at 0. An "
+    "indefinite start also reaches (5.9) unless it lies on the saddle's stable set, as "
     "U11(0) = -u_{-1}(0) I/sqrt(d) does when Lambda is a multiple of I.",
 )(tends_to_limit)
 
@@ -165,9 +165,9 @@ without_zero_blocks = SECTION.claim(
     constants=end_constants,
     problems=(ALL_WEIGHTS,),
     spaces=spaces.ALL_WEIGHTS,
-    note="What the zero blocks are needed for, by an example that meets all else; a flow that reaches the global "
-    "minimum says nothing of it. Where this one ends no eigenvalue of the Hessian is negative, and one is zero, of "
-    "the rescaling.",
+    note="An example that meets every other part shows what the zero blocks are needed for; a flow that reaches the "
+    "global minimum says nothing about this. At the end of this flow no eigenvalue of the Hessian is negative, and one "
+    "is zero, that of the rescaling.",
 )(ends_above_the_minimum)
 
 without_the_scale_condition = SECTION.claim(

@@ -1,4 +1,4 @@
-"""zhang2023's section 4.1, Corollary 4.3: how long prompts must be, and whether that is learning by Definition 3.2."""
+"""zhang2023's section 4.1, Corollary 4.3: how long prompts must be, and whether this is learning by Definition 3.2."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def _whole(length: Scalar) -> Scalar:
 
 
 def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]]) -> Comparison:
-    """The risks at lengths (N, M) that depend on epsilon against epsilon."""
+    """The risks at lengths (N, M), which depend on epsilon, against epsilon."""
 
     def at(epsilon):
         N, M = (jnp.stack(column) for column in zip(*lengths(epsilon), strict=True))
@@ -55,9 +55,9 @@ def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]
 
 
 def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
-    """The corollary's lengths for epsilon = tr(Lambda)/100, 1 % of the zero predictor's risk, and the smallest.
+    """The corollary's lengths for epsilon = tr(Lambda)/100, 1 % of the zero predictor's risk, and the smallest ones.
 
-    Nothing where no length below 2^53 is enough.
+    Empty where no length below 2^53 is enough.
     """
     covariance = loss.task.covariance
     epsilon = jnp.trace(covariance) / 100
@@ -85,12 +85,12 @@ def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[s
     constants=lengths_at_one_percent,
     problems=COVARIANCES,
     spaces=spaces.STILL,
-    note="Judged at epsilon from 0.5 to 1e-8 and at the N of the derivation, ten times it, and infinity. The "
-    "constants are at epsilon = tr(Lambda)/100.",
+    note="Judged at epsilon from 0.5 to 1e-8 and at the N of the derivation, ten times this N, and infinity. "
+    "The constants are for epsilon = tr(Lambda)/100.",
 )
 @of_task
 def long_enough_in_test(task: Task) -> Comparison:
-    """M = 2(d+1) tr(Lambda)/epsilon, with N that suffices, ten times as long, and without end."""
+    """The risk at M = 2(d+1) tr(Lambda)/epsilon, with the sufficient N, ten times this N, and N = infinity."""
 
     def lengths(epsilon):
         M = _whole(sufficient_test_length(task.covariance, epsilon))
@@ -101,7 +101,7 @@ def long_enough_in_test(task: Task) -> Comparison:
 
 
 def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Comparison:
-    """That N with the corollary's M, and with M without end."""
+    """The risk at that N, with the corollary's M and with M = infinity."""
 
     def lengths(epsilon):
         N = _whole(length(task.covariance, epsilon))
@@ -121,13 +121,13 @@ def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Com
     constants=lengths_at_one_percent,
     problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE),
     spaces=spaces.STILL,
-    note="As extracted, the root spans epsilon^{-1/2}: N then grows as epsilon^{-1/4} only, but a risk of epsilon "
-    "needs N of the order epsilon^{-1/2} even at M = infinity. Whether the paper or its extraction sets the root "
-    "so cannot be told apart.",
+    note="As extracted, the root spans epsilon^{-1/2}. N then grows only as epsilon^{-1/4}, but a risk of epsilon "
+    "needs N of the order epsilon^{-1/2} even at M = infinity. Whether the paper or only its extracted text sets the "
+    "root this way cannot be told.",
 )
 @of_task
 def printed_length_in_training(task: Task) -> Comparison:
-    """N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2})."""
+    """The risk at N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2})."""
     return _train_length(task, printed_context_length)
 
 
@@ -143,12 +143,12 @@ def printed_length_in_training(task: Task) -> Comparison:
     constants=lengths_at_one_percent,
     problems=COVARIANCES,
     spaces=spaces.STILL,
-    note="The root ends before epsilon^{-1/2}, as the averaged bound before the corollary gives it; in the printed "
+    note="The root ends before epsilon^{-1/2}, as the averaged bound before the corollary implies; in the printed "
     "form, as extracted, it does not.",
 )
 @of_task
 def long_enough_in_training(task: Task) -> Comparison:
-    """N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}."""
+    """The risk at N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}."""
     return _train_length(task, sufficient_context_length)
 
 
@@ -163,12 +163,12 @@ def long_enough_in_training(task: Task) -> Comparison:
     constants=lengths_at_one_percent,
     problems=COVARIANCES,
     spaces=spaces.STILL,
-    note="Definition 3.2 asks one model for every epsilon. At a finite N the risk stays above the last term of "
-    "(4.6) however long the prompts: the N of the corollary depends on epsilon, and so does the model.",
+    note="Definition 3.2 requires one model for every epsilon. At a finite N the risk stays above the last term of "
+    "(4.6) however long the prompts are. The N of the corollary depends on epsilon, and so does the model.",
 )
 @of_task
 def one_model_for_all(task: Task) -> Comparison:
-    """The risk at M = infinity of the model trained at N against epsilon, half of what it is by (4.6) among them."""
+    """The risk at M = infinity of the model trained at N against several epsilon, one below this risk by (4.6)."""
     Lambda, N = task.covariance, task.context_length
     axes = jnp.sqrt(float(task.dimension)) * jnp.eye(task.dimension)
     floor = jnp.mean(jax.lax.map(lambda w: noiseless_risk(Lambda, w, N, jnp.inf)[1], axes))
@@ -190,12 +190,12 @@ def one_model_for_all(task: Task) -> Comparison:
     constants=lengths_at_one_percent,
     problems=COVARIANCES,
     spaces=spaces.STILL,
-    note="With the N of the corrected corollary. Judged at epsilon from 0.5 to 1e-8, N and 10 N, and M, M + 1, "
-    "100 M and infinity. At N = infinity one model does for every epsilon.",
+    note="With the N of the corrected corollary. Judged at epsilon from 0.5 to 1e-8, at N and 10 N, and at M, "
+    "M + 1, 100 M and infinity. At N = infinity one model serves every epsilon.",
 )
 @of_task
 def a_model_for_each(task: Task) -> Comparison:
-    """Every M from that of the corollary on, with its N and ten times it."""
+    """The risk at lengths M from that of the corollary on, with its N and ten times its N."""
 
     def lengths(epsilon):
         M = _whole(sufficient_test_length(task.covariance, epsilon))

@@ -39,8 +39,8 @@ def tends_to_matrices(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comp
     constants=limit_constants,
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="That the limit is a global minimum is judged by the loss there, against the minimum by normal equations, "
-    "with E[Lambdahat^2] by cubature.",
+    note="To judge that the limit is a global minimum, the loss there is compared with the minimum by normal "
+    "equations, with E[Lambdahat^2] by cubature.",
 )
 def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """The limit of the flow against (4.1), and its loss against the minimum."""
@@ -57,7 +57,7 @@ def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, trajectory: T
     hypotheses=isotropic,
     problems=(ISOTROPIC, STILL_ONE),
     spaces=spaces.PANEL,
-    note="For a multiple of I it is that multiple's inverse as often.",
+    note="For Lambda = lambda I the product is 1/lambda times this.",
 )
 @of_task
 def isotropic_limit(task: LinearRegression) -> Comparison:
@@ -76,11 +76,11 @@ def isotropic_limit(task: LinearRegression) -> Comparison:
     setting=one_covariance,
     problems=ALL_LENGTHS,
     spaces=spaces.STILL + spaces.STILL_INFINITE,
-    note="Judged on the literal model with 12 prompts each of M = 1 and 7 examples, w from 1e-2 to 1e2.",
+    note="Judged on the literal model with 12 prompts for each of M = 1 and M = 7, and w of size 1e-2 to 1e2.",
 )
 @of_task
 def prediction(task: LinearRegression) -> Comparison:
-    """(4.2): yhat = x_query^T Gamma^-1 (1/M) sum x_i x_i^T w."""
+    """Predictions of the literal model against (4.2), yhat = x_query^T Gamma^-1 (1/M) sum x_i x_i^T w."""
 
     def formula(queries, means, inverse):
         return jnp.einsum("pd,de,pe->p", queries, inverse, means)

@@ -55,8 +55,9 @@ def _training_part(covariance: Matrix, weight: Vector, readout: Matrix) -> Scala
 
 
 def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar, Scalar]:
-    """The three terms of (4.6): best linear error, tr(Sigma Gamma^-2 Lambda)/M, and
+    """The three terms of (4.6): the best linear error, the term in 1/M and the term in 1/N^2.
 
+    The last two are tr(Sigma Gamma^-2 Lambda)/M and
     (|a|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |a|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |a|^2_{Gamma^-2 Lambda})/N^2.
 
     **Arguments:** law: D; context_length: N; test_length: M.
@@ -79,7 +80,7 @@ def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayL
     setting=one_covariance,
     problems=ALL_LENGTHS,
     spaces=spaces.STILL + spaces.STILL_INFINITE,
-    note="Judged against the exact risk, and up to d = 4 that of the literal model by cubature, on linear, noisy, "
+    note="Judged against the exact risk and, up to d = 4, that of the literal model by cubature, on linear, noisy, "
     "quadratic (E[y] != 0) and cubic labels at M = 1, 2, 7, 50, 1e4 and infinity. E[y^2] must be finite too, "
     "which the printed hypotheses do not imply: y may be large where x is small.",
 )
@@ -91,7 +92,7 @@ def nonlinear(task: Task) -> Comparison:
     def sides(terms):
         law = JointLaw.of_polynomial(task.covariance, **terms)
         found = polynomial_routes(model, law, terms)
-        # A mean of predictions is known to the rounding of each.
+        # A mean of predictions carries the rounding error of each.
         size = 2 * law.label_energy + jnp.sum(jnp.stack(nonlinear_risk(law, N, 1.0)[1:]))
 
         def at(M):
@@ -111,7 +112,7 @@ def nonlinear(task: Task) -> Comparison:
     setting=one_covariance,
     problems=STILL,
     spaces=spaces.STILL,
-    note="By cubature, for w along the extreme eigenvectors and a random one.",
+    note="Judged by cubature, for w along the extreme eigenvectors and for a random w.",
 )
 @of_task
 def spread_of_linear_labels(task: Task) -> Comparison:
@@ -177,19 +178,21 @@ def noiseless_risk(
 def noiseless(task: Task) -> Comparison:
     """The display for y = <w, x> against the exact risk."""
     value, formula, energy = _on_every_weight(task, noiseless_risk)
-    size = (task.dimension + 2) * energy + formula  # a mean of predictions is known to the rounding of each
+    size = (task.dimension + 2) * energy + formula  # a mean of predictions carries the rounding error of each
     return rounded(equal(value, formula, size), conditioning(task))
 
 
 def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """Gamma = Lambda at N = inf, where both sides of the bounds are equal."""
+    """N is finite: at N = inf, Gamma = Lambda and both sides of the bounds are equal."""
     return [hypothesis("N finite, so that Gamma > Lambda", loss.task.context_length, "<", jnp.inf)]
 
 
 def noiseless_bound(
     covariance: Matrix, weight: Vector, context_length: ArrayLike, test_length: ArrayLike
 ) -> tuple[Scalar, Scalar]:
-    """(d+1) |w|^2_Lambda/M and (|w|^2_Lambda + 2 |w|^2 tr(Lambda) + |w|^2_{Lambda^-1} tr(Lambda)^2)/N^2.
+    """Both terms of the bound for y = <w, x>.
+
+    They are (d+1) |w|^2_Lambda/M and (|w|^2_Lambda + 2 |w|^2 tr(Lambda) + |w|^2_{Lambda^-1} tr(Lambda)^2)/N^2.
 
     **Source:** zhang2023, display after Theorem 4.2.
     """
@@ -214,16 +217,16 @@ def noiseless_bound(
 )
 @of_task
 def noiseless_bounded(task: Task) -> Comparison:
-    """The bound of that display."""
+    """The risk for y = <w, x> against the bound of the display."""
     value, bound, energy = _on_every_weight(task, noiseless_bound)
     return bounded(value, bound, energy, conditioning(task))
 
 
 def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar]:
-    """Both bounds of the risk averaged over w ~ N(0, I), the tighter first:
+    """Both bounds on the risk averaged over w ~ N(0, I), the tighter first.
 
-    (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2, and with
-    (1 + 2d + d^2 kappa) tr(Lambda)/N^2.
+    They are (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + tr(Lambda^-1) tr(Lambda)^2)/N^2, and the same with
+    (1 + 2d + d^2 kappa) tr(Lambda)/N^2 as the last term.
 
     **Source:** zhang2023, display before Corollary 4.3.
     """
@@ -249,7 +252,7 @@ def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: 
 )
 @of_task
 def averaged_bounded(task: Task) -> Comparison:
-    """Risk <= first bound <= second bound, the latter where kappa > 1: at kappa = 1 the two are equal."""
+    """Risk <= first bound <= second bound; the two bounds are compared only where kappa > 1, as they are equal at 1."""
     found = two_routes(limit(task), task)
 
     def at(M):

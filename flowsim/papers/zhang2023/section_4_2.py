@@ -41,8 +41,8 @@ SECTION = Section("zhang2023", LinearAttention)
 _SCALES = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
 _ROUNDING = float(jnp.finfo(jnp.float64).eps)
 _AT_LIMIT = (
-    "Judged exactly at N = M = infinity, up to d = 4 on the literal model; how the rest falls off with M and N is "
-    "among the constants."
+    "Judged exactly at N = M = infinity, up to d = 4 on the literal model; the constants tell how the remainder falls "
+    "with M and N."
 )
 
 
@@ -51,8 +51,10 @@ def _at_infinity(covariance: Matrix, **shifts: Any) -> Task:
 
 
 def _limit_conditioning(covariance: Matrix) -> Scalar:
-    """`conditioning` at N = M = inf: Lambda Lambda^-1 - I is of the size kappa epsilon and enters as its square,
-    weighed by kappa; the best linear error is a difference that Lambda^-1 E[xy] enters.
+    """The `conditioning` at N = M = inf.
+
+    The square of Lambda Lambda^-1 - I, which is of the size kappa epsilon, enters with a weight of kappa; the best
+    linear error is a difference that contains Lambda^-1 E[xy].
     """
     values, d = jnp.linalg.eigvalsh(covariance), covariance.shape[0]
     kappa = values[-1] / values[0]
@@ -61,7 +63,7 @@ def _limit_conditioning(covariance: Matrix) -> Scalar:
 
 @eqx.filter_jit
 def _rates(task: Task, prompts: Task) -> dict[str, Array]:
-    """What is left of (risk - its limit)/E y^2 at finite lengths, times M and times N^2: both tend to constants."""
+    """(risk - its limit)/E y^2 at large lengths, times M and times N^2: both tend to constants."""
     trained, size = limit(_at_infinity(task.covariance)), zero_predictor_error(prompts)
     limit_risk = risk(trained, prompts, jnp.inf)
     test = risk(trained, prompts, 1e6) - limit_risk
@@ -88,7 +90,7 @@ def noisy_rates(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
 )
 @of_task
 def task_shift(task: Task) -> Comparison:
-    """The risk on noisy labels of any w, and on nonlinear ones, against the best linear predictor's error:
+    """The risk on noisy labels of any w, and on nonlinear labels, against the best linear predictor's error,
     label_noise^2 + 3 b^2 (v^T Lambda v)^2 + 6 c^2 (v^T Lambda v)^3.
     """
     Lambda = task.covariance
@@ -113,7 +115,7 @@ def task_shift(task: Task) -> Comparison:
 
 
 def _query_covariances(covariance: Matrix) -> Float[Array, "K d d"]:
-    """Huge, all but along the smallest eigenvector alone, and random."""
+    """Covariances of queries: huge, almost only along the smallest eigenvector, and random."""
     identity, small = jnp.eye(covariance.shape[0]), jnp.linalg.eigh(covariance)[1][:, 0]
     random = jax.random.normal(jax.random.key(1), covariance.shape)
     return jnp.stack([1e4 * identity, jnp.outer(small, small) + 1e-6 * identity, random @ random.T + 1e-3 * identity])
@@ -135,7 +137,7 @@ def query_rates(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
     constants=query_rates,
     problems=COVARIANCES,
     spaces=spaces.STILL,
-    note=f"{_AT_LIMIT} Judged on Gaussian queries: the risk depends on the query's covariance alone.",
+    note=f"{_AT_LIMIT} Judged on Gaussian queries: the risk depends only on the query's covariance.",
 )
 @of_task
 def query_shift(task: Task) -> Comparison:
@@ -155,7 +157,7 @@ def _nothing(queries: Array, means: Array, inverse: Matrix) -> Array:
 
 
 def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix]) -> Comparison:
-    """Predictions against zero, on queries orthogonal to the images of the x_i. M < d, so that there are such."""
+    """Predictions against zero, on queries orthogonal to the transformed x_i, which exist because M < d."""
     d = task.dimension
     if d == 1:
         nothing = equal(jnp.zeros(1), 0.0, 1.0)
@@ -164,7 +166,7 @@ def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix])
     for length in sorted({1, d - 1}):
         inputs, queries, weights = drawn_prompts(task, length)
         basis = jnp.linalg.qr(jnp.swapaxes(inputs @ transform(task.gamma()), 1, 2))[0]
-        for _ in range(2):  # once more takes away what rounding left
+        for _ in range(2):  # the second pass removes what rounding left
             queries = queries - jnp.einsum("pdm,pem,pe->pd", basis, basis, queries)
         comparisons.append(predicted(task, inputs, queries, weights, _nothing))
     return joined(comparisons)
@@ -180,11 +182,11 @@ def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix])
     problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE, INFINITE),
     spaces=spaces.STILL + spaces.STILL_INFINITE,
     note="yhat = x_query^T Gamma^-1 S w, and Gamma^-1 turns S w out of the span of the x_i unless Lambda is a "
-    "multiple of the identity. With (4.7), which has Lambda in place of Gamma, it is the same.",
+    "multiple of the identity. The same is true of (4.7), which has Lambda in place of Gamma.",
 )
 @of_task
 def orthogonal_query(task: Task) -> Comparison:
-    """x_query orthogonal to span{x_i}: yhat = 0."""
+    """yhat against 0 where x_query is orthogonal to span{x_i}."""
     return _on_queries_orthogonal_to(task, lambda gamma: jnp.eye(gamma.shape[0]))
 
 
@@ -198,11 +200,11 @@ def orthogonal_query(task: Task) -> Comparison:
     setting=one_covariance,
     problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE, INFINITE),
     spaces=spaces.STILL + spaces.STILL_INFINITE,
-    note="The printed form, without Gamma^-1, is the special case of Lambda a multiple of the identity.",
+    note="The printed form, without Gamma^-1, is the special case where Lambda is a multiple of the identity.",
 )
 @of_task
 def query_orthogonal_after_gamma(task: Task) -> Comparison:
-    """x_query orthogonal to Gamma^-1 span{x_i}: yhat = 0."""
+    """yhat against 0 where x_query is orthogonal to Gamma^-1 span{x_i}."""
     return _on_queries_orthogonal_to(task, jnp.linalg.inv)
 
 

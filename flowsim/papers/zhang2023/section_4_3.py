@@ -1,7 +1,7 @@
 """zhang2023's section 4.3, prompts with random covariances: Theorem 4.5, (4.13), and its mean over covariances.
 
-The covariance Lambda_new of a prompt is random and its query x is drawn from N(0, Lambda_new). A query tells of its own
-covariance, so that the mean given the query takes E[Lambda_new | x], which is not E[Lambda_new].
+The covariance Lambda_new of a prompt is random and its query x is drawn from N(0, Lambda_new). A query carries
+information about its own covariance, so the mean given the query contains E[Lambda_new | x], not E[Lambda_new].
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ _QUERIES = (0.1, 1.0, 3.0)
 
 
 def matrix_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The end of the flow against (4.12)."""
+    """The limit and the end of the flow against (4.12)."""
     operator, square = loss.task.law.expectation(
         lambda Lambda: (gamma_of(loss, Lambda) @ Lambda @ Lambda, Lambda @ Lambda)
     )
@@ -103,17 +103,18 @@ def _random_prediction(loss: Loss) -> Comparison:
     setting=independent_variances,
     problems=RANDOM_FLOWS,
     spaces=spaces.RANDOM,
-    note="Judged on the literal model with 12 drawn prompts, and for the limit on examples whose mean is Lambda_new.",
+    note="Judged on the literal model with 12 drawn prompts, and for the limit on examples with (1/M) sum x_i x_i^T "
+    "= Lambda_new.",
 )
 def random_prediction(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The literal model (4.12) on prompts against x_query^T E[Lambda^2] E[Gamma Lambda^2]^-1 S w with S the mean of
-    x_i x_i^T, and on examples with S = Lambda_new against the limit.
+    """Predictions of the literal model (4.12) against x_query^T E[Lambda^2] E[Gamma Lambda^2]^-1 S w, where S is the
+    mean of x_i x_i^T, and on examples with S = Lambda_new against the limit.
     """
     return _random_prediction(loss)
 
 
 def _cases(d: int) -> tuple[Float[Array, "K d"], Float[Array, "K d"]]:
-    """Queries (K, d), of one size in all coordinates and of several, and weights for each."""
+    """Queries (K, d), with coordinates of equal and of different sizes, and a weight (K, d) for each."""
     signs = jnp.where(jnp.arange(d) % 2 == 0, 1.0, -1.0)
     sizes = jnp.asarray(_QUERIES)
     mixed = sizes[jnp.arange(d) % sizes.size] * signs
@@ -125,7 +126,7 @@ def _cases(d: int) -> tuple[Float[Array, "K d"], Float[Array, "K d"]]:
 def _on_average(loss: Loss, trajectory: Trajectory, factors: Callable[[Array], Array]) -> Comparison:
     """E[yhat | x_query, w] at the limit of the flow, and at its end, against sum_i f(x_i) w_i x_i.
 
-    With T = u_{-1} U11 it is w^T E[Lambda | x] T x: a way of length r still to go moves T by at most
+    With T = u_{-1} U11 it is w^T E[Lambda | x] T x, and a path of length r still to go changes T by at most
     r (|u_{-1}| + |U11|_F) + r^2.
     """
     law = loss.task.law
@@ -147,8 +148,8 @@ def _on_average(loss: Loss, trajectory: Trajectory, factors: Callable[[Array], A
 
 
 def factors_at_the_end(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """E[yhat | x_query, w]/<w, x_query> at the end of the flow for queries of one size in all coordinates and w = 1;
-    its mean with E[Lambda] for E[Lambda | x_query], and the mean of yhat y_query over that of y_query^2.
+    """E[yhat | x_query, w]/<w, x_query> at the end of the flow, for queries with equal coordinates and w of ones; its
+    mean with E[Lambda] in place of E[Lambda | x_query]; and the mean of yhat y_query over that of y_query^2.
     """
     law, d = loss.task.law, loss.task.dimension
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
@@ -173,7 +174,7 @@ def factors_at_the_end(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     constants=factors_at_the_end,
     problems=(EXPONENTIAL,),
     spaces=spaces.EXPONENTIAL,
-    note="The query is drawn from N(0, Lambda_new), so that E[Lambda_new | x_query] is not E[Lambda_new]. The third is "
+    note="The query is drawn from N(0, Lambda_new), so E[Lambda_new | x_query] is not E[Lambda_new]. The factor 1/3 is "
     "right for a query that is independent of Lambda_new. Judged at N = infinity; the mean does not depend on M.",
 )
 def one_third(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -194,8 +195,8 @@ def one_third(loss: Loss, trajectory: Trajectory) -> Comparison:
     constants=factors_at_the_end,
     problems=(EXPONENTIAL,),
     spaces=spaces.EXPONENTIAL,
-    note="E[lambda | x] = |x|/sqrt 2 + 1/2 stands where the paper has E[lambda] = 1: the factor is .19, .40 and .87 at "
-    "|x| = .1, 1 and 3, and 2/3 in the mean over queries that figure-1 has. The paper's conclusion stands.",
+    note="E[lambda | x] = |x|/sqrt 2 + 1/2 replaces the paper's E[lambda] = 1. The factor is .19, .40 and .87 at |x| = "
+    ".1, 1 and 3, and 2/3 in the mean over queries that figure-1 takes. The paper's conclusion stands.",
 )
 def by_the_query(loss: Loss, trajectory: Trajectory) -> Comparison:
     """E[yhat | x_query, w] against sum_i (|x_i|/sqrt 2 + 1/2)/3 w_i x_i."""

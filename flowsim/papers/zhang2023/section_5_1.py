@@ -1,7 +1,7 @@
 """zhang2023's section 5.1: a prediction as a quadratic form, and the negative eigenvalues of that form.
 
-Prompts are drawn and summed over 1024 tokens at a time, one after the other: at most 1024 (d + 1) numbers are held of a
-prompt, however long it is.
+Prompts are drawn and summed one after the other, 1024 tokens at a time, so memory holds at most 1024 (d + 1) numbers of
+a prompt, however long it is.
 """
 
 from typing import NamedTuple
@@ -26,11 +26,11 @@ SECTION = Section("zhang2023", LinearAttention)
 
 _PROMPTS = 64
 _TOKENS = 1024
-_SURE, _POSSIBLE = 1e-12, 1e-14  # of the largest eigenvalue, above which one is surely, and may be, not zero
+_SURE, _POSSIBLE = 1e-12, 1e-14  # of the largest eigenvalue: one above it is surely, or possibly, not zero
 
 
 class _Sums(NamedTuple):
-    """Over the columns e of E: of e e^T, of (W^PV e)_{d+1} (e^T W^KQ e_query), and of |e|^2."""
+    """Sums over the columns e of E: of e e^T, of (W^PV e)_{d+1} (e^T W^KQ e_query), and of |e|^2."""
 
     gram: Float[Array, "rows rows"]
     attended: Float[Array, ""]
@@ -94,13 +94,13 @@ def _both_sides(task: LinearRegression, start: LinearAttention) -> tuple[Array, 
     hypotheses=finite_context,
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="Judged on 64 random prompts with random u12, u21 and entries of W^PV and W^KQ that reach no prediction.",
+    note="Judged on 64 random prompts; u12, u21 and the entries of W^PV and W^KQ that affect no prediction are random.",
 )
 def quadratic_form(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """The entry (d + 1, N + 1) of (3.3) against u^T H u with H = X/2 (x) E E^T/N, over random prompts.
 
-    U11 and u_{-1} are those of the start; all other entries of W^PV and W^KQ are random, those that reach no prediction
-    too.
+    U11 and u_{-1} are those of the start; all other entries of W^PV and W^KQ are random, even those that affect no
+    prediction.
     """
     if not can_be_drawn(loss.task):
         return equal(jnp.zeros(1), 0.0, 1.0)
@@ -108,7 +108,7 @@ def quadratic_form(loss: LinearAttentionLoss, trajectory: Trajectory) -> Compari
 
 
 def _negative_eigenvalues(loss: LinearAttentionLoss) -> tuple[Array, Array]:
-    """How many eigenvalues of H are negative on each random prompt, and by how much the count is unsure."""
+    """The number of negative eigenvalues of H on each random prompt, and by how much it is uncertain."""
     if not can_be_drawn(loss.task):
         return jnp.zeros(1), jnp.zeros(1)
     return _count(loss.task)
@@ -130,7 +130,7 @@ def _count(task: LinearRegression) -> tuple[Array, Array]:
 
 
 def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The fewest negative eigenvalues seen, and the paper's number."""
+    """The smallest number of negative eigenvalues found, and the paper's number."""
     count, _ = _negative_eigenvalues(loss)
     return {"fewest_negative_eigenvalues": jnp.min(count), "d_plus_one": jnp.asarray(loss.task.dimension + 1.0)}
 
@@ -146,15 +146,15 @@ def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array
     constants=counts,
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="X has one negative eigenvalue, so that H has one for each positive one of E E^T. Its rank is min(N, d) + "
-    "1 almost surely: labels are linear in the covariates, so that a context spans at most d dimensions, or N when "
-    "N < d.",
+    note="X has one negative eigenvalue, so H has one for each positive eigenvalue of E E^T. The rank of E E^T is "
+    "min(N, d) + 1 almost surely: labels are linear in the covariates, so a context spans at most d dimensions, or N "
+    "when N < d.",
 )
 def at_least_d_plus_one(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """The number of negative eigenvalues of H against d + 1."""
     count, unsure = _negative_eigenvalues(loss)
     d = loss.task.dimension
-    # A whole number is at least d + 1 where it is more than d + 1/2, which leaves room on both sides.
+    # A count is at least d + 1 if it exceeds d + 1/2, which leaves room on both sides.
     return at_least(count, d + 0.5, size=d + 1.0, promised=unsure == 0)
 
 

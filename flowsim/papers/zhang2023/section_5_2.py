@@ -58,7 +58,7 @@ def dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
 
 
 def printed_loss(loss: Loss, model: LinearAttention) -> Array:
-    """(5.5), which is (A.11)."""
+    """The loss (5.5), which is (A.11)."""
     Lambda, Gamma, U, u = loss.task.covariance, loss.task.gamma(), model.U11, model.u_minus1
     return jnp.trace(u**2 / 2 * Gamma @ Lambda @ U @ Lambda @ U.T - u * Lambda @ Lambda @ U.T)
 
@@ -88,7 +88,7 @@ def _every_minimum(loss: Loss) -> Comparison:
     setting=one_covariance,
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="For each u_{-1} != 0 the loss is a strictly convex quadratic form in U11, and at u_{-1} = 0 above its "
+    note="For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its "
     "minimum. Judged at the solutions of the normal equations for u_{-1} of both signs from 1e-3 to 1e3, with "
     "E[Lambdahat^2] by cubature.",
 )

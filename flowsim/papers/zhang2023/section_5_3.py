@@ -29,7 +29,7 @@ def _mu(loss: Loss, trajectory: Trajectory) -> Array:
 
 
 def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """mu of (5.7) and the largest that holds along the flow."""
+    """mu of (5.7) and the largest mu that holds along the flow."""
     return {"mu": _mu(loss, trajectory), "sharp_mu": sharp_constant(trajectory)}
 
 
@@ -46,12 +46,12 @@ def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     spaces=spaces.BALANCED,
 )
 def pl(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(5.8)."""
+    """|grad l|^2 against mu (l - min l) along the flow, (5.8)."""
     return polyak_lojasiewicz(trajectory, _mu(loss, trajectory))
 
 
 def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """mu of (5.7), the largest rate that the bound holds with, and the local rate at the limit."""
+    """mu of (5.7), the largest rate with which the bound holds, and the local rate at the limit."""
     elapsed = jnp.where(trajectory.t > 0, trajectory.t, 1.0)
     rates = jnp.where(trajectory.t > 0, decayed(trajectory) / elapsed, jnp.inf)
     return {

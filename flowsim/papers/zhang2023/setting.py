@@ -24,7 +24,7 @@ def random_covariances(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def independent_variances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Theorem 4.5: these covariances are diagonal with independent entries."""
+    """The setting of Theorem 4.5: every prompt has a diagonal covariance of its own, with independent entries."""
     diagonal = isinstance(loss, RandomCovarianceLoss) and isinstance(loss.task.law, DiagonalLaw)
     return None if diagonal else unmet("diagonal covariances, drawn anew for every prompt")
 
@@ -45,12 +45,12 @@ def assumption_and_random_scale(loss: RandomCovarianceLoss, start: LinearAttenti
 
 
 def isotropic(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """One variance for all directions, as in the panel."""
+    """One variance for all directions, as in the panel of Figure 1."""
     return [agrees("lambda_max/lambda_min = 1", loss.eigenvalues[-1] / loss.eigenvalues[0], 1.0)]
 
 
 def exponential(loss: RandomCovarianceLoss, start: LinearAttention) -> Hypothesis:
-    """Exponential(1) variances, by their distribution function."""
+    """The variances are Exponential(1), judged by their distribution functions."""
     law = loss.task.law
     assert isinstance(law, DiagonalLaw), "the setting of the claim"
     x = jnp.geomspace(*_LOOKED_AT)
@@ -60,5 +60,5 @@ def exponential(loss: RandomCovarianceLoss, start: LinearAttention) -> Hypothesi
 
 
 def exponential_and_long(loss: RandomCovarianceLoss, start: LinearAttention) -> list[Hypothesis]:
-    """Exponential(1) variances and N -> infinity, taken at infinity."""
+    """Exponential(1) variances, and N -> infinity taken as N = infinity."""
     return [exponential(loss, start), hypothesis("N infinite", loss.task.context_length, ">=", jnp.inf)]

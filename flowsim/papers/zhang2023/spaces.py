@@ -1,4 +1,4 @@
-"""The problems that zhang2023's statements speak of, as spaces to search."""
+"""The problems that zhang2023's statements are about, as spaces to search."""
 
 from typing import Any
 

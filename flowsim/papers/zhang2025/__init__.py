@@ -1,8 +1,9 @@
 """zhang2025: Training dynamics of in-context learning in linear attention (Zhang, Singh, Latham, Saxe).
 
-Equations have the numbers of the proceedings (PMLR 267); the main text has no numbered theorems. In-weight learning,
-with prompts of which a part has one fixed w, is a flow of a sum of losses (`LinearRegression(weight=..)`) and has no
-statement with a formula; the runs with softmax and on finitely many sequences are no flows of a population loss.
+Equation numbers are those of the proceedings (PMLR 267); the main text has no numbered theorems. Two parts of the paper
+have no claims here. In-weight learning, where part of the prompts share one fixed w, is a flow of a sum of losses
+(`LinearRegression(weight=..)`), and the paper states no formula for it. The runs with softmax and on finitely many
+sequences are not flows of a population loss.
 """
 
 from flowsim.claims.claim import Claim

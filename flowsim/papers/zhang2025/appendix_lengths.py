@@ -25,12 +25,12 @@ SECTION = Section("zhang2025", MergedHeads, SeparateHeads)
     setting=varying_lengths,
     problems=problems.LENGTHS,
     spaces=spaces.LENGTHS,
-    note="By the mean over the lengths of losses by moments, and its gradient, where all eigenvectors are learned; and "
-    "the least loss, where as many of the largest are as the heads can learn.",
+    note="Judged by the mean over the lengths of losses by moments, and by its gradient, where all eigenvectors are "
+    "learned; and by the least loss, where as many of the largest are learned as the heads can learn.",
 )
 @eqx.filter_jit
 def lengths(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The mean of the losses of each length, and its slope, at the minimum for E[1/N]."""
+    """The mean of the losses of each length and its gradient at the minimum for E[1/N], and the least loss."""
     task, law = loss.task, loss.task.length_law
     assert law is not None, "the setting of the claim"
 

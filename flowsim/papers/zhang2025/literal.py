@@ -12,10 +12,10 @@ _PROMPTS = 16
 
 
 def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array, ""]:
-    """[X + sum_i (1/N) W^V_i X X^T W^KQ_i X]_{D+1, N+1}, with W^KQ_i = (W^K_i)^T W^Q_i where these are separate.
+    """The prediction of the layer, [X + sum_i (1/N) W^V_i X X^T W^KQ_i X]_{D+1, N+1}.
 
-    The last row of W^V_i is (0, v_i), of its others the ones are for the rows that nothing reads; the key-query blocks
-    are U_i, or k_i and q_i, with zeros for the label.
+    W^KQ_i is (W^K_i)^T W^Q_i where keys and queries are separate. The last row of W^V_i is (0, v_i); its other rows are
+    ones, because nothing reads their output. The key-query blocks are U_i, or k_i and q_i, with zeros for the label.
 
     **Source:** zhang2025, section 2, with the zero blocks of its initialization.
     """
@@ -34,10 +34,10 @@ def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array
 
 
 def drawn_prompts(task: LinearRegression) -> Prompt:
-    """Some prompts of a task, one axis in front."""
+    """Drawn prompts of a task, stacked along a leading axis."""
     return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(3), _PROMPTS))
 
 
 def cubic_features(prompt: Prompt) -> Float[Array, "d d"]:
-    """z = (1/N) sum_n y_n x_n x_q^T."""
+    """The cubic features z = (1/N) sum_n y_n x_n x_q^T, as a matrix."""
     return jnp.outer(prompt.labels @ prompt.inputs / prompt.labels.shape[0], prompt.query)

@@ -9,7 +9,7 @@ WIDE = {"dimension": 5, "condition": 100.0, "rotation_seed": 1}
 def heads(
     name: str, covariance: Any, N: Any, init: dict[str, Any] | None = None, keys: str = "merged", **model: Any
 ) -> dict[str, Any]:
-    """Heads of linear attention on prompts of a covariance."""
+    """A problem: heads of linear attention on prompts with a given covariance and N."""
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": N},

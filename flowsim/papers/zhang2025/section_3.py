@@ -32,7 +32,8 @@ from flowsim.papers.zhang2025.setting import (
 SECTION = Section("zhang2025", MergedHeads)
 
 _ABOUT = 0.02
-# How far from rest a search for fixed points starts, and the slope, over the smallest curvature, at which it ends.
+# How far from a fixed point a search starts, and the slope, over the smallest curvature, below which a point counts as
+# fixed.
 _NEAR, _STILL = 1e-2, 1e-9
 
 
@@ -45,10 +46,10 @@ _NEAR, _STILL = 1e-2, 1e-9
     setting=drawable,
     problems=problems.MERGED_FINITE,
     spaces=spaces.MERGED,
-    note="On 16 prompts, at standard normal weights of the start's shape.",
+    note="Judged on 16 prompts, at standard normal weights of the start's shape.",
 )
 def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The layer by its matrices against the network on the cubic features."""
+    """The prediction of the layer, by its matrices, against the network on the cubic features."""
     model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
     features = jax.vmap(cubic_features)(prompts)
@@ -65,11 +66,11 @@ def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     setting=plain,
     problems=problems.MERGED,
     spaces=spaces.MERGED,
-    note="The gradient of the layer with all its blocks and the query's token, at standard normal v and U.",
+    note="Judged by the gradient of the layer with all its blocks and the query's token, at standard normal v and U.",
 )
 @eqx.filter_jit
 def blocks(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient in the blocks that are zero."""
+    """The gradient in the zero blocks against zero."""
     model = drawn_like(trajectory.start)
     d, zeros = loss.task.dimension, jnp.zeros_like
     p = jnp.concatenate([zeros(model.U[:, 0]), model.v[:, None]], axis=1)
@@ -81,7 +82,7 @@ def blocks(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 def _on_the_minimum(loss: AttentionLoss, trajectory: Trajectory) -> MergedHeads:
-    """Random weights of (9b)."""
+    """Random weights on the manifold (9b)."""
     drawn, best = drawn_like(trajectory.start), learned(loss.task, jnp.ones(loss.task.dimension))
     v = drawn.v.at[-1].set(1.0)
     rest = best - jnp.tensordot(v[:-1], drawn.U[:-1], 1)
@@ -101,11 +102,11 @@ def _zero(model: MergedHeads) -> MergedHeads:
     setting=plain,
     problems=problems.MERGED,
     spaces=spaces.MERGED,
-    note="At zero and at one set of random weights of the second kind, against |Lambda^2| times their size.",
+    note="Judged at zero and at random weights of the second kind, relative to |Lambda^2| times their size.",
 )
 @eqx.filter_jit
 def fixed_points(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient there."""
+    """The gradient at both kinds of weights against zero."""
     drawn, random = drawn_like(trajectory.start), _on_the_minimum(loss, trajectory)
     slopes = jnp.stack([size(loss.gradient(model)) for model in (_zero(drawn), random)])
     square = loss.task.covariance @ loss.task.covariance
@@ -135,11 +136,12 @@ def several_dimensions(loss: AttentionLoss, start: MergedHeads) -> list[Hypothes
     hypotheses=several_dimensions,
     problems=problems.MERGED,
     spaces=spaces.MERGED_PLANE,
-    note="w_2 = 0 with W_1 E[z y_q] = 0 is another: the distance of such weights to both, where the gradient is zero.",
+    note="Weights with w_2 = 0 and W_1 E[z y_q] = 0 are fixed points too. Judged by the distance of such weights from "
+    "both manifolds, where the gradient is zero.",
 )
 @eqx.filter_jit
 def two_manifolds(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """How far a fixed point is from both sets, the second measured by what its readout misses."""
+    """The distance of a fixed point from the nearer manifold; for the second, that of its readout."""
     model = _idle(loss, trajectory.start)
     missed = jnp.linalg.norm(model.readout - learned(loss.task, jnp.ones(loss.task.dimension)))
     rounding = 1e-12 * size(model) * jnp.linalg.norm(loss.task.covariance) ** 2
@@ -157,12 +159,12 @@ def two_manifolds(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     setting=plain,
     problems=problems.MERGED,
     spaces=spaces.MERGED,
-    note="At zeros of the gradient that Levenberg and Marquardt's method finds: from random weights, and from near "
-    "w_2 = 0 with W_1 E[z y_q] = 0.",
+    note="Judged at zeros of the gradient that the Levenberg-Marquardt method finds from random weights, and from "
+    "weights near w_2 = 0 with W_1 E[z y_q] = 0.",
 )
 @eqx.filter_jit
 def two_functions(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The readout of fixed points that were searched for, against the nearer of the two."""
+    """The readouts at the fixed points found, against the nearer of the two."""
     drawn, idle = drawn_like(trajectory.start), _idle(loss, trajectory.start)
     near = jax.tree.map(lambda x, y: x + _NEAR * y, idle, drawn)
     found = [_fixed_point(loss, model) for model in (drawn, near)]
@@ -175,7 +177,7 @@ def two_functions(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 def _fixed_point(loss: AttentionLoss, model: MergedHeads) -> MergedHeads:
-    """A zero of the gradient near a model, as far as a thousand steps come."""
+    """A zero of the gradient near a model, or where a thousand steps towards it end."""
 
     def slope(weights: tuple[Array, Array], _: None) -> tuple[Array, Array]:
         found = loss.gradient(with_weights(model, dict(zip(("v", "U"), weights, strict=True))))
@@ -195,8 +197,8 @@ def _fixed_point(loss: AttentionLoss, model: MergedHeads) -> MergedHeads:
     setting=plain,
     problems=problems.MERGED,
     spaces=spaces.MERGED,
-    note="Its loss by moments that the loss does not use, and the minimum, against (19) with all eigenvectors; and "
-    "tr(Lambda) at zero.",
+    note="The loss there, by moments that the loss does not use, and the minimum are compared with (19) for all "
+    "eigenvectors, and the loss at zero with tr(Lambda).",
 )
 @eqx.filter_jit
 def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
@@ -219,7 +221,7 @@ def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.MERGED,
 )
 def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """All entries against their first values."""
+    """All entries along the flow against their initial values."""
 
     def kept(m: MergedHeads) -> Array:
         W_1 = m.U.reshape(m.v.size, -1)
@@ -230,7 +232,7 @@ def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """Lambda a multiple of I, and U_i = v_i I/sqrt(D), as small starts become before the drop."""
+    """Lambda is a multiple of I, and U_i = v_i I/sqrt(D), which small starts approach before the drop."""
     d = loss.task.dimension
     off = jnp.linalg.norm(start.U - start.v[:, None, None] * jnp.eye(d)[None] / jnp.sqrt(float(d)))
     return [*white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, size(start))]
@@ -247,14 +249,14 @@ def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
     hypotheses=aligned,
     problems=problems.WHITE,
     spaces=spaces.WHITE,
-    note="Printed for lambda = 1 and an infinitesimal start; from U_i = v_i I/sqrt(D) it is exact.",
+    note="The paper has it for lambda = 1 and an infinitesimal start; from U_i = v_i I/sqrt(D) it is exact.",
 )
 def time_course(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """sum_i v_i U_i along the flow against the logistic law."""
+    """sum_i v_i U_i along the flow against the logistic curve sigma(t) I."""
     d, (values, _) = loss.task.dimension, spectrum(loss.task)
     root, top = jnp.sqrt(float(d)), values[0]
     factor = top * inflation(values, 1 / loss.task.context_length)[0]
-    # Divided by e, which overflows.
+    # Both terms of the fraction are divided by e, which overflows.
     decay = jnp.exp(-2 * top**2 * root * trajectory.t)
     sigma = 1 / (factor * (1 - decay) + decay * root / jnp.sum(trajectory.start.v**2))
     readouts = jax.vmap(lambda m: m.readout)(trajectory.models)
@@ -271,10 +273,10 @@ def time_course(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     setting=drawable,
     problems=problems.MERGED_FINITE,
     spaces=spaces.MERGED,
-    note="The layer by its matrices on 16 prompts, at random weights of the manifold.",
+    note="Judged on the layer by its matrices, for 16 prompts and random weights on the manifold.",
 )
 def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The prediction against (11)."""
+    """The prediction of the layer against (11)."""
     model, prompts = _on_the_minimum(loss, trajectory), drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
     inverse = jnp.linalg.inv(loss.task.gamma())
@@ -285,14 +287,15 @@ def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """What the paper leaves to "small": weights of a thousandth of those at the end."""
+    """The paper's "small", taken as weights of at most a thousandth of those at the end."""
     end = jnp.sqrt(jnp.linalg.norm(learned(loss.task, jnp.ones(loss.task.dimension))))
     return [hypothesis("|weights|, relative to those at the end", size(start) / end, "<=", 1e-3)]
 
 
 def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """|Lambda^2|_F, and the time at which a hundredth of the loss is gained over ln(1/w_init)/|Lambda^2|_F, with the
-    norm of all value weights for w_init.
+    """The rate |Lambda^2|_F, and the escape time over its prediction ln(1/w_init)/|Lambda^2|_F.
+
+    The escape time is that at which the loss has fallen by a hundredth; w_init is the norm of all value weights.
     """
     rate = jnp.linalg.norm(loss.task.covariance @ loss.task.covariance)
     early = trajectory.loss >= 0.99 * trajectory.loss[0]
@@ -312,10 +315,10 @@ def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
     constants=first_rate,
     problems=problems.SMALL_MERGED,
     spaces=spaces.SMALL_MERGED,
-    note="To within 2%, as long as less than a hundredth of the loss is gained.",
+    note="Judged to within 2%, as long as the loss has fallen by at most a hundredth.",
 )
 def escape(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """How far the norm over the exponential is off its first value."""
+    """How far the norm over the exponential differs from its initial value, relative to that value."""
     square = loss.task.covariance @ loss.task.covariance
     rate, models = jnp.linalg.norm(square), trajectory.models
     growing = jnp.linalg.norm(models.v + jnp.einsum("thij,ij->th", models.U, square) / rate, axis=1)

@@ -1,4 +1,4 @@
-"""zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and from saddle to saddle."""
+"""zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and the dynamics from saddle to saddle."""
 
 import equinox as eqx
 import jax
@@ -34,11 +34,11 @@ SECTION = Section("zhang2025", SeparateHeads)
 
 
 def several_dimensions(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """D >= 2: numbers are their own transposes."""
+    """D >= 2: in one dimension every matrix is its own transpose."""
     return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
 
 
-_NEAR = 0.01  # of a drop
+_NEAR = 0.01  # as a fraction of a drop
 
 
 @SECTION.claim(
@@ -50,14 +50,15 @@ _NEAR = 0.01  # of a drop
     setting=drawable,
     problems=problems.SEPARATE_FINITE,
     spaces=spaces.SEPARATE,
-    note="On 16 prompts, at standard normal weights of the start's shape; for R > 1 summed over a head's keys, (S).",
+    note="Judged on 16 prompts, at standard normal weights of the start's shape. For R > 1 each head also sums over "
+    "its keys.",
 )
 def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The layer by its matrices against the convolutional networks."""
+    """The prediction of the layer, by its matrices, against the convolutional networks."""
     model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
     d = loss.task.dimension
-    # vec stacks columns: of beta x_q^T the blocks are beta times an entry of x_q.
+    # vec stacks columns, so each block of vec(beta x_q^T) is beta times an entry of x_q.
     features = jax.vmap(lambda prompt: cubic_features(prompt).T.reshape(-1))(prompts)
     convolve = lambda k: jnp.kron(jnp.eye(d), k[None])
     K = jax.vmap(jax.vmap(convolve))(model.k)
@@ -67,7 +68,7 @@ def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 def _equations(loss: AttentionLoss, trajectory: Trajectory, transposed: bool) -> Comparison:
-    """(14) at standard normal weights against minus the gradient; (14c) with the heads' sum or its transpose."""
+    """(14) at standard normal weights against minus the gradient; (14c) with the sum over heads or its transpose."""
     model, task = drawn_like(trajectory.start), loss.task
     Lambda, total = task.covariance, model.readout
     square = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(task.dimension)) @ Lambda / task.context_length
@@ -91,11 +92,11 @@ def _equations(loss: AttentionLoss, trajectory: Trajectory, transposed: bool) ->
     hypotheses=several_dimensions,
     problems=problems.SEPARATE,
     spaces=spaces.SEPARATE_PLANE,
-    note="(14c) lacks a transposition: the sum is of q_i' k_i'^T.",
+    note="(14c) lacks a transpose: its sum should be of q_i' k_i'^T.",
 )
 @eqx.filter_jit
 def equations_as_printed(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """(14) against minus the gradient."""
+    """(14) as printed against minus the gradient."""
     return _equations(loss, trajectory, False)
 
 
@@ -112,7 +113,7 @@ def equations_as_printed(loss: AttentionLoss, trajectory: Trajectory) -> Compari
 )
 @eqx.filter_jit
 def equations(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """(14) with the transposition against minus the gradient."""
+    """(14) with the transpose in (14c) against minus the gradient."""
     return _equations(loss, trajectory, True)
 
 
@@ -125,10 +126,10 @@ def equations(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     setting=drawable,
     problems=problems.SEPARATE_FINITE,
     spaces=spaces.SEPARATE,
-    note="By a cubature of degree 5 for the covariates, exact for this mean.",
+    note="Judged by a cubature of degree 5 over the covariates, which is exact for this mean.",
 )
 def second_moment(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The mean by cubature against the formula."""
+    """E[Lambdahat^2] by cubature against the formula."""
     Lambda, N = loss.task.covariance, loss.task.context_length
     identity = jnp.eye(loss.task.dimension)
     stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * identity) @ Lambda / N
@@ -138,7 +139,7 @@ def second_moment(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
         x = z @ root.T
         return (weights * jnp.sum(x**2, axis=1))[None, :] * x.T @ x
 
-    # Of two independent examples the mean is Lambda^2, of one E |x|^2 x x^T.
+    # Two independent examples contribute Lambda^2 to the mean, one with itself E |x|^2 x x^T.
     found = (1 - 1 / N) * Lambda @ Lambda + gaussian_sum(terms, loss.task.dimension) / N
     return equal(found.reshape(-1), stated.reshape(-1), jnp.trace(Lambda) ** 2)
 
@@ -159,10 +160,10 @@ def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[
     setting=plain,
     problems=problems.SEPARATE,
     spaces=spaces.SEPARATE,
-    note="All sets for D <= 6, else 64 that are drawn and the largest eigenvalues in order.",
+    note="Judged on all sets for D <= 6, else on 64 drawn ones and on the first m eigenvectors for each m.",
 )
 def fixed_points(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient at each."""
+    """The gradient at each of these points against zero."""
     _, heads = _fixed(loss, trajectory.start)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heads)
     slopes, sizes = _slopes_and_sizes(loss, stacked)
@@ -184,10 +185,11 @@ def _slopes_and_sizes(loss: AttentionLoss, heads: SeparateHeads) -> tuple[Array,
     setting=plain,
     problems=problems.SEPARATE,
     spaces=spaces.SEPARATE,
-    note="By moments that the loss does not use; for the largest set that heads can learn, its minimum too.",
+    note="Judged by moments that the loss does not use; for the largest set that heads can learn, also by the "
+    "minimum of the loss.",
 )
 def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The loss of each set by moments against the formula, and the minimum."""
+    """The loss of each set by moments, and the minimum, against the formula."""
     chosen, task = jnp.asarray(subsets(loss.task.dimension, trajectory.start.rank)), loss.task
     best = jnp.where(jnp.arange(task.dimension) < trajectory.start.rank, 1.0, 0.0)
     n = 1 / task.context_length
@@ -209,7 +211,7 @@ def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     spaces=spaces.SEPARATE,
 )
 def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """Each against its first value."""
+    """Each quantity along the flow against its initial value."""
 
     def kept(m: SeparateHeads) -> Array:
         products = m.k @ jnp.swapaxes(m.k, 1, 2) - m.q @ jnp.swapaxes(m.q, 1, 2)
@@ -220,7 +222,7 @@ def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 def one_head(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """One head of rank one with v = |k| = |q| > 0 and k = q = v e of an eigenvector; the others are zero."""
+    """One head of rank one with v = |k| = |q| > 0 and k = q = v e for an eigenvector e; the other heads are zero."""
     _, vectors = spectrum(loss.task)
     k, q, v = start.k[0, 0], start.q[0, 0], start.v[0]
     rest = [jnp.sum(x[1:] ** 2) for x in (start.v, start.k, start.q)]
@@ -265,7 +267,10 @@ def scalar_equation(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """What the paper leaves to "small" and to "distinct eigenvalues": weights of 1e-4 and eigenvalues apart by half."""
+    """The paper's "small" and "distinct eigenvalues", and at least D heads of rank one.
+
+    Weights are at most 1e-3 of those at the end, and ratios of successive eigenvalues at least 1.5.
+    """
     values, _ = spectrum(loss.task)
     end = jnp.cbrt(1 / (values[0] * inflation(values, 1 / loss.task.context_length)[0]))
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(start)]))
@@ -289,10 +294,11 @@ def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesi
     hypotheses=small_and_apart,
     problems=problems.SADDLES,
     spaces=spaces.SADDLES,
-    note="Where |grad L| is least between two half drops, the loss is within 1% of the next drop of its level.",
+    note="Where |grad L| is least between the middles of two drops, the loss is off its level by at most 1% of the "
+    "next drop.",
 )
 def saddles(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """How far the loss is off each level where the flow is slowest near it, over the drop."""
+    """How far the loss is off each level where the flow near it is slowest, as a fraction of the next drop."""
     task, d = loss.task, loss.task.dimension
     levels = jax.vmap(lambda ones: level(task, ones))(jnp.asarray(np.tri(d + 1, d, -1))) / 2
     drops = levels[:-1] - levels[1:]
@@ -315,10 +321,10 @@ def saddles(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=infinite,
     problems=problems.LONG,
     spaces=spaces.LONG,
-    note="By the heads' own readout, beta = Lambda w, and the error of what is not learned.",
+    note="Judged by the heads' own readout, with beta = Lambda w, and by the error of what is not learned.",
 )
 def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """Lambda times the readout against the projection, and its error against the eigenvalues that are left."""
+    """Lambda times the readout against the projection, and its error against the sum of the eigenvalues left."""
     chosen, heads = _fixed(loss, trajectory.start)
     values, vectors = spectrum(loss.task)
     off = [

@@ -1,6 +1,6 @@
-"""The setting of zhang2025's claims: its prompts, its loss by moments of its own, and the sets of fixed points.
+"""The setting of zhang2025's claims: its prompts, its loss by separate moments, and its sets of fixed points.
 
-The paper's loss has no 1/2 and its time is that of our flows: d/dt = -(1/2) grad of its loss.
+The paper's loss has no factor 1/2, and its time is that of our flows: d/dt = -(1/2) grad of its loss.
 """
 
 import jax
@@ -44,12 +44,12 @@ def drawable(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def infinite(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """N -> infinity, taken at infinity."""
+    """N -> infinity, taken as N = infinity."""
     return [hypothesis("N infinite", loss.task.context_length, ">=", jnp.inf)]
 
 
 def white(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
-    """Lambda a multiple of I."""
+    """Lambda is a multiple of I."""
     values, _ = spectrum(loss.task)
     return [agrees("lambda_max/lambda_min = 1", values[0] / values[-1], 1.0)]
 
@@ -61,25 +61,26 @@ def spectrum(task: LinearRegression) -> tuple[Float[Array, " d"], Float[Array, "
 
 
 def inflation(values: Float[Array, " d"], inverse_length: Scalar) -> Float[Array, " d"]:
-    """1 + (1 + tr(Lambda)/lambda)/N, by which E[Lambdahat^2] exceeds Lambda^2 in each eigenvector."""
+    """The factor 1 + (1 + tr(Lambda)/lambda)/N by which E[Lambdahat^2] exceeds Lambda^2 along each eigenvector."""
     return 1 + (1 + jnp.sum(values) / values) * inverse_length
 
 
 def learned(task: LinearRegression, chosen: Float[Array, " d"]) -> Matrix:
-    """sum_i v_i k_i q_i^T where the eigenvectors that are chosen, by ones, are learned."""
+    """The readout sum_i v_i k_i q_i^T where the eigenvectors with a one in ``chosen`` are learned and no others."""
     values, vectors = spectrum(task)
     return (vectors * (chosen / (values * inflation(values, 1 / task.context_length)))[None, :]) @ vectors.T
 
 
 def level(task: LinearRegression, chosen: Float[Array, " d"]) -> Scalar:
-    """tr(Lambda) - sum over the chosen of lambda (1 + (1 + tr(Lambda)/lambda)/N)^-1, the paper's loss there."""
+    """The paper's loss at `learned`: tr(Lambda) - sum over the chosen of lambda (1 + (1 + tr(Lambda)/lambda)/N)^-1."""
     values, _ = spectrum(task)
     return jnp.sum(values) - jnp.sum(chosen * values / inflation(values, 1 / task.context_length))
 
 
 def squared_error(covariance: Matrix, inverse_length: Scalar, readout: Matrix) -> Scalar:
-    """E (y_q - beta^T Gamma x_q)^2 = tr(Lambda) - 2 tr(Lambda Gamma Lambda) + tr E[S Gamma Lambda Gamma^T S], which
-    shares nothing with the loss but Isserlis' theorem.
+    """E (y_q - beta^T Gamma x_q)^2 = tr(Lambda) - 2 tr(Lambda Gamma Lambda) + tr E[S Gamma Lambda Gamma^T S].
+
+    This route shares only Isserlis' theorem with that of the loss.
     """
     linear = jnp.trace(covariance @ readout @ covariance)
     length = 1 / inverse_length
@@ -88,7 +89,10 @@ def squared_error(covariance: Matrix, inverse_length: Scalar, readout: Matrix) -
 
 
 def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
-    """Sets of at most so many of d eigenvectors, by ones: all of them for d <= 6, else 64 that are drawn."""
+    """Sets of at most ``most`` of d eigenvectors, marked by ones.
+
+    They are all such sets for d <= 6, else those among 64 drawn sets and the sets of the first m for m = 0, .., d.
+    """
     if d <= 6:
         found = (np.arange(2**d)[:, None] >> np.arange(d)) & 1
     else:
@@ -98,7 +102,7 @@ def subsets(d: int, most: int) -> Float[np.ndarray, "sets d"]:
 
 
 def drawn_like(model: Heads) -> Heads:
-    """Heads of this shape with standard normal weights, drawn once for every shape."""
+    """Heads of the same shape with standard normal weights; the draw depends only on the shape."""
     leaves, structure = jax.tree.flatten(model)
     rng = np.random.default_rng([7, *np.concatenate([np.shape(leaf) for leaf in leaves]).astype(int)])
     # The guess is zero, and comes last.
