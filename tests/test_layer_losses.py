@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -261,3 +262,13 @@ def test_bad_input_is_refused(call, message):
 def test_weights_that_the_loss_does_not_cover_are_no_number():
     loss = LoopedLoss(identity(2, 3), 2)
     assert np.isnan(float(eqx.filter_jit(loss)(LoopedAttention(np.eye(2), [1.0, 0.0], loops=2))))
+
+
+@pytest.mark.parametrize("kind", [LoopedLoss, MultiLayerLoss])
+@pytest.mark.parametrize(("symmetric", "depth"), [(True, 2), (True, 3), (False, 2)])
+def test_directions_out_of_the_symmetric_matrices_are_the_flat_ones_at_the_minimum(kind, symmetric, depth):
+    loss = kind(task(3, 10), depth, symmetric=symmetric)
+    flat, unravel = jax.flatten_util.ravel_pytree(loss.minimizer)
+    slope = lambda x: jax.flatten_util.ravel_pytree(loss.gradient(unravel(x)))[0]
+    values = np.linalg.svd(jax.jacfwd(slope)(flat), compute_uv=False)
+    assert np.sum(values < 1e-9 * values[0]) == loss.directions_outside(loss.minimizer)

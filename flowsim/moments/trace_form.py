@@ -127,10 +127,10 @@ def _power_traces_jvp(highest, primals, tangents):
 
 def _powers(highest: int, matrix: Float[Array, "d d"]) -> list[Float[Array, "d d"]]:
     """I, M, ..., M^highest."""
-    powers = [jnp.eye(matrix.shape[0])]
-    for _ in range(highest):
+    powers = [jnp.eye(matrix.shape[0]), matrix]
+    for _ in range(1, highest):
         powers.append(powers[-1] @ matrix)
-    return powers
+    return powers[: highest + 1]
 
 
 def _halves(word: str, lefts: dict[str, int], rights: dict[str, int]) -> tuple[str, str]:

@@ -182,6 +182,11 @@ class MultiLayerLoss(AbstractLayersLoss):
         A = checks.symmetric("A", model.A) if self.symmetric else model.A
         return self.energy.terms(self.root @ A @ self.root, _weight(self.task))
 
+    def directions_outside(self, model: MultiLayerAttention) -> int:
+        """Those out of symmetric A_i."""
+        d = model.A.shape[-1]
+        return model.A.size // d * (d - 1) // 2 if self.symmetric else 0
+
 
 def _check_task(task: LinearRegression) -> None:
     if not isinstance(task, LinearRegression):
@@ -191,11 +196,6 @@ def _check_task(task: LinearRegression) -> None:
         checks.refuse("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
     if not checks.is_concrete(task.context_length):
         checks.refuse("task.context_length", "a number that is known", "it is traced")
-
-    def directions_outside(self, model: MultiLayerAttention) -> int:
-        """Those out of symmetric A_i."""
-        d = model.A.shape[-1]
-        return model.A.size // d * (d - 1) // 2 if self.symmetric else 0
 
 
 def check_depth(name: str, depth: int, looped: bool, symmetric: bool) -> None:
