@@ -62,18 +62,8 @@ class EndPoint:
     model: PyTree
 
 
-def polish(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
-    """Newton's method to the nearest critical point, (H + |g| I) step = -g where H is semidefinite.
-
-    The shift |g| keeps the step short along flat directions, where critical points are not isolated, and vanishes fast
-    enough for the convergence to stay quadratic. In directions of negative curvature the step goes to the critical
-    point too, so that a saddle is found as a saddle.
-    """
-    return _polish(loss, model)[0]
-
-
 def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float]:
-    """The polished model, with its Hessian's eigenvalues and gradient norm."""
+    """The nearest critical point by Newton's method, with its Hessian's eigenvalues and gradient norm."""
     candidate, values, size = _newton(loss, model)
     for _ in range(_MAX_ITERATIONS):
         following, candidate_values, candidate_size = _newton(loss, candidate)
@@ -106,7 +96,12 @@ def spectrum(
 def newton_step(
     slope: Float[Array, " n"], values: Float[Array, " n"], vectors: Float[Array, "n n"]
 ) -> Float[Array, " n"]:
-    """What Newton's method subtracts from the weights, by the spectrum there; see `polish`."""
+    """What Newton's method subtracts from the weights, by the spectrum there: (H + |g| I)^-1 g where H is semidefinite.
+
+    The shift |g| keeps the step short along flat directions, where critical points are not isolated, and vanishes fast
+    enough for the convergence to stay quadratic. In directions of negative curvature the step goes to the critical
+    point too, so that a saddle is found as a saddle.
+    """
     size = jnp.linalg.norm(slope)
     shifted = jnp.where(values >= 0, values + size, values - size)
     return vectors @ (vectors.T @ slope / jnp.where(shifted == 0, 1.0, shifted))
