@@ -11,13 +11,14 @@ _LONGEST = 12  # rows on one page
 
 _HEAD = r"""% Verdicts of flowsim {version}. Take it in with \input{{verdicts}}; it needs the packages {packages}.
 % "flowsim cite" prints the BibTeX entries of the papers and of flowsim.
-\begin{{{table}}}{{@{{}}p{{0.2\linewidth}}p{{0.42\linewidth}}lrr@{{}}}}
+{{\small\setlength{{\tabcolsep}}{{4pt}}
+\begin{{{table}}}{{@{{}}p{{0.18\linewidth}}p{{0.375\linewidth}}lrr@{{}}}}
   \toprule
   Source & Statement & Verdict & Margin & Floor \\
   \midrule
 {end_of_head}"""
 _FOOT = r"""  \bottomrule
-\end{{{table}}}
+\end{{{table}}}}}
 """
 
 
