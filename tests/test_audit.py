@@ -303,6 +303,9 @@ def f(x):
     Of any number.
     """
     y = "# no comment"  # a comment
+    z = """Two
+
+    lines."""
     return f"{x:.3f} # {2 * x}"  # another
 '''
 
@@ -320,6 +323,7 @@ def f(x):
         ("2 * x}", "3 * x}", True),
         ("def f(x)", "def f(x, y)", True),
         ("    return", "return", True),
+        ("Two\n\n", "Two\n", True),
         ('    y = "', '    """A statement, and no code either."""\n    y = "', False),
         ('"""A module."""', 'NAME = """A module."""', True),
     ],

@@ -91,17 +91,18 @@ def _code(file: pathlib.Path) -> str:
     """A module without its comments, its docstrings and other strings that are statements, and empty lines."""
     with tokenize.open(file) as stream:
         lines = stream.readlines()
-    tokens = [token for token in tokenize.generate_tokens(iter(lines).__next__) if token.type != tokenize.NL]
-    comments = [token for token in tokens if token.type == tokenize.COMMENT]
-    code = [token for token in tokens if token.type != tokenize.COMMENT]
-    begins = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    before = (True, *(token.type in begins for token in code))
+    tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    # Empty lines outside of strings are such tokens, too.
+    aside = [token for token in tokens if token.type in (tokenize.COMMENT, tokenize.NL)]
+    code = [token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
+    begins = (True, *(token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT) for token in code))
     strings = [
         token
-        for begun, token, after in zip(before, code, code[1:], strict=False)
-        if begun and token.type == tokenize.STRING and after.type == tokenize.NEWLINE
+        for first, token, after in zip(begins, code, code[1:], strict=False)
+        if first and token.type == tokenize.STRING and after.type == tokenize.NEWLINE
     ]
-    for token in sorted([*comments, *strings], key=lambda token: token.start, reverse=True):
+    for token in sorted([*aside, *strings], key=lambda token: token.start, reverse=True):
         (row, column), (end_row, end_column) = token.start, token.end
-        lines[row - 1 : end_row] = [lines[row - 1][:column] + lines[end_row - 1][end_column:]]
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+        left = (lines[row - 1][:column] + lines[end_row - 1][end_column:]).rstrip()
+        lines[row - 1 : end_row] = [f"{left}\n"] if left else []
+    return "".join(lines).rstrip("\n")
