@@ -28,9 +28,12 @@ TABLES = {
 def _dask() -> Iterator[Any]:
     from distributed import Client, LocalCluster  # pyright: ignore[reportMissingImports]
 
-    # Typed as a string, but None is what leaves the dashboard out.
-    alone: Any = {"dashboard_address": None}
-    with LocalCluster(n_workers=2, threads_per_worker=1, **alone) as cluster, Client(cluster) as client:
+    cluster = LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        dashboard_address=None,  # pyright: ignore[reportArgumentType]
+    )
+    with cluster, Client(cluster) as client:
         yield client.get_executor()
 
 
