@@ -19,7 +19,7 @@ def prepare_compiler() -> None:
     they are raised while a program is traced, and tracing is not cached.
     """
     # Tracing makes many small objects that live on, and by default Python looks for cycles among all of them so often
-    # that it takes a seventh of the time to a first verdict.
+    # that it takes a tenth of the time to a first verdict.
     gc.set_threshold(*_COLLECTED_AFTER)
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
