@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flowsim.claims import find_claims as find_claims
     from flowsim.claims import fit_rate as fit_rate
     from flowsim.claims import judge as judge
+    from flowsim.claims import limit as limit
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims.spaces import Choice as Choice
     from flowsim.claims.spaces import Each as Each
@@ -126,7 +127,7 @@ _HOMES = {
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
         "Claim Comparison Evidence Judgement Plateau Relation Verdict Verdicts at_least at_most check citation "
-        "confidence_band end_point equal find_claims fit_rate judge plateaus"
+        "confidence_band end_point equal find_claims fit_rate judge limit plateaus"
     ),
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS predictions",

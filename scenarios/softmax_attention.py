@@ -51,7 +51,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tupl
             (line,) = axes.plot(flows[0].t, mean, label=name)
             axes.fill_between(flows[0].t, mean - half, mean + half, color=line.get_color(), alpha=0.2, lw=0)
             fresh = loss.fresh(start)
-            told = [fresh.estimate(flow.at(-1)) for flow in flows]
+            told = [fresh.estimate(flow.end) for flow in flows]
             ends[name] = mean[-1], half[-1], *np.mean([(one.low, one.high) for one in told], axis=0)
             interval = "{:.4f} +- {:.4f}, on fresh prompts {:.4f} to {:.4f}".format(*ends[name])
             print(f"{name}: ends at {interval}; linear attention at {exact.loss[-1]:.4f}")

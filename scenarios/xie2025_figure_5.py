@@ -41,7 +41,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     theirs = np.asarray(slopes(prompts.query, descent, prompts))
     drawn = []
     for index in range(flow.t.size):
-        ours = np.asarray(slopes(prompts.query, flow.at(index), prompts))
+        ours = np.asarray(slopes(prompts.query, flow.row(index), prompts))
         drawn.append(np.sum(ours * theirs) / np.sqrt(np.sum(ours**2) * np.sum(theirs**2)))
     path = pathlib.Path(out or ".", "xie2025_figure_5.png")
     with plots.drawing(path, figsize=(8.0, 3.3)) as figure:

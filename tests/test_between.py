@@ -10,7 +10,7 @@ import pytest
 
 import flowsim
 from flowsim import FunctionLoss, Judgement
-from flowsim.claims.between import brackets, follow
+from flowsim.claims.between import dips, follow, switches
 
 TIMES = np.concatenate([[0.0], np.geomspace(1e-2, 1e2, 97)])
 
@@ -18,7 +18,7 @@ TIMES = np.concatenate([[0.0], np.geomspace(1e-2, 1e2, 97)])
 def margins_of(function, promised=lambda t: t >= 0):
     def margins(further):
         t = np.union1d(TIMES, further)
-        return t, function(t), promised(t)
+        return t, function(t)[:, None], promised(t)[:, None]
 
     return margins
 
@@ -59,6 +59,31 @@ def test_where_a_statement_ceases_to_promise_anything_is_followed_or_bounded():
     assert beneath < 1e-6
 
 
+@pytest.mark.parametrize("edge", [1.2345678, 97.0, 98.9])
+def test_where_a_statement_begins_to_promise_something_is_found(edge):
+    """Before it the margin is negative; at it, it is just above or below zero; then it rises."""
+    for room in (1e-6, -1e-6):
+        margins = margins_of(lambda t, room=room: (t - edge) + room, lambda t: t >= edge)
+        t, margin, promised = margins(follow(margins)[0])
+        assert margin[promised].min() == pytest.approx(room, abs=1e-9 * edge)
+
+
+def test_one_entry_among_many_that_begins_between_two_times_is_found():
+    def margins(further):
+        t = np.union1d(TIMES, further)
+        others = np.ones((t.size, 3))
+        mine = (t - 5.4321)[:, None] - 1e-7
+        return t, np.concatenate([others, mine], axis=1), np.append(others > 0, mine >= -1e-7, axis=1)
+
+    t, margin, promised = margins(follow(margins)[0])
+    assert margin[promised].min() == pytest.approx(-1e-7, abs=1e-8)
+
+
+def test_what_is_equal_at_the_start_and_promised_after_it_needs_no_further_times():
+    further, beneath = follow(margins_of(lambda t: t / (1 + t), lambda t: t > 0))
+    assert further.size == 0 and beneath == 0
+
+
 def test_two_minima_at_almost_one_height_are_both_followed():
     function = lambda t: np.minimum((t - 1.03) ** 2, (t - 31.7) ** 2 / 900 - 1e-5)
     margins = margins_of(function)
@@ -73,9 +98,10 @@ def test_what_is_known_no_better_than_to_rounding_has_no_brackets_worth_a_look()
 
 
 def test_brackets_come_lowest_first():
-    found = brackets(TIMES, np.cos(TIMES), np.ones(TIMES.size, dtype=bool))
-    assert len(found) > 3
-    assert [one.bottom for one in found] == sorted(one.bottom for one in found)
+    wave = np.cos(TIMES)[:, None]
+    for found in (dips(TIMES, wave, np.ones_like(wave, dtype=bool)), switches(TIMES, wave, wave < 0.5)):
+        assert len(found) > 3
+        assert [one.bottom for one in found] == sorted(one.bottom for one in found)
 
 
 class Weight(eqx.Module):

@@ -338,7 +338,7 @@ def test_a_run_with_a_test(file, finished, tmp_path, capsys):
     with np.load(out / "test_risk.npz", allow_pickle=False) as tested:
         np.testing.assert_array_equal(tested["t"], trajectory.t)
         for index in (0, 40, -1):
-            expected = risk(trajectory.at(index), problem.test, 20)
+            expected = risk(trajectory.row(index), problem.test, 20)
             np.testing.assert_allclose(tested["risk"][index], expected, rtol=1e-13)
         assert tested["best_linear_error"] == pytest.approx(0.09, rel=1e-14)
         end = float(tested["risk"][-1])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from flowsim import FunctionLoss, LinearAttentionLoss, LoopedAttention, LoopedLoss
-from flowsim._core.balls.enclosure import UndecidedError, balls, enclose, lower, upper
-from flowsim.flow.basin import way_to_go
+from flowsim._core.balls.enclosure import enclose, lower, upper
+from flowsim._core.balls.operations import UndecidedError, balls
+from flowsim.flow.basin import Landscape, way_to_go
 from flowsim.tasks import LinearRegression
 
 RNG = np.random.default_rng(3)
@@ -114,7 +115,7 @@ class Weights(eqx.Module):
 def length_to_go(loss, model, conserved=None):
     none = lambda model: None
     field = lambda model: jax.tree.map(jnp.negative, eqx.filter(loss.gradient(model), eqx.is_inexact_array))
-    return way_to_go(field, conserved or none, model)
+    return way_to_go(Landscape(field, conserved or none), model, model)
 
 
 def test_the_way_to_go_in_a_parabola_is_the_distance_and_a_little_more():

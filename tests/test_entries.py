@@ -59,4 +59,4 @@ def test_time_that_is_not_first_is_one_line(evidence, monkeypatch):
     verdict = judge_or_note(decays([0.9, 0.9, 0.9], shape=jnp.transpose), evidence)
     assert verdict.verdict is flowsim.Judgement.UNRESOLVED
     assert "mine.decay must be a comparison of arrays with time first" in verdict.note
-    assert "their shape is (3," in verdict.note
+    assert "it is 3x" in verdict.note

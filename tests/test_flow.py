@@ -34,7 +34,7 @@ def small_problem(d=3, scale=0.3, context_length=10.0):
 def at_time(trajectory, t):
     """The model at an output time that was asked for, which must be there exactly."""
     (index,) = np.flatnonzero(np.asarray(trajectory.t) == t)
-    return trajectory.at(int(index))
+    return trajectory.row(int(index))
 
 
 def largest_error(actual, expected, scale):
@@ -243,7 +243,7 @@ def test_energy_identity_balance_and_monotone_loss(solver):
     lost = np.asarray(trajectory.excess[0] - trajectory.excess)
     np.testing.assert_allclose(trajectory.dissipated, lost, atol=1e-7 * lost[-1])
     assert np.all(np.diff(trajectory.excess) < 0)
-    gradient = loss.gradient(trajectory.at(5))
+    gradient = loss.gradient(trajectory.row(5))
     norm_sq = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient))
     np.testing.assert_allclose(trajectory.grad_norm_sq[5], norm_sq, rtol=1e-10)
     np.testing.assert_allclose(trajectory.loss, loss.minimum + trajectory.excess, rtol=1e-12)

@@ -90,7 +90,7 @@ def test_directions_that_leave_are_orthonormal_eigenvectors():
     flat = np.concatenate([np.asarray(leaf).reshape(count, -1) for leaf in jax.tree.leaves(leaving)], axis=1)
     np.testing.assert_allclose(flat @ flat.T, np.eye(count), atol=1e-12)
     assert np.all(np.diff(rates) <= 0) and np.all(rates > 0)
-    model = flow.at(int(np.searchsorted(np.asarray(flow.t), plateau.slowest)))
+    model = flow.row(int(np.searchsorted(np.asarray(flow.t), plateau.slowest)))
     fastest = jax.tree.map(lambda leaf: leaf[0], leaving)
     bent = jax.jvp(loss.gradient, (model,), (fastest,))[1]
     for ours, theirs in zip(jax.tree.leaves(fastest), jax.tree.leaves(bent), strict=True):

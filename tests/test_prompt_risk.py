@@ -192,7 +192,7 @@ def test_risk_along_a_flow_is_that_of_each_of_its_models(run, task):
     along = risk_along(run, task, 7)
     assert along.shape == run.t.shape
     for index in (0, 3, -1):
-        np.testing.assert_allclose(along[index], risk(run.at(index), task, 7), rtol=1e-13)
+        np.testing.assert_allclose(along[index], risk(run.row(index), task, 7), rtol=1e-13)
 
 
 def test_at_the_training_length_the_risk_along_a_flow_is_twice_its_loss(run):

@@ -353,7 +353,7 @@ def test_the_restricted_flow_decreases_the_loss_as_it_is_said_to():
         run = runs[form] = gradient_flow(loss, start, times=times_, points_per_decade=0, solver="explicit")
         assert run.certificates.energy_defect < 1e-7
         for index, fall in enumerate(run.grad_norm_sq):
-            gradient = slope(run.at(index).attention(law.covariance)).A
+            gradient = slope(run.row(index).attention(law.covariance)).A
             np.testing.assert_allclose(fall, stretch * np.sum(gradient**2), rtol=1e-9)
     assert_close(runs["printed"].models, runs["corrected"].models, rtol=1e-7)
     # Both run for long enough to tell.

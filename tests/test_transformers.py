@@ -155,11 +155,11 @@ def test_a_flow_accepts_it_and_its_trajectory_can_be_loaded(model, tmp_path):
     trajectory = gradient_flow(FunctionLoss(squared_error), model, t1=0.05, solver="explicit", points_per_decade=2)
     assert trajectory.loss[-1] < trajectory.loss[0]
     assert trajectory.certificates.energy_defect < 1e-6
-    np.testing.assert_allclose(squared_error(trajectory.at(-1)), trajectory.loss[-1], rtol=1e-12)
+    np.testing.assert_allclose(squared_error(trajectory.end), trajectory.loss[-1], rtol=1e-12)
     trajectory.save(tmp_path / "trajectory.npz")
     like = None if isinstance(model, SoftmaxAttention) else model
-    loaded = Trajectory.load(tmp_path / "trajectory.npz", like).at(-1)
-    assert loaded(PROMPT) == trajectory.at(-1)(PROMPT)
+    loaded = Trajectory.load(tmp_path / "trajectory.npz", like).end
+    assert loaded(PROMPT) == trajectory.end(PROMPT)
 
 
 @pytest.mark.parametrize(

@@ -21,5 +21,6 @@ from flowsim.claims.hypotheses import Hypothesis as Hypothesis
 from flowsim.claims.judging import check as check
 from flowsim.claims.judging import judge as judge
 from flowsim.claims.judging import judge_on as judge_on
+from flowsim.claims.limits import limit as limit
 from flowsim.claims.rates import RateFit as RateFit
 from flowsim.claims.rates import fit_rate as fit_rate

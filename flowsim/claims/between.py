@@ -1,7 +1,7 @@
 """Least margins in continuous time: where, between its output times, a flow has to be looked at more closely.
 
 A statement for all t is compared at output times. Its margin is least at one of them or beside one: where it has a
-local minimum, where the statement begins or ceases to promise something, or at either end of the run.
+local minimum, at either end of the run, or where the statement begins or ceases to promise something.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 Series = Float[np.ndarray, " T"]
-Promised = Bool[np.ndarray, " T"]
+Margins = Float[np.ndarray, "T entries"]
+Promised = Bool[np.ndarray, "T entries"]
 
 _INSIDE = 7  # further times in an interval between two output times
-_ROUNDS = 8
-_AT_ONCE = 2  # brackets
+_ROUNDS = 12
+_AT_ONCE = 2  # brackets of each kind
 _SAME = 1e-9  # of a time: a step between two that are closer is lost in rounding
 _RESOLUTION = 1e-10  # of a margin, or of the bound where the margin is less
+_TIE = 1e-14  # of the bound: sides that are equal at the start
 
 
 class Bracket(NamedTuple):
@@ -33,11 +35,11 @@ class Bracket(NamedTuple):
 
 
 def follow(
-    margins: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]],
+    margins: Callable[[np.ndarray], tuple[Series, Margins, Promised]],
 ) -> tuple[Float[np.ndarray, " more"], float]:
     """Further times at which a margin is least, and how much lower it may still be between any times.
 
-    **Arguments:** margins: further times -> all times, increasing, the margin there and where anything is promised.
+    **Arguments:** margins: further times -> all times, increasing, the margins there and where they are promised.
     """
     further, least = np.zeros(0), 0.0
     for _ in range(_ROUNDS):
@@ -45,40 +47,60 @@ def follow(
         if not promised.any() or not np.all(np.isfinite(margin[promised])):
             return further, 0.0
         least = float(np.min(margin[promised]))
-        lower = [one for one in brackets(t, margin, promised) if one.bottom < least - _RESOLUTION * (1 + abs(least))]
-        if not lower:
-            break
-        more = _apart(np.concatenate([times_within(t, one) for one in lower[:_AT_ONCE]]), t)
+        enough = least - _RESOLUTION * (1 + abs(least))
+        kinds = dips(t, margin, promised), switches(t, margin, promised)
+        lower = [one for found in kinds for one in [one for one in found if one.bottom < enough][:_AT_ONCE]]
+        more = _apart(np.concatenate([times_within(t, one) for one in lower]), t) if lower else np.zeros(0)
         if not more.size:
             break
-        further = np.union1d(further, more)
-    bottoms = [one.bottom for one in brackets(t, margin, promised)]
+        further = np.union1d(further[_beside(t, margin, promised, lower, further)], more)
+    t, margin, promised = margins(further)
+    bottoms = [one.bottom for one in (*dips(t, margin, promised), *switches(t, margin, promised))]
     return further, max(0.0, least - min(bottoms, default=least))
 
 
-def brackets(t: Series, margin: Series, promised: Promised) -> list[Bracket]:
-    """Every bracket, the lowest first."""
+def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
+    """Where the least promised margin has a local minimum, the lowest bracket first."""
+    anything: np.ndarray = np.asarray(promised.any(axis=1))
+    least = np.min(np.where(promised, margin, np.inf), axis=1, initial=np.inf)
     found = []
     last = t.size - 1
-    for k in np.flatnonzero(promised).tolist():
-        before, after = k > 0 and promised[k - 1], k < last and promised[k + 1]
+    for k in np.flatnonzero(anything).tolist():
+        before, after = k > 0 and anything[k - 1], k < last and anything[k + 1]
         if before and after:
-            if margin[k - 1] >= margin[k] <= margin[k + 1]:
-                found.append(_parabola(t, margin, k - 1, k, k + 1, (k - 1, k + 1)))
-        elif before or after:
-            inner, outer = (k + 1, k - 1) if after else (k - 1, k + 1)
-            if margin[k] > margin[inner]:
-                continue
-            if 0 <= outer <= last:
-                slope = (margin[k] - margin[inner]) / (t[k] - t[inner])
-                bottom = float(margin[k] + slope * (t[outer] - t[k]))
-                found.append(Bracket(min(k, outer), max(k, outer), float(t[k]), bottom))
-            else:
-                beyond = 2 * inner - k
-                if 0 <= beyond <= last and promised[beyond]:
-                    low, high = min(k, beyond), max(k, beyond)
-                    found.append(_parabola(t, margin, low, inner, high, (min(k, inner), max(k, inner))))
+            if least[k - 1] >= least[k] <= least[k + 1]:
+                found.append(_parabola(t, least, k - 1, k, k + 1, (k - 1, k + 1)))
+        elif (after and k == 0) or (before and k == last):
+            inner = k + 1 if after else k - 1
+            beyond = 2 * inner - k
+            if least[k] <= least[inner] and 0 <= beyond <= last and anything[beyond]:
+                low, high = min(k, beyond), max(k, beyond)
+                found.append(_parabola(t, least, low, inner, high, (min(k, inner), max(k, inner))))
     return sorted(found, key=lambda bracket: bracket.bottom)
+
+
+def switches(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
+    """Between which times an entry begins or ceases to promise something, the lowest bracket first. The margin where
+    nothing is promised yet, or no longer, bounds what it may be at the switch.
+    """
+    found = []
+    for k in np.flatnonzero(_switching(promised).any(axis=1)).tolist():
+        here = np.flatnonzero(_switching(promised)[k])
+        outside = np.where(promised[k, here], margin[k + 1, here], margin[k, here])
+        if k == 0 and t.size > 2:
+            # What is equal at the start, and promised after it, is as near to equal as anybody likes at once; and what
+            # is divided by t there is what it comes to.
+            slope = (margin[2, here] - margin[1, here]) / (t[2] - t[1])
+            outside = np.where(np.isnan(outside), margin[1, here] - slope * (t[1] - t[0]), outside)
+            outside = np.where(np.abs(outside) <= _TIE, np.inf, outside)
+        bottom = float(np.min(np.where(np.isnan(outside), -np.inf, outside)))
+        found.append(Bracket(k, k + 1, float(t[k] + t[k + 1]) / 2, bottom))
+    return sorted(found, key=lambda bracket: bracket.bottom)
+
+
+def _switching(promised: Promised) -> Bool[np.ndarray, "steps entries"]:
+    """Between which times each entry switches."""
+    return np.logical_xor(promised[:-1], promised[1:])
 
 
 def times_within(t: Series, bracket: Bracket) -> Float[np.ndarray, " more"]:
@@ -88,10 +110,27 @@ def times_within(t: Series, bracket: Bracket) -> Float[np.ndarray, " more"]:
     return np.append(np.concatenate(times), bracket.vertex)
 
 
+def _beside(
+    t: Series,
+    margin: Margins,
+    promised: Promised,
+    brackets: list[Bracket],
+    further: Float[np.ndarray, " more"],
+) -> Bool[np.ndarray, " more"]:
+    """Which further times are of use: those where the margin is least, those at brackets, and their neighbours."""
+    least = np.min(np.where(promised, margin, np.inf), axis=1, initial=np.inf)
+    switching = np.flatnonzero(_switching(promised).any(axis=1))
+    rows = {int(np.argmin(least)), *switching.tolist(), *(switching + 1).tolist()}
+    rows |= {row for one in brackets for row in range(one.low, one.high + 1)}
+    near = {row + step for row in rows for step in (-1, 0, 1)}
+    kept = np.asarray([t[row] for row in near if 0 <= row < t.size])
+    return np.isin(further, kept)
+
+
 def _apart(further: Float[np.ndarray, " more"], t: Series) -> Float[np.ndarray, " fewer"]:
     """Those of further times, increasing, that are no rounding of one another or of the times that there are."""
     kept = t
-    for time in further:
+    for time in np.sort(further):
         if np.min(np.abs(kept - time)) > _SAME * time:
             kept = np.append(kept, time)
     return np.sort(kept[t.size :])

@@ -30,7 +30,7 @@ class Comparison(eqx.Module):
     to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
     most 1; promised: where the statement promises anything; allowance: how far the sides may be off for a reason that
     is no numerical error (the way still to go to a limit), infinite where nothing bounds it; value, bound: the two
-    sides themselves.
+    sides themselves; identity: where the sides are equated.
     """
 
     slack: Sides
@@ -41,6 +41,7 @@ class Comparison(eqx.Module):
     allowance: Sides
     value: Sides
     bound: Sides
+    identity: Bool[Array, "*points"]
 
 
 def at_least(
@@ -66,6 +67,7 @@ def at_least(
         allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
         value=value,
         bound=bound,
+        identity=jnp.zeros(value.shape, dtype=bool),
     )
 
 
@@ -99,6 +101,7 @@ def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: 
         allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
         value=value,
         bound=expected,
+        identity=jnp.ones(value.shape, dtype=bool),
     )
 
 
@@ -183,7 +186,9 @@ class Verdict:
 
     margin: signed slack over the size of the bound where it is least (None if the statement promises nothing);
     where: the time of it, or a description; floor: numerical error there, in the same units; tightness: ratio of the
-    sides there.
+    sides there; until: up to when a statement for all t was judged, None where what comes after is bounded too, or it
+    is no such statement; cut: whether the run, or what rounding leaves of it, ends there before the flow comes to its
+    own stop.
     """
 
     id: str
@@ -198,12 +203,15 @@ class Verdict:
     hypotheses: tuple[Hypothesis, ...]
     constants: dict[str, float]
     note: str
+    until: float | None = None
+    cut: bool = False
 
     def __str__(self) -> str:
         if self.margin is None:
             return f"{self.id} [{self.form}]: {self.verdict}. {self.note}".rstrip(" .") + "."
+        until = "" if self.until is None else f" until t = {self.until:.4g}"
         return (
-            f"{self.id} [{self.form}]: {self.verdict}, margin {self.margin:.3g} at {self.where_text()} "
+            f"{self.id} [{self.form}]: {self.verdict}{until}, margin {self.margin:.3g} at {self.where_text()} "
             f"(numerical floor {self.floor:.1e})"
         )
 
@@ -267,7 +275,8 @@ def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
 
 def citation(verdict: Verdict) -> str:
     """One line that cites a verdict, with the accuracy it was reached at and the version that reached it."""
-    words = [f"{verdict.source} [{verdict.form}]: {verdict.verdict}"]
+    until = "" if verdict.until is None else f" until t = {verdict.until:.4g}"
+    words = [f"{verdict.source} [{verdict.form}]: {verdict.verdict}{until}"]
     if verdict.margin is not None:
         at = "" if verdict.where is None else f" at {verdict.where_text()}"
         words.append(f"margin {number_text(verdict.margin)}{at}")

@@ -1,31 +1,31 @@
-"""Judging: a claim against a trajectory, its more accurate repetitions, and the rounding of its own arithmetic."""
+"""Judging: a claim against a trajectory, its more accurate repetitions, and balls that hold its sides."""
 
 import dataclasses
 import functools
 import os
 from collections.abc import Iterable
 
-import equinox as eqx
-import jax
 import numpy as np
 
-from flowsim._core.balls.enclosure import UndecidedError, enclose, lower, upper
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.between import follow
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
+from flowsim.claims.deciding import Errors, Sides, solver_error
 from flowsim.claims.evidence import ROUNDING, Case, Evidence
-from flowsim.claims.evidence.comparing import compared
-from flowsim.flow.trajectory import Settings, Trajectory
+from flowsim.claims.evidence.comparing import compared, relative, size_of
+from flowsim.claims.evidence.repetitions import ROUNDING_SAFETY
+from flowsim.claims.grounding import Ground, carried_on, grounded, holds_at_the_limit
+from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.confidence import bonferroni_quantile
 
-_LADDER_SAFETY = 4.0
-_ROUNDING_SAFETY = 8.0
-_WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
 _WORST_ENERGY_DEFECT = 1e-3
-_FAR = 1e4  # times its rounding, what a violation exceeds that cannot be looked at with more digits
 _CONFIDENCE = 0.99  # of all points of a statement together
-_NO_BOUND = "No bound is known of the way still to go to the limit. Ask for a later t1, or for a stricter stop."
+_NO_BOUND = "No bound is known of the way still to go to the limit."
+_IS_NO_LIMIT = (
+    "It reads the end of the flow as if it were the limit, and depends on where the integration happened to stop: "
+    "flowsim.limit(flow, f) gives the limit with a bound, flow.at(t) the model at a time."
+)
 
 
 def judge(
@@ -45,11 +45,13 @@ def judge(
 def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) -> Verdict:
     """Judge one claim along a flow.
 
-    The numerical error of a margin is measured, not assumed: by solving the flow again more accurately, and by moving
-    every weight by a few units in the last place. "holds" and "violated" need room beyond that error everywhere and
+    The numerical error of a margin is measured by solving the flow again more accurately, and its rounding is bounded
+    in ball arithmetic where the verdict is decided. "holds" and "violated" need room beyond both everywhere and
     somewhere; "violated" also survives a third, still more accurate solve. Everything else is "unresolved".
 
     **Arguments:** claim; loss, trajectory: of one flow.
+
+    **Raises:** `ValueError` where the claim does not compare what it should, such as arrays of another length.
     """
     return judge_on(claim, Evidence(loss, trajectory))
 
@@ -87,10 +89,14 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
     hypotheses = tuple(claim.hypotheses(loss, run.start))
     verdict = functools.partial(_verdict, claim, hypotheses)
-    if claim.along_flow and not run.status.finished:
-        return verdict(
-            Judgement.UNRESOLVED, None, {}, f"The integration did not finish ({run.status}). {run.status.advice}"
-        )
+    if not claim.along_flow and evidence.reads_more_than_the_start(claim):
+        # Whatever it says of itself, it is judged by what it reads.
+        claim = dataclasses.replace(claim, along_flow=True)
+    if claim.along_flow:
+        for what, solve in (("The integration", run), ("A more accurate solve", evidence.reference)):
+            if not solve.status.finished:
+                reason = f"{what} did not finish ({solve.status}). {solve.status.advice}"
+                return verdict(Judgement.UNRESOLVED, None, {}, reason)
     (rough, fine, finest), beneath = followed(claim, evidence)
     constants = rough.panel.constants(claim, loss, rough.padded)
     finding = _find(claim, loss, rough, fine if claim.along_flow else rough, beneath)
@@ -100,10 +106,11 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
             return verdict(Judgement.UNRESOLVED, finding, constants, f"A side is not known here: {unmet}.")
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
     if not claim.along_flow:
-        finding = _confirmed(claim, loss, rough, finding) if finding.judgement is Judgement.VIOLATED else finding
         return verdict(finding.judgement, finding, constants)
     if evidence.parted:
         return verdict(Judgement.UNRESOLVED, finding, constants, evidence.parted)
+    if finding.judgement is not Judgement.VACUOUS and _depends_on_the_end(claim, evidence, fine, finding):
+        return verdict(Judgement.UNRESOLVED, finding, constants, _IS_NO_LIMIT)
     if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
         return verdict(finding.judgement, finding, constants)
     sharper = _find(claim, loss, fine, finest, beneath)
@@ -114,30 +121,36 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
 
 
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
-    """The three solves with the times between those of the run at which the margin may be least, and how much lower it
-    may still be between any times.
+    """The three solves with the times that the claim asks for and those between the run's at which the margin may be
+    least, and how much lower it may still be between any times.
     """
-    if not claim.along_flow or claim.relation is Relation.IDENTITY:
-        return evidence.cases, 0.0
-    further, beneath = follow(functools.partial(_margins, claim, evidence.stated, evidence.cases[0]))
-    rough, fine, finest = (case.at(further) for case in evidence.cases)
+    if not claim.along_flow:
+        return (evidence.alone, evidence.alone, evidence.alone), 0.0
+    first = evidence.cases[0]
+    ours = first.panel.compared(claim, evidence.stated, first.padded)
+    asked = np.zeros(0)
+    if not np.all(np.isfinite(ours.slack[ours.promised])):
+        asked = evidence.asked(claim)
+    beneath, further = 0.0, np.zeros(0)
+    if not (claim.relation is Relation.IDENTITY or ours.identity.all()):
+        further, beneath = follow(functools.partial(_margins, claim, evidence.stated, first, asked))
+    rough, fine, finest = (case.at(np.union1d(asked, further)) for case in evidence.cases)
     return (rough, fine, finest), beneath
 
 
 def _margins(
-    claim: Claim, loss: AbstractPopulationLoss, case: Case, further: np.ndarray
+    claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times, the margin at each and where anything is promised; of a comparison at other points nothing."""
-    case = case.at(further)
+    """Times, the margins at each and where they are promised; of a comparison at other points nothing."""
+    case = case.at(np.union1d(asked, further))
     ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
-        return np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
-    promised: np.ndarray = np.asarray(ours.promised)[:count].reshape(count, -1)
-    safe = np.where(ours.size > 0, ours.size, np.inf)
-    margins = np.asarray((ours.slack + ours.allowance) / safe)[:count].reshape(count, -1)
-    anything = np.asarray(np.any(promised, axis=1))
-    least = np.min(np.where(promised | ~anything[:, None], margins, np.inf), axis=1)
-    return np.asarray(case.run.t), least, anything
+        return np.zeros(0), np.zeros((0, 1)), np.zeros((0, 1), dtype=bool)
+    margins = relative(ours.slack + ours.allowance, size_of(ours))
+    rows = lambda side: np.asarray(side)[:count].reshape(count, -1)
+    # Where a flow is at rest its margins are rounding.
+    promised = rows(ours.promised) & (np.arange(count) < case.at_rest)[:, None]
+    return np.asarray(case.run.t), rows(margins), promised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +161,9 @@ class _Finding:
     floor: float | None = None
     tightness: float | None = None
     note: str = ""
+    until: float | None = None
+    cut: bool = False
+    sides: Sides | None = None
 
 
 def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, beneath: float) -> _Finding:
@@ -169,75 +185,81 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
     if np.any(np.isinf(ours.allowance[ours.promised])):
         rough, fine = (case.settled for case in (rough, fine))
         ours = fine.panel.compared(claim, loss, fine.padded)
-    error = _rounding(claim, fine, ours)
-    if claim.along_flow and rough is not fine:
-        error = error + _solver_error(rough.panel.compared(claim, loss, rough.padded), ours, fine.run.settings)
+    rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):
-        error = error + _sampling_error(claim, replicates, ours)
-    return _decided(claim, ours, error + beneath * ours.size, fine)
+        rest = rest + _sampling_error(claim, replicates, ours)
+    ladder = np.zeros(ours.slack.shape)
+    if claim.along_flow and rough is not fine:
+        other = rough.panel.compared(claim, loss, rough.padded)
+        counts = other.promised | ours.promised
+        ladder = solver_error(other.slack, ours.slack, ours.scale, counts, fine.run.settings.rtol)
+    sides = Sides.of(ours, claim.relation is Relation.IDENTITY)
+    errors = Errors(rounding=_rounding(claim, fine, ours), solver=ladder, rest=rest)
+    return _told(claim, fine, grounded(claim, rough, fine, sides, errors))
 
 
-def _decided(claim: Claim, ours: Comparison, error: np.ndarray, case: Case) -> _Finding:
-    """The verdict of a comparison whose slack has a known error."""
-    slack, size, promised, allowance = ours.slack, ours.size, ours.promised, ours.allowance
-    if not promised.any():
-        return _Finding(Judgement.VACUOUS, note="The statement promises nothing here.")
-    if not np.all(np.isfinite(slack[promised]) & np.isfinite(error[promised])):
-        return _Finding(Judgement.UNRESOLVED, note="A side of the statement is not finite. Look for an overflow in it.")
-    if np.any(np.isinf(allowance[promised])):
-        return _Finding(Judgement.UNRESOLVED, note=_NO_BOUND)
-    safe = np.where(size > 0, size, np.inf)
-    room = slack + allowance
-    worst = _least(np.where(promised, slack / safe, np.inf))
-    if np.any(room[promised] < -error[promised]):
-        judgement = Judgement.VIOLATED
-        worst = _least(np.where(promised, (room + error) / safe, np.inf))
-    elif claim.relation is Relation.IDENTITY:
-        resolved = (error + allowance)[promised] <= _WORST_RESOLUTION * size[promised]
-        judgement = Judgement.HOLDS if np.all(resolved) else Judgement.UNRESOLVED
-    else:
-        holds = np.all((slack - allowance)[promised] > error[promised])
-        judgement = Judgement.HOLDS if holds else Judgement.UNRESOLVED
-    return _Finding(
+def _told(claim: Claim, case: Case, ground: Ground) -> _Finding:
+    """The finding of sides whose errors are bounded."""
+    sides, judgement, note = ground.sides, ground.sides.judgement, ground.note
+    if judgement is Judgement.VACUOUS:
+        found = _Finding(judgement, note="The statement promises nothing here.", sides=sides)
+        return dataclasses.replace(found, **_until(claim, case, ground))
+    promised = sides.possible
+    if not np.all(np.isfinite(sides.slack[promised]) | (sides.slack[promised] == np.inf)):
+        late = case.too_late(claim)
+        reason = late or "A side of the statement is not finite. Look for an overflow in it."
+        return _Finding(Judgement.UNRESOLVED, note=reason)
+    if np.any(np.isinf(sides.allowance[promised])):
+        return _Finding(Judgement.UNRESOLVED, note=f"{_NO_BOUND} {_advice(case)}")
+    worst = sides.worst
+    margin = relative(sides.slack, sides.size)[worst]
+    found = _Finding(
         judgement,
-        margin=float(slack[worst] / safe[worst]),
-        where=_place(worst, slack.shape, case, claim),
-        floor=float((error[worst] + allowance[worst]) / safe[worst]),
-        tightness=float(ours.tightness[worst]) or None,
+        margin=float(margin),
+        where=_place(worst, sides.slack.shape, case, claim),
+        floor=float((sides.error[worst] + sides.allowance[worst]) / sides.size[worst]),
+        tightness=float(sides.tightness[worst]) or None,
+        note=note if judgement is Judgement.UNRESOLVED else "",
+        sides=sides,
     )
+    return dataclasses.replace(found, **_until(claim, case, ground))
 
 
-def _confirmed(claim: Claim, loss: AbstractPopulationLoss, case: Case, finding: _Finding) -> _Finding:
-    """A violation without a flow, looked at again with twice the digits, where it can be traced. Elsewhere it has to
-    exceed its measured error by far.
+def _until(claim: Claim, case: Case, ground: Ground) -> dict:
+    """Up to when a statement for all t was judged, and whether the flow was cut there."""
+    if not ground.for_all_t or ground.sides.judgement is Judgement.VIOLATED:
+        return {"until": None, "cut": False}
+    if ground.last < case.run.t.size - 1:
+        return {"until": float(case.run.t[ground.last]), "cut": True}
+    if carried_on(claim, case, ground.sides):
+        return {"until": None, "cut": False}
+    status = case.status
+    return {"until": float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
+
+
+def _advice(case: Case) -> str:
+    """What may help where nothing bounds the way to the limit."""
+    if case.status in (Status.EXCESS, Status.GRAD_NORM, Status.STATIONARY):
+        return "The minima there may be degenerate, or the flow may rest at a saddle."
+    return "Ask for a later t1, or for none: the flow then goes on to its own stop."
+
+
+def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _Finding) -> bool:
+    """Whether a statement reads the end of the flow as if it were the limit, allows nothing for the difference, and may
+    be otherwise at the limit.
     """
-    ours = compared(claim, loss, case.padded)
-    rounding, sampling = _rounding(claim, case, ours), np.zeros_like(ours.slack)
-    if replicates := case.replicates(claim):
-        sampling = _sampling_error(claim, replicates, ours)
-    found = _in_balls(claim, loss, case, ours, rounding + sampling)
-    if found.judgement is not Judgement.UNRESOLVED:
-        return found
-    if np.any((ours.slack + ours.allowance + _FAR * rounding + sampling)[ours.promised] < 0):
-        return finding
-    reason = "A violation at the last digits could not be confirmed with more of them."
-    return dataclasses.replace(finding, judgement=Judgement.UNRESOLVED, note=reason)
-
-
-def _in_balls(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison, error: np.ndarray) -> _Finding:
-    """The verdict by twice the digits."""
-    try:
-        exact = enclose(lambda: claim.compare(loss, case.padded), proved=False)
-    except (UndecidedError, jax.errors.JAXTypeError, ValueError):
-        return _Finding(Judgement.UNRESOLVED)
-    low, high = lower(exact.slack), upper(exact.slack)
-    low, high = low.reshape(ours.slack.shape), high.reshape(ours.slack.shape)
-    slack = np.where(np.isfinite(high - low), (low + high) / 2, np.nan)
-    return _decided(claim, eqx.tree_at(lambda c: c.slack, ours, slack), error + (high - low) / 2, case)
-
-
-def _least(values: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(place) for place in np.unravel_index(np.argmin(values), values.shape))
+    sides = finding.sides
+    if sides is None or np.any(sides.allowance[sides.possible] > 0):
+        return False
+    loss = evidence.stated
+    ours, spoilt = (case.panel.compared(claim, loss, run).slack for run in (case.padded, case.poisoned))
+    changed = ~((ours == spoilt) | (np.isnan(ours) & np.isnan(spoilt))).reshape(ours.shape[0], -1).all(axis=1)
+    # Of each series along the flow it is the last entry alone that reads it.
+    if np.sum(changed) <= ours.shape[0] // case.padded.t.size:
+        return False
+    if evidence.loss.sampled:
+        return case.status not in (Status.EXCESS, Status.GRAD_NORM)
+    return not holds_at_the_limit(claim, case, sides)
 
 
 def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim) -> float | str:
@@ -258,15 +280,6 @@ def _point(row: int, length: int, case: Case, claim: Claim) -> float | str:
     return f"point {row + 1} of {length}" if length > 1 else "one point"
 
 
-def _solver_error(rough: Comparison, fine: Comparison, settings: Settings) -> np.ndarray:
-    """Error of the fine slack: its distance to the rough one, relative, and never shrinking in time, since two solves
-    can agree by chance at one time; and at least the tolerance, which no solver is asked to beat.
-    """
-    scale = np.maximum(fine.scale, np.finfo(float).tiny)
-    relative = np.abs(rough.slack - fine.slack) / scale
-    return (_LADDER_SAFETY * np.maximum.accumulate(relative) + settings.rtol) * scale
-
-
 def _sampling_error(
     claim: Claim, replicates: list[tuple[AbstractPopulationLoss, Trajectory]], ours: Comparison
 ) -> np.ndarray:
@@ -284,8 +297,10 @@ def _rounding(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
     """Error of the slack from rounding: how far it moves when every weight, and every number of the loss, moves by a
     few units in the last place.
     """
-    moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
-    return _ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
+    with np.errstate(invalid="ignore"):
+        moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
+        found = ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
+    return np.where(np.isinf(ours.slack), 0.0, found)
 
 
 def _alone(finding: _Finding) -> str:
@@ -301,6 +316,7 @@ def _verdict(
 ) -> Verdict:
     finding = _Finding(judgement) if finding is None else finding
     note = " ".join(part for part in (claim.note, reason, finding.note) if part)
+    until = judgement in (Judgement.HOLDS, Judgement.VACUOUS)
     return Verdict(
         id=claim.id,
         source=claim.source,
@@ -314,4 +330,6 @@ def _verdict(
         hypotheses=hypotheses,
         constants=constants,
         note=note,
+        until=finding.until if until else None,
+        cut=finding.cut and until,
     )

@@ -33,6 +33,7 @@ def check_arguments(
     rtol: float,
     solver: str,
     points_per_decade: int | None,
+    steps_per_decade: int | None,
     budget_seconds: float | None,
 ) -> np.ndarray:
     """Refuse what `gradient_flow` cannot do; the requested times as an array."""
@@ -46,8 +47,9 @@ def check_arguments(
         checks.refuse("rtol", "at least 1e-14 and below 1", f"it is {rtol}")
     if solver not in SOLVERS:
         checks.refuse("solver", f"one of {', '.join(SOLVERS)}", f'it is "{solver}"{checks.nearest(solver, SOLVERS)}')
-    if points_per_decade is not None and points_per_decade < 0:
-        checks.refuse("points_per_decade", "at least 0", f"it is {points_per_decade}")
+    for name, count in (("points_per_decade", points_per_decade), ("steps_per_decade", steps_per_decade)):
+        if count is not None and count < 0:
+            checks.refuse(name, "at least 0", f"it is {count}")
     if points_per_decade == 0 and not requested.size and t1 is None:
         checks.refuse("points_per_decade", "positive where neither times nor t1 is given", "it is 0")
     if budget_seconds is not None:

@@ -8,10 +8,15 @@ A loss that is constant along x -> e^{sJ} x, J a diagonal of signs, is flat alon
 point x_0 every x is then e^{sJ} z with z - x_0 orthogonal to J x_0. With mu the least curvature among such z,
 2 mu (L - min L) <= |grad L(z)|^2 <= e^{2|s|} |grad L(x)|^2, so that the path is at most e^{|s|} |grad L|/mu long; along
 it |s| <= 2 |x - x_0|/|x_0| and |z - x_0| <= 3.2 |x - x_0|, as long as |s| is at most 1/100.
+
+A sum of squares L = |r|^2 whose residuals have a Jacobian of full row rank on the ball, with least singular value
+sigma, has |grad L| >= 2 sigma |r| there: the path from the point is at most |r|/sigma long, if that is less than the
+radius.
 """
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import flint
 import jax
@@ -21,54 +26,90 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from flowsim._core.balls.enclosure import BITS, Balls, UndecidedError, balls, enclose, lower, upper
+from flowsim._core.balls.enclosure import BITS, enclose, lower, upper
+from flowsim._core.balls.operations import Balls, UndecidedError, balls
+from flowsim._core.balls.squares import residuals_of
 
 _LARGEST = 128  # weights
 _ROOM = 8.0  # how many times as far as the way in a parabola the ball reaches
-_SYMMETRIC = 1e-12
 _EXACT = 1e-25
 _LONGEST_TURN = 0.01  # |s|
 _OFF_THE_ORBIT = 3.2
+_MORE = 1 + 1e-12  # than what is computed in float64 from bounds
+_AT_REST = 1e-12  # of the weights: a start that moves no further is at rest but for rounding
 
 Field = Callable[[PyTree], PyTree]
 
 
-def way_to_go(field: Field, conserved: Callable[[PyTree], Array | None], state: PyTree) -> float:
-    """A proved bound on the length of the path of a gradient flow from here on; infinite where none is found.
+class Landscape(NamedTuple):
+    """What is known of a gradient flow: minus its gradient; a quantity that it conserves, None where none is known; and
+    the loss, if its gradient is what flows.
+    """
 
-    Matrices that are symmetric, and arrays that are zero, stay so where the field is so at all weights of this kind;
-    the curvature is then that among these. So is it across the orbit of a scaling that the loss does not feel.
+    field: Field
+    conserved: Callable[[PyTree], Array | None]
+    loss: Callable[[PyTree], Array] | None = None
 
-    **Arguments:** field: minus the gradient; conserved: a quantity that the flow conserves, or None.
+
+def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
+    """A proved bound on how far the weights still move from a state of a gradient flow; infinite where none is found.
+
+    Matrices that are symmetric at the start, and arrays that are zero, stay so where the field is so at all weights of
+    this kind; the curvature is then that among these. So is it across the orbit of a scaling that the loss does not
+    feel, and across the minima of a sum of squares.
+
+    **Arguments:** start: of the flow that leads to the state.
     """
     leaves, structure = jax.tree.flatten(state)
     if sum(leaf.size for leaf in leaves) > _LARGEST or not all(np.all(np.isfinite(leaf)) for leaf in leaves):
         return math.inf
     try:
-        return _way_to_go(field, conserved, leaves, structure)
-    except (UndecidedError, jax.errors.JAXTypeError):
+        begin = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
+        length = _in_a_bowl(flow, leaves, structure, begin)
+        return length if math.isfinite(length) or flow.loss is None else _in_a_valley(flow.loss, state)
+    except (UndecidedError, jax.errors.JAXTypeError, np.linalg.LinAlgError):
         return math.inf
 
 
-def _way_to_go(field: Field, conserved: Callable, leaves: list, structure) -> float:
-    kinds = [_kind(np.asarray(leaf)) for leaf in leaves]
+def rests(flow: Landscape, state: PyTree) -> bool:
+    """Whether a start whose gradient is zero in float64 stays where it is: the gradient is zero to many more digits, or
+    the start is a minimum but for rounding. True where neither can be told.
+    """
+    try:
+        slopes = jax.tree.leaves(enclose(flow.field, state, open_branches=True))
+    except (UndecidedError, jax.errors.JAXTypeError):
+        return True
+    if all(bool(ball.contains(0)) for slope in slopes for ball in np.ravel(slope)):
+        return True
+    size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(state))
+    return way_to_go(flow, state, state) <= _AT_REST * size
+
+
+def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]) -> float:
+    kinds = [_kind(leaf) for leaf in begin]
     # What holds everywhere is asked where nothing is special: at random weights.
     rng = np.random.default_rng(0)
     size = max(float(np.max(np.abs(leaf))) for leaf in leaves)
-    draws = [_KINDS[kind](size * rng.standard_normal(leaf.shape)) for leaf, kind in zip(leaves, kinds, strict=True)]
+    draws = [
+        _KINDS[kind]((size or 1.0) * rng.standard_normal(leaf.shape)) for leaf, kind in zip(leaves, kinds, strict=True)
+    ]
     anywhere = jax.tree.unflatten(structure, draws)
-    slopes = jax.tree.leaves(enclose(field, anywhere))
+    slopes = jax.tree.leaves(enclose(flow.field, anywhere))
     basis = scipy.linalg.block_diag(*_bases(leaves, kinds, slopes))
-    point, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
-    point = basis @ (basis.T @ np.asarray(point))
-    orbit = _orbit(conserved, unravel, point, anywhere, slopes)
+    end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
+    point = basis @ (basis.T @ np.asarray(end))
+    aside = _MORE * float(np.linalg.norm(point - np.asarray(end)))
+    orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes)
     basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
     def along(y: Float[Array, " m"]) -> Float[Array, " m"]:
-        return basis.T @ ravel_pytree(field(unravel(jnp.asarray(point) + basis @ y)))[0]
+        return basis.T @ ravel_pytree(flow.field(unravel(jnp.asarray(point) + basis @ y)))[0]
 
     nothing = np.zeros(basis.shape[1])
-    steepest = float(np.linalg.norm(_largest(enclose(along, nothing))))
+    slope = enclose(along, nothing)
+    steepest = float(np.linalg.norm(_largest(slope)))
+    if all(bool(ball.contains(0)) for ball in slope) and orbit is None:
+        return aside + _MORE * steepest
     flattest = _least_curvature(along, nothing, 0.0)
     if not flattest > 0:
         return math.inf
@@ -77,23 +118,57 @@ def _way_to_go(field: Field, conserved: Callable, leaves: list, structure) -> fl
     if not curvature > 0:
         return math.inf
     # The basis is orthonormal to rounding.
-    length = (1 + 1e-12) * steepest / curvature
+    length = _MORE * steepest / curvature
     if orbit is None:
-        return length if length < radius else math.inf
+        return aside + length if length < radius else math.inf
     length = math.exp(_LONGEST_TURN) * length
     short = 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point))
-    return length if short and _OFF_THE_ORBIT * length < radius else math.inf
+    return aside + length if short and _OFF_THE_ORBIT * length < radius else math.inf
+
+
+def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
+    """The bound for a sum of squares, whose minima may be a continuum."""
+    point, unravel = ravel_pytree(state)
+    point = np.asarray(point)
+    residuals = residuals_of(lambda x: loss(unravel(x)), point)
+    if residuals is None:
+        return math.inf
+    size = float(np.linalg.norm(_largest(enclose(residuals, point))))
+    flattest = _least_singular_value(residuals, point, 0.0)
+    if not flattest > 0:
+        return math.inf
+    radius = _ROOM * size / flattest
+    sigma = _least_singular_value(residuals, point, radius)
+    length = _MORE * size / sigma if sigma > 0 else math.inf
+    return length if length < radius or size == 0 else math.inf
+
+
+def _least_singular_value(residuals: Callable[[Array], Array], point: np.ndarray, radius: float) -> float:
+    """A lower bound of the least singular value of the Jacobian, of as many as there are residuals, on a cube."""
+    middle, rest = _middle(enclose(jax.jacfwd(residuals), balls(point, radius)))
+    if middle.shape[0] > middle.shape[1]:
+        return 0.0
+    return float(np.linalg.svd(middle, compute_uv=False)[-1] - np.linalg.norm(rest) - _rounding(middle))
 
 
 def _least_curvature(slope: Callable[[Array], Array], point: np.ndarray, radius: float) -> float:
     """A lower bound of the Hessian's eigenvalues on a cube about the point; the slope is downwards."""
-    hessian = enclose(lambda y: -jax.jacfwd(slope)(y), balls(point, radius))
-    low, high = lower(hessian), upper(hessian)
-    middle, rest = (low + high) / 2, (high - low) / 2
+    middle, rest = _middle(enclose(lambda y: -jax.jacfwd(slope)(y), balls(point, radius)))
     middle = (middle + middle.T) / 2
-    # By Weyl; the eigenvalues of the middle are known to rounding.
-    rounding = 4 * point.size * np.finfo(float).eps * np.linalg.norm(middle)
-    return float(np.linalg.eigvalsh(middle)[0] - np.linalg.norm(rest) - rounding)
+    return float(np.linalg.eigvalsh(middle)[0] - np.linalg.norm(rest) - _rounding(middle))
+
+
+def _middle(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
+    """The middle of a matrix of balls and what the rest is at most; by Weyl its norm bounds what it changes."""
+    low, high = lower(matrix), upper(matrix)
+    if not np.all(np.isfinite(high - low)):
+        raise UndecidedError("a derivative is not bounded")
+    return (low + high) / 2, (high - low) / 2
+
+
+def _rounding(matrix: np.ndarray) -> float:
+    """How well NumPy knows the eigenvalues or singular values of a matrix."""
+    return 4 * max(matrix.shape) * np.finfo(float).eps * float(np.linalg.norm(matrix))
 
 
 _KINDS = {
@@ -108,19 +183,21 @@ def _kind(leaf: np.ndarray) -> str:
         return "zero"
     if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
         return "any"
-    twist = np.max(np.abs(leaf - np.swapaxes(leaf, -1, -2)))
-    return "symmetric" if twist <= _SYMMETRIC * np.max(np.abs(leaf)) else "any"
+    return "symmetric" if np.array_equal(leaf, np.swapaxes(leaf, -1, -2)) else "any"
 
 
 def _bases(leaves: list, kinds: list[str], slopes: list[Balls]) -> list[np.ndarray]:
     """Orthonormal bases, by columns, of the weights of each array among which the flow stays."""
-    largest = max(np.max(_largest(slope)) for slope in slopes)
+    largest = max(np.max(_largest(slope), initial=0.0) for slope in slopes)
     found = []
     for leaf, kind, slope in zip(leaves, kinds, slopes, strict=True):
         with flint.ctx.workprec(BITS):
             outside = np.asarray(slope - _KINDS[kind](slope), dtype=object)
-        stays = np.max(_largest(outside)) <= _EXACT * largest
-        found.append(_basis(leaf.shape, kind if stays else "any"))
+        stays = np.max(_largest(outside), initial=0.0) <= _EXACT * largest
+        basis = _basis(leaf.shape, kind if stays else "any")
+        # A weight that the loss does not read never moves.
+        moves = np.asarray([not bool(ball == 0) for ball in np.ravel(slope)], dtype=bool)
+        found.append(basis[:, np.any(basis[moves] != 0, axis=0)])
     return found
 
 

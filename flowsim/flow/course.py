@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from flowsim.flow.recording import SAME, Chunk, Role, truncate
+from flowsim.flow.recording import Chunk, Role, truncate
 from flowsim.flow.solvers.integration import NEVER, Asked, Ending, between, integrate
 from flowsim.flow.systems import AbstractSystem, Record, norm_sq
-from flowsim.flow.trajectory import Status
+from flowsim.flow.trajectory import SAME, Status
 
 _REQUESTED_AT_ONCE = 32
 _NOT_RECORDED = -1
 _FIRST_TURN = 2  # chunks
+_NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
 _MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
 
 
@@ -53,7 +54,7 @@ class Course:
         done = integrate(self.system, begin, times, self.asked, ending, self.solver, self.steps)
         reached = slice(int(done.accepted))
         t, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
-        roles = self._roles(t, y[0], y0[0], wanted)
+        roles = self._roles(t0, t, y, y0, wanted)
         if done.ended and self.points_per_decade:
             roles[-1] = Role.REGULAR
         steps = _Points(np.append(t0, t), _after(y0, y), np.append(_NOT_RECORDED, roles))
@@ -132,10 +133,10 @@ class Course:
         pad = lambda leaf: jax.device_put(np.concatenate([leaf, np.zeros((spare, *leaf.shape[1:]))]))
         return _rows(_record_some(self.system, jax.tree.map(pad, states), jnp.asarray(count)), slice(count))
 
-    def _roles(self, t: np.ndarray, states: PyTree, start: PyTree, wanted: float) -> np.ndarray:
+    def _roles(self, begin: float, t: np.ndarray, y: PyTree, y0: PyTree, wanted: float) -> np.ndarray:
         """The role of the end of every step. All of an implicit method are a part of the
-        trajectory where they are kept; of others, those a part of a decade apart, and of an explicit one, whose steps
-        stability limits, those that move. The last one is there to go on from.
+        trajectory where they are kept; of others, those a part of a decade apart, those beside which |grad|^2 turns,
+        and of an explicit one, whose steps stability limits, those that move. The last one is there to go on from.
         """
         chosen = np.full(t.size, _NOT_RECORDED)
         chosen[-1:] = Role.TO_GO_ON
@@ -145,13 +146,23 @@ class Course:
             chosen[:] = Role.REGULAR
             return chosen
         ratio = 10 ** (1 / self.points_per_decade)
-        flat = np.concatenate([leaf.reshape(t.size, -1) for leaf in jax.tree.leaves(states)], axis=1)
-        here = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start)])
+        flat = np.concatenate([leaf.reshape(t.size, -1) for leaf in jax.tree.leaves(y[0])], axis=1)
+        here = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(y0[0])])
+        turns = _turns(np.append(y0[1], y[1]), np.append(begin, t))
         for row in range(t.size):
             moved = self.keeps_steps and np.linalg.norm(flat[row] - here) > _MOVED * np.linalg.norm(here)
-            if moved or t[row] >= ratio * wanted:
+            if moved or turns[row] or t[row] >= ratio * wanted:
                 chosen[row], here, wanted = Role.REGULAR, flat[row], t[row]
         return chosen
+
+
+def _turns(dissipated: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Whether |grad|^2, in the mean over each step, is larger or less than over both neighbours, rounding aside."""
+    gained = np.diff(dissipated)
+    change = np.diff(gained / np.diff(t))
+    turns = np.zeros(gained.size, dtype=bool)
+    turns[1:-1] = change[:-1] * change[1:] < 0
+    return turns & (gained > _NOTICED * dissipated[1:])
 
 
 def steps_in_turns(weights: int) -> dict[str, int]:

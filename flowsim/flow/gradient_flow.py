@@ -63,6 +63,7 @@ def gradient_flow(
     solver: str = "auto",
     stop: Stop | None = None,
     points_per_decade: int | None = None,
+    steps_per_decade: int | None = None,
     budget_seconds: float | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
@@ -82,7 +83,8 @@ def gradient_flow(
     (the trajectory's settings say where it changed), and "implicit" (Radau IIA of order 9) elsewhere; stop: relative
     thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol;
     points_per_decade: how many steps there are at least in a decade of time, each an output, default 12 or as many as
-    keep the weights under 256 MiB, 0 for output at ``times`` alone; budget_seconds: wall-clock limit, looked at after
+    keep the weights under 256 MiB, 0 for output at ``times`` alone; steps_per_decade: as many steps at least, outputs
+    or not, default points_per_decade; budget_seconds: wall-clock limit, looked at after
     every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes on bit for bit;
     progress: show a bar.
 
@@ -98,7 +100,7 @@ def gradient_flow(
             # Where stability limits the steps of an explicit solver, its errors keep the gradient at a few rtol. In
             # turns the flow ends there too, whichever solver steps it then.
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
-    requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, budget_seconds)
+    requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, steps_per_decade, budget_seconds)
     system, method = system_of(loss.prepared(model), model, solver)
     system = reduced_where_large(system, model)
     record, *scalars = _prepare(system, model)
@@ -106,13 +108,14 @@ def gradient_flow(
     speed, timescale, size = (float(value) for value in scalars)
     first = _at_rest(record, np.zeros(1))
     atol = rtol * size if atol is None else float(checks.positive("atol", atol))
-    settings = Settings(method, rtol, atol)
+    settings = Settings(method, rtol, atol, with_steps=points_per_decade != 0)
 
     if not np.isfinite(speed):
         return trajectory(system, first, Status.NONFINITE, settings)
     if speed == 0:
         outputs = np.unique(np.concatenate([[0.0], requested, [] if t1 is None else [t1]]))
-        return trajectory(system, _at_rest(record, outputs), Status.STATIONARY, settings)
+        status = Status.STATIONARY if system.rests(state) else Status.LOST
+        return trajectory(system, _at_rest(record, outputs), status, settings)
 
     entries = system.entries(state)
     if points_per_decade is None:
@@ -121,7 +124,8 @@ def gradient_flow(
     stops = t1 is None and points_per_decade > 0
     horizon = first_step * 10.0**HORIZON_DECADES if stops else 0.0
     last = t1 if t1 is not None else max([horizon, *requested[-1:]])
-    growth = 10 ** (1 / points_per_decade) - 1 if points_per_decade else 1.0
+    least_steps = points_per_decade if steps_per_decade is None else steps_per_decade
+    growth = 10 ** (1 / least_steps) - 1 if least_steps else 1.0
     if method == "in-turns":
         chunk_steps = steps_in_turns(entries)
     else:
@@ -140,7 +144,7 @@ def gradient_flow(
         for name, count in chunk_steps.items()
     ]
     mesh = loss.devices()
-    asked_for = (state, requested, t1, points_per_decade, dataclasses.asdict(settings))
+    asked_for = (state, requested, t1, points_per_decade, least_steps, dataclasses.asdict(settings))
     store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
     search = StopSearch(stop if stops else None, first, requested[-1] if requested.size else 0.0)
 

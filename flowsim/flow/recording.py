@@ -16,8 +16,8 @@ from jaxtyping import PyTree
 from flowsim._core import checks
 from flowsim._core import hosts as hosts
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
-from flowsim.flow.systems import AbstractSystem, Record
-from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
+from flowsim.flow.systems import AbstractSystem, Descent, Record
+from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
 
 
 class Role(enum.IntEnum):
@@ -135,7 +135,6 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
-SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
 _SHORTEST = 32  # output times that a program decodes, of models with few weights
 _PADDING = 2**20  # weights that are decoded for nothing, at most as many again
 _ROWS = ("t", "dissipated", "roles", "largest")
@@ -194,6 +193,7 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
         ),
         settings=settings,
         status=status,
+        descent=Descent(system),
     )
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow import basin
+from flowsim.flow.trajectory import AbstractDescent
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, State
 from flowsim.losses.reduction import AbstractReducedLayer, Point, ReducedArrowhead
@@ -84,9 +85,31 @@ class AbstractSystem(eqx.Module):
     def record(self, state: PyTree) -> Record:
         """What is recorded at an output time."""
 
-    @abc.abstractmethod
-    def way_to_go(self, state: PyTree) -> float:
-        """A proved bound on the length of the path of the flow from here on; infinite where none is found."""
+    def landscape(self) -> basin.Landscape:
+        """What the bounds of `basin` read."""
+        return basin.Landscape(self.field, lambda state: None)
+
+    def way_to_go(self, state: PyTree, start: PyTree) -> float:
+        """A proved bound on how far the flow from a start still goes from a state; infinite where none is found."""
+        return basin.way_to_go(self.landscape(), state, start)
+
+    def rests(self, state: PyTree) -> bool:
+        """Whether a start with a gradient of zero stays where it is, as far as can be told."""
+        return basin.rests(self.landscape(), state)
+
+
+class Descent(AbstractDescent):
+    """The field of a system."""
+
+    system: AbstractSystem
+
+    def __call__(self, model: PyTree) -> PyTree:
+        weights = lambda state: eqx.filter(self.system.decode(state), eqx.is_inexact_array)
+        state = self.system.encode(model)
+        return jax.jvp(weights, (state,), (self.system.field(state),))[1]
+
+    def way_to_go(self, model: PyTree, start: PyTree) -> float:
+        return self.system.way_to_go(self.system.encode(model), self.system.encode(start))
 
 
 def _with_energy(t, y, system: AbstractSystem):
@@ -122,7 +145,7 @@ class ArrowheadSystem(AbstractSystem):
         squares = jnp.sum(U**2)
         return Record(state, self.minimum + excess, excess, norm_sq(self.field(state)), u**2 - squares, u**2 + squares)
 
-    def way_to_go(self, state: State) -> float:
+    def way_to_go(self, state: State, start: State) -> float:
         return float(self.arrowhead.way_to_go(state))
 
 
@@ -163,7 +186,7 @@ class ReducedSystem(AbstractSystem):
         u_squared = state.u**2
         return Record(state, self.minimum + excess, excess, seen.grad_norm_sq, u_squared - squares, u_squared + squares)
 
-    def way_to_go(self, state: Point) -> float:
+    def way_to_go(self, state: Point, start: Point) -> float:
         return float(self.layer.reduction.way_to_go(state))
 
 
@@ -202,10 +225,17 @@ class LossSystem(AbstractSystem):
             norm_sq(state),
         )
 
-    def way_to_go(self, state: PyTree) -> float:
-        if self.loss.sampled:
-            return math.inf
-        return basin.way_to_go(self.field, self._conserved_sum, state)
+    def landscape(self) -> basin.Landscape:
+        # Others may flow in symmetric matrices alone, or by a formula of their own.
+        is_its_own = type(self.loss).gradient is AbstractPopulationLoss.gradient
+        loss = (lambda state: self.loss(self.decode(state))) if is_its_own else None
+        return basin.Landscape(self.field, self._conserved_sum, loss)
+
+    def way_to_go(self, state: PyTree, start: PyTree) -> float:
+        return math.inf if self.loss.sampled else super().way_to_go(state, start)
+
+    def rests(self, state: PyTree) -> bool:
+        return self.loss.sampled or super().rests(state)
 
     def _conserved_sum(self, state: PyTree) -> Scalar | None:
         conserved = self.loss.conserved(self.decode(state))
@@ -247,9 +277,6 @@ class ScaledSystem(AbstractSystem):
 
     def _weights(self, state: PyTree) -> PyTree:
         return jax.tree.map(jnp.multiply, state, self.roots)
-
-    def way_to_go(self, state: PyTree) -> float:
-        return basin.way_to_go(self.field, lambda state: None, state)
 
 
 def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:

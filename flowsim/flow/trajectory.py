@@ -1,12 +1,15 @@
 """The path of a gradient flow: what was computed, how accurately, and why it ended."""
 
+import abc
+import contextlib
+import contextvars
 import dataclasses
 import enum
 import itertools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -22,14 +25,29 @@ from flowsim._core.files import read_arrays, write_whole
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Document
 
+SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
+_ASKED: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.ContextVar("asked", default=())
+
+
+@contextlib.contextmanager
+def times_asked() -> Iterator[list[float]]:
+    """The times that `Trajectory.at` is asked for within."""
+    asked: list[float] = []
+    token = _ASKED.set((*_ASKED.get(), asked))
+    try:
+        yield asked
+    finally:
+        _ASKED.reset(token)
+
 
 class Status(enum.StrEnum):
-    """How a run ended. The first six finished as asked; after the others no claim is judged."""
+    """How a run ended. After those that did not finish as asked no claim is judged."""
 
     EXCESS = "stopped-excess"  # the excess fell below the asked fraction of the start's
     GRAD_NORM = "stopped-grad-norm"  # the gradient norm fell below the asked fraction of its largest value
     TIME = "reached-t1"  # t1, or the last requested time of a run without stops, was reached
     STATIONARY = "stationary"  # the start has zero gradient: it stays where it is for ever
+    LOST = "gradient-lost"  # the start's gradient is zero to rounding, and not in truth
     HORIZON = "reached-horizon"  # no stop was met within the longest time a run goes to by itself
     DESCENT = "steps-done"  # explicit gradient descent made the asked steps
     BUDGET = "budget-spent"  # the wall-clock budget ran out
@@ -49,6 +67,7 @@ class Status(enum.StrEnum):
 
 
 _ADVICE = {
+    Status.LOST: "Write the loss so that its gradient does not round to zero at the start, or start elsewhere.",
     Status.BUDGET: "Give it more time (budget_seconds), or go on with --resume.",
     Status.STEPS: "Ask for less: a larger rtol or atol, an earlier t1, or the implicit solver where the flow is stiff.",
     Status.NONFINITE: "Look for an overflow in the loss or its gradient, and start from smaller weights.",
@@ -61,13 +80,14 @@ class Settings:
     """What the solver was asked for, so that a run can be repeated more accurately.
 
     solver: "in-turns" is explicit first, then in turns implicit and explicit, changing at the times ``changes``; atol:
-    absolute, in the units of the weights.
+    absolute, in the units of the weights; with_steps: whether the solver's steps are among the output times.
     """
 
     solver: str
     rtol: float
     atol: float
     changes: tuple[float, ...] = ()
+    with_steps: bool = True
 
     @property
     def method(self) -> str:
@@ -93,13 +113,26 @@ class Certificates:
     rejected_steps: int
 
 
+class AbstractDescent(eqx.Module):
+    """The field of a gradient flow, in the shape of a model."""
+
+    @abc.abstractmethod
+    def __call__(self, model: PyTree) -> PyTree:
+        """The velocity of a model: minus the gradient."""
+
+    @abc.abstractmethod
+    def way_to_go(self, model: PyTree, start: PyTree) -> float:
+        """A proved bound on how far the flow from a start still goes from a model; infinite where none is found."""
+
+
 class Trajectory(eqx.Module):
     """A gradient flow at its output times.
 
     t: (T,) strictly increasing, from 0; models: the model with time leading every weight; loss,
     excess, grad_norm_sq, dissipated: (T,) population loss, loss minus its minimum, squared gradient norm,
     and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known. way_to_go: a proved
-    bound on how far the weights still move after the last time, infinite where none was looked for or found.
+    bound on how far the weights still move after the last time, infinite where none was found (math.inf itself where
+    none was looked for); descent: model -> its velocity, None of a trajectory that was read from a file.
     """
 
     t: Float[Array, " T"]
@@ -112,20 +145,53 @@ class Trajectory(eqx.Module):
     settings: Settings = eqx.field(static=True)
     status: Status = eqx.field(static=True)
     way_to_go: Float[ArrayLike, ""] = math.inf
+    descent: AbstractDescent | None = None
 
-    def at(self, index: int) -> PyTree:
-        """The model at one output time."""
+    def row(self, index: int) -> PyTree:
+        """The model at the output time of that number."""
         return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
+
+    def at(self, t: float) -> PyTree:
+        """The model at the time t, which is an output time; in a claim any time up to the end of the flow.
+
+        **Raises:** `ValueError` where it is none.
+        """
+        t = float(t)
+        for asked in _ASKED.get():
+            asked.append(t)
+        here = jnp.abs(self.t - t) <= SAME * t
+        if checks.is_concrete(here) and not np.any(here):
+            checks.refuse("t", "an output time (gradient_flow(.., times=[t]) makes it one)", f"it is {t:g}")
+        # The end may be repeated.
+        first = here & (jnp.cumsum(here) == 1)
+
+        def pick(leaf):
+            if not eqx.is_inexact_array(leaf):
+                return leaf[0] if eqx.is_array(leaf) else leaf
+            picked = jnp.sum(jnp.where(first.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0.0), axis=0)
+            return jnp.where(jnp.any(first), picked, jnp.nan)
+
+        return jax.tree.map(pick, self.models)
 
     @property
     def start(self) -> PyTree:
         """The model at time 0."""
-        return self.at(0)
+        return self.row(0)
 
     @property
     def end(self) -> PyTree:
-        """The model at the last output time."""
-        return self.at(-1)
+        """The model at the last output time. Of the limit, `flowsim.limit` knows more."""
+        return self.row(-1)
+
+    @property
+    def velocity(self) -> PyTree:
+        """d models/dt, which is -grad L, at all output times: a model with time leading every weight.
+
+        **Raises:** `ValueError` of a trajectory that was read from a file, which has no loss.
+        """
+        if self.descent is None:
+            checks.refuse("velocity", "asked of a flow that has its loss", "this trajectory was read from a file")
+        return eqx.filter_vmap(self.descent)(self.models)
 
     def __str__(self) -> str:
         certificates = self.certificates
@@ -218,9 +284,14 @@ class Trajectory(eqx.Module):
             checks.refuse("like", f"a model with the weights {sorted(arrays)}", f"it has {sorted(names)}")
         values = iter([jnp.asarray(arrays[name]) for name in names])
         models = jax.tree.map(lambda leaf: next(values) if eqx.is_array(leaf) else leaf, like)
+        t, loss, excess, grad_norm_sq, dissipated = (series[name] for name in _SERIES)
         return Trajectory(
-            **series,
-            models=models,
+            t,
+            models,
+            loss,
+            excess,
+            grad_norm_sq,
+            dissipated,
             certificates=Certificates(**metadata["certificates"]),
             settings=_settings(**metadata["settings"]),
             status=Status(metadata["status"]),
@@ -279,9 +350,21 @@ def uncertified(
     excess: Float[Array, " T"],
     grad_norm_sq: Float[Array, " T"],
     dissipated: Float[Array, " T"],
+    descent: AbstractDescent | None = None,
 ) -> Trajectory:
     """A trajectory for comparisons alone, which may be traced: what is static in it is always the same."""
     certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
     settings = Settings(solver="", rtol=0.0, atol=0.0)
-    never = jnp.asarray(jnp.inf)
-    return Trajectory(t, models, loss, excess, grad_norm_sq, dissipated, certificates, settings, Status.TIME, never)
+    return Trajectory(
+        t,
+        models,
+        loss,
+        excess,
+        grad_norm_sq,
+        dissipated,
+        certificates,
+        settings,
+        Status.TIME,
+        way_to_go=jnp.asarray(jnp.inf),
+        descent=descent,
+    )

@@ -45,6 +45,11 @@ class AbstractPopulationLoss(eqx.Module):
     def excess(self, model: PyTree) -> Scalar:
         """L(model) - min L, as accurate near the minimum as its form allows; NaN where unknown."""
 
+    @property
+    def subtracts(self) -> bool:
+        """Whether the excess is the loss minus its minimum, which cancels near the minimum."""
+        return False
+
     def gradient(self, model: PyTree) -> PyTree:
         """The gradient, in the shape of the model."""
         return eqx.filter_grad(self.__call__)(model)
@@ -136,6 +141,10 @@ class FunctionLoss(AbstractPopulationLoss):
         if value.shape != ():
             checks.refuse("function", "scalar-valued", f"its value has shape {value.shape}")
         return value
+
+    @property
+    def subtracts(self) -> bool:
+        return self.excess_function is None and self.minimum_kind is not MinimumKind.UNKNOWN
 
     def excess(self, model: PyTree) -> Scalar:
         if self.excess_function is None:

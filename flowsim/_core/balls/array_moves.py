@@ -17,6 +17,11 @@ def _broadcast(params: dict[str, Any], x: Value) -> Value:
     return np.broadcast_to(x.reshape(shape), params["shape"])
 
 
+def _reshape(params: dict[str, Any], x: Value) -> Value:
+    order = params["dimensions"]
+    return (x if order is None else x.transpose(order)).reshape(params["new_sizes"])
+
+
 def _slice(params: dict[str, Any], x: Value) -> Value:
     strides = params["strides"] or (1,) * x.ndim
     return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
@@ -38,7 +43,7 @@ MOVES: dict[str, Callable] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda params, *parts: np.concatenate(parts, axis=params["dimension"]),
     "expand_dims": lambda params, x: np.expand_dims(x, params["dimensions"]),
-    "reshape": lambda params, x: x.reshape(params["new_sizes"]),
+    "reshape": _reshape,
     "rev": lambda params, x: np.flip(x, params["dimensions"]),
     "select_n": _selection,
     "slice": _slice,

@@ -167,7 +167,7 @@ def _plateau(
     """The plateau whose slowest point is an output time, with what the loss says of it."""
     level, grad_norm = float(trajectory.loss[row]), float(np.sqrt(trajectory.grad_norm_sq[row]))
     plain = Plateau(level, *times, slowest=float(trajectory.t[row]), grad_norm=grad_norm)
-    model = trajectory.at(row)
+    model = trajectory.row(row)
     weights = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
     if loss is None or weights > LARGEST_HESSIAN:
         return plain

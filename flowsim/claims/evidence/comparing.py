@@ -1,19 +1,24 @@
 """Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from flowsim._core.checks import refuse
 from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.limits import TracedFlowError
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
 Sides = tuple[Comparison, dict[str, Array]]
+
+# Of a claim that looks at numbers, such as by float().
+_NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, TracedFlowError)
 
 
 class Panel:
@@ -48,9 +53,10 @@ class Panel:
                 functions = tuple((one.compare, one.constants) for one in self._claims)
                 self._found[key] = (loss, run, _together(functions, loss, run))
             except Exception:
-                # Whose fault it is shows where they are compared one by one.
-                self._claims = ()
-                return None
+                # Whose fault it is shows where that one is compared alone.
+                self._claims = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
+                self._found.clear()
+                return self._sides(claim, loss, run) if claim in self._claims else None
         return self._found[key][2][self._claims.index(claim)]
 
 
@@ -64,15 +70,44 @@ def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Com
 
 
 def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> Any:
-    return _compiled(function, loss, run) if claim.along_flow else function(loss, run)
+    if claim.along_flow:
+        with contextlib.suppress(*_NEEDS_VALUES):
+            return _compiled(function, loss, run)
+    return function(loss, run)
+
+
+def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> bool:
+    try:
+        eqx.filter_eval_shape(lambda loss, run: (claim.compare(loss, run), claim.constants(loss, run)), loss, run)
+    except Exception:
+        return False
+    return True
 
 
 def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:
     shape, times = comparison.slack.shape, run.t.shape[0]
     if claim.along_flow and len(shape) > 1 and shape[0] != times:
-        refuse(claim.id, f"a comparison of arrays with time first, ({times}, ..)", f"their shape is {shape}")
+        came = "x".join(map(str, shape)) + f" where the flow, its end repeated, has {times} times"
+        refuse(claim.id, "a comparison of arrays with time first, a row for each output time", f"it is {came}")
     rows = shape[:1] + ((-1,) if len(shape) > 1 else ())
-    return jax.tree.map(lambda side: np.asarray(side).reshape(rows or (1,)), comparison)
+    ours = jax.tree.map(lambda side: np.asarray(side).reshape(rows or (1,)), comparison)
+    if np.any(ours.size < 0):
+        refuse(claim.id, "a comparison with sizes of at least 0", f"one is {np.min(ours.size):g}")
+    return ours
+
+
+def size_of(ours: Comparison) -> np.ndarray:
+    """What margins are relative to: the size of the bound or, where that is zero, the larger side at its largest."""
+    sides = ours.scale[ours.promised & np.isfinite(ours.scale)]
+    otherwise = float(np.max(sides, initial=0.0)) or np.inf
+    return np.where(ours.size > 0, ours.size, otherwise)
+
+
+def relative(slack: ArrayLike, size: ArrayLike) -> np.ndarray:
+    """A slack over the size of the bound; where that is infinite the slack is what it is."""
+    slack = np.asarray(slack)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(slack), slack, slack / np.asarray(size))
 
 
 @eqx.filter_jit

@@ -1,0 +1,243 @@
+"""JAX's operations on arrays of balls.
+
+A comparison that balls leave open gives a ball from 0 to 1 where that is asked for; what is selected by it is the hull
+of the cases.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import flint
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flowsim._core.balls import matrices
+
+Balls = np.ndarray  # of flint.arb
+Value = Any  # Balls, or an array of what is no float64
+
+
+class UndecidedError(ArithmeticError):
+    """An operation that is not known in ball arithmetic, or a comparison that the balls leave open."""
+
+
+def balls(values: Any, radii: Any = 0.0) -> Balls:
+    """Balls about numbers, with these radii."""
+    make = np.frompyfunc(lambda value, radius: flint.arb(float(value), float(radius)), 2, 1)
+    return np.asarray(make(np.asarray(values, dtype=float), np.asarray(radii, dtype=float)), dtype=object)
+
+
+def is_balls(value: Value) -> bool:
+    """Whether a value is an array of balls."""
+    return isinstance(value, np.ndarray) and value.dtype == object
+
+
+def as_balls(value: Value) -> Balls:
+    """Numbers as balls; balls as they are."""
+    return value if is_balls(value) else balls(value)
+
+
+def _each(function: Callable, arguments: int) -> Callable:
+    """An operation entry by entry."""
+    universal = np.frompyfunc(function, arguments, 1)
+    return lambda params, *inputs: np.asarray(universal(*map(as_balls, inputs)), dtype=object)
+
+
+def _method(name: str) -> Callable:
+    return _each(operator.methodcaller(name), 1)
+
+
+_OPEN = flint.arb(0.5, 0.5)
+
+
+def _comparison(certainly: Callable, certainly_not: Callable) -> Callable:
+    def compare(a: flint.arb, b: flint.arb) -> bool | None:
+        if certainly(a, b):
+            return True
+        return False if certainly_not(a, b) else None
+
+    universal = np.frompyfunc(compare, 2, 1)
+
+    def compared(params: dict[str, Any], a: Value, b: Value) -> Value:
+        found = np.asarray(universal(as_balls(a), as_balls(b)), dtype=object)
+        if all(one is not None for one in np.ravel(found)):
+            return found.astype(bool)
+        as_ball = lambda one: _OPEN if one is None else flint.arb(int(one))
+        return np.asarray(np.frompyfunc(as_ball, 1, 1)(found), dtype=object)
+
+    return compared
+
+
+def selection(which: Value, *cases: Value) -> Value:
+    """select_n by balls from 0 to 1: the hull of the cases where both are possible.
+
+    **Raises:** `UndecidedError` where the cases are no numbers.
+    """
+    if not all(case.dtype in (object, np.float64, bool) for case in cases):
+        raise UndecidedError("which whole number is selected is open")
+
+    def choose(which: flint.arb, first: flint.arb, second: flint.arb) -> flint.arb:
+        if which == 0 or which == 1:
+            return second if which == 1 else first
+        return first.union(second)
+
+    return _each(choose, 3)({}, np.broadcast_to(which, cases[0].shape), *cases)
+
+
+def is_open(value: Value) -> bool:
+    """Whether a truth value that steers a program is left open."""
+    return is_balls(value) and not all(one == 0 or one == 1 for one in np.ravel(value))
+
+
+def _sign(x: flint.arb) -> flint.arb:
+    return x.sgn() if x.is_finite() else flint.arb.nan()
+
+
+def power(x: flint.arb, exponent: int) -> flint.arb:
+    """A whole power by multiplication; flint's own is NaN for some balls that hold zero."""
+    if exponent < 0:
+        return 1 / power(x, -exponent)
+    if exponent % 2 == 0:
+        # A square is not negative, whatever the signs of its factors.
+        x = abs(x)
+    found, factor = flint.arb(1), x
+    while exponent:
+        found = found * factor if exponent & 1 else found
+        factor, exponent = factor * factor, exponent >> 1
+    return found
+
+
+_LARGEST_WHOLE = 64  # exponent
+
+
+def _pow(x: flint.arb, exponent: flint.arb) -> flint.arb:
+    if exponent.is_integer() and abs(exponent) <= _LARGEST_WHOLE:
+        return power(x, int(float(exponent)))
+    if x.contains(0) and exponent > 0:
+        # Of what the ball holds, the numbers that have a power.
+        return flint.arb(0).union(x.upper() ** exponent)
+    return x**exponent
+
+
+def _sqrt(x: flint.arb) -> flint.arb:
+    return flint.arb(0).union(x.upper().sqrt()) if x.contains(0) else x.sqrt()
+
+
+def _logistic(x: flint.arb) -> flint.arb:
+    return 1 / (1 + (-x).exp())
+
+
+def _cube_root(x: flint.arb) -> flint.arb:
+    return -(-x).root(3) if x < 0 else x.root(3)
+
+
+def _sum(params: dict[str, Any], x: Balls) -> Balls:
+    axes = tuple(params["axes"])
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    rows = x.transpose(*kept, *axes).reshape(*[x.shape[axis] for axis in kept], -1)
+    total = np.frompyfunc(operator.add, 2, 1).reduce(rows, axis=-1, initial=flint.arb(0))
+    return np.asarray(total, dtype=object)
+
+
+def _reduction(choose: Callable) -> Callable:
+    universal = np.frompyfunc(choose, 2, 1)
+
+    def reduce(params: dict[str, Any], x: Balls) -> Balls:
+        for axis in sorted(params["axes"], reverse=True):
+            x = np.asarray(universal.reduce(x, axis=axis), dtype=object)
+        return x
+
+    return reduce
+
+
+def _cumulative(choose: Callable) -> Callable:
+    universal = np.frompyfunc(choose, 2, 1)
+
+    def accumulate(params: dict[str, Any], x: Balls) -> Balls:
+        along = np.flip(x, params["axis"]) if params["reverse"] else x
+        total = np.asarray(universal.accumulate(along, axis=params["axis"]), dtype=object)
+        return np.flip(total, params["axis"]) if params["reverse"] else total
+
+    return accumulate
+
+
+def _converted(params: dict[str, Any], x: Balls) -> Value:
+    if jnp.issubdtype(params["new_dtype"], jnp.floating):
+        return x
+    whole = np.asarray(np.frompyfunc(lambda ball: ball.unique_fmpz(), 1, 1)(x), dtype=object)
+    if any(value is None for value in whole.reshape(-1)):
+        raise UndecidedError("which whole number a ball stands for is open")
+    return np.asarray(whole, dtype=float).astype(params["new_dtype"])
+
+
+def _scattered_sum(params: dict[str, Any], operand: Value, indices: Value, updates: Value) -> Balls:
+    """scatter-add: the transpose of the gather that says where each update goes."""
+    operand, updates = as_balls(operand), as_balls(updates)
+    bind = jax.lax.scatter_add_p.bind
+    blank = jnp.zeros(operand.shape)
+    add = lambda values: bind(blank, jnp.asarray(indices), values, **params)
+    (where,) = jax.linear_transpose(add, jax.ShapeDtypeStruct(updates.shape, jnp.float64))(
+        1.0 + jnp.arange(operand.size, dtype=float).reshape(operand.shape)
+    )
+    total = operand.reshape(-1).copy()
+    for place, update in zip(np.asarray(where).reshape(-1).astype(int), updates.reshape(-1), strict=True):
+        if place > 0:  # what falls outside is dropped
+            total[place - 1] = total[place - 1] + update
+    return total.reshape(operand.shape)
+
+
+_larger, _smaller = (lambda a, b: a.max(b)), (lambda a, b: a.min(b))
+_METHODS = (
+    *("rsqrt", "ceil", "floor", "exp", "expm1", "log", "log1p", "erf", "erfc", "lgamma", "digamma"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+)
+OPERATIONS: dict[str, Callable] = {
+    **{name: _each(operator.add, 2) for name in ("add", "add_any")},
+    "sub": _each(operator.sub, 2),
+    "mul": _each(operator.mul, 2),
+    "div": _each(operator.truediv, 2),
+    "pow": _each(_pow, 2),
+    # Truth values are 0, 1, or a ball that holds both.
+    **{name: _each(_larger, 2) for name in ("max", "or")},
+    **{name: _each(_smaller, 2) for name in ("min", "and")},
+    "not": _each(lambda a: 1 - a, 1),
+    "clamp": _each(lambda low, x, high: x.max(low).min(high), 3),
+    "neg": _each(operator.neg, 1),
+    "abs": _each(abs, 1),
+    "sign": _each(_sign, 1),
+    "square": _each(lambda a: power(a, 2), 1),
+    "one_minus_square": _each(lambda a: 1 - power(a, 2), 1),
+    "integer_pow": lambda params, x: _each(lambda ball: power(ball, params["y"]), 1)(params, x),
+    "sqrt": _each(_sqrt, 1),
+    "cbrt": _each(_cube_root, 1),
+    "exp2": _each(lambda a: flint.arb(2) ** a, 1),
+    "logistic": _each(_logistic, 1),
+    "atan2": _each(lambda y, x: flint.arb.atan2(y, x), 2),
+    **{name: _method(name) for name in _METHODS},
+    "erf_inv": _method("erfinv"),
+    "eq": _comparison(lambda a, b: bool(a == b), lambda a, b: bool(a != b)),
+    "ne": _comparison(lambda a, b: bool(a != b), lambda a, b: bool(a == b)),
+    "lt": _comparison(operator.lt, operator.ge),
+    "le": _comparison(operator.le, operator.gt),
+    "gt": _comparison(operator.gt, operator.le),
+    "ge": _comparison(operator.ge, operator.lt),
+    "is_finite": lambda params, x: np.vectorize(lambda ball: bool(ball.is_finite()), otypes=[bool])(x),
+    "convert_element_type": _converted,
+    "reduce_sum": _sum,
+    "reduce_prod": _reduction(operator.mul),
+    **{name: _reduction(_larger) for name in ("reduce_max", "reduce_or")},
+    **{name: _reduction(_smaller) for name in ("reduce_min", "reduce_and")},
+    "cumsum": _cumulative(operator.add),
+    "cumprod": _cumulative(operator.mul),
+    "cummax": _cumulative(_larger),
+    "cummin": _cumulative(_smaller),
+    "dot_general": lambda params, a, b: matrices.contraction(params, as_balls(a), as_balls(b)),
+    "scatter-add": _scattered_sum,
+    "lu": matrices.lu,
+    "cholesky": matrices.cholesky,
+    "triangular_solve": matrices.triangular_solve,
+    "eigh": matrices.eigh,
+}
+BRANCHING = ("eq", "ne", "lt", "le", "gt", "ge")

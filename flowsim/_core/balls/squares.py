@@ -1,0 +1,135 @@
+"""Sums of squares: the residuals of a function that is one, read off its trace."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxtyping import Array, Float
+
+Weight = Any  # an array of numbers, in the shape of a node or of none
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Node:
+    """One value of a program: the output ``place`` of an operation on others, or the argument where there is none."""
+
+    shape: tuple[int, ...]
+    inputs: tuple[Any, ...] = ()
+    name: str = ""
+    bind: Callable[..., Any] | None = None
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    place: int = 0
+
+
+def residuals_of(
+    function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]
+) -> Callable[[Float[Array, " n"]], Float[Array, " m"]] | None:
+    """r with function(x) = sum_i r_i(x)^2 + a constant, for all x; None where the trace shows no such form.
+
+    **Arguments:** at: any x.
+    """
+    closed = jax.make_jaxpr(function)(at)
+    argument = _Node(np.shape(at))
+    (value,) = _nodes(closed.jaxpr, closed.consts, [argument])
+    found = _squares(value, np.ones(()))
+    if not found:
+        return None
+
+    def residuals(x: Float[Array, " n"]) -> Float[Array, " m"]:
+        known = {id(argument): (x,)}
+        parts = [jnp.ravel(np.sqrt(weight) * _value(node, known)) for weight, node in found]
+        return jnp.concatenate(parts)
+
+    return residuals
+
+
+def _nodes(jaxpr: Jaxpr, consts: Any, arguments: list[Any]) -> list[Any]:
+    """The outputs of a program on values, which are nodes or, where they depend on no argument, numbers."""
+    values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+    for eqn in jaxpr.eqns:
+        inputs = [var.val if isinstance(var, Literal) else values[var] for var in eqn.invars]
+        program = next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
+        if program is not None and eqn.primitive.name in _INLINED:
+            inner, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
+            outputs = _nodes(inner, constants, inputs)
+        elif any(isinstance(one, _Node) for one in inputs):
+            bind, name = functools.partial(_carried_out, eqn), eqn.primitive.name
+            shapes = [getattr(var.aval, "shape", ()) for var in eqn.outvars]
+            outputs = [_Node(shape, tuple(inputs), name, bind, eqn.params, i) for i, shape in enumerate(shapes)]
+        else:
+            outputs = _carried_out(eqn, *inputs)
+        values.update(zip(eqn.outvars, outputs, strict=True))
+    return [var.val if isinstance(var, Literal) else values[var] for var in jaxpr.outvars]
+
+
+def _carried_out(eqn: JaxprEqn, *inputs: Any) -> list[Any]:
+    outputs = eqn.primitive.bind(*inputs, **eqn.params)
+    return list(outputs) if eqn.primitive.multiple_results else [outputs]
+
+
+def _value(node: Any, known: dict[int, Any]) -> Any:
+    if not isinstance(node, _Node):
+        return node
+    key = id(node)
+    if key not in known:
+        assert node.bind is not None
+        known[key] = node.bind(*[_value(one, known) for one in node.inputs])
+    return known[key][node.place]
+
+
+def _squares(node: Any, weight: Weight) -> list[tuple[Weight, Any]] | None:
+    """Weights and nodes such that the sum of weight * node over its entries is that of weight_k * node_k^2, and a
+    constant.
+
+    **Arguments:** weight: not negative, in the shape of the node or a number.
+    """
+    if not isinstance(node, _Node):
+        return []
+    inputs, name = node.inputs, node.name
+    constants = [not isinstance(one, _Node) for one in inputs]
+    if name in ("add", "add_any"):
+        return _both(_squares(inputs[0], weight), _squares(inputs[1], weight))
+    if name == "sub" and constants[1]:
+        return _squares(inputs[0], weight)
+    if name in ("mul", "div") and any(constants):
+        factor = np.asarray(inputs[constants.index(True)])
+        if (name == "div" and not constants[1]) or not np.all(factor > 0):
+            return None
+        return _squares(inputs[constants.index(False)], weight * factor if name == "mul" else weight / factor)
+    if (name == "mul" and inputs[0] is inputs[1]) or name == "square":
+        return _squared(inputs[0], weight)
+    if (name == "integer_pow" and node.params["y"] == 2) or (name == "pow" and constants[1] and np.all(inputs[1] == 2)):
+        return _squared(inputs[0], weight)
+    if name in ("convert_element_type", "copy"):
+        return _squares(inputs[0], weight)
+    if name == "reduce_sum":
+        shape = np.shape(inputs[0])
+        kept = [1 if axis in node.params["axes"] else length for axis, length in enumerate(shape)]
+        return _squares(inputs[0], np.broadcast_to(np.reshape(_full(weight, node), kept), shape))
+    if name in ("squeeze", "expand_dims") or (name == "reshape" and node.params["dimensions"] is None):
+        return _squares(inputs[0], np.reshape(_full(weight, node), np.shape(inputs[0])))
+    if name == "dot_general" and inputs[0] is inputs[1] and node.shape == ():
+        return _squared(inputs[0], weight)
+    return None
+
+
+def _squared(node: Any, weight: Weight) -> list[tuple[Weight, Any]] | None:
+    if isinstance(node, _Node) and node.name == "sqrt":
+        return _squares(node.inputs[0], weight)
+    return [(weight, node)]
+
+
+def _both(first: list | None, second: list | None) -> list | None:
+    return None if first is None or second is None else [*first, *second]
+
+
+def _full(weight: Weight, node: _Node) -> Weight:
+    return np.broadcast_to(weight, node.shape)
+
+
+_INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}

@@ -1,0 +1,128 @@
+"""What is decided of a comparison whose slack has a known error: at each of its points, and on the whole."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from flowsim.claims.claim import Comparison, Judgement
+from flowsim.claims.evidence.comparing import size_of
+
+WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
+
+Points = Float[np.ndarray, "*points"]
+Mask = Bool[np.ndarray, "*points"]
+
+
+_LADDER_SAFETY = 4.0
+
+
+class Errors(NamedTuple):
+    """Errors of a slack: of rounding, as it was measured; of the solver; and all others."""
+
+    rounding: Points
+    solver: Points
+    rest: Points
+
+    @property
+    def unrounded(self) -> Points:
+        """All but rounding."""
+        return self.solver + self.rest
+
+
+def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) -> Points:
+    """Error of the fine slack: its distance to the rough one, relative, and never shrinking in time, since two solves
+    can agree by chance at one time; and at least the tolerance, which no solver is asked to beat.
+
+    **Arguments:** rough, fine: the slacks; scale: of the larger side; counts: where either solve promises anything.
+    """
+    scale = np.maximum(scale, np.finfo(float).tiny)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(rough - fine) / scale
+    # Nothing is known, or asked, of a side that promises nothing or is infinite.
+    apart = np.where(counts & ~np.isnan(apart), apart, 0.0)
+    return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Sides:
+    """A comparison on the host with the errors of its slack.
+
+    slack, error, allowance: of both sides' difference; size: what a margin is relative to; possible, certain: where
+    the statement may promise something, and where it does; tie: where the sides are equal exactly; identity: where
+    they are equated; tightness: ratio of the sides.
+    """
+
+    slack: Points
+    error: Points
+    allowance: Points
+    size: Points
+    possible: Mask
+    certain: Mask
+    tie: Mask
+    identity: Mask
+    tightness: Points
+
+    @staticmethod
+    def of(ours: Comparison, identity: bool) -> "Sides":
+        """The sides of a comparison without errors; ``identity``: whether all of it equates its sides."""
+        promised: Any = np.asarray(ours.promised)
+        return Sides(
+            slack=np.asarray(ours.slack),
+            error=np.zeros(promised.shape),
+            allowance=np.asarray(ours.allowance),
+            size=size_of(ours),
+            possible=promised,
+            certain=promised,
+            tie=np.zeros(promised.shape, dtype=bool),
+            identity=np.asarray(ours.identity) | identity,
+            tightness=np.asarray(ours.tightness),
+        )
+
+    @property
+    def fails(self) -> Mask:
+        """Where the statement fails by more than the error."""
+        with np.errstate(invalid="ignore"):
+            return self.certain & (self.slack + self.allowance < -self.error)
+
+    @property
+    def stands(self) -> Mask:
+        """Where it promises nothing, or holds by more than the error: an identity agrees to within it."""
+        with np.errstate(invalid="ignore"):
+            known = self.error + self.allowance <= WORST_RESOLUTION * self.size
+            agrees = known & (np.abs(self.slack) <= self.error + self.allowance)
+            exceeds = (self.slack - self.allowance > self.error) | self.tie
+            return ~self.possible | np.where(self.identity, agrees, exceeds)
+
+    def without(self, rows: slice | np.ndarray) -> "Sides":
+        """The sides with nothing promised in some rows."""
+        possible, certain = self.possible.copy(), self.certain.copy()
+        possible[rows] = certain[rows] = False
+        return dataclasses.replace(self, possible=possible, certain=certain)
+
+    @property
+    def nearness(self) -> Points:
+        """The slack over its error where something may be promised, least where a verdict hangs on it."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            room = np.abs(self.slack) - self.allowance
+            return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
+
+    @property
+    def worst(self) -> tuple[int, ...]:
+        """Where the margin is least; of a statement that fails, where it fails most clearly."""
+        fails = self.fails
+        with np.errstate(invalid="ignore"):
+            clear = (self.slack + self.allowance + self.error) / self.size
+            margin = np.where(np.isinf(self.slack), self.slack, self.slack / self.size)
+        values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, margin, np.inf)
+        return tuple(int(place) for place in np.unravel_index(np.nanargmin(values), values.shape))
+
+    @property
+    def judgement(self) -> Judgement:
+        """Violated where it fails anywhere, vacuous where it promises nothing, holds where it stands everywhere."""
+        if self.fails.any():
+            return Judgement.VIOLATED
+        if not self.possible.any():
+            return Judgement.VACUOUS
+        return Judgement.HOLDS if self.stands.all() else Judgement.UNRESOLVED

@@ -1,0 +1,358 @@
+"""Both sides of a claim in ball arithmetic, from weights and numbers that are known to within their rounding.
+
+What cancels in float64, in a loss, between weights or among the constants of a statement, shows here: balls have more
+digits, and say what is left of them.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import flint
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, PyTree
+
+from flowsim._core.balls.enclosure import Traced, lower, rounded, upper
+from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
+from flowsim.claims.claim import Claim
+from flowsim.claims.evidence.moving import ROUNDING
+from flowsim.claims.limits import ending_at
+from flowsim.flow.systems import AbstractSystem
+from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses import AbstractPopulationLoss
+
+JUMPS = ("floor", "ceil", "round", "sign", "rem")
+CHEAP, COSTLY = 3e4, 2e6  # operations
+_EXPLAINED = 8.0  # times what the weights' last digits make of a field, above which something else rounds it
+
+
+class OpenError(Exception):
+    """The sides of a claim cannot be had in balls; the message says why. jumps: as in `Bounds`."""
+
+    def __init__(self, message: str, jumps: tuple[str, ...] = ()):
+        super().__init__(message)
+        self.jumps = jumps
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What balls say of a comparison at some rows, each array (rows,) or (rows, entries).
+
+    low, high: of the slack; possible, certain: where the statement may promise something, and where it does;
+    allowance, scale: at most; zero: where the slack is zero exactly; jumps: operations in it that jump from one time to
+    the next.
+    """
+
+    low: Float[np.ndarray, "*points"]
+    high: Float[np.ndarray, "*points"]
+    possible: Bool[np.ndarray, "*points"]
+    certain: Bool[np.ndarray, "*points"]
+    allowance: Float[np.ndarray, "*points"]
+    scale: Float[np.ndarray, "*points"]
+    zero: Bool[np.ndarray, "*points"]
+    jumps: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of a trajectory as balls, time first.
+
+    models: weights; loss, excess, grad_norm_sq: of these; slopes: the field, (rows, weights).
+    """
+
+    t: Balls
+    models: PyTree
+    loss: Balls
+    excess: Balls
+    grad_norm_sq: Balls
+    dissipated: Balls
+    slopes: Balls | None
+
+
+class Roundings(NamedTuple):
+    """How far numbers may be off, relative to their size: the weights; the numbers of the loss; and those of the
+    statement, except short ones.
+    """
+
+    weights: float = ROUNDING
+    loss: float = ROUNDING
+    statement: float = ROUNDING
+
+
+@dataclasses.dataclass(frozen=True)
+class Enclosed:
+    """One solve in balls.
+
+    system: the coordinates of the flow, None where its loss is known by samples; loss: that claims read; run: the
+    solve; errors: of its loss, excess and |grad|^2 as they were measured, for a loss that balls cannot read; way: how
+    far the weights still move after the end, at most; rounding: of numbers; spread: how far off each array of weights
+    may be beyond that, (T,).
+    """
+
+    system: AbstractSystem | None
+    loss: AbstractPopulationLoss
+    run: Trajectory
+    errors: tuple[Float[np.ndarray, " T"], ...]
+    way: float
+    rounding: Roundings = Roundings()
+    spread: PyTree = None
+
+    def compared(self, claim: Claim, rows: np.ndarray, most_operations: float) -> Bounds:
+        """The comparison of a claim on some rows of the run, of which the last one is its end.
+
+        **Raises:** `OpenError`.
+        """
+        return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, np.zeros(rows.size), most_operations)
+
+    def settled(self, claim: Claim, rows: np.ndarray, radius: float, most_operations: float) -> Bounds:
+        """The same with the end anywhere within a radius of where it is, as the limit of the flow is.
+
+        **Raises:** `OpenError`.
+        """
+        further = np.where(np.arange(rows.size) == rows.size - 1, radius, -1.0)
+        return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, further, most_operations)
+
+    def beyond(self, claim: Claim, t: Balls, radius: float, most_operations: float) -> Bounds:
+        """The comparison at the start, the end, and at times after it with weights anywhere within a radius of the end.
+
+        **Arguments:** t: the times after the end.
+
+        **Raises:** `OpenError`.
+        """
+        rows = np.asarray([0, *[-1] * (t.size + 1)])
+        times = np.concatenate([balls(np.asarray(self.run.t)[[0, -1]]), t])
+        return self._compared(claim, times, rows, np.where(np.arange(rows.size) > 1, radius, -1.0), most_operations)
+
+    @functools.cached_property
+    def spreads(self) -> Bool[np.ndarray, " T"]:
+        """Whether some weights are off by more than their rounding, at each time."""
+        weights = eqx.filter(self.run.models, eqx.is_inexact_array)
+        largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
+        more = jax.tree.map(lambda leaf, spread: spread > ROUNDING * largest(leaf), weights, self.spread)
+        return np.any(jax.tree.leaves(more), axis=0)
+
+    def exact(self) -> "Enclosed":
+        """The same with all numbers as they stand."""
+        return dataclasses.replace(self, rounding=Roundings(0.0, 0.0, 0.0), spread=None)
+
+    def wider(self, further: Float[np.ndarray, " T"]) -> "Enclosed":
+        """The same with all weights as much further off."""
+        weights = eqx.filter(self.run.models, eqx.is_inexact_array)
+        known = jax.tree.map(lambda leaf: np.zeros(further.size), weights) if self.spread is None else self.spread
+        return dataclasses.replace(self, spread=jax.tree.map(lambda one: one + further, known))
+
+    def widest(self, claim: Claim, rows: np.ndarray, place: tuple[int, ...]) -> str:
+        """Whose rounding leaves the slack at a place most open: "weights", "loss" or "statement".
+
+        **Raises:** `OpenError`.
+        """
+        widths = {}
+        for source, rounding in self.rounding._asdict().items():
+            alone = Roundings(0.0, 0.0, 0.0)._replace(**{source: rounding})
+            spread = self.spread if source == "weights" else None
+            found = dataclasses.replace(self, rounding=alone, spread=spread).compared(claim, rows, COSTLY)
+            widths[source] = float(np.nan_to_num(found.high[place] - found.low[place], nan=np.inf))
+        return max(widths, key=lambda source: widths[source])
+
+    def slopes(self, most_operations: float) -> Balls | None:
+        """The field at all rows; None where it cannot be had."""
+        found = self._all(most_operations)
+        return None if found is None else found[-1]
+
+    def excess(self, most_operations: float) -> Float[np.ndarray, " T"] | None:
+        """The excess at all rows, in float64; None where it cannot be had."""
+        found = self._all(most_operations)
+        return None if found is None else (lower(found[1]) + upper(found[1])) / 2
+
+    def _all(self, most_operations: float) -> tuple[Balls, ...] | None:
+        rows = np.arange(self.run.t.size)
+        try:
+            return self._recorded(self._around(rows, np.zeros(rows.size)), rows, most_operations)
+        except (UndecidedError, jax.errors.JAXTypeError):
+            return None
+
+    def _around(self, rows: np.ndarray, further: np.ndarray) -> PyTree:
+        """The weights as balls, each row as much wider; those that are zero at all times are zero."""
+        weights = eqx.filter(self.run.models, eqx.is_inexact_array)
+        spread = jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), weights) if self.spread is None else self.spread
+
+        def around(leaf, spread):
+            values = np.asarray(leaf)
+            room = np.reshape(spread[rows] + np.maximum(further, 0.0), (-1, *[1] * (values.ndim - 1)))
+            moves = np.any(values != 0, axis=0)
+            return balls(values[rows], self.rounding.weights * np.abs(values[rows]) + np.where(moves, room, 0.0))
+
+        return jax.tree.map(around, weights, spread)
+
+    def _at(self, rows: np.ndarray):
+        return lambda leaf: np.asarray(leaf)[rows] if eqx.is_array(leaf) else leaf
+
+    def _rest(self, rows: np.ndarray) -> PyTree:
+        return jax.tree.map(self._at(rows), eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True))
+
+    def _compared(
+        self, claim: Claim, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float
+    ) -> Bounds:
+        """The comparison at rows; ``further``: how much wider each is that stands for what comes after the end, and at
+        most 0 for the others.
+        """
+        rest = self._rest(rows)
+        arrays, fixed = _numbers(self.loss, self.rounding.loss)
+        jumps: tuple[str, ...] = ()
+        try:
+            known = self._rows(t, rows, further, most_operations)
+
+            def sides(arrays, series, models):
+                t, loss, excess, grad_norm_sq, dissipated = series
+                weights = eqx.combine(models, rest)
+                run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent)
+                run = dataclasses.replace(run, way_to_go=jnp.asarray(self.way))
+                with ending_at(self.run.end, self.way):
+                    ours = claim.compare(eqx.combine(arrays, fixed), run)
+                return ours.slack, ours.promised, ours.allowance, ours.scale
+
+            series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
+            given = (arrays, series, known.models)
+            traced = Traced(sides, *given)
+            jumps = _jumps(traced, t.size)
+            slack, promised, allowance, scale = traced.on(
+                *given,
+                proved=False,
+                open_branches=True,
+                rounding=self.rounding.statement,
+                most_operations=most_operations,
+            )
+        except (UndecidedError, jax.errors.JAXTypeError, TypeError, ValueError) as error:
+            raise OpenError(str(error), jumps) from error
+        return _bounds(slack, promised, allowance, scale, jumps)
+
+    def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
+        """What a trajectory records at weights that are balls; where the loss cannot be had in balls, what it recorded.
+
+        **Raises:** what JAX raises.
+        """
+        models = self._around(rows, further)
+        try:
+            loss, excess, grad_norm_sq, slopes = self._recorded(models, rows, most_operations)
+        except UndecidedError:
+            recorded = (self.run.loss, self.run.excess, self.run.grad_norm_sq)
+            pairs = zip(recorded, self.errors, strict=True)
+            loss, excess, grad_norm_sq = (balls(np.asarray(one)[rows], error[rows]) for one, error in pairs)
+            slopes = None
+            grad_norm_sq[further > 0] = flint.arb(0, math.inf)
+        # The loss only falls.
+        least = float(self.loss.minimum)
+        loss, excess = _fallen(loss, least, further > 0), _fallen(excess, least - least, further > 0)
+        dissipated = balls(np.asarray(self.run.dissipated)[rows])
+        if slopes is not None and rows[0] == 0:
+            above = loss if np.isnan(float(np.asarray(self.run.excess)[0])) else excess
+            dissipated = above[:1] - above
+        return Rows(t, models, loss, excess, grad_norm_sq, dissipated, slopes)
+
+    def _recorded(self, models: PyTree, rows: np.ndarray, most_operations: float) -> tuple[Balls, ...]:
+        if self.system is None:
+            raise UndecidedError("the loss is known by samples")
+        arrays, fixed = _numbers(self.system, self.rounding.loss)
+        rest = self._rest(rows)
+
+        def record(arrays, models):
+            system = eqx.combine(arrays, fixed)
+
+            def one(model):
+                state = system.encode(model)
+                found = system.record(state)
+                slopes = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(system.field(state))])
+                return found.loss, found.excess, found.grad_norm_sq, slopes
+
+            return eqx.filter_vmap(one)(eqx.combine(models, rest))
+
+        return Traced(record, arrays, models).on(
+            arrays,
+            models,
+            proved=False,
+            open_branches=True,
+            rounding=self.rounding.loss,
+            most_operations=most_operations,
+        )
+
+
+def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
+    """A series that only falls, down to ``least`` at most (NaN where that is not known), where rows are later ones."""
+    if math.isnan(least) or not later.any():
+        return series
+    last = series[int(np.argmax(later)) - 1] if np.argmax(later) else series[0]
+    room = flint.arb(least).union(last)
+    return np.asarray([_both(ball, room) if after else ball for ball, after in zip(series, later, strict=True)])
+
+
+def _both(ball: flint.arb, other: flint.arb) -> flint.arb:
+    return ball.intersection(other) if ball.is_finite() and ball.overlaps(other) else other
+
+
+def _numbers(module: PyTree, rounding: float) -> tuple[PyTree, PyTree]:
+    """The numbers of a module as balls, and what else it has."""
+    arrays, fixed = eqx.partition(module, eqx.is_inexact_array)
+    return jax.tree.map(lambda leaf: rounded(leaf, rounding), arrays), fixed
+
+
+def _jumps(traced: Traced, rows: int) -> tuple[str, ...]:
+    """What jumps in a series of as many rows."""
+    found = {
+        eqn.primitive.name
+        for eqn, _ in traced.equations
+        if eqn.primitive.name in JUMPS and any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars)
+    }
+    return tuple(sorted(found))
+
+
+def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, jumps: tuple[str, ...]) -> Bounds:
+    shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
+    shape = shape or (1,)
+    possible, certain = (upper(promised) > 0, lower(promised) > 0.5) if is_balls(promised) else (promised, promised)
+    most = np.where(_zero(allowance), 0.0, upper(allowance)) if is_balls(allowance) else allowance
+    largest = upper(scale) if is_balls(scale) else scale
+    inline = lambda part: np.asarray(part).reshape(shape)
+    return Bounds(
+        low=inline(lower(slack)),
+        high=inline(upper(slack)),
+        possible=inline(possible),
+        certain=inline(certain),
+        allowance=inline(most),
+        scale=inline(largest),
+        zero=inline(_zero(slack)),
+        jumps=jumps,
+    )
+
+
+def _zero(slack: Balls) -> np.ndarray:
+    return np.vectorize(lambda ball: bool(ball.is_zero()), otypes=[bool])(slack)
+
+
+def lost_in(slopes: Balls, floats: Float[np.ndarray, "T n"], t: np.ndarray) -> Float[np.ndarray, " T"]:
+    """How far the weights of a solve may be off as its field is rounded by more than its weights are: the field in
+    float64 beside what it is in balls, over the time.
+    """
+    low, high = lower(slopes), upper(slopes)
+    middle, radius = (low + high) / 2, (high - low) / 2
+    beyond = np.maximum(np.abs(floats - middle) - _EXPLAINED * radius, 0.0)
+    beyond = np.linalg.norm(np.where(np.isfinite(beyond), beyond, np.inf), axis=1)
+    return np.append(0.0, np.cumsum(np.maximum(beyond[:-1], beyond[1:]) * np.diff(t)))
+
+
+def allowed_in(run: Trajectory) -> PyTree:
+    """How far off each array of weights may be, (T,), as the solver asks for an error relative to the larger end of a
+    step: what decays in it is known less well than rtol, and stays so.
+    """
+    largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
+
+    def allowed(leaf):
+        sizes = largest(leaf)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            decays = np.where(sizes[1:] > 0, np.maximum(sizes[:-1] / sizes[1:] - 1, 0.0), 0.0)
+        return run.settings.rtol * sizes * np.append(0.0, np.cumsum(decays))
+
+    return jax.tree.map(allowed, eqx.filter(run.models, eqx.is_inexact_array))

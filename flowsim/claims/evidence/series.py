@@ -1,0 +1,103 @@
+"""Trajectories put together: with their end repeated, with further times, and how far two of them are apart."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from flowsim.flow.trajectory import Trajectory, uncertified
+
+_SHORTEST = 64
+_SPARE = 40  # further times that a claim asks for before another shape is compiled
+
+
+def padded(run: Trajectory, times: int = 0) -> Trajectory:
+    """A trajectory with its end repeated up to a power of two of output times.
+
+    **Arguments:** times: how many the flow has without the further ones of a claim, for which there is room.
+    """
+    least = max((times or run.t.size) + _SPARE, run.t.size, _SHORTEST)
+    length = 1 << (least - 1).bit_length()
+
+    def stretch(leaf):
+        leaf = np.asarray(leaf)
+        return jax.device_put(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
+
+    t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in _series(run))
+    models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
+    # What is static in a trajectory would be compiled in.
+    return uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent)
+
+
+def padded_with(
+    run: Trajectory, models: PyTree, loss: Array, excess: Array, grad_norm_sq: Array, dissipated: Array
+) -> Trajectory:
+    """A padded trajectory with other weights and series."""
+    other = uncertified(run.t, models, loss, excess, grad_norm_sq, dissipated, run.descent)
+    return dataclasses.replace(other, way_to_go=run.way_to_go)
+
+
+def spoilt(run: Trajectory, rows: slice) -> Trajectory:
+    """A padded trajectory in which some rows are no numbers, except for their times."""
+
+    def spoil(leaf):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        values = np.array(leaf)
+        values[rows] = np.nan
+        return jax.device_put(values)
+
+    return padded_with(run, *jax.tree.map(spoil, (run.models, *_series(run)[1:])))
+
+
+def _series(run: Trajectory) -> tuple[Array, ...]:
+    return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
+
+
+def shifted(part: Trajectory, t: float, dissipated: float) -> Trajectory:
+    """What a flow adds to another that it begins in, at a time with what was dissipated until then."""
+    later = lambda series, amount: jax.device_put(np.asarray(series) + amount)
+    return dataclasses.replace(part, t=later(part.t, t), dissipated=later(part.dissipated, dissipated))
+
+
+def row_of(leaf: Array, row: int) -> Array:
+    """An entry along the first axis; the program of jnp's own indexing is another for every length."""
+    return jax.device_put(np.asarray(leaf)[row])
+
+
+def merged(parts: Sequence[Trajectory]) -> Trajectory:
+    """The first of some flows with what the others, each from its second time on, add to it."""
+    first, *others = parts
+    order = np.argsort(np.concatenate([first.t, *[np.asarray(part.t)[1:] for part in others]]), kind="stable")
+    join = lambda leaf, *more: jax.device_put(np.concatenate([leaf, *[np.asarray(x)[1:] for x in more]])[order])
+    t, value, excess, grad_norm_sq, dissipated = (join(*leaves) for leaves in zip(*map(_series, parts), strict=True))
+    models = jax.tree.map(
+        lambda leaf, *more: join(leaf, *more) if eqx.is_array(leaf) else leaf,
+        first.models,
+        *[part.models for part in others],
+    )
+    unfinished = [part.status for part in others if not part.status.finished]
+    return dataclasses.replace(
+        first,
+        t=t,
+        models=models,
+        loss=value,
+        excess=excess,
+        grad_norm_sq=grad_norm_sq,
+        dissipated=dissipated,
+        status=unfinished[0] if unfinished else first.status,
+    )
+
+
+def gap(ours: Trajectory, theirs: Trajectory) -> np.ndarray:
+    """Distance of the weights of two solves at each time, over the largest norm."""
+    squares = lambda tree: sum(
+        np.sum(np.asarray(leaf).reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree)
+    )
+    one, other = (eqx.filter(run.models, eqx.is_inexact_array) for run in (ours, theirs))
+    apart = squares(jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), one, other))
+    largest = np.max(squares(other))
+    return np.sqrt(apart / (largest if largest > 0 else 1.0))

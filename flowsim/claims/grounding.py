@@ -1,0 +1,327 @@
+"""Bounds, by balls, of what float64 leaves open in a comparison where a verdict is decided; and what they say of the
+time after the end.
+"""
+
+import dataclasses
+
+import flint
+import numpy as np
+
+from flowsim._core.balls.operations import balls
+from flowsim.claims.claim import Claim, Judgement
+from flowsim.claims.deciding import WORST_RESOLUTION, Errors, Mask, Sides, solver_error
+from flowsim.claims.evidence import Case
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Bounds, Enclosed, OpenError
+from flowsim.flow.trajectory import Status
+
+_CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
+_MOST_ROWS = 24  # that are looked at where balls are costly
+_DECADES = 18  # of time after the end
+
+_TOO_WIDE = {
+    "weights": "The weights are known too roughly for it: their rounding leaves it open.",
+    "loss": "The numbers of the loss are known too roughly for it: their rounding leaves it open.",
+    "statement": "The statement's own constants are known too roughly for it: their rounding leaves it open.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ground:
+    """Sides with bounded errors.
+
+    note: what leaves it open, where anything does; for_all_t: whether it has a row for each time; last: the last row
+    that was judged.
+    """
+
+    sides: Sides
+    note: str = ""
+    for_all_t: bool = False
+    last: int = 0
+
+
+def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors) -> Ground:
+    """The sides of the fine solve with their errors, the rounding of their slack bounded.
+
+    **Arguments:** rough: the solve that its error was measured by.
+    """
+    times, count, length = fine.padded.t.size, fine.run.t.size, sides.slack.shape[0]
+    for_all_t = claim.along_flow and length >= times
+    if for_all_t:
+        sides = sides.without(slice(count, times))
+    after = np.arange(times if for_all_t else 0, length)  # points that are no times
+    look = _Look(claim, fine, sides, errors, after, for_all_t)
+    found = look.everywhere()
+    if claim.along_flow and rough is not fine and look.is_noisy(found):
+        # What two solves differ by may be the noise of their losses in float64, which balls do not have.
+        quiet = look.quietly(rough, found)
+        look, found = (look, found) if quiet is None else quiet
+    last = count - 1
+    if for_all_t:
+        found = look.at_the_start(found)
+        found, last = look.until_rest(found)
+    if look.jumps and found.possible.any():
+        reason = f"Its sides jump ({', '.join(look.jumps)}): points do not tell what is between them."
+        return Ground(_unknown(found), reason, for_all_t, last)
+    return Ground(found, look.too_wide(found), for_all_t, last)
+
+
+class _Look:
+    """One comparison, looked at in balls."""
+
+    def __init__(self, claim: Claim, case: Case, sides: Sides, errors: Errors, after: np.ndarray, for_all_t: bool):
+        self._claim, self._case, self._sides, self._errors = claim, case, sides, errors
+        self._after, self._for_all_t = after, for_all_t
+        self._count = case.run.t.size
+        self.jumps: tuple[str, ...] = ()
+        self._rows: np.ndarray | None = None  # the last that balls were found of
+
+    def is_noisy(self, found: Sides) -> bool:
+        """Whether the solver's error leaves open what rounding does not, at rows that balls were found of."""
+        clear = dataclasses.replace(found, error=found.error - self._errors.solver)
+        return self._rows is not None and bool(np.any(_open(found) & ~_open(clear)))
+
+    def quietly(self, rough: Case, found: Sides) -> tuple["_Look", Sides] | None:
+        """The same with the solver's error from both solves in balls, where these can be had."""
+        every = np.arange(self._count)
+        other, ours = (self._bounds(case.enclosed.exact(), every, COSTLY) for case in (rough, self._case))
+        if other is None or ours is None:
+            return None
+        places = self._places(every)
+        error = self._errors.solver.copy()
+        error[places] = solver_error(
+            rough=_middle(other)[0],
+            fine=_middle(ours)[0],
+            scale=np.where(np.isfinite(ours.scale), ours.scale, np.inf),
+            counts=other.possible | ours.possible,
+            rtol=self._case.run.settings.rtol,
+        )
+        errors = self._errors._replace(solver=np.minimum(error, self._errors.solver))
+        look = _Look(self._claim, self._case, self._sides, errors, self._after, self._for_all_t)
+        return look, look.everywhere()
+
+    def everywhere(self) -> Sides:
+        """The sides with what balls say of them: at all rows where that is cheap, else where the verdict is decided;
+        as they were measured where balls cannot be had.
+        """
+        measured = dataclasses.replace(self._sides, error=self._errors.unrounded + self._errors.rounding)
+        every = np.arange(self._count)
+        bounds = self._bounds(self._case.enclosed, every, CHEAP)
+        if bounds is None:
+            rows = self._decisive(measured) if self._for_all_t else every
+            bounds = self._bounds(self._case.enclosed, rows, COSTLY)
+            if bounds is None:
+                return measured
+            if not self._agrees(measured, bounds, rows):
+                # What was measured is not to be trusted elsewhere either.
+                measured = dataclasses.replace(measured, error=np.full(measured.error.shape, np.inf))
+        assert self._rows is not None
+        found = self._with(measured, bounds, self._rows)
+        if not np.any(_open(found)[self._places(self._rows)]):
+            return found
+        # Balls are wide for the many times that a number occurs: where exact numbers give a margin that is clear of all
+        # that was measured, it stands.
+        rows = self._rows
+        exact = self._bounds(self._case.enclosed.exact(), rows, COSTLY)
+        return found if exact is None else self._cleared(found, exact, rows)
+
+    def _cleared(self, found: Sides, exact: Bounds, rows: np.ndarray) -> Sides:
+        """The sides with those of exact numbers where they are open, and clear of a hundred times what was measured."""
+        places = self._places(rows)
+        spreads = self._case.enclosed.spreads[self._at_rows(places)].reshape(-1, *[1] * (found.slack.ndim - 1))
+        middle, half = _middle(exact)
+        error = _CLEARLY * self._errors.rounding[places] + half + self._errors.unrounded[places]
+        better = _open(found)[places] & ~spreads & (error < found.error[places]) & np.isfinite(half)
+        new = {name: getattr(found, name).copy() for name in ("slack", "error", "allowance", "possible", "certain")}
+        values = {"slack": middle, "error": error, "allowance": exact.allowance}
+        values |= {"possible": exact.possible, "certain": exact.certain}
+        for name, value in values.items():
+            new[name][places] = np.where(better, value, new[name][places])
+        return dataclasses.replace(found, **new)
+
+    def at_the_start(self, found: Sides) -> Sides:
+        """The sides where those that are equal at the start, exactly, stand."""
+        rests = self._case.status is Status.STATIONARY
+        rows = np.arange(self._count) if rests else np.asarray([0, self._count - 1])
+        equal = rows if rests else rows[:1]
+        if self._rows is None or not np.any(_open(found)[equal] & ~found.identity[equal]):
+            return found
+        bounds = self._bounds(self._case.enclosed.exact(), rows, COSTLY)
+        if bounds is None:
+            return found
+        tie = found.tie.copy()
+        tie[equal] = bounds.zero[: equal.size]
+        return dataclasses.replace(found, tie=tie)
+
+    def until_rest(self, found: Sides) -> tuple[Sides, int]:
+        """The sides up to where rounding ends what can be said of a flow at rest, and the last row of them."""
+        first, last = self._case.at_rest, self._count - 1
+        if first >= self._count:
+            return found, last
+        rows = np.arange(first, self._count)
+        error = found.error.copy()
+        error[rows] = np.inf
+        found = dataclasses.replace(found, error=error)
+        settled = self._case.settled
+        if self._rows is not None and np.isfinite(settled.way):
+            around = np.unique(np.append(0, rows))
+            further = np.where(np.arange(self._count) >= first, settled.way, 0.0)
+            bounds = self._bounds(settled.enclosed.wider(further), around, COSTLY)
+            if bounds is not None:
+                found = self._with(found, bounds, around)
+        open_rows = np.flatnonzero(np.any(_open(found)[: self._count].reshape(self._count, -1), axis=1))
+        if not open_rows.size or open_rows[0] < first or found.fails.any():
+            return found, last
+        cut = found.without(slice(int(open_rows[0]), self._count))
+        return (cut, int(open_rows[0]) - 1) if cut.possible.any() else (found, last)
+
+    def too_wide(self, found: Sides) -> str:
+        """Whose rounding leaves the sides open; nothing where they are not, or something else does."""
+        is_open = _open(found)
+        if self._rows is None or found.judgement is not Judgement.UNRESOLVED:
+            return ""
+        places = self._places(self._rows)
+        where = np.argwhere(is_open[places])
+        if not where.size:
+            return ""
+        place = tuple(where[0].tolist())
+        at = (int(places[place[0]]), *place[1:])
+        if not self._rounding_decides(found, at):
+            return ""
+        try:
+            return _TOO_WIDE[self._case.enclosed.widest(self._claim, self._rows, place)]
+        except OpenError:
+            return ""
+
+    def _rounding_decides(self, found: Sides, at: tuple[int, ...]) -> bool:
+        other = self._errors.unrounded[at] + found.allowance[at]
+        return bool(found.error[at] > 2 * other)
+
+    def _bounds(self, enclosed: Enclosed, rows: np.ndarray, most_operations: float) -> Bounds | None:
+        try:
+            bounds = enclosed.compared(self._claim, rows, most_operations)
+        except OpenError as error:
+            self._note_jumps(error.jumps)
+            return None
+        self._note_jumps(bounds.jumps)
+        if bounds.low.shape[0] != self._places(rows).size or bounds.low.shape[1:] != self._sides.slack.shape[1:]:
+            return None
+        self._rows = rows
+        return bounds
+
+    def _note_jumps(self, jumps: tuple[str, ...]) -> None:
+        self.jumps = jumps if self._for_all_t else ()
+
+    def _places(self, rows: np.ndarray) -> np.ndarray:
+        """Where rows of the run, and the points that are no times, are in the comparison."""
+        return np.append(rows, self._after) if self._for_all_t else self._after
+
+    def _at_rows(self, places: np.ndarray) -> np.ndarray:
+        """The row of the run that each place is at; points that are no times read its end."""
+        return np.where(places < self._count, places, self._count - 1) if self._for_all_t else np.full(
+            places.size, self._count - 1
+        )  # fmt: skip
+
+    def _decisive(self, measured: Sides) -> np.ndarray:
+        """The rows that a verdict hangs on: the nearest to their error, the first and the last that promise anything,
+        and both ends.
+        """
+        flat = lambda side: np.asarray(side)[: self._count].reshape(self._count, -1)
+        near = np.min(flat(measured.nearness), axis=1)
+        promising = np.flatnonzero(flat(measured.possible).any(axis=1))
+        margin = np.min(np.where(flat(measured.possible), flat(measured.slack / measured.size), np.inf), axis=1)
+        first = [0, self._count - 1, *promising[:1], *promising[-1:], int(np.argmin(margin))]
+        close = np.argsort(near, kind="stable")[:_MOST_ROWS]
+        return np.unique([*first, *close[near[close] < _CLEARLY]]).astype(int)
+
+    def _agrees(self, measured: Sides, bounds: Bounds, rows: np.ndarray) -> bool:
+        """Whether float64 is as near to the balls as its measured rounding says."""
+        places = self._places(rows)
+        middle, half = _middle(bounds)
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(middle - measured.slack[places]) <= self._errors.rounding[places] + half
+        return bool(np.all(apart[measured.possible[places]]))
+
+    def _with(self, sides: Sides, bounds: Bounds, rows: np.ndarray) -> Sides:
+        """The sides with those of the balls at some rows."""
+        places = self._places(rows)
+        middle, half = _middle(bounds)
+        measured, rest = self._errors.rounding[places], self._errors.unrounded[places]
+        error = rest + np.where(sides.identity[places], np.maximum(measured, half), half)
+        new = {name: getattr(sides, name).copy() for name in ("slack", "error", "possible", "certain", "allowance")}
+        infinite = np.isinf(sides.slack[places])
+        new["slack"][places] = np.where(infinite, sides.slack[places], middle)
+        new["error"][places] = np.where(infinite, 0.0, np.where(np.isfinite(error), error, np.inf))
+        new["slack"][places] = np.where(np.isfinite(half) | infinite, new["slack"][places], sides.slack[places])
+        inside = ~self._for_all_t | (places < self._count) | (places >= self._case.padded.t.size)
+        inside = inside.reshape(-1, *[1] * (sides.slack.ndim - 1))
+        new["possible"][places] = bounds.possible & inside
+        new["certain"][places] = bounds.certain & inside
+        new["allowance"][places] = bounds.allowance
+        return dataclasses.replace(sides, **new)
+
+
+def _middle(bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+    with np.errstate(invalid="ignore"):
+        return (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2
+
+
+def _unknown(sides: Sides) -> Sides:
+    """The sides with nothing known of them."""
+    return dataclasses.replace(sides, error=np.full(sides.error.shape, np.inf))
+
+
+def _open(sides: Sides) -> Mask:
+    return sides.possible & ~sides.stands & ~sides.fails
+
+
+def holds_at_the_limit(claim: Claim, case: Case, sides: Sides) -> bool:
+    """Whether what was found of a statement that reads the end of the flow is so of the limit, too: wherever within its
+    way still to go the end is put, or, where no bound of that is known, by what the loss may still fall.
+    """
+    settled, count = case.settled, case.run.t.size
+    enclosed = settled.enclosed.exact() if case.status is Status.STATIONARY else settled.enclosed
+    try:
+        bounds = enclosed.settled(claim, np.arange(count), settled.way + case.end_error, COSTLY)
+    except OpenError:
+        return False
+    every, times = np.arange(sides.slack.shape[0]), case.padded.t.size
+    places = every if every.size < times else every[(every < count) | (every >= times)]
+    if bounds.low.shape != sides.slack[places].shape:
+        return False
+    middle, half = _middle(bounds)
+    values = dict(slack=middle, error=np.where(np.isfinite(half), half, np.inf), tie=bounds.zero)
+    there = Sides(
+        **values,
+        allowance=bounds.allowance,
+        size=sides.size[places],
+        possible=bounds.possible,
+        certain=bounds.certain,
+        identity=sides.identity[places],
+        tightness=sides.tightness[places],
+    )
+    return there.judgement is sides.judgement
+
+
+def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
+    """Whether a statement for all t holds after the end of a flow, too, as it does wherever the flow may still go."""
+    settled = case.settled
+    if sides.slack.shape[0] != case.padded.t.size:
+        return False
+    end = float(case.run.t[-1]) or 1.0
+    decades = [balls(5.5 * end * 10.0**k, 4.5 * end * 10.0**k) for k in range(_DECADES)]
+    t = np.asarray([*[one[()] for one in decades], flint.arb("inf")], dtype=object)
+    enclosed = settled.enclosed.exact() if case.status is Status.STATIONARY else settled.enclosed
+    try:
+        bounds = enclosed.beyond(claim, t, settled.way + case.end_error, COSTLY)
+    except OpenError:
+        return False
+    if bounds.low.shape[0] != t.size + 2 or bounds.jumps:
+        return False
+    later = slice(2, None)
+    size = sides.size[case.run.t.size - 1]
+    with np.errstate(invalid="ignore"):
+        largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance
+        agrees = largest[later] <= WORST_RESOLUTION * size
+        exceeds = (bounds.low - bounds.allowance >= 0) | bounds.zero
+    identity = sides.identity[case.run.t.size - 1]
+    return bool(np.all(~bounds.possible[later] | np.where(identity, agrees, exceeds[later])))
