@@ -19,7 +19,8 @@ from flowsim.papers.zhang2023 import appendix_a, problems, section_3_3, section_
 from flowsim.papers.zhang2023.conditions import limit, pl_constant
 from flowsim.problem import spec_of
 
-PARTS = ("assumption-3.3", "theorem-4.1", "lemma-5", "sec-5", "lemma-a", "corollary-a", "eq-a")
+PARTS = ("eq-3.6", "assumption-3.3", "theorem-4.1", "corollary-4.3.convergence", "lemma-5", "sec-5")
+PARTS += ("lemma-a", "corollary-a", "eq-a")
 CLAIMS = [claim for claim in zhang2023.CLAIMS if claim.id.removeprefix("zhang2023.").startswith(PARTS)]
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in CLAIMS}
 
@@ -52,6 +53,7 @@ def test_every_claim_on_a_start_that_meets_the_assumption(key, index):
     verdict = judge_on(BY_KEY[key], evidence_of(index))
     short_context = index == HARD  # N = 3 < d = 8
     refuted = key == ("sec-5.1.negative-eigenvalues", "printed") and short_context
+    refuted |= key == ("eq-a.15.bound", "printed") and index != HARD  # there |Lambda|_op = 1
     equal = key[0] in ("lemma-a.4.start", "eq-a.16") and index == ONE  # both sides at d = 1
     expected = Judgement.VIOLATED if refuted else Judgement.VACUOUS if equal else Judgement.HOLDS
     assert verdict.verdict is expected, verdict
@@ -124,6 +126,7 @@ PLANTS = {
     ("assumption-3.3.semidefinite", "corrected"): GAMMA,
     ("assumption-3.3.scale", "corrected"): GAMMA,
     ("theorem-4.1", "printed"): GAMMA,
+    ("corollary-4.3.convergence", "printed"): GAMMA,
     ("lemma-5.3", "printed"): GAMMA,
     ("lemma-5.1", "printed"): (
         section_5_1,
@@ -141,6 +144,7 @@ PLANTS = {
     ("lemma-5.4.limit", "printed"): GAMMA,
     ("lemma-5.4.pl", "printed"): (section_5_3, "pl_constant", lambda real: scaled(real, 1e3)),
     ("lemma-5.4.rate", "printed"): (section_5_3, "pl_constant", lambda real: scaled(real, 1e3)),
+    ("eq-a.15.bound", "corrected"): (appendix_a, "u_lower_bound_sq", lambda real: scaled(real, 1.01)),
     ("lemma-a.5", "printed"): (appendix_a, "u_lower_bound_sq", lambda real: scaled(real, 4.0)),
 }
 
@@ -157,7 +161,7 @@ def fresh(claim):
 @pytest.mark.slow
 def test_planted_errors_are_refused(key, monkeypatch):
     owner, name, plant = PLANTS[key]
-    index = UNBALANCED if key[0] == "assumption-3.3.balance" else EASY
+    index = {"assumption-3.3.balance": UNBALANCED, "eq-a.15.bound": ONE}.get(key[0], EASY)
     # What was compiled for the true statement is not used.
     monkeypatch.setattr(section_5_2, "_every_minimum", section_5_2._every_minimum.__wrapped__)
     monkeypatch.setattr(section_5_1, "_both_sides", section_5_1._both_sides.__wrapped__)

@@ -115,6 +115,7 @@ REFUTED = {
     "xie2025.theorem-4",
     "zhang2023.corollary-4.3.definition-3.2",
     "zhang2023.corollary-4.3.train-length",
+    "zhang2023.eq-a.15.bound",
     "zhang2023.lemma-c.6.proof-equality",
     "zhang2023.lemma-c.8.limit",
     "zhang2023.sec-4.2.orthogonal-query",

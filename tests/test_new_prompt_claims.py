@@ -15,7 +15,11 @@ from flowsim.papers.zhang2023 import appendix_d, problems, prompts, section_4_1_
 from flowsim.problem import spec_of
 
 PARTS = ("eq-4.2", "theorem-4.2", "corollary-4.3", "sec-4.2", "lemma-d")
-CLAIMS = [claim for claim in zhang2023.CLAIMS if claim.id.removeprefix("zhang2023.").startswith(PARTS)]
+CLAIMS = [
+    claim
+    for claim in zhang2023.CLAIMS
+    if claim.id.removeprefix("zhang2023.").startswith(PARTS) and not claim.along_flow
+]
 BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in CLAIMS}
 PROBLEMS = {
     problem["name"]: problem

@@ -19,6 +19,7 @@ from flowsim.papers.zhang2023 import (
     appendix_c_minima,
     appendix_d,
     problems,
+    section_3_2,
     section_4_1_limit,
     section_4_1_risk,
 )
@@ -58,12 +59,13 @@ WRONG_LOSS = [
     for random, keys in (
         (
             False,
-            "theorem-4.1 lemma-5.2 lemma-5.3 lemma-5.4.limit lemma-a.1 corollary-a.2 eq-a.15 "
+            "theorem-4.1 corollary-4.3.convergence lemma-5.2 lemma-5.3 lemma-5.4.limit lemma-a.1 corollary-a.2 eq-a.15 "
             "assumption-3.3.balance:corrected assumption-3.3.scale:corrected",
         ),
         (
             True,
-            "theorem-4.5 lemma-c.1 corollary-c.2 lemma-c.4 lemma-c.4.minima lemma-c.8.limit:corrected eq-c.17 eq-4.13",
+            "theorem-4.5 theorem-4.5.scale:corrected lemma-c.1 corollary-c.2 lemma-c.4 lemma-c.4.minima "
+            "lemma-c.8.limit:corrected eq-c.17 eq-4.13",
         ),
     )
     for part, form in ((*key.split(":"), "printed")[:2] for key in keys.split())
@@ -87,6 +89,8 @@ def first_off(real):
 
 # (part, form) -> (module, name of what is one percent off, how)
 FORMULAS = {
+    ("eq-3.6", "printed"): (section_3_2, "_last_row", off),
+    ("eq-3.6.query-column", "corrected"): (section_3_2, "MaskedAttention", off),
     ("lemma-c.3", "printed"): (appendix_c_minima, "entry_loss", off),
     ("theorem-4.2.spread", "printed"): (section_4_1_risk, "polynomial_rule", lambda real: weights_off(real)),
     ("eq-a.7", "printed"): (appendix_a, "second_moment", off),
@@ -126,6 +130,7 @@ SLACK = {
     "lemma-5.4.rate": "the same constant",
     "lemma-a.4": "a sign",
     "lemma-a.5": "a lower bound that is far from attained",
+    "eq-a.15.bound": "attained at small starts in one dimension: test_claims plants a percent there",
     "eq-a.16": "norms of products bounded by products of norms",
     "lemma-a.4.start": "norms of products bounded by products of norms",
     "lemma-c.6": "a sign",

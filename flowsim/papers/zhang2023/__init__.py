@@ -17,6 +17,7 @@ from flowsim.papers.zhang2023 import (
     appendix_c_minima,
     appendix_d,
     figure_1,
+    section_3_2,
     section_3_3,
     section_4_1_lengths,
     section_4_1_limit,
@@ -31,6 +32,7 @@ from flowsim.papers.zhang2023.predictions import Predictions, predictions
 from flowsim.problem import Problem
 
 CLAIMS: tuple[Claim, ...] = (
+    *section_3_2.SECTION.claims,
     *section_3_3.SECTION.claims,
     *section_4_1_limit.SECTION.claims,
     *section_4_1_risk.SECTION.claims,

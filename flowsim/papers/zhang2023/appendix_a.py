@@ -227,6 +227,55 @@ def slope_of_the_matrix(loss: Loss, trajectory: Trajectory) -> Comparison:
     return equal(*jax.lax.map(sides, trajectory.models))
 
 
+def _last_line(loss: Loss, trajectory: Trajectory, power: int) -> Comparison:
+    """|dl/dU11|_F^2 of the exact loss against the square of (A.14), times |Lambda|_op^power, times the squared norm."""
+    operator = jnp.linalg.eigvalsh(loss.task.covariance)[-1]
+    bound_sq = u_lower_bound_sq(loss.task, trajectory.start) * operator**power
+    slope = lambda model: jnp.sum(loss.gradient(model).U11 ** 2)
+    residual = lambda model: _residual(loss, model)[0]
+    slopes, residuals = (jax.lax.map(side, trajectory.models) for side in (slope, residual))
+    return at_least(slopes, bound_sq * residuals, promised=(bound_sq > 0) & (trajectory.excess > 0))
+
+
+@SECTION.claim(
+    "eq-a.15.bound",
+    "(A.15), last line",
+    "|dl/dU11|_F^2 >= sigma^2/(2 sqrt(d)) |Lambda|_op^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) "
+    "|Gamma Lambda^{1/2} (u_{-1} Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=assumption_and_scale,
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    note="As extracted, |Lambda|_op^2 stands in the numerator; (A.14), from which the line comes, and (5.7), to which "
+    "it leads, have it in the denominator. The line fails at a large Lambda and a small start. Whether the paper or "
+    "only its extracted text misplaces it cannot be told.",
+)
+def printed_last_line(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The last line of (A.15) with |Lambda|_op^2 as a factor."""
+    return _last_line(loss, trajectory, 4)
+
+
+@SECTION.claim(
+    "eq-a.15.bound",
+    "(A.15), last line",
+    "|dl/dU11|_F^2 >= sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op)/(2 sqrt(d) |Lambda|_op^2) "
+    "|Gamma Lambda^{1/2} (u_{-1} Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2",
+    form="corrected",
+    relation=Relation.INEQUALITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=assumption_and_scale,
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    note="With |Lambda|_op^2 in the denominator, as in (A.14). With (A.16) it gives the mu of (5.7).",
+)
+def last_line(loss: Loss, trajectory: Trajectory) -> Comparison:
+    """The last line of (A.15) with |Lambda|_op^2 in the denominator."""
+    return _last_line(loss, trajectory, 0)
+
+
 @SECTION.claim(
     "eq-a.16",
     "(A.16)",

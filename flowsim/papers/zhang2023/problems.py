@@ -68,6 +68,11 @@ RANDOM_ONE_DIMENSION = {
     },
     "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
 }
+RANDOM_BEYOND = {
+    "name": "d = 3, Exponential(1), ten times the scale condition",
+    "task": RANDOM_EASY["task"],
+    "init": {"kind": "balanced", "scale": 2.7, "theta": _THETA},
+}
 NO_COMMON_EIGENBASIS = {
     "name": "d = 3, Wishart, no common eigenbasis",
     "task": {

@@ -1,4 +1,4 @@
-"""zhang2023's section 4.1, where training ends: Theorem 4.1, the remark after it, and the prediction (4.2)."""
+"""zhang2023's section 4.1, where training ends: Theorem 4.1, the remark after it, (4.2), and Corollary 4.3's limit."""
 
 import jax.numpy as jnp
 
@@ -14,13 +14,28 @@ from flowsim.papers.zhang2023.limits import distance_to_limit
 from flowsim.papers.zhang2023.minima import limit_is_a_minimum
 from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FLOWS, ISOTROPIC, STILL_ONE
 from flowsim.papers.zhang2023.prompts import DRAWN_LENGTHS, drawn_prompts, predicted
+from flowsim.papers.zhang2023.section_3_3 import BEYOND
 from flowsim.papers.zhang2023.section_5_3 import limit_constants
-from flowsim.papers.zhang2023.setting import assumption_and_scale, isotropic, one_covariance
+from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, isotropic, one_covariance
 from flowsim.tasks import LinearRegression
 
 SECTION = Section("zhang2023", LinearAttention)
 
 
+@SECTION.claim(
+    "corollary-4.3.convergence",
+    "Corollary 4.3, first sentence",
+    "From Assumption 3.3, with no condition on sigma, gradient flow converges to the W^PV and W^KQ of (4.1)",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=one_covariance,
+    hypotheses=assumption,
+    constants=limit_constants,
+    problems=(BEYOND, *FLOWS),
+    spaces=spaces.BALANCED,
+    note="Theorem 4.1, from which the corollary follows, has the condition sigma^2 |Gamma|_op sqrt(d) < 2. It is not "
+    "needed: see assumption-3.3.scale.",
+)
 def tends_to_matrices(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
     """The limit and the end of the flow against the blocks of (4.1)."""
     inverse = jnp.linalg.inv(loss.task.gamma())

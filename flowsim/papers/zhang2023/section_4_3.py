@@ -24,8 +24,13 @@ from flowsim.papers.zhang2023.appendix_c_dynamics import gamma_of
 from flowsim.papers.zhang2023.appendix_c_minima import matrix_loss, minimiser
 from flowsim.papers.zhang2023.limits import distance_to_limit, limit_of_flow, short_way
 from flowsim.papers.zhang2023.mean_prediction import mean_prediction, variances_given
-from flowsim.papers.zhang2023.problems import EXPONENTIAL, RANDOM_FLOWS
-from flowsim.papers.zhang2023.setting import assumption_and_random_scale, exponential_and_long, independent_variances
+from flowsim.papers.zhang2023.problems import EXPONENTIAL, RANDOM_BEYOND, RANDOM_FLOWS
+from flowsim.papers.zhang2023.setting import (
+    assumption,
+    assumption_and_random_scale,
+    exponential_and_long,
+    independent_variances,
+)
 from flowsim.tasks import Prompt
 from flowsim.tasks.covariance_laws import DiagonalLaw
 
@@ -37,6 +42,21 @@ _DRAWN = 12
 _QUERIES = (0.1, 1.0, 3.0)
 
 
+@SECTION.claim(
+    "theorem-4.5.scale",
+    "Theorem 4.5 without its condition (4.11)",
+    "From Assumption 3.3 and E[Lambda] Theta != 0 alone, at any sigma > 0, W^PV and W^KQ tend to (4.12)",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=True,
+    setting=independent_variances,
+    hypotheses=assumption,
+    constants=limit_constants,
+    problems=(RANDOM_BEYOND, *RANDOM_FLOWS),
+    spaces=spaces.RANDOM,
+    note="The condition (4.11) on sigma is sufficient, not necessary: as for one covariance, the diagonal of U11 stays "
+    "nonnegative and u_{-1} positive whatever sigma is. The first problem breaks it.",
+)
 def matrix_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The limit and the end of the flow against (4.12)."""
     operator, square = loss.task.law.expectation(
