@@ -89,7 +89,7 @@ MUTATIONS = {
     "term in P": term(spread),
     "term in p": term(lambda risk, a, b: 4 * more(risk) * jnp.sum(a.p * b.p, axis=-1)),
     "term in pi": term(lambda risk, a, b: 2 * risk.task.dimension * more(risk) * a.pi * b.pi),
-    "p of forms": field(HeadRisk, "form", "p"),
+    "p of forms": field(HeadRisk, "_split", "p"),
     "P of the best forms": field(HeadRisk, "best", "shifted"),
     "p of the best forms": field(HeadRisk, "best", "p"),
     "parts": whole(HeadRisk, "separated"),
