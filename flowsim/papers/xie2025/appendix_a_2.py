@@ -257,8 +257,8 @@ def eq_24(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     return same_moment(loss.task, product_of_means)
 
 
-def _product_with_spread(risk: HeadRisk, N: Square) -> Square:
-    """<M, N> M + 2 S [0 p; p^T d pi] S^T for N = S^-T [P p; p^T pi] S^-1 and S = [I 0; w*^T 1]."""
+def product_with_spread(risk: HeadRisk, N: Square) -> Square:
+    """The right side of the corrected (24), <M, N> M + 2 S [0 p; p^T d pi] S^T, N = S^-T [P p; p^T pi] S^-1."""
     d = risk.task.dimension
     S = jnp.eye(d + 1).at[d, :d].set(risk.prior_mean)
     lifted = S.T @ N @ S
@@ -284,7 +284,7 @@ def _product_with_spread(risk: HeadRisk, N: Square) -> Square:
 @promised_where(few_coordinates)
 def eq_24_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """<M, N> M + 2 S [0 p; p^T d pi] S^T against E[<G, N> G] in the limit, for N = S^-T [P p; p^T pi] S^-1."""
-    return same_moment(loss.task, _product_with_spread)
+    return same_moment(loss.task, product_with_spread)
 
 
 @SECTION.claim(
@@ -322,7 +322,7 @@ def eq_25(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
 @promised_where(few_coordinates)
 def eq_25_shared(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """(25) with the corrected (24), against the derivatives of L_1, .., L_d."""
-    return same_slopes(loss.task, lambda risk, N: derivative(risk, N, _product_with_spread))
+    return same_slopes(loss.task, lambda risk, N: derivative(risk, N, product_with_spread))
 
 
 def _slopes_at_labels(task: Task) -> Float[Array, "routes d"]:

@@ -50,25 +50,44 @@ def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
 @SECTION.claim(
     "lemma-3",
     "Lemma 3",
-    "y_q-LSA is a linear transformer block, with the weights of the proof",
+    "y_q-LSA is a linear transformer block",
     relation=Relation.IDENTITY,
     along_flow=False,
     setting=heads_on_isotropic,
     hypotheses=all_of(finite_context, drawable),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The proof replaces the labels of the context by X w, so it holds only if y = X w.",
+    note="Judged by a block that predicts as y_q-LSA does at drawn weights. It is not that of the proof: see "
+    "lemma-3.proof.",
 )
 @promised_where(drawable)
-def block_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+def block(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The block with W_3 after W^Q alone, so that W^K and W^V stay as they are, against y_q-LSA."""
+    return _block(loss, False)
+
+
+@SECTION.claim(
+    "lemma-3.proof",
+    "proof of Lemma 3",
+    "y_q-LSA is the linear transformer block with W_3 after each of W^K, W^Q and W^V",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(finite_context, drawable),
+    problems=problems.FINITE,
+    spaces=spaces.FINITE,
+    note="W_3 replaces the labels of the context by X w, where (11) keeps them: the proof holds only if y = X w.",
+)
+@promised_where(drawable)
+def block_of_the_proof(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The block with the weights of the proof of Lemma 3 against y_q-LSA."""
     return _block(loss, True)
 
 
-@SECTION.claim(
-    "lemma-3",
-    "Lemma 3",
-    "y_q-LSA is a linear transformer block, with W_3 after W^Q alone",
+block_as_corrected = SECTION.claim(
+    "lemma-3.proof",
+    "proof of Lemma 3",
+    "y_q-LSA is the linear transformer block with W_3 after W^Q alone",
     form="corrected",
     relation=Relation.IDENTITY,
     along_flow=False,
@@ -76,12 +95,8 @@ def block_as_printed(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     hypotheses=all_of(finite_context, drawable),
     problems=problems.FINITE,
     spaces=spaces.FINITE,
-    note="The lemma holds if W^K and W^V stay as they are: the printed ones overwrite the labels.",
-)
-@promised_where(drawable)
-def block(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The block with W_3 after W^Q alone, so that W^K and W^V stay as they are, against y_q-LSA."""
-    return _block(loss, False)
+    note="W^K and W^V stay as they are: the printed ones overwrite the labels.",
+)(block)
 
 
 @SECTION.claim(

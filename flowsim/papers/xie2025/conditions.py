@@ -47,6 +47,11 @@ def prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     return [hypothesis("|w*| > 0", jnp.linalg.norm(loss.risk.prior_mean), ">", 0.0)]
 
 
+def zero_prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is zero."""
+    return [agrees("|w*|", jnp.linalg.norm(loss.risk.prior_mean), 0.0)]
+
+
 def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     """y_q does not depend on x_q."""
     model = start.reduced()

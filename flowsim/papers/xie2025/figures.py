@@ -16,6 +16,7 @@ from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import problems, prompts, spaces
 from flowsim.papers.xie2025.conditions import MODELS, heads_on_isotropic
 from flowsim.papers.xie2025.exact import Moments
+from flowsim.papers.xie2025.minima import BEST_STEP
 
 SECTION = Section("xie2025", *MODELS)
 
@@ -28,7 +29,6 @@ _FLOWS = (
 )
 
 _REACHED = 1e-3  # relative to the risk of gradient descent; a figure shows no smaller difference
-_BASELINE = "The paper does not give the step size of the gradient descent line: here it is that of least risk."
 
 
 def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
@@ -79,7 +79,7 @@ def _scale(loss: MultiHeadLoss) -> Scalar:
     hypotheses=fixed_guess,
     problems=_FLOWS,
     spaces=spaces.FLOWS,
-    note=_BASELINE,
+    note=BEST_STEP,
 )
 def above_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The risk along the flow against that of one step of gradient descent from w*, both by moments given w-hat."""
@@ -118,7 +118,7 @@ def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     problems=(problems.GUESSED, problems.FOUR_HEADS),
     spaces=spaces.GUESSED_FLOWS,
     note="To within 1e-3 of the risk of gradient descent. The caption says that only the guess w*^T x_q without a bias "
-    "reaches this risk. " + _BASELINE,
+    "reaches this risk. " + BEST_STEP,
 )
 @SECTION.claim(
     "figure-3",
@@ -132,7 +132,7 @@ def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     problems=(problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD),
     spaces=spaces.FLOWS,
     note="To within 1e-3 of the risk of gradient descent. The caption says that the gap is approximately linear "
-    "in |w*|^2. " + _BASELINE,
+    "in |w*|^2. " + BEST_STEP,
 )
 def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The risk at the end minus that of gradient descent, by moments given w-hat, against
@@ -183,7 +183,7 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
         problems.BLOCK,
     ),
     spaces=spaces.TRAINED_GUESS,
-    note="To within 1e-3, in mean squares over prompts. " + _BASELINE,
+    note="To within 1e-3, in mean squares over prompts. " + BEST_STEP,
 )
 def matches_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     """The relative mean squared difference from gradient descent at the end, and one minus the cosine, against 1e-3.

@@ -26,6 +26,7 @@ SAME = 1e-9  # relative difference below which two risks count as equal
 ANY_STEP = (
     "The paper does not give the step size of its baseline. Judged at eta = 0.5 and at 1, that of Theorem 4's proof."
 )
+BEST_STEP = "The paper does not give the step size of its baseline: here it is that of least risk."
 
 
 def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, Array]:

@@ -79,3 +79,4 @@ FINITE = (
     ONE,
 )
 LIMITS = (LIMIT, PAPER_LIMIT, EASY)
+ZERO_MEAN_LIMITS = tuple(heads(f"d = {d}, C = inf, w* = 0", d, "inf", [0.0] * d, heads=1) for d in (3, 10, 1))

@@ -1,8 +1,9 @@
 """xie2025, section 3, multi-head linear self-attention: how many heads are enough, stationary points and convexity."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, Relation
 from flowsim.claims.statements import joined
@@ -11,6 +12,7 @@ from flowsim.losses import MultiHeadLoss
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import exact, problems, spaces
+from flowsim.papers.xie2025.appendix_a_2 import product_of_means, product_with_spread
 from flowsim.papers.xie2025.conditions import (
     MODELS,
     all_of,
@@ -20,9 +22,11 @@ from flowsim.papers.xie2025.conditions import (
     infinite_context,
     prior_mean,
     promised_where,
+    zero_prior_mean,
 )
 from flowsim.papers.xie2025.landscape import at_rest, midpoint, mirrored
 from flowsim.papers.xie2025.minima import SAME, least, optimum_constants, same_forms
+from flowsim.papers.xie2025.moments import Moment, derivative
 from flowsim.papers.xie2025.setting import (
     counted,
     label_energy,
@@ -139,6 +143,18 @@ def no_stationary_point(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparis
 
 
 @SECTION.claim(
+    "theorem-2.exception",
+    "Theorem 2, its exception",
+    "as C -> infinity and for w* = 0, grad R = 0 at weights that are not trivial",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(zero_prior_mean, infinite_context, few_coordinates),
+    problems=problems.ZERO_MEAN_LIMITS,
+    spaces=spaces.ZERO_MEAN_LIMITS,
+    note="At one head with b = (0, 1) and A = [I 0; 0 0], as at every other w*: w* = 0 is no exception.",
+)
+@SECTION.claim(
     "theorem-2",
     "Theorem 2",
     "as C -> infinity, one head with y_q = 0, b = (0, 1) and A = [I 0; 0 0] is at a global minimum, R = 0",
@@ -158,6 +174,57 @@ def least_in_the_limit(loss: MultiHeadLoss, trajectory: Trajectory) -> Compariso
     task, best = loss.task, _step_from_zero(loss.task.dimension)
     pairs = [same(task, risks(task, best), 0.0, label_energy(task))]
     return joined([*pairs, at_rest(task, best)])
+
+
+def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
+    """The least |grad L_i| over all M_i for each i, relative to that at M_i = 0, with ``moment`` for E[<G, M_i> G]."""
+    risk, zero = loss.risk, jnp.zeros((loss.task.dimension + 1,) * 2)
+    at_zero = derivative(risk, zero, moment).reshape(loss.task.dimension, -1)
+
+    def least(i: int) -> Float[Array, ""]:
+        moved = jax.jacobian(lambda N: derivative(risk, N, moment)[i].reshape(-1))(zero).reshape(zero.size, -1)
+        best = jnp.linalg.lstsq(moved, -at_zero[i])[0]
+        return jnp.linalg.norm(at_zero[i] + moved @ best) / jnp.linalg.norm(at_zero[i])
+
+    return same(loss.task, jnp.stack([least(i) for i in range(loss.task.dimension)]), 0.0, 1.0)
+
+
+@SECTION.claim(
+    "theorem-2.exception.eq-25",
+    "Theorem 2, its exception, with (25)",
+    "(25), from which Theorem 2 follows, is zero at some M_i where w* = 0",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(zero_prior_mean, infinite_context, few_coordinates),
+    problems=problems.ZERO_MEAN_LIMITS,
+    spaces=spaces.ZERO_MEAN_LIMITS,
+    note="At w* = 0 (25) is 2 <M, M_i> M - 2 N_i, where <M, N_i> = 0 and N_i != 0. So the proof, which nowhere uses "
+    "w* != 0, excludes a stationary point there too: it contradicts the exception that the theorem makes.",
+)
+@promised_where(few_coordinates)
+def exception_by_the_proof(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least size of (25) over all M_i against zero."""
+    return _least_slopes(loss, product_of_means)
+
+
+@SECTION.claim(
+    "theorem-2.exception.eq-25",
+    "Theorem 2, its exception, with (25)",
+    "The corrected (25) is zero at some M_i where w* = 0",
+    form="corrected",
+    relation=Relation.IDENTITY,
+    along_flow=False,
+    setting=heads_on_isotropic,
+    hypotheses=all_of(zero_prior_mean, infinite_context, few_coordinates),
+    problems=problems.ZERO_MEAN_LIMITS,
+    spaces=spaces.ZERO_MEAN_LIMITS,
+    note="As at every other w*: eq-25.nonzero names the M_i.",
+)
+@promised_where(few_coordinates)
+def exception_by_the_corrected_proof(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+    """The least size of the corrected (25) over all M_i against zero."""
+    return _least_slopes(loss, product_with_spread)
 
 
 @SECTION.claim(

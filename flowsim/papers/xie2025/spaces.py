@@ -21,6 +21,7 @@ def _heads(axes: dict[str, Axis], init: dict[str, Any], model: dict[str, Any], *
 _ONE_HEAD = {"architecture": "multi-head", "heads": 1}
 FINITE = (_heads(_DIMENSION | _LENGTH, _STILL, _ONE_HEAD),)
 LIMITS = (_heads(_DIMENSION, _STILL, _ONE_HEAD, context_length="inf"),)
+ZERO_MEAN_LIMITS = (_heads({"task.dimension": Whole(1, 6)}, _STILL, _ONE_HEAD, context_length="inf"),)
 TASKS = FINITE + LIMITS
 FEW = (_heads(_FEW_PROMPTS, _STILL, _ONE_HEAD),)
 _BIAS: dict[str, Axis] = {"model.guess.bias": Real(-3.0, 3.0)}
