@@ -6,6 +6,7 @@ import json
 import math
 from fractions import Fraction
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -192,6 +193,13 @@ def test_one_loop_ends_at_a_multiple_of_the_identity_far_from_it():
         assert judge_on(BY_KEY[part, "printed"], evidence).verdict is VIOLATED
         assert judge_on(BY_KEY[part, "corrected"], evidence).verdict is HOLDS
     assert judge_on(BY_KEY["figure-1", "printed"], evidence).constants["c"] == pytest.approx(1 / 4)
+    off_identity = judge_on(BY_KEY["figure-4.one-loop.identity", "printed"], evidence)
+    assert off_identity.verdict is HOLDS and off_identity.margin == pytest.approx(3 / 4)
+    # A run that ends at I is refused.
+    models = eqx.tree_at(lambda model: model.A, evidence.trajectory.models, replace_fn=lambda A: 4 * A)
+    planted = Evidence(built.loss, dataclasses.replace(evidence.trajectory, models=models))
+    planted.__dict__["reference"] = planted.__dict__["confirmation"] = planted.trajectory
+    assert judge_on(BY_KEY["figure-4.one-loop.identity", "printed"], planted).verdict is not HOLDS
 
 
 def test_curves_of_the_figures_by_second_routes():

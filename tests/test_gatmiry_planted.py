@@ -26,6 +26,7 @@ from flowsim.papers.gatmiry2024 import (
     out_of_distribution,
     section_3_2,
     section_3_4,
+    section_3_5,
     section_4,
     section_5_2,
 )
@@ -83,6 +84,8 @@ PLANTS = {
     ("sec-3.2.pseudo-inverse", "printed"): (SMALL, jnp.linalg, "solve", scaled),
     ("sec-3.2.hessian", "corrected"): (SMALL, section_3_2, "_hessian", scaled),
     ("sec-3.2.step-size", "corrected"): (SMALL, section_3_2, "_contraction", first),
+    ("sec-3.5.delta", "corrected"): (settings.ASTRONOMICAL, section_3_5, "delta", scaled),
+    ("theorem-3.3.any-start", "corrected"): (flows.INDEFINITE, section_5_2, "deviation", shifted),
     ("sec-3.6.one-step", "printed"): (SMALL, jnp.linalg, "inv", scaled),
     ("lemma-a.10.eq-26", "corrected"): (settings.TWICE_EDGE, appendix_a_gradient, "gamma", every),
     ("lemma-a.10.gamma", "corrected"): (settings.ASTRONOMICAL, appendix_a_gradient, "gamma", every),
@@ -142,6 +145,7 @@ REASONS = {
     ("theorem-a.11.step", "corrected"): "4/(4 delta d^{1/(2L)} + 2) is 1 at the edge of the condition alone",
     ("sec-3.7.non-convex", "corrected"): "that there is such an A: the loss halfway is several times the mean",
     ("sec-3.7.convex-on-symmetric", "corrected"): _ORDER,
+    ("theorem-3.3.stability", "corrected"): _ORDER,
     ("sec-5.2.scale", "corrected"): _ORDER,
     ("lemma-a.2.cycle-count", "printed"): _COUNT,
     ("lemma-a.2.pairings.at-least-r", "printed"): _COUNT,
@@ -152,6 +156,7 @@ REASONS = {
     ("figure-3.out-of-distribution", "corrected"): _ORDER,
     ("figure-4", "corrected"): _ORDER,
     ("figure-4.slower", "corrected"): _ORDER,
+    ("figure-4.one-loop.identity", "printed"): "that the limit is not I; a run that ends there is refused elsewhere",
     ("figure-4.one-loop", "corrected"): "its run is off by one percent in a test of its own",
 }
 

@@ -33,6 +33,8 @@ VERDICTS = [
     ("proposition-3.1.eq-9", "printed", SMALL, VIOLATED),
     ("sec-3.2.hessian", "printed", SMALL, VIOLATED),
     ("sec-3.2.step-size", "printed", SMALL, VIOLATED),
+    ("sec-3.5.delta", "printed", SMALL, VIOLATED),
+    ("sec-3.5.delta", "corrected", SMALL, HOLDS),
     ("sec-3.7.non-convex", "printed", QUADRATIC, VIOLATED),
     ("sec-3.7.non-convex", "printed", SMALL, UNRESOLVED),
     ("sec-3.7.non-convex", "printed", INFINITE, HOLDS),

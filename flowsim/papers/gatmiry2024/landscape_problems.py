@@ -55,3 +55,29 @@ SKEWED = looped(
     10**18,
     covariance={"eigenvalues": [0.01, 1.0, 100.0], "rotation_seed": 3},
 )
+
+# Starts of Theorem 3.3, and what is stable.
+_ANY_MATRIX = {"architecture": "looped", "loops": 2, "symmetric": False}
+NOT_SYMMETRIC = looped(
+    "d = 2, L = 2, n = inf, A(0) not symmetric", 2, "inf", dimension=2, model=_ANY_MATRIX,
+    init={"kind": "explicit", "A": [[0.9, 4.0], [0.0, 0.9]]}, flow={"times": [1e4]},
+)  # fmt: skip
+NOT_SYMMETRIC_LONG = looped(
+    "d = 2, L = 2, n = 10^24, A(0) random and not symmetric", 2, 10**24, dimension=2, model=_ANY_MATRIX,
+    init={"kind": "random", "scale": 2.0, "seed": 1}, flow={"times": [1e5]},
+)  # fmt: skip
+INDEFINITE = looped(
+    "d = 2, L = 2, n = 50, A(0) indefinite", 2, 50, dimension=2,
+    init={"kind": "explicit", "A": [[-1.0, 0.5], [0.5, 2.0]]},
+)  # fmt: skip
+NEGATIVE = looped(
+    "d = 3, L = 3, n = 20, A(0) negative", 3, 20, dimension=3,
+    init={"kind": "explicit", "A": [[-2.0, 0.5, 0.0], [0.5, -1.0, 0.0], [0.0, 0.0, -0.1]]},
+)  # fmt: skip
+INDEFINITE_LONG = looped(
+    "d = 2, L = 2, n = 10^24, A(0) indefinite", 2, 10**24, dimension=2, flow=_FLAT,
+    init={"kind": "explicit", "A": [[-1.0, 0.5], [0.5, 2.0]]},
+)  # fmt: skip
+STARTS = (INDEFINITE_LONG, NOT_SYMMETRIC, NOT_SYMMETRIC_LONG)
+TURNED = looped("d = 2, L = 2, n = 10^7", 2, 10**7, dimension=2)
+TURNED_DEEP = looped("d = 3, L = 3, n = 10^12", 3, 10**12, dimension=3)

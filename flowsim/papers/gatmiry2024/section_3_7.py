@@ -92,8 +92,9 @@ def minimum_bounded(loss: Loss) -> Comparison:
     problems=OPTIMUM,
     spaces=spaces.OPTIMUM,
     note="1 - c > 0 needs sqrt(n) > 8 L d^2 8^{2L}; the condition allows c up to 4. Both halves are compared at "
-    "every finite n. The distance is of the order d/n, so the remark that the estimate is the best one can hope for is "
-    "wrong. u_opt = 0 is judged for L <= 2; the term in u is the mean of a square at every L.",
+    "every finite n, for the A_opt of symmetric matrices; over all A there is a lower one (theorem-3.3.stability). The "
+    "distance is of the order d/n, so the remark that the estimate is the best one can hope for is wrong. u_opt = 0 is "
+    "judged for L <= 2; the term in u is the mean of a square at every L.",
 )
 def minimiser_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
     """The distance of A_opt from Sigma*^-1 against 8 delta d^{1/(2L)}, and u_opt = 0."""

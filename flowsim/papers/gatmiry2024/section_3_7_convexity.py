@@ -66,7 +66,7 @@ def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     return [*few, hypothesis("a pair of A above the mean of its losses is known", found, ">=", 1.0)]
 
 
-def _long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
+def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     """L > 1, d > 1 and the condition of Theorem 3.2."""
     d, L = float(loss.task.dimension), float(loops(loss))
     several = [hypothesis("L > 1", L, ">", 1.0), hypothesis("d > 1", d, ">", 1.0)]
@@ -81,7 +81,7 @@ def _long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     relation=Relation.INEQUALITY,
     along_flow=False,
     setting=matrices,
-    hypotheses=_long_and_several,
+    hypotheses=long_and_several,
     problems=(_INFINITE, _LONG),
     spaces=spaces.LANDSCAPES,
     note="At n = inf all A with (Sigma*^{1/2} A Sigma*^{1/2} - I)^L = 0 have loss 0, so Sigma*^-1 is not the only "

@@ -53,6 +53,16 @@ PROXIMITY = (_WIDE_INFINITE, _MATRICES, _ANISOTROPIC, _WIDE)
 STILL_ISOTROPIC = (_MATRICES,)
 PROMPTS = (_looped(_DIMENSION | _LOOPS | _LENGTH, init={"kind": "random", "scale": 1.0, "seed": 0}),)
 NEW_COVARIANCES = (_ANISOTROPIC, _MATRICES)
+SYMMETRIC_STARTS = (_RANDOM,)
+ANY_START = (
+    _looped(
+        {"task.dimension": Whole(2, 3), "init.scale": Real(0.5, 3.0), "init.seed": Whole(0, 99)},
+        "random",
+        task={"context_length": "inf"},
+        model={"architecture": "looped", "loops": 2, "symmetric": False},
+        flow={"times": [1e4]},
+    ),
+)
 SHORT_FLOWS = (_looped(_DIMENSION | {"model.loops": Whole(2, 3)} | _LENGTH), _RANDOM)
 
 # Lemmas on moments and layers.
