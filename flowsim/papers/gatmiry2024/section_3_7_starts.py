@@ -91,8 +91,8 @@ def _turned(loss: LoopedLoss) -> Float[Array, "d d"]:
     hypotheses=finite_and_long,
     problems=(problems.TURNED, problems.TURNED_DEEP, problems.SKEWED),
     spaces=spaces.LANDSCAPES[:1],
-    note="So no global minimiser over all A is symmetric, as (22) supposes: symmetry of A is left out of Theorem 3.2, "
-    "too. At L = 2 the loss changes by -2 |K|^2/n + |K^2|^2 to leading order in 1/n.",
+    note="Theorem 3.2 speaks of a global minimiser, and (22) of its root: that A is symmetric is left out there, too. "
+    "At L = 2 the loss changes by -2 |K|^2/n + |K^2|^2 to leading order in 1/n.",
 )
 def not_stable(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """The exact loss at A_opt^{1/2} (I + K) A_opt^{1/2} minus the least loss of symmetric A, against zero."""
