@@ -36,10 +36,12 @@ class Bracket(NamedTuple):
 
 def follow(
     margins: Callable[[np.ndarray], tuple[Series, Margins, Promised]],
+    noise: Callable[[Series], Series] = np.zeros_like,
 ) -> tuple[Float[np.ndarray, " more"], float]:
     """Further times at which a margin is least, and how much lower it may still be between any times.
 
-    **Arguments:** margins: further times -> all times, increasing, the margins there and where they are promised.
+    **Arguments:** margins: further times -> all times, increasing, the margins there and where they are promised;
+    noise: times -> how far margins are off at them, below which nothing is followed.
     """
     further, least = np.zeros(0), 0.0
     for _ in range(_ROUNDS):
@@ -47,16 +49,21 @@ def follow(
         if not promised.any() or not np.all(np.isfinite(margin[promised])):
             return further, 0.0
         least = float(np.min(margin[promised]))
-        enough = least - _RESOLUTION * (1 + abs(least))
+        enough = least - _RESOLUTION * (1 + abs(least)) - noise(t)
         kinds = dips(t, margin, promised), switches(t, margin, promised)
-        lower = [one for found in kinds for one in [one for one in found if one.bottom < enough][:_AT_ONCE]]
+        lower = [one for found in kinds for one in _lower(found, enough)[:_AT_ONCE]]
         more = _apart(np.concatenate([times_within(t, one) for one in lower]), t) if lower else np.zeros(0)
         if not more.size:
             break
         further = np.union1d(further[_beside(t, margin, promised, lower, further)], more)
     t, margin, promised = margins(further)
-    bottoms = [one.bottom for one in (*dips(t, margin, promised), *switches(t, margin, promised))]
-    return further, max(0.0, least - min(bottoms, default=least))
+    brackets = [*dips(t, margin, promised), *switches(t, margin, promised)]
+    bottoms = [one.bottom + np.max(noise(t[one.low : one.high + 1])) for one in brackets]
+    return further, max(0.0, least - float(min(bottoms, default=least)))
+
+
+def _lower(found: list[Bracket], enough: Series) -> list[Bracket]:
+    return [one for one in found if one.bottom < np.min(enough[one.low : one.high + 1])]
 
 
 def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:

@@ -16,6 +16,7 @@ Mask = Bool[np.ndarray, "*points"]
 
 
 _LADDER_SAFETY = 4.0
+_NEGLIGIBLE = 1e-290  # what is smaller is known to no relative accuracy
 
 
 class Errors(NamedTuple):
@@ -32,17 +33,19 @@ class Errors(NamedTuple):
 
 
 def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) -> Points:
-    """Error of the fine slack: its distance to the rough one, relative, and never shrinking in time, since two solves
-    can agree by chance at one time; and at least the tolerance, which no solver is asked to beat.
+    """Error of the fine slack: how far the difference of the sides is from the rough one, relative, and never shrinking
+    in time, since two solves can agree by chance at one time; and at least the tolerance, which no solver is asked to
+    beat.
 
-    **Arguments:** rough, fine: the slacks; scale: of the larger side; counts: where either solve promises anything.
+    **Arguments:** rough, fine: the differences; scale: of the larger side; counts: where either solve promises
+    anything.
     """
     scale = np.maximum(scale, np.finfo(float).tiny)
     with np.errstate(invalid="ignore"):
         apart = np.abs(rough - fine) / scale
     # Nothing is known, or asked, of a side that promises nothing or is infinite.
     apart = np.where(counts & ~np.isnan(apart), apart, 0.0)
-    return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale
+    return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale + _NEGLIGIBLE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,9 @@ _TOO_WIDE = {
     "weights": "The weights are known too roughly for it: their rounding leaves it open.",
     "loss": "The numbers of the loss are known too roughly for it: their rounding leaves it open.",
     "statement": "The statement's own constants are known too roughly for it: their rounding leaves it open.",
+    "solver": "The solver's error leaves it open: ask for a smaller rtol.",
+    "way": "What is allowed for the way still to go to the limit leaves it open: ask for a stricter stop.",
+    "rest": "What is not known between the times that were looked at, or of the samples, leaves it open.",
 }
 
 
@@ -59,8 +62,8 @@ def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors
     if for_all_t:
         found = look.at_the_start(found)
         found, last = look.until_rest(found)
-    if look.jumps and found.possible.any():
-        reason = f"Its sides jump ({', '.join(look.jumps)}): points do not tell what is between them."
+    if look.jumps and found.judgement is Judgement.HOLDS:
+        reason = f"Its sides jump or swing ({', '.join(look.jumps)}): times do not tell what is between."
         return Ground(_unknown(found), reason, for_all_t, last)
     return Ground(found, look.too_wide(found), for_all_t, last)
 
@@ -89,8 +92,8 @@ class _Look:
         places = self._places(every)
         error = self._errors.solver.copy()
         error[places] = solver_error(
-            rough=_middle(other)[0],
-            fine=_middle(ours)[0],
+            rough=other.difference,
+            fine=ours.difference,
             scale=np.where(np.isfinite(ours.scale), ours.scale, np.inf),
             counts=other.possible | ours.possible,
             rtol=self._case.run.settings.rtol,
@@ -168,29 +171,35 @@ class _Look:
             bounds = self._bounds(settled.enclosed.wider(further), around, COSTLY)
             if bounds is not None:
                 found = self._with(found, bounds, around)
-        open_rows = np.flatnonzero(np.any(_open(found)[: self._count].reshape(self._count, -1), axis=1))
-        if not open_rows.size or open_rows[0] < first or found.fails.any():
+        is_open = _open(found)[: self._count].reshape(self._count, -1)
+        open_rows = np.flatnonzero(is_open.any(axis=1))
+        if not open_rows.size or found.fails.any():
             return found, last
-        cut = found.without(slice(int(open_rows[0]), self._count))
-        return (cut, int(open_rows[0]) - 1) if cut.possible.any() else (found, last)
+        begin = int(open_rows[0])
+        entry = (begin, int(np.argmax(is_open[begin])))[: found.slack.ndim]
+        # On its way to rest a flow is known less and less well.
+        by_rounding = begin >= first or (begin >= self._case.near_rest and self._rounding_decides(found, entry))
+        cut = found.without(slice(begin, self._count))
+        return (cut, begin - 1) if by_rounding and cut.possible.any() else (found, last)
 
     def too_wide(self, found: Sides) -> str:
-        """Whose rounding leaves the sides open; nothing where they are not, or something else does."""
-        is_open = _open(found)
-        if self._rows is None or found.judgement is not Judgement.UNRESOLVED:
+        """What leaves the sides open: whose rounding, or what else; nothing where they are not."""
+        if found.judgement is not Judgement.UNRESOLVED:
             return ""
-        places = self._places(self._rows)
-        where = np.argwhere(is_open[places])
-        if not where.size:
+        at = tuple(np.argwhere(_open(found))[0].tolist())
+        if not np.all(np.isfinite(found.error[at] + found.allowance[at])):
             return ""
-        place = tuple(where[0].tolist())
-        at = (int(places[place[0]]), *place[1:])
-        if not self._rounding_decides(found, at):
-            return ""
+        if found.allowance[at] > found.error[at]:
+            return _TOO_WIDE["way"]
+        if self._rows is None or not self._rounding_decides(found, at):
+            return _TOO_WIDE["solver" if self._errors.solver[at] >= self._errors.rest[at] else "rest"]
+        places = self._places(self._rows).tolist()
+        if at[0] not in places:
+            return _TOO_WIDE["weights"]
         try:
-            return _TOO_WIDE[self._case.enclosed.widest(self._claim, self._rows, place)]
+            return _TOO_WIDE[self._case.enclosed.widest(self._claim, self._rows, (places.index(at[0]), *at[1:]))]
         except OpenError:
-            return ""
+            return _TOO_WIDE["weights"]
 
     def _rounding_decides(self, found: Sides, at: tuple[int, ...]) -> bool:
         other = self._errors.unrounded[at] + found.allowance[at]
@@ -216,10 +225,9 @@ class _Look:
         return np.append(rows, self._after) if self._for_all_t else self._after
 
     def _at_rows(self, places: np.ndarray) -> np.ndarray:
-        """The row of the run that each place is at; points that are no times read its end."""
-        return np.where(places < self._count, places, self._count - 1) if self._for_all_t else np.full(
-            places.size, self._count - 1
-        )  # fmt: skip
+        """The row of the run that each place is at; points that are no times read its end, or its start alone."""
+        last = self._count - 1 if self._claim.along_flow else 0
+        return np.where(places < self._count, places, last) if self._for_all_t else np.full(places.size, last)
 
     def _decisive(self, measured: Sides) -> np.ndarray:
         """The rows that a verdict hangs on: the nearest to their error, the first and the last that promise anything,

@@ -20,8 +20,13 @@ from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.confidence import bonferroni_quantile
 
 _WORST_ENERGY_DEFECT = 1e-3
+_MOVES = 4.0  # times its error
 _CONFIDENCE = 0.99  # of all points of a statement together
 _NO_BOUND = "No bound is known of the way still to go to the limit."
+_ALLOWS_TOO_LITTLE = (
+    "What it allows for the way still to go to the limit is less than what changes on that way: flowsim.limit(flow, f) "
+    "gives an allowance that bounds it."
+)
 _IS_NO_LIMIT = (
     "It reads the end of the flow as if it were the limit, and depends on where the integration happened to stop: "
     "flowsim.limit(flow, f) gives the limit with a bound, flow.at(t) the model at a time."
@@ -93,9 +98,10 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         # Whatever it says of itself, it is judged by what it reads.
         claim = dataclasses.replace(claim, along_flow=True)
     if claim.along_flow:
-        for what, solve in (("The integration", run), ("A more accurate solve", evidence.reference)):
-            if not solve.status.finished:
-                reason = f"{what} did not finish ({solve.status}). {solve.status.advice}"
+        solves = {"The integration": lambda: run, "A more accurate solve": lambda: evidence.reference}
+        for what, solve in solves.items():
+            if not solve().status.finished:
+                reason = f"{what} did not finish ({solve().status}). {solve().status.advice}"
                 return verdict(Judgement.UNRESOLVED, None, {}, reason)
     (rough, fine, finest), beneath = followed(claim, evidence)
     constants = rough.panel.constants(claim, loss, rough.padded)
@@ -109,8 +115,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(finding.judgement, finding, constants)
     if evidence.parted:
         return verdict(Judgement.UNRESOLVED, finding, constants, evidence.parted)
-    if finding.judgement is not Judgement.VACUOUS and _depends_on_the_end(claim, evidence, fine, finding):
-        return verdict(Judgement.UNRESOLVED, finding, constants, _IS_NO_LIMIT)
+    if reason := _depends_on_the_end(claim, evidence, fine, finding):
+        return verdict(Judgement.UNRESOLVED, finding, constants, reason)
     if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
         return verdict(finding.judgement, finding, constants)
     sharper = _find(claim, loss, fine, finest, beneath)
@@ -133,9 +139,19 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
         asked = evidence.asked(claim)
     beneath, further = 0.0, np.zeros(0)
     if not (claim.relation is Relation.IDENTITY or ours.identity.all()):
-        further, beneath = follow(functools.partial(_margins, claim, evidence.stated, first, asked))
+        noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
+        further, beneath = follow(functools.partial(_margins, claim, evidence.stated, first, asked), noise)
     rough, fine, finest = (case.at(np.union1d(asked, further)) for case in evidence.cases)
     return (rough, fine, finest), beneath
+
+
+def _noise(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
+    """How far the margins of a comparison are off by rounding at each time; nothing of one at other points."""
+    count = case.run.t.size
+    if ours.slack.shape[0] < case.padded.t.size:
+        return np.zeros(count)
+    noise = np.where(ours.promised, relative(_rounding(claim, case, ours), size_of(ours)), 0.0)
+    return np.nan_to_num(np.max(noise[:count].reshape(count, -1), axis=1))
 
 
 def _margins(
@@ -192,7 +208,9 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
     if claim.along_flow and rough is not fine:
         other = rough.panel.compared(claim, loss, rough.padded)
         counts = other.promised | ours.promised
-        ladder = solver_error(other.slack, ours.slack, ours.scale, counts, fine.run.settings.rtol)
+        # With their signs: two solves that are off to either side have the same slack in an identity.
+        both = (one.value - one.bound for one in (other, ours))
+        ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
     sides = Sides.of(ours, claim.relation is Relation.IDENTITY)
     errors = Errors(rounding=_rounding(claim, fine, ours), solver=ladder, rest=rest)
     return _told(claim, fine, grounded(claim, rough, fine, sides, errors))
@@ -244,22 +262,39 @@ def _advice(case: Case) -> str:
     return "Ask for a later t1, or for none: the flow then goes on to its own stop."
 
 
-def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _Finding) -> bool:
-    """Whether a statement reads the end of the flow as if it were the limit, allows nothing for the difference, and may
-    be otherwise at the limit.
+def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _Finding) -> str:
+    """Why a statement that reads the end of the flow as if it were the limit may be otherwise there: it allows nothing
+    for the difference, or too little. Empty where it does not.
     """
     sides = finding.sides
-    if sides is None or np.any(sides.allowance[sides.possible] > 0):
-        return False
+    if sides is None or not sides.possible.any():
+        return ""
     loss = evidence.stated
     ours, spoilt = (case.panel.compared(claim, loss, run).slack for run in (case.padded, case.poisoned))
     changed = ~((ours == spoilt) | (np.isnan(ours) & np.isnan(spoilt))).reshape(ours.shape[0], -1).all(axis=1)
     # Of each series along the flow it is the last entry alone that reads it.
     if np.sum(changed) <= ours.shape[0] // case.padded.t.size:
-        return False
+        return ""
+    if np.any(sides.allowance[sides.possible] > 0):
+        return "" if _allows_for_a_decade(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
     if evidence.loss.sampled:
-        return case.status not in (Status.EXCESS, Status.GRAD_NORM)
-    return not holds_at_the_limit(claim, case, sides)
+        return "" if case.status in (Status.EXCESS, Status.GRAD_NORM) else _IS_NO_LIMIT
+    return "" if holds_at_the_limit(claim, case, sides) else _IS_NO_LIMIT
+
+
+def _allows_for_a_decade(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
+    """Whether a statement about the limit changes by no more than it allows for when the flow goes on for a decade."""
+    if evidence.prolonged is None:
+        return True
+    now, later = (
+        case.panel.compared(claim, evidence.stated, case.padded).slack
+        for case in (evidence.cases[0].settled, evidence.prolonged)
+    )
+    if not now.shape == later.shape == sides.slack.shape:
+        return True
+    with np.errstate(invalid="ignore"):
+        moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
+    return not np.any(moved & sides.possible)
 
 
 def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim) -> float | str:

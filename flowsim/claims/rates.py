@@ -1,6 +1,7 @@
 """Rates of convergence: a guaranteed envelope, and the rate that is seen."""
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,9 +18,10 @@ _FEWEST = 4
 def decayed(trajectory: Trajectory) -> Float[Array, " T"]:
     """log(excess(0)/excess(t)), from the dissipated energy while little is lost, so that no digits are."""
     lost = trajectory.dissipated / trajectory.excess[0]
-    early = -jnp.log1p(-jnp.minimum(lost, 0.5))
-    late = -jnp.log(jnp.where(trajectory.excess > 0, trajectory.excess, jnp.nan) / trajectory.excess[0])
-    return jnp.where(lost < 0.5, early, late)
+    first_half = -jnp.log1p(-jnp.minimum(lost, 0.5))
+    halves = -jnp.log(jnp.where(trajectory.excess > 0, trajectory.excess, jnp.nan) / trajectory.excess[0])
+    # Without a choice between the two, which would be a jump for whoever bounds it.
+    return first_half + jnp.maximum(halves - math.log(2), 0.0)
 
 
 def exponential_envelope(trajectory: Trajectory, mu: Float[Array, ""]) -> Comparison:

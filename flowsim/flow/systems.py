@@ -44,6 +44,13 @@ def norm_sq(tree: PyTree) -> Scalar:
     return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
+def norm(tree: PyTree) -> Scalar:
+    """The root of the sum of squares, which neither under- nor overflows where these do."""
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in jax.tree.leaves(tree)]))
+    scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return jnp.where(jnp.isfinite(largest), scale, largest) * jnp.sqrt(norm_sq(jax.tree.map(lambda x: x / scale, tree)))
+
+
 class AbstractSystem(eqx.Module):
     """A gradient flow in coordinates that are an isometry of the model's weights."""
 
@@ -68,10 +75,14 @@ class AbstractSystem(eqx.Module):
         """|grad L|^2."""
         return norm_sq(self.field(state))
 
+    def speed(self, state: PyTree) -> Scalar:
+        """|grad L|."""
+        return norm(self.field(state))
+
     def bend(self, state: PyTree) -> Scalar:
         """|d grad L/dt|, which is |H g|."""
         field = self.field(state)
-        return jnp.sqrt(norm_sq(jax.jvp(self.field, (state,), (field,))[1]))
+        return norm(jax.jvp(self.field, (state,), (field,))[1])
 
     def entries(self, state: PyTree) -> int:
         """How many weights a model has."""
@@ -170,6 +181,9 @@ class ReducedSystem(AbstractSystem):
 
     def grad_norm_sq(self, state: Point) -> Scalar:
         return self.layer.reduction.seen(state).grad_norm_sq
+
+    def speed(self, state: Point) -> Scalar:
+        return jnp.sqrt(self.grad_norm_sq(state))
 
     def bend(self, state: Point) -> Scalar:
         return self.layer.reduction.bend(state)
@@ -323,7 +337,7 @@ def identity(system: AbstractSystem) -> AbstractSystem:
 
 def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
     """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
-    speed, bend = jnp.sqrt(system.grad_norm_sq(state)), system.bend(state)
+    speed, bend = system.speed(state), system.bend(state)
     return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
 
 

@@ -30,12 +30,14 @@ class AbstractPopulationLoss(eqx.Module):
 
     A loss gives `__call__`, `excess` and its minimum; all else has a default, which is that of an exact loss of which
     nothing further is known. minimum: the smallest value over all weights, NaN where unknown; minimum_kind: how well
-    it is known; sampled: whether the loss is known by drawn prompts only.
+    it is known; sampled: whether the loss is known by drawn prompts only; derived: whether its numbers were computed,
+    and so are rounded, or are those that the loss is meant to have.
     """
 
     minimum: AbstractVar[Scalar]
     minimum_kind: AbstractVar[MinimumKind]
     sampled: ClassVar[bool] = False
+    derived: ClassVar[bool] = True
 
     @abc.abstractmethod
     def __call__(self, model: PyTree) -> Scalar:
@@ -117,6 +119,8 @@ class FunctionLoss(AbstractPopulationLoss):
     **Arguments:** function: model -> scalar; excess: model -> scalar, the loss above its minimum without
     cancellation, default function minus minimum; minimum: the smallest value, where it is known.
     """
+
+    derived = False
 
     function: Callable[[PyTree], Scalar]
     excess_function: Callable[[PyTree], Scalar] | None

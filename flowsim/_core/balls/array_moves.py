@@ -27,6 +27,17 @@ def _slice(params: dict[str, Any], x: Value) -> Value:
     return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
 
 
+def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
+    low, high, between = np.asarray(params["padding_config"]).reshape(-1, 3).T
+    sizes = np.asarray(x.shape)
+    spread = np.full(np.maximum(sizes + np.maximum(sizes - 1, 0) * between, 0), filling[()], dtype=x.dtype)
+    spread[tuple(slice(None, None, step) for step in between + 1)] = x
+    cut = spread[
+        tuple(slice(max(-a, 0), size - max(-b, 0)) for a, b, size in zip(low, high, spread.shape, strict=True))
+    ]
+    return np.pad(cut, [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)], constant_values=filling[()])
+
+
 def _selection(params: dict[str, Any], which: Value, *cases: Value) -> Value:
     which = np.broadcast_to(which, cases[0].shape).astype(int)
     return np.take_along_axis(np.stack(cases), which[None], axis=0)[0]
@@ -43,6 +54,7 @@ MOVES: dict[str, Callable] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda params, *parts: np.concatenate(parts, axis=params["dimension"]),
     "expand_dims": lambda params, x: np.expand_dims(x, params["dimensions"]),
+    "pad": _pad,
     "reshape": _reshape,
     "rev": lambda params, x: np.flip(x, params["dimensions"]),
     "select_n": _selection,

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from flowsim._core.balls.array_moves import MOVES, PLAIN
@@ -94,12 +95,15 @@ class Traced:
     def __init__(self, function: Callable[..., PyTree], *arguments: PyTree):
         leaves, structure = jax.tree.flatten(arguments)
         shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.float64) for leaf in leaves]
-        self._closed, self._out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, shapes))
+        closed, self._out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, shapes))
+        # What no output depends on is left out.
+        jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+        self.jaxpr, self._consts = jaxpr, closed.consts
 
     @functools.cached_property
     def equations(self) -> list[tuple[JaxprEqn, int]]:
         """Every operation of the program, and how often it is carried out; once in a loop of unknown length."""
-        return list(_equations(self._closed.jaxpr))
+        return list(_equations(self.jaxpr))
 
     @property
     def operations(self) -> float:
@@ -113,8 +117,12 @@ class Traced:
         open_branches: bool = False,
         rounding: float = 0.0,
         most_operations: float = MOST_OPERATIONS,
+        choices: list[Value] | None = None,
     ) -> PyTree:
-        """The values on arrays of numbers or balls; see `enclose`."""
+        """The values on arrays of numbers or balls; see `enclose`.
+
+        **Arguments:** choices: gets what every selection was made by.
+        """
         if self.operations > most_operations:
             raise UndecidedError(f"{self.operations:.1e} operations are too many")
         if proved and any(eqn.primitive.name == "eigh" for eqn, _ in self.equations):
@@ -122,8 +130,8 @@ class Traced:
         leaves = jax.tree.leaves(arguments)
         with flint.ctx.workprec(BITS):
             given = [leaf if np.asarray(leaf).dtype == object else balls(leaf) for leaf in leaves]
-            arithmetic = _Arithmetic(open_branches, rounding)
-            results = arithmetic.run(self._closed.jaxpr, self._closed.consts, [np.asarray(leaf) for leaf in given])
+            arithmetic = _Arithmetic(open_branches, rounding, [] if choices is None else choices)
+            results = arithmetic.run(self.jaxpr, self._consts, [np.asarray(leaf) for leaf in given])
         return jax.tree.unflatten(jax.tree.structure(self._out), results)
 
 
@@ -173,6 +181,7 @@ class _Arithmetic:
 
     open_branches: bool
     rounding: float
+    choices: list[Value]
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Value]) -> list[Value]:
         values: dict[Any, Value] = {}
@@ -206,6 +215,8 @@ class _Arithmetic:
         if name in self._CONTROL:
             return self._CONTROL[name](self, params, inputs)
         keys = any(map(_is_key, inputs))
+        if name == "select_n":
+            self.choices.append(inputs[0])
         if name == "select_n" and is_balls(inputs[0]):
             return [selection(*inputs)]
         if name in MOVES and not keys:
@@ -303,5 +314,5 @@ def _for_places(params: dict[str, Any]) -> dict[str, Any]:
 
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
 _MOVES_BY_PLACE = frozenset(
-    ["dynamic_slice", "dynamic_update_slice", "gather", "pad", "scatter", "split", "stack", "tile", "unstack"],
+    ["dynamic_slice", "dynamic_update_slice", "gather", "scatter", "split", "stack", "tile", "unstack"],
 )

@@ -86,7 +86,7 @@ def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) 
 
 def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:
     shape, times = comparison.slack.shape, run.t.shape[0]
-    if claim.along_flow and len(shape) > 1 and shape[0] != times:
+    if claim.along_flow and len(shape) > 1 and shape[0] not in (1, times):
         came = "x".join(map(str, shape)) + f" where the flow, its end repeated, has {times} times"
         refuse(claim.id, "a comparison of arrays with time first, a row for each output time", f"it is {came}")
     rows = shape[:1] + ((-1,) if len(shape) > 1 else ())

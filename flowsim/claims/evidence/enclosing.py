@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
 from flowsim._core.balls.enclosure import Traced, lower, rounded, upper
-from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
+from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls, is_open
+from flowsim._core.balls.reading import operations_with_names
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.claims.limits import ending_at
@@ -26,7 +27,10 @@ from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses import AbstractPopulationLoss
 
 JUMPS = ("floor", "ceil", "round", "sign", "rem")
+WAVES = ("sin", "cos", "tan")
 CHEAP, COSTLY = 3e4, 2e6  # operations
+_NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
+_NOTHING = 1e-28  # of the larger side
 _EXPLAINED = 8.0  # times what the weights' last digits make of a field, above which something else rounds it
 
 
@@ -43,8 +47,8 @@ class Bounds:
     """What balls say of a comparison at some rows, each array (rows,) or (rows, entries).
 
     low, high: of the slack; possible, certain: where the statement may promise something, and where it does;
-    allowance, scale: at most; zero: where the slack is zero exactly; jumps: operations in it that jump from one time to
-    the next.
+    difference: of the sides, at its middle; allowance, scale: at most; zero: where the slack is zero exactly; jumps:
+    operations in it that jump from one time to the next.
     """
 
     low: Float[np.ndarray, "*points"]
@@ -53,6 +57,7 @@ class Bounds:
     certain: Bool[np.ndarray, "*points"]
     allowance: Float[np.ndarray, "*points"]
     scale: Float[np.ndarray, "*points"]
+    difference: Float[np.ndarray, "*points"]
     zero: Bool[np.ndarray, "*points"]
     jumps: tuple[str, ...]
 
@@ -132,7 +137,9 @@ class Enclosed:
         """Whether some weights are off by more than their rounding, at each time."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
-        more = jax.tree.map(lambda leaf, spread: spread > ROUNDING * largest(leaf), weights, self.spread)
+        more = jax.tree.map(
+            lambda leaf, spread: spread > ROUNDING * largest(leaf) + 2 * _NEGLIGIBLE, weights, self.spread
+        )
         return np.any(jax.tree.leaves(more), axis=0)
 
     def exact(self) -> "Enclosed":
@@ -213,13 +220,15 @@ class Enclosed:
                 run = dataclasses.replace(run, way_to_go=jnp.asarray(self.way))
                 with ending_at(self.run.end, self.way):
                     ours = claim.compare(eqx.combine(arrays, fixed), run)
-                return ours.slack, ours.promised, ours.allowance, ours.scale
+                return ours.slack, ours.promised, ours.allowance, ours.scale, ours.value - ours.bound
 
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
             traced = Traced(sides, *given)
-            jumps = _jumps(traced, t.size)
-            slack, promised, allowance, scale = traced.on(
+            jumps = _jumps(traced, given, t.size)
+            if "where" in jumps and not self._may_switch(traced, given, most_operations):
+                jumps = tuple(one for one in jumps if one != "where")
+            slack, promised, allowance, scale, difference = traced.on(
                 *given,
                 proved=False,
                 open_branches=True,
@@ -228,7 +237,24 @@ class Enclosed:
             )
         except (UndecidedError, jax.errors.JAXTypeError, TypeError, ValueError) as error:
             raise OpenError(str(error), jumps) from error
-        return _bounds(slack, promised, allowance, scale, jumps)
+        return _bounds(slack, promised, allowance, scale, difference, jumps)
+
+    def _may_switch(self, traced: Traced, given: PyTree, most_operations: float) -> bool:
+        """Whether a choice may change from one row to the next where the statement promises something all the way, as
+        weights go straight from row to row.
+        """
+        arrays, *series = given
+        choices: list = []
+        kinds = dict(proved=False, open_branches=True, most_operations=most_operations, choices=choices)
+        promised = traced.on(arrays, *jax.tree.map(_until_the_next, series), **kinds)[1]
+        rows = len(series[0][0])
+        certain = lower(promised) > 0.5 if is_balls(promised) else np.asarray(promised)
+        certain = certain[:rows].reshape(rows, -1).any(axis=1) if certain.shape[:1] >= (rows,) else np.full(rows, True)
+        return any(
+            np.any(certain & np.asarray([is_open(choice[i : i + 1]) for i in range(rows)]))
+            for choice in choices
+            if choice.shape[:1] == (rows,)
+        )
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
         """What a trajectory records at weights that are balls; where the loss cannot be had in balls, what it recorded.
@@ -299,17 +325,34 @@ def _numbers(module: PyTree, rounding: float) -> tuple[PyTree, PyTree]:
     return jax.tree.map(lambda leaf: rounded(leaf, rounding), arrays), fixed
 
 
-def _jumps(traced: Traced, rows: int) -> tuple[str, ...]:
-    """What jumps in a series of as many rows."""
-    found = {
-        eqn.primitive.name
-        for eqn, _ in traced.equations
-        if eqn.primitive.name in JUMPS and any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars)
-    }
+def _jumps(traced: Traced, given: PyTree, rows: int) -> tuple[str, ...]:
+    """What jumps in a series of as many rows, or swings, so that points do not tell what is between them: a number made
+    whole, a choice by the time, weights or the loss, a wave of the time.
+    """
+    arrays, series, models = given
+    names = ["loss"] * len(jax.tree.leaves(arrays)) + ["t"] + ["series"] * (len(series) - 1)
+    names += ["models"] * len(jax.tree.leaves(models))
+    found = set()
+    for eqn, inputs in operations_with_names(traced.jaxpr, names):
+        kind = eqn.primitive.name
+        if not any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars):
+            continue
+        if kind in JUMPS and inputs[0] & {"t", "series", "models"}:
+            found.add(kind)
+        elif kind == "select_n" and inputs[0] & {"t", "series", "models"}:
+            found.add("where")
+        elif kind in WAVES and inputs[0] == {"t"}:
+            found.add(kind)
     return tuple(sorted(found))
 
 
-def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, jumps: tuple[str, ...]) -> Bounds:
+def _until_the_next(rows: Balls) -> Balls:
+    """Each row, widened until it holds the next one."""
+    union = np.frompyfunc(flint.arb.union, 2, 1)
+    return np.concatenate([union(rows[:-1], rows[1:]), rows[-1:]])
+
+
+def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, difference: Any, jumps: Any) -> Bounds:
     shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
     shape = shape or (1,)
     possible, certain = (upper(promised) > 0, lower(promised) > 0.5) if is_balls(promised) else (promised, promised)
@@ -323,9 +366,20 @@ def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, jumps: tupl
         certain=inline(certain),
         allowance=inline(most),
         scale=inline(largest),
-        zero=inline(_zero(slack)),
+        difference=inline(_middle(difference) if is_balls(difference) else difference),
+        zero=inline(_vanishes(slack, largest)),
         jumps=jumps,
     )
+
+
+def _middle(values: Balls) -> np.ndarray:
+    return np.vectorize(lambda ball: float(ball.mid()), otypes=[float])(values)
+
+
+def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:
+    """Whether a slack is zero to far more digits than anything is given with."""
+    small = lambda ball, size: bool(ball.is_finite() and ball.contains(0)) and float(ball.rad()) <= _NOTHING * size
+    return np.vectorize(small, otypes=[bool])(slack, np.where(np.isfinite(scale), scale, 0.0))
 
 
 def _zero(slack: Balls) -> np.ndarray:
@@ -353,6 +407,6 @@ def allowed_in(run: Trajectory) -> PyTree:
         sizes = largest(leaf)
         with np.errstate(divide="ignore", invalid="ignore"):
             decays = np.where(sizes[1:] > 0, np.maximum(sizes[:-1] / sizes[1:] - 1, 0.0), 0.0)
-        return run.settings.rtol * sizes * np.append(0.0, np.cumsum(decays))
+        return run.settings.rtol * sizes * np.append(0.0, np.cumsum(decays)) + _NEGLIGIBLE
 
     return jax.tree.map(allowed, eqx.filter(run.models, eqx.is_inexact_array))

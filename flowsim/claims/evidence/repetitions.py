@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from flowsim._core import checks
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, allowed_in, lost_in
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings, allowed_in, lost_in
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved, nudged, nudged_loss
 from flowsim.claims.evidence.series import gap, merged, padded, padded_with, row_of, shifted, spoilt
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
@@ -32,7 +32,9 @@ _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 ROUNDING_SAFETY = 8.0
 _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
+_NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
 _UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: an antisymmetric part that is rounding, and one that is not
+_FURTHER = 9.0  # times its time, by which a flow is prolonged
 _NO_TIMES = np.zeros(0)
 
 
@@ -187,6 +189,19 @@ class Evidence:
             return None
         return "A change of the start in its last digits sends the flow elsewhere: start clearly on one side."
 
+    @functools.cached_property
+    def prolonged(self) -> "Case | None":
+        """The flow with one more output, ten times as late as its end; None where there is none."""
+        run = self.trajectory
+        if run.t.size == 1 or run.status is Status.STATIONARY:
+            return None
+        end = float(run.t[-1])
+        further = self._from(self.loss, run, run.t.size - 1, np.asarray([_FURTHER * end]))
+        if not further.status.finished:
+            return None
+        longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
+        return Case(self, lambda evidence: longer)
+
     def with_times(self, loss: AbstractPopulationLoss, run: Trajectory, further: np.ndarray) -> Trajectory:
         """A flow with further times, each interval of it solved once more from its left end."""
         t = np.asarray(run.t)
@@ -332,12 +347,20 @@ class Case:
         """The first row from which on the flow moves by rounding alone; as many as there are rows where it never does,
         or where it rests for certain.
         """
+        return self._moves_until(_AT_REST)
+
+    @functools.cached_property
+    def near_rest(self) -> int:
+        """The same, where the flow is so near to rest that rounding shows."""
+        return self._moves_until(_NEAR_REST)
+
+    def _moves_until(self, distance: float) -> int:
         run = self.run
         if run.t.size == 1 or run.status is Status.STATIONARY or not self._evidence.is_rounding(run.end):
             return run.t.size
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array))]
         flat = np.concatenate([leaf.reshape(run.t.size, -1) for leaf in leaves], axis=1)
-        still = np.max(np.abs(flat - flat[-1:]), axis=1) <= _AT_REST * np.max(np.abs(flat[-1]))
+        still = np.max(np.abs(flat - flat[-1:]), axis=1) <= distance * np.max(np.abs(flat[-1]))
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
     @functools.cached_property
@@ -368,7 +391,9 @@ class Case:
 
     def _enclosed(self, run: Trajectory, errors: tuple[np.ndarray, ...]) -> Enclosed:
         evidence = self._evidence
-        return Enclosed(None if evidence.loss.sampled else evidence.system, evidence.stated, run, errors, self.way)
+        system = None if evidence.loss.sampled else evidence.system
+        rounding = Roundings() if evidence.stated.derived else Roundings(loss=0.0)
+        return Enclosed(system, evidence.stated, run, errors, self.way, rounding)
 
     @functools.cached_property
     def padded(self) -> Trajectory:

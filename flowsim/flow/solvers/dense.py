@@ -32,6 +32,7 @@ Stages = Float[Array, "stages n"]
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 _LEAST_RTOL = 64 * _EPS  # of the largest weight, below which nothing is asked of any
+SMALLEST_ERROR = 1e-280  # of a weight: squares of what is smaller are zero
 _SHARE = 0.03  # of the tolerance, that Newton's method may leave
 _ITERATIONS = 12
 _DIVERGING = 0.9  # the contraction of a Newton iteration that is given up
@@ -42,11 +43,19 @@ _NUDGE = 4 * _EPS
 
 
 class Curvature(NamedTuple):
-    """The eigenvalues of the field's Jacobian, its eigenvectors by columns, and how far rounding moves the field."""
+    """The eigenvalues of the field's Jacobian, its eigenvectors by columns, how far rounding of the weights moved the
+    field where they were computed, and the size of the terms that it rounded there.
+    """
 
     eigenvalues: Weights
     basis: Float[Array, "n n"]
-    noise: Weights
+    moved: Weights
+    terms: Weights
+
+    def noise(self, y: Weights) -> Weights:
+        """How far rounding moves the field at y, where weights may have become smaller than they were."""
+        terms = _terms(self.eigenvalues, self.basis, y)
+        return self.moved * jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
 
 
 class Kept(NamedTuple):
@@ -114,7 +123,8 @@ class DenseRadau(AbstractRadau):
         """What the first step begins with: no Hessian yet, so that it computes one."""
         field, y = _flat(terms, t0, y0, args)
         points = jnp.broadcast_to(y, (STAGES + 1, y.size))
-        unknown = Curvature(jnp.zeros_like(y), jnp.zeros((y.size, y.size)), jnp.zeros_like(y))
+        none = jnp.zeros_like(y)
+        unknown = Curvature(none, jnp.zeros((y.size, y.size)), none, none)
         return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, unknown, jnp.asarray(True), jnp.asarray(0))
 
     def within(self, terms, t0, t1, y0, y1, args, kept: Kept) -> Kept:
@@ -138,7 +148,7 @@ class DenseRadau(AbstractRadau):
         end = y + done.increments[-1]
         estimate = ESTIMATE_WEIGHT * length * (differences[0] * kept.slope + jnp.asarray(differences[1:]) @ slopes)
         estimate = Q @ ((Q.T @ estimate) / (1 + DAMPING * length * jnp.abs(rates)))
-        noise = ESTIMATE_WEIGHT * length * curvature.noise
+        noise = ESTIMATE_WEIGHT * length * curvature.noise(jnp.maximum(jnp.abs(y), jnp.abs(end)))
         error = jnp.max(jnp.abs(estimate) / (self._tolerance(y, end) + noise))
         converged = done.standing == _CONVERGED
         error = jnp.where(converged & jnp.isfinite(error), error, jnp.inf)
@@ -157,7 +167,7 @@ class DenseRadau(AbstractRadau):
             np.asarray(self.arrays),
             total_repeat_length=sizes.size,
         )
-        return jnp.maximum(self.rtol * sizes + allowed, _LEAST_RTOL * jnp.max(sizes))
+        return jnp.maximum(self.rtol * sizes + allowed, _LEAST_RTOL * jnp.max(sizes) + SMALLEST_ERROR)
 
     def _newton(self, fields, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature, Int[Array, ""]]:
         guess = lagrange((t0 - kept.begin + length * nodes) / kept.length) @ kept.points - y[None]
@@ -165,11 +175,11 @@ class DenseRadau(AbstractRadau):
         moves = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1])
         guess = jnp.where(moves[None], guess, 0.0)
 
-        def iterate(now: _Newton, curvature: Curvature) -> _Newton:
+        def iterate(now: _Newton, curvature: Curvature, noise: Weights) -> _Newton:
             slopes = fields(y[None] + now.increments)
             residual = length * (A @ slopes) - now.increments
             # What is left is rounding, of the field over the step and of the weights.
-            rounding = length * curvature.noise + _NUDGE * jnp.abs(y + now.increments[-1])
+            rounding = length * noise + _NUDGE * jnp.abs(y + now.increments[-1])
             at_rounding = jnp.all(jnp.abs(residual) <= rounding[None])
             rates = curvature.eigenvalues
             system = [[-length * A[i, j] * rates + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
@@ -196,7 +206,8 @@ class DenseRadau(AbstractRadau):
         def attempt(before: _Attempt) -> _Attempt:
             curvature = _renewed(field, before.renew, y + guess[_MIDDLE], before.curvature, self.columns)
             going = lambda now: now.standing == _GOING
-            newton = jax.lax.while_loop(going, lambda now: iterate(now, curvature), start)
+            noise = curvature.noise(y)
+            newton = jax.lax.while_loop(going, lambda now: iterate(now, curvature, noise), start)
             computed = before.computed | before.renew
             work = STAGES * newton.count + jnp.where(before.renew, y.size, 0)
             again = (newton.standing == _FAILED) & ~computed
@@ -266,5 +277,10 @@ def _curvature(field, y: Weights, columns: int) -> Curvature:
     eigenvalues, basis = jnp.linalg.eigh((jacobian + jacobian.T) / 2)
     signs = jnp.asarray(1.0 - 2.0 * (np.arange(y.size) % 2))
     moved = jax.vmap(field)(y[None] * (1 + _NUDGE * jnp.stack([signs, -signs])))
-    noise = jnp.max(jnp.abs(moved - slopes[:1]), axis=0)
-    return Curvature(eigenvalues, basis, noise)
+    return Curvature(eigenvalues, basis, jnp.max(jnp.abs(moved - slopes[:1]), axis=0), _terms(eigenvalues, basis, y))
+
+
+def _terms(eigenvalues: Weights, basis: Float[Array, "n n"], y: Weights) -> Weights:
+    """A bound of |J| |y|, J the Jacobian: what the field adds up, where it is linear."""
+    sizes = jnp.abs(basis)
+    return sizes @ (jnp.abs(eigenvalues) * (sizes.T @ jnp.abs(y)))

@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar
@@ -49,7 +50,7 @@ class DenseKernel(AbstractKernel):
     def step(self, kept: Kept, view: View, length: Scalar) -> tuple[Kept, View, Scalar]:
         y, t = (view.point, view.dissipated), view.t
         y, error, _, kept, _ = self._solver.step(WITH_ENERGY, t, t + length, y, self.system, kept, made_jump=False)
-        rates, _, noise = kept.curvature
+        rates, noise = kept.curvature.eigenvalues, kept.curvature.noise(ravel_pytree(y[0])[0])
         at_rest = rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
         still = at_rest | jnp.all(jnp.abs(kept.slope) <= 8 * noise)
         return kept, self._view(t + length, y, view, still), error

@@ -1,0 +1,53 @@
+"""What the operations of a program read: which of its arguments each depends on."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+Names = frozenset[str]
+
+
+def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[JaxprEqn, list[Names]]]:
+    """Every operation of a program, with the names of the arguments that each of its inputs depends on.
+
+    **Arguments:** names: of the arguments, in order.
+    """
+    found: list[tuple[JaxprEqn, list[Names]]] = []
+    _follow(jaxpr, [frozenset([name]) for name in names], found)
+    return iter(found)
+
+
+def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, list[Names]]]) -> list[Names]:
+    """The names that the outputs of a program depend on."""
+    known: dict[Any, Names] = dict(zip(jaxpr.invars, given, strict=True))
+
+    def names(var: Any) -> Names:
+        return frozenset() if isinstance(var, Literal) else known.get(var, frozenset())
+
+    for eqn in jaxpr.eqns:
+        inputs = [names(var) for var in eqn.invars]
+        everything = frozenset().union(*inputs)
+        programs = [value for value in _flat(eqn.params.values()) if isinstance(value, ClosedJaxpr | Jaxpr)]
+        outputs = [everything] * len(eqn.outvars)
+        for program in programs:
+            inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+            alike = len(programs) == 1 and len(inner.invars) == len(inputs) and eqn.primitive.name not in _LOOPS
+            outcome = _follow(inner, inputs if alike else [everything] * len(inner.invars), found)
+            if alike and len(outcome) == len(outputs):
+                outputs = outcome
+        if not programs:
+            found.append((eqn, inputs))
+        known.update(zip(eqn.outvars, outputs, strict=True))
+    return [names(var) for var in jaxpr.outvars]
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+_LOOPS = {"scan", "while"}  # whose outputs come back as inputs
