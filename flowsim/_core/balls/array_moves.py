@@ -32,10 +32,8 @@ def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
     sizes = np.asarray(x.shape)
     spread = np.full(np.maximum(sizes + np.maximum(sizes - 1, 0) * between, 0), filling[()], dtype=x.dtype)
     spread[tuple(slice(None, None, step) for step in between + 1)] = x
-    cut = spread[
-        tuple(slice(max(-a, 0), size - max(-b, 0)) for a, b, size in zip(low, high, spread.shape, strict=True))
-    ]
-    return np.pad(cut, [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)], constant_values=filling[()])
+    wide = np.pad(spread, [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)], constant_values=filling[()])
+    return wide[tuple(slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, wide.shape, strict=True))]
 
 
 def _selection(params: dict[str, Any], which: Value, *cases: Value) -> Value:
