@@ -28,8 +28,8 @@ def _slice(params: dict[str, Any], x: Value) -> Value:
 
 
 def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
-    low, high, between = np.asarray(params["padding_config"]).reshape(-1, 3).T
-    sizes = np.asarray(x.shape)
+    low, high, between = np.asarray(params["padding_config"], dtype=int).reshape(-1, 3).T
+    sizes = np.asarray(x.shape, dtype=int)
     spread = np.full(np.maximum(sizes + np.maximum(sizes - 1, 0) * between, 0), filling[()], dtype=x.dtype)
     spread[tuple(slice(None, None, step) for step in between + 1)] = x
     wide = np.pad(spread, [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)], constant_values=filling[()])
