@@ -28,11 +28,14 @@ def _slice(params: dict[str, Any], x: Value) -> Value:
 
 
 def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
-    low, high, between = np.asarray(params["padding_config"], dtype=int).reshape(-1, 3).T
-    sizes = np.asarray(x.shape, dtype=int)
-    spread = np.full(np.maximum(sizes + np.maximum(sizes - 1, 0) * between, 0), filling[()], dtype=x.dtype)
+    if x.ndim == 0:
+        return x
+    low, high, between = np.asarray(params["padding_config"]).T
+    sizes = np.asarray(x.shape)
+    spread = np.full(sizes + np.maximum(sizes - 1, 0) * between, filling[()], dtype=x.dtype)
     spread[tuple(slice(None, None, step) for step in between + 1)] = x
-    wide = np.pad(spread, [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)], constant_values=filling[()])
+    around = np.maximum(np.stack([low, high], axis=1), 0)
+    wide = np.pad(spread, around, constant_values=filling[()])
     return wide[tuple(slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, wide.shape, strict=True))]
 
 
