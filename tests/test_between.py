@@ -10,7 +10,7 @@ import pytest
 
 import flowsim
 from flowsim import FunctionLoss, Judgement
-from flowsim.claims.between import dips, follow, switches
+from flowsim.claims.deciding.between import dips, follow, switches
 
 TIMES = np.concatenate([[0.0], np.geomspace(1e-2, 1e2, 97)])
 

@@ -78,7 +78,8 @@ def test_both_coordinates_have_one_pace():
     U, u = full.encode(start)
     reduced = systems.ReducedSystem(systems.ReducedArrowhead.of(layer.structure, (U, u)), layer.minimum, 17)
     assert relative_error(systems.pace(reduced, reduced.encode(start)), systems.pace(full, (U, u))) < 1e-13
-    assert reduced.way_to_go(reduced.encode(start)) == pytest.approx(full.way_to_go((U, u)), rel=1e-12)
+    point = reduced.encode(start)
+    assert reduced.way_to_go(point, point) == pytest.approx(full.way_to_go((U, u), (U, u)), rel=1e-12)
     record, again = reduced.record(reduced.encode(start)), full.record((U, u))
     assert relative_error(record._replace(state=1.0, conserved=1.0), again._replace(state=1.0, conserved=1.0)) < 1e-13
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
-from flowsim.claims.between import follow
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
-from flowsim.claims.deciding import Errors, Sides, solver_error
+from flowsim.claims.deciding.between import follow
+from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, holds_at_the_limit
+from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.evidence import ROUNDING, Case, Evidence
+from flowsim.claims.evidence.case import ROUNDING_SAFETY
 from flowsim.claims.evidence.comparing import compared, relative, size_of
-from flowsim.claims.evidence.repetitions import ROUNDING_SAFETY
-from flowsim.claims.grounding import Ground, carried_on, grounded, holds_at_the_limit
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.confidence import bonferroni_quantile

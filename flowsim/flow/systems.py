@@ -47,7 +47,8 @@ def norm_sq(tree: PyTree) -> Scalar:
 def norm(tree: PyTree) -> Scalar:
     """The root of the sum of squares, which neither under- nor overflows where these do."""
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in jax.tree.leaves(tree)]))
-    scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    # The norm depends on it by rounding alone.
+    scale = jax.lax.stop_gradient(jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0))
     return jnp.where(jnp.isfinite(largest), scale, largest) * jnp.sqrt(norm_sq(jax.tree.map(lambda x: x / scale, tree)))
 
 

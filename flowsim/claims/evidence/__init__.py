@@ -1,6 +1,6 @@
 """What a verdict stands on: repeated solves, the sides of all claims on each of them, balls, and confidence bands."""
 
+from flowsim.claims.evidence.case import Case as Case
+from flowsim.claims.evidence.evidence import Evidence as Evidence
 from flowsim.claims.evidence.moving import ROUNDING as ROUNDING
-from flowsim.claims.evidence.repetitions import Case as Case
-from flowsim.claims.evidence.repetitions import Evidence as Evidence
 from flowsim.claims.evidence.series import padded as padded

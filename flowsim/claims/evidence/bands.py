@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from flowsim.claims.evidence.repetitions import Evidence
+from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses.sampled.confidence import half_width
 
 Band = tuple[Float[np.ndarray, "T ..."], Float[np.ndarray, "T ..."]]
 
 
-def confidence_band(evidence: Evidence, level: float = 0.95) -> dict[str, Band]:
+def confidence_band(evidence: AbstractRepetitions, level: float = 0.95) -> dict[str, Band]:
     """Low and high ends of what is known of the population's flow, at each output time, by name.
 
     About the flow of all samples, half an interval of the mean over the flows of independent parts, and how far that

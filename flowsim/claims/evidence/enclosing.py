@@ -17,17 +17,15 @@ import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
 from flowsim._core.balls.enclosure import Traced, lower, rounded, upper
-from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls, is_open
-from flowsim._core.balls.reading import operations_with_names
+from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim
+from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.claims.limits import ending_at
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses import AbstractPopulationLoss
 
-JUMPS = ("floor", "ceil", "round", "sign", "rem")
-WAVES = ("sin", "cos", "tan")
 CHEAP, COSTLY = 3e4, 2e6  # operations
 _NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
 _NOTHING = 1e-28  # of the larger side
@@ -225,9 +223,7 @@ class Enclosed:
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
             traced = Traced(sides, *given)
-            jumps = _jumps(traced, given, t.size)
-            if "where" in jumps and not self._may_switch(traced, given, most_operations):
-                jumps = tuple(one for one in jumps if one != "where")
+            jumps = jumps_in(traced, given, most_operations)
             slack, promised, allowance, scale, difference = traced.on(
                 *given,
                 proved=False,
@@ -238,23 +234,6 @@ class Enclosed:
         except (UndecidedError, jax.errors.JAXTypeError, TypeError, ValueError) as error:
             raise OpenError(str(error), jumps) from error
         return _bounds(slack, promised, allowance, scale, difference, jumps)
-
-    def _may_switch(self, traced: Traced, given: PyTree, most_operations: float) -> bool:
-        """Whether a choice may change from one row to the next where the statement promises something all the way, as
-        weights go straight from row to row.
-        """
-        arrays, *series = given
-        choices: list = []
-        kinds = dict(proved=False, open_branches=True, most_operations=most_operations, choices=choices)
-        promised = traced.on(arrays, *jax.tree.map(_until_the_next, series), **kinds)[1]
-        rows = len(series[0][0])
-        certain = lower(promised) > 0.5 if is_balls(promised) else np.asarray(promised)
-        certain = certain[:rows].reshape(rows, -1).any(axis=1) if certain.shape[:1] >= (rows,) else np.full(rows, True)
-        return any(
-            np.any(certain & np.asarray([is_open(choice[i : i + 1]) for i in range(rows)]))
-            for choice in choices
-            if choice.shape[:1] == (rows,)
-        )
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
         """What a trajectory records at weights that are balls; where the loss cannot be had in balls, what it recorded.
@@ -323,33 +302,6 @@ def _numbers(module: PyTree, rounding: float) -> tuple[PyTree, PyTree]:
     """The numbers of a module as balls, and what else it has."""
     arrays, fixed = eqx.partition(module, eqx.is_inexact_array)
     return jax.tree.map(lambda leaf: rounded(leaf, rounding), arrays), fixed
-
-
-def _jumps(traced: Traced, given: PyTree, rows: int) -> tuple[str, ...]:
-    """What jumps in a series of as many rows, or swings, so that points do not tell what is between them: a number made
-    whole, a choice by the time, weights or the loss, a wave of the time.
-    """
-    arrays, series, models = given
-    names = ["loss"] * len(jax.tree.leaves(arrays)) + ["t"] + ["series"] * (len(series) - 1)
-    names += ["models"] * len(jax.tree.leaves(models))
-    found = set()
-    for eqn, inputs in operations_with_names(traced.jaxpr, names):
-        kind = eqn.primitive.name
-        if not any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars):
-            continue
-        if kind in JUMPS and inputs[0] & {"t", "series", "models"}:
-            found.add(kind)
-        elif kind == "select_n" and inputs[0] & {"t", "series", "models"}:
-            found.add("where")
-        elif kind in WAVES and inputs[0] == {"t"}:
-            found.add(kind)
-    return tuple(sorted(found))
-
-
-def _until_the_next(rows: Balls) -> Balls:
-    """Each row, widened until it holds the next one."""
-    union = np.frompyfunc(flint.arb.union, 2, 1)
-    return np.concatenate([union(rows[:-1], rows[1:]), rows[-1:]])
 
 
 def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, difference: Any, jumps: Any) -> Bounds:

@@ -55,7 +55,9 @@ class Curvature(NamedTuple):
     def noise(self, y: Weights) -> Weights:
         """How far rounding moves the field at y, where weights may have become smaller than they were."""
         terms = _terms(self.eigenvalues, self.basis, y)
-        return self.moved * jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
+        larger = jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
+        # What rounding does has no derivative.
+        return jax.lax.stop_gradient(self.moved * larger)
 
 
 class Kept(NamedTuple):

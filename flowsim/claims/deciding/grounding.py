@@ -9,7 +9,7 @@ import numpy as np
 
 from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Judgement
-from flowsim.claims.deciding import WORST_RESOLUTION, Errors, Mask, Sides, solver_error
+from flowsim.claims.deciding.sides import WORST_RESOLUTION, Errors, Mask, Sides, solver_error
 from flowsim.claims.evidence import Case
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Bounds, Enclosed, OpenError
 from flowsim.flow.trajectory import Status

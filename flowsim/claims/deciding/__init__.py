@@ -1,0 +1,1 @@
+"""How a verdict is decided: both sides with their errors, between the times, and in balls."""

@@ -1,0 +1,214 @@
+"""One of the solves of a flow as claims read it: padded, moved, without its end, and in balls."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flowsim.claims.claim import Claim
+from flowsim.claims.evidence.comparing import Panel, compared
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings, allowed_in, lost_in
+from flowsim.claims.evidence.moving import ROUNDING, nudged, nudged_loss
+from flowsim.claims.evidence.repetitions import AbstractRepetitions
+from flowsim.claims.evidence.series import padded, padded_with, spoilt
+from flowsim.flow.gradient_flow import start_alone
+from flowsim.flow.systems import AbstractSystem
+from flowsim.flow.trajectory import SAME, Status, Trajectory
+from flowsim.losses import AbstractPopulationLoss
+
+ROUNDING_SAFETY = 8.0
+_END_SAFETY = 4.0
+_AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
+_NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
+_NO_TIMES = np.zeros(0)
+
+
+class Case:
+    """One solve, or with further times, with its time repeated at the end up to a power of two, so that few shapes are
+    ever compiled.
+    """
+
+    def __init__(
+        self,
+        repetitions: AbstractRepetitions,
+        solve: Callable[[AbstractRepetitions], Trajectory],
+        further: np.ndarray = _NO_TIMES,
+    ):
+        self._repetitions, self._solve, self._further = repetitions, solve, further
+        self._finer: dict[bytes, Case] = {}
+
+    @property
+    def panel(self) -> Panel:
+        """The claims that are compared together on this solve."""
+        return self._repetitions.panel
+
+    @functools.cached_property
+    def run(self) -> Trajectory:
+        """The solve; with an excess that is a difference computed in balls."""
+        run = self._with_times(self._repetitions.loss, self._solve(self._repetitions))
+        if not self._repetitions.stated.subtracts:
+            return run
+        excess = self._enclosed(run, ()).exact().excess(COSTLY)
+        return run if excess is None else dataclasses.replace(run, excess=jax.device_put(excess))
+
+    def at(self, further: np.ndarray) -> "Case":
+        """The same solve with further times."""
+        if not further.size:
+            return self
+        return self._finer.setdefault(further.tobytes(), Case(self._repetitions, self._solve, further))
+
+    @functools.cached_property
+    def settled(self) -> "Case":
+        """The same solve with a bound on the way that it still has to go."""
+        case = Case(self._repetitions, self._solve, self._further)
+        case.run, case.way = self.run, self._repetitions.way_to_go(self.run.end)
+        case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.way))
+        return case
+
+    way = math.inf
+
+    @property
+    def status(self) -> Status:
+        """How the flow ended, which its repetitions follow to the same times."""
+        return self._repetitions.trajectory.status
+
+    @property
+    def end_error(self) -> float:
+        """How far the weights at the end may be off."""
+        ends = [self._repetitions.trajectory.end, self._repetitions.reference.end]
+        one, other = (jax.tree.leaves(eqx.filter(end, eqx.is_inexact_array)) for end in ends)
+        squares = sum(float(np.sum((np.asarray(a) - np.asarray(b)) ** 2)) for a, b in zip(one, other, strict=True))
+        return _END_SAFETY * math.sqrt(squares)
+
+    def too_late(self, claim: Claim) -> str:
+        """What to say where a claim asks for the model at a time after the end."""
+        end = float(self._repetitions.trajectory.t[-1])
+        late = [t for t in self._repetitions.times_of(claim) if t > (1 + SAME) * end]
+        return f"It asks for t = {late[0]:g}, and the flow ends at t = {end:.4g}: ask for a later t1." if late else ""
+
+    @functools.cached_property
+    def at_rest(self) -> int:
+        """The first row from which on the flow moves by rounding alone; as many as there are rows where it never does,
+        or where it rests for certain.
+        """
+        return self._moves_until(_AT_REST)
+
+    @functools.cached_property
+    def near_rest(self) -> int:
+        """The same, where the flow is so near to rest that rounding shows."""
+        return self._moves_until(_NEAR_REST)
+
+    def _moves_until(self, distance: float) -> int:
+        run = self.run
+        if run.t.size == 1 or run.status is Status.STATIONARY or not self._repetitions.is_rounding(run.end):
+            return run.t.size
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array))]
+        flat = np.concatenate([leaf.reshape(run.t.size, -1) for leaf in leaves], axis=1)
+        still = np.max(np.abs(flat - flat[-1:]), axis=1) <= distance * np.max(np.abs(flat[-1]))
+        return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
+
+    @functools.cached_property
+    def poisoned(self) -> Trajectory:
+        """The padded solve without an end: what reads it is no number."""
+
+        return spoilt(self.padded, slice(-1, None))
+
+    @functools.cached_property
+    def beheaded(self) -> Trajectory:
+        """The padded solve with its start alone: what reads more of it is no number."""
+        return spoilt(self.padded, slice(1, None))
+
+    @functools.cached_property
+    def enclosed(self) -> Enclosed:
+        """The solve in balls."""
+        count = self.run.t.size
+        base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
+        errors = []
+        for place, one in enumerate(base):
+            apart = [np.abs(np.asarray(other[place]) - np.asarray(one))[:count] for other in others]
+            errors.append(ROUNDING_SAFETY * np.max(apart, axis=0) + ROUNDING * np.abs(np.asarray(one)[:count]))
+        found = dataclasses.replace(self._enclosed(self.run, tuple(errors)), spread=allowed_in(self.run))
+        slopes = found.slopes(CHEAP)
+        if slopes is None:
+            return found
+        return found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], np.asarray(self.run.t)))
+
+    def _enclosed(self, run: Trajectory, errors: tuple[np.ndarray, ...]) -> Enclosed:
+        repetitions = self._repetitions
+        system = None if repetitions.loss.sampled else repetitions.system
+        rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
+        return Enclosed(system, repetitions.stated, run, errors, self.way, rounding)
+
+    @functools.cached_property
+    def padded(self) -> Trajectory:
+        """The solve with its end repeated."""
+        return padded(self.run, self._repetitions.trajectory.t.size)
+
+    def has_times(self, claim: Claim, rows: int) -> bool:
+        """Whether a comparison with so many rows has one for each time. A claim that reads the start alone may have as
+        many points as there are times: then it is compared at the start alone, which changes the number of times.
+        """
+        if claim.along_flow or rows != self.padded.t.size:
+            return rows == self.padded.t.size
+        alone = start_alone(self._repetitions.loss, self.run.start)
+        return compared(claim, self._repetitions.stated, alone).slack.shape[0] != rows
+
+    def replicates(self, claim: Claim) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+        """What the claim reads of the flows of independent samples, where it reads any."""
+        if not self._repetitions.samples_matter(claim):
+            return []
+        return self._parts
+
+    @functools.cached_property
+    def _parts(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+        pairs = self._repetitions.replicates
+        return [
+            (loss.stated(), padded(self._with_times(loss, run), self._repetitions.trajectory.t.size))
+            for loss, run in pairs
+        ]
+
+    @functools.cached_property
+    def nudged(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+        """The loss and the padded solve with everything recomputed from its weights: as they are, and with every number
+        in both moved by a few units in the last place, up and down in turn.
+        """
+        loss = self._repetitions.stated
+        return [(nudged_loss(loss, amount), self._recomputed(amount)) for amount in (0.0, ROUNDING, -ROUNDING)]
+
+    def _with_times(self, loss: AbstractPopulationLoss, run: Trajectory) -> Trajectory:
+        return self._repetitions.with_times(loss, run, self._further) if self._further.size else run
+
+    def _recomputed(self, amount: float) -> Trajectory:
+        models = nudged(self.padded.models, amount)
+        value, excess, grad_norm_sq, _ = _evaluate(self._repetitions.system, models)
+        dissipated = jax.device_put(np.asarray(self.padded.dissipated) * (1 + amount))
+        return padded_with(self.padded, models, value, excess, grad_norm_sq, dissipated)
+
+    @functools.cached_property
+    def _slopes(self) -> Float[Array, "T n"]:
+        """The field at the weights of the padded solve."""
+        return _evaluate(self._repetitions.system, self.padded.models)[-1]
+
+
+@eqx.filter_jit
+def _evaluate(system: AbstractSystem, models: PyTree):
+    arrays, rest = eqx.partition(models, eqx.is_array)
+
+    def one(arrays):
+        state = system.encode(eqx.combine(arrays, rest))
+        record = system.record(state)
+        return record.loss, record.excess, record.grad_norm_sq, _flat(system.field(state))
+
+    return jax.lax.map(one, arrays)
+
+
+def _flat(slopes: PyTree) -> Float[Array, " n"]:
+    """The field as a vector; nothing of one that is too large to be had in balls."""
+    flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(slopes)])
+    return flat if flat.size <= CHEAP else flat[:0]

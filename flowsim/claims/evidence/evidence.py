@@ -1,0 +1,57 @@
+"""All that the claims on one flow are judged by."""
+
+import functools
+
+import numpy as np
+
+from flowsim.claims.claim import Claim
+from flowsim.claims.evidence.case import Case
+from flowsim.claims.evidence.comparing import compared
+from flowsim.claims.evidence.repetitions import AbstractRepetitions
+from flowsim.claims.evidence.series import merged, shifted
+from flowsim.flow.gradient_flow import start_alone
+from flowsim.flow.trajectory import Status
+
+_FURTHER = 9.0  # times its time, by which a flow is prolonged
+
+
+class Evidence(AbstractRepetitions):
+    """The repetitions of a flow, each as claims read it; takes what `AbstractRepetitions` takes."""
+
+    @functools.cached_property
+    def cases(self) -> tuple["Case", "Case", "Case"]:
+        """The three solves from the roughest on, each ready for comparisons; the last two are solved when used."""
+        return (
+            Case(self, lambda evidence: evidence.trajectory),
+            Case(self, lambda evidence: evidence.reference),
+            Case(self, lambda evidence: evidence.confirmation),
+        )
+
+    @functools.cached_property
+    def alone(self) -> "Case":
+        """The start alone, for claims that read no more."""
+        return Case(self, lambda evidence: start_alone(evidence.loss, evidence.trajectory.start))
+
+    @functools.cached_property
+    def prolonged(self) -> "Case | None":
+        """The flow with one more output, ten times as late as its end; None where there is none."""
+        run = self.trajectory
+        if run.t.size == 1 or run.status is Status.STATIONARY:
+            return None
+        end = float(run.t[-1])
+        further = self._from(self.loss, run, run.t.size - 1, np.asarray([_FURTHER * end]))
+        if not further.status.finished:
+            return None
+        longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
+        return Case(self, lambda evidence: longer)
+
+    def reads_more_than_the_start(self, claim: Claim) -> bool:
+        """Whether a claim that says it reads the start of a flow alone reads more of it."""
+        if self.trajectory.t.size == 1 or self.trajectory.status is Status.STATIONARY:
+            return False
+        found = compared(claim, self.stated, self.cases[0].beheaded)
+        if found.promised.any() and np.all(np.isfinite(found.slack[found.promised])):
+            return False
+        alone = compared(claim, self.stated, self.alone.padded)
+        same = alone.slack.shape == found.slack.shape and np.array_equal(alone.slack, found.slack, equal_nan=True)
+        return not (same and np.array_equal(alone.promised, found.promised))
