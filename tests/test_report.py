@@ -211,7 +211,7 @@ def test_the_document_has_the_keys_that_others_rely_on():
     assert set(made["versions"]) == {"flowsim", "jax", "equinox", "diffrax", "numpy", "python"}
     for claim in made["claims"]:
         assert list(claim) == [
-            "id", "source", "form", "verdict", "margin", "where", "floor", "tightness", "hypotheses", "note",
+            "id", "source", "form", "verdict", "until", "margin", "where", "floor", "tightness", "hypotheses", "note",
             *(["weight", "rests"] if claim["verdict"] == "violated" else []),
         ]  # fmt: skip
     assert (made["claims"][1]["weight"], made["claims"][1]["rests"]) == (None, [])

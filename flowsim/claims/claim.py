@@ -209,11 +209,17 @@ class Verdict:
     def __str__(self) -> str:
         if self.margin is None:
             return f"{self.id} [{self.form}]: {self.verdict}. {self.note}".rstrip(" .") + "."
-        until = "" if self.until is None else f" until t = {self.until:.4g}"
         return (
-            f"{self.id} [{self.form}]: {self.verdict}{until}, margin {self.margin:.3g} at {self.where_text()} "
+            f"{self.id} [{self.form}]: {self.verdict}{self._until()}, margin {self.margin:.3g} at {self.where_text()} "
             f"(numerical floor {self.floor:.1e})"
         )
+
+    def _until(self) -> str:
+        return "" if self.until is None else f" until t = {self.until:.4g}"
+
+    def verdict_text(self) -> str:
+        """The verdict; with the time up to which it was judged, where the run was cut there."""
+        return f"{self.verdict}{self._until()}" if self.cut else str(self.verdict)
 
     def where_text(self) -> str:
         """``t = 3.2``, or the description of a point that is not a time; a dash if neither is known."""
@@ -232,14 +238,26 @@ class Verdicts(list[Verdict]):
         return "\n".join(map(str, self))
 
     def _repr_html_(self) -> str:
-        return html_table(_COLUMNS, map(_cells, self))
+        return html_table(_COLUMNS, map(_cells, self), own_stop(self))
 
     def to_dataframe(self) -> Any:
         """A ``pandas.DataFrame`` with a row for each verdict; its column ``unmet`` names hypotheses that are not met.
 
         **Raises:** `ProblemError` where pandas is not installed.
         """
-        names = ("id", "source", "form", "statement", "verdict", "margin", "where", "floor", "tightness", "note")
+        names = (
+            "id",
+            "source",
+            "form",
+            "statement",
+            "verdict",
+            "until",
+            "margin",
+            "where",
+            "floor",
+            "tightness",
+            "note",
+        )
         rows = [
             {name: getattr(verdict, name) for name in names}
             | {"verdict": str(verdict.verdict)}
@@ -254,7 +272,16 @@ _COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
 
 def _cells(verdict: Verdict) -> tuple[str, ...]:
     numbers = (number_text(verdict.margin, "+.3g"), verdict.where_text(), number_text(verdict.floor, ".0e"))
-    return verdict.id, verdict.form, str(verdict.verdict), *numbers, number_text(verdict.tightness)
+    return verdict.id, verdict.form, verdict.verdict_text(), *numbers, number_text(verdict.tightness)
+
+
+def own_stop(verdicts: Sequence[Verdict]) -> str:
+    """Up to when statements for all t were judged whose flow came to its own stop, as a line; empty for none."""
+    times = {verdict.until for verdict in verdicts if verdict.until is not None and not verdict.cut}
+    if not times:
+        return ""
+    at = f", t = {min(times):.4g}" if len(times) == 1 else ""
+    return f"What is said for all t was judged up to the flow's own stop{at}."
 
 
 def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
@@ -275,8 +302,7 @@ def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
 
 def citation(verdict: Verdict) -> str:
     """One line that cites a verdict, with the accuracy it was reached at and the version that reached it."""
-    until = "" if verdict.until is None else f" until t = {verdict.until:.4g}"
-    words = [f"{verdict.source} [{verdict.form}]: {verdict.verdict}{until}"]
+    words = [f"{verdict.source} [{verdict.form}]: {verdict.verdict}{verdict._until()}"]
     if verdict.margin is not None:
         at = "" if verdict.where is None else f" at {verdict.where_text()}"
         words.append(f"margin {number_text(verdict.margin)}{at}")

@@ -1,13 +1,14 @@
 """Verdicts written down: a table, JSON, a citation line, and a page that reads like a page of a paper."""
 
 import collections
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowsim._core.documents import plain, versions
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Document
-from flowsim.claims.claim import Judgement, Verdict
+from flowsim.claims.claim import Judgement, Verdict, own_stop
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Certificates, Status
 from flowsim.papers.statements import fault_of
@@ -46,7 +47,8 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
     """The verdicts as aligned plain text, at most ``width`` columns wide; a long parameter is cut short.
 
     Where this does not suffice the tightness, the floor and the place are left out, the form is abbreviated, and the
-    ids lose their beginning, as far as 45 columns.
+    ids lose their beginning, as far as 45 columns. Below it stands up to when statements for all t were judged, unless
+    their rows say so, or what comes after is bounded, too.
 
     **Arguments:** colours: whether the words of verdicts are coloured, for a terminal.
     """
@@ -55,7 +57,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
         {
             "claim": verdict.id,
             "form": verdict.form,
-            "verdict": str(verdict.verdict),
+            "verdict": verdict.verdict_text(),
             "margin": number_text(verdict.margin, "+.3g"),
             "where": verdict.where_text(),
             "floor": number_text(verdict.floor, ".0e"),
@@ -94,7 +96,8 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
     rule = "-" * max(map(len, [head, *body]))
     if colours:
         body = [line(row, _COLOURS.get(verdict.verdict)) for row, verdict in zip(rows, verdicts, strict=True)]
-    return "\n".join([head, rule, *body])
+    note = textwrap.wrap(own_stop(verdicts), max(len(rule), 45))
+    return "\n".join([head, rule, *body, *note])
 
 
 def summary(verdicts: Iterable[Verdict]) -> str:
@@ -142,7 +145,7 @@ def audit_document(entries: Iterable[Entry]) -> Document:
 
 
 def _claim(verdict: Verdict) -> Document:
-    names = ("id", "source", "form", "verdict", "margin", "where", "floor", "tightness", "hypotheses", "note")
+    names = ("id", "source", "form", "verdict", "until", "margin", "where", "floor", "tightness", "hypotheses", "note")
     found: Document = {name: getattr(verdict, name) for name in names}
     if verdict.verdict is Judgement.VIOLATED:
         fault = fault_of(verdict)

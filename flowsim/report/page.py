@@ -12,7 +12,7 @@ from flowsim._core import checks
 from flowsim._core.documents import versions
 from flowsim._core.files import write_whole
 from flowsim._core.numbers import in_unicode
-from flowsim.claims.claim import Judgement, Verdict, citation
+from flowsim.claims.claim import Judgement, Verdict, citation, own_stop
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers import AbstractPromises
@@ -55,6 +55,7 @@ def write_report(
         "citation": citation,
         "anchor": lambda verdict: f"{verdict.id}-{verdict.form}",
         "statement": statement_in_html,
+        "own_stop": own_stop,
         "name": name_in_html,
     }
     told = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.verdict))

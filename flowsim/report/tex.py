@@ -39,7 +39,7 @@ def _row(verdict: Verdict) -> str:
     cells = (
         rf"\raggedright {escaped(source)}",
         rf"\raggedright {latex_of(verdict)}",
-        verdict.verdict.replace("-", " "),
+        escaped(verdict.verdict_text().replace("-", " ")),
         number_in_latex(number_text(verdict.margin, "+.2g")),
         number_in_latex(number_text(verdict.floor, ".0e")),
     )

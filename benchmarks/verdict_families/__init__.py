@@ -1,0 +1,44 @@
+"""Random problems whose truth is known without flowsim, by the kind of error that a verdict on them may make."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.verdict_families.base import Problem
+from benchmarks.verdict_families.cancelling import cancelling_claim, cancelling_loss
+from benchmarks.verdict_families.decays import far_decay, zero_bound
+from benchmarks.verdict_families.jumps import jumps, misdeclared
+from benchmarks.verdict_families.kinks import kinks
+from benchmarks.verdict_families.limits import limits
+from benchmarks.verdict_families.peaks import peaks
+from benchmarks.verdict_families.products import factors, quadratic
+from benchmarks.verdict_families.promises import promises, up_to_t1
+from benchmarks.verdict_families.prompts import one_layer, one_weight
+from benchmarks.verdict_families.resting import resting, rounding_rest
+from benchmarks.verdict_families.saddles import saddles
+
+Family = Callable[[np.random.Generator], Problem]
+
+FAMILIES: dict[str, Family] = {
+    "one-weight": one_weight,
+    "one-layer": one_layer,
+    "factors": factors,
+    "quadratic": quadratic,
+    "cancelling-loss": cancelling_loss,
+    "cancelling-claim": cancelling_claim,
+    "far-decay": far_decay,
+    "zero-bound": zero_bound,
+    "promises": promises,
+    "up-to-t1": up_to_t1,
+    "peaks": peaks,
+    "kinks": kinks,
+    "rounding-rest": rounding_rest,
+    "resting": resting,
+    "saddles": saddles,
+    "limits": limits,
+    "jumps": jumps,
+    "misdeclared": misdeclared,
+}
+
+# Of all problems; most draw two statements.
+SHARES = dict.fromkeys(FAMILIES, 0.05) | {"theorems": 0.08, "theorems-extreme": 0.02}
