@@ -1,0 +1,279 @@
+"""Verdicts where float64, points or the end of a run mislead: each with what is true of it, in closed form."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowsim
+from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow
+from flowsim.claims import Judgement
+from flowsim.flow.trajectory import Status
+
+HOLDS, VIOLATED, UNRESOLVED = Judgement.HOLDS, Judgement.VIOLATED, Judgement.UNRESOLVED
+
+
+class Weight(eqx.Module):
+    """x."""
+
+    x: jax.Array
+
+
+class Factors(eqx.Module):
+    """a and b."""
+
+    a: jax.Array
+    b: jax.Array
+
+
+def weight(x: float) -> Weight:
+    return Weight(jnp.asarray(float(x)))
+
+
+def factors(a: float, b: float) -> Factors:
+    return Factors(jnp.asarray(float(a)), jnp.asarray(float(b)))
+
+
+def parabola(to: float = 0.0, minimum: float = 0.0) -> FunctionLoss:
+    return FunctionLoss(lambda m: minimum + (m.x - to) ** 2 / 2, minimum=minimum)
+
+
+QUARTIC = FunctionLoss(lambda m: m.x**4 / 4, minimum=0.0)  # x = 1/sqrt(1 + 2t) from 1
+COSINE = FunctionLoss(lambda m: 1 - jnp.cos(m.x), minimum=0.0)
+SOFT = FunctionLoss(lambda m: jnp.log(jnp.cosh(m.x)), minimum=0.0)
+PRODUCT = FunctionLoss(lambda m: (m.a * m.b - 1) ** 2 / 2, minimum=0.0)
+
+
+def judged(compare, loss, start, *, identity=False, along_flow=True, **how) -> flowsim.Verdict:
+    relation = Relation.IDENTITY if identity else Relation.INEQUALITY
+    claim = Claim("own.claim", "here", "a statement", compare, relation=relation, along_flow=along_flow)
+    return flowsim.check(claim, loss, gradient_flow(loss, start, **how))
+
+
+# Cancellation.
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.54, HOLDS), (1.5404, VIOLATED)])
+def test_a_cancelled_excess_is_computed_in_balls(factor, expected):
+    """sin(x)^2 / (1 - cos x) = 1 + cos x >= 1 + cos 1 = 1.540302."""
+    found = judged(lambda loss, flow: at_least(flow.grad_norm_sq, factor * flow.excess), COSINE, weight(1))
+    assert found.verdict is expected, found
+
+
+@pytest.mark.parametrize("loss", [COSINE, SOFT])
+def test_a_bound_by_the_parabola_holds_of_what_lies_below_it(loss):
+    found = judged(lambda loss, flow: at_most(flow.excess, flow.models.x**2 / 2), loss, weight(1))
+    assert found.verdict is HOLDS, found
+
+
+@pytest.mark.parametrize(("factor", "refused"), [(1.9999, VIOLATED), (2.0001, HOLDS)])
+def test_a_minimum_that_hides_the_excess_is_not_taken_for_it(factor, refused):
+    """|grad L|^2 = 2 (L - 1000), whose digits are gone below 1e-13."""
+    compare = lambda loss, flow: at_least(flow.grad_norm_sq, factor * flow.excess)
+    assert judged(compare, parabola(minimum=1e3), weight(1)).verdict is not refused
+
+
+def test_a_bound_between_a_difference_and_its_rounding_is_not_decided():
+    a, b = 0.7, 0.3
+    exact = eval_exactly(a, b)
+    between = np.nextafter(a * a - b * b, exact)
+    found = judged(lambda loss, flow: at_least(flow.models.a**2 - flow.models.b**2, between), PRODUCT, factors(a, b))
+    assert found.verdict is not (HOLDS if exact < between else VIOLATED), found
+
+
+def eval_exactly(a: float, b: float) -> float:
+    from fractions import Fraction
+
+    return float(Fraction(a) ** 2 - Fraction(b) ** 2)
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(0.0, HOLDS), (1e-3, VIOLATED)])
+def test_constants_that_cancel_are_no_violation(shift, expected):
+    """x = c + (x(0) - c) e^{-t}, with 2,040 times as large a c as x(0)."""
+    to, start = -2039.8, 0.3
+
+    def compare(loss, flow):
+        return equal(flow.models.x, to + (start - to) * jnp.exp(-flow.t) + shift, jnp.abs(flow.models.x))
+
+    assert judged(compare, parabola(to), weight(start), identity=True, t1=3.0).verdict is expected
+
+
+# Far out.
+
+
+@pytest.mark.parametrize(("factor", "refused"), [(1 - 1e-6, HOLDS), (1 + 1e-6, VIOLATED)])
+def test_a_decay_of_many_decades_is_known_to_its_digits(factor, refused):
+    """x = e^{-t} at t = 44 and 100."""
+    compare = lambda loss, flow: at_most(flow.models.x, factor * jnp.exp(-flow.t), promised=flow.t > 0)
+    assert judged(compare, parabola(), weight(1), times=[1.0, 44.0, 100.0]).verdict is not refused
+
+
+def test_the_dense_solver_follows_a_decay_to_its_last_decade():
+    flow = gradient_flow(parabola(), weight(1), times=[1.0, 44.0, 100.0], rtol=1e-10)
+    np.testing.assert_allclose(flow.models.x, np.exp(-np.asarray(flow.t)), rtol=1e-8)
+
+
+@pytest.mark.parametrize("bound", [at_least, at_most])
+def test_a_bound_of_zero_is_judged_by_the_sign(bound):
+    """x = e^{-t} is positive; how far that is so at the end is a matter of rounding."""
+    found = judged(lambda loss, flow: bound(flow.models.x, 0.0), parabola(), weight(1))
+    assert found.verdict is (HOLDS if bound is at_least else VIOLATED), found
+
+
+def test_a_negative_size_is_refused():
+    with pytest.raises(ValueError, match="size"):
+        judged(lambda loss, flow: at_most(flow.models.x, 2.0, size=-1.0), parabola(), weight(1))
+
+
+# For all t.
+
+
+@pytest.mark.parametrize("begin", [3.0, 25.0, 27.2, 12.34])
+@pytest.mark.parametrize(("factor", "expected"), [(1 - 1e-5, VIOLATED), (1 + 1e-5, HOLDS)])
+def test_where_a_promise_begins_is_an_event(begin, factor, expected):
+    bound = factor / np.sqrt(1 + 2 * begin)
+    compare = lambda loss, flow: at_most(flow.models.x, bound, promised=flow.t >= begin)
+    assert judged(compare, QUARTIC, weight(1), t1=28.0).verdict is expected
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1 - 1e-5, VIOLATED), (1 + 1e-5, HOLDS)])
+def test_a_promise_that_begins_where_the_loss_does_is_an_event_too(factor, expected):
+    compare = lambda loss, flow: at_most(flow.models.x, factor * 1e-2, promised=flow.loss <= 0.5e-4)
+    assert judged(compare, parabola(), weight(1)).verdict is expected
+
+
+def test_few_outputs_do_not_hide_a_peak():
+    """From (1e-4, 1e-4) the squared gradient peaks at 2 ab (ab - 1)^2 = 8/27 between the outputs."""
+    how = dict(times=[1.0, 5.0, 30.0], points_per_decade=0)
+    for bound, expected in ((0.29, VIOLATED), (0.2964, HOLDS)):
+        found = judged(lambda loss, flow: at_most(flow.grad_norm_sq, bound), PRODUCT, factors(1e-4, 1e-4), **how)
+        assert found.verdict is expected, found
+
+
+def test_a_run_that_was_cut_says_until_when_it_was_judged():
+    cut = judged(lambda loss, flow: at_least(flow.models.x, 0.3), parabola(), weight(1), t1=1.0)
+    assert cut.verdict is HOLDS and cut.until == 1.0 and cut.cut and "holds until t = 1" in str(cut)
+    assert cut.verdict_text() == "holds until t = 1"
+    beyond = judged(lambda loss, flow: at_most(flow.models.x, 1.5), parabola(), weight(1), t1=1.0)
+    assert beyond.verdict is HOLDS and beyond.until is None and beyond.verdict_text() == "holds"
+
+
+def test_rest_that_is_rounding_is_no_rest():
+    """From 40 the field of the sigmoid is e^{-40}, and 1 - sigmoid(40) rounds to zero."""
+    loss = FunctionLoss(lambda m: (jnp.tanh(m.x) - 0.5) ** 2, minimum=0.0)
+    flow = gradient_flow(loss, weight(20), t1=1e3)
+    assert flow.status is Status.LOST
+    claim = Claim("own.claim", "here", "x >= 19", lambda loss, flow: at_least(flow.models.x, 19.0))
+    assert flowsim.check(claim, loss, flow).verdict is UNRESOLVED
+
+
+@pytest.mark.parametrize("jump", [lambda t: jnp.floor(7 * t) % 2, lambda t: jnp.sign(jnp.sin(9 * t)), jnp.round])
+def test_what_jumps_with_time_is_not_judged_from_points(jump):
+    compare = lambda loss, flow: at_least(flow.models.x, -1e-3 - jnp.abs(jump(flow.t)))
+    assert judged(compare, parabola(), weight(1), t1=5.0).verdict is UNRESOLVED
+
+
+def test_a_window_in_time_between_two_outputs_is_seen():
+    compare = lambda loss, flow: at_most(flow.models.x, jnp.where((flow.t > 2.001) & (flow.t < 2.0011), 0.0, 1.1))
+    assert judged(compare, parabola(), weight(1), t1=5.0).verdict is UNRESOLVED
+
+
+def test_a_choice_that_no_time_of_the_flow_makes_is_none():
+    compare = lambda loss, flow: at_most(flow.models.x, jnp.where(flow.t < 7.0, 1.1, 0.0))
+    assert judged(compare, parabola(), weight(1), t1=5.0).verdict is HOLDS
+
+
+def test_a_claim_that_says_it_reads_the_start_alone_is_judged_by_what_it_reads():
+    found = judged(lambda loss, flow: at_most(flow.end.x, 0.5), parabola(1.0), weight(0), along_flow=False)
+    assert found.verdict is not HOLDS, found
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("allowance", [0.0, "way"])
+def test_the_end_is_no_limit(allowance):
+    def compare(loss, flow):
+        return equal(flow.end.x, 2.0, 1.0, allowance=flow.way_to_go if allowance == "way" else 0.0)
+
+    found = judged(compare, parabola(2.0), weight(1), identity=True)
+    assert found.verdict is (HOLDS if allowance == "way" else UNRESOLVED), found
+
+
+def test_a_false_limit_far_from_the_end_of_a_short_run_is_not_judged():
+    found = judged(lambda loss, flow: at_most(flow.end.x, 0.5), parabola(1.0), weight(0), t1=0.5)
+    assert found.verdict is UNRESOLVED, found
+
+
+@pytest.mark.parametrize(("expected", "verdict"), [(8.0, HOLDS), (8.001, VIOLATED)])
+def test_a_function_of_the_limit_comes_with_its_allowance(expected, verdict):
+    def compare(loss, flow):
+        value, allowance = flowsim.limit(flow, lambda model: model.x**3)
+        return equal(value, expected, 8.0, allowance=allowance)
+
+    assert judged(compare, parabola(2.0), weight(1), identity=True).verdict is verdict
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.0, HOLDS), (1e-3, VIOLATED)])
+def test_a_limit_on_a_continuum_of_minima_is_bounded_across_it(off, verdict):
+    """a^2 - b^2 is kept, so that a^2 is the root of z^2 - c z = 1."""
+    c = 0.25 - 0.01
+    a = np.sqrt((c + np.sqrt(c**2 + 4)) / 2)
+
+    def compare(loss, flow):
+        value, allowance = flowsim.limit(flow, lambda model: model.a)
+        return equal(value, a + off, 1.0, allowance=allowance)
+
+    assert judged(compare, PRODUCT, factors(0.5, 0.1), identity=True).verdict is verdict
+
+
+def test_a_start_at_rest_in_a_minimum_is_its_own_limit():
+    def compare(loss, flow):
+        value, allowance = flowsim.limit(flow, lambda model: model.a)
+        return equal(value, 1.0, 1.0, allowance=allowance)
+
+    assert judged(compare, PRODUCT, factors(1, 1), identity=True).verdict is HOLDS
+
+
+def test_the_model_at_a_time_is_asked_for_by_the_time():
+    for off, expected in ((0.0, HOLDS), (1e-3, VIOLATED)):
+        compare = lambda loss, flow, off=off: equal(flow.at(0.5).x, 1 - np.exp(-0.5) + off, 1.0)
+        assert judged(compare, parabola(1.0), weight(0), identity=True).verdict is expected
+    late = judged(lambda loss, flow: equal(flow.at(500.0).x, 1.0, 1.0), parabola(1.0), weight(0), identity=True)
+    assert late.verdict is UNRESOLVED and "500" in late.note
+
+
+# Small ones.
+
+
+def test_the_velocity_says_what_is_monotone():
+    found = judged(lambda loss, flow: at_least(flow.velocity.x, 0.0), parabola(1.0), weight(0))
+    assert found.verdict is HOLDS, found
+    assert judged(lambda loss, flow: at_most(flow.velocity.x, 0.0), parabola(1.0), weight(0)).verdict is VIOLATED
+
+
+def test_zero_is_at_least_zero_in_a_minimum():
+    assert judged(lambda loss, flow: at_least(flow.excess, 0.0), parabola(1.0), weight(1)).verdict is HOLDS
+
+
+def test_what_is_not_promised_at_the_start_may_be_infinite_there():
+    compare = lambda loss, flow: at_most(flow.models.x**2, 0.51 / flow.t, promised=flow.t > 0)
+    assert judged(compare, QUARTIC, weight(1)).verdict is HOLDS
+
+
+def test_what_is_equal_at_the_start_holds_there():
+    compare = lambda loss, flow: at_most(flow.excess, flow.excess[0] * jnp.exp(-1.9999 * flow.t))
+    assert judged(compare, parabola(), weight(1)).verdict is HOLDS
+
+
+def test_numbers_of_the_start_are_numbers():
+    assert (
+        judged(lambda loss, flow: at_most(flow.models.x, float(flow.t[0]) + 0.9), parabola(), weight(1)).verdict
+        is VIOLATED
+    )
+
+
+def test_time_that_is_not_first_is_a_mistake_of_the_claim():
+    with pytest.raises(ValueError, match="time first"):
+        judged(lambda loss, flow: at_most(jnp.diff(flow.models.x)[:, None], 0.0), parabola(), weight(1))
