@@ -1,5 +1,7 @@
 """Verdicts where float64, points or the end of a run mislead: each with what is true of it, in closed form."""
 
+from fractions import Fraction
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 import flowsim
 from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow
 from flowsim.claims import Judgement
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 
 HOLDS, VIOLATED, UNRESOLVED = Judgement.HOLDS, Judgement.VIOLATED, Judgement.UNRESOLVED
@@ -63,7 +66,10 @@ def test_a_cancelled_excess_is_computed_in_balls(factor, expected):
 
 @pytest.mark.parametrize("loss", [COSINE, SOFT])
 def test_a_bound_by_the_parabola_holds_of_what_lies_below_it(loss):
+    """Where x is small, no digit tells 1 - cos x from x^2/2."""
     found = judged(lambda loss, flow: at_most(flow.excess, flow.models.x**2 / 2), loss, weight(1))
+    assert found.verdict is not VIOLATED, found
+    found = judged(lambda loss, flow: at_most(flow.excess, flow.models.x**2 / 2), loss, weight(1), t1=3.0)
     assert found.verdict is HOLDS, found
 
 
@@ -76,15 +82,13 @@ def test_a_minimum_that_hides_the_excess_is_not_taken_for_it(factor, refused):
 
 def test_a_bound_between_a_difference_and_its_rounding_is_not_decided():
     a, b = 0.7, 0.3
-    exact = eval_exactly(a, b)
+    exact = difference_of_squares(a, b)
     between = np.nextafter(a * a - b * b, exact)
     found = judged(lambda loss, flow: at_least(flow.models.a**2 - flow.models.b**2, between), PRODUCT, factors(a, b))
     assert found.verdict is not (HOLDS if exact < between else VIOLATED), found
 
 
-def eval_exactly(a: float, b: float) -> float:
-    from fractions import Fraction
-
+def difference_of_squares(a: float, b: float) -> float:
     return float(Fraction(a) ** 2 - Fraction(b) ** 2)
 
 
@@ -145,9 +149,9 @@ def test_a_promise_that_begins_where_the_loss_does_is_an_event_too(factor, expec
 
 def test_few_outputs_do_not_hide_a_peak():
     """From (1e-4, 1e-4) the squared gradient peaks at 2 ab (ab - 1)^2 = 8/27 between the outputs."""
-    how = dict(times=[1.0, 5.0, 30.0], points_per_decade=0)
     for bound, expected in ((0.29, VIOLATED), (0.2964, HOLDS)):
-        found = judged(lambda loss, flow: at_most(flow.grad_norm_sq, bound), PRODUCT, factors(1e-4, 1e-4), **how)
+        compare = lambda loss, flow, bound=bound: at_most(flow.grad_norm_sq, bound)
+        found = judged(compare, PRODUCT, factors(1e-4, 1e-4), times=[1.0, 5.0, 30.0], points_per_decade=0)
         assert found.verdict is expected, found
 
 
@@ -179,6 +183,29 @@ def test_a_window_in_time_between_two_outputs_is_seen():
     assert judged(compare, parabola(), weight(1), t1=5.0).verdict is UNRESOLVED
 
 
+@pytest.mark.parametrize(
+    "spike",
+    [
+        lambda t: 2 * jnp.exp(-(((t - 2.001) / 1e-4) ** 2)),
+        lambda t: 2 - jnp.minimum(2.0, jnp.abs(t - 2.001) / 1e-4),
+        lambda t: 2 / (1 + ((t - 2.001) / 1e-4) ** 2),
+        lambda t: 2 * jnp.asarray(np.abs(np.asarray(t) - 2.001) < 1e-4, dtype=float),
+    ],
+    ids=["bell", "hat", "peak", "NumPy"],
+)
+def test_a_spike_in_time_between_two_outputs_is_seen(spike):
+    found = judged(lambda loss, flow: at_least(flow.models.x, spike(flow.t) - 1.0), parabola(), weight(1), t1=5.0)
+    assert found.verdict is UNRESOLVED, found
+
+
+@pytest.mark.parametrize(
+    "slow", [lambda t: t * jnp.exp(-t), lambda t: jnp.sin(t / 9), lambda t: jnp.exp(-0.9 * t) / (1 + t**2), jnp.sqrt]
+)
+def test_what_depends_on_the_time_slowly_is_judged(slow):
+    compare = lambda loss, flow: at_least(flow.models.x + slow(flow.t), 0.9 * jnp.exp(-flow.t) + slow(flow.t))
+    assert judged(compare, parabola(), weight(1), t1=5.0).verdict is HOLDS
+
+
 def test_a_choice_that_no_time_of_the_flow_makes_is_none():
     compare = lambda loss, flow: at_most(flow.models.x, jnp.where(flow.t < 7.0, 1.1, 0.0))
     assert judged(compare, parabola(), weight(1), t1=5.0).verdict is HOLDS
@@ -187,6 +214,16 @@ def test_a_choice_that_no_time_of_the_flow_makes_is_none():
 def test_a_claim_that_says_it_reads_the_start_alone_is_judged_by_what_it_reads():
     found = judged(lambda loss, flow: at_most(flow.end.x, 0.5), parabola(1.0), weight(0), along_flow=False)
     assert found.verdict is not HOLDS, found
+
+
+@pytest.mark.parametrize("compare", [lambda flow: at_most(flow.end.x, 0.5), lambda flow: at_most(flow.models.x, 0.5)])
+def test_a_start_alone_is_no_flow(compare):
+    """Of 1 - e^{-t} both are false, and true at the start."""
+    claim = Claim("own.claim", "here", "x <= 1/2", lambda loss, flow: compare(flow), along_flow=False)
+    found = flowsim.check(claim, parabola(1.0), start_alone(parabola(1.0), weight(0)))
+    assert found.verdict is UNRESOLVED and "along_flow=True" in found.note, found
+    claim = Claim("own.claim", "here", "x <= 1/2", lambda loss, flow: at_most(flow.start.x, 0.5), along_flow=False)
+    assert flowsim.check(claim, parabola(1.0), start_alone(parabola(1.0), weight(0))).verdict is HOLDS
 
 
 # Limits.

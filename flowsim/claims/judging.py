@@ -27,6 +27,7 @@ _ALLOWS_TOO_LITTLE = (
     "What it allows for the way still to go to the limit is less than what changes on that way: flowsim.limit(flow, f) "
     "gives an allowance that bounds it."
 )
+_READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
 _IS_NO_LIMIT = (
     "It reads the end of the flow as if it were the limit, and depends on where the integration happened to stop: "
     "flowsim.limit(flow, f) gives the limit with a bound, flow.at(t) the model at a time."
@@ -96,6 +97,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     verdict = functools.partial(_verdict, claim, hypotheses)
     if not claim.along_flow and evidence.reads_more_than_the_start(claim):
         # Whatever it says of itself, it is judged by what it reads.
+        if run.t.size == 1:
+            return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
         claim = dataclasses.replace(claim, along_flow=True)
     if claim.along_flow:
         solves = {"The integration": lambda: run, "A more accurate solve": lambda: evidence.reference}

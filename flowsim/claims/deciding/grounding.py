@@ -11,13 +11,14 @@ from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Judgement
 from flowsim.claims.deciding.sides import WORST_RESOLUTION, Errors, Mask, Sides, solver_error
 from flowsim.claims.evidence import Case
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Bounds, Enclosed, OpenError
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, Bounds, Enclosed, OpenError
 from flowsim.flow.trajectory import Status
 
 _CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
 _MOST_ROWS = 24  # that are looked at where balls are costly
 _DECADES = 18  # of time after the end
 
+_UNREAD = "It is not computed by jax.numpy alone, and times do not tell what is between."
 _TOO_WIDE = {
     "weights": "The weights are known too roughly for it: their rounding leaves it open.",
     "loss": "The numbers of the loss are known too roughly for it: their rounding leaves it open.",
@@ -63,7 +64,8 @@ def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors
         found = look.at_the_start(found)
         found, last = look.until_rest(found)
     if look.jumps and found.judgement is Judgement.HOLDS:
-        reason = f"Its sides jump or swing ({', '.join(look.jumps)}): times do not tell what is between."
+        jump = f"Its sides jump or swing ({', '.join(look.jumps)}): times do not tell what is between."
+        reason = _UNREAD if NOT_TRACED in look.jumps else jump
         return Ground(_unknown(found), reason, for_all_t, last)
     return Ground(found, look.too_wide(found), for_all_t, last)
 

@@ -26,6 +26,7 @@ from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses import AbstractPopulationLoss
 
+NOT_TRACED = "not traced"  # in place of what jumps, where that cannot be seen
 CHEAP, COSTLY = 3e4, 2e6  # operations
 _NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
 _NOTHING = 1e-28  # of the larger side
@@ -223,7 +224,8 @@ class Enclosed:
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
             traced = Traced(sides, *given)
-            jumps = jumps_in(traced, given, most_operations)
+            whole = rows.size == self.run.t.size and not np.any(further > 0)
+            jumps = jumps_in(traced, given, whole, most_operations)
             slack, promised, allowance, scale, difference = traced.on(
                 *given,
                 proved=False,
@@ -231,8 +233,10 @@ class Enclosed:
                 rounding=self.rounding.statement,
                 most_operations=most_operations,
             )
-        except (UndecidedError, jax.errors.JAXTypeError, TypeError, ValueError) as error:
+        except UndecidedError as error:
             raise OpenError(str(error), jumps) from error
+        except (jax.errors.JAXTypeError, TypeError, ValueError) as error:
+            raise OpenError(str(error), (NOT_TRACED,)) from error
         return _bounds(slack, promised, allowance, scale, difference, jumps)
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:

@@ -47,7 +47,7 @@ class Evidence(AbstractRepetitions):
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:
         """Whether a claim that says it reads the start of a flow alone reads more of it."""
-        if self.trajectory.t.size == 1 or self.trajectory.status is Status.STATIONARY:
+        if self.trajectory.status is Status.STATIONARY:
             return False
         found = compared(claim, self.stated, self.cases[0].beheaded)
         if found.promised.any() and np.all(np.isfinite(found.slack[found.promised])):

@@ -1,43 +1,51 @@
 """Where the sides of a statement may jump, or swing, between one row of a flow and the next."""
 
+import contextlib
+
 import flint
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from flowsim._core.balls.enclosure import Traced, lower
-from flowsim._core.balls.operations import Balls, is_balls, is_open
+from flowsim._core.balls.enclosure import Traced, lower, upper
+from flowsim._core.balls.operations import Balls, UndecidedError, as_balls, balls, is_balls, is_open
 from flowsim._core.balls.reading import operations_with_names
 
 _JUMPS = ("floor", "ceil", "round", "sign", "rem")
 _WAVES = ("sin", "cos", "tan")
+_PARTS = (1, 8)  # into which times between two rows are parted
+_OVERLAP = 1e-12
+_SWINGS, _NOTICED = 0.5, 0.05  # of what the slack differs by from row to row, and of the larger side
 
 
-def jumps_in(traced: Traced, given: PyTree, most_operations: float) -> tuple[str, ...]:
+def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float) -> tuple[str, ...]:
     """What jumps in the sides from one row to the next, or swings, so that points do not tell what is between them: a
-    number made whole, a choice by the time, weights or the loss, a wave of the time.
+    number made whole, a choice by the time, weights or the loss, what depends on the time otherwise ("t").
 
     **Arguments:** traced: of the numbers of a loss, the series of a flow with its times first, and its weights, to
-    sides of which the second says where anything is promised; given: these, as balls.
-
-    **Raises:** `UndecidedError`.
+    slack, where anything is promised, allowance and scale; given: these, as balls; whole: whether the rows are all
+    those of a flow, so that nothing but waves of the time has to be named without a look.
     """
     arrays, series, models = given
     names = ["loss"] * len(jax.tree.leaves(arrays)) + ["t"] + ["series"] * (len(series) - 1)
     names += ["models"] * len(jax.tree.leaves(models))
-    rows, found = len(series[0]), set()
+    rows, found, timed = len(series[0]), set(), False
     for eqn, inputs in operations_with_names(traced.jaxpr, names):
         kind = eqn.primitive.name
+        timed |= any("t" in names for names in inputs)
         if not any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars):
             continue
         if kind in _JUMPS and inputs[0] & {"t", "series", "models"}:
             found.add(kind)
         elif kind == "select_n" and inputs[0] & {"t", "series", "models"}:
             found.add("where")
-        elif kind in _WAVES and inputs[0] == {"t"}:
+        elif kind in _WAVES and inputs[0] == {"t"} and not whole:
             found.add(kind)
-    if "where" in found and not _may_switch(traced, given, most_operations):
-        found.remove("where")
+    with contextlib.suppress(UndecidedError):
+        if "where" in found and not _may_switch(traced, given, most_operations):
+            found.remove("where")
+        if timed and whole and _swings(traced, given, most_operations):
+            found.add("t")
     return tuple(sorted(found))
 
 
@@ -63,6 +71,42 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
         for choice in choices
         if choice.shape[:1] == (rows,)
     )
+
+
+def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
+    """Whether the slack may come to zero between two rows by what depends on the time alone, far below what it is at
+    both: by balls that hold all times between, with everything else anywhere from row to row.
+    """
+    arrays, (t, *series), models = given
+    series, models = jax.tree.map(_until_the_next, (series, models))
+    begin = np.asarray([float(one.mid()) for one in t])
+    length = np.append(np.diff(begin), 0.0)
+
+    def sides(t: Balls) -> tuple[np.ndarray, ...]:
+        slack, promised, allowance, scale, _ = traced.on(
+            arrays, (t, *series), models, proved=False, open_branches=True, most_operations=most_operations
+        )
+        low, high = (np.asarray(side(as_balls(slack))) for side in (lower, upper))
+        low, high = low - upper(as_balls(allowance)), high - lower(as_balls(allowance))
+        certain = lower(promised) > 0.5 if is_balls(promised) else np.asarray(promised)
+        possible = upper(promised) > 0 if is_balls(promised) else np.asarray(promised)
+        return low, high, possible, certain, upper(as_balls(scale))
+
+    (low, high, *_, scale), (low_next, high_next, *_) = sides(t), sides(balls(begin + length))
+    if low.shape[:1] != t.shape:
+        return False
+    low, high = np.fmin(low, low_next), np.fmax(high, high_next)
+    with np.errstate(invalid="ignore"):
+        enough = np.minimum(0.0, low - _SWINGS * (high - low) - _NOTICED * scale)
+        for parts in _PARTS:
+            beneath = False
+            for part in range(parts):
+                middle = begin + length * (part + 0.5) / parts
+                least, _, possible, certain, _ = sides(balls(middle, length * (0.5 + _OVERLAP) / parts))
+                beneath |= bool(np.any(possible & (least < enough) | certain & np.isnan(least) & np.isfinite(enough)))
+            if not beneath:
+                return False
+    return True
 
 
 def _until_the_next(rows: Balls) -> Balls:
