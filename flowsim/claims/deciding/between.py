@@ -17,6 +17,7 @@ Promised = Bool[np.ndarray, "T entries"]
 _INSIDE = 7  # further times in an interval between two output times
 _ROUNDS = 12
 _AT_ONCE = 2  # brackets of each kind
+_DEEPER = 2.0  # times what a parabola falls below the least of its points: by how much more a margin may fall
 _SAME = 1e-9  # of a time: a step between two that are closer is lost in rounding
 _RESOLUTION = 1e-10  # of a margin, or of the bound where the margin is less
 _TIE = 1e-14  # of the bound: sides that are equal at the start
@@ -25,7 +26,7 @@ _TIE = 1e-14  # of the bound: sides that are equal at the start
 class Bracket(NamedTuple):
     """Output times, by their numbers, between which the margin may be lower than at any of them.
 
-    vertex: a time at which it is expected to be least; bottom: the least value expected.
+    vertex: a time at which it is expected to be least; bottom: the least value that it may have.
     """
 
     low: int
@@ -155,5 +156,6 @@ def _parabola(t: Series, margin: Series, i: int, j: int, k: int, within: tuple[i
         root = (t[i] + t[j]) / 2 - first / (2 * curvature)
         if t[low] < root < t[high]:
             value = margin[i] + first * (root - t[i]) + curvature * (root - t[i]) * (root - t[j])
-            vertex, bottom = (float(root), float(value)) if value < bottom else (vertex, bottom)
+            if value < bottom:
+                vertex, bottom = float(root), float(value - _DEEPER * (bottom - value))
     return Bracket(low, high, vertex, bottom)
