@@ -169,6 +169,7 @@ def problems(family: str, count: int = _PROBLEMS):
         yield verdict_fuzz.problem_of(family, 1, index)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", _ON_A_GRID)
 def test_true_statements_are_true_and_false_ones_are_false(family, monkeypatch):
     # The end of a path here is the limit where a statement is about that.
@@ -210,6 +211,7 @@ def check_statements(problem: base.Problem) -> None:
             assert before > 1.1 * wrong + true or not stated.expected, (stated, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", sorted({*FAMILIES} - {"rounding-rest"}))
 def test_closed_forms_are_those_of_the_flow(family):
     for problem in problems(family):

@@ -64,6 +64,7 @@ def test_a_cancelled_excess_is_computed_in_balls(factor, expected):
     assert found.verdict is expected, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [COSINE, SOFT])
 def test_a_bound_by_the_parabola_holds_of_what_lies_below_it(loss):
     """Where x is small, no digit tells 1 - cos x from x^2/2."""
@@ -73,6 +74,7 @@ def test_a_bound_by_the_parabola_holds_of_what_lies_below_it(loss):
     assert found.verdict is HOLDS, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "refused"), [(1.9999, VIOLATED), (2.0001, HOLDS)])
 def test_a_minimum_that_hides_the_excess_is_not_taken_for_it(factor, refused):
     """|grad L|^2 = 2 (L - 1000), whose digits are gone below 1e-13."""
@@ -92,6 +94,7 @@ def difference_of_squares(a: float, b: float) -> float:
     return float(Fraction(a) ** 2 - Fraction(b) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "expected"), [(0.0, HOLDS), (1e-3, VIOLATED)])
 def test_constants_that_cancel_are_no_violation(shift, expected):
     """x = c + (x(0) - c) e^{-t}, with 2,040 times as large a c as x(0)."""
@@ -141,12 +144,14 @@ def test_where_a_promise_begins_is_an_event(begin, factor, expected):
     assert judged(compare, QUARTIC, weight(1), t1=28.0).verdict is expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "expected"), [(1 - 1e-5, VIOLATED), (1 + 1e-5, HOLDS)])
 def test_a_promise_that_begins_where_the_loss_does_is_an_event_too(factor, expected):
     compare = lambda loss, flow: at_most(flow.models.x, factor * 1e-2, promised=flow.loss <= 0.5e-4)
     assert judged(compare, parabola(), weight(1)).verdict is expected
 
 
+@pytest.mark.slow
 def test_few_outputs_do_not_hide_a_peak():
     """From (1e-4, 1e-4) the squared gradient peaks at 2 ab (ab - 1)^2 = 8/27 between the outputs."""
     for bound, expected in ((0.29, VIOLATED), (0.2964, HOLDS)):
@@ -172,6 +177,7 @@ def test_rest_that_is_rounding_is_no_rest():
     assert flowsim.check(claim, loss, flow).verdict is UNRESOLVED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [lambda t: jnp.floor(7 * t) % 2, lambda t: jnp.sign(jnp.sin(9 * t)), jnp.round])
 def test_what_jumps_with_time_is_not_judged_from_points(jump):
     compare = lambda loss, flow: at_least(flow.models.x, -1e-3 - jnp.abs(jump(flow.t)))
@@ -198,6 +204,7 @@ def test_a_spike_in_time_between_two_outputs_is_seen(spike):
     assert found.verdict is UNRESOLVED, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "slow", [lambda t: t * jnp.exp(-t), lambda t: jnp.sin(t / 9), lambda t: jnp.exp(-0.9 * t) / (1 + t**2), jnp.sqrt]
 )
@@ -206,11 +213,13 @@ def test_what_depends_on_the_time_slowly_is_judged(slow):
     assert judged(compare, parabola(), weight(1), t1=5.0).verdict is HOLDS
 
 
+@pytest.mark.slow
 def test_a_choice_that_no_time_of_the_flow_makes_is_none():
     compare = lambda loss, flow: at_most(flow.models.x, jnp.where(flow.t < 7.0, 1.1, 0.0))
     assert judged(compare, parabola(), weight(1), t1=5.0).verdict is HOLDS
 
 
+@pytest.mark.slow
 def test_a_claim_that_says_it_reads_the_start_alone_is_judged_by_what_it_reads():
     found = judged(lambda loss, flow: at_most(flow.end.x, 0.5), parabola(1.0), weight(0), along_flow=False)
     assert found.verdict is not HOLDS, found
@@ -238,6 +247,7 @@ def test_the_end_is_no_limit(allowance):
     assert found.verdict is (HOLDS if allowance == "way" else UNRESOLVED), found
 
 
+@pytest.mark.slow
 def test_a_false_limit_far_from_the_end_of_a_short_run_is_not_judged():
     found = judged(lambda loss, flow: at_most(flow.end.x, 0.5), parabola(1.0), weight(0), t1=0.5)
     assert found.verdict is UNRESOLVED, found
@@ -252,6 +262,7 @@ def test_a_function_of_the_limit_comes_with_its_allowance(expected, verdict):
     assert judged(compare, parabola(2.0), weight(1), identity=True).verdict is verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("off", "verdict"), [(0.0, HOLDS), (1e-3, VIOLATED)])
 def test_a_limit_on_a_continuum_of_minima_is_bounded_across_it(off, verdict):
     """a^2 - b^2 is kept, so that a^2 is the root of z^2 - c z = 1."""
@@ -265,6 +276,7 @@ def test_a_limit_on_a_continuum_of_minima_is_bounded_across_it(off, verdict):
     assert judged(compare, PRODUCT, factors(0.5, 0.1), identity=True).verdict is verdict
 
 
+@pytest.mark.slow
 def test_a_start_at_rest_in_a_minimum_is_its_own_limit():
     def compare(loss, flow):
         value, allowance = flowsim.limit(flow, lambda model: model.a)
@@ -273,6 +285,7 @@ def test_a_start_at_rest_in_a_minimum_is_its_own_limit():
     assert judged(compare, PRODUCT, factors(1, 1), identity=True).verdict is HOLDS
 
 
+@pytest.mark.slow
 def test_the_model_at_a_time_is_asked_for_by_the_time():
     for off, expected in ((0.0, HOLDS), (1e-3, VIOLATED)):
         compare = lambda loss, flow, off=off: equal(flow.at(0.5).x, 1 - np.exp(-0.5) + off, 1.0)
@@ -284,26 +297,31 @@ def test_the_model_at_a_time_is_asked_for_by_the_time():
 # Small ones.
 
 
+@pytest.mark.slow
 def test_the_velocity_says_what_is_monotone():
     found = judged(lambda loss, flow: at_least(flow.velocity.x, 0.0), parabola(1.0), weight(0))
     assert found.verdict is HOLDS, found
     assert judged(lambda loss, flow: at_most(flow.velocity.x, 0.0), parabola(1.0), weight(0)).verdict is VIOLATED
 
 
+@pytest.mark.slow
 def test_zero_is_at_least_zero_in_a_minimum():
     assert judged(lambda loss, flow: at_least(flow.excess, 0.0), parabola(1.0), weight(1)).verdict is HOLDS
 
 
+@pytest.mark.slow
 def test_what_is_not_promised_at_the_start_may_be_infinite_there():
     compare = lambda loss, flow: at_most(flow.models.x**2, 0.51 / flow.t, promised=flow.t > 0)
     assert judged(compare, QUARTIC, weight(1)).verdict is HOLDS
 
 
+@pytest.mark.slow
 def test_what_is_equal_at_the_start_holds_there():
     compare = lambda loss, flow: at_most(flow.excess, flow.excess[0] * jnp.exp(-1.9999 * flow.t))
     assert judged(compare, parabola(), weight(1)).verdict is HOLDS
 
 
+@pytest.mark.slow
 def test_numbers_of_the_start_are_numbers():
     assert (
         judged(lambda loss, flow: at_most(flow.models.x, float(flow.t[0]) + 0.9), parabola(), weight(1)).verdict
