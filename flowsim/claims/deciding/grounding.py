@@ -193,11 +193,12 @@ class _Look:
             return ""
         if found.allowance[at] > found.error[at]:
             return _TOO_WIDE["way"]
-        if self._rows is None or not self._rounding_decides(found, at):
+        if not self._rounding_decides(found, at):
             return _TOO_WIDE["solver" if self._errors.solver[at] >= self._errors.rest[at] else "rest"]
-        places = self._places(self._rows).tolist()
+        places = [] if self._rows is None else self._places(self._rows).tolist()
         if at[0] not in places:
             return _TOO_WIDE["weights"]
+        assert self._rows is not None
         try:
             return _TOO_WIDE[self._case.enclosed.widest(self._claim, self._rows, (places.index(at[0]), *at[1:]))]
         except OpenError:
