@@ -97,9 +97,10 @@ def switches(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
         outside = np.where(promised[k, here], margin[k + 1, here], margin[k, here])
         if k == 0 and t.size > 2:
             # What is equal at the start, and promised after it, is as near to equal as anybody likes at once; and what
-            # is divided by t there is what it comes to.
+            # is divided by t there, or said of t > 0 alone, is what it comes to.
             slope = (margin[2, here] - margin[1, here]) / (t[2] - t[1])
-            outside = np.where(np.isnan(outside), margin[1, here] - slope * (t[1] - t[0]), outside)
+            near = np.isnan(outside) | (t[1] <= _SAME * t[-1])
+            outside = np.where(near, margin[1, here] - slope * (t[1] - t[0]), outside)
             outside = np.where(np.abs(outside) <= _TIE, np.inf, outside)
         bottom = float(np.min(np.where(np.isnan(outside), -np.inf, outside)))
         found.append(Bracket(k, k + 1, float(t[k] + t[k + 1]) / 2, bottom))

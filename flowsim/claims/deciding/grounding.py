@@ -126,16 +126,15 @@ class _Look:
         # Balls are wide for the many times that a number occurs: where exact numbers give a margin that is clear of all
         # that was measured, it stands.
         rows = self._rows
-        exact = self._bounds(self._case.enclosed.exact(), rows, COSTLY)
+        exact = self._bounds(self._case.enclosed.unrounded(), rows, COSTLY)
         return found if exact is None else self._cleared(found, exact, rows)
 
     def _cleared(self, found: Sides, exact: Bounds, rows: np.ndarray) -> Sides:
         """The sides with those of exact numbers where they are open, and clear of a hundred times what was measured."""
         places = self._places(rows)
-        spreads = self._case.enclosed.spreads[self._at_rows(places)].reshape(-1, *[1] * (found.slack.ndim - 1))
         middle, half = _middle(exact)
         error = _CLEARLY * self._errors.rounding[places] + half + self._errors.unrounded[places]
-        better = _open(found)[places] & ~spreads & (error < found.error[places]) & np.isfinite(half)
+        better = _open(found)[places] & (error < found.error[places]) & np.isfinite(half)
         new = {name: getattr(found, name).copy() for name in ("slack", "error", "allowance", "possible", "certain")}
         values = {"slack": middle, "error": error, "allowance": exact.allowance}
         values |= {"possible": exact.possible, "certain": exact.certain}
@@ -226,11 +225,6 @@ class _Look:
     def _places(self, rows: np.ndarray) -> np.ndarray:
         """Where rows of the run, and the points that are no times, are in the comparison."""
         return np.append(rows, self._after) if self._for_all_t else self._after
-
-    def _at_rows(self, places: np.ndarray) -> np.ndarray:
-        """The row of the run that each place is at; points that are no times read its end, or its start alone."""
-        last = self._count - 1 if self._claim.along_flow else 0
-        return np.where(places < self._count, places, last) if self._for_all_t else np.full(places.size, last)
 
     def _decisive(self, measured: Sides) -> np.ndarray:
         """The rows that a verdict hangs on: the nearest to their error, the first and the last that promise anything,

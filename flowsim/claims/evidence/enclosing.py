@@ -5,7 +5,6 @@ digits, and say what is left of them.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -131,19 +130,16 @@ class Enclosed:
         times = np.concatenate([balls(np.asarray(self.run.t)[[0, -1]]), t])
         return self._compared(claim, times, rows, np.where(np.arange(rows.size) > 1, radius, -1.0), most_operations)
 
-    @functools.cached_property
-    def spreads(self) -> Bool[np.ndarray, " T"]:
-        """Whether some weights are off by more than their rounding, at each time."""
-        weights = eqx.filter(self.run.models, eqx.is_inexact_array)
-        largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
-        more = jax.tree.map(
-            lambda leaf, spread: spread > ROUNDING * largest(leaf) + 2 * _NEGLIGIBLE, weights, self.spread
-        )
-        return np.any(jax.tree.leaves(more), axis=0)
-
     def exact(self) -> "Enclosed":
         """The same with all numbers as they stand."""
         return dataclasses.replace(self, rounding=Roundings(0.0, 0.0, 0.0), spread=None)
+
+    def unrounded(self) -> "Enclosed":
+        """The same with all numbers as they stand, except for weights that are off by more than their rounding."""
+        weights = eqx.filter(self.run.models, eqx.is_inexact_array)
+        largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
+        more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf) + 2 * _NEGLIGIBLE, spread, 0.0)
+        return dataclasses.replace(self.exact(), spread=jax.tree.map(more, weights, self.spread))
 
     def wider(self, further: Float[np.ndarray, " T"]) -> "Enclosed":
         """The same with all weights as much further off."""
