@@ -71,8 +71,12 @@ def test_where_a_claim_about_the_start_fails_is_a_point_and_no_time(key):
     verdict = judge_on(BY_KEY[key], Evidence(problem.loss, start_alone(problem.loss, problem.start)))
     assert isinstance(verdict.where, str) and verdict.where.startswith("point ") and verdict.where.endswith(" of 64")
     timed = flowsim.Claim("mine", "notes", "the excess", lambda loss, run: flowsim.at_least(run.excess, 0.0))
-    for claim in (timed, dataclasses.replace(timed, along_flow=False)):
-        assert judge_on(claim, Evidence(problem.loss, start_alone(problem.loss, problem.start))).where == 0.0
+    assert judge_on(timed, Evidence(problem.loss, start_alone(problem.loss, problem.start))).where == 0.0
+    misdeclared = dataclasses.replace(timed, along_flow=False)
+    assert (
+        "along_flow=True"
+        in judge_on(misdeclared, Evidence(problem.loss, start_alone(problem.loss, problem.start))).note
+    )
 
 
 def test_unmet_hypotheses_are_named_and_the_conclusion_is_reported_all_the_same():

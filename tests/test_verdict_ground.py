@@ -82,6 +82,7 @@ def test_a_minimum_that_hides_the_excess_is_not_taken_for_it(factor, refused):
     assert judged(compare, parabola(minimum=1e3), weight(1)).verdict is not refused
 
 
+@pytest.mark.slow
 def test_a_bound_between_a_difference_and_its_rounding_is_not_decided():
     a, b = 0.7, 0.3
     exact = difference_of_squares(a, b)
@@ -109,6 +110,7 @@ def test_constants_that_cancel_are_no_violation(shift, expected):
 # Far out.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "refused"), [(1 - 1e-6, HOLDS), (1 + 1e-6, VIOLATED)])
 def test_a_decay_of_many_decades_is_known_to_its_digits(factor, refused):
     """x = e^{-t} at t = 44 and 100."""
@@ -136,6 +138,7 @@ def test_a_negative_size_is_refused():
 # For all t.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [3.0, 25.0, 27.2, 12.34])
 @pytest.mark.parametrize(("factor", "expected"), [(1 - 1e-5, VIOLATED), (1 + 1e-5, HOLDS)])
 def test_where_a_promise_begins_is_an_event(begin, factor, expected):
