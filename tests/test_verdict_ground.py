@@ -171,12 +171,13 @@ def test_a_run_that_was_cut_says_until_when_it_was_judged():
     assert beyond.verdict is HOLDS and beyond.until is None and beyond.verdict_text() == "holds"
 
 
-def test_rest_that_is_rounding_is_no_rest():
-    """From 40 the field of the sigmoid is e^{-40}, and 1 - sigmoid(40) rounds to zero."""
+@pytest.mark.parametrize("start", [20, 60, 200])
+def test_rest_that_is_rounding_is_no_rest(start):
+    """The field is of the size of e^{-2x}, of which float64 has nothing, and 128 bits have nothing from 45 on."""
     loss = FunctionLoss(lambda m: (jnp.tanh(m.x) - 0.5) ** 2, minimum=0.0)
-    flow = gradient_flow(loss, weight(20), t1=1e3)
+    flow = gradient_flow(loss, weight(start), t1=1e3)
     assert flow.status is Status.LOST
-    claim = Claim("own.claim", "here", "x >= 19", lambda loss, flow: at_least(flow.models.x, 19.0))
+    claim = Claim("own.claim", "here", "x stays", lambda loss, flow: at_least(flow.models.x, start - 1.0))
     assert flowsim.check(claim, loss, flow).verdict is UNRESOLVED
 
 

@@ -72,14 +72,15 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
 
 
 def rests(flow: Landscape, state: PyTree) -> bool:
-    """Whether a start whose gradient is zero in float64 stays where it is: the gradient is zero to many more digits, or
-    the start is a minimum but for rounding. True where neither can be told.
+    """Whether a start whose gradient is zero in float64 stays where it is: the gradient is exactly zero, or the start
+    is a minimum but for rounding. True where the gradient cannot be had in balls.
     """
     try:
         slopes = jax.tree.leaves(enclose(flow.field, state, open_branches=True))
     except (UndecidedError, jax.errors.JAXTypeError):
         return True
-    if all(bool(ball.contains(0)) for slope in slopes for ball in np.ravel(slope)):
+    # A ball that only holds zero has run out of digits, as float64 has.
+    if all(bool(ball == 0) for slope in slopes for ball in np.ravel(slope)):
         return True
     size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(state))
     return way_to_go(flow, state, state) <= _AT_REST * size
@@ -108,8 +109,8 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     nothing = np.zeros(basis.shape[1])
     slope = enclose(along, nothing)
     steepest = float(np.linalg.norm(_largest(slope)))
-    if all(bool(ball.contains(0)) for ball in slope) and orbit is None:
-        return aside + _MORE * steepest
+    if steepest == 0 and aside == 0:
+        return 0.0
     flattest = _least_curvature(along, nothing, 0.0)
     if not flattest > 0:
         return math.inf
@@ -120,7 +121,7 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     # The basis is orthonormal to rounding.
     length = _MORE * steepest / curvature
     if orbit is None:
-        return aside + length if length < radius else math.inf
+        return aside + length if length < radius or length == 0 else math.inf
     length = math.exp(_LONGEST_TURN) * length
     short = 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point))
     return aside + length if short and _OFF_THE_ORBIT * length < radius else math.inf
