@@ -49,6 +49,13 @@ def upper(values: Balls) -> np.ndarray:
     return np.asarray(np.nextafter(bounds, np.inf))
 
 
+def truth(values: Value) -> tuple[np.ndarray, np.ndarray]:
+    """Where truth values may be true, and where they certainly are."""
+    if not is_balls(values):
+        return np.asarray(values), np.asarray(values)
+    return upper(values) > 0, lower(values) > 0.5
+
+
 def rounded(values: Any, relative: float) -> Balls:
     """Numbers that were rounded to float64, as balls of a relative radius; those of few binary digits are exact."""
     values = np.asarray(values, dtype=float)

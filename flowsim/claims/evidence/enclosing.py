@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
-from flowsim._core.balls.enclosure import Traced, lower, rounded, upper
+from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.jumps import jumps_in
@@ -307,7 +307,7 @@ def _numbers(module: PyTree, rounding: float) -> tuple[PyTree, PyTree]:
 def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, difference: Any, jumps: Any) -> Bounds:
     shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
     shape = shape or (1,)
-    possible, certain = (upper(promised) > 0, lower(promised) > 0.5) if is_balls(promised) else (promised, promised)
+    possible, certain = truth(promised)
     most = np.where(_zero(allowance), 0.0, upper(allowance)) if is_balls(allowance) else allowance
     largest = upper(scale) if is_balls(scale) else scale
     inline = lambda part: np.asarray(part).reshape(shape)

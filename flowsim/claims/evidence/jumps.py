@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from flowsim._core.balls.enclosure import Traced, lower, upper
-from flowsim._core.balls.operations import Balls, UndecidedError, as_balls, balls, is_balls, is_open
+from flowsim._core.balls.enclosure import Traced, lower, truth, upper
+from flowsim._core.balls.operations import Balls, UndecidedError, as_balls, balls, is_open
 from flowsim._core.balls.reading import operations_with_names
 
 _JUMPS = ("floor", "ceil", "round", "sign", "rem")
@@ -64,7 +64,7 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
         choices=choices,
     )
     rows = len(series[0][0])
-    certain = lower(promised) > 0.5 if is_balls(promised) else np.asarray(promised)
+    _, certain = truth(promised)
     certain = certain[:rows].reshape(rows, -1).any(axis=1) if certain.shape[:1] >= (rows,) else np.full(rows, True)
     return any(
         np.any(certain & np.asarray([is_open(choice[i : i + 1]) for i in range(rows)]))
@@ -88,9 +88,8 @@ def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
         )
         low, high = (np.asarray(side(as_balls(slack))) for side in (lower, upper))
         low, high = low - upper(as_balls(allowance)), high - lower(as_balls(allowance))
-        certain = lower(promised) > 0.5 if is_balls(promised) else np.asarray(promised)
-        possible = upper(promised) > 0 if is_balls(promised) else np.asarray(promised)
-        return low, high, possible, certain, upper(as_balls(scale))
+        # Points that are no times may come after them.
+        return tuple(np.atleast_1d(side)[: t.size] for side in (low, high, *truth(promised), upper(as_balls(scale))))
 
     (low, high, *_, scale), (low_next, high_next, *_) = sides(t), sides(balls(begin + length))
     if low.shape[:1] != t.shape:
