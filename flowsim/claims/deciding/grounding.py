@@ -257,7 +257,7 @@ class _Look:
         new["slack"][places] = np.where(infinite, sides.slack[places], middle)
         new["error"][places] = np.where(infinite, 0.0, np.where(np.isfinite(error), error, np.inf))
         new["slack"][places] = np.where(np.isfinite(half) | infinite, new["slack"][places], sides.slack[places])
-        inside = ~self._for_all_t | (places < self._count) | (places >= self._case.padded.t.size)
+        inside = (places < self._count) | (places >= self._case.padded.t.size) | (not self._for_all_t)
         inside = inside.reshape(-1, *[1] * (sides.slack.ndim - 1))
         new["possible"][places] = bounds.possible & inside
         new["certain"][places] = bounds.certain & inside
