@@ -5,6 +5,8 @@ import functools
 import os
 from collections.abc import Iterable
 
+import equinox as eqx
+import jax
 import numpy as np
 
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
@@ -21,6 +23,8 @@ from flowsim.losses.sampled.confidence import bonferroni_quantile
 
 _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
+_STAYS = 1e-4  # of the largest weight, within which a flow that goes on for a decade stays
+_SLIGHT = 1e-2  # of a slack
 _CONFIDENCE = 0.99  # of all points of a statement together
 _NO_BOUND = "No bound is known of the way still to go to the limit."
 _ALLOWS_TOO_LITTLE = (
@@ -282,22 +286,47 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return "" if _allows_for_a_decade(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
     if evidence.loss.sampled:
         return "" if case.status in (Status.EXCESS, Status.GRAD_NORM) else _IS_NO_LIMIT
-    return "" if holds_at_the_limit(claim, case, sides) else _IS_NO_LIMIT
+    known = holds_at_the_limit(claim, case, sides) or _has_settled(claim, evidence, sides)
+    return "" if known else _IS_NO_LIMIT
+
+
+def _has_settled(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
+    """Whether a flow whose loss has come down to its minimum moves no more, and the margins that read its end do not,
+    when it goes on for a decade. What is left to go is then of that size: exponentials, powers and logarithms of time
+    all move.
+    """
+    prolonged, settled = evidence.prolonged, evidence.cases[0].settled
+    if settled.status is not Status.EXCESS or prolonged is None:
+        return False
+    ends = (jax.tree.leaves(eqx.filter(case.run.end, eqx.is_inexact_array)) for case in (settled, prolonged))
+    now, later = (np.concatenate([np.ravel(leaf) for leaf in leaves]) for leaves in ends)
+    if np.max(np.abs(later - now)) > _STAYS * np.max(np.abs(now)):
+        return False
+    moved = _moved(claim, evidence, sides)
+    if moved is None:
+        return False
+    slight = moved <= np.maximum(sides.error, _SLIGHT * np.abs(sides.slack))
+    return bool(np.all(slight[sides.possible]))
 
 
 def _allows_for_a_decade(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
     """Whether a statement about the limit changes by no more than it allows for when the flow goes on for a decade."""
-    if evidence.prolonged is None:
+    moved = _moved(claim, evidence, sides)
+    if moved is None:
         return True
+    return not np.any((moved > sides.allowance + _MOVES * sides.error) & sides.possible)
+
+
+def _moved(claim: Claim, evidence: Evidence, sides: Sides) -> np.ndarray | None:
+    """How far each slack moves when the flow goes on for a decade; None where that cannot be told."""
+    if evidence.prolonged is None:
+        return None
     now, later = (
         case.panel.compared(claim, evidence.stated, case.padded).slack
         for case in (evidence.cases[0].settled, evidence.prolonged)
     )
-    if not now.shape == later.shape == sides.slack.shape:
-        return True
     with np.errstate(invalid="ignore"):
-        moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
-    return not np.any(moved & sides.possible)
+        return np.abs(later - now) if now.shape == later.shape == sides.slack.shape else None
 
 
 def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim) -> float | str:
