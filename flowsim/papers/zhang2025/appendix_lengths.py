@@ -35,7 +35,7 @@ def lengths(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     assert law is not None, "the setting of the claim"
 
     def mean(readout):
-        return law.probabilities @ jax.vmap(lambda N: squared_error(task.covariance, 1 / N, readout))(law.lengths)
+        return law.probabilities @ jax.vmap(lambda N: squared_error(task.covariance, N, readout))(law.lengths)
 
     best = learned(task, jnp.ones(task.dimension))
     value, slope = jax.value_and_grad(mean)(best)

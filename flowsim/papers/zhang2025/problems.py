@@ -70,8 +70,9 @@ SEPARATE_FLOWS = (
           {"kind": "random", "scale": 1e-2}, keys="separate", heads=2, rank=3),
 )  # fmt: skip
 ONE_HEAD = (
+    # Its limit is a saddle, at which no flow stops by itself.
     heads("one head along the second eigenvector", {"eigenvalues": [2.0, 1.0, 0.5]}, 10, _one_head(0.05, 1, 3, 2),
-          keys="separate", heads=2),
+          keys="separate", heads=2) | {"flow": {"t1": 30.0}},
     heads("one head along the last eigenvector, N = 1", {"eigenvalues": [4.0, 0.2]}, 1, _one_head(0.3, 1, 2, 1),
           keys="separate", heads=1),
 )  # fmt: skip

@@ -205,7 +205,7 @@ def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     """The losses by moments, and the minimum, against the formulas."""
     task, d = loss.task, loss.task.dimension
     ends = [jnp.zeros((d, d)), learned(task, jnp.ones(d))]
-    found = [squared_error(task.covariance, 1 / task.context_length, end) for end in ends]
+    found = [squared_error(task.covariance, task.context_length, end) for end in ends]
     expected = [level(task, jnp.zeros(d)), level(task, jnp.ones(d))]
     return equal(jnp.stack([*found, 2 * loss.minimum]), jnp.stack([*expected, expected[1]]), expected[0])
 

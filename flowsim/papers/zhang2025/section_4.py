@@ -192,8 +192,8 @@ def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     """The loss of each set by moments, and the minimum, against the formula."""
     chosen, task = jnp.asarray(subsets(loss.task.dimension, trajectory.start.rank)), loss.task
     best = jnp.where(jnp.arange(task.dimension) < trajectory.start.rank, 1.0, 0.0)
-    n = 1 / task.context_length
-    found = jax.vmap(lambda ones: squared_error(task.covariance, n, learned(task, ones)))(chosen)
+    risk = lambda ones: squared_error(task.covariance, task.context_length, learned(task, ones))
+    found = jax.vmap(risk)(chosen)
     expected = jax.vmap(lambda ones: level(task, ones))(chosen)
     found, expected = jnp.append(found, 2 * loss.minimum), jnp.append(expected, level(task, best))
     return equal(found, expected, jnp.trace(task.covariance))

@@ -77,13 +77,12 @@ def level(task: LinearRegression, chosen: Float[Array, " d"]) -> Scalar:
     return jnp.sum(values) - jnp.sum(chosen * values / inflation(values, 1 / task.context_length))
 
 
-def squared_error(covariance: Matrix, inverse_length: Scalar, readout: Matrix) -> Scalar:
+def squared_error(covariance: Matrix, length: Scalar, readout: Matrix) -> Scalar:
     """E (y_q - beta^T Gamma x_q)^2 = tr(Lambda) - 2 tr(Lambda Gamma Lambda) + tr E[S Gamma Lambda Gamma^T S].
 
     This route shares only Isserlis' theorem with that of the loss.
     """
     linear = jnp.trace(covariance @ readout @ covariance)
-    length = 1 / inverse_length
     square = jnp.trace(sample_covariance_sandwich(readout @ covariance @ readout.T, covariance, length))
     return jnp.trace(covariance) - 2 * linear + square
 
