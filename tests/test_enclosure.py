@@ -173,7 +173,7 @@ def test_one_layer_s_way_by_its_arrowhead_and_by_its_curvature_both_bound_the_di
     state = (U * (1 + 1e-5), u)
     far = (U * 1e-3, u * 1e-3)
     assert arrowhead.way_to_go(far) == np.inf
-    limit, proved = arrowhead.limit(state, state)
+    limit, proved = arrowhead.limit(state, (U[None], u[None]))
     assert proved
     distance = float(jnp.sqrt(jnp.sum((limit[0] - state[0]) ** 2) + (limit[1] - state[1]) ** 2))
     by_curvature = length_to_go(loss, arrowhead.model(state), loss.conserved)

@@ -140,7 +140,7 @@ def test_no_statement_on_a_limit_is_refused_on_the_way_to_it(eigenvalues, length
     y0 = np.append(np.asarray(start.U11), float(start.u_minus1))
     end = 60 / np.min(gam * lam * lam)
     solved = scipy.integrate.solve_ivp(field, (0, end), y0, method="LSODA", rtol=1e-10, atol=1e-13)
-    limit, proved = loss.structure.limit(loss.structure.state(run.start), loss.structure.state(run.end))
+    limit, proved = loss.structure.limit(loss.structure.state(run.start), jax.vmap(loss.structure.state)(run.models))
     model = loss.structure.model(limit)
     assert proved
     np.testing.assert_allclose(np.append(model.U11, model.u_minus1), solved.y[:, -1], rtol=1e-6, atol=1e-7)

@@ -88,8 +88,8 @@ def built(table):
 def judged(claim, table):
     """The verdict on a claim on one problem."""
     problem = built(table)
-    follow = flowsim.gradient_flow if claim.along_flow else start_alone
-    return judge_on(claim, Evidence(problem.loss, follow(problem.loss, problem.start)))
+    run = problem.run() if claim.along_flow else start_alone(problem.loss, problem.start)
+    return judge_on(claim, Evidence(problem.loss, run))
 
 
 def test_every_statement_is_broken_by_something():

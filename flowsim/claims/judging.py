@@ -102,8 +102,11 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if not claim.along_flow and evidence.reads_more_than_the_start(claim):
         # Whatever it says of itself, it is judged by what it reads.
         if run.t.size == 1:
-            return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
-        claim = dataclasses.replace(claim, along_flow=True)
+            # What fails at the start is false.
+            if not (evidence.reads_the_start_first(claim) and _fails_first(claim, loss, evidence)):
+                return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
+        else:
+            claim = dataclasses.replace(claim, along_flow=True)
     if claim.along_flow:
         solves = {"The integration": lambda: run, "A more accurate solve": lambda: evidence.reference}
         for what, solve in solves.items():
@@ -131,6 +134,12 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         reason = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
         return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
     return verdict(sharper.judgement, sharper, constants)
+
+
+def _fails_first(claim: Claim, loss: AbstractPopulationLoss, evidence: Evidence) -> bool:
+    """Whether the first of what a claim compares at a start alone fails."""
+    sides = _find(claim, loss, evidence.alone, evidence.alone, 0.0).sides
+    return sides is not None and bool(np.any(sides.fails[0]))
 
 
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
@@ -277,10 +286,11 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     if sides is None or not sides.possible.any():
         return ""
     loss = evidence.stated
-    ours, spoilt = (case.panel.compared(claim, loss, run).slack for run in (case.padded, case.poisoned))
-    changed = ~((ours == spoilt) | (np.isnan(ours) & np.isnan(spoilt))).reshape(ours.shape[0], -1).all(axis=1)
+    ours, spoilt = (case.panel.compared(claim, loss, run) for run in (case.padded, case.poisoned))
+    same = (ours.slack == spoilt.slack) | (np.isnan(ours.slack) & np.isnan(spoilt.slack)) | ~ours.promised
+    changed = ~(same & (ours.promised == spoilt.promised)).reshape(ours.slack.shape[0], -1).all(axis=1)
     # Of each series along the flow it is the last entry alone that reads it.
-    if np.sum(changed) <= ours.shape[0] // case.padded.t.size:
+    if np.sum(changed) <= ours.slack.shape[0] // case.padded.t.size:
         return ""
     if np.any(sides.allowance[sides.possible] > 0):
         return "" if _allows_for_a_decade(claim, evidence, sides) else _ALLOWS_TOO_LITTLE

@@ -10,6 +10,7 @@ so the Hessian of the loss is diagonal except for one row and one column.
 import abc
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import Array, Bool, Float
@@ -18,6 +19,7 @@ from flowsim._core.types import Scalar
 from flowsim.models import LinearAttention
 
 State = tuple[Float[Array, "n n"], Float[Array, ""]]
+States = tuple[Float[Array, "T n n"], Float[Array, " T"]]
 
 CLEARLY = 1 - 1e-6  # of the saddle's excess, below which a solve shows the flow to be
 
@@ -70,8 +72,9 @@ class AbstractArrowhead(eqx.Module):
         """(1/2) sum_i b_i^2/a_ii, the excess wherever u = 0, and so at every critical point that is no minimum."""
         return self.drive @ self.target / 2
 
-    def limit(self, start: State, now: State) -> tuple[State, Bool[Array, ""]]:
-        """The limit of the flow from ``start`` that is at ``now``, and whether it is proved to have one there.
+    def limit(self, start: State, later: States) -> tuple[State, Bool[Array, ""]]:
+        """The limit of the flow from ``start`` that comes by ``later``, (T,) states, and whether it is proved to have
+        one there.
 
         Once its excess is below that of the saddle the flow tends to a minimum: it is bounded, as u^2 - |U|_F^2 = c is
         conserved and u U is bounded; all critical points but the minima have u = 0; and u, which is zero nowhere below
@@ -84,9 +87,9 @@ class AbstractArrowhead(eqx.Module):
         root = jnp.sqrt(conserved**2 + squares)
         # The one of two equal forms that does not cancel.
         u_sq = jnp.where(conserved > 0, conserved + root, squares / (root - conserved)) / 2
-        u_end = jnp.sign(now[1]) * jnp.sqrt(u_sq)
-        below = self.excess(now) < CLEARLY * self.saddle_excess
-        return (jnp.diag(self.target) / u_end, u_end), below
+        below = jax.vmap(self.excess)(later) < CLEARLY * self.saddle_excess
+        u_end = jnp.where(jnp.any(below & (later[1] > 0)), 1.0, -1.0) * jnp.sqrt(u_sq)
+        return (jnp.diag(self.target) / u_end, u_end), jnp.any(below)
 
     def way_to_go(self, state: State) -> Float[Array, ""]:
         """A proved bound on the length of the path of the flow from here on, infinite where there is none."""

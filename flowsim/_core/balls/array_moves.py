@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from flowsim._core.balls.operations import as_balls, is_balls
+
 Value = Any  # an array of numbers of any kind
+
+
+def _alike(*values: Value) -> list[Value]:
+    """Arrays that become one: truth values as balls where others are balls."""
+    return list(map(as_balls, values) if any(map(is_balls, values)) else values)
 
 
 def _broadcast(params: dict[str, Any], x: Value) -> Value:
@@ -30,6 +37,7 @@ def _slice(params: dict[str, Any], x: Value) -> Value:
 def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
     if x.ndim == 0:
         return x
+    x, filling = _alike(x, filling)
     low, high, between = np.asarray(params["padding_config"]).T
     sizes = np.asarray(x.shape)
     spread = np.full(sizes + np.maximum(sizes - 1, 0) * between, filling[()], dtype=x.dtype)
@@ -41,7 +49,7 @@ def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
 
 def _selection(params: dict[str, Any], which: Value, *cases: Value) -> Value:
     which = np.broadcast_to(which, cases[0].shape).astype(int)
-    return np.take_along_axis(np.stack(cases), which[None], axis=0)[0]
+    return np.take_along_axis(np.stack(_alike(*cases)), which[None], axis=0)[0]
 
 
 def _iota(params: dict[str, Any]) -> np.ndarray:
@@ -53,7 +61,7 @@ def _iota(params: dict[str, Any]) -> np.ndarray:
 MOVES: dict[str, Callable] = {
     **{name: lambda params, x: x for name in ("copy", "copy_p", "stop_gradient", "optimization_barrier")},
     "broadcast_in_dim": _broadcast,
-    "concatenate": lambda params, *parts: np.concatenate(parts, axis=params["dimension"]),
+    "concatenate": lambda params, *parts: np.concatenate(_alike(*parts), axis=params["dimension"]),
     "expand_dims": lambda params, x: np.expand_dims(x, params["dimensions"]),
     "pad": _pad,
     "reshape": _reshape,

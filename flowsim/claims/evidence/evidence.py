@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from flowsim.claims.claim import Claim
+from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import Case
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
@@ -53,5 +53,14 @@ class Evidence(AbstractRepetitions):
         if found.promised.any() and np.all(np.isfinite(found.slack[found.promised])):
             return False
         alone = compared(claim, self.stated, self.alone.padded)
-        same = alone.slack.shape == found.slack.shape and np.array_equal(alone.slack, found.slack, equal_nan=True)
-        return not (same and np.array_equal(alone.promised, found.promised))
+        return alone.slack.shape != found.slack.shape or not _same(alone, found, slice(None))
+
+    def reads_the_start_first(self, claim: Claim) -> bool:
+        """Whether the first of what a claim compares reads the start alone, as of a series along the flow."""
+        alone, found = (compared(claim, self.stated, case) for case in (self.alone.padded, self.cases[0].beheaded))
+        return _same(alone, found, slice(1))
+
+
+def _same(one: Comparison, other: Comparison, rows: slice) -> bool:
+    alike = np.array_equal(one.slack[rows], other.slack[rows], equal_nan=True)
+    return alike and np.array_equal(one.promised[rows], other.promised[rows])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -27,6 +28,7 @@ _DENSER = 1.5  # times as many steps in a decade, at least, as the solve before
 _PARTED = 0.01  # of the largest weights: solves that are further apart than this at some time took different courses
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: an antisymmetric part that is rounding, and one that is not
+_KEPT = 1e-10  # of a field, an antisymmetric part that is rounding
 
 
 class AbstractRepetitions:
@@ -225,16 +227,38 @@ class AbstractRepetitions:
 
 
 def _twists(run: Trajectory) -> bool:
-    """Whether a matrix that is symmetric at the start ceases to be, from rounding on."""
+    """Whether a matrix that is symmetric at the start ceases to be by rounding alone: the field keeps such matrices."""
+    rows = set()
     for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)):
         values = np.asarray(leaf)
         if values.ndim > 2 and is_symmetric(values[0]):
-            twist = np.abs(values - np.swapaxes(values, -1, -2)).reshape(values.shape[0], -1).max(axis=1)
-            size = np.abs(values).reshape(values.shape[0], -1).max(axis=1)
+            twist, size = _antisymmetric(values)
             begins = np.any((twist > 0) & (twist <= _UNTWISTED * size))
             if begins and np.any(twist > _TWISTED * size):
-                return True
-    return False
+                rows.add(int(np.argmax(twist / size)))
+    return any(_keeps_symmetry(run, row) for row in rows)
+
+
+def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The size of the antisymmetric part of matrices, and of the matrices, at each time."""
+    largest = lambda values: np.abs(values).reshape(values.shape[0], -1).max(axis=1)
+    return largest(values - np.swapaxes(values, -1, -2)), largest(values)
+
+
+def _keeps_symmetry(run: Trajectory, row: int) -> bool:
+    """Whether the velocity at a row's weights, made symmetric where the start is, is symmetric to rounding."""
+    assert run.descent is not None
+    weights, rest = eqx.partition(run.row(row), eqx.is_inexact_array)
+    begins = jax.tree.map(lambda leaf: is_symmetric(np.asarray(leaf)), eqx.filter(run.start, eqx.is_inexact_array))
+    middle = lambda leaf, symmetric: (leaf + jnp.swapaxes(leaf, -1, -2)) / 2 if symmetric else leaf
+    velocity = run.descent(eqx.combine(jax.tree.map(middle, weights, begins), rest))
+    slopes = jax.tree.leaves(eqx.filter(velocity, eqx.is_inexact_array))
+    parts = [
+        _antisymmetric(np.asarray(slope)[None])
+        for slope, symmetric in zip(slopes, jax.tree.leaves(begins), strict=True)
+        if symmetric
+    ]
+    return all(float(twist[0]) <= _KEPT * float(size[0]) for twist, size in parts)
 
 
 _is_rounding = eqx.filter_jit(is_rounding)

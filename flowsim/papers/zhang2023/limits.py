@@ -23,7 +23,7 @@ _SHORT = 1e-4
 def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, Float[Array, ""]]:
     """The limit that the flow is proved to have, and the doubt about it: zero, or infinity where nothing is proved."""
     arrowhead = loss.structure
-    limit, proved = arrowhead.limit(arrowhead.state(trajectory.start), arrowhead.state(trajectory.end))
+    limit, proved = arrowhead.limit(arrowhead.state(trajectory.start), jax.vmap(arrowhead.state)(trajectory.models))
     return arrowhead.model(limit), jnp.where(proved, 0.0, jnp.inf)
 
 
