@@ -116,9 +116,10 @@ class _Look:
             bounds = self._bounds(self._case.enclosed, rows, COSTLY)
             if bounds is None:
                 return measured
-            if not self._agrees(measured, bounds, rows):
-                # What was measured is not to be trusted elsewhere either.
-                measured = dataclasses.replace(measured, error=np.full(measured.error.shape, np.inf))
+            # What was measured is as wrong elsewhere.
+            wrong = self._underrated(measured, bounds, rows.size)
+            error = self._errors.unrounded + wrong * self._errors.rounding if wrong <= _CLEARLY else np.inf
+            measured = dataclasses.replace(measured, error=np.broadcast_to(error, measured.error.shape))
         assert self._rows is not None
         found = self._with(measured, bounds, self._rows)
         if not np.any(_open(found)[self._places(self._rows)]):
@@ -238,13 +239,17 @@ class _Look:
         close = np.argsort(near, kind="stable")[:_MOST_ROWS]
         return np.unique([*first, *close[near[close] < _CLEARLY]]).astype(int)
 
-    def _agrees(self, measured: Sides, bounds: Bounds, rows: np.ndarray) -> bool:
-        """Whether float64 is as near to the balls as its measured rounding says."""
-        places = self._places(rows)
-        middle, half = _middle(bounds)
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(middle - measured.slack[places]) <= self._errors.rounding[places] + half
-        return bool(np.all(apart[measured.possible[places]]))
+    def _underrated(self, measured: Sides, bounds: Bounds, times: int) -> float:
+        """How many times its measured rounding float64 is off the balls, beyond what they leave open, at so many rows
+        of the run; 1 at least.
+        """
+        assert self._rows is not None
+        places = self._places(self._rows)[:times]
+        middle, half = (part[:times] for part in _middle(bounds))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            apart = (np.abs(middle - measured.slack[places]) - half) / self._errors.rounding[places]
+        known = np.isfinite(half) & np.isfinite(measured.slack[places]) & measured.possible[places]
+        return max(1.0, float(np.max(apart, where=known, initial=0.0)))
 
     def _with(self, sides: Sides, bounds: Bounds, rows: np.ndarray) -> Sides:
         """The sides with those of the balls at some rows."""

@@ -6,13 +6,15 @@ import jax.numpy as jnp
 from flowsim._core.types import Series
 
 _BISECTIONS = 100
-SMALLEST, LARGEST = -30.0, 10.0  # decimal logarithms of the smallest and the largest epsilon searched
+# Decimal logarithms of the smallest and the largest epsilon searched, such that no value is in the middle of an interval,
+# where its last digit would decide.
+SMALLEST, LARGEST = -30.3, 10.1
 
 
 def crossing(increasing, values: Series, largest: float) -> tuple[Series, Series]:
     """Two adjacent numbers for each value: the function is at most the value at the first and above it at the second.
 
-    Bisects logarithms from 10^-30 to 10^largest; where the function never exceeds the value, both are 10^largest.
+    Bisects logarithms from 10^-30.3 to 10^largest; where the function never exceeds the value, both are 10^largest.
     """
 
     def halve(_, interval):
