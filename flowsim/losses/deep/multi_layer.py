@@ -84,7 +84,8 @@ class LoopedLoss(AbstractLayersLoss):
 
     **Arguments:** task: a `LinearRegression` of training; loops: L; form: "exact" or "printed"; symmetric: whether the
     loss is that of symmetric A and u = 0 alone, in which case its gradient is symmetric. At other weights it is then
-    NaN, or an error where they can be seen.
+    NaN, or an error where they can be seen. minimizer is the best symmetric A; over all A it may be a saddle, and
+    minimum is NaN.
 
     **Raises:** `ValueError` naming the argument: L beyond 7, or 4 without symmetry, has no exact form here.
 
@@ -112,6 +113,8 @@ class LoopedLoss(AbstractLayersLoss):
         self.minimizer = LoopedAttention(best[0], loops=loops)
         self.minimum = self(self.minimizer) if task.weights == "isotropic" else self.energy.constant
         self.minimum_kind = MinimumKind.NUMERICAL
+        if not symmetric and loops > 1 and self.root.shape[0] > 1 and np.isfinite(float(task.context_length)):
+            self.minimum, self.minimum_kind = jnp.asarray(jnp.nan), MinimumKind.UNKNOWN
 
     def degree(self) -> int:
         return 2 * self.loops

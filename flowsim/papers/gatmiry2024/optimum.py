@@ -55,7 +55,7 @@ def bias_is_zero(loss: Loss) -> Comparison:
         return at_least(jnp.zeros(1), 0.0, promised=False)
     whole = LoopedLoss(loss.task, loops(loss), symmetric=False)
     u = jnp.concatenate([jnp.eye(d), jax.random.normal(jax.random.key(0), (8, d))])
-    added = jax.vmap(lambda u: whole(LoopedAttention(loss.minimizer.A, u, loops=loops(loss))))(u) - whole.minimum
+    added = jax.vmap(lambda u: whole(LoopedAttention(loss.minimizer.A, u, loops=loops(loss))))(u) - loss.minimum
     return at_least(added, 0.0, size=jnp.sum((u @ loss.root) ** 2, axis=1))
 
 

@@ -97,5 +97,5 @@ def _turned(loss: LoopedLoss) -> Float[Array, "d d"]:
 def not_stable(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     """The exact loss at A_opt^{1/2} (I + K) A_opt^{1/2} minus the least loss of symmetric A, against zero."""
     whole = LoopedLoss(loss.task, loops(loss), symmetric=False)
-    excess = whole.excess(LoopedAttention(_turned(loss), loops=loops(loss)))
+    excess = whole(LoopedAttention(_turned(loss), loops=loops(loss))) - loss.minimum
     return at_most(excess[None], 0.0, size=loss.minimum)
