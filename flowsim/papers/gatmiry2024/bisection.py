@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from flowsim._core.types import Series
 
 _BISECTIONS = 100
-# Decimal logarithms of the smallest and the largest epsilon searched. They are such that no round value is in the middle
-# of an interval, where its last digit would decide.
+# Decimal logarithms of the smallest and the largest epsilon searched, such that no round value is in the middle of an
+# interval, where its last digit would decide.
 SMALLEST, LARGEST = -30.3, 10.1
 
 
