@@ -202,6 +202,19 @@ def test_gradients_live_in_the_space_that_flows():
     assert_close(looped.u, jnp.zeros(3))
 
 
+def test_over_all_A_the_minimum_of_a_looped_loss_is_not_known():
+    """The best symmetric A is a saddle there."""
+    task = LinearRegression(np.eye(2), 1e6, weights="inverse-covariance")
+    whole, symmetric = LoopedLoss(task, 2, symmetric=False), LoopedLoss(task, 2)
+    turned = symmetric.minimizer.A @ (jnp.eye(2) + jnp.asarray([[0.0, 1e-3], [-1e-3, 0.0]]))
+    assert float(whole(LoopedAttention(turned, loops=2))) < float(symmetric.minimum)
+    assert np.isnan(whole.minimum) and whole.minimum_kind == "unknown"
+    assert (
+        float(LoopedLoss(LinearRegression(np.eye(2), np.inf, weights="inverse-covariance"), 2, symmetric=False).minimum)
+        == 0.0
+    )
+
+
 def test_models_in_the_eigenbasis_have_the_loss_and_the_flow_of_their_matrices():
     law = LinearRegression(np.diag([0.5, 0.5, 2.0]), 6, weights="inverse-covariance")
     spectral = SpectralRegression([0.5, 2.0], 6, multiplicities=[2, 1])

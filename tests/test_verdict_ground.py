@@ -257,6 +257,23 @@ def test_a_false_limit_far_from_the_end_of_a_short_run_is_not_judged():
     assert found.verdict is UNRESOLVED, found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "x", "bound"),
+    [
+        (FunctionLoss(lambda m: jnp.exp(-m.x), minimum=0.0), 0, 1e6),  # x = log(1 + t)
+        (FunctionLoss(lambda m: m.x**-0.1, minimum=0.0), 1, 1e300),  # x -> infinity as a power of time
+        (FunctionLoss(lambda m: m.x**4, minimum=0.0), -1, -1e-9),  # x -> 0
+        (FunctionLoss(lambda m: m.x**12, minimum=0.0), -1, -1e-9),
+        (FunctionLoss(lambda m: jnp.log1p(jnp.exp(-m.x)), minimum=0.0), 0, 1e6),
+    ],
+    ids=["logarithm", "small power", "quartic", "twelfth power", "logistic"],
+)
+def test_a_flow_that_creeps_has_not_settled(loss, x, bound):
+    found = judged(lambda loss, flow: at_most(flow.end.x, bound), loss, weight(x))
+    assert found.verdict is not HOLDS, found
+
+
 @pytest.mark.parametrize(("expected", "verdict"), [(8.0, HOLDS), (8.001, VIOLATED)])
 def test_a_function_of_the_limit_comes_with_its_allowance(expected, verdict):
     def compare(loss, flow):

@@ -47,6 +47,16 @@ def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
     return wide[tuple(slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, wide.shape, strict=True))]
 
 
+def _dynamic_slice(params: dict[str, Any], x: Value, *begins: Value) -> Value:
+    sizes = params["slice_sizes"]
+    begins = [min(max(int(begin), 0), n - size) for begin, n, size in zip(begins, x.shape, sizes, strict=True)]
+    return x[tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))]
+
+
+def _unstacked(params: dict[str, Any], x: Value) -> list[Value]:
+    return list(np.moveaxis(x, params["axis"], 0))
+
+
 def _selection(params: dict[str, Any], which: Value, *cases: Value) -> Value:
     which = np.broadcast_to(which, cases[0].shape).astype(int)
     return np.take_along_axis(np.stack(_alike(*cases)), which[None], axis=0)[0]
@@ -62,14 +72,19 @@ MOVES: dict[str, Callable] = {
     **{name: lambda params, x: x for name in ("copy", "copy_p", "stop_gradient", "optimization_barrier")},
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda params, *parts: np.concatenate(_alike(*parts), axis=params["dimension"]),
+    "dynamic_slice": _dynamic_slice,
     "expand_dims": lambda params, x: np.expand_dims(x, params["dimensions"]),
     "pad": _pad,
     "reshape": _reshape,
     "rev": lambda params, x: np.flip(x, params["dimensions"]),
     "select_n": _selection,
     "slice": _slice,
+    "split": lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], axis=params["axis"]),
     "squeeze": lambda params, x: np.squeeze(x, params["dimensions"]),
+    "stack": lambda params, *parts: np.stack(_alike(*parts), axis=params["axis"]),
+    "tile": lambda params, x: np.tile(x, params["reps"]),
     "transpose": lambda params, x: np.transpose(x, params["permutation"]),
+    "unstack": _unstacked,
 }
 PLAIN: dict[str, Callable] = {
     "iota": _iota,

@@ -34,6 +34,7 @@ from flowsim._core.balls.operations import (
 BITS = 128
 MOST_OPERATIONS = 2e7
 
+_REMEMBERED = 4096  # operations that move numbers
 _SHORT = 2.0**24  # a number that is so many times a power of two, at most, is meant exactly
 
 
@@ -227,7 +228,8 @@ class _Arithmetic:
         if name == "select_n" and is_balls(inputs[0]):
             return [selection(*inputs)]
         if name in MOVES and not keys:
-            return [MOVES[name](params, *inputs)]
+            outputs = MOVES[name](params, *inputs)
+            return list(map(_array, outputs)) if eqn.primitive.multiple_results else [outputs]
         if not any(map(is_balls, inputs)):
             if name in PLAIN and not keys:
                 return [self._lifted(PLAIN[name](params, *inputs))]
@@ -300,18 +302,31 @@ def _refuse_open(name: str, inputs: list[Value], outputs: Any) -> None:
 
 def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
     """An operation that only moves numbers: it moves their places, and they follow."""
-    places, offset, numbers = [], 0, []
-    for value in inputs:
-        if is_balls(value):
-            places.append(np.arange(offset, offset + value.size).reshape(value.shape))
-            offset += value.size
-            numbers.append(value.reshape(-1))
-        else:
-            places.append(value)
-    outputs = eqn.primitive.bind(*map(jnp.asarray, places), **_for_places(eqn.params))
-    outputs = outputs if eqn.primitive.multiple_results else [outputs]
+    kinds = tuple((value.shape, None if is_balls(value) else (value.dtype.str, value.tobytes())) for value in inputs)
+    params = tuple(sorted(_for_places(eqn.params).items()))
+    numbers = [value.reshape(-1) for value in inputs if is_balls(value)]
     source = np.concatenate([*numbers, np.asarray([flint.arb.nan()], dtype=object)])
-    return [source[np.clip(np.asarray(out), -1, source.size - 1)] for out in outputs]
+    return [source[places] for places in _places_after(eqn.primitive, params, kinds)]
+
+
+@functools.lru_cache(_REMEMBERED)
+def _places_after(primitive: Any, params: tuple, kinds: tuple) -> list[np.ndarray]:
+    """Where the numbers are that an operation puts in each place of its outputs, counted through all inputs that hold
+    balls; -1 for none. JAX takes long for it, and loops ask for the same again.
+
+    **Arguments:** kinds: the shape of each input, with its type and its bytes where it holds no balls.
+    """
+    places, offset = [], 0
+    for shape, plain in kinds:
+        size = math.prod(shape)
+        if plain is None:
+            places.append(np.arange(offset, offset + size).reshape(shape))
+            offset += size
+        else:
+            places.append(np.frombuffer(plain[1], dtype=plain[0]).reshape(shape))
+    outputs = primitive.bind(*map(jnp.asarray, places), **dict(params))
+    outputs = outputs if primitive.multiple_results else [outputs]
+    return [np.clip(np.asarray(out), -1, offset) for out in outputs]
 
 
 def _for_places(params: dict[str, Any]) -> dict[str, Any]:
@@ -320,6 +335,4 @@ def _for_places(params: dict[str, Any]) -> dict[str, Any]:
 
 
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
-_MOVES_BY_PLACE = frozenset(
-    ["dynamic_slice", "dynamic_update_slice", "gather", "scatter", "split", "stack", "tile", "unstack"],
-)
+_MOVES_BY_PLACE = frozenset(["dynamic_update_slice", "gather", "scatter"])

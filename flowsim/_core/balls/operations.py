@@ -4,6 +4,7 @@ A comparison that balls leave open gives a ball from 0 to 1 where that is asked 
 of the cases.
 """
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -173,19 +174,31 @@ def _converted(params: dict[str, Any], x: Balls) -> Value:
 
 
 def _scattered_sum(params: dict[str, Any], operand: Value, indices: Value, updates: Value) -> Balls:
-    """scatter-add: the transpose of the gather that says where each update goes."""
+    """scatter-add."""
     operand, updates = as_balls(operand), as_balls(updates)
-    bind = jax.lax.scatter_add_p.bind
-    blank = jnp.zeros(operand.shape)
-    add = lambda values: bind(blank, jnp.asarray(indices), values, **params)
-    (where,) = jax.linear_transpose(add, jax.ShapeDtypeStruct(updates.shape, jnp.float64))(
-        1.0 + jnp.arange(operand.size, dtype=float).reshape(operand.shape)
-    )
     total = operand.reshape(-1).copy()
-    for place, update in zip(np.asarray(where).reshape(-1).astype(int), updates.reshape(-1), strict=True):
-        if place > 0:  # what falls outside is dropped
-            total[place - 1] = total[place - 1] + update
+    kind = (indices.shape, indices.dtype.str, indices.tobytes())
+    where = _scattered_to(tuple(sorted(params.items())), operand.shape, kind, updates.shape)
+    for place, update in zip(where, updates.reshape(-1), strict=True):
+        if place >= 0:  # what falls outside is dropped
+            total[place] = total[place] + update
     return total.reshape(operand.shape)
+
+
+@functools.lru_cache(4096)
+def _scattered_to(params: tuple, operand: tuple[int, ...], indices: tuple, updates: tuple[int, ...]) -> list[int]:
+    """Where in the operand each update is added, -1 for nowhere: the transpose of scatter-add, a gather, says so.
+
+    **Arguments:** operand, updates: shapes; indices: shape, type and bytes.
+    """
+    shape, kind, content = indices
+    at = jnp.asarray(np.frombuffer(content, dtype=kind).reshape(shape))
+    blank, size = jnp.zeros(operand), int(np.prod(operand))
+    add = lambda values: jax.lax.scatter_add_p.bind(blank, at, values, **dict(params))
+    (where,) = jax.linear_transpose(add, jax.ShapeDtypeStruct(updates, jnp.float64))(
+        1.0 + jnp.arange(size, dtype=float).reshape(operand)
+    )
+    return (np.asarray(where).reshape(-1).astype(int) - 1).tolist()
 
 
 _larger, _smaller = (lambda a, b: a.max(b)), (lambda a, b: a.min(b))
