@@ -326,6 +326,13 @@ def test_the_velocity_says_what_is_monotone():
 
 
 @pytest.mark.slow
+def test_a_minimum_that_the_loss_falls_below_is_none():
+    loss = FunctionLoss(lambda m: (m.x - 1) ** 2 / 2, minimum=0.1)
+    found = judged(lambda loss, flow: at_most(flow.excess, jnp.exp(-flow.t)), loss, weight(0), t1=5.0)
+    assert found.verdict is UNRESOLVED and "minimum is 0.1" in found.note, found
+
+
+@pytest.mark.slow
 def test_zero_is_at_least_zero_in_a_minimum():
     assert judged(lambda loss, flow: at_least(flow.excess, 0.0), parabola(1.0), weight(1)).verdict is HOLDS
 

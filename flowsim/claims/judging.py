@@ -99,6 +99,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
     hypotheses = tuple(claim.hypotheses(loss, run.start))
     verdict = functools.partial(_verdict, claim, hypotheses)
+    if reason := evidence.too_low:
+        return verdict(Judgement.UNRESOLVED, None, {}, reason)
     if not claim.along_flow and evidence.reads_more_than_the_start(claim):
         # Whatever it says of itself, it is judged by what it reads.
         if run.t.size == 1:

@@ -12,6 +12,7 @@ from flowsim.claims.evidence.series import merged, shifted
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 
+_BELOW = 1e-9  # of the loss, by which it may fall below its minimum by rounding
 _FURTHER = 9.0  # times its time, by which a flow is prolonged
 
 
@@ -44,6 +45,20 @@ class Evidence(AbstractRepetitions):
             return None
         longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
         return Case(self, lambda evidence: longer)
+
+    @property
+    def too_low(self) -> str:
+        """What to say where the loss falls below the minimum that it states; nothing where it does not, or samples do."""
+        run, stated = self.trajectory, float(self.stated.minimum)
+        loss = np.asarray(run.loss)
+        lowest = int(np.argmin(loss))
+        if self.loss.sampled or not stated - loss[lowest] > _BELOW * np.max(
+            np.abs(loss)
+        ):  # NaN where no minimum is known
+            return ""
+        return (
+            f"The loss states that its minimum is {stated:.6g}, and is {loss[lowest]:.6g} at t = {run.t[lowest]:.4g}."
+        )
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:
         """Whether a claim that says it reads the start of a flow alone reads more of it."""
