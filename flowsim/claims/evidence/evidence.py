@@ -48,17 +48,15 @@ class Evidence(AbstractRepetitions):
 
     @property
     def too_low(self) -> str:
-        """What to say where the loss falls below the minimum that it states; nothing where it does not, or samples do."""
+        """What to say where an exact loss falls below the minimum that it states; nothing where it does not."""
         run, stated = self.trajectory, float(self.stated.minimum)
         loss = np.asarray(run.loss)
         lowest = int(np.argmin(loss))
-        if self.loss.sampled or not stated - loss[lowest] > _BELOW * np.max(
-            np.abs(loss)
-        ):  # NaN where no minimum is known
+        # Of a loss without a known minimum the difference is NaN.
+        if self.loss.sampled or not stated - loss[lowest] > _BELOW * np.max(np.abs(loss)):
             return ""
-        return (
-            f"The loss states that its minimum is {stated:.6g}, and is {loss[lowest]:.6g} at t = {run.t[lowest]:.4g}."
-        )
+        reached = f"{loss[lowest]:.6g} at t = {run.t[lowest]:.4g}"
+        return f"The loss states that its minimum is {stated:.6g}, and is {reached}."
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:
         """Whether a claim that says it reads the start of a flow alone reads more of it."""
