@@ -277,6 +277,41 @@ def test_bad_input_is_one_line_and_nothing_is_written(folder, tmp_path, capsys, 
     assert not (tmp_path / "out").exists()
 
 
+MISSHAPEN = """
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+import flowsim
+
+
+class Vector(eqx.Module):
+    w: jax.Array
+
+
+def make(scale=1.0):
+    return flowsim.FunctionLoss(lambda m: jnp.sum(m.w**2), minimum=0.0), Vector(jnp.full(3, scale))
+
+
+wrong = flowsim.Claim("mine.wrong", "my notes", "", lambda loss, flow: COMPARED)
+"""
+
+
+@pytest.mark.parametrize(
+    ("compared", "line"),
+    [
+        ("flowsim.at_most(flow.models.w, jnp.ones(4))", "arrays whose shapes go together"),
+        ("flowsim.at_most(jnp.diff(flow.models.w, axis=0), 0.0)", "a row for each output time"),
+    ],
+)
+def test_wrong_shapes_are_a_mistake_of_the_file(tmp_path, capsys, compared, line):
+    (tmp_path / "own.py").write_text(MISSHAPEN.replace("COMPARED", compared))
+    assert run("run", tmp_path / "own.py:make", "--out", tmp_path / "out") == 2
+    printed = capsys.readouterr().err
+    assert "mine.wrong must be" in printed and line in printed and len(printed.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_claim_of_a_file_is_judged_on_its_own_problems(folder, capsys):
     assert run("check", f"{folder / 'own.py'}:planted", "--json") == 0
     entries = json.loads(capsys.readouterr().out)["claims"]

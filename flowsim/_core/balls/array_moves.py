@@ -49,8 +49,8 @@ def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
 
 def _dynamic_slice(params: dict[str, Any], x: Value, *begins: Value) -> Value:
     sizes = params["slice_sizes"]
-    begins = [min(max(int(begin), 0), n - size) for begin, n, size in zip(begins, x.shape, sizes, strict=True)]
-    return x[tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))]
+    first = [min(max(int(begin), 0), n - size) for begin, n, size in zip(begins, x.shape, sizes, strict=True)]
+    return x[tuple(slice(begin, begin + size) for begin, size in zip(first, sizes, strict=True))]
 
 
 def _unstacked(params: dict[str, Any], x: Value) -> list[Value]:

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from flowsim._core.checks import refuse
+from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.lines import in_short
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.limits import TracedFlowError
 from flowsim.flow.trajectory import Trajectory
@@ -84,16 +85,35 @@ def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) 
     return True
 
 
+def refuse_misshapen(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> None:
+    """Refuse a claim of whose arrays the shapes do not go together, before anything is integrated.
+
+    **Raises:** `ValueError` naming the claim.
+    """
+    try:
+        with contextlib.suppress(*_NEEDS_VALUES):
+            _check_shape(claim, eqx.filter_eval_shape(claim.compare, loss, run).slack.shape, run)
+    except ProblemError:
+        raise
+    except (TypeError, ValueError) as error:
+        refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
+
+
 def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:
-    shape, times = comparison.slack.shape, run.t.shape[0]
-    if claim.along_flow and len(shape) > 1 and shape[0] not in (1, times):
-        came = "x".join(map(str, shape)) + f" where the flow, its end repeated, has {times} times"
-        refuse(claim.id, "a comparison of arrays with time first, a row for each output time", f"it is {came}")
+    shape = comparison.slack.shape
+    _check_shape(claim, shape, run)
     rows = shape[:1] + ((-1,) if len(shape) > 1 else ())
     ours = jax.tree.map(lambda side: np.asarray(side).reshape(rows or (1,)), comparison)
     if np.any(ours.size < 0):
         refuse(claim.id, "a comparison with sizes of at least 0", f"one is {np.min(ours.size):g}")
     return ours
+
+
+def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:
+    times = run.t.shape[0]
+    if claim.along_flow and len(shape) > 1 and shape[0] not in (1, times):
+        came = "x".join(map(str, shape)) + f" where the flow, its end repeated, has {times} times"
+        refuse(claim.id, "a comparison of arrays with time first, a row for each output time", f"it is {came}")
 
 
 def size_of(ours: Comparison) -> np.ndarray:
