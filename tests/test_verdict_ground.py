@@ -239,6 +239,97 @@ def test_a_start_alone_is_no_flow(compare):
     assert flowsim.check(claim, parabola(1.0), start_alone(parabola(1.0), weight(0))).verdict is HOLDS
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda flow: at_most(flow.models.x, 0.5, promised=flow.models.x >= 0),
+        lambda flow: at_most(flow.models.x, 0.5, promised=flow.excess <= 0.6),
+        lambda flow: at_most(jnp.where(flow.models.x > 0.1, flow.models.x, 0.0), 0.5),
+        lambda flow: at_most(1 - jnp.exp(-flow.t), 0.5),
+    ],
+)
+def test_what_hides_that_it_reads_more_than_the_start_is_seen_all_the_same(compare):
+    """Of 1 - e^{-t}, at most 1/2 at the start alone."""
+    claim = Claim("own.claim", "here", "x <= 1/2", lambda loss, flow: compare(flow), along_flow=False)
+    for run in (start_alone(parabola(1.0), weight(0)), gradient_flow(parabola(1.0), weight(0))):
+        assert flowsim.check(claim, parabola(1.0), run).verdict is not HOLDS
+
+
+@pytest.mark.slow
+def test_a_hinge_at_its_flat_end_is_judged():
+    loss = FunctionLoss(lambda m: jnp.maximum(m.x - 0.5, 0.0) ** 2 / 2, minimum=0.0)
+    compare = lambda loss, flow: at_most(flow.models.x, 0.5 + 0.5 * (1 + 1e-6) * jnp.exp(-flow.t))
+    assert judged(compare, loss, weight(1), t1=8.0).verdict is not VIOLATED
+
+
+class Vector(eqx.Module):
+    """x."""
+
+    x: jax.Array
+
+
+def costly(flow):
+    """Zero, by more operations than balls are asked for at every time."""
+    z = flow.models.x
+    for _ in range(8):
+        z = jnp.tanh(z) + z * 0.5
+    return 0.0 * jnp.sum(z, axis=1)
+
+
+def cancelled(flow):
+    """1e-6 (2 - x) - 1.2e-5 x (1 - x), that is -1.5e-6 at x = 1/2, beside numbers of 4e10."""
+    x = jnp.mean(flow.models.x, axis=1)
+    hump = 4 * x * (1 - x)
+    large = 4e10 * (hump / (hump + 0.01))
+    return ((large - 3e-6 * hump) - large) + 1e-6 * (2 - x) + costly(flow)
+
+
+def spread(flow, off: float):
+    """The variance of x k/(n - 1) over k, beside a mean that cancels."""
+    x = jnp.mean(flow.models.x, axis=1)
+    z = flow.models.x * jnp.linspace(0.0, 1e-3, 120)[None] + (off * 4 * x * (1 - x))[:, None]
+    return jnp.mean(z**2, axis=1) - jnp.mean(z, axis=1) ** 2 + costly(flow)
+
+
+VARIANCE = np.var(np.linspace(0, 1e-3, 120))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("compare", "wrong"),
+    [
+        (lambda loss, flow: at_least(cancelled(flow), 0.0, size=1e-6), HOLDS),
+        (lambda loss, flow: equal(spread(flow, 1e4) / VARIANCE, (1 - jnp.exp(-flow.t)) ** 2, 1.0), VIOLATED),
+        (lambda loss, flow: at_most(spread(flow, 1e6), 1.01 * VARIANCE), VIOLATED),
+    ],
+)
+def test_what_cancels_where_no_ball_is_looked_at_decides_nothing(compare, wrong):
+    """x_i = 1 - e^-t."""
+    loss = FunctionLoss(lambda m: jnp.sum((m.x - 1) ** 2) / 2, minimum=0.0)
+    assert judged(compare, loss, Vector(jnp.zeros(120)), t1=10.0).verdict is not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{}, {"t1": 5.0}])
+@pytest.mark.parametrize(
+    ("compare", "wrong"),
+    [
+        (lambda flow: at_most(jnp.interp(0.6, flow.t, flow.models.x), np.exp(-0.6) * (1 + 1e-5)), VIOLATED),
+        (lambda flow: at_most(jnp.trapezoid(flow.models.x, flow.t), 1.0001), VIOLATED),
+        (lambda flow: at_least(jnp.trapezoid(flow.models.x, flow.t), 1.0001), HOLDS),
+        (lambda flow: at_most(flow.t[jnp.argmax(flow.models.x <= 0.5)], 0.694), VIOLATED),
+        (lambda flow: at_least(jnp.gradient(flow.models.x, flow.t), -1.001 * flow.models.x - 1e-6), VIOLATED),
+        (lambda flow: at_most(jnp.max(flow.models.x * (1 - flow.models.x)), 0.249999), HOLDS),
+        (lambda flow: at_least(jnp.min(flow.models.x * (flow.models.x - 1)), -0.2499), HOLDS),
+    ],
+    ids=["interpolated", "integral", "integral above", "first time", "gradient", "largest", "least"],
+)
+def test_what_combines_several_times_is_known_as_well_as_they_are_dense(compare, wrong, how):
+    found = judged(lambda loss, flow: compare(flow), parabola(), weight(1), **how)
+    assert found.verdict is not wrong, found
+
+
 # Limits.
 
 
@@ -269,9 +360,18 @@ def test_a_false_limit_far_from_the_end_of_a_short_run_is_not_judged():
     ],
     ids=["logarithm", "small power", "quartic", "twelfth power", "logistic"],
 )
-def test_a_flow_that_creeps_has_not_settled(loss, x, bound):
+def test_a_flow_that_creeps_has_no_limit_yet(loss, x, bound):
     found = judged(lambda loss, flow: at_most(flow.end.x, bound), loss, weight(x))
     assert found.verdict is not HOLDS, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [lambda b: 1e-13 * b**2 / 2, lambda b: 1e-13 * b**4 / 4])
+def test_a_mode_that_has_not_begun_to_move_when_the_loss_is_at_its_minimum_has_a_limit_all_the_same(slow):
+    loss = FunctionLoss(lambda m: m.a**2 / 2 + slow(m.b), minimum=0.0)
+    for compare in (lambda loss, flow: at_least(flow.end.b, 0.5), lambda loss, flow: at_most(flow.end.b, 0.5)):
+        found = judged(compare, loss, factors(1, 1))
+        assert found.verdict is UNRESOLVED, found
 
 
 @pytest.mark.parametrize(("expected", "verdict"), [(8.0, HOLDS), (8.001, VIOLATED)])

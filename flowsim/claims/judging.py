@@ -3,10 +3,8 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
@@ -23,8 +21,7 @@ from flowsim.losses.sampled.confidence import bonferroni_quantile
 
 _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
-_STAYS = 1e-4  # of the largest weight, within which a flow that goes on for a decade stays
-_SLIGHT = 1e-2  # of a slack
+_THINNED = 2.0  # times what a slack moves with a third of the times
 _CONFIDENCE = 0.99  # of all points of a statement together
 _NO_BOUND = "No bound is known of the way still to go to the limit."
 _ALLOWS_TOO_LITTLE = (
@@ -222,6 +219,7 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
     rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):
         rest = rest + _sampling_error(claim, replicates, ours)
+    rest = rest + _discretization(claim, loss, fine, ours)
     ladder = np.zeros(ours.slack.shape)
     if claim.along_flow and rough is not fine:
         other = rough.panel.compared(claim, loss, rough.padded)
@@ -298,47 +296,22 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return "" if _allows_for_a_decade(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
     if evidence.loss.sampled:
         return "" if case.status in (Status.EXCESS, Status.GRAD_NORM) else _IS_NO_LIMIT
-    known = holds_at_the_limit(claim, case, sides) or _has_settled(claim, evidence, sides)
-    return "" if known else _IS_NO_LIMIT
-
-
-def _has_settled(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
-    """Whether a flow whose loss has come down to its minimum moves no more, and the margins that read its end do not,
-    when it goes on for a decade. What is left to go is then of that size: exponentials, powers and logarithms of time
-    all move.
-    """
-    prolonged, settled = evidence.prolonged, evidence.cases[0].settled
-    if settled.status is not Status.EXCESS or prolonged is None:
-        return False
-    ends = (jax.tree.leaves(eqx.filter(case.run.end, eqx.is_inexact_array)) for case in (settled, prolonged))
-    now, later = (np.concatenate([np.ravel(leaf) for leaf in leaves]) for leaves in ends)
-    if np.max(np.abs(later - now)) > _STAYS * np.max(np.abs(now)):
-        return False
-    moved = _moved(claim, evidence, sides)
-    if moved is None:
-        return False
-    slight = moved <= np.maximum(sides.error, _SLIGHT * np.abs(sides.slack))
-    return bool(np.all(slight[sides.possible]))
+    return "" if holds_at_the_limit(claim, case, sides) else _IS_NO_LIMIT
 
 
 def _allows_for_a_decade(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
     """Whether a statement about the limit changes by no more than it allows for when the flow goes on for a decade."""
-    moved = _moved(claim, evidence, sides)
-    if moved is None:
-        return True
-    return not np.any((moved > sides.allowance + _MOVES * sides.error) & sides.possible)
-
-
-def _moved(claim: Claim, evidence: Evidence, sides: Sides) -> np.ndarray | None:
-    """How far each slack moves when the flow goes on for a decade; None where that cannot be told."""
     if evidence.prolonged is None:
-        return None
+        return True
     now, later = (
         case.panel.compared(claim, evidence.stated, case.padded).slack
         for case in (evidence.cases[0].settled, evidence.prolonged)
     )
+    if not now.shape == later.shape == sides.slack.shape:
+        return True
     with np.errstate(invalid="ignore"):
-        return np.abs(later - now) if now.shape == later.shape == sides.slack.shape else None
+        moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
+    return not np.any(moved & sides.possible)
 
 
 def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim) -> float | str:
@@ -370,6 +343,39 @@ def _sampling_error(
     # Each point has its own interval, so that all together hold with the stated confidence (Bonferroni).
     quantile = bonferroni_quantile(_CONFIDENCE, int(np.sum(ours.promised)), len(replicates))
     return quantile * spread + np.abs(np.mean(slacks, axis=0) - ours.slack)
+
+
+def _discretization(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison) -> np.ndarray:
+    """Error of the slack where it combines several times of the flow, as an integral or a largest value does: how far
+    it moves where there are a third of the times.
+    """
+    length, times = ours.slack.shape[0], case.padded.t.size
+    if not claim.along_flow or case.run.status is Status.STATIONARY or 1 < length < times:
+        return np.zeros(ours.slack.shape)
+    error = _thinned(claim, loss, case, ours, ())
+    if np.all(np.isfinite(error)):
+        return error
+    # It may be that times are missing which it asks for.
+    return _thinned(claim, loss, case, ours, case.times_of(claim))
+
+
+def _thinned(
+    claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison, asked: Sequence[float]
+) -> np.ndarray:
+    error, length, times = np.zeros(ours.slack.shape), ours.slack.shape[0], case.padded.t.size
+    points = np.arange(times if length >= times else 0, length)  # that are no times
+    for kept, run in case.thinned(asked):
+        other = case.panel.compared(claim, loss, run)
+        if other.slack.shape != ours.slack.shape:
+            return np.full(ours.slack.shape, np.inf)
+        series = length >= times
+        rows, found = (np.append(first, points) if series else points for first in (kept, np.arange(kept.size)))
+        with np.errstate(invalid="ignore"):
+            moved = np.nan_to_num(_THINNED * np.abs(other.slack[found] - ours.slack[rows]), nan=np.inf)
+        same = (other.slack[found] == ours.slack[rows]) | ~ours.promised[rows]
+        moved = np.where(same, 0.0, moved)
+        error[rows] = np.maximum(error[rows], np.where(other.promised[found] == ours.promised[rows], moved, np.inf))
+    return error
 
 
 def _rounding(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:

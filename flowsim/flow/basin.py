@@ -107,6 +107,9 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
         return basis.T @ ravel_pytree(flow.field(unravel(jnp.asarray(point) + basis @ y)))[0]
 
     nothing = np.zeros(basis.shape[1])
+    if not nothing.size:
+        # The field keeps all weights wherever it was asked, so that the flow is at rest, or that was not everywhere.
+        return math.inf
     slope = enclose(along, nothing)
     steepest = float(np.linalg.norm(_largest(slope)))
     if steepest == 0 and aside == 0:

@@ -15,7 +15,8 @@ from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, Bounds,
 from flowsim.flow.trajectory import Status
 
 _CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
-_MOST_ROWS = 24  # that are looked at where balls are costly
+_MOST_ROWS = 24  # that are looked at where balls are costly, as they are near
+_MOST_FAILING, _SPREAD = 4, 9  # the same, as they fail, and from start to end
 _DECADES = 18  # of time after the end
 
 _UNREAD = "It is not computed by jax.numpy alone, and times do not tell what is between."
@@ -113,15 +114,24 @@ class _Look:
         bounds = self._bounds(self._case.enclosed, every, CHEAP)
         if bounds is None:
             rows = self._decisive(measured) if self._for_all_t else every
-            bounds = self._bounds(self._case.enclosed, rows, COSTLY)
+            spread = np.linspace(0, self._count - 1, _SPREAD).astype(int)
+            bounds = self._bounds(self._case.enclosed, np.union1d(rows, spread) if self._for_all_t else every, COSTLY)
+            if bounds is None and self._for_all_t:
+                bounds = self._bounds(self._case.enclosed, rows, COSTLY)
             if bounds is None:
                 return measured
+            assert self._rows is not None
+            rows = self._rows
             # What was measured is as wrong elsewhere.
             wrong = self._underrated(measured, bounds, rows.size)
             error = self._errors.unrounded + wrong * self._errors.rounding if wrong <= _CLEARLY else np.inf
             measured = dataclasses.replace(measured, error=np.broadcast_to(error, measured.error.shape))
         assert self._rows is not None
         found = self._with(measured, bounds, self._rows)
+        # No violation is found by rounding alone.
+        looked = np.zeros(found.slack.shape, dtype=bool)
+        looked[self._places(self._rows)] = True
+        found = dataclasses.replace(found, error=np.where(found.fails & ~looked, np.inf, found.error))
         if not np.any(_open(found)[self._places(self._rows)]):
             return found
         # Balls are wide for the many times that a number occurs: where exact numbers give a margin that is clear of all
@@ -237,7 +247,9 @@ class _Look:
         margin = np.min(np.where(flat(measured.possible), flat(measured.slack / measured.size), np.inf), axis=1)
         first = [0, self._count - 1, *promising[:1], *promising[-1:], int(np.argmin(margin))]
         close = np.argsort(near, kind="stable")[:_MOST_ROWS]
-        return np.unique([*first, *close[near[close] < _CLEARLY]]).astype(int)
+        failing = np.flatnonzero(flat(measured.fails).any(axis=1))
+        failing = failing[np.argsort(margin[failing], kind="stable")[:_MOST_FAILING]]
+        return np.unique([*first, *failing, *close[near[close] < _CLEARLY]]).astype(int)
 
     def _underrated(self, measured: Sides, bounds: Bounds, times: int) -> float:
         """How many times its measured rounding float64 is off the balls, beyond what they leave open, at so many rows

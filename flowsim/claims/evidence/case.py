@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings, allowed_in, lost_in
 from flowsim.claims.evidence.moving import ROUNDING, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import padded, padded_with, spoilt
+from flowsim.claims.evidence.series import astray, padded, padded_with, spoilt, taken
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import SAME, Status, Trajectory
@@ -42,6 +42,7 @@ class Case:
     ):
         self._repetitions, self._solve, self._further = repetitions, solve, further
         self._finer: dict[bytes, Case] = {}
+        self._thinned: dict[tuple[float, ...], list[tuple[np.ndarray, Trajectory]]] = {}
 
     @property
     def panel(self) -> Panel:
@@ -86,10 +87,14 @@ class Case:
         squares = sum(float(np.sum((np.asarray(a) - np.asarray(b)) ** 2)) for a, b in zip(one, other, strict=True))
         return _END_SAFETY * math.sqrt(squares)
 
+    def times_of(self, claim: Claim) -> list[float]:
+        """The times at which a claim asks for the model."""
+        return self._repetitions.times_of(claim)
+
     def too_late(self, claim: Claim) -> str:
         """What to say where a claim asks for the model at a time after the end."""
         end = float(self._repetitions.trajectory.t[-1])
-        late = [t for t in self._repetitions.times_of(claim) if t > (1 + SAME) * end]
+        late = [t for t in self.times_of(claim) if t > (1 + SAME) * end]
         return f"It asks for t = {late[0]:g}, and the flow ends at t = {end:.4g}: ask for a later t1." if late else ""
 
     @functools.cached_property
@@ -119,10 +124,24 @@ class Case:
 
         return spoilt(self.padded, slice(-1, None))
 
+    def thinned(self, asked: Sequence[float]) -> list[tuple[np.ndarray, Trajectory]]:
+        """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both
+        ends stay, and the times that are asked for.
+        """
+        key = tuple(asked)
+        if key not in self._thinned:
+            t = np.asarray(self.run.t)
+            stays = np.isin(np.arange(t.size), [0, t.size - 1])
+            for one in asked:
+                stays |= np.abs(t - one) <= SAME * one
+            phases = [np.flatnonzero(stays | (np.arange(t.size) % 3 == phase)) for phase in range(3)]
+            self._thinned[key] = [(rows, taken(self.padded, rows)) for rows in phases]
+        return self._thinned[key]
+
     @functools.cached_property
-    def beheaded(self) -> Trajectory:
-        """The padded solve with its start alone: what reads more of it is no number."""
-        return spoilt(self.padded, slice(1, None))
+    def astray(self) -> Trajectory:
+        """The padded solve whose start is followed by other times and numbers: what reads more than it differs."""
+        return astray(self.padded)
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:

@@ -6,7 +6,6 @@ import numpy as np
 
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import Case
-from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import merged, shifted
 from flowsim.flow.gradient_flow import start_alone
@@ -62,16 +61,17 @@ class Evidence(AbstractRepetitions):
         """Whether a claim that says it reads the start of a flow alone reads more of it."""
         if self.trajectory.status is Status.STATIONARY:
             return False
-        found = compared(claim, self.stated, self.cases[0].beheaded)
-        if found.promised.any() and np.all(np.isfinite(found.slack[found.promised])):
-            return False
-        alone = compared(claim, self.stated, self.alone.padded)
+        alone, found = self._at_the_start(claim)
         return alone.slack.shape != found.slack.shape or not _same(alone, found, slice(None))
 
     def reads_the_start_first(self, claim: Claim) -> bool:
         """Whether the first of what a claim compares reads the start alone, as of a series along the flow."""
-        alone, found = (compared(claim, self.stated, case) for case in (self.alone.padded, self.cases[0].beheaded))
-        return _same(alone, found, slice(1))
+        return _same(*self._at_the_start(claim), slice(1))
+
+    def _at_the_start(self, claim: Claim) -> tuple[Comparison, Comparison]:
+        """The comparison on the start alone, and where the start is followed by other times and numbers."""
+        alone, other = self.alone.padded, self.cases[0].astray
+        return self.panel.compared(claim, self.stated, alone), self.panel.compared(claim, self.stated, other)
 
 
 def _same(one: Comparison, other: Comparison, rows: slice) -> bool:

@@ -32,6 +32,15 @@ def padded(run: Trajectory, times: int = 0) -> Trajectory:
     return uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent)
 
 
+def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
+    """A padded trajectory with some of its rows, the last of them repeated at the end."""
+    places = np.append(rows, np.full(run.t.size - rows.size, rows[-1]))
+    pick = lambda leaf: jax.device_put(np.asarray(leaf)[places]) if eqx.is_array(leaf) else leaf
+    t, value, excess, grad_norm_sq, dissipated = map(pick, _series(run))
+    other = uncertified(t, jax.tree.map(pick, run.models), value, excess, grad_norm_sq, dissipated, run.descent)
+    return dataclasses.replace(other, way_to_go=run.way_to_go)
+
+
 def padded_with(
     run: Trajectory, models: PyTree, loss: Array, excess: Array, grad_norm_sq: Array, dissipated: Array
 ) -> Trajectory:
@@ -51,6 +60,24 @@ def spoilt(run: Trajectory, rows: slice) -> Trajectory:
         return jax.device_put(values)
 
     return padded_with(run, *jax.tree.map(spoil, (run.models, *_series(run)[1:])))
+
+
+def astray(run: Trajectory) -> Trajectory:
+    """A padded trajectory whose start is followed by random numbers, of the size of the start, at random times."""
+    draw = np.random.default_rng(0)
+
+    def lead(leaf):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        values = np.array(leaf)
+        size = 1.0 + np.max(np.abs(values[0]), initial=0.0)
+        values[1:] = size * draw.standard_normal(values[1:].shape)
+        return jax.device_put(values)
+
+    models, value, excess, grad_norm_sq, dissipated = jax.tree.map(lead, (run.models, *_series(run)[1:]))
+    t = np.append(np.asarray(run.t)[:1], np.cumsum(draw.uniform(0.1, 1.0, run.t.size - 1)))
+    other = uncertified(jax.device_put(t), models, value, excess, grad_norm_sq, dissipated, run.descent)
+    return dataclasses.replace(other, way_to_go=run.way_to_go)
 
 
 def _series(run: Trajectory) -> tuple[Array, ...]:
