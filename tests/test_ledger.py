@@ -139,23 +139,7 @@ UNRESOLVED = {
     "ahn2023.figure-3.training.loss (printed)",
     "ahn2023.figure-4.training (printed)",
     "ahn2023.theorem-1.flow (corrected)",
-    "gatmiry2024.lemma-a.10 (corrected)",
-    "gatmiry2024.lemma-a.9 (printed)",
     "gatmiry2024.sec-3.7.non-convex (printed)",
-    "gatmiry2024.theorem-3.3.any-start (printed)",
-    "gatmiry2024.theorem-3.3.neighbourhood (printed)",
-    "gatmiry2024.theorem-3.4 (corrected)",
-    "gatmiry2024.theorem-4.4 (printed)",
-    "gatmiry2024.theorem-a.11 (corrected)",
-    "xie2025.figure-2 (printed)",
-    "xie2025.figure-3 (printed)",
-    "xie2025.figure-4 (printed)",
-    "xie2025.figure-5 (printed)",
-    "zhang2023.eq-c.17 (printed)",
-    "zhang2025.appendix.lengths (printed)",
-    "zhang2025.eq-19 (printed)",
-    "zhang2025.eq-21 (printed)",
-    "zhang2025.sec-3.2.minimum (printed)",
 }
 
 
