@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -11,18 +11,15 @@ from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
 from flowsim.claims.deciding.between import follow
 from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, holds_at_the_limit
+from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
-from flowsim.claims.evidence import ROUNDING, Case, Evidence
-from flowsim.claims.evidence.case import ROUNDING_SAFETY
-from flowsim.claims.evidence.comparing import compared, relative, size_of
+from flowsim.claims.evidence import Case, Evidence
+from flowsim.claims.evidence.comparing import relative, size_of
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.losses.sampled.confidence import bonferroni_quantile
 
 _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
-_THINNED = 2.0  # times what a slack moves with a third of the times
-_CONFIDENCE = 0.99  # of all points of a statement together
 _NO_BOUND = "No bound is known of the way still to go to the limit."
 _ALLOWS_TOO_LITTLE = (
     "What it allows for the way still to go to the limit is less than what changes on that way: flowsim.limit(flow, f) "
@@ -165,7 +162,7 @@ def _noise(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
     count = case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
         return np.zeros(count)
-    noise = np.where(ours.promised, relative(_rounding(claim, case, ours), size_of(ours)), 0.0)
+    noise = np.where(ours.promised, relative(rounding_error(claim, case, ours), size_of(ours)), 0.0)
     return np.nan_to_num(np.max(noise[:count].reshape(count, -1), axis=1))
 
 
@@ -218,8 +215,8 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
         ours = fine.panel.compared(claim, loss, fine.padded)
     rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):
-        rest = rest + _sampling_error(claim, replicates, ours)
-    rest = rest + _discretization(claim, loss, fine, ours)
+        rest = rest + sampling_error(claim, replicates, ours)
+    rest = rest + discretization_error(claim, loss, fine, ours)
     ladder = np.zeros(ours.slack.shape)
     if claim.along_flow and rough is not fine:
         other = rough.panel.compared(claim, loss, rough.padded)
@@ -228,7 +225,7 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
         both = (one.value - one.bound for one in (other, ours))
         ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
     sides = Sides.of(ours, claim.relation is Relation.IDENTITY)
-    errors = Errors(rounding=_rounding(claim, fine, ours), solver=ladder, rest=rest)
+    errors = Errors(rounding=rounding_error(claim, fine, ours), solver=ladder, rest=rest)
     return _told(claim, fine, grounded(claim, rough, fine, sides, errors))
 
 
@@ -330,62 +327,6 @@ def _point(row: int, length: int, case: Case, claim: Claim) -> float | str:
     if claim.along_flow and length > times:
         row, length = row - times, length - times
     return f"point {row + 1} of {length}" if length > 1 else "one point"
-
-
-def _sampling_error(
-    claim: Claim, replicates: list[tuple[AbstractPopulationLoss, Trajectory]], ours: Comparison
-) -> np.ndarray:
-    """Error of the slack from the draws of a sampled loss: half its interval over independent sets of draws, and
-    how far their mean lies from the slack of all draws together, which is their bias.
-    """
-    slacks = np.stack([compared(claim, loss, run).slack for loss, run in replicates])
-    spread = np.std(slacks, axis=0, ddof=1) / np.sqrt(len(replicates))
-    # Each point has its own interval, so that all together hold with the stated confidence (Bonferroni).
-    quantile = bonferroni_quantile(_CONFIDENCE, int(np.sum(ours.promised)), len(replicates))
-    return quantile * spread + np.abs(np.mean(slacks, axis=0) - ours.slack)
-
-
-def _discretization(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison) -> np.ndarray:
-    """Error of the slack where it combines several times of the flow, as an integral or a largest value does: how far
-    it moves where there are a third of the times.
-    """
-    length, times = ours.slack.shape[0], case.padded.t.size
-    if not claim.along_flow or case.run.status is Status.STATIONARY or 1 < length < times:
-        return np.zeros(ours.slack.shape)
-    error = _thinned(claim, loss, case, ours, ())
-    if np.all(np.isfinite(error)):
-        return error
-    # It may be that times are missing which it asks for.
-    return _thinned(claim, loss, case, ours, case.times_of(claim))
-
-
-def _thinned(
-    claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison, asked: Sequence[float]
-) -> np.ndarray:
-    error, length, times = np.zeros(ours.slack.shape), ours.slack.shape[0], case.padded.t.size
-    points = np.arange(times if length >= times else 0, length)  # that are no times
-    for kept, run in case.thinned(asked):
-        other = case.panel.compared(claim, loss, run)
-        if other.slack.shape != ours.slack.shape:
-            return np.full(ours.slack.shape, np.inf)
-        series = length >= times
-        rows, found = (np.append(first, points) if series else points for first in (kept, np.arange(kept.size)))
-        with np.errstate(invalid="ignore"):
-            moved = np.nan_to_num(_THINNED * np.abs(other.slack[found] - ours.slack[rows]), nan=np.inf)
-        same = (other.slack[found] == ours.slack[rows]) | ~ours.promised[rows]
-        moved = np.where(same, 0.0, moved)
-        error[rows] = np.maximum(error[rows], np.where(other.promised[found] == ours.promised[rows], moved, np.inf))
-    return error
-
-
-def _rounding(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
-    """Error of the slack from rounding: how far it moves when every weight, and every number of the loss, moves by a
-    few units in the last place.
-    """
-    with np.errstate(invalid="ignore"):
-        moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
-        found = ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
-    return np.where(np.isinf(ours.slack), 0.0, found)
 
 
 def _alone(finding: _Finding) -> str:
