@@ -330,6 +330,14 @@ def test_what_combines_several_times_is_known_as_well_as_they_are_dense(compare,
     assert found.verdict is not wrong, found
 
 
+@pytest.mark.slow
+def test_a_promise_between_two_times_alone_is_no_empty_one():
+    compare = lambda loss, flow: at_most(flow.models.x, 0.5, promised=jnp.abs(flow.models.x - 0.55) <= 0.003)
+    assert judged(compare, parabola(), weight(1), t1=8.0).verdict in (VIOLATED, UNRESOLVED)
+    never = lambda loss, flow: at_most(flow.models.x, 0.5, promised=flow.models.x >= 2.0)
+    assert judged(never, parabola(), weight(1), t1=8.0).verdict is Judgement.VACUOUS
+
+
 # Limits.
 
 

@@ -73,6 +73,25 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
     )
 
 
+def may_promise(traced: Traced, given: PyTree, most_operations: float) -> bool:
+    """Whether a statement that promises nothing at any row may promise something between two, as weights, the loss and
+    the time go from row to row.
+    """
+    arrays, *series = given
+    try:
+        _, promised, *_ = traced.on(
+            arrays,
+            *jax.tree.map(_until_the_next, series),
+            proved=False,
+            open_branches=True,
+            most_operations=most_operations,
+        )
+    except UndecidedError:
+        return True
+    possible, _ = truth(promised)
+    return possible.shape[:1] == (len(series[0][0]),) and bool(possible.any())
+
+
 def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
     """Whether the slack may come to zero between two rows by what depends on the time alone, far below what it is at
     both: by balls that hold all times between, with everything else anywhere from row to row.
