@@ -32,17 +32,11 @@ class Panel:
         self._claims = tuple(claims) if len(claims) > 1 else ()
         # With the loss and the run themselves: an identity is one's own only as long as one lives.
         self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
-        self._alone: dict[tuple[int, int, int], tuple[Claim, AbstractPopulationLoss, Trajectory, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
         """As `compared` has it."""
         sides = self._sides(claim, loss, run)
-        if sides is not None:
-            return _on_the_host(claim, sides[0], run)
-        key = (id(claim), id(loss), id(run))
-        if key not in self._alone:
-            self._alone[key] = (claim, loss, run, compared(claim, loss, run))
-        return self._alone[key][-1]
+        return compared(claim, loss, run) if sides is None else _on_the_host(claim, sides[0], run)
 
     def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
         """The claim's constants by name."""

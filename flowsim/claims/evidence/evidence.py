@@ -6,6 +6,7 @@ import numpy as np
 
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import Case
+from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import merged, shifted
 from flowsim.flow.gradient_flow import start_alone
@@ -70,8 +71,7 @@ class Evidence(AbstractRepetitions):
 
     def _at_the_start(self, claim: Claim) -> tuple[Comparison, Comparison]:
         """The comparison on the start alone, and where the start is followed by other times and numbers."""
-        alone, other = self.alone.padded, self.cases[0].astray
-        return self.panel.compared(claim, self.stated, alone), self.panel.compared(claim, self.stated, other)
+        return compared(claim, self.stated, self.alone.padded), compared(claim, self.stated, self.cases[0].astray)
 
 
 def _same(one: Comparison, other: Comparison, rows: slice) -> bool:
