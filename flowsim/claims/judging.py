@@ -244,11 +244,13 @@ def _told(claim: Claim, case: Case, ground: Ground) -> _Finding:
         return _Finding(Judgement.UNRESOLVED, note=f"{_NO_BOUND} {_advice(case)}")
     worst = sides.worst
     margin = relative(sides.slack, sides.size)[worst]
+    with np.errstate(invalid="ignore"):
+        floor = (sides.error[worst] + sides.allowance[worst]) / sides.size[worst]
     found = _Finding(
         judgement,
         margin=float(margin),
         where=_place(worst, sides.slack.shape, case, claim),
-        floor=float((sides.error[worst] + sides.allowance[worst]) / sides.size[worst]),
+        floor=float(floor),
         tightness=float(sides.tightness[worst]) or None,
         note=note if judgement is Judgement.UNRESOLVED else "",
         sides=sides,
