@@ -11,7 +11,7 @@ from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Judgement
 from flowsim.claims.deciding.sides import WORST_RESOLUTION, Errors, Mask, Sides, solver_error
 from flowsim.claims.evidence import Case
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, PROMISED, Bounds, Enclosed, OpenError
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, Bounds, Enclosed, OpenError
 from flowsim.flow.trajectory import Status
 
 _CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
@@ -19,7 +19,6 @@ _MOST_ROWS = 24  # that are looked at where balls are costly, as they are near
 _MOST_FAILING, _SPREAD = 4, 9  # the same, as they fail, and from start to end
 _DECADES = 18  # of time after the end
 
-_BETWEEN = "It promises nothing at the times that were looked at, and may do so between them: ask for times there."
 _UNREAD = "It is not computed by jax.numpy alone, and times do not tell what is between."
 _TOO_WIDE = {
     "weights": "The weights are known too roughly for it: their rounding leaves it open.",
@@ -69,9 +68,6 @@ def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors
         jump = f"Its sides jump or swing ({', '.join(look.jumps)}): times do not tell what is between."
         reason = _UNREAD if NOT_TRACED in look.jumps else jump
         return Ground(_unknown(found), reason, for_all_t, last)
-    if PROMISED in look.jumps and found.judgement is Judgement.VACUOUS:
-        everywhere = np.ones(found.possible.shape, dtype=bool)
-        return Ground(_unknown(dataclasses.replace(found, possible=everywhere)), _BETWEEN, for_all_t, last)
     return Ground(found, look.too_wide(found), for_all_t, last)
 
 

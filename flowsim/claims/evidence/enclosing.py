@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, PyTree
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim
-from flowsim.claims.evidence.jumps import jumps_in, may_promise
+from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.claims.limits import ending_at
 from flowsim.flow.systems import AbstractSystem
@@ -26,7 +26,6 @@ from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses import AbstractPopulationLoss
 
 NOT_TRACED = "not traced"  # in place of what jumps, where that cannot be seen
-PROMISED = "promised"  # beside what jumps, where something may be promised between rows alone
 CHEAP, COSTLY = 3e4, 2e6  # operations
 _NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
 _NOTHING = 1e-28  # of the larger side
@@ -234,10 +233,7 @@ class Enclosed:
             raise OpenError(str(error), jumps) from error
         except (jax.errors.JAXTypeError, TypeError, ValueError) as error:
             raise OpenError(str(error), (NOT_TRACED,)) from error
-        bounds = _bounds(slack, promised, allowance, scale, difference, jumps)
-        if whole and not bounds.possible.any() and may_promise(traced, given, most_operations):
-            return dataclasses.replace(bounds, jumps=(*jumps, PROMISED))
-        return bounds
+        return _bounds(slack, promised, allowance, scale, difference, jumps)
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
         """What a trajectory records at weights that are balls; where the loss cannot be had in balls, what it recorded.

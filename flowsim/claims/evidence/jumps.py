@@ -15,7 +15,6 @@ _JUMPS = ("floor", "ceil", "round", "sign", "rem")
 _WAVES = ("sin", "cos", "tan")
 _PARTS = (1, 8)  # into which times between two rows are parted
 _OVERLAP = 1e-12
-_INSIDE = 1 - 1e-6  # of what is between two rows
 _SWINGS, _NOTICED = 0.5, 0.05  # of what the slack differs by from row to row, and of the larger side
 
 
@@ -74,25 +73,6 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
     )
 
 
-def may_promise(traced: Traced, given: PyTree, most_operations: float) -> bool:
-    """Whether a statement that promises nothing at any row may promise something between two, as weights, the loss and
-    the time go from row to row.
-    """
-    arrays, *series = given
-    try:
-        _, promised, *_ = traced.on(
-            arrays,
-            *jax.tree.map(lambda rows: _within(_until_the_next(rows)), series),
-            proved=False,
-            open_branches=True,
-            most_operations=most_operations,
-        )
-    except UndecidedError:
-        return True
-    possible, _ = truth(promised)
-    return possible.shape[:1] == (len(series[0][0]),) and bool(possible.any())
-
-
 def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
     """Whether the slack may come to zero between two rows by what depends on the time alone, far below what it is at
     both: by balls that hold all times between, with everything else anywhere from row to row.
@@ -132,9 +112,3 @@ def _until_the_next(rows: Balls) -> Balls:
     """Each row, widened until it holds the next one."""
     union = np.frompyfunc(flint.arb.union, 2, 1)
     return np.concatenate([np.asarray(union(rows[:-1], rows[1:]), dtype=object), rows[-1:]])
-
-
-def _within(rows: Balls) -> Balls:
-    """Balls without their ends, which are wider than what they hold by their rounding."""
-    shrink = lambda ball: flint.arb(ball.mid(), ball.rad() * _INSIDE) if ball.is_finite() else ball
-    return np.asarray(np.frompyfunc(shrink, 1, 1)(rows), dtype=object)
