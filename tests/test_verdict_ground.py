@@ -326,8 +326,9 @@ def difference_quotient(flow) -> jax.Array:
         (lambda flow: at_least(difference_quotient(flow), -1.001 * flow.models.x - 1e-6), VIOLATED),
         (lambda flow: at_most(jnp.max(flow.models.x * (1 - flow.models.x)), 0.249999), HOLDS),
         (lambda flow: at_least(jnp.min(flow.models.x * (flow.models.x - 1)), -0.2499), HOLDS),
+        (lambda flow: at_most(jnp.stack([flow.start.x, jnp.trapezoid(flow.models.x, flow.t)]), 1.0001), VIOLATED),
     ],
-    ids=["interpolated", "integral", "integral above", "first time", "gradient", "largest", "least"],
+    ids=["interpolated", "integral", "integral above", "first time", "gradient", "largest", "least", "two points"],
 )
 def test_what_combines_several_times_is_known_as_well_as_they_are_dense(compare, wrong, how):
     found = judged(lambda loss, flow: compare(flow), parabola(), weight(1), **how)

@@ -33,8 +33,7 @@ def discretization_error(claim: Claim, loss: AbstractPopulationLoss, case: Case,
     """Error of the slack where it combines several times of the flow, as an integral or a largest value does: how far
     it moves where there are a third of the times.
     """
-    length, times = ours.slack.shape[0], case.padded.t.size
-    if not claim.along_flow or case.run.status is Status.STATIONARY or 1 < length < times:
+    if not claim.along_flow or case.run.status is Status.STATIONARY:
         return np.zeros(ours.slack.shape)
     error = _thinned(claim, loss, case, ours, ())
     if np.all(np.isfinite(error)):
