@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow
+from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow, initialization
 from flowsim.claims import Judgement
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
@@ -333,6 +333,17 @@ def difference_quotient(flow) -> jax.Array:
 def test_what_combines_several_times_is_known_as_well_as_they_are_dense(compare, wrong, how):
     found = judged(lambda loss, flow: compare(flow), parabola(), weight(1), **how)
     assert found.verdict is not wrong, found
+
+
+@pytest.mark.slow
+def test_a_field_that_leaves_the_symmetric_matrices_by_itself_is_followed():
+    """From so small a start U11 is symmetric to 1e-11 at first; a trajectory from a file has no velocity of its own."""
+    loss = flowsim.LinearAttentionLoss(flowsim.LinearRegression(np.diag([0.5, 1, 2]), 10))
+    start = initialization.balanced(1e-5, np.array([[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]))
+    run = gradient_flow(loss, start)
+    claim = next(claim for claim in flowsim.ALL_CLAIMS if claim.id == "zhang2023.theorem-4.1")
+    for flow in (run, eqx.tree_at(lambda run: run.descent, run, None)):
+        assert flowsim.check(claim, loss, flow).verdict is HOLDS
 
 
 # Limits.

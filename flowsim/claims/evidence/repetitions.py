@@ -20,7 +20,7 @@ from flowsim.claims.evidence.series import gap, merged, padded, row_of, shifted
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
 from flowsim.flow.systems import AbstractSystem, is_rounding, system_of
-from flowsim.flow.trajectory import SAME, Status, Trajectory, times_asked
+from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, times_asked
 from flowsim.losses import AbstractPopulationLoss
 
 _TIGHTEST = 1e-13
@@ -148,7 +148,8 @@ class AbstractRepetitions:
         solves = (self.trajectory, self.reference)
         if not all(run.status.finished for run in solves):
             return None
-        if any(map(_twists, solves)):
+        # A trajectory that was read from a file has no velocity.
+        if any(_twists(run, self.reference.descent) for run in solves):
             return "Rounding leads the flow away from the symmetric matrices that it starts in."
         if np.max(gap(*solves)) <= _PARTED:
             return None
@@ -226,7 +227,7 @@ class AbstractRepetitions:
         )
 
 
-def _twists(run: Trajectory) -> bool:
+def _twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
     """Whether a matrix that is symmetric at the start ceases to be by rounding alone: the field keeps such matrices."""
     rows = set()
     for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)):
@@ -236,7 +237,7 @@ def _twists(run: Trajectory) -> bool:
             begins = np.any((twist > 0) & (twist <= _UNTWISTED * size))
             if begins and np.any(twist > _TWISTED * size):
                 rows.add(int(np.argmax(twist / size)))
-    return any(_keeps_symmetry(run, row) for row in rows)
+    return any(_keeps_symmetry(run, row, descent) for row in rows)
 
 
 def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -245,13 +246,13 @@ def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return largest(values - np.swapaxes(values, -1, -2)), largest(values)
 
 
-def _keeps_symmetry(run: Trajectory, row: int) -> bool:
+def _keeps_symmetry(run: Trajectory, row: int, descent: AbstractDescent | None) -> bool:
     """Whether the velocity at a row's weights, made symmetric where the start is, is symmetric to rounding."""
-    assert run.descent is not None
+    assert descent is not None
     weights, rest = eqx.partition(run.row(row), eqx.is_inexact_array)
     begins = jax.tree.map(lambda leaf: is_symmetric(np.asarray(leaf)), eqx.filter(run.start, eqx.is_inexact_array))
     middle = lambda leaf, symmetric: (leaf + jnp.swapaxes(leaf, -1, -2)) / 2 if symmetric else leaf
-    velocity = run.descent(eqx.combine(jax.tree.map(middle, weights, begins), rest))
+    velocity = descent(eqx.combine(jax.tree.map(middle, weights, begins), rest))
     slopes = jax.tree.leaves(eqx.filter(velocity, eqx.is_inexact_array))
     parts = [
         _antisymmetric(np.asarray(slope)[None])
