@@ -162,9 +162,10 @@ def _claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     """
     own = problem.spec.own(Claim)
     about = [claim for claim in (*papers.ALL_CLAIMS, *own) if claim.is_about(problem.start)]
-    for claim in own:
-        if claim in about:
-            refuse_misshapen(claim, problem.loss.stated(), padded(start_alone(problem.loss, problem.start)))
+    if judged := [claim for claim in own if claim in about]:
+        start = padded(start_alone(problem.loss, problem.start))
+        for claim in judged:
+            refuse_misshapen(claim, problem.loss.stated(), start)
     if pattern is None:
         return [claim for claim in about if claim.along_flow or claim in own]
     chosen = [claim for claim in about if fnmatch.fnmatchcase(claim.id, pattern)]
