@@ -22,6 +22,7 @@ from flowsim._core.balls.array_moves import MOVES, PLAIN
 from flowsim._core.balls.operations import (
     BRANCHING,
     OPERATIONS,
+    REMEMBERED,
     Balls,
     UndecidedError,
     Value,
@@ -34,7 +35,6 @@ from flowsim._core.balls.operations import (
 BITS = 128
 MOST_OPERATIONS = 2e7
 
-_REMEMBERED = 4096  # operations that move numbers
 _SHORT = 2.0**24  # a number that is so many times a power of two, at most, is meant exactly
 
 
@@ -309,7 +309,7 @@ def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
     return [source[places] for places in _places_after(eqn.primitive, params, kinds)]
 
 
-@functools.lru_cache(_REMEMBERED)
+@functools.lru_cache(REMEMBERED)
 def _places_after(primitive: Any, params: tuple, kinds: tuple) -> list[np.ndarray]:
     """Where the numbers are that an operation puts in each place of its outputs, counted through all inputs that hold
     balls; -1 for none. JAX takes long for it, and loops ask for the same again.

@@ -19,6 +19,8 @@ from flowsim._core.balls import matrices
 Balls = np.ndarray  # of flint.arb
 Value = Any  # Balls, or an array of what is no float64
 
+REMEMBERED = 4096  # operations that move numbers
+
 
 class UndecidedError(ArithmeticError):
     """An operation that is not known in ball arithmetic, or a comparison that the balls leave open."""
@@ -185,7 +187,7 @@ def _scattered_sum(params: dict[str, Any], operand: Value, indices: Value, updat
     return total.reshape(operand.shape)
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(REMEMBERED)
 def _scattered_to(params: tuple, operand: tuple[int, ...], indices: tuple, updates: tuple[int, ...]) -> list[int]:
     """Where in the operand each update is added, -1 for nowhere: the transpose of scatter-add, a gather, says so.
 

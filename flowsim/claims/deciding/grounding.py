@@ -113,15 +113,14 @@ class _Look:
         every = np.arange(self._count)
         bounds = self._bounds(self._case.enclosed, every, CHEAP)
         if bounds is None:
-            rows = self._decisive(measured) if self._for_all_t else every
-            spread = np.linspace(0, self._count - 1, _SPREAD).astype(int)
-            bounds = self._bounds(self._case.enclosed, np.union1d(rows, spread) if self._for_all_t else every, COSTLY)
-            if bounds is None and self._for_all_t:
-                bounds = self._bounds(self._case.enclosed, rows, COSTLY)
+            choices = [every]
+            if self._for_all_t:
+                decisive = self._decisive(measured)
+                choices = [np.union1d(decisive, np.linspace(0, self._count - 1, _SPREAD).astype(int)), decisive]
+            looks = ((rows, self._bounds(self._case.enclosed, rows, COSTLY)) for rows in choices)
+            rows, bounds = next((look for look in looks if look[1] is not None), (every, None))
             if bounds is None:
                 return measured
-            assert self._rows is not None
-            rows = self._rows
             # What was measured is as wrong elsewhere.
             wrong = self._underrated(measured, bounds, rows.size)
             error = self._errors.unrounded + wrong * self._errors.rounding if wrong <= _CLEARLY else np.inf
