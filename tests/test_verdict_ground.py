@@ -15,6 +15,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 
 HOLDS, VIOLATED, UNRESOLVED = Judgement.HOLDS, Judgement.VIOLATED, Judgement.UNRESOLVED
+VACUOUS = Judgement.VACUOUS
 
 
 class Weight(eqx.Module):
@@ -194,18 +195,59 @@ def test_a_window_in_time_between_two_outputs_is_seen():
 
 
 @pytest.mark.parametrize(
-    "spike",
+    ("spike", "verdict"),
     [
-        lambda t: 2 * jnp.exp(-(((t - 2.001) / 1e-4) ** 2)),
-        lambda t: 2 - jnp.minimum(2.0, jnp.abs(t - 2.001) / 1e-4),
-        lambda t: 2 / (1 + ((t - 2.001) / 1e-4) ** 2),
-        lambda t: 2 * jnp.asarray(np.abs(np.asarray(t) - 2.001) < 1e-4, dtype=float),
+        (lambda t: 2 * jnp.exp(-(((t - 2.001) / 1e-4) ** 2)), VIOLATED),
+        (lambda t: 2 - jnp.minimum(2.0, jnp.abs(t - 2.001) / 1e-4), VIOLATED),
+        (lambda t: 2 / (1 + ((t - 2.001) / 1e-4) ** 2), VIOLATED),
+        (lambda t: 2 * jnp.asarray(np.abs(np.asarray(t) - 2.001) < 1e-4, dtype=float), UNRESOLVED),
     ],
     ids=["bell", "hat", "peak", "NumPy"],
 )
-def test_a_spike_in_time_between_two_outputs_is_seen(spike):
+def test_a_spike_in_time_between_two_outputs_is_seen(spike, verdict):
     found = judged(lambda loss, flow: at_least(flow.models.x, spike(flow.t) - 1.0), parabola(), weight(1), t1=5.0)
-    assert found.verdict is UNRESOLVED, found
+    assert found.verdict is verdict, found
+
+
+@pytest.mark.parametrize("allowance", [lambda flow: 1e-5, lambda flow: flow.excess[-1:]])
+@pytest.mark.parametrize("y", [1e-3, 1e-2])
+def test_an_allowance_of_ones_own_does_not_cover_a_slow_weight(allowance, y):
+    """L = (x - 1)^2/2 + y^4/4 stops long before y comes to 0."""
+    loss = FunctionLoss(lambda m: (m.a - 1) ** 2 / 2 + m.b**4 / 4, minimum=0.0)
+    compare = lambda loss, flow: at_least(flow.end.b[None], y / 2, allowance=allowance(flow))
+    assert judged(compare, loss, factors(0.0, y)).verdict is UNRESOLVED
+
+
+@pytest.mark.parametrize("width", [2e-2, 1e-4, 1e-6])
+def test_what_weights_pass_through_between_two_outputs_is_seen(width):
+    """e^{-t} steps from .59 to .48."""
+    near = lambda flow: jnp.abs(flow.models.x - 0.55) <= width
+    bell = lambda flow: jnp.exp(-(((flow.models.x - 0.55) / width) ** 2))
+    for compare, verdict in (
+        (lambda loss, flow: at_most(flow.models.x, 0.5, promised=near(flow)), VIOLATED),
+        (lambda loss, flow: at_most(flow.models.x, 0.6, promised=near(flow)), HOLDS),
+        (lambda loss, flow: at_most(flow.models.x, 0.5, promised=near(flow) & (flow.models.x > 0.6)), VACUOUS),
+        (lambda loss, flow: at_most(bell(flow), 0.5), VIOLATED),
+        (lambda loss, flow: at_most(bell(flow), 1.01), HOLDS),
+    ):
+        assert judged(compare, parabola(), weight(1)).verdict is verdict
+
+
+@pytest.mark.parametrize(("width", "height"), [(1e-3, 1.0), (1e-4, 0.01), (1e-6, 0.01)])
+def test_a_wall_that_is_thinner_than_a_step_is_seen(width, height):
+    """The flow from 1 to 0 ends at a wall at 1/2."""
+    loss = FunctionLoss(lambda m: m.x**2 / 2 + height * jnp.exp(-(((m.x - 0.5) / width) ** 2)), minimum=0.0)
+    found = judged(lambda loss, flow: at_least(flow.models.x, 0.4), loss, weight(1))
+    assert found.verdict is not VIOLATED, found
+
+
+@pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-5])
+def test_a_narrow_valley_that_rounding_chooses_is_none_of_a_symmetric_start(width):
+    """x = y for all t, and rounding leads to x - y = +-width."""
+    across = lambda m: m.x[0] - m.x[1]
+    loss = FunctionLoss(lambda m: jnp.sum(m.x - 1) ** 2 / 4 + 2 * (across(m) ** 2 / width - width) ** 2)
+    compare = lambda loss, flow: at_most(jnp.abs(flow.models.x[:, 0] - flow.models.x[:, 1]), width / 2)
+    assert judged(compare, loss, Weight(jnp.asarray([0.5, 0.5])), t1=60.0).verdict is not VIOLATED
 
 
 @pytest.mark.slow

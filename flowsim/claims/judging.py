@@ -15,6 +15,7 @@ from flowsim.claims.deciding.measuring import discretization_error, rounding_err
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.evidence import Case, Evidence
 from flowsim.claims.evidence.comparing import relative, size_of
+from flowsim.claims.evidence.narrow import unseen
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
@@ -22,8 +23,8 @@ _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
 _NO_BOUND = "No bound is known of the way still to go to the limit."
 _ALLOWS_TOO_LITTLE = (
-    "What it allows for the way still to go to the limit is less than what changes on that way: flowsim.limit(flow, f) "
-    "gives an allowance that bounds it."
+    "What it allows for that way may be less than what changes on it: flowsim.limit(flow, f) gives an allowance that "
+    "bounds it."
 )
 _READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
 _IS_NO_LIMIT = (
@@ -119,8 +120,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
     if not claim.along_flow:
         return verdict(finding.judgement, finding, constants)
-    if evidence.parted:
-        return verdict(Judgement.UNRESOLVED, finding, constants, evidence.parted)
+    if reason := evidence.parted or evidence.stepped_over:
+        return verdict(Judgement.UNRESOLVED, finding, constants, reason)
     if reason := _depends_on_the_end(claim, evidence, fine, finding):
         return verdict(Judgement.UNRESOLVED, finding, constants, reason)
     if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
@@ -152,7 +153,8 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
     beneath, further = 0.0, np.zeros(0)
     if not (claim.relation is Relation.IDENTITY or ours.identity.all()):
         noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
-        further, beneath = follow(functools.partial(_margins, claim, evidence.stated, first, asked), noise)
+        margins = functools.partial(_margins, claim, evidence.stated, first, asked)
+        further, beneath = follow(margins, noise, unseen(claim, evidence.stated, first, asked))
     rough, fine, finest = (case.at(np.union1d(asked, further)) for case in evidence.cases)
     return (rough, fine, finest), beneath
 
@@ -210,7 +212,7 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
             Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol."
         )
     ours = fine.panel.compared(claim, loss, fine.padded)
-    if np.any(np.isinf(ours.allowance[ours.promised])):
+    if np.any(ours.allowance[ours.promised] > 0):
         rough, fine = (case.settled for case in (rough, fine))
         ours = fine.panel.compared(claim, loss, fine.padded)
     rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
@@ -291,15 +293,22 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     # Of each series along the flow it is the last entry alone that reads it.
     if np.sum(changed) <= ours.slack.shape[0] // case.padded.t.size:
         return ""
-    if np.any(sides.allowance[sides.possible] > 0):
-        return "" if _allows_for_a_decade(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
-    if evidence.loss.sampled:
+    allows = bool(np.any(sides.allowance[sides.possible] > 0))
+    if evidence.loss.sampled and not allows:
         return "" if case.status in (Status.EXCESS, Status.GRAD_NORM) else _IS_NO_LIMIT
-    return "" if holds_at_the_limit(claim, case, sides) else _IS_NO_LIMIT
+    if not evidence.loss.sampled and holds_at_the_limit(claim, case, sides):
+        return ""
+    if not allows:
+        return _IS_NO_LIMIT
+    # An allowance that is a number without the end, too, is not derived from it.
+    derived = not np.all(np.isfinite(spoilt.allowance[ours.promised]))
+    if not (derived or evidence.loss.sampled or np.isfinite(case.settled.way)):
+        return f"{_NO_BOUND} {_ALLOWS_TOO_LITTLE}"
+    return "" if _allows_for_a_while(claim, evidence, sides) else f"The flow still moves. {_ALLOWS_TOO_LITTLE}"
 
 
-def _allows_for_a_decade(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
-    """Whether a statement about the limit changes by no more than it allows for when the flow goes on for a decade."""
+def _allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
+    """Whether a statement about the limit changes by no more than it allows for when the flow goes on."""
     if evidence.prolonged is None:
         return True
     now, later = (

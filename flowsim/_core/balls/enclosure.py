@@ -54,7 +54,7 @@ def truth(values: Value) -> tuple[np.ndarray, np.ndarray]:
     """Where truth values may be true, and where they certainly are."""
     if not is_balls(values):
         return np.asarray(values), np.asarray(values)
-    return upper(values) > 0, lower(values) > 0.5
+    return upper(values) > 0.5, lower(values) > 0.5
 
 
 def rounded(values: Any, relative: float) -> Balls:

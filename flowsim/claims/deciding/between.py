@@ -20,6 +20,7 @@ _AT_ONCE = 2  # brackets of each kind
 _DEEPER = 2.0  # times what a parabola falls below the least of its points: by how much more a margin may fall
 _SAME = 1e-9  # of a time: a step between two that are closer is lost in rounding
 _RESOLUTION = 1e-10  # of a margin, or of the bound where the margin is less
+_NOTHING = np.zeros(0)
 _TIE = 1e-14  # of the bound: sides that are equal at the start
 
 
@@ -38,13 +39,14 @@ class Bracket(NamedTuple):
 def follow(
     margins: Callable[[np.ndarray], tuple[Series, Margins, Promised]],
     noise: Callable[[Series], Series] = np.zeros_like,
+    further: Series = _NOTHING,
 ) -> tuple[Float[np.ndarray, " more"], float]:
     """Further times at which a margin is least, and how much lower it may still be between any times.
 
     **Arguments:** margins: further times -> all times, increasing, the margins there and where they are promised;
-    noise: times -> how far margins are off at them, below which nothing is followed.
+    noise: times -> how far margins are off at them, below which nothing is followed; further: to begin with.
     """
-    further, least = np.zeros(0), 0.0
+    least = 0.0
     for _ in range(_ROUNDS):
         t, margin, promised = margins(further)
         if not promised.any() or not np.all(np.isfinite(margin[promised])):

@@ -313,7 +313,8 @@ def holds_at_the_limit(claim: Claim, case: Case, sides: Sides) -> bool:
     values = dict(slack=middle, error=np.where(np.isfinite(half), half, np.inf), tie=bounds.zero)
     there = Sides(
         **values,
-        allowance=bounds.allowance,
+        # Nothing is allowed for a way that is within the balls.
+        allowance=np.zeros(middle.shape),
         size=sides.size[places],
         possible=bounds.possible,
         certain=bounds.certain,

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
+from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings, allowed_in, lost_in
 from flowsim.claims.evidence.moving import ROUNDING, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
@@ -142,6 +143,11 @@ class Case:
     def astray(self) -> Trajectory:
         """The padded solve whose start is followed by other times and numbers: what reads more than it differs."""
         return astray(self.padded)
+
+    @functools.cached_property
+    def course(self) -> Course:
+        """The solve between its times."""
+        return Course(self.run)
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:

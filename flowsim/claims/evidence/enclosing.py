@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, PyTree
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim
+from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.claims.limits import ending_at
@@ -130,6 +131,26 @@ class Enclosed:
         times = np.concatenate([balls(np.asarray(self.run.t)[[0, -1]]), t])
         return self._compared(claim, times, rows, np.where(np.arange(rows.size) > 1, radius, -1.0), most_operations)
 
+    def between(self, claim: Claim, spans: Spans, most_operations: float) -> Bounds:
+        """The comparison at the start, at the middles of spans, on the whole of each, and at the end.
+
+        **Raises:** `OpenError`.
+        """
+        rows = np.arange(spans.t.size)
+        within = self._within(spans)
+        return within._compared(claim, spans.t, rows, np.zeros(rows.size), most_operations, look_between=False)
+
+    def losses(self, spans: Spans, most_operations: float) -> tuple[np.ndarray, np.ndarray] | None:
+        """The least and the largest loss at the same places; None where it cannot be had."""
+        found = self._within(spans)._all(most_operations)
+        return None if found is None else (lower(found[0]), upper(found[0]))
+
+    def _within(self, spans: Spans) -> "Enclosed":
+        errors = (np.full(spans.t.size, np.inf),) * 3
+        # A solve is known no better than was asked.
+        rounding = Roundings(max(ROUNDING, self.run.settings.rtol), loss=0.0, statement=0.0)
+        return dataclasses.replace(self, run=spans.run, spread=spans.spread, errors=errors, rounding=rounding)
+
     def exact(self) -> "Enclosed":
         """The same with all numbers as they stand."""
         return dataclasses.replace(self, rounding=Roundings(0.0, 0.0, 0.0), spread=None)
@@ -197,10 +218,17 @@ class Enclosed:
         return jax.tree.map(self._at(rows), eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True))
 
     def _compared(
-        self, claim: Claim, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float
+        self,
+        claim: Claim,
+        t: Balls,
+        rows: np.ndarray,
+        further: np.ndarray,
+        most_operations: float,
+        *,
+        look_between: bool = True,
     ) -> Bounds:
         """The comparison at rows; ``further``: how much wider each is that stands for what comes after the end, and at
-        most 0 for the others.
+        most 0 for the others; look_between: whether to see what jumps from row to row.
         """
         rest = self._rest(rows)
         arrays, fixed = _numbers(self.loss, self.rounding.loss)
@@ -220,8 +248,9 @@ class Enclosed:
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
             traced = Traced(sides, *given)
-            whole = rows.size == self.run.t.size and not np.any(further > 0)
-            jumps = jumps_in(traced, given, whole, most_operations)
+            if look_between:
+                whole = rows.size == self.run.t.size and not np.any(further > 0)
+                jumps = jumps_in(traced, given, whole, most_operations)
             slack, promised, allowance, scale, difference = traced.on(
                 *given,
                 proved=False,

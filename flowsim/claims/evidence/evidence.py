@@ -7,13 +7,14 @@ import numpy as np
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import Case
 from flowsim.claims.evidence.comparing import compared
+from flowsim.claims.evidence.narrow import stepped_over
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import merged, shifted
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 
 _BELOW = 1e-9  # of the loss, by which it may fall below its minimum by rounding
-_FURTHER = 9.0  # times its time, by which a flow is prolonged
+_FURTHER = 1e6  # times its time, by which a flow is prolonged
 
 
 class Evidence(AbstractRepetitions):
@@ -35,7 +36,7 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":
-        """The flow with one more output, ten times as late as its end; None where there is none."""
+        """The flow with one more output, a million times as late as its end; None where there is none."""
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
             return None
@@ -45,6 +46,14 @@ class Evidence(AbstractRepetitions):
             return None
         longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
         return Case(self, lambda evidence: longer)
+
+    @functools.cached_property
+    def stepped_over(self) -> str:
+        """What to say where the solver's steps went over a wall or a pit of the loss; nothing where they did not."""
+        time = stepped_over(self.cases[0])
+        if time is None:
+            return ""
+        return f"The loss changes more within a step of the solver, at t = {time:.4g}, than from one step to the next."
 
     @property
     def too_low(self) -> str:

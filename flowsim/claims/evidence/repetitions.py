@@ -25,7 +25,9 @@ from flowsim.losses import AbstractPopulationLoss
 
 _TIGHTEST = 1e-13
 _DENSER = 1.5  # times as many steps in a decade, at least, as the solve before
-_PARTED = 0.01  # of the largest weights: solves that are further apart than this at some time took different courses
+# Solves took different courses where they end further apart than this, of the largest weights and in units of what the
+# solver is asked for, and than this of the distance from a rougher one.
+_CLOSE, _ASKED, _LESS = 1e-6, 1e3, 0.1
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: an antisymmetric part that is rounding, and one that is not
 _KEPT = 1e-10  # of a field, an antisymmetric part that is rounding
@@ -151,10 +153,12 @@ class AbstractRepetitions:
         # A trajectory that was read from a file has no velocity.
         if any(_twists(run, self.reference.descent) for run in solves):
             return "Rounding leads the flow away from the symmetric matrices that it starts in."
-        if np.max(gap(*solves)) <= _PARTED:
+        close, apart = max(_CLOSE, _ASKED * self.trajectory.settings.rtol), gap(*solves)
+        if np.max(apart) <= close or not self.confirmation.status.finished:
             return None
-        # A drop at slightly different times parts two solves as well, but they end at one place.
-        if not self.confirmation.status.finished or gap(self.reference, self.confirmation)[-1] <= _PARTED:
+        # A drop at slightly different times parts two solves as well, but they end at one place; and what the solver
+        # is off by is less in a more accurate solve.
+        if gap(self.reference, self.confirmation)[-1] <= max(close, _LESS * apart[-1]):
             return None
         return "A change of the start in its last digits sends the flow elsewhere: start clearly on one side."
 

@@ -1,0 +1,101 @@
+"""A solve between its times: where its weights are, and balls that hold all of them from one time to another."""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Float, Int, PyTree
+
+from flowsim._core.balls.operations import Balls, balls
+from flowsim.flow.trajectory import Trajectory, uncertified
+
+Times = Float[np.ndarray, " spans"]
+
+_BESIDE = 1 / 16  # of the way from one end of a span to the other, by which the weights may leave what is between
+
+
+class Spans(NamedTuple):
+    """The start of a flow, the middles of some spans of time, the spans themselves, and the end.
+
+    t: balls of times; run: the middles of all of these as a trajectory; spread: how far each array of weights is from
+    there at most, (rows,).
+    """
+
+    t: Balls
+    run: Trajectory
+    spread: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """The weights of a solve at any time: along the cubics that have its weights and velocities at its times."""
+
+    run: Trajectory
+
+    @functools.cached_property
+    def _velocity(self) -> PyTree:
+        return eqx.filter(self.run.velocity, eqx.is_inexact_array)
+
+    def weights(self, t: Times) -> PyTree:
+        """The weights at some times, with time first."""
+        known = eqx.filter(self.run.models, eqx.is_inexact_array)
+        return jax.tree.map(lambda values, slopes: self._cubic(values, slopes, t), known, self._velocity)
+
+    def loss(self, t: Times) -> tuple[Times, Times]:
+        """The least and the largest loss that is to be expected at some times, of the cubic, the chord and both
+        tangents: a loss that falls exponentially within a step is between these.
+        """
+        known, values, slopes = (np.asarray(part) for part in (self.run.t, self.run.loss, -self.run.grad_norm_sq))
+        left = self._left(t)
+        begin, end = values[left], values[left + 1]
+        lines = [begin + slopes[left] * (t - known[left]), end - slopes[left + 1] * (known[left + 1] - t)]
+        lines += [np.interp(t, known, values), self._cubic(values, slopes, t)]
+        inside = np.clip(lines, np.minimum(begin, end), np.maximum(begin, end))
+        return np.min(inside, axis=0), np.max(inside, axis=0)
+
+    def _left(self, t: Times) -> Int[np.ndarray, " spans"]:
+        known = np.asarray(self.run.t)
+        return np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
+
+    def _cubic(self, values: ArrayLike, slopes: ArrayLike, t: Times) -> np.ndarray:
+        known, values, slopes = (np.asarray(series) for series in (self.run.t, values, slopes))
+        left = self._left(t)
+        step = (known[left + 1] - known[left]).reshape(-1, *[1] * (values.ndim - 1))
+        part = (t - known[left]).reshape(step.shape) / step
+        rise = values[left + 1] - values[left]
+        low, high = step * slopes[left] - rise, rise - step * slopes[left + 1]
+        return values[left] + part * rise + part * (1 - part) * ((1 - part) * low + part * high)
+
+    def spans(self, low: Times, high: Times, count: int) -> Spans:
+        """So many spans of time, from ``low`` to ``high``, of which the last is repeated where there are fewer."""
+        more = count - low.size
+        low, high = (np.append(times, np.full(more, times[-1])) for times in (low, high))
+        middle = (low + high) / 2
+        begin, centre, end = (self.weights(times) for times in (low, middle, high))
+        known = eqx.filter(self.run.models, eqx.is_inexact_array)
+        rows = lambda first, *parts: np.concatenate([np.asarray(first)[:1], *parts, np.asarray(first)[-1:]])
+
+        def radius(leaf, begin, centre, end):
+            apart = np.maximum(np.abs(begin - centre), np.abs(end - centre)).reshape(count, -1)
+            return rows(np.zeros(1), np.zeros(count), (1 + _BESIDE) * np.max(apart, axis=1, initial=0.0))
+
+        weights = jax.tree.map(lambda leaf, centre: jnp.asarray(rows(leaf, centre, centre)), known, centre)
+        rest = eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True)
+        repeated = lambda leaf: jnp.repeat(leaf[:1], 2 * count + 2, axis=0) if eqx.is_array(leaf) else leaf
+        t = rows(self.run.t, middle, middle)
+        nothing = jnp.zeros(t.size)
+        run = uncertified(
+            jnp.asarray(t),
+            eqx.combine(weights, jax.tree.map(repeated, rest)),
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            self.run.descent,
+        )
+        half = np.concatenate([np.zeros(1 + count), (high - low) / 2, np.zeros(1)])
+        return Spans(balls(t, half), run, jax.tree.map(radius, known, begin, centre, end))

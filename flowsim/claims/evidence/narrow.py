@@ -1,0 +1,145 @@
+"""What happens between two times of a run and at neither: a promise that a statement makes there alone, a narrow dip of
+its margin, a wall or a pit of the loss.
+
+Balls hold all the weights from one time to the next. A span of time in which they leave anything open is halved, again
+and again, and its middle is looked at. What is narrower than the shortest spans is not seen.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.evidence.case import Case
+from flowsim.claims.evidence.enclosing import CHEAP, OpenError
+from flowsim.claims.evidence.moving import ROUNDING
+from flowsim.flow.trajectory import Status
+from flowsim.losses import AbstractPopulationLoss
+
+Times = Float[np.ndarray, " spans"]
+Asked = Float[np.ndarray, " asked"]
+More = Float[np.ndarray, " more"]
+Mask = Bool[np.ndarray, " spans"]
+
+_AT_ONCE = 32  # spans
+_HALVINGS, _OF_FEW = 12, 28  # of spans, and while there are few
+_MOST, _FEW = 64, 4  # spans that are halved
+_FOUND = 4  # times
+_ROUNDS = 3
+_OFF = 0.02  # of what the loss falls from one time to the next, by which it is off between them
+
+
+class Found(NamedTuple):
+    """Of some spans: whether anything may be in each, whether it is at the middle, and how much."""
+
+    may: Mask
+    is_there: Mask
+    much: Times
+
+
+def unseen(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
+    """Times between those of a run at which an inequality fails, or promises what it does at neither neighbour.
+
+    **Arguments:** asked: times that the claim asks for.
+    """
+    times = np.zeros(0)
+    for _ in range(_ROUNDS):
+        # As in `stepped_over`.
+        finer = case.at(np.union1d(asked, times))
+        found = _unseen(claim, finer, finer.panel.compared(claim, loss, finer.padded))
+        if not found.size:
+            break
+        times = np.union1d(times, found)
+    return times
+
+
+def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
+    count = case.run.t.size
+    if ours.slack.shape[0] != case.padded.t.size or np.any(ours.promised & (ours.slack + ours.allowance < 0)):
+        return np.zeros(0)
+    promised = np.asarray(ours.promised)[:count].reshape(count, -1).any(axis=1)
+    beside = promised[:-1] | promised[1:]
+
+    def look(left: np.ndarray, low: Times, high: Times) -> Found:
+        bounds = case.enclosed.between(claim, case.course.spans(low, high, _AT_ONCE), CHEAP)
+        if bounds.low.shape[0] != 2 * _AT_ONCE + 2:
+            raise OpenError("it has no row for each time")
+        rows = lambda side: np.asarray(side).reshape(2 * _AT_ONCE + 2, -1)
+        least, most = rows(bounds.low - bounds.allowance), rows(bounds.high + bounds.allowance)
+        possible, certain = rows(bounds.possible), rows(bounds.certain)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1)
+            fails = (certain & (most < 0)).any(axis=1)
+            may_fail = (possible & ~(least >= 0)).any(axis=1)
+        middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
+        new = ~beside[left]
+        return Found(
+            may=may_fail[spans] | new & possible.any(axis=1)[spans],
+            is_there=fails[middles] | new & certain.any(axis=1)[middles],
+            much=below[spans],
+        )
+
+    return _found_between(case, look)
+
+
+def stepped_over(case: Case) -> float | None:
+    """A time between those of a run at which the loss is not what it is expected to be by how fast it falls at both
+    neighbours; None where there is none.
+    """
+    found = times = np.zeros(0)
+    for _ in range(_ROUNDS):
+        # Between its times a solve is known less well than at them, and so it is solved anew to where it seems so.
+        found = _off_course(case.at(times))
+        if not found.size:
+            return None
+        times = np.union1d(times, found)
+    return float(found[0])
+
+
+def _off_course(case: Case) -> More:
+    losses = np.asarray(case.run.loss)
+    room = _OFF * np.abs(np.diff(losses)) + ROUNDING * np.abs(losses[:-1])
+
+    def look(left: np.ndarray, low: Times, high: Times) -> Found:
+        found = case.enclosed.losses(case.course.spans(low, high, _AT_ONCE), CHEAP)
+        if found is None:
+            raise OpenError("the loss cannot be had")
+        least, most = found
+        (_, first), (lowest, highest), (last, _) = (case.course.loss(t) for t in (low, (low + high) / 2, high))
+        middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
+        above, beneath = least[middles] - highest, lowest - most[middles]
+        over, under = most[spans] - first, last - least[spans]
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            much = np.maximum(over, under) / room[left]
+            return Found(~(much <= 1), np.maximum(above, beneath) > room[left], much)
+
+    return _found_between(case, look)
+
+
+def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found]) -> More:
+    """Middles of spans at which something is found, where spans in which it may be are halved until it is."""
+    t, last = np.asarray(case.run.t), min(case.at_rest, case.run.t.size - 1)
+    if case.run.descent is None or case.status is Status.STATIONARY or not last:
+        return np.zeros(0)
+    left, low, high = np.arange(last), t[:last], t[1 : last + 1]
+    for halvings in range(_OF_FEW):
+        if halvings > _HALVINGS and low.size > 2 * _FEW:
+            break
+        parts = [slice(begin, begin + _AT_ONCE) for begin in range(0, low.size, _AT_ONCE)]
+        try:
+            looks = [look(left[part], low[part], high[part]) for part in parts]
+        except OpenError:
+            break
+        found = Found(*(np.concatenate(one) for one in zip(*looks, strict=True)))
+        chosen = np.flatnonzero(found.is_there if found.is_there.any() else found.may)
+        chosen = np.sort(chosen[np.argsort(-np.nan_to_num(found.much[chosen], nan=-np.inf), kind="stable")[:_MOST]])
+        middle = (low + high)[chosen] / 2
+        if found.is_there.any():
+            return middle[:_FOUND]
+        if not chosen.size:
+            break
+        left = np.append(left[chosen], left[chosen])
+        low, high = np.append(low[chosen], middle), np.append(middle, high[chosen])
+    return np.zeros(0)
