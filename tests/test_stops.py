@@ -55,6 +55,14 @@ def test_a_drop_is_resolved_without_being_asked_for(plain):
     assert np.max(-np.diff(excess)) < 0.2
 
 
+def test_an_infimum_at_infinity_is_no_end_point():
+    """Newton's method goes on for ever down e^{-w}, and ends in the minimum 0 of w^2."""
+    for function, kind in ((lambda m: jnp.sum(jnp.exp(-m.w)), "none"), (lambda m: jnp.sum(m.w**2), "minimum")):
+        loss = FunctionLoss(function, minimum=0.0)
+        end = end_point(loss, gradient_flow(loss, Factors(jnp.ones((1, 1))), t1=10.0))
+        assert end is not None and end.kind == kind
+
+
 def test_at_a_saddle_of_unknown_depth_the_end_is_degenerate_and_nothing_is_said_of_the_limit():
     """Where no minimum is known the plateau ends the flow, but it is not called a minimum."""
     loss = product_loss(None)

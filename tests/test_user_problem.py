@@ -239,6 +239,40 @@ def test_claims_of_a_problem_file_can_be_chosen_by_a_pattern(tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
+def test_a_claim_of_the_wrong_shape_is_a_mistake_of_its_file(tmp_path, capsys):
+    """It is said before anything is integrated, by the command that judges it as by the one that runs its problem."""
+    (tmp_path / "wrong.py").write_text(
+        """
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import flowsim
+
+class Point(eqx.Module):
+    x: jax.Array
+
+def make(scale=1.0):
+    return flowsim.FunctionLoss(lambda m: jnp.sum(m.x**2), minimum=0.0), Point(jnp.full(3, scale))
+
+SHORT = flowsim.Claim(
+    "own.short", "here", "x falls", lambda loss, flow: flowsim.at_most(jnp.diff(flow.models.x, axis=0), 0.0),
+    problems=({"make": make},),
+)
+"""
+    )
+    place = tmp_path / "wrong.py"
+    for words in (("check", f"{place}:SHORT"), ("run", f"{place}:make", "--out", tmp_path / "out")):
+        assert run(*words) == 2
+        assert "own.short must be a comparison of arrays with time first" in capsys.readouterr().err
+
+
+def test_arguments_of_a_function_may_be_infinite(folder, tmp_path):
+    place = f"{folder / 'own.py'}:make"
+    spec = spec_of({"make": place}, ["ratio=inf"])
+    assert spec.ratio == float("inf")
+    assert spec_of(toml.parse(spec.to_toml())) == spec
+
+
 ERRORS = [
     ("own.py:make", ("--set", "scal=1"), 'scal is not a known field; did you mean "scale"?'),
     ("own.py:make", ("--set", "scale=word"), 'scale must be a number, but it is "word"'),

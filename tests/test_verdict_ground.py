@@ -518,3 +518,19 @@ def test_numbers_of_the_start_are_numbers():
 def test_time_that_is_not_first_is_a_mistake_of_the_claim():
     with pytest.raises(ValueError, match="time first"):
         judged(lambda loss, flow: at_most(jnp.diff(flow.models.x)[:, None], 0.0), parabola(), weight(1))
+
+
+def test_a_start_alone_has_no_later_time():
+    claim = Claim("own.claim", "here", "x(1) <= 1/2", lambda loss, flow: at_most(flow.at(1.0).x, 0.5), along_flow=False)
+    found = flowsim.check(claim, parabola(), start_alone(parabola(), weight(1)))
+    assert found.verdict is UNRESOLVED and "nothing was integrated" in found.note
+
+
+@pytest.mark.filterwarnings("error")
+def test_sides_that_are_not_finite_warn_of_nothing():
+    """1/t at t = 0, and infinity beside infinity."""
+    for compare in (
+        lambda loss, flow: at_most(flow.models.x, 1 / flow.t + 1),
+        lambda loss, flow: at_most(1 / flow.t, 1 / flow.t),
+    ):
+        judged(compare, parabola(), weight(1))

@@ -77,6 +77,7 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (), Judgement.UNRESOLVED, None, {}, reason)
 
 
+@np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
     verdict = _judged(claim, evidence)
@@ -246,8 +247,7 @@ def _told(claim: Claim, case: Case, ground: Ground) -> _Finding:
         return _Finding(Judgement.UNRESOLVED, note=f"{_NO_BOUND} {_advice(case)}")
     worst = sides.worst
     margin = relative(sides.slack, sides.size)[worst]
-    with np.errstate(invalid="ignore"):
-        floor = (sides.error[worst] + sides.allowance[worst]) / sides.size[worst]
+    floor = (sides.error[worst] + sides.allowance[worst]) / sides.size[worst]
     found = _Finding(
         judgement,
         margin=float(margin),
@@ -317,8 +317,7 @@ def _allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
     )
     if not now.shape == later.shape == sides.slack.shape:
         return True
-    with np.errstate(invalid="ignore"):
-        moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
+    moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
     return not np.any(moved & sides.possible)
 
 

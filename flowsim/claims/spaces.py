@@ -79,7 +79,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Each:
-    """A number for each dimension of the task."""
+    """A number for each dimension of the task, of which there are as many as the axis `Space.sized_by` says."""
 
     of: Real
 
@@ -98,31 +98,36 @@ class Space:
     axes: what is free, by the name of its field in a problem file, ``task.context_length``; problem: the tables of the
     problem file that all share; make: for a model and a loss that no problem file knows, (axis=value, ..) -> (loss,
     start) in place of the problem, each axis then having the name of an argument; shapes: the axes that change the
-    shape of an array, by default those of dimensions, loops, layers and heads: what differs in these is compiled apart.
+    shape of an array, by default those of dimensions, loops, layers and heads: what differs in these is compiled apart;
+    sized_by: the axis, or the field of the problem, that says how many numbers an `Each` has.
 
-    **Raises:** `ValueError` unless there is either a problem or a function that makes one.
+    **Raises:** `ValueError` unless there is either a problem or a function that makes one; where an `Each` has no size.
     """
 
     axes: Mapping[str, Axis]
     problem: Tables = dataclasses.field(default_factory=dict)
     make: Maker | None = None
     shapes: tuple[str, ...] | None = None
+    sized_by: str = "dimension"
 
     def __post_init__(self):
         if bool(self.problem) == (self.make is not None):
             checks.refuse("a space", "given a problem, or a function that makes one, and not both", "it is not")
+        each = [name for name, axis in self.axes.items() if isinstance(axis, Each)]
+        if each and self.make is not None and self.sized_by not in self.axes:
+            checks.refuse(f"sized_by of a space with Each ({each[0]})", "one of its axes", f'it is "{self.sized_by}"')
 
     @property
     def shaping(self) -> tuple[str, ...]:
         """The axes that change the shape of an array."""
         if self.shapes is not None:
             return self.shapes
-        return tuple(name for name in self.axes if name.rpartition(".")[2] in _SHAPES)
+        return tuple(name for name in self.axes if name.rpartition(".")[2] in (*_SHAPES, self.sized_by))
 
     def dimension(self, values: Values) -> int:
         """d of the task at values of the axes."""
         known = {**_flat(self.problem), **values}
-        return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == "dimension"), 1)
+        return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == self.sized_by), 1)
 
     def tables(self, values: Values) -> dict[str, Any]:
         """The tables of the problem file at values of the axes; a start has no higher rank than the dimension."""

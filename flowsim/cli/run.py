@@ -21,11 +21,9 @@ from flowsim._core.types import Tables
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, confidence_band
 from flowsim.claims.evidence.bands import Band, ends
 from flowsim.claims.evidence.comparing import refuse_misshapen
-from flowsim.claims.evidence.series import padded
 from flowsim.claims.judging import judge_or_note
 from flowsim.cli.common import UNFINISHED, check_format, exit_status, folder_of, print_json, table_of, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
-from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.risk_curve import risk_curve
 from flowsim.flow.trajectory import Trajectory, metadata_of
 from flowsim.papers import constants_of, limits_of, promises_of
@@ -162,10 +160,7 @@ def _claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     """
     own = problem.spec.own(Claim)
     about = [claim for claim in (*papers.ALL_CLAIMS, *own) if claim.is_about(problem.start)]
-    if judged := [claim for claim in own if claim in about]:
-        start = padded(start_alone(problem.loss, problem.start))
-        for claim in judged:
-            refuse_misshapen(claim, problem.loss.stated(), start)
+    refuse_misshapen([claim for claim in own if claim in about], problem.loss, problem.start)
     if pattern is None:
         return [claim for claim in about if claim.along_flow or claim in own]
     chosen = [claim for claim in about if fnmatch.fnmatchcase(claim.id, pattern)]

@@ -25,7 +25,10 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     elif rate := fit_rate(trajectory):
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
-    if end := end_point(evidence.loss, trajectory):
+    end = end_point(evidence.loss, trajectory)
+    if end and end.kind == "none":
+        facts["end point, polished by Newton's method"] = f"none: the method goes {end.distance:.2g} away"
+    elif end:
         facts["end point, polished by Newton's method"] = (
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )

@@ -18,6 +18,7 @@ from flowsim.losses import AbstractPopulationLoss
 LARGEST_HESSIAN = 700  # weights, above which it is not formed
 _FLAT = 1e-9
 _MAX_ITERATIONS = 60
+_SETTLED = 1e-3  # of the weights, by which the last step of a method that settles goes at most
 _REACHED = 1e-10  # of the excess at the start
 _SUBTRACTED = 64  # eps of the loss
 _ELSEWHERE = 1e-6  # of the excess at zero weights, which a flow to the global minimum may still have to lose
@@ -46,9 +47,9 @@ def inertia(values: np.ndarray) -> Inertia:
 class EndPoint:
     """The critical point that Newton's method finds from the end of a trajectory.
 
-    kind: "minimum" (the excess is zero; or no eigenvalue is negative, and none zero except one that belongs to a
-    conserved quantity), "saddle", "maximum" (no positive eigenvalue) or "degenerate", where the Hessian does not tell;
-    positive, negative, flat: the Hessian's inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at
+    kind: "none" (the method does not settle, as where the infimum is at infinity), "minimum" (the excess is zero; or no
+    eigenvalue is negative, and none zero except one that belongs to a conserved quantity), "saddle", "maximum" (no
+    positive eigenvalue) or "degenerate", where the Hessian does not tell; positive, negative, flat: the Hessian's inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at
     the polished model; distance: of it from the trajectory's end; model: polished.
     """
 
@@ -62,15 +63,24 @@ class EndPoint:
     model: PyTree
 
 
-def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float]:
-    """The nearest critical point by Newton's method, with its Hessian's eigenvalues and gradient norm."""
+def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float, float]:
+    """The nearest critical point by Newton's method, with its Hessian's eigenvalues and gradient norm, and how far the
+    last step went.
+    """
     candidate, values, size = _newton(loss, model)
+    step = 0.0
     for _ in range(_MAX_ITERATIONS):
         following, candidate_values, candidate_size = _newton(loss, candidate)
         if not float(candidate_size) < float(size):
             break
+        step = _distance(candidate, model)
         model, values, size, candidate = candidate, candidate_values, candidate_size, following
-    return model, np.asarray(values), float(size)
+    return model, np.asarray(values), float(size), step
+
+
+def _distance(one: PyTree, other: PyTree) -> float:
+    pairs = zip(*(jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)) for model in (one, other)), strict=True)
+    return float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs)))
 
 
 @eqx.filter_jit
@@ -112,7 +122,7 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     end = eqx.filter(trajectory.end, eqx.is_inexact_array)
     if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
         return None
-    model, values, size = _polish(loss, trajectory.end)
+    model, values, size, step = _polish(loss, trajectory.end)
     negative, flat, positive = inertia(values)
     value, excess = (float(number) for number in _level(loss, model))
     # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.
@@ -120,14 +130,16 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     conserved = loss.conserved(model)
     symmetric = conserved is not None and jnp.ndim(conserved) == 0
     least = max(_REACHED * float(trajectory.excess[0]), _SUBTRACTED * np.finfo(float).eps * abs(value))
-    if negative:
+    nothing = jax.tree.map(jnp.zeros_like, eqx.filter(model, eqx.is_inexact_array))
+    if step > _SETTLED * max(_distance(model, nothing), _distance(trajectory.start, nothing)):
+        kind = "none"
+    elif negative:
         kind = "saddle" if positive else "maximum"
     elif excess <= least or (positive and flat <= symmetric):
         kind = "minimum"
     else:
         kind = "degenerate"
-    pairs = zip(jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)), jax.tree.leaves(end), strict=True)
-    distance = float(np.sqrt(sum(np.sum((np.asarray(a) - np.asarray(b)) ** 2) for a, b in pairs)))
+    distance = _distance(model, trajectory.end)
     return EndPoint(kind, positive, negative, flat, excess, size, distance, model)
 
 

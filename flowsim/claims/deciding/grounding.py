@@ -257,8 +257,7 @@ class _Look:
         assert self._rows is not None
         places = self._places(self._rows)[:times]
         middle, half = (part[:times] for part in _middle(bounds))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            apart = (np.abs(middle - measured.slack[places]) - half) / self._errors.rounding[places]
+        apart = (np.abs(middle - measured.slack[places]) - half) / self._errors.rounding[places]
         known = np.isfinite(half) & np.isfinite(measured.slack[places]) & measured.possible[places]
         return max(1.0, float(np.max(apart, where=known, initial=0.0)))
 
@@ -282,8 +281,7 @@ class _Look:
 
 
 def _middle(bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
-    with np.errstate(invalid="ignore"):
-        return (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2
+    return (bounds.low + bounds.high) / 2, (bounds.high - bounds.low) / 2
 
 
 def _unknown(sides: Sides) -> Sides:
@@ -341,9 +339,8 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
         return False
     later = slice(2, None)
     size = sides.size[case.run.t.size - 1]
-    with np.errstate(invalid="ignore"):
-        largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance
-        agrees = largest[later] <= WORST_RESOLUTION * size
-        exceeds = (bounds.low - bounds.allowance >= 0) | bounds.zero
+    largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance
+    agrees = largest[later] <= WORST_RESOLUTION * size
+    exceeds = (bounds.low - bounds.allowance >= 0) | bounds.zero
     identity = sides.identity[case.run.t.size - 1]
     return bool(np.all(~bounds.possible[later] | np.where(identity, agrees, exceeds[later])))

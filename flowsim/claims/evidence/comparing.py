@@ -1,18 +1,20 @@
 """Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, PyTree
 
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.lines import in_short
 from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.evidence.series import padded
 from flowsim.claims.limits import TracedFlowError
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
@@ -85,18 +87,20 @@ def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) 
     return True
 
 
-def refuse_misshapen(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> None:
-    """Refuse a claim of whose arrays the shapes do not go together, before anything is integrated.
+def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, model: PyTree) -> None:
+    """Refuse claims of whose arrays the shapes do not go together, before a flow of the model is integrated.
 
     **Raises:** `ValueError` naming the claim.
     """
-    try:
-        with contextlib.suppress(*_NEEDS_VALUES):
-            _check_shape(claim, eqx.filter_eval_shape(claim.compare, loss, run).slack.shape, run)
-    except ProblemError:
-        raise
-    except (TypeError, ValueError) as error:
-        refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
+    run = padded(start_alone(loss, model))
+    for claim in claims:
+        try:
+            with contextlib.suppress(*_NEEDS_VALUES):
+                _check_shape(claim, eqx.filter_eval_shape(claim.compare, loss.stated(), run).slack.shape, run)
+        except ProblemError:
+            raise
+        except (TypeError, ValueError) as error:
+            refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
 
 
 def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:

@@ -71,11 +71,15 @@ class Evidence(AbstractRepetitions):
         """Whether a claim that says it reads the start of a flow alone reads more of it."""
         if self.trajectory.status is Status.STATIONARY:
             return False
+        if any(t > 0 for t in self.times_of(claim)):
+            return True
         alone, found = self._at_the_start(claim)
         return alone.slack.shape != found.slack.shape or not _same(alone, found, slice(None))
 
     def reads_the_start_first(self, claim: Claim) -> bool:
         """Whether the first of what a claim compares reads the start alone, as of a series along the flow."""
+        if any(t > 0 for t in self.times_of(claim)):
+            return False
         return _same(*self._at_the_start(claim), slice(1))
 
     def _at_the_start(self, claim: Claim) -> tuple[Comparison, Comparison]:

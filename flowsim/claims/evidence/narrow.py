@@ -59,7 +59,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     count = case.run.t.size
     if ours.slack.shape[0] != case.padded.t.size or np.any(ours.promised & (ours.slack + ours.allowance < 0)):
         return np.zeros(0)
-    promised = np.asarray(ours.promised)[:count].reshape(count, -1).any(axis=1)
+    promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))
     beside = promised[:-1] | promised[1:]
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
@@ -69,19 +69,21 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         rows = lambda side: np.asarray(side).reshape(2 * _AT_ONCE + 2, -1)
         least, most = rows(bounds.low - bounds.allowance), rows(bounds.high + bounds.allowance)
         possible, certain = rows(bounds.possible), rows(bounds.certain)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1)
-            fails = (certain & (most < 0)).any(axis=1)
-            may_fail = (possible & ~(least >= 0)).any(axis=1)
+        below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1)
+        fails, may_fail = _anywhere(certain & (most < 0)), _anywhere(possible & ~(least >= 0))
         middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
         new = ~beside[left]
         return Found(
-            may=may_fail[spans] | new & possible.any(axis=1)[spans],
-            is_there=fails[middles] | new & certain.any(axis=1)[middles],
+            may=may_fail[spans] | new & _anywhere(possible)[spans],
+            is_there=fails[middles] | new & _anywhere(certain)[middles],
             much=below[spans],
         )
 
     return _found_between(case, look)
+
+
+def _anywhere(points: Bool[np.ndarray, "rows entries"]) -> Bool[np.ndarray, " rows"]:
+    return np.asarray(points.any(axis=1))
 
 
 def stepped_over(case: Case) -> float | None:
@@ -111,9 +113,8 @@ def _off_course(case: Case) -> More:
         middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
         above, beneath = least[middles] - highest, lowest - most[middles]
         over, under = most[spans] - first, last - least[spans]
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            much = np.maximum(over, under) / room[left]
-            return Found(~(much <= 1), np.maximum(above, beneath) > room[left], much)
+        much = np.maximum(over, under) / room[left]
+        return Found(~(much <= 1), np.maximum(above, beneath) > room[left], much)
 
     return _found_between(case, look)
 

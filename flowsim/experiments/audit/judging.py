@@ -12,6 +12,7 @@ from flowsim._core.checks import refuse
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Evidence, Hypothesis, Judgement, Verdict
+from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
 from flowsim.claims.judging import judge_or_note
 from flowsim.experiments.audit.kept import Kept, as_document, key_of
@@ -153,7 +154,10 @@ def judge_by_name(problem: str, names: Sequence[tuple[str, str]], own: str | Non
 
 def judge_problem(spec: AbstractSpec, claims: Sequence[Claim]) -> list[Document]:
     """What is found of some claims on one problem, as JSON holds it."""
-    evidence = evidence_of(spec.build(), any(claim.along_flow for claim in claims), claims)
+    problem = spec.build()
+    own = [claim for claim in claims if claim not in papers.ALL_CLAIMS and claim.is_about(problem.start)]
+    refuse_misshapen(own, problem.loss, problem.start)
+    evidence = evidence_of(problem, any(claim.along_flow for claim in claims), claims)
     return [_judged_alone(claim, evidence) for claim in claims]
 
 
