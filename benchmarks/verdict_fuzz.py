@@ -2,10 +2,10 @@
 
     python benchmarks/verdict_fuzz.py [--problems 6000] [--seed 0] [--family one-weight] [--keep]
 
-Each problem is drawn with a statement that is true and one that is false, mostly by little or not before the run ends,
-and both are judged after a run that ends by itself, at a loose stop, or at short, long or few times. What is true is
-known without flowsim: by closed forms, conserved quantities, rationals and quadrature. A family of problems is of one
-kind of error, and `benchmarks/verdict_families` has a file for each group of kinds.
+Each problem is drawn with up to three statements that are true and three that are false, mostly by little or not before
+the run ends. All are judged after a run that ends by itself, at a loose stop, or at short, long or few times. What is
+true is known without flowsim: by closed forms, conserved quantities, rationals and quadrature. A family of problems is
+of one kind of error, and `benchmarks/verdict_families` has a file for each group of kinds.
 
 A statement that is false from some time on may be said to hold until then. "unresolved" is never false, and told by its
 cause, for the statements that a person would expect to be decided. Exits with status 1 if any verdict is false, or
@@ -15,6 +15,7 @@ an error comes in place of one.
 import argparse
 import collections
 import json
+import os
 import pathlib
 import sys
 import time
@@ -22,6 +23,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # of what JAX reads from its cache
 import jax
 import numpy as np
 from tqdm import tqdm
@@ -37,6 +39,7 @@ from flowsim.flow.gradient_flow import start_alone
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 _SECONDS = 20.0  # for a flow
+_OF_EACH = 3  # true statements, and false ones
 _OWN_MAPS = pathlib.Path("/proc/self/maps")
 _MOST_MAPS = 40_000  # each program holds memory maps, of which a process has 65,530
 _CASES = 50  # after which they are counted
@@ -49,7 +52,7 @@ def problem_of(family: str, seed: int, index: int) -> tuple[Problem, np.random.G
 
 
 def constructed(family: str, count: int, seed: int) -> Iterator[dict]:
-    """One true statement and one false statement about each problem of a family, with the verdicts."""
+    """Some true statements and some false ones about each problem of a family, with the verdicts."""
     for index in range(count):
         problem, rng = problem_of(family, seed, index)
         if problem.how is None:
@@ -61,9 +64,9 @@ def constructed(family: str, count: int, seed: int) -> Iterator[dict]:
         if index % _CASES == _CASES - 1 and _holds_many_programs():
             jax.clear_caches()
         for truth in (True, False):
-            chosen = [one for one in found if (one.fails is None) is truth]
-            if chosen:
-                one = chosen[rng.integers(len(chosen))]
+            known = [one for one in found if (one.fails is None) is truth]
+            for place in rng.permutation(len(known))[:_OF_EACH]:
+                one = known[place]
                 yield _judged(index, one.claim, evidence, one.fails, one.expected)
 
 
@@ -189,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             drawn = constructed(family, count, asked.seed)
         rows[family] = []
-        for row in tqdm(drawn, desc=family, total=count if of_papers else 2 * count):
+        for row in tqdm(drawn, desc=family, total=count if of_papers else 2 * _OF_EACH * count):
             rows[family].append(row)
             if _is_wrong(row):
                 tqdm.write(f"FALSE {family} {row}")

@@ -49,8 +49,9 @@ class EndPoint:
 
     kind: "none" (the method does not settle, as where the infimum is at infinity), "minimum" (the excess is zero; or no
     eigenvalue is negative, and none zero except one that belongs to a conserved quantity), "saddle", "maximum" (no
-    positive eigenvalue) or "degenerate", where the Hessian does not tell; positive, negative, flat: the Hessian's inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at
-    the polished model; distance: of it from the trajectory's end; model: polished.
+    positive eigenvalue) or "degenerate", where the Hessian does not tell; positive, negative, flat: the Hessian's
+    inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at the polished model; distance: of it from
+    the trajectory's end; model: polished.
     """
 
     kind: str

@@ -138,7 +138,8 @@ class AbstractRepetitions:
         """Why intervals along the flow of a sampled loss cannot be trusted; None where they can, or it is exact."""
         if not self.loss.sampled:
             return None
-        run, fresh = self.trajectory, self.loss.fresh(self.trajectory.start)
+        # At the start weights may be zero that do not stay so, and what may be averaged over exactly be more.
+        run, fresh = self.trajectory, self.loss.fresh(self.trajectory.end)
         for index in np.unique(np.linspace(0, run.t.size - 1, _TAILS).astype(int)):
             if reason := self.loss.distrust(run.row(int(index)), fresh):
                 return f"The samples do not tell the population loss: at t = {float(run.t[index]):.4g}, {reason}."
