@@ -113,7 +113,7 @@ class Traced:
         """Every operation of the program, and how often it is carried out; once in a loop of unknown length."""
         return list(_equations(self.jaxpr))
 
-    @property
+    @functools.cached_property
     def operations(self) -> float:
         """How many operations on numbers it takes."""
         return float(sum(repeats * _operations(eqn) for eqn, repeats in self.equations))

@@ -6,6 +6,7 @@ digits, and say what is left of them.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -104,6 +105,8 @@ class Enclosed:
     way: float
     rounding: Roundings = Roundings()
     spread: PyTree = None
+    # What is traced for so many rows serves all of them, and all that is made of this by `dataclasses.replace`.
+    _traces: dict[tuple[Any, ...], tuple[Any, Traced]] = dataclasses.field(default_factory=dict, repr=False)
 
     def compared(self, claim: Claim, rows: np.ndarray, most_operations: float) -> Bounds:
         """The comparison of a claim on some rows of the run, of which the last one is its end.
@@ -247,7 +250,7 @@ class Enclosed:
 
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
-            traced = Traced(sides, *given)
+            traced = self._traced(claim, rows.size, sides, *given)
             if look_between:
                 whole = rows.size == self.run.t.size and not np.any(further > 0)
                 jumps = jumps_in(traced, given, whole, most_operations)
@@ -263,6 +266,14 @@ class Enclosed:
         except (jax.errors.JAXTypeError, TypeError, ValueError) as error:
             raise OpenError(str(error), (NOT_TRACED,)) from error
         return _bounds(slack, promised, allowance, scale, difference, jumps)
+
+    def _traced(self, of: Any, rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
+        """The trace of a function of so many rows, which is the same for one claim or system."""
+        # With what it is of: an identity is one's own only as long as one lives.
+        key = id(of), rows
+        if key not in self._traces:
+            self._traces[key] = of, Traced(function, *given)
+        return self._traces[key][1]
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
         """What a trajectory records at weights that are balls; where the loss cannot be had in balls, what it recorded.
@@ -304,7 +315,7 @@ class Enclosed:
 
             return eqx.filter_vmap(one)(eqx.combine(models, rest))
 
-        return Traced(record, arrays, models).on(
+        return self._traced(self.system, rows.size, record, arrays, models).on(
             arrays,
             models,
             proved=False,
