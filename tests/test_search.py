@@ -91,8 +91,12 @@ def test_a_space_holds_problems_of_its_claim(name):
     assert claim.foreign(problem.loss, problem.start) is None
 
 
+def _nothing(**axes: Any) -> tuple[Any, Any]:
+    return None, None
+
+
 def test_numbers_of_each_are_as_many_as_the_axis_says_that_sizes_them():
-    space = Space({"c": Each(Real(0.0, 1.0)), "n": Whole(1, 3)}, make=lambda c, n: None, sized_by="n")
+    space = Space({"c": Each(Real(0.0, 1.0)), "n": Whole(1, 3)}, make=_nothing, sized_by="n")
     points = [point for batch in range(3) for point in Sampler(space, 0, 1).draw(batch, 2)]
     assert {len(point.values["c"]) for point in points} == {1, 2, 3}
     assert all(len(point.values["c"]) == point.values["n"] for point in points)
@@ -104,7 +108,7 @@ def test_axes_are_refused_where_they_have_no_value():
     with pytest.raises(ValueError, match="a space must be given a problem, or a function"):
         Space({"a": Real(0.0, 1.0)})
     with pytest.raises(ValueError, match='sized_by of a space with Each .c. must be one of its axes, but it is "dimen'):
-        Space({"c": Each(Real(0.0, 1.0)), "n": Whole(1, 3)}, make=lambda c, n: None)
+        Space({"c": Each(Real(0.0, 1.0)), "n": Whole(1, 3)}, make=_nothing)
     assert Each(Real(0.0, 1.0)).holds([0.5, 1.0]) and not Each(Real(0.0, 1.0)).holds([0.5, 2.0])
     assert not Choice((1, 2)).holds(3) and not Whole(1, 3).holds(1.5)
 

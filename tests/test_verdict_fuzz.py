@@ -24,7 +24,7 @@ from benchmarks.verdict_families.theorems import beyond, theorems, true_theorems
 from flowsim import Relation
 
 # What cancels in double precision, or rests in it, has tests of its own.
-_ON_A_GRID = sorted(set(FAMILIES) - {"cancelling-claim", "rounding-rest", "one-layer"})
+_ON_A_GRID = sorted(set(FAMILIES) - {"cancelling-claim", "rounding-rest", "one-layer", "walls"})
 _PROBLEMS = 2
 _LENGTH = 512  # of all lists of times
 
@@ -331,6 +331,22 @@ def test_what_rests_in_rounding_takes_its_time(name, asymptotic):
         assert passage(lost, begin, end) == pytest.approx(asymptotic(begin, end), rel=1e-4)
         slope = abs(jax.grad(lost.f)(jnp.asarray(begin + 0.0)))
         assert slope <= 1.1 * lost.speed(begin)
+
+
+def test_walls_push_back_and_ridges_push_to_no_side():
+    seen = set()
+    for problem in problems("walls", 12):
+        slope = jax.jit(jax.vmap(jax.grad(lambda model, loss=problem.loss: loss(model))))
+        if problem.start.x.size == 1:
+            foot = next(float(one.claim.compare.number[0]) for one in problem.statements(None))
+            near = foot + jnp.linspace(-1.0, 1.0, 200_001)[:, None] * abs(float(problem.start.x[0]) - foot) * 1e-2
+            away = jnp.sign(problem.start.x[0] - foot)
+            assert jnp.any(slope(base.Point(near)).x * away < 0)
+        else:
+            both = slope(base.Point(problem.start.x[None] * jnp.linspace(0.0, 2.0, 9)[:, None])).x
+            assert jnp.all(both[:, 0] == both[:, 1])
+        seen.add(problem.start.x.size)
+    assert seen == {1, 2}
 
 
 def test_a_verdict_is_false_of_what_it_speaks_of():

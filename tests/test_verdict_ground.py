@@ -534,3 +534,18 @@ def test_sides_that_are_not_finite_warn_of_nothing():
         lambda loss, flow: at_most(1 / flow.t, 1 / flow.t),
     ):
         judged(compare, parabola(), weight(1))
+
+
+def test_the_limit_of_a_model_that_refuses_what_is_no_number():
+    """A claim with a limit is compared with values, and without an end these are no numbers."""
+
+    def norm(model: Weight):
+        if not np.all(np.isfinite(np.asarray(model.x))):
+            raise ValueError("x must be finite")
+        return jnp.abs(model.x)
+
+    def compare(loss, flow):
+        value, allowance = flowsim.limit(flow, lambda model: jnp.abs(model.x))
+        return equal(value + 0 * norm(flow.end), 1.0, 1.0, allowance=allowance)
+
+    assert judged(compare, parabola(1.0), weight(3)).verdict is HOLDS

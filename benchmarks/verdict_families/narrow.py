@@ -16,6 +16,7 @@ from benchmarks.verdict_families.curves import level
 from flowsim import FunctionLoss
 from flowsim.claims.claim import at_least, at_most
 
+_SPIKE = 0.7  # of 1
 _FEET = 20.0  # widths, beyond which a bell is nothing
 
 
@@ -48,28 +49,26 @@ def windows(rng: np.random.Generator) -> Problem:
 
     def statements(flow) -> list[Stated]:
         end = float(flow.t[-1])
-        T = min(end, 3 * curve.timescale) * rng.uniform(0.05, 1.2)
-        middle = float(curve.level(T))
+        middle = float(curve.level(min(end, 3 * curve.timescale) * rng.uniform(0.05, 1.2)))
         w = width * abs(middle)
-        before = middle + curve.sign * 0.5 * w
-        passed = float(curve.time(before)) if (float(curve.level(0.0)) - before) * curve.sign > 0 else 0.0
-        inside = end >= float(curve.time(middle - curve.sign * 1.01 * w)) if _is_passed(curve, middle, w) else False
+
+        def reached(widths: float) -> float:
+            value = middle + curve.sign * widths * w
+            return float(curve.time(value)) if (float(curve.level(0.0)) - value) * curve.sign > 0 else 0.0
+
+        # A number that stops within the window may do so by its last digits.
+        leaves = not np.isfinite(curve.limit) or (middle - curve.sign * 2 * w - curve.limit) * curve.sign > 0
+        inside = leaves and end >= reached(-1.01)
         found = []
         for sign, compare in ((1.0, _below_near), (-1.0, _above_near)):
-            right, wrong = middle + sign * 2 * w, middle - sign * 2 * w
-            found.append(said("near a value", compare, [right, middle, w], None, expected=inside))
-            found.append(said("near a value", compare, [wrong, middle, w], passed, expected=inside))
-        for compare in (_bell, _peak):
-            found.append(said("a spike", compare, [1 + LITTLE, middle, w], None, expected=inside))
-            found.append(said("a spike", compare, [0.7, middle, w], passed, expected=inside))
+            for right, fails in ((2 * w, None), (-2 * w, reached(1.0))):
+                found.append(said("near a value", compare, [middle + sign * right, middle, w], fails, expected=inside))
+        for compare, widths in ((_bell, np.sqrt(-np.log(_SPIKE))), (_peak, np.sqrt(1 / _SPIKE - 1))):
+            for number, fails in ((1 + LITTLE, None), (_SPIKE, reached(float(widths)))):
+                found.append(said("a spike", compare, [number, middle, w], fails, expected=inside))
         return found
 
     return Problem(curve.loss, curve.start, how, statements, curve.exact, curve.end)
-
-
-def _is_passed(curve: curves.Curve, middle: float, w: float) -> bool:
-    """Whether the number ever leaves the window."""
-    return (middle - curve.sign * 1.01 * w - curve.limit) * curve.sign > 0 if np.isfinite(curve.limit) else True
 
 
 def walls(rng: np.random.Generator) -> Problem:

@@ -286,12 +286,8 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     sides = finding.sides
     if sides is None or not sides.possible.any():
         return ""
-    loss = evidence.stated
-    ours, spoilt = (case.panel.compared(claim, loss, run) for run in (case.padded, case.poisoned))
-    same = (ours.slack == spoilt.slack) | (np.isnan(ours.slack) & np.isnan(spoilt.slack)) | ~ours.promised
-    changed = ~(same & (ours.promised == spoilt.promised)).reshape(ours.slack.shape[0], -1).all(axis=1)
-    # Of each series along the flow it is the last entry alone that reads it.
-    if np.sum(changed) <= ours.slack.shape[0] // case.padded.t.size:
+    reads, derived = _reads_the_end(claim, evidence.stated, case)
+    if not reads:
         return ""
     allows = bool(np.any(sides.allowance[sides.possible] > 0))
     if evidence.loss.sampled and not allows:
@@ -300,11 +296,27 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return ""
     if not allows:
         return _IS_NO_LIMIT
-    # An allowance that is a number without the end, too, is not derived from it.
-    derived = not np.all(np.isfinite(spoilt.allowance[ours.promised]))
     if not (derived or evidence.loss.sampled or np.isfinite(case.settled.way)):
         return f"{_NO_BOUND} {_ALLOWS_TOO_LITTLE}"
     return "" if _allows_for_a_while(claim, evidence, sides) else f"The flow still moves. {_ALLOWS_TOO_LITTLE}"
+
+
+def _reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tuple[bool, bool]:
+    """Whether a statement reads the end of the flow other than as one of its times, and whether what it allows for is
+    derived from that.
+    """
+    ours = case.panel.compared(claim, loss, case.padded)
+    try:
+        spoilt = case.panel.compared(claim, loss, case.poisoned)
+    except ValueError:
+        # Weights that are no numbers are refused by what is made of them.
+        return True, True
+    same = (ours.slack == spoilt.slack) | (np.isnan(ours.slack) & np.isnan(spoilt.slack)) | ~ours.promised
+    changed = ~(same & (ours.promised == spoilt.promised)).reshape(ours.slack.shape[0], -1).all(axis=1)
+    # Of each series along the flow it is the last entry alone that reads it.
+    reads = bool(np.sum(changed) > ours.slack.shape[0] // case.padded.t.size)
+    # An allowance that is a number without the end, too, is not derived from it.
+    return reads, not np.all(np.isfinite(spoilt.allowance[ours.promised]))
 
 
 def _allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
