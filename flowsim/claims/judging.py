@@ -10,7 +10,7 @@ import numpy as np
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
 from flowsim.claims.deciding.between import follow
-from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, holds_at_the_limit
+from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, judgement_at_the_limit
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.evidence import Case, Evidence
@@ -23,8 +23,8 @@ _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
 _NO_BOUND = "No bound is known of the way still to go to the limit."
 _ALLOWS_TOO_LITTLE = (
-    "What it allows for that way may be less than what changes on it: flowsim.limit(flow, f) gives an allowance that "
-    "bounds it."
+    "What it allows for the way still to go to the limit may be less than what changes on it: flowsim.limit(flow, f) "
+    "gives an allowance that bounds it."
 )
 _READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
 _IS_NO_LIMIT = (
@@ -292,13 +292,18 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     allows = bool(np.any(sides.allowance[sides.possible] > 0))
     if evidence.loss.sampled and not allows:
         return "" if case.status in (Status.EXCESS, Status.GRAD_NORM) else _IS_NO_LIMIT
-    if not evidence.loss.sampled and holds_at_the_limit(claim, case, sides):
+    at_the_limit = Judgement.UNRESOLVED
+    if not evidence.loss.sampled:
+        at_the_limit = judgement_at_the_limit(claim, case, sides)
+    if at_the_limit is sides.judgement:
         return ""
     if not allows:
         return _IS_NO_LIMIT
+    if at_the_limit is not Judgement.UNRESOLVED:
+        return _ALLOWS_TOO_LITTLE
     if not (derived or evidence.loss.sampled or np.isfinite(case.settled.way)):
         return f"{_NO_BOUND} {_ALLOWS_TOO_LITTLE}"
-    return "" if _allows_for_a_while(claim, evidence, sides) else f"The flow still moves. {_ALLOWS_TOO_LITTLE}"
+    return "" if _allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
 
 
 def _reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tuple[bool, bool]:
@@ -322,7 +327,7 @@ def _reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tu
 def _allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
     """Whether a statement about the limit changes by no more than it allows for when the flow goes on."""
     if evidence.prolonged is None:
-        return True
+        return evidence.trajectory.status is Status.STATIONARY
     now, later = (
         case.panel.compared(claim, evidence.stated, case.padded).slack
         for case in (evidence.cases[0].settled, evidence.prolonged)

@@ -120,7 +120,7 @@ class _Look:
             looks = ((rows, self._bounds(self._case.enclosed, rows, COSTLY)) for rows in choices)
             rows, bounds = next((look for look in looks if look[1] is not None), (every, None))
             if bounds is None:
-                return measured
+                return self._without_balls()
             # What was measured is as wrong elsewhere.
             wrong = self._underrated(measured, bounds, rows.size)
             error = self._errors.unrounded + wrong * self._errors.rounding if wrong <= _CLEARLY else np.inf
@@ -138,6 +138,11 @@ class _Look:
         rows = self._rows
         exact = self._bounds(self._case.enclosed.unrounded(), rows, COSTLY)
         return found if exact is None else self._cleared(found, exact, rows)
+
+    def _without_balls(self) -> Sides:
+        """The sides as they were measured: a margin along a flow has to be a hundred times larger."""
+        times = np.where(self._sides.identity, 1.0, _CLEARLY) if self._claim.along_flow else 1.0
+        return dataclasses.replace(self._sides, error=self._errors.unrounded + times * self._errors.rounding)
 
     def _cleared(self, found: Sides, exact: Bounds, rows: np.ndarray) -> Sides:
         """The sides with those of exact numbers where they are open, and clear of a hundred times what was measured."""
@@ -293,20 +298,20 @@ def _open(sides: Sides) -> Mask:
     return sides.possible & ~sides.stands & ~sides.fails
 
 
-def holds_at_the_limit(claim: Claim, case: Case, sides: Sides) -> bool:
-    """Whether what was found of a statement that reads the end of the flow is so of the limit, too: wherever within its
-    way still to go the end is put, or, where no bound of that is known, by what the loss may still fall.
+def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
+    """What is so of a statement that reads the end of the flow wherever within its way still to go the end is put, or,
+    where no bound of that is known, by what the loss may still fall; unresolved where balls cannot be had.
     """
     settled, count = case.settled, case.run.t.size
     enclosed = settled.enclosed.exact() if case.status is Status.STATIONARY else settled.enclosed
     try:
         bounds = enclosed.settled(claim, np.arange(count), settled.way + case.end_error, COSTLY)
     except OpenError:
-        return False
+        return Judgement.UNRESOLVED
     every, times = np.arange(sides.slack.shape[0]), case.padded.t.size
     places = every if every.size < times else every[(every < count) | (every >= times)]
     if bounds.low.shape != sides.slack[places].shape:
-        return False
+        return Judgement.UNRESOLVED
     middle, half = _middle(bounds)
     values = dict(slack=middle, error=np.where(np.isfinite(half), half, np.inf), tie=bounds.zero)
     there = Sides(
@@ -319,7 +324,7 @@ def holds_at_the_limit(claim: Claim, case: Case, sides: Sides) -> bool:
         identity=sides.identity[places],
         tightness=sides.tightness[places],
     )
-    return there.judgement is sides.judgement
+    return there.judgement
 
 
 def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:

@@ -147,7 +147,8 @@ class Case:
     @functools.cached_property
     def course(self) -> Course:
         """The solve between its times."""
-        return Course(self.run)
+        velocity = eqx.filter(_velocity(self.padded), eqx.is_inexact_array)
+        return Course(self.run, jax.tree.map(lambda leaf: np.asarray(leaf)[: self.run.t.size], velocity))
 
     @functools.cached_property
     def enclosed(self) -> Enclosed:
@@ -231,6 +232,11 @@ def _evaluate(system: AbstractSystem, models: PyTree):
         return record.loss, record.excess, record.grad_norm_sq, _flat(system.field(state))
 
     return jax.lax.map(one, arrays)
+
+
+@eqx.filter_jit
+def _velocity(run: Trajectory) -> PyTree:
+    return run.velocity
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:

@@ -1,7 +1,6 @@
 """A solve between its times: where its weights are, and balls that hold all of them from one time to another."""
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -32,18 +31,18 @@ class Spans(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """The weights of a solve at any time: along the cubics that have its weights and velocities at its times."""
+    """The weights of a solve at any time: along the cubics that have its weights and velocities at its times.
+
+    velocity: of its models, with time first.
+    """
 
     run: Trajectory
-
-    @functools.cached_property
-    def _velocity(self) -> PyTree:
-        return eqx.filter(self.run.velocity, eqx.is_inexact_array)
+    velocity: PyTree
 
     def weights(self, t: Times) -> PyTree:
         """The weights at some times, with time first."""
         known = eqx.filter(self.run.models, eqx.is_inexact_array)
-        return jax.tree.map(lambda values, slopes: self._cubic(values, slopes, t), known, self._velocity)
+        return jax.tree.map(lambda values, slopes: self._cubic(values, slopes, t), known, self.velocity)
 
     def loss(self, t: Times) -> tuple[Times, Times]:
         """The least and the largest loss that is to be expected at some times, of the cubic, the chord and both

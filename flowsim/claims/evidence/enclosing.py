@@ -143,10 +143,15 @@ class Enclosed:
         within = self._within(spans)
         return within._compared(claim, spans.t, rows, np.zeros(rows.size), most_operations, look_between=False)
 
-    def losses(self, spans: Spans, most_operations: float) -> tuple[np.ndarray, np.ndarray] | None:
-        """The least and the largest loss at the same places; None where it cannot be had."""
+    def records(self, spans: Spans, most_operations: float) -> tuple[Balls, Balls]:
+        """The loss and |grad|^2 at the same places.
+
+        **Raises:** `OpenError`.
+        """
         found = self._within(spans)._all(most_operations)
-        return None if found is None else (lower(found[0]), upper(found[0]))
+        if found is None:
+            raise OpenError("the loss cannot be had")
+        return found[0], found[2]
 
     def _within(self, spans: Spans) -> "Enclosed":
         errors = (np.full(spans.t.size, np.inf),) * 3

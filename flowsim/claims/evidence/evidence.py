@@ -14,7 +14,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 
 _BELOW = 1e-9  # of the loss, by which it may fall below its minimum by rounding
-_FURTHER = 1e6  # times its time, by which a flow is prolonged
+_FURTHER = 1e6, 9.0  # times its time, by which a flow is prolonged if it can be
 
 
 class Evidence(AbstractRepetitions):
@@ -36,16 +36,17 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":
-        """The flow with one more output, a million times as late as its end; None where there is none."""
+        """The flow with one more output, a million or ten times as late as its end; None where there is none."""
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
             return None
         end = float(run.t[-1])
-        further = self._from(self.loss, run, run.t.size - 1, np.asarray([_FURTHER * end]))
-        if not further.status.finished:
-            return None
-        longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
-        return Case(self, lambda evidence: longer)
+        for times in _FURTHER:
+            further = self._from(self.loss, run, run.t.size - 1, np.asarray([times * end]))
+            if further.status.finished:
+                longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
+                return Case(self, lambda evidence, longer=longer: longer)
+        return None
 
     @functools.cached_property
     def stepped_over(self) -> str:

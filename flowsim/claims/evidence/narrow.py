@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
+from flowsim._core.balls.enclosure import lower, upper
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import Case
 from flowsim.claims.evidence.enclosing import CHEAP, OpenError
@@ -28,6 +29,7 @@ _HALVINGS, _OF_FEW = 12, 28  # of spans, and while there are few
 _MOST, _FEW = 64, 4  # spans that are halved
 _FOUND = 4  # times
 _ROUNDS = 3
+_STEEPER = 9.0  # times |grad|^2 at both neighbours
 _OFF = 0.02  # of what the loss falls from one time to the next, by which it is off between them
 
 
@@ -88,33 +90,50 @@ def _anywhere(points: Bool[np.ndarray, "rows entries"]) -> Bool[np.ndarray, " ro
 
 def stepped_over(case: Case) -> float | None:
     """A time between those of a run at which the loss is not what it is expected to be by how fast it falls at both
-    neighbours; None where there is none.
+    neighbours, or the gradient is far larger than at both; None where there is none.
     """
-    found = times = np.zeros(0)
+    finer, times = case, np.zeros(0)
     for _ in range(_ROUNDS):
-        # Between its times a solve is known less well than at them, and so it is solved anew to where it seems so.
-        found = _off_course(case.at(times))
+        found = _off_course(finer, _STEEPER)
         if not found.size:
             return None
+        # Between its times a solve is known less well than at them, and so it is solved anew to where it seems so.
         times = np.union1d(times, found)
-    return float(found[0])
+        finer = case.at(times)
+        rows = np.searchsorted(np.asarray(finer.run.t), times)
+        steep = np.asarray(finer.run.grad_norm_sq)[rows] > _STEEPER * _steepest(case)[_left(case, times)]
+        if steep.any():
+            return float(times[np.argmax(steep)])
+    # Where weights are stiff, a cubic leads to large gradients, and to no other losses.
+    found = _off_course(finer, np.inf)
+    return float(found[0]) if found.size else None
 
 
-def _off_course(case: Case) -> More:
+def _steepest(case: Case) -> Float[np.ndarray, " steps"]:
+    """|grad|^2 at the steeper of each two neighbours, and what rounding makes of it."""
+    steep = np.asarray(case.run.grad_norm_sq)
+    return np.maximum(steep[:-1], steep[1:]) + ROUNDING * np.max(steep)
+
+
+def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
+    return np.searchsorted(np.asarray(case.run.t), times) - 1
+
+
+def _off_course(case: Case, steeper: float) -> More:
+    """Times at which the loss is off by more than it should, or |grad|^2 larger by a factor."""
     losses = np.asarray(case.run.loss)
     room = _OFF * np.abs(np.diff(losses)) + ROUNDING * np.abs(losses[:-1])
+    steepest = steeper * _steepest(case)
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
-        found = case.enclosed.losses(case.course.spans(low, high, _AT_ONCE), CHEAP)
-        if found is None:
-            raise OpenError("the loss cannot be had")
-        least, most = found
+        loss, slope = case.enclosed.records(case.course.spans(low, high, _AT_ONCE), CHEAP)
         (_, first), (lowest, highest), (last, _) = (case.course.loss(t) for t in (low, (low + high) / 2, high))
         middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
-        above, beneath = least[middles] - highest, lowest - most[middles]
-        over, under = most[spans] - first, last - least[spans]
-        much = np.maximum(over, under) / room[left]
-        return Found(~(much <= 1), np.maximum(above, beneath) > room[left], much)
+        above, beneath = lower(loss[middles]) - highest, lowest - upper(loss[middles])
+        over, under = upper(loss[spans]) - first, last - lower(loss[spans])
+        much = np.maximum(np.maximum(over, under) / room[left], upper(slope[spans]) / steepest[left])
+        off = (np.maximum(above, beneath) > room[left]) | (lower(slope[middles]) > steepest[left])
+        return Found(~(much <= 1), off, much)
 
     return _found_between(case, look)
 
