@@ -233,9 +233,55 @@ def test_what_weights_pass_through_between_two_outputs_is_seen(width):
         assert judged(compare, parabola(), weight(1)).verdict is verdict
 
 
-@pytest.mark.parametrize(("width", "height"), [(1e-3, 1.0), (1e-4, 0.01), (1e-6, 0.01)])
+def test_an_identity_that_fails_between_two_outputs_is_seen():
+    bell = lambda flow: jnp.exp(-(((flow.models.x - 0.55) / 1e-3) ** 2))
+    compare = lambda loss, flow: equal(flow.models.x + bell(flow), flow.models.x, jnp.ones_like(flow.t))
+    assert judged(compare, parabola(), weight(1), identity=True).verdict is VIOLATED
+
+
+@pytest.mark.slow
+def test_several_spikes_are_seen():
+    middles = jnp.linspace(0.3, 0.9, 5)
+    spikes = lambda flow: jnp.exp(-(((flow.models.x[:, None] - middles) / 1e-7) ** 2))
+    assert judged(lambda loss, flow: at_most(spikes(flow), 0.5), parabola(), weight(1)).verdict is VIOLATED
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e-14])
+def test_an_allowance_of_ones_own_does_not_stand_in_for_a_long_way(rate):
+    """The way to the limit is known, and is long."""
+    loss = FunctionLoss(lambda m: (m.a**2 + rate * m.b**2) / 2, minimum=0.0)
+    compare = lambda loss, flow: at_least(flow.end.b[None], 0.5, allowance=1e-3)
+    assert judged(compare, loss, factors(1.0, 1.0)).verdict is UNRESOLVED
+
+
+def test_a_function_of_the_limit_is_not_bounded_by_the_way_of_the_weights():
+    compare = lambda loss, flow: equal(1e3 * flow.end.x[None], 2e3, 2e3, allowance=flow.way_to_go)
+    assert judged(compare, parabola(2.0), weight(5)).verdict is not VIOLATED
+
+
+@pytest.mark.slow
+def test_solves_that_go_round_a_bump_do_not_judge_one_that_goes_onto_it():
+    """x = y is kept, and the flow rests on the saddle between both ways round, where L = 5.97."""
+
+    def function(m: Factors):
+        u, v = (m.a + m.b) / 2, (m.a - m.b) / 2
+        return ((u + 2) ** 2 + v**2) / 2 + 4 * jnp.exp(-(u**2 + v**2))
+
+    compare = lambda loss, flow: at_least(flow.loss, 3.0)
+    assert judged(compare, FunctionLoss(function), factors(2.0, 2.0), t1=100.0).verdict is not VIOLATED
+
+
+@pytest.mark.parametrize("function", [lambda x: 1 - jnp.cos(x), lambda x: 0.05 * x**2 + jnp.tanh(20 * (x - 0.5)) + 1])
+def test_a_loss_that_cancels_has_no_walls(function):
+    loss = FunctionLoss(lambda m: function(m.x))
+    assert judged(lambda loss, flow: at_most(flow.models.x, 2.0), loss, weight(1)).verdict is HOLDS
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(1e-3, 1.0), (1e-4, 0.01), (1e-6, 0.01), (1e-6, 1e-3), (1e-8, 1e-5), (1e-6, -1e-3)]
+)
 def test_a_wall_that_is_thinner_than_a_step_is_seen(width, height):
-    """The flow from 1 to 0 ends at a wall at 1/2."""
+    """The flow from 1 to 0 ends at a wall at 1/2, however low it is, or in a pit."""
     loss = FunctionLoss(lambda m: m.x**2 / 2 + height * jnp.exp(-(((m.x - 0.5) / width) ** 2)), minimum=0.0)
     found = judged(lambda loss, flow: at_least(flow.models.x, 0.4), loss, weight(1))
     assert found.verdict is not VIOLATED, found

@@ -152,7 +152,9 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
     if not np.all(np.isfinite(ours.slack[ours.promised])):
         asked = evidence.asked(claim)
     beneath, further = 0.0, np.zeros(0)
-    if not (claim.relation is Relation.IDENTITY or ours.identity.all()):
+    if claim.relation is Relation.IDENTITY or ours.identity.all():
+        further = unseen(claim, evidence.stated, first, asked)
+    else:
         noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
         margins = functools.partial(_margins, claim, evidence.stated, first, asked)
         further, beneath = follow(margins, noise, unseen(claim, evidence.stated, first, asked))
@@ -301,8 +303,8 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return _IS_NO_LIMIT
     if at_the_limit is not Judgement.UNRESOLVED:
         return _ALLOWS_TOO_LITTLE
-    if not (derived or evidence.loss.sampled or np.isfinite(case.settled.way)):
-        return f"{_NO_BOUND} {_ALLOWS_TOO_LITTLE}"
+    if not (derived or evidence.loss.sampled):
+        return _ALLOWS_TOO_LITTLE
     return "" if _allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
 
 
@@ -320,8 +322,9 @@ def _reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tu
     changed = ~(same & (ours.promised == spoilt.promised)).reshape(ours.slack.shape[0], -1).all(axis=1)
     # Of each series along the flow it is the last entry alone that reads it.
     reads = bool(np.sum(changed) > ours.slack.shape[0] // case.padded.t.size)
-    # An allowance that is a number without the end, too, is not derived from it.
-    return reads, not np.all(np.isfinite(spoilt.allowance[ours.promised]))
+    # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
+    mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
+    return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without)
 
 
 def _allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:

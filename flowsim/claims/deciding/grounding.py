@@ -9,15 +9,17 @@ import numpy as np
 
 from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Judgement
-from flowsim.claims.deciding.sides import WORST_RESOLUTION, Errors, Mask, Sides, solver_error
+from flowsim.claims.deciding.sides import Errors, Mask, Sides, solver_error
 from flowsim.claims.evidence import Case
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, Bounds, Enclosed, OpenError
 from flowsim.flow.trajectory import Status
 
 _CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
 _MOST_ROWS = 24  # that are looked at where balls are costly, as they are near
 _MOST_FAILING, _SPREAD = 4, 9  # the same, as they fail, and from start to end
-_DECADES = 18  # of time after the end
+_LATEST = 1e300
+_DECADES, _LAST, _FURTHER = 18, 290, 8  # of time after the end: in ones, and from there to the last in eights
 
 _UNREAD = "It is not computed by jax.numpy alone, and times do not tell what is between."
 _TOO_WIDE = {
@@ -313,7 +315,8 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
     if bounds.low.shape != sides.slack[places].shape:
         return Judgement.UNRESOLVED
     middle, half = _middle(bounds)
-    values = dict(slack=middle, error=np.where(np.isfinite(half), half, np.inf), tie=bounds.zero)
+    error = np.where(np.isfinite(half), half + sides.error[places], np.inf)
+    values = dict(slack=middle, error=error, tie=bounds.zero)
     there = Sides(
         **values,
         # Nothing is allowed for a way that is within the balls.
@@ -333,8 +336,10 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
     if sides.slack.shape[0] != case.padded.t.size:
         return False
     end = float(case.run.t[-1]) or 1.0
-    decades = [balls(5.5 * end * 10.0**k, 4.5 * end * 10.0**k) for k in range(_DECADES)]
-    t = np.asarray([*[one[()] for one in decades], flint.arb("inf")], dtype=object)
+    ends = end * 10.0 ** np.append(np.arange(_DECADES), np.arange(_DECADES, _LAST, _FURTHER))
+    ends = ends[ends < _LATEST]
+    spans = balls((ends[:-1] + ends[1:]) / 2, (ends[1:] - ends[:-1]) / 2)
+    t = np.append(spans, np.asarray([flint.arb("inf")], dtype=object))
     enclosed = settled.enclosed.exact() if case.status is Status.STATIONARY else settled.enclosed
     try:
         bounds = enclosed.beyond(claim, t, settled.way + case.end_error, COSTLY)

@@ -7,9 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from flowsim.claims.claim import Comparison, Judgement
-from flowsim.claims.evidence.comparing import size_of
-
-WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION, size_of
 
 Points = Float[np.ndarray, "*points"]
 Mask = Bool[np.ndarray, "*points"]

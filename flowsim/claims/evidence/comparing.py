@@ -18,6 +18,8 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
+WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
+
 Sides = tuple[Comparison, dict[str, Array]]
 
 # Of a claim that looks at numbers, such as by float().

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, Int, PyTree
 
 from flowsim._core.balls.operations import Balls, balls
+from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.flow.trajectory import Trajectory, uncertified
 
 Times = Float[np.ndarray, " spans"]
@@ -80,7 +81,11 @@ class Course:
 
         def radius(leaf, begin, centre, end):
             apart = np.maximum(np.abs(begin - centre), np.abs(end - centre)).reshape(count, -1)
-            return rows(np.zeros(1), np.zeros(count), (1 + _BESIDE) * np.max(apart, axis=1, initial=0.0))
+            # A solve is known no better than was asked.
+            error = max(ROUNDING, self.run.settings.rtol) * np.max(
+                np.abs(centre.reshape(count, -1)), axis=1, initial=0.0
+            )
+            return rows(np.zeros(1), error, (1 + _BESIDE) * np.max(apart, axis=1, initial=0.0))
 
         weights = jax.tree.map(lambda leaf, centre: jnp.asarray(rows(leaf, centre, centre)), known, centre)
         rest = eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True)

@@ -143,21 +143,19 @@ class Enclosed:
         within = self._within(spans)
         return within._compared(claim, spans.t, rows, np.zeros(rows.size), most_operations, look_between=False)
 
-    def records(self, spans: Spans, most_operations: float) -> tuple[Balls, Balls]:
-        """The loss and |grad|^2 at the same places.
+    def records(self, spans: Spans | None, most_operations: float) -> tuple[Balls, Balls]:
+        """The loss and |grad|^2 at the same places; without spans at all rows, of the numbers as they stand.
 
         **Raises:** `OpenError`.
         """
-        found = self._within(spans)._all(most_operations)
+        found = (self.exact() if spans is None else self._within(spans))._all(most_operations)
         if found is None:
             raise OpenError("the loss cannot be had")
         return found[0], found[2]
 
     def _within(self, spans: Spans) -> "Enclosed":
         errors = (np.full(spans.t.size, np.inf),) * 3
-        # A solve is known no better than was asked.
-        rounding = Roundings(max(ROUNDING, self.run.settings.rtol), loss=0.0, statement=0.0)
-        return dataclasses.replace(self, run=spans.run, spread=spans.spread, errors=errors, rounding=rounding)
+        return dataclasses.replace(self.exact(), run=spans.run, spread=spans.spread, errors=errors)
 
     def exact(self) -> "Enclosed":
         """The same with all numbers as they stand."""

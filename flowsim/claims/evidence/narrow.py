@@ -5,16 +5,20 @@ Balls hold all the weights from one time to the next. A span of time in which th
 and again, and its middle is looked at. What is narrower than the shortest spans is not seen.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from flowsim._core.balls.enclosure import lower, upper
-from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.claim import Claim, Comparison, Relation
 from flowsim.claims.evidence.case import Case
-from flowsim.claims.evidence.enclosing import CHEAP, OpenError
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION, size_of
+from flowsim.claims.evidence.course import Course
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, OpenError
 from flowsim.claims.evidence.moving import ROUNDING
 from flowsim.flow.trajectory import Status
 from flowsim.losses import AbstractPopulationLoss
@@ -26,7 +30,8 @@ Mask = Bool[np.ndarray, " spans"]
 
 _AT_ONCE = 32  # spans
 _HALVINGS, _OF_FEW = 12, 28  # of spans, and while there are few
-_MOST, _FEW = 64, 4  # spans that are halved
+_OF_IDENTITIES = 10  # whose sides balls nearly always leave open
+_MOST = 64  # spans that are halved
 _FOUND = 4  # times
 _ROUNDS = 3
 _STEEPER = 9.0  # times |grad|^2 at both neighbours
@@ -59,7 +64,10 @@ def unseen(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked)
 
 def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     count = case.run.t.size
-    if ours.slack.shape[0] != case.padded.t.size or np.any(ours.promised & (ours.slack + ours.allowance < 0)):
+    identity = claim.relation is Relation.IDENTITY or bool(ours.identity.all())
+    # An identity is not known better.
+    enough = -WORST_RESOLUTION * float(np.max(size_of(ours), initial=0.0)) if identity else 0.0
+    if ours.slack.shape[0] != case.padded.t.size or np.any(ours.promised & (ours.slack + ours.allowance < enough)):
         return np.zeros(0)
     promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))
     beside = promised[:-1] | promised[1:]
@@ -72,7 +80,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         least, most = rows(bounds.low - bounds.allowance), rows(bounds.high + bounds.allowance)
         possible, certain = rows(bounds.possible), rows(bounds.certain)
         below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1)
-        fails, may_fail = _anywhere(certain & (most < 0)), _anywhere(possible & ~(least >= 0))
+        fails, may_fail = _anywhere(certain & (most < enough)), _anywhere(possible & ~(least >= enough))
         middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
         new = ~beside[left]
         return Found(
@@ -81,7 +89,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
             much=below[spans],
         )
 
-    return _found_between(case, look)
+    return _found_between(case, look, thorough=not identity)
 
 
 def _anywhere(points: Bool[np.ndarray, "rows entries"]) -> Bool[np.ndarray, " rows"]:
@@ -93,6 +101,8 @@ def stepped_over(case: Case) -> float | None:
     neighbours, or the gradient is far larger than at both; None where there is none.
     """
     finer, times = case, np.zeros(0)
+    steep = np.asarray(case.run.grad_norm_sq)
+    steepest, least = _steepest(steep), np.minimum(steep[:-1], steep[1:]) - ROUNDING * np.max(steep)
     for _ in range(_ROUNDS):
         found = _off_course(finer, _STEEPER)
         if not found.size:
@@ -100,18 +110,18 @@ def stepped_over(case: Case) -> float | None:
         # Between its times a solve is known less well than at them, and so it is solved anew to where it seems so.
         times = np.union1d(times, found)
         finer = case.at(times)
-        rows = np.searchsorted(np.asarray(finer.run.t), times)
-        steep = np.asarray(finer.run.grad_norm_sq)[rows] > _STEEPER * _steepest(case)[_left(case, times)]
-        if steep.any():
-            return float(times[np.argmax(steep)])
+        there = np.asarray(finer.run.grad_norm_sq)[np.searchsorted(np.asarray(finer.run.t), times)]
+        # A flow that comes to a wall at these times rests before it, or is on its slope.
+        strange = (there > _STEEPER * steepest[_left(case, times)]) | (_STEEPER * there < least[_left(case, times)])
+        if strange.any():
+            return float(times[np.argmax(strange)])
     # Where weights are stiff, a cubic leads to large gradients, and to no other losses.
     found = _off_course(finer, np.inf)
     return float(found[0]) if found.size else None
 
 
-def _steepest(case: Case) -> Float[np.ndarray, " steps"]:
+def _steepest(steep: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " steps"]:
     """|grad|^2 at the steeper of each two neighbours, and what rounding makes of it."""
-    steep = np.asarray(case.run.grad_norm_sq)
     return np.maximum(steep[:-1], steep[1:]) + ROUNDING * np.max(steep)
 
 
@@ -121,13 +131,19 @@ def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
 
 def _off_course(case: Case, steeper: float) -> More:
     """Times at which the loss is off by more than it should, or |grad|^2 larger by a factor."""
-    losses = np.asarray(case.run.loss)
+    try:
+        # What float64 has of a loss that cancels is rounding.
+        losses, steep = ((lower(one) + upper(one)) / 2 for one in case.enclosed.records(None, COSTLY))
+    except OpenError:
+        return np.zeros(0)
+    exact = dataclasses.replace(case.run, loss=jax.device_put(losses), grad_norm_sq=jax.device_put(steep))
+    course = Course(exact, case.course.velocity)
     room = _OFF * np.abs(np.diff(losses)) + ROUNDING * np.abs(losses[:-1])
-    steepest = steeper * _steepest(case)
+    steepest = steeper * _steepest(steep)
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
         loss, slope = case.enclosed.records(case.course.spans(low, high, _AT_ONCE), CHEAP)
-        (_, first), (lowest, highest), (last, _) = (case.course.loss(t) for t in (low, (low + high) / 2, high))
+        (_, first), (lowest, highest), (last, _) = (course.loss(t) for t in (low, (low + high) / 2, high))
         middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
         above, beneath = lower(loss[middles]) - highest, lowest - upper(loss[middles])
         over, under = upper(loss[spans]) - first, last - lower(loss[spans])
@@ -138,14 +154,14 @@ def _off_course(case: Case, steeper: float) -> More:
     return _found_between(case, look)
 
 
-def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found]) -> More:
+def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found], *, thorough: bool = True) -> More:
     """Middles of spans at which something is found, where spans in which it may be are halved until it is."""
     t, last = np.asarray(case.run.t), min(case.at_rest, case.run.t.size - 1)
     if case.run.descent is None or case.status is Status.STATIONARY or not last:
         return np.zeros(0)
     left, low, high = np.arange(last), t[:last], t[1 : last + 1]
     for halvings in range(_OF_FEW):
-        if halvings > _HALVINGS and low.size > 2 * _FEW:
+        if halvings > (_HALVINGS if thorough else _OF_IDENTITIES) and (low.size > _AT_ONCE or not thorough):
             break
         parts = [slice(begin, begin + _AT_ONCE) for begin in range(0, low.size, _AT_ONCE)]
         try:

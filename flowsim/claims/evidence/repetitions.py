@@ -28,6 +28,7 @@ _DENSER = 1.5  # times as many steps in a decade, at least, as the solve before
 # Solves took different courses where they end further apart than this, of the largest weights and in units of what the
 # solver is asked for, and than this of the distance from a rougher one.
 _CLOSE, _ASKED, _LESS = 1e-6, 1e3, 0.1
+_ELSEWHERE = 0.01  # of the largest weights, which no solver is off by
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: an antisymmetric part that is rounding, and one that is not
 _KEPT = 1e-10  # of a field, an antisymmetric part that is rounding
@@ -159,7 +160,8 @@ class AbstractRepetitions:
             return None
         # A drop at slightly different times parts two solves as well, but they end at one place; and what the solver
         # is off by is less in a more accurate solve.
-        if gap(self.reference, self.confirmation)[-1] <= max(close, _LESS * apart[-1]):
+        nearer = gap(self.reference, self.confirmation)[-1] <= max(close, _LESS * apart[-1])
+        if apart[-1] <= _ELSEWHERE and nearer:
             return None
         return "A change of the start in its last digits sends the flow elsewhere: start clearly on one side."
 
