@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, PyTree
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.course import Course
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings, allowed_in, lost_in
-from flowsim.claims.evidence.moving import ROUNDING, nudged, nudged_loss
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings
+from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import astray, padded, padded_with, spoilt, taken
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
-from flowsim.flow.trajectory import SAME, Status, Trajectory
+from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
@@ -147,7 +147,10 @@ class Case:
     @functools.cached_property
     def course(self) -> Course:
         """The solve between its times."""
-        velocity = eqx.filter(_velocity(self.padded), eqx.is_inexact_array)
+        # A trajectory that was read from a file has no velocity.
+        descent = self._repetitions.reference.descent
+        assert descent is not None
+        velocity = eqx.filter(_velocity(descent, self.padded.models), eqx.is_inexact_array)
         return Course(self.run, jax.tree.map(lambda leaf: np.asarray(leaf)[: self.run.t.size], velocity))
 
     @functools.cached_property
@@ -235,8 +238,8 @@ def _evaluate(system: AbstractSystem, models: PyTree):
 
 
 @eqx.filter_jit
-def _velocity(run: Trajectory) -> PyTree:
-    return run.velocity
+def _velocity(descent: AbstractDescent, models: PyTree) -> PyTree:
+    return eqx.filter_vmap(descent)(models)
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:

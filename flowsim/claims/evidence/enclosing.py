@@ -21,7 +21,7 @@ from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_ball
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
-from flowsim.claims.evidence.moving import ROUNDING
+from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
 from flowsim.claims.limits import ending_at
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import Trajectory, uncertified
@@ -29,9 +29,7 @@ from flowsim.losses import AbstractPopulationLoss
 
 NOT_TRACED = "not traced"  # in place of what jumps, where that cannot be seen
 CHEAP, COSTLY = 3e4, 2e6  # operations
-_NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
 _NOTHING = 1e-28  # of the larger side
-_EXPLAINED = 8.0  # times what the weights' last digits make of a field, above which something else rounds it
 
 
 class OpenError(Exception):
@@ -165,7 +163,7 @@ class Enclosed:
         """The same with all numbers as they stand, except for weights that are off by more than their rounding."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
-        more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf) + 2 * _NEGLIGIBLE, spread, 0.0)
+        more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf) + 2 * NEGLIGIBLE, spread, 0.0)
         return dataclasses.replace(self.exact(), spread=jax.tree.map(more, weights, self.spread))
 
     def wider(self, further: Float[np.ndarray, " T"]) -> "Enclosed":
@@ -379,29 +377,3 @@ def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:
 
 def _zero(slack: Balls) -> np.ndarray:
     return np.vectorize(lambda ball: bool(ball.is_zero()), otypes=[bool])(slack)
-
-
-def lost_in(slopes: Balls, floats: Float[np.ndarray, "T n"], t: np.ndarray) -> Float[np.ndarray, " T"]:
-    """How far the weights of a solve may be off as its field is rounded by more than its weights are: the field in
-    float64 beside what it is in balls, over the time.
-    """
-    low, high = lower(slopes), upper(slopes)
-    middle, radius = (low + high) / 2, (high - low) / 2
-    beyond = np.maximum(np.abs(floats - middle) - _EXPLAINED * radius, 0.0)
-    beyond = np.linalg.norm(np.where(np.isfinite(beyond), beyond, np.inf), axis=1)
-    return np.append(0.0, np.cumsum(np.maximum(beyond[:-1], beyond[1:]) * np.diff(t)))
-
-
-def allowed_in(run: Trajectory) -> PyTree:
-    """How far off each array of weights may be, (T,), as the solver asks for an error relative to the larger end of a
-    step: what decays in it is known less well than rtol, and stays so.
-    """
-    largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
-
-    def allowed(leaf):
-        sizes = largest(leaf)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            decays = np.where(sizes[1:] > 0, np.maximum(sizes[:-1] / sizes[1:] - 1, 0.0), 0.0)
-        return run.settings.rtol * sizes * np.append(0.0, np.cumsum(decays)) + _NEGLIGIBLE
-
-    return jax.tree.map(allowed, eqx.filter(run.models, eqx.is_inexact_array))

@@ -1,13 +1,20 @@
-"""Numbers moved a little: starts, weights and losses, to see what depends on their last digits."""
+"""Numbers moved a little: starts, weights and losses, to see what depends on their last digits; and how far the weights
+of a solve may be off beyond these.
+"""
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
+from flowsim._core.balls.enclosure import lower, upper
+from flowsim._core.balls.operations import Balls
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
+NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
+_EXPLAINED = 8.0  # times what the weights' last digits make of a field, above which something else rounds it
 
 
 def is_symmetric(leaf: np.ndarray) -> bool:
@@ -62,3 +69,29 @@ def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulati
         return jax.device_put(np.where(values == np.round(values), values, np.asarray(moved)))
 
     return jax.tree.map(choose, loss, nudged(loss, amount))
+
+
+def lost_in(slopes: Balls, floats: Float[np.ndarray, "T n"], t: np.ndarray) -> Float[np.ndarray, " T"]:
+    """How far the weights of a solve may be off as its field is rounded by more than its weights are: the field in
+    float64 beside what it is in balls, over the time.
+    """
+    low, high = lower(slopes), upper(slopes)
+    middle, radius = (low + high) / 2, (high - low) / 2
+    beyond = np.maximum(np.abs(floats - middle) - _EXPLAINED * radius, 0.0)
+    beyond = np.linalg.norm(np.where(np.isfinite(beyond), beyond, np.inf), axis=1)
+    return np.append(0.0, np.cumsum(np.maximum(beyond[:-1], beyond[1:]) * np.diff(t)))
+
+
+def allowed_in(run: Trajectory) -> PyTree:
+    """How far off each array of weights may be, (T,), as the solver asks for an error relative to the larger end of a
+    step: what decays in it is known less well than rtol, and stays so.
+    """
+    largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
+
+    def allowed(leaf):
+        sizes = largest(leaf)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            decays = np.where(sizes[1:] > 0, np.maximum(sizes[:-1] / sizes[1:] - 1, 0.0), 0.0)
+        return run.settings.rtol * sizes * np.append(0.0, np.cumsum(decays)) + NEGLIGIBLE
+
+    return jax.tree.map(allowed, eqx.filter(run.models, eqx.is_inexact_array))

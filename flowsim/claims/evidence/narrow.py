@@ -67,7 +67,11 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     identity = claim.relation is Relation.IDENTITY or bool(ours.identity.all())
     # An identity is not known better.
     enough = -WORST_RESOLUTION * float(np.max(size_of(ours), initial=0.0)) if identity else 0.0
-    if ours.slack.shape[0] != case.padded.t.size or np.any(ours.promised & (ours.slack + ours.allowance < enough)):
+    if (
+        _stays(case)
+        or ours.slack.shape[0] != case.padded.t.size
+        or np.any(ours.promised & (ours.slack + ours.allowance < enough))
+    ):
         return np.zeros(0)
     promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))
     beside = promised[:-1] | promised[1:]
@@ -90,6 +94,10 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         )
 
     return _found_between(case, look, thorough=not identity)
+
+
+def _stays(case: Case) -> bool:
+    return case.run.t.size == 1 or case.status is Status.STATIONARY
 
 
 def _anywhere(points: Bool[np.ndarray, "rows entries"]) -> Bool[np.ndarray, " rows"]:
@@ -131,6 +139,8 @@ def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
 
 def _off_course(case: Case, steeper: float) -> More:
     """Times at which the loss is off by more than it should, or |grad|^2 larger by a factor."""
+    if _stays(case):
+        return np.zeros(0)
     try:
         # What float64 has of a loss that cancels is rounding.
         losses, steep = ((lower(one) + upper(one)) / 2 for one in case.enclosed.records(None, COSTLY))
@@ -157,7 +167,7 @@ def _off_course(case: Case, steeper: float) -> More:
 def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found], *, thorough: bool = True) -> More:
     """Middles of spans at which something is found, where spans in which it may be are halved until it is."""
     t, last = np.asarray(case.run.t), min(case.at_rest, case.run.t.size - 1)
-    if case.run.descent is None or case.status is Status.STATIONARY or not last:
+    if not last:
         return np.zeros(0)
     left, low, high = np.arange(last), t[:last], t[1 : last + 1]
     for halvings in range(_OF_FEW):
