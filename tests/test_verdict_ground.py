@@ -242,7 +242,7 @@ def test_an_identity_that_fails_between_two_outputs_is_seen():
 @pytest.mark.slow
 def test_several_spikes_are_seen():
     middles = jnp.linspace(0.3, 0.9, 5)
-    spikes = lambda flow: jnp.exp(-(((flow.models.x[:, None] - middles) / 1e-7) ** 2))
+    spikes = lambda flow: jnp.exp(-(((flow.models.x[:, None] - middles[None]) / 1e-7) ** 2))
     assert judged(lambda loss, flow: at_most(spikes(flow), 0.5), parabola(), weight(1)).verdict is VIOLATED
 
 

@@ -251,7 +251,7 @@ class Enclosed:
 
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
-            traced = self._traced(claim, rows.size, sides, *given)
+            traced = Traced(sides, *given) if look_between else self._traced(claim, rows.size, sides, *given)
             if look_between:
                 whole = rows.size == self.run.t.size and not np.any(further > 0)
                 jumps = jumps_in(traced, given, whole, most_operations)
