@@ -301,7 +301,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return ""
     if not allows:
         return _IS_NO_LIMIT
-    if at_the_limit in (Judgement.HOLDS, Judgement.VIOLATED) and sides.judgement is not Judgement.HOLDS:
+    if sides.judgement is Judgement.VIOLATED and at_the_limit is Judgement.HOLDS:
         return _ALLOWS_TOO_LITTLE
     if not (derived or evidence.loss.sampled):
         return _ALLOWS_TOO_LITTLE
@@ -330,6 +330,7 @@ def _reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tu
 def _allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
     """Whether a statement about the limit changes by no more than it allows for when the flow goes on."""
     if evidence.prolonged is None:
+        # The flow is at rest, or no solver gets further.
         return True
     now, later = (
         case.panel.compared(claim, evidence.stated, case.padded).slack
