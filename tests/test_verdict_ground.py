@@ -595,3 +595,11 @@ def test_the_limit_of_a_model_that_refuses_what_is_no_number():
         return equal(value + 0 * norm(flow.end), 1.0, 1.0, allowance=allowance)
 
     assert judged(compare, parabola(1.0), weight(3)).verdict is HOLDS
+
+
+def test_an_eigenvalue_of_the_limit_is_not_that_of_the_end():
+    """The largest eigenvalue tends to 1 and is 1.1 where the run stops; balls of matrices have no eigenvalues."""
+    loss = FunctionLoss(lambda m: jnp.sum((m.x - jnp.eye(2)) ** 2) / 2, minimum=0.0)
+    start = Weight(jnp.asarray([[2.0, 0.1], [0.1, 2.0]]))
+    compare = lambda loss, flow: at_least(jnp.linalg.eigvalsh(flow.end.x)[-1:], 1.05)
+    assert judged(compare, loss, start, stop=flowsim.Stop(excess=1e-2)).verdict is UNRESOLVED

@@ -301,7 +301,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return ""
     if not allows:
         return _IS_NO_LIMIT
-    if sides.judgement is Judgement.VIOLATED and at_the_limit is Judgement.HOLDS:
+    if {at_the_limit, sides.judgement} == {Judgement.HOLDS, Judgement.VIOLATED}:
         return _ALLOWS_TOO_LITTLE
     if not (derived or evidence.loss.sampled):
         return _ALLOWS_TOO_LITTLE

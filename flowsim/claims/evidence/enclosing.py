@@ -257,7 +257,8 @@ class Enclosed:
                 jumps = jumps_in(traced, given, whole, most_operations)
             slack, promised, allowance, scale, difference = traced.on(
                 *given,
-                proved=False,
+                # Eigenvalues are those of the middle, which is enough where a ball is rounding and no more.
+                proved=bool(np.any(further > 0)) or not look_between,
                 open_branches=True,
                 rounding=self.rounding.statement,
                 most_operations=most_operations,
@@ -283,7 +284,9 @@ class Enclosed:
         """
         models = self._around(rows, further)
         try:
-            loss, excess, grad_norm_sq, slopes = self._recorded(models, rows, most_operations)
+            loss, excess, grad_norm_sq, slopes = self._recorded(
+                models, rows, most_operations, proved=bool(np.any(further > 0))
+            )
         except UndecidedError:
             recorded = (self.run.loss, self.run.excess, self.run.grad_norm_sq)
             pairs = zip(recorded, self.errors, strict=True)
@@ -299,7 +302,9 @@ class Enclosed:
             dissipated = above[:1] - above
         return Rows(t, models, loss, excess, grad_norm_sq, dissipated, slopes)
 
-    def _recorded(self, models: PyTree, rows: np.ndarray, most_operations: float) -> tuple[Balls, ...]:
+    def _recorded(
+        self, models: PyTree, rows: np.ndarray, most_operations: float, *, proved: bool = False
+    ) -> tuple[Balls, ...]:
         if self.system is None:
             raise UndecidedError("the loss is known by samples")
         arrays, fixed = _numbers(self.system, self.rounding.loss)
@@ -319,7 +324,7 @@ class Enclosed:
         return self._traced(self.system, rows.size, record, arrays, models).on(
             arrays,
             models,
-            proved=False,
+            proved=proved,
             open_branches=True,
             rounding=self.rounding.loss,
             most_operations=most_operations,
