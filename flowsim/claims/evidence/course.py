@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float, Int, PyTree
+from jaxtyping import ArrayLike, Float, PyTree
 
 from flowsim._core.balls.operations import Balls, balls
 from flowsim.claims.evidence.moving import ROUNDING
@@ -50,25 +50,18 @@ class Course:
         tangents: a loss that falls exponentially within a step is between these.
         """
         known, values, slopes = (np.asarray(part) for part in (self.run.t, self.run.loss, -self.run.grad_norm_sq))
-        left = self._left(t)
+        left = np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
         begin, end = values[left], values[left + 1]
         lines = [begin + slopes[left] * (t - known[left]), end - slopes[left + 1] * (known[left + 1] - t)]
         lines += [np.interp(t, known, values), self._cubic(values, slopes, t)]
         inside = np.clip(lines, np.minimum(begin, end), np.maximum(begin, end))
         return np.min(inside, axis=0), np.max(inside, axis=0)
 
-    def _left(self, t: Times) -> Int[np.ndarray, " spans"]:
-        known = np.asarray(self.run.t)
-        return np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
-
     def _cubic(self, values: ArrayLike, slopes: ArrayLike, t: Times) -> np.ndarray:
-        known, values, slopes = (np.asarray(series) for series in (self.run.t, values, slopes))
-        left = self._left(t)
-        step = (known[left + 1] - known[left]).reshape(-1, *[1] * (values.ndim - 1))
-        part = (t - known[left]).reshape(step.shape) / step
-        rise = values[left + 1] - values[left]
-        low, high = step * slopes[left] - rise, rise - step * slopes[left + 1]
-        return values[left] + part * rise + part * (1 - part) * ((1 - part) * low + part * high)
+        # Imported here, as it takes .4 s and most runs of a problem do not need it.
+        from scipy.interpolate import CubicHermiteSpline
+
+        return CubicHermiteSpline(np.asarray(self.run.t), np.asarray(values), np.asarray(slopes))(t)
 
     def spans(self, low: Times, high: Times, count: int) -> Spans:
         """So many spans of time, from ``low`` to ``high``, of which the last is repeated where there are fewer."""
@@ -79,13 +72,13 @@ class Course:
         known = eqx.filter(self.run.models, eqx.is_inexact_array)
         rows = lambda first, *parts: np.concatenate([np.asarray(first)[:1], *parts, np.asarray(first)[-1:]])
 
-        def radius(leaf, begin, centre, end):
-            apart = np.maximum(np.abs(begin - centre), np.abs(end - centre)).reshape(count, -1)
-            # A solve is known no better than was asked.
-            error = max(ROUNDING, self.run.settings.rtol) * np.max(
-                np.abs(centre.reshape(count, -1)), axis=1, initial=0.0
-            )
-            return rows(np.zeros(1), error, (1 + _BESIDE) * np.max(apart, axis=1, initial=0.0))
+        largest = lambda values: np.max(np.abs(values).reshape(count, -1), axis=1, initial=0.0)
+        # A solve is known no better than was asked.
+        rtol = max(ROUNDING, self.run.settings.rtol)
+
+        def radius(begin, centre, end):
+            apart = np.maximum(largest(begin - centre), largest(end - centre))
+            return rows(np.zeros(1), rtol * largest(centre), (1 + _BESIDE) * apart)
 
         weights = jax.tree.map(lambda leaf, centre: jnp.asarray(rows(leaf, centre, centre)), known, centre)
         rest = eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True)
@@ -102,4 +95,4 @@ class Course:
             self.run.descent,
         )
         half = np.concatenate([np.zeros(1 + count), (high - low) / 2, np.zeros(1)])
-        return Spans(balls(t, half), run, jax.tree.map(radius, known, begin, centre, end))
+        return Spans(balls(t, half), run, jax.tree.map(radius, begin, centre, end))
