@@ -10,7 +10,7 @@ import pytest
 
 import flowsim
 from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow, initialization
-from flowsim.claims import Judgement
+from flowsim.claims import Evidence, Judgement
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 
@@ -603,3 +603,26 @@ def test_an_eigenvalue_of_the_limit_is_not_that_of_the_end():
     start = Weight(jnp.asarray([[2.0, 0.1], [0.1, 2.0]]))
     compare = lambda loss, flow: at_least(jnp.linalg.eigvalsh(flow.end.x)[-1:], 1.05)
     assert judged(compare, loss, start, stop=flowsim.Stop(excess=1e-2)).verdict is UNRESOLVED
+
+
+def test_fresh_prompts_are_drawn_for_where_the_flow_goes():
+    # At the start u12 and u21 are zero, and there alone prompts have an estimator that averages over the weights.
+    task = flowsim.LinearRegression([[1.0]], 40)
+    loss = flowsim.MonteCarloLoss(task, samples=2**12, key=jax.random.key(5), method="prompts", factor=0.5)
+    flow = gradient_flow(loss, flowsim.LinearAttention([[0.5]], 0.7), t1=1.0, rtol=1e-6)
+    assert np.any(flow.end.u12 != 0)
+    assert Evidence(loss, flow).distrust is None
+
+
+def test_a_solve_that_stops_early_has_none_of_the_later_times():
+    loss, start = parabola(), weight(1.0)
+    evidence = Evidence(loss, gradient_flow(loss, start, t1=4.0))
+    short = gradient_flow(loss, start, t1=1.0, points_per_decade=0)
+    assert list(evidence.with_times(loss, short, np.asarray([0.5, 1.0, 2.0])).t) == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("how", [{}, {"t1": 1.0}, {"times": [1.0], "points_per_decade": 0}], ids=str)
+def test_a_start_that_rests_at_zero_is_judged(how):
+    verdict = judged(lambda loss, flow: at_most(flow.models.x, 0.0), parabola(), weight(0.0), **how)
+    assert verdict.verdict is Judgement.HOLDS
+    assert verdict.until is None

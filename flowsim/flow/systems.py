@@ -344,10 +344,11 @@ def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
 
 def least_size(start: PyTree, first_move: Scalar) -> Scalar:
     """The largest weight of that array of a start where this is least, what errors are measured by from there on; a
-    start at zero has no size of its own, and its first move gives one.
+    start at zero has no size of its own, and its first move gives one; where it never moves, any will do.
     """
     sizes = jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(start) if leaf.size])
     least = jnp.min(jnp.where(sizes > 0, sizes, jnp.inf))
+    first_move = jnp.where(first_move > 0, first_move, 1.0)
     return jnp.where(jnp.isfinite(least), least, first_move)
 
 

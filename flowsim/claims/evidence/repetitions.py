@@ -166,8 +166,11 @@ class AbstractRepetitions:
         return "A change of the start in its last digits sends the flow elsewhere: start clearly on one side."
 
     def with_times(self, loss: AbstractPopulationLoss, run: Trajectory, further: np.ndarray) -> Trajectory:
-        """A flow with further times, each interval of it solved once more from its left end."""
+        """A flow with further times, each interval of it solved once more from its left end; a solve that did not come
+        so far has none of the rest.
+        """
         t = np.asarray(run.t)
+        further = further[further < t[-1]]
         parts = [run]
         for left in (np.unique(np.searchsorted(t, further, side="right")) - 1).tolist():
             times = further[(further > t[left]) & (further < t[left + 1])] - t[left]
