@@ -349,6 +349,27 @@ def test_walls_push_back_and_ridges_push_to_no_side():
     assert seen == {1, 2}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "index", "statement"),
+    [
+        ("cancelling-loss", 29, "decay"),
+        ("cancelling-loss", 68, "bounded gradient"),
+        ("promises", 53, "once the loss is"),
+    ],
+)
+def test_what_was_once_judged_wrongly_is_not(family, index, statement):
+    # By an excess that float64 does not have: of a loss that was too costly for balls at every time, and in a promise.
+    problem, _ = verdict_fuzz.problem_of(family, 21, index)
+    flow = gradient_flow(problem.loss, problem.start, **problem.how)
+    evidence = Evidence(problem.loss, flow)
+    of_its = [one for one in problem.statements(flow) if one.claim.id == f"fuzz.{statement}"]
+    assert of_its
+    for one in of_its:
+        verdict = judge_on(one.claim, evidence)
+        assert not base.is_false(str(verdict.verdict), one.fails, verdict.until), one.claim.compare.number
+
+
 def test_a_verdict_is_false_of_what_it_speaks_of():
     assert base.is_false("violated", None, None)
     assert not base.is_false("violated", 3.0, None)

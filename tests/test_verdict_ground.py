@@ -626,3 +626,10 @@ def test_a_start_that_rests_at_zero_is_judged(how):
     verdict = judged(lambda loss, flow: at_most(flow.models.x, 0.0), parabola(), weight(0.0), **how)
     assert verdict.verdict is Judgement.HOLDS
     assert verdict.until is None
+
+
+@pytest.mark.parametrize(("sign", "expected"), [(1.0, Judgement.HOLDS), (-1.0, Judgement.VIOLATED)])
+def test_the_loss_never_rises_as_a_difference(sign, expected):
+    # At the start it is zero exactly, and by its own size there no digit of it is known.
+    rises = lambda loss, flow: at_most(sign * (flow.loss - flow.loss[0]), 0.0)
+    assert judged(rises, COSINE, weight(0.3), t1=2.0).verdict is expected

@@ -136,6 +136,7 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 _SHORTEST = 32  # output times that a program decodes, of models with few weights
+_ROUNDINGS = 16  # by which a loss may be off
 _PADDING = 2**20  # weights that are decoded for nothing, at most as many again
 _ROWS = ("t", "dissipated", "roles", "largest")
 _ARRAYS = (*_ROWS, "steps")
@@ -174,9 +175,10 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
     """The trajectory of a finished run, with its certificates."""
     record = run.record
     lost = record.loss[0] - record.loss if np.isnan(record.excess[0]) else record.excess[0] - record.excess
-    # Less energy than the loss can be computed to is none.
-    scale = max(np.max(run.dissipated), np.finfo(float).eps * np.max(np.abs(record.loss)), np.finfo(float).tiny)
-    energy_defect = float(np.max(np.abs(lost - run.dissipated)) / scale)
+    # Less energy than the loss can be computed to is none, and what its rounding explains is no defect.
+    known_to = np.finfo(float).eps * np.max(np.abs(record.loss))
+    scale = max(np.max(run.dissipated), known_to, np.finfo(float).tiny)
+    off = max(np.max(np.abs(lost - run.dissipated)) - _ROUNDINGS * known_to, 0.0)
     drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
     return Trajectory(
         t=jax.device_put(run.t),
@@ -186,7 +188,7 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
         grad_norm_sq=jax.device_put(record.grad_norm_sq),
         dissipated=jax.device_put(run.dissipated),
         certificates=Certificates(
-            energy_defect=energy_defect,
+            energy_defect=float(off / scale),
             balance_drift=None if np.isnan(drift) else float(drift),
             steps=int(run.steps[0]),
             rejected_steps=int(run.steps[1]),

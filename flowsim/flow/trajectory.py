@@ -102,7 +102,8 @@ class Settings:
 class Certificates:
     """Evidence of accuracy, each number relative and ideally zero.
 
-    energy_defect: largest |L(0) - L(t) - int_0^t |grad L|^2| over the largest energy dissipated;
+    energy_defect: largest |L(0) - L(t) - int_0^t |grad L|^2|, beyond the rounding of the loss, over the largest energy
+    dissipated;
     balance_drift: largest change of the loss's conserved quantity over the largest squared norm of the
     weights, None where no such quantity is known; steps, rejected_steps: of the solver.
     """

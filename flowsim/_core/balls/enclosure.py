@@ -24,6 +24,7 @@ from flowsim._core.balls.operations import (
     OPERATIONS,
     REMEMBERED,
     Balls,
+    CostlyError,
     UndecidedError,
     Value,
     balls,
@@ -132,7 +133,7 @@ class Traced:
         **Arguments:** choices: gets what every selection was made by.
         """
         if self.operations > most_operations:
-            raise UndecidedError(f"{self.operations:.1e} operations are too many")
+            raise CostlyError(f"{self.operations:.1e} operations are too many")
         if proved and any(eqn.primitive.name == "eigh" for eqn, _ in self.equations):
             raise UndecidedError("nothing is proved where matrices are diagonalized")
         leaves = jax.tree.leaves(arguments)

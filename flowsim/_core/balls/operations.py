@@ -26,6 +26,10 @@ class UndecidedError(ArithmeticError):
     """An operation that is not known in ball arithmetic, or a comparison that the balls leave open."""
 
 
+class CostlyError(UndecidedError):
+    """There are more operations than were allowed."""
+
+
 def balls(values: Any, radii: Any = 0.0) -> Balls:
     """Balls about numbers, with these radii."""
     make = np.frompyfunc(lambda value, radius: flint.arb(float(value), float(radius)), 2, 1)

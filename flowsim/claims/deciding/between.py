@@ -39,14 +39,15 @@ class Bracket(NamedTuple):
 def follow(
     margins: Callable[[np.ndarray], tuple[Series, Margins, Promised]],
     noise: Callable[[Series], Series] = np.zeros_like,
-    further: Series = _NOTHING,
+    known: Series = _NOTHING,
 ) -> tuple[Float[np.ndarray, " more"], float]:
     """Further times at which a margin is least, and how much lower it may still be between any times.
 
     **Arguments:** margins: further times -> all times, increasing, the margins there and where they are promised;
-    noise: times -> how far margins are off at them, below which nothing is followed; further: to begin with.
+    noise: times -> how far margins are off at them, below which nothing is followed; known: further times that are
+    looked at whatever the margins say.
     """
-    least = 0.0
+    least, further = 0.0, known
     for _ in range(_ROUNDS):
         t, margin, promised = margins(further)
         if not promised.any() or not np.all(np.isfinite(margin[promised])):
@@ -58,7 +59,8 @@ def follow(
         more = _apart(np.concatenate([times_within(t, one) for one in lower]), t) if lower else np.zeros(0)
         if not more.size:
             break
-        further = np.union1d(further[_beside(t, margin, promised, lower, further)], more)
+        beside = further[_beside(t, margin, promised, lower, further)]
+        further = np.unique(np.concatenate([known, beside, more]))
     t, margin, promised = margins(further)
     brackets = [*dips(t, margin, promised), *switches(t, margin, promised)]
     bottoms = [one.bottom + np.max(noise(t[one.low : one.high + 1])) for one in brackets]

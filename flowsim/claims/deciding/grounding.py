@@ -9,10 +9,10 @@ import numpy as np
 
 from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Judgement
-from flowsim.claims.deciding.sides import Errors, Mask, Sides, solver_error
+from flowsim.claims.deciding.sides import LEAST_ERROR, Errors, Mask, Sides, solver_error
 from flowsim.claims.evidence import Case
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, Bounds, Enclosed, OpenError
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, NOTHING, Bounds, Enclosed, OpenError
 from flowsim.flow.trajectory import Status
 
 _CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
@@ -64,7 +64,7 @@ def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors
         look, found = (look, found) if quiet is None else quiet
     last = count - 1
     if for_all_t:
-        found = look.at_the_start(found)
+        found = look.where_equal(found)
         found, last = look.until_rest(found)
     if look.jumps and found.judgement is Judgement.HOLDS:
         jump = f"Its sides jump or swing ({', '.join(look.jumps)}): times do not tell what is between."
@@ -159,18 +159,31 @@ class _Look:
             new[name][places] = np.where(better, value, new[name][places])
         return dataclasses.replace(found, **new)
 
-    def at_the_start(self, found: Sides) -> Sides:
-        """The sides where those that are equal at the start, exactly, stand."""
+    def where_equal(self, found: Sides) -> Sides:
+        """The sides where those that are equal exactly stand: at the start, and at all times where nothing moves what
+        they differ by.
+        """
+        count = self._count
         rests = self._case.status is Status.STATIONARY
-        rows = np.arange(self._count) if rests else np.asarray([0, self._count - 1])
-        equal = rows if rests else rows[:1]
-        if self._rows is None or not np.any(_open(found)[equal] & ~found.identity[equal]):
+        # Of these, both solves have nothing at any time.
+        still = np.all((found.slack[:count] == 0) & (self._errors.solver[:count] <= 2 * LEAST_ERROR), axis=0)
+        throughout = rests or bool(still.any())
+        open_ = (_open(found) & ~found.identity)[: count if throughout else 1]
+        if self._rows is None or not open_.any():
             return found
+        rows = np.arange(count) if throughout else np.asarray([0, count - 1])
         bounds = self._bounds(self._case.enclosed.exact(), rows, COSTLY)
         if bounds is None:
             return found
+        middle, half = (part[: rows.size] for part in _middle(bounds))
+        # What a series differs by from its first value is zero there, without a size, and later has one.
+        sizes = found.size[:count]
+        nothing = NOTHING * np.max(sizes, axis=0, where=np.isfinite(sizes), initial=0.0)
+        equal = bounds.zero[: rows.size] | (np.abs(middle) <= half) & (half <= nothing)
         tie = found.tie.copy()
-        tie[equal] = bounds.zero[: equal.size]
+        tie[0] = equal[0]
+        if throughout:
+            tie[:count] |= equal if rests else still & equal.all(axis=0)
         return dataclasses.replace(found, tie=tie)
 
     def until_rest(self, found: Sides) -> tuple[Sides, int]:

@@ -14,7 +14,7 @@ Mask = Bool[np.ndarray, "*points"]
 
 
 _LADDER_SAFETY = 4.0
-_NEGLIGIBLE = 1e-290  # what is smaller is known to no relative accuracy
+LEAST_ERROR = 1e-290  # what is smaller is known to no relative accuracy
 
 
 class Errors(NamedTuple):
@@ -43,7 +43,7 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
         apart = np.abs(rough - fine) / scale
     # Nothing is known, or asked, of a side that promises nothing or is infinite.
     apart = np.where(counts & ~np.isnan(apart), apart, 0.0)
-    return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale + _NEGLIGIBLE
+    return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale + LEAST_ERROR
 
 
 @dataclasses.dataclass(frozen=True)

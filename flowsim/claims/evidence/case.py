@@ -158,10 +158,12 @@ class Case:
         """The solve in balls."""
         count = self.run.t.size
         base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
+        # A difference of two numbers is known to what these are.
+        sizes = [base[0], base[0] if self._repetitions.stated.subtracts else base[1], base[2]]
         errors = []
-        for place, one in enumerate(base):
+        for place, (one, size) in enumerate(zip(base, sizes, strict=True)):
             apart = [np.abs(np.asarray(other[place]) - np.asarray(one))[:count] for other in others]
-            errors.append(ROUNDING_SAFETY * np.max(apart, axis=0) + ROUNDING * np.abs(np.asarray(one)[:count]))
+            errors.append(ROUNDING_SAFETY * np.max(apart, axis=0) + ROUNDING * np.abs(np.asarray(size)[:count]))
         found = dataclasses.replace(self._enclosed(self.run, tuple(errors)), spread=allowed_in(self.run))
         slopes = found.slopes(CHEAP)
         if slopes is None:

@@ -4,7 +4,9 @@ What cancels in float64, in a loss, between weights or among the constants of a 
 digits, and say what is left of them.
 """
 
+import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
+from flowsim._core.balls.centred import is_smooth, middles, nearer
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
-from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
+from flowsim._core.balls.operations import Balls, CostlyError, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
@@ -26,10 +29,11 @@ from flowsim.claims.limits import ending_at
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.closed_form import is_closed_form
 
 NOT_TRACED = "not traced"  # in place of what jumps, where that cannot be seen
 CHEAP, COSTLY = 3e4, 2e6  # operations
-_NOTHING = 1e-28  # of the larger side
+NOTHING = 1e-28  # of the larger side
 
 
 class OpenError(Exception):
@@ -251,7 +255,7 @@ class Enclosed:
 
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
-            traced = Traced(sides, *given) if look_between else self._traced(claim, rows.size, sides, *given)
+            traced = Traced(sides, *given) if look_between else self._traced((claim,), rows.size, sides, *given)
             if look_between:
                 whole = rows.size == self.run.t.size and not np.any(further > 0)
                 jumps = jumps_in(traced, given, whole, most_operations)
@@ -269,10 +273,10 @@ class Enclosed:
             raise OpenError(str(error), (NOT_TRACED,)) from error
         return _bounds(slack, promised, allowance, scale, difference, jumps)
 
-    def _traced(self, of: Any, rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
-        """The trace of a function of so many rows, which is the same for one claim or system."""
+    def _traced(self, of: tuple[Any, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
+        """The trace of a function of so many rows, which is the same for one claim, or for one part of a system."""
         # With what it is of: an identity is one's own only as long as one lives.
-        key = id(of), rows
+        key = *map(id, of), rows
         if key not in self._traces:
             self._traces[key] = of, Traced(function, *given)
         return self._traces[key][1]
@@ -287,7 +291,10 @@ class Enclosed:
             loss, excess, grad_norm_sq, slopes = self._recorded(
                 models, rows, most_operations, proved=bool(np.any(further > 0))
             )
-        except UndecidedError:
+        except UndecidedError as error:
+            # What was measured is no bound, and is for a loss that balls do not have at all.
+            if isinstance(error, CostlyError) and most_operations < COSTLY and np.isfinite(self.errors[0]).all():
+                raise
             recorded = (self.run.loss, self.run.excess, self.run.grad_norm_sq)
             pairs = zip(recorded, self.errors, strict=True)
             loss, excess, grad_norm_sq = (balls(np.asarray(one)[rows], error[rows]) for one, error in pairs)
@@ -310,25 +317,31 @@ class Enclosed:
         arrays, fixed = _numbers(self.system, self.rounding.loss)
         rest = self._rest(rows)
 
-        def record(arrays, models):
+        def record(arrays, models, *, all_of_it=True):
             system = eqx.combine(arrays, fixed)
 
             def one(model):
                 state = system.encode(model)
                 found = system.record(state)
-                slopes = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(system.field(state))])
-                return found.loss, found.excess, found.grad_norm_sq, slopes
+                flat = lambda state: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state)])
+                series = found.loss, found.excess, flat(state)
+                return (*series, found.grad_norm_sq, flat(system.field(state))) if all_of_it else series
 
             return eqx.filter_vmap(one)(eqx.combine(models, rest))
 
-        return self._traced(self.system, rows.size, record, arrays, models).on(
-            arrays,
-            models,
-            proved=proved,
-            open_branches=True,
-            rounding=self.rounding.loss,
-            most_operations=most_operations,
-        )
+        how = dict(proved=proved, open_branches=True, rounding=self.rounding.loss, most_operations=most_operations)
+        traced = self._traced((self.system, "record"), rows.size, record, arrays, models)
+        loss, excess, states, grad_norm_sq, slopes = traced.on(arrays, models, **how)
+        if is_closed_form(self.loss):
+            return loss, excess, grad_norm_sq, slopes
+        record_middles = functools.partial(record, all_of_it=False)
+        traced = self._traced((self.system, "middles"), rows.size, record_middles, arrays, models)
+        if is_smooth(traced):
+            with contextlib.suppress(UndecidedError):
+                *series, middle = traced.on(arrays, middles(models), **how)
+                pairs = zip((loss, excess), series, strict=True)
+                loss, excess = (nearer(one, there, states - middle, slopes) for one, there in pairs)
+        return loss, excess, grad_norm_sq, slopes
 
 
 def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
@@ -376,7 +389,7 @@ def _middle(values: Balls) -> np.ndarray:
 
 def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:
     """Whether a slack is zero to far more digits than anything is given with."""
-    small = lambda ball, size: bool(ball.is_finite() and ball.contains(0)) and float(ball.rad()) <= _NOTHING * size
+    small = lambda ball, size: bool(ball.is_finite() and ball.contains(0)) and float(ball.rad()) <= NOTHING * size
     return np.vectorize(small, otypes=[bool])(slack, np.where(np.isfinite(scale), scale, 0.0))
 
 

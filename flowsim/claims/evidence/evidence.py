@@ -2,10 +2,8 @@
 
 import functools
 
-import jax
 import numpy as np
 
-from flowsim import losses
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import Case
 from flowsim.claims.evidence.comparing import compared
@@ -14,8 +12,7 @@ from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import merged, shifted
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
-from flowsim.losses import AbstractPopulationLoss, FunctionLoss
-from flowsim.losses.reparametrized import Reparametrized
+from flowsim.losses.closed_form import is_closed_form
 
 _BELOW = 1e-9  # of the loss, by which it may fall below its minimum by rounding
 _FURTHER = 1e6, 9.0  # times its time, by which a flow is prolonged if it can be
@@ -57,7 +54,7 @@ class Evidence(AbstractRepetitions):
         """What to say where the solver's steps went over a wall or a pit of the loss; nothing where they did not, or
         where the loss is a closed form of flowsim's, which has neither.
         """
-        time = None if _is_own(self.stated) else stepped_over(self.cases[0])
+        time = None if is_closed_form(self.stated) else stepped_over(self.cases[0])
         if time is None:
             return ""
         return f"The loss changes more within a step of the solver, at t = {time:.4g}, than from one step to the next."
@@ -92,13 +89,6 @@ class Evidence(AbstractRepetitions):
     def _at_the_start(self, claim: Claim) -> tuple[Comparison, Comparison]:
         """The comparison on the start alone, and where the start is followed by other times and numbers."""
         return compared(claim, self.stated, self.alone.padded), compared(claim, self.stated, self.cases[0].astray)
-
-
-def _is_own(loss: AbstractPopulationLoss) -> bool:
-    """Whether a loss is flowsim's, without a function of somebody else's in it."""
-    is_a_users = lambda part: isinstance(part, FunctionLoss | Reparametrized)
-    parts = jax.tree.leaves(loss, is_leaf=is_a_users)
-    return type(loss).__module__.startswith(f"{losses.__name__}.") and not any(map(is_a_users, parts))
 
 
 def _same(one: Comparison, other: Comparison, rows: slice) -> bool:

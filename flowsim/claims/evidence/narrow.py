@@ -67,11 +67,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     identity = claim.relation is Relation.IDENTITY or bool(ours.identity.all())
     # An identity is not known better.
     enough = -WORST_RESOLUTION * float(np.max(size_of(ours), initial=0.0)) if identity else 0.0
-    if (
-        _stays(case)
-        or ours.slack.shape[0] != case.padded.t.size
-        or np.any(ours.promised & (ours.slack + ours.allowance < enough))
-    ):
+    if _stays(case) or ours.slack.shape[0] != case.padded.t.size or _fails_anyway(claim, case, ours, enough):
         return np.zeros(0)
     promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))
     beside = promised[:-1] | promised[1:]
@@ -94,6 +90,22 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         )
 
     return _found_between(case, look, thorough=not identity)
+
+
+def _fails_anyway(claim: Claim, case: Case, ours: Comparison, enough: float) -> bool:
+    """Whether a statement fails at a time of the run, in balls too where these can be had."""
+    count = case.run.t.size
+    gap = np.where(ours.promised, ours.slack + ours.allowance, np.inf)[:count].reshape(count, -1).min(axis=1)
+    if not np.any(gap < enough):
+        return False
+    row = int(np.argmin(gap))
+    rows = np.unique([0, row, count - 1])
+    try:
+        bounds = case.enclosed.compared(claim, rows, COSTLY)
+    except OpenError:
+        return True
+    there = np.searchsorted(rows, row)
+    return bool(np.any(bounds.certain[there] & (bounds.high[there] + bounds.allowance[there] < enough)))
 
 
 def _stays(case: Case) -> bool:
