@@ -115,7 +115,8 @@ class Weights(eqx.Module):
 def length_to_go(loss, model, conserved=None):
     none = lambda model: None
     field = lambda model: jax.tree.map(jnp.negative, eqx.filter(loss.gradient(model), eqx.is_inexact_array))
-    return way_to_go(Landscape(field, conserved or none), model, model)
+    landscape = Landscape(field, conserved or none, is_one_formula=is_closed_form(loss))
+    return way_to_go(landscape, model, model)
 
 
 def test_the_way_to_go_in_a_parabola_is_the_distance_and_a_little_more():

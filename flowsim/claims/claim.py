@@ -44,6 +44,11 @@ class Comparison(eqx.Module):
     identity: Bool[Array, "*points"]
 
 
+def _real(side: ArrayLike) -> Array:
+    """A side as float64, as which numbers without a point and truth values are compared, too."""
+    return jnp.asarray(side, dtype=float)
+
+
 def at_least(
     value: ArrayLike,
     bound: ArrayLike,
@@ -55,16 +60,16 @@ def at_least(
     """The statement value >= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
     can be zero.
     """
-    value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
+    value, bound = jnp.broadcast_arrays(_real(value), _real(bound))
     larger = jnp.maximum(jnp.abs(value), jnp.abs(bound))
     ratio = jnp.abs(bound) / jnp.where(larger > 0, larger, 1.0)
     return Comparison(
         slack=value - bound,
-        size=jnp.broadcast_to(jnp.abs(bound) if size is None else jnp.asarray(size), value.shape),
+        size=jnp.broadcast_to(jnp.abs(bound) if size is None else _real(size), value.shape),
         scale=larger,
         tightness=ratio,
-        promised=jnp.broadcast_to(jnp.asarray(True) if promised is None else jnp.asarray(promised), value.shape),
-        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+        promised=jnp.broadcast_to(True if promised is None else jnp.asarray(promised, dtype=bool), value.shape),
+        allowance=jnp.broadcast_to(_real(allowance), value.shape),
         value=value,
         bound=bound,
         identity=jnp.zeros(value.shape, dtype=bool),
@@ -82,7 +87,7 @@ def at_most(
     """The statement value <= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
     can be zero.
     """
-    value, bound = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(bound))
+    value, bound = jnp.broadcast_arrays(_real(value), _real(bound))
     comparison = at_least(-value, -bound, size=size, promised=promised, allowance=allowance)
     ratio = jnp.abs(value) / jnp.where(comparison.scale > 0, comparison.scale, 1.0)
     return eqx.tree_at(lambda c: (c.tightness, c.value, c.bound), comparison, (ratio, value, bound))
@@ -90,15 +95,15 @@ def at_most(
 
 def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: ArrayLike = 0.0) -> Comparison:
     """The statement value = expected, to within the errors of the given size and a known allowance."""
-    value, expected = jnp.broadcast_arrays(jnp.asarray(value), jnp.asarray(expected))
-    size = jnp.broadcast_to(jnp.asarray(size), value.shape)
+    value, expected = jnp.broadcast_arrays(_real(value), _real(expected))
+    size = jnp.broadcast_to(_real(size), value.shape)
     return Comparison(
         slack=-jnp.abs(value - expected),
         size=size,
         scale=size,
         tightness=jnp.ones_like(value),
         promised=jnp.ones(value.shape, dtype=bool),
-        allowance=jnp.broadcast_to(jnp.asarray(allowance), value.shape),
+        allowance=jnp.broadcast_to(_real(allowance), value.shape),
         value=value,
         bound=expected,
         identity=jnp.ones(value.shape, dtype=bool),

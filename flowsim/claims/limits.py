@@ -51,7 +51,7 @@ def limit(
 
     **Raises:** `TracedFlowError` within a transformation of JAX.
     """
-    value = jnp.asarray(f(flow.end))
+    value = jnp.asarray(f(flow.end), dtype=float)
     end = _END.get() if _is_traced(flow) else (flow.end, _way_to_go(flow))
     if end is None:
         raise TracedFlowError("limit must be asked of a flow with values, and this one is traced")
@@ -72,7 +72,7 @@ def _way_to_go(flow: Trajectory) -> float:
 def _variation(f: Callable[[PyTree], Array], model: PyTree, way: float) -> np.ndarray:
     """How much f changes at most within a distance of a model."""
     weights, rest = eqx.partition(model, eqx.is_inexact_array)
-    of_weights = lambda weights: jnp.asarray(f(eqx.combine(weights, rest)))
+    of_weights = lambda weights: jnp.asarray(f(eqx.combine(weights, rest)), dtype=float)
     shape = jax.eval_shape(of_weights, weights).shape
     if not math.isfinite(way):
         return np.full(shape, np.inf)

@@ -26,7 +26,8 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from flowsim._core.balls.enclosure import BITS, enclose, lower, upper
+from flowsim._core.balls.centred import is_smooth
+from flowsim._core.balls.enclosure import BITS, Traced, enclose, lower, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim._core.balls.squares import residuals_of
 
@@ -36,19 +37,22 @@ _EXACT = 1e-25
 _LONGEST_TURN = 0.01  # |s|
 _OFF_THE_ORBIT = 3.2
 _MORE = 1 + 1e-12  # than what is computed in float64 from bounds
+_BESIDE = 1e-6  # of the weights
 _AT_REST = 1e-12  # of the weights: a start that moves no further is at rest but for rounding
 
 Field = Callable[[PyTree], PyTree]
 
 
 class Landscape(NamedTuple):
-    """What is known of a gradient flow: minus its gradient; a quantity that it conserves, None where none is known; and
-    the loss, if its gradient is what flows.
+    """What is known of a gradient flow: minus its gradient; a quantity that it conserves, None where none is known; the
+    loss, if its gradient is what flows; and whether the field is one formula everywhere, whatever its program looks
+    like.
     """
 
     field: Field
     conserved: Callable[[PyTree], Array | None]
     loss: Callable[[PyTree], Array] | None = None
+    is_one_formula: bool = False
 
 
 def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
@@ -73,34 +77,70 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
 
 def rests(flow: Landscape, state: PyTree) -> bool:
     """Whether a start whose gradient is zero in float64 stays where it is: the gradient is exactly zero, or the start
-    is a minimum but for rounding. True where the gradient cannot be had in balls.
+    is a minimum but for rounding. Where the gradient cannot be had in balls, it has to be that beside the start it is
+    not zero.
     """
+    size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(state))
     try:
         slopes = jax.tree.leaves(enclose(flow.field, state, open_branches=True))
     except (UndecidedError, jax.errors.JAXTypeError):
-        return True
+        rng = np.random.default_rng(0)
+        beside = jax.tree.map(lambda leaf: leaf + _BESIDE * (size or 1.0) * rng.standard_normal(leaf.shape), state)
+        return any(bool(np.any(np.asarray(slope) != 0)) for slope in jax.tree.leaves(flow.field(beside)))
     # A ball that only holds zero has run out of digits, as float64 has.
     if all(bool(ball == 0) for slope in slopes for ball in np.ravel(slope)):
         return True
-    size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(state))
     return way_to_go(flow, state, state) <= _AT_REST * size
 
 
+def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula: bool) -> PyTree:
+    """Which of some weights stay zero whatever the others are; none where the field cannot be had in balls, or may be
+    another elsewhere.
+
+    **Arguments:** weights, zero: of one structure, the latter truth values; is_one_formula: as in `Landscape`.
+    """
+    nothing = jax.tree.map(np.zeros_like, zero)
+    try:
+        if not (is_one_formula or is_smooth(Traced(field, weights))):
+            return nothing
+        rng = np.random.default_rng(0)
+        size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(weights)) or 1.0
+        draws = jax.tree.map(lambda leaf: size * rng.standard_normal(leaf.shape), weights)
+        while True:
+            slopes = enclose(field, jax.tree.map(lambda draw, one: np.where(one, 0.0, draw), draws, zero))
+            still = jax.tree.map(lambda one, slope: one & _vanishes(slope), zero, slopes)
+            if jax.tree.all(jax.tree.map(np.array_equal, zero, still)):
+                return still
+            zero = still
+    except (UndecidedError, jax.errors.JAXTypeError):
+        return nothing
+
+
+def _vanishes(values: Balls) -> np.ndarray:
+    return np.vectorize(lambda ball: bool(ball == 0), otypes=[bool])(values)
+
+
 def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]) -> float:
-    kinds = [_kind(leaf) for leaf in begin]
-    # What holds everywhere is asked where nothing is special: at random weights.
+    # What holds everywhere is asked where nothing is special, at random weights: of a field without branches.
+    everywhere = flow.is_one_formula or is_smooth(Traced(flow.field, jax.tree.unflatten(structure, leaves)))
+    kinds = [_kind(leaf) if everywhere else "any" for leaf in begin]
+    size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in leaves) or 1.0
     rng = np.random.default_rng(0)
-    size = max(float(np.max(np.abs(leaf))) for leaf in leaves)
-    draws = [
-        _KINDS[kind]((size or 1.0) * rng.standard_normal(leaf.shape)) for leaf, kind in zip(leaves, kinds, strict=True)
-    ]
-    anywhere = jax.tree.unflatten(structure, draws)
-    slopes = jax.tree.leaves(enclose(flow.field, anywhere))
-    basis = scipy.linalg.block_diag(*_bases(leaves, kinds, slopes))
+    draws = [size * rng.standard_normal(leaf.shape) for leaf in leaves]
+    while True:
+        special = [_KINDS[kind](draw) for kind, draw in zip(kinds, draws, strict=True)]
+        anywhere = jax.tree.unflatten(structure, special)
+        slopes = jax.tree.leaves(enclose(flow.field, anywhere))
+        stay = _stay(kinds, slopes)
+        if all(stay):
+            break
+        # What does not stay so may move what would.
+        kinds = [kind if stays else "any" for kind, stays in zip(kinds, stay, strict=True)]
+    basis = scipy.linalg.block_diag(*_bases(leaves, kinds, slopes if everywhere else None))
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(end))
     aside = _MORE * float(np.linalg.norm(point - np.asarray(end)))
-    orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes)
+    orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if everywhere else None
     basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
     def along(y: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -114,11 +154,12 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     steepest = float(np.linalg.norm(_largest(slope)))
     if steepest == 0 and aside == 0:
         return 0.0
-    flattest = _least_curvature(along, nothing, 0.0)
+    branches = () if everywhere else (along,)
+    flattest = _least_curvature(along, nothing, 0.0, branches)
     if not flattest > 0:
         return math.inf
     radius = _ROOM * steepest / flattest
-    curvature = _least_curvature(along, nothing, radius)
+    curvature = _least_curvature(along, nothing, radius, branches)
     if not curvature > 0:
         return math.inf
     # The basis is orthonormal to rounding.
@@ -149,14 +190,22 @@ def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
 
 def _least_singular_value(residuals: Callable[[Array], Array], point: np.ndarray, radius: float) -> float:
     """A lower bound of the least singular value of the Jacobian, of as many as there are residuals, on a cube."""
+    enclose(residuals, balls(point, radius))  # its branches are not in its derivatives
     middle, rest = _middle(enclose(jax.jacfwd(residuals), balls(point, radius)))
     if middle.shape[0] > middle.shape[1]:
         return 0.0
     return float(np.linalg.svd(middle, compute_uv=False)[-1] - np.linalg.norm(rest) - _rounding(middle))
 
 
-def _least_curvature(slope: Callable[[Array], Array], point: np.ndarray, radius: float) -> float:
-    """A lower bound of the Hessian's eigenvalues on a cube about the point; the slope is downwards."""
+def _least_curvature(
+    slope: Callable[[Array], Array], point: np.ndarray, radius: float, branches: tuple[Callable[[Array], Array], ...]
+) -> float:
+    """A lower bound of the Hessian's eigenvalues on a cube about the point; the slope is downwards.
+
+    **Arguments:** branches: what must take one branch on all of the cube, as its derivatives do not tell.
+    """
+    for one in branches:
+        enclose(one, balls(point, radius))
     middle, rest = _middle(enclose(lambda y: -jax.jacfwd(slope)(y), balls(point, radius)))
     middle = (middle + middle.T) / 2
     return float(np.linalg.eigvalsh(middle)[0] - np.linalg.norm(rest) - _rounding(middle))
@@ -190,19 +239,30 @@ def _kind(leaf: np.ndarray) -> str:
     return "symmetric" if np.array_equal(leaf, np.swapaxes(leaf, -1, -2)) else "any"
 
 
-def _bases(leaves: list, kinds: list[str], slopes: list[Balls]) -> list[np.ndarray]:
-    """Orthonormal bases, by columns, of the weights of each array among which the flow stays."""
+def _stay(kinds: list[str], slopes: list[Balls]) -> list[bool]:
+    """Whether the weights of each array stay of their kind."""
     largest = max(np.max(_largest(slope), initial=0.0) for slope in slopes)
     found = []
-    for leaf, kind, slope in zip(leaves, kinds, slopes, strict=True):
+    for kind, slope in zip(kinds, slopes, strict=True):
+        if kind == "any":
+            found.append(True)
+            continue
         with flint.ctx.workprec(BITS):
             outside = np.asarray(slope - _KINDS[kind](slope), dtype=object)
-        stays = np.max(_largest(outside), initial=0.0) <= _EXACT * largest
-        basis = _basis(leaf.shape, kind if stays else "any")
-        # A weight that the loss does not read never moves.
-        moves = np.asarray([not bool(ball == 0) for ball in np.ravel(slope)], dtype=bool)
-        found.append(basis[:, np.any(basis[moves] != 0, axis=0)])
+        may_be_zero = all(bool(ball.contains(0)) for ball in np.ravel(outside))
+        found.append(may_be_zero and bool(np.max(_largest(outside), initial=0.0) <= _EXACT * largest))
     return found
+
+
+def _bases(leaves: list, kinds: list[str], slopes: list[Balls] | None) -> list[np.ndarray]:
+    """Orthonormal bases, by columns, of the weights of each array among which the flow stays: a weight that the loss
+    does not read never moves, if slopes anywhere tell.
+    """
+    bases = [_basis(leaf.shape, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+    if slopes is None:
+        return bases
+    moves = [~_vanishes(slope).ravel() for slope in slopes]
+    return [basis[:, np.any(basis[one] != 0, axis=0)] for basis, one in zip(bases, moves, strict=True)]
 
 
 def _basis(shape: tuple[int, ...], kind: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from flowsim.flow import basin
 from flowsim.flow.trajectory import AbstractDescent
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, State
+from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.reduction import AbstractReducedLayer, Point, ReducedArrowhead
 from flowsim.models import LinearAttention
 
@@ -99,7 +100,7 @@ class AbstractSystem(eqx.Module):
 
     def landscape(self) -> basin.Landscape:
         """What the bounds of `basin` read."""
-        return basin.Landscape(self.field, lambda state: None)
+        return basin.Landscape(self.field, lambda state: None, is_one_formula=True)
 
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
         """A proved bound on how far the flow from a start still goes from a state; infinite where none is found."""
@@ -244,7 +245,7 @@ class LossSystem(AbstractSystem):
         # Others may flow in symmetric matrices alone, or by a formula of their own.
         is_its_own = type(self.loss).gradient is AbstractPopulationLoss.gradient
         loss = (lambda state: self.loss(self.decode(state))) if is_its_own else None
-        return basin.Landscape(self.field, self._conserved_sum, loss)
+        return basin.Landscape(self.field, self._conserved_sum, loss, is_closed_form(self.loss))
 
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
         return math.inf if self.loss.sampled else super().way_to_go(state, start)
@@ -289,6 +290,10 @@ class ScaledSystem(AbstractSystem):
     def record(self, state: PyTree) -> Record:
         record = self.plain.record(self._weights(state))
         return record._replace(state=state, grad_norm_sq=norm_sq(self.field(state)), norm_sq=norm_sq(state))
+
+    def way_to_go(self, state: PyTree, start: PyTree) -> float:
+        largest = max(float(jnp.max(root)) for root in jax.tree.leaves(self.roots))
+        return largest * super().way_to_go(state, start)
 
     def _weights(self, state: PyTree) -> PyTree:
         return jax.tree.map(jnp.multiply, state, self.roots)

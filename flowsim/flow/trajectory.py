@@ -158,6 +158,8 @@ class Trajectory(eqx.Module):
         **Raises:** `ValueError` where it is none.
         """
         t = float(t)
+        if not math.isfinite(t):
+            checks.refuse("t", "a time (flowsim.limit is of the limit)", f"it is {t:g}")
         for asked in _ASKED.get():
             asked.append(t)
         here = jnp.abs(self.t - t) <= SAME * t

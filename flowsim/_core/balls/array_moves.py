@@ -101,7 +101,7 @@ PLAIN: dict[str, Callable] = {
             "le": np.less_equal,
             "gt": np.greater,
             "ge": np.greater_equal,
-            "not": np.logical_not,
+            "not": np.invert,
         }.items()
     },
 }

@@ -12,53 +12,38 @@ from jaxtyping import PyTree
 from flowsim._core.balls.array_moves import MOVES
 from flowsim._core.balls.enclosure import BITS, Traced
 from flowsim._core.balls.operations import Balls
+from flowsim._core.balls.reading import Names, operations_with_names
 
-# Where a function takes another branch its slopes do not tell what it does, and one of somebody's own may say anything.
 _SMOOTH = {
-    *(
-        "add",
-        "add_any",
-        "sub",
-        "mul",
-        "div",
-        "neg",
-        "square",
-        "one_minus_square",
-        "integer_pow",
-        "pow",
-        "sqrt",
-        "rsqrt",
-    ),
-    *("exp", "exp2", "expm1", "log", "log1p", "logistic", "erf", "erfc", "lgamma", "sin", "cos", "tan", "asin", "acos"),
-    *("atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "reduce_sum", "reduce_prod", "rsqrt"),
-    *(
-        "cumsum",
-        "cumprod",
-        "dot_general",
-        "lu",
-        "cholesky",
-        "triangular_solve",
-        "iota",
-        "gather",
-        "scatter-add",
-        "jit",
-        "pjit",
-    ),
-    "closed_call",
+    *("add", "add_any", "sub", "mul", "div", "neg", "square", "one_minus_square", "integer_pow", "pow", "sqrt"),
+    *("rsqrt", "exp", "exp2", "expm1", "log", "log1p", "logistic", "erf", "erfc", "lgamma", "sin", "cos"),
+    *("tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "reduce_sum"),
+    *("reduce_prod", "cumsum", "cumprod", "dot_general", "lu", "cholesky", "triangular_solve", "iota"),
+    *("gather", "scatter-add"),
     *MOVES,
 } - {"select_n", "stop_gradient"}
+# What is gone through as often as weights say, and what has slopes of somebody's own.
+_BY_ITSELF = {"while", "cond", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 
 
 def is_smooth(traced: Traced) -> bool:
-    """Whether a program has no operation that branches, jumps or has slopes of its own."""
-    return all(_is_smooth(eqn) for eqn, _ in traced.equations)
+    """Whether a program has no operation on its arguments that branches, jumps or has slopes of its own: what is so of
+    it near one point, such as being zero, is so everywhere.
+    """
+    if any(eqn.primitive.name in _BY_ITSELF for eqn, _ in traced.equations):
+        return False
+    read = operations_with_names(traced.jaxpr, ["argument"] * len(traced.jaxpr.invars))
+    return all(_is_smooth(eqn, inputs) for eqn, inputs in read if any(inputs))
 
 
-def _is_smooth(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name == "convert_element_type":
+def _is_smooth(eqn: JaxprEqn, inputs: list[Names]) -> bool:
+    name = eqn.primitive.name
+    if name == "select_n":
+        return not inputs[0]
+    if name == "convert_element_type":
         (given,) = eqn.invars
         return jnp.issubdtype(eqn.params["new_dtype"], jnp.floating) and given.aval.dtype != jnp.bool_
-    return eqn.primitive.name in _SMOOTH
+    return name in _SMOOTH
 
 
 def middles(values: PyTree) -> PyTree:

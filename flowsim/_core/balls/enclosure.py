@@ -27,9 +27,11 @@ from flowsim._core.balls.operations import (
     CostlyError,
     UndecidedError,
     Value,
+    asked_of_each,
     balls,
     is_balls,
     is_open,
+    is_unknown,
     selection,
 )
 
@@ -242,8 +244,7 @@ class _Arithmetic:
             raise UndecidedError(f"{name} is not known in ball arithmetic")
         if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
             # How JAX asks for NaN.
-            nan = np.vectorize(lambda ball: bool(ball.is_nan()), otypes=[bool])(inputs[0])
-            return [nan if name == "ne" else ~nan]
+            return [asked_of_each(lambda ball: None if is_unknown(ball) else name == "eq", inputs[0])]
         outputs = OPERATIONS[name](params, *inputs)
         if not self.open_branches:
             _refuse_open(name, inputs, outputs)
@@ -288,7 +289,7 @@ class _Arithmetic:
 
 
 def _known(condition: Value) -> bool:
-    if is_open(condition):
+    if is_open(condition) or np.ndim(condition):
         raise UndecidedError("how often a loop is gone through is open")
     return bool(np.all(np.asarray(condition) == 1))
 

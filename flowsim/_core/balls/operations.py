@@ -67,14 +67,26 @@ def _comparison(certainly: Callable, certainly_not: Callable) -> Callable:
 
     universal = np.frompyfunc(compare, 2, 1)
 
-    def compared(params: dict[str, Any], a: Value, b: Value) -> Value:
-        found = np.asarray(universal(as_balls(a), as_balls(b)), dtype=object)
-        if all(one is not None for one in np.ravel(found)):
-            return found.astype(bool)
-        as_ball = lambda one: _OPEN if one is None else flint.arb(int(one))
-        return np.asarray(np.frompyfunc(as_ball, 1, 1)(found), dtype=object)
+    return lambda params, a, b: _truths(universal(as_balls(a), as_balls(b)))
 
-    return compared
+
+def _truths(found: Any) -> Value:
+    """Truth values; as balls where some are None, which are open."""
+    found = np.asarray(found, dtype=object)
+    if all(one is not None for one in np.ravel(found)):
+        return found.astype(bool)
+    as_ball = lambda one: _OPEN if one is None else flint.arb(int(one))
+    return np.asarray(np.frompyfunc(as_ball, 1, 1)(found), dtype=object)
+
+
+def asked_of_each(question: Callable[[flint.arb], bool | None], x: Balls) -> Value:
+    """The answers of each ball, None where it leaves them open."""
+    return _truths(np.frompyfunc(question, 1, 1)(x))
+
+
+def is_unknown(ball: flint.arb) -> bool:
+    """Whether a ball holds everything, among it what is infinite or no number; an exact infinity does not."""
+    return not (ball.is_finite() or ball.is_exact())
 
 
 def selection(which: Value, *cases: Value) -> Value:
@@ -242,7 +254,7 @@ OPERATIONS: dict[str, Callable] = {
     "le": _comparison(operator.le, operator.gt),
     "gt": _comparison(operator.gt, operator.le),
     "ge": _comparison(operator.ge, operator.lt),
-    "is_finite": lambda params, x: np.vectorize(lambda ball: bool(ball.is_finite()), otypes=[bool])(x),
+    "is_finite": lambda params, x: asked_of_each(lambda ball: None if is_unknown(ball) else bool(ball.is_finite()), x),
     "convert_element_type": _converted,
     "reduce_sum": _sum,
     "reduce_prod": _reduction(operator.mul),

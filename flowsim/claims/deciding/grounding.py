@@ -142,8 +142,10 @@ class _Look:
         return found if exact is None else self._cleared(found, exact, rows)
 
     def _without_balls(self) -> Sides:
-        """The sides as they were measured: a margin along a flow has to be a hundred times larger."""
-        times = np.where(self._sides.identity, 1.0, _CLEARLY) if self._claim.along_flow else 1.0
+        """The sides as they were measured: a margin along a flow has to be a hundred times larger, and no identity is
+        known better.
+        """
+        times = np.where(self._sides.identity | self._claim.along_flow, _CLEARLY, 1.0)
         return dataclasses.replace(self._sides, error=self._errors.unrounded + times * self._errors.rounding)
 
     def _cleared(self, found: Sides, exact: Bounds, rows: np.ndarray) -> Sides:
@@ -288,7 +290,7 @@ class _Look:
         measured, rest = self._errors.rounding[places], self._errors.unrounded[places]
         error = rest + np.where(sides.identity[places], np.maximum(measured, half), half)
         new = {name: getattr(sides, name).copy() for name in ("slack", "error", "possible", "certain", "allowance")}
-        infinite = np.isinf(sides.slack[places])
+        infinite = np.isinf(sides.slack[places]) & ~np.isfinite(half)
         new["slack"][places] = np.where(infinite, sides.slack[places], middle)
         new["error"][places] = np.where(infinite, 0.0, np.where(np.isfinite(error), error, np.inf))
         new["slack"][places] = np.where(np.isfinite(half) | infinite, new["slack"][places], sides.slack[places])

@@ -174,7 +174,7 @@ class Case:
         repetitions = self._repetitions
         system = None if repetitions.loss.sampled else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
-        return Enclosed(system, repetitions.stated, run, errors, self.way, rounding)
+        return Enclosed(system, repetitions.stated, run, errors, self.way, rounding, stay=repetitions.stay)
 
     @functools.cached_property
     def padded(self) -> Trajectory:

@@ -97,7 +97,7 @@ class Enclosed:
     system: the coordinates of the flow, None where its loss is known by samples; loss: that claims read; run: the
     solve; errors: of its loss, excess and |grad|^2 as they were measured, for a loss that balls cannot read; way: how
     far the weights still move after the end, at most; rounding: of numbers; spread: how far off each array of weights
-    may be beyond that, (T,).
+    may be beyond that, (T,); stay: which weights are zero for ever, truth values; None for no one.
     """
 
     system: AbstractSystem | None
@@ -107,6 +107,7 @@ class Enclosed:
     way: float
     rounding: Roundings = Roundings()
     spread: PyTree = None
+    stay: PyTree = None
     # What is traced for so many rows serves all of them, and all that is made of this by `dataclasses.replace`.
     _traces: dict[tuple[Any, ...], tuple[Any, Traced]] = dataclasses.field(default_factory=dict, repr=False)
 
@@ -207,17 +208,20 @@ class Enclosed:
             return None
 
     def _around(self, rows: np.ndarray, further: np.ndarray) -> PyTree:
-        """The weights as balls, each row as much wider; those that are zero at all times are zero."""
+        """The weights as balls, each row as much wider; those that stay zero are zero."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         spread = jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), weights) if self.spread is None else self.spread
 
-        def around(leaf, spread):
+        stay = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], dtype=bool), weights)
+        stay = stay if self.stay is None else self.stay
+
+        def around(leaf, spread, stays):
             values = np.asarray(leaf)
             room = np.reshape(spread[rows] + np.maximum(further, 0.0), (-1, *[1] * (values.ndim - 1)))
-            moves = np.any(values != 0, axis=0)
+            moves = np.any(values != 0, axis=0) | ~stays
             return balls(values[rows], self.rounding.weights * np.abs(values[rows]) + np.where(moves, room, 0.0))
 
-        return jax.tree.map(around, weights, spread)
+        return jax.tree.map(around, weights, spread, stay)
 
     def _at(self, rows: np.ndarray):
         return lambda leaf: np.asarray(leaf)[rows] if eqx.is_array(leaf) else leaf

@@ -79,7 +79,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         rows = lambda side: np.asarray(side).reshape(2 * _AT_ONCE + 2, -1)
         least, most = rows(bounds.low - bounds.allowance), rows(bounds.high + bounds.allowance)
         possible, certain = rows(bounds.possible), rows(bounds.certain)
-        below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1)
+        below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1, initial=-np.inf)
         fails, may_fail = _anywhere(certain & (most < enough)), _anywhere(possible & ~(least >= enough))
         middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
         new = ~beside[left]

@@ -17,11 +17,13 @@ from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
 from flowsim.claims.evidence.series import gap, merged, padded, row_of, shifted
+from flowsim.flow.basin import stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
-from flowsim.flow.systems import AbstractSystem, is_rounding, system_of
+from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, times_asked
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.closed_form import is_closed_form
 
 _TIGHTEST = 1e-13
 _DENSER = 1.5  # times as many steps in a decade, at least, as the solve before
@@ -129,6 +131,22 @@ class AbstractRepetitions:
     def is_rounding(self, model: PyTree) -> bool:
         """Whether the field at a model is rounding alone."""
         return bool(_is_rounding(self.system, self.system.encode(model)))
+
+    @functools.cached_property
+    def stay(self) -> PyTree:
+        """Which weights, of those that are zero at all times, are zero whatever the others are."""
+        weights = eqx.filter(self.trajectory.models, eqx.is_inexact_array)
+        zero = jax.tree.map(lambda leaf: ~np.any(np.asarray(leaf) != 0, axis=0), weights)
+        if self.loss.sampled or not any(np.any(one) for one in jax.tree.leaves(zero)):
+            return None
+        if not isinstance(self.system, LossSystem | ScaledSystem):
+            # A system of fewer coordinates has none for them.
+            return zero
+        velocity = lambda model: eqx.filter(Descent(self.system)(model), eqx.is_inexact_array)
+        rest = eqx.filter(self.trajectory.start, eqx.is_inexact_array, inverse=True)
+        end = eqx.filter(self.trajectory.end, eqx.is_inexact_array)
+        field = lambda weights: velocity(eqx.combine(weights, rest))
+        return stay_at_zero(field, end, zero, is_one_formula=is_closed_form(self.loss))
 
     def samples_matter(self, claim: Claim) -> bool:
         """Whether the loss or the flow that a claim reads may be known by samples only."""
