@@ -11,6 +11,7 @@ from flowsim import FunctionLoss, LinearAttentionLoss, LoopedAttention, LoopedLo
 from flowsim._core.balls.enclosure import enclose, lower, upper
 from flowsim._core.balls.operations import UndecidedError, balls
 from flowsim.flow.basin import Landscape, way_to_go
+from flowsim.losses.closed_form import is_closed_form
 from flowsim.tasks import LinearRegression
 
 RNG = np.random.default_rng(3)

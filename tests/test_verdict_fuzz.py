@@ -22,6 +22,7 @@ from benchmarks.verdict_families.resting import LOST, passage
 from benchmarks.verdict_families.saddles import Saddle
 from benchmarks.verdict_families.theorems import beyond, theorems, true_theorems
 from flowsim import Relation
+from flowsim.claims import Evidence, judge_on
 
 # What cancels in double precision, or rests in it, has tests of its own.
 _ON_A_GRID = sorted(set(FAMILIES) - {"cancelling-claim", "rounding-rest", "one-layer", "walls"})
@@ -361,7 +362,7 @@ def test_walls_push_back_and_ridges_push_to_no_side():
 def test_what_was_once_judged_wrongly_is_not(family, index, statement):
     # By an excess that float64 does not have: of a loss that was too costly for balls at every time, and in a promise.
     problem, _ = verdict_fuzz.problem_of(family, 21, index)
-    flow = gradient_flow(problem.loss, problem.start, **problem.how)
+    flow = flowsim.gradient_flow(problem.loss, problem.start, **(problem.how or {}))
     evidence = Evidence(problem.loss, flow)
     of_its = [one for one in problem.statements(flow) if one.claim.id == f"fuzz.{statement}"]
     assert of_its

@@ -3,13 +3,16 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import jax
 import numpy as np
 
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
 from flowsim.claims.deciding.between import follow
+from flowsim.claims.deciding.ending import allows_for_a_while, reads_the_end
 from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, judgement_at_the_limit
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
@@ -111,6 +114,9 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
             if not solve().status.finished:
                 reason = f"{what} did not finish ({solve().status}). {solve().status.advice}"
                 return verdict(Judgement.UNRESOLVED, None, {}, reason)
+    if claim.along_flow and evidence.cases[0].has_as_many_points(claim):
+        # As entries of one point they are not taken for times.
+        claim = dataclasses.replace(claim, compare=functools.partial(_at_one_point, claim.compare))
     (rough, fine, finest), beneath = followed(claim, evidence)
     constants = rough.panel.constants(claim, loss, rough.padded)
     finding = _find(claim, loss, rough, fine if claim.along_flow else rough, beneath)
@@ -132,6 +138,10 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         reason = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
         return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
     return verdict(sharper.judgement, sharper, constants)
+
+
+def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
+    return jax.tree.map(lambda side: side.reshape(1, -1), compare(*read))
 
 
 def _fails_first(claim: Claim, loss: AbstractPopulationLoss, evidence: Evidence) -> bool:
@@ -221,7 +231,8 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
     rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):
         rest = rest + sampling_error(claim, replicates, ours)
-    rest = rest + discretization_error(claim, loss, fine, ours)
+    thinned = discretization_error(claim, loss, fine, ours)
+    rest = rest + thinned
     ladder = np.zeros(ours.slack.shape)
     if claim.along_flow and rough is not fine:
         other = rough.panel.compared(claim, loss, rough.padded)
@@ -230,7 +241,8 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
         both = (one.value - one.bound for one in (other, ours))
         ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
     sides = Sides.of(ours, claim.relation is Relation.IDENTITY)
-    errors = Errors(rounding=rounding_error(claim, fine, ours), solver=ladder, rest=rest)
+    rounding = rounding_error(claim, fine, ours)
+    errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)))
     return _told(claim, fine, grounded(claim, rough, fine, sides, errors))
 
 
@@ -268,7 +280,8 @@ def _until(claim: Claim, case: Case, ground: Ground) -> dict:
         return {"until": None, "cut": False}
     if ground.last < case.run.t.size - 1:
         return {"until": float(case.run.t[ground.last]), "cut": True}
-    if carried_on(claim, case, ground.sides):
+    # What combines times depends on all that are still to come.
+    if not ground.combines and carried_on(claim, case, ground.sides):
         return {"until": None, "cut": False}
     status = case.status
     return {"until": float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
@@ -288,7 +301,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     sides = finding.sides
     if sides is None or not sides.possible.any():
         return ""
-    reads, derived = _reads_the_end(claim, evidence.stated, case)
+    reads, derived = reads_the_end(claim, evidence.stated, case)
     if not reads:
         return ""
     allows = bool(np.any(sides.allowance[sides.possible] > 0))
@@ -305,41 +318,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return _ALLOWS_TOO_LITTLE
     if not (derived or evidence.loss.sampled):
         return _ALLOWS_TOO_LITTLE
-    return "" if _allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
-
-
-def _reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tuple[bool, bool]:
-    """Whether a statement reads the end of the flow other than as one of its times, and whether what it allows for is
-    derived from that.
-    """
-    ours = case.panel.compared(claim, loss, case.padded)
-    try:
-        spoilt = case.panel.compared(claim, loss, case.poisoned)
-    except ValueError:
-        # Weights that are no numbers are refused by what is made of them.
-        return True, True
-    same = (ours.slack == spoilt.slack) | (np.isnan(ours.slack) & np.isnan(spoilt.slack)) | ~ours.promised
-    changed = ~(same & (ours.promised == spoilt.promised)).reshape(ours.slack.shape[0], -1).all(axis=1)
-    # Of each series along the flow it is the last entry alone that reads it.
-    reads = bool(np.sum(changed) > ours.slack.shape[0] // case.padded.t.size)
-    # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
-    mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
-    return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without)
-
-
-def _allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
-    """Whether a statement about the limit changes by no more than it allows for when the flow goes on."""
-    if evidence.prolonged is None:
-        # The flow is at rest, or no solver gets further.
-        return True
-    now, later = (
-        case.panel.compared(claim, evidence.stated, case.padded).slack
-        for case in (evidence.cases[0].settled, evidence.prolonged)
-    )
-    if not now.shape == later.shape == sides.slack.shape:
-        return True
-    moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
-    return not np.any(moved & sides.possible)
+    return "" if allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
 
 
 def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim) -> float | str:

@@ -42,7 +42,7 @@ def _is_smooth(eqn: JaxprEqn, inputs: list[Names]) -> bool:
         return not inputs[0]
     if name == "convert_element_type":
         (given,) = eqn.invars
-        return jnp.issubdtype(eqn.params["new_dtype"], jnp.floating) and given.aval.dtype != jnp.bool_
+        return jnp.issubdtype(eqn.params["new_dtype"], jnp.floating) and getattr(given.aval, "dtype", None) != jnp.bool_
     return name in _SMOOTH
 
 
@@ -52,14 +52,14 @@ def middles(values: PyTree) -> PyTree:
         return jax.tree.map(np.frompyfunc(lambda ball: ball.mid(), 1, 1), values)
 
 
-def nearer(values: Balls, at_middles: Balls, away: Balls, slopes: Balls) -> Balls:
+def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, slopes: Balls) -> Balls:
     """Values on balls within what their slopes there make of those at the middles.
 
-    **Arguments:** values, at_middles: (rows,); away: how far the arguments are from their middles, slopes: up to their
-    signs, both (rows, arguments).
+    **Arguments:** values, at_middles: (rows,); arguments, their middles, and slopes, up to their signs: (rows,
+    arguments).
     """
     with flint.ctx.workprec(BITS):
-        near = at_middles + np.sum((away - np.frompyfunc(lambda ball: ball.mid(), 1, 1)(away)) * slopes, axis=1)
+        near = at_middles + np.sum((arguments - middles) * slopes, axis=1)
         return np.asarray([_within(*pair) for pair in zip(values, near, strict=True)], dtype=object)
 
 

@@ -24,7 +24,6 @@ from flowsim._core.balls.operations import (
     OPERATIONS,
     REMEMBERED,
     Balls,
-    CostlyError,
     UndecidedError,
     Value,
     asked_of_each,
@@ -135,7 +134,7 @@ class Traced:
         **Arguments:** choices: gets what every selection was made by.
         """
         if self.operations > most_operations:
-            raise CostlyError(f"{self.operations:.1e} operations are too many")
+            raise UndecidedError(f"{self.operations:.1e} operations are too many", is_costly=True)
         if proved and any(eqn.primitive.name == "eigh" for eqn, _ in self.equations):
             raise UndecidedError("nothing is proved where matrices are diagonalized")
         leaves = jax.tree.leaves(arguments)

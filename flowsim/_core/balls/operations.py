@@ -23,11 +23,13 @@ REMEMBERED = 4096  # operations that move numbers
 
 
 class UndecidedError(ArithmeticError):
-    """An operation that is not known in ball arithmetic, or a comparison that the balls leave open."""
+    """An operation that is not known in ball arithmetic, a comparison that the balls leave open, or more operations
+    than were allowed: then it ``is_costly``.
+    """
 
-
-class CostlyError(UndecidedError):
-    """There are more operations than were allowed."""
+    def __init__(self, message: str, *, is_costly: bool = False):
+        super().__init__(message)
+        self.is_costly = is_costly
 
 
 def balls(values: Any, radii: Any = 0.0) -> Balls:

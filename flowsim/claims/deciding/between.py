@@ -16,6 +16,7 @@ Promised = Bool[np.ndarray, "T entries"]
 
 _INSIDE = 7  # further times in an interval between two output times
 _ROUNDS = 12
+_ENTRIES = 64  # with the least margins, of which each is followed
 _AT_ONCE = 2  # brackets of each kind
 _DEEPER = 2.0  # times what a parabola falls below the least of its points: by how much more a margin may fall
 _SAME = 1e-9  # of a time: a step between two that are closer is lost in rounding
@@ -72,9 +73,16 @@ def _lower(found: list[Bracket], enough: Series) -> list[Bracket]:
 
 
 def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
-    """Where the least promised margin has a local minimum, the lowest bracket first."""
-    anything: np.ndarray = np.asarray(promised.any(axis=1))
-    least = np.min(np.where(promised, margin, np.inf), axis=1, initial=np.inf)
+    """Where the least promised margin has a local minimum, or that of an entry, the lowest bracket first."""
+    inside = np.where(promised, margin, np.inf)
+    found = _dips(t, np.min(inside, axis=1, initial=np.inf), np.asarray(promised.any(axis=1)))
+    if margin.shape[1] > 1:
+        for entry in np.argsort(np.min(inside, axis=0), kind="stable")[:_ENTRIES]:
+            found += _dips(t, inside[:, entry], promised[:, entry])
+    return sorted(found, key=lambda bracket: bracket.bottom)
+
+
+def _dips(t: Series, least: Series, anything: Bool[np.ndarray, " T"]) -> list[Bracket]:
     found = []
     last = t.size - 1
     for k in np.flatnonzero(anything).tolist():
@@ -88,7 +96,7 @@ def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
             if least[k] <= least[inner] and 0 <= beyond <= last and anything[beyond]:
                 low, high = min(k, beyond), max(k, beyond)
                 found.append(_parabola(t, least, low, inner, high, (min(k, inner), max(k, inner))))
-    return sorted(found, key=lambda bracket: bracket.bottom)
+    return found
 
 
 def switches(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:

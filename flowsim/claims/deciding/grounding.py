@@ -37,13 +37,14 @@ class Ground:
     """Sides with bounded errors.
 
     note: what leaves it open, where anything does; for_all_t: whether it has a row for each time; last: the last row
-    that was judged.
+    that was judged; combines: as in `Errors`.
     """
 
     sides: Sides
     note: str = ""
     for_all_t: bool = False
     last: int = 0
+    combines: bool = False
 
 
 def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors) -> Ground:
@@ -69,8 +70,8 @@ def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors
     if look.jumps and found.judgement is Judgement.HOLDS:
         jump = f"Its sides jump or swing ({', '.join(look.jumps)}): times do not tell what is between."
         reason = _UNREAD if NOT_TRACED in look.jumps else jump
-        return Ground(_unknown(found), reason, for_all_t, last)
-    return Ground(found, look.too_wide(found), for_all_t, last)
+        return Ground(_unknown(found), reason, for_all_t, last, errors.combines)
+    return Ground(found, look.too_wide(found), for_all_t, last, errors.combines)
 
 
 class _Look:
@@ -116,7 +117,7 @@ class _Look:
         bounds = self._bounds(self._case.enclosed, every, CHEAP)
         if bounds is None:
             choices = [every]
-            if self._for_all_t:
+            if self._for_all_t and not self._errors.combines:
                 decisive = self._decisive(measured)
                 choices = [np.union1d(decisive, np.linspace(0, self._count - 1, _SPREAD).astype(int)), decisive]
             looks = ((rows, self._bounds(self._case.enclosed, rows, COSTLY)) for rows in choices)
@@ -199,7 +200,7 @@ class _Look:
         found = dataclasses.replace(found, error=error)
         settled = self._case.settled
         if self._rows is not None and np.isfinite(settled.way):
-            around = np.unique(np.append(0, rows))
+            around = np.arange(self._count) if self._errors.combines else np.unique(np.append(0, rows))
             further = np.where(np.arange(self._count) >= first, settled.way, 0.0)
             bounds = self._bounds(settled.enclosed.wider(further), around, COSTLY)
             if bounds is not None:

@@ -18,11 +18,14 @@ LEAST_ERROR = 1e-290  # what is smaller is known to no relative accuracy
 
 
 class Errors(NamedTuple):
-    """Errors of a slack: of rounding, as it was measured; of the solver; and all others."""
+    """Errors of a slack: of rounding, as it was measured; of the solver; and all others. combines: whether the slack at
+    some time reads others than that, the start and the end, as an integral does.
+    """
 
     rounding: Points
     solver: Points
     rest: Points
+    combines: bool = False
 
     @property
     def unrounded(self) -> Points:

@@ -17,13 +17,14 @@ from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings
 from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import astray, padded, padded_with, spoilt, taken
+from flowsim.claims.evidence.series import astray, padded, padded_with, rows_of, scaled, taken
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
-from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
+from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, uncertified
 from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
+_ELSEWHERE = (np.nan, np.nan), (1e-3, 10.0), (10.0, 1e-3)  # times weights and |grad|^2, and times the loss
 _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
 _NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
@@ -120,10 +121,12 @@ class Case:
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
     @functools.cached_property
-    def poisoned(self) -> Trajectory:
-        """The padded solve without an end: what reads it is no number."""
-
-        return spoilt(self.padded, slice(-1, None))
+    def ending_elsewhere(self) -> list[Trajectory]:
+        """The padded solve with an end that is no number, which is seen in most of what reads it; and with an end of
+        smaller weights and another of larger ones, as a comparison with no number is false.
+        """
+        end = slice(self.run.t.size - 1, None)
+        return [scaled(self.padded, end, *factors) for factors in _ELSEWHERE]
 
     def thinned(self, asked: Sequence[float]) -> list[tuple[np.ndarray, Trajectory]]:
         """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both
@@ -180,6 +183,20 @@ class Case:
     def padded(self) -> Trajectory:
         """The solve with its end repeated."""
         return padded(self.run, self._repetitions.trajectory.t.size)
+
+    def has_as_many_points(self, claim: Claim) -> bool:
+        """Whether a comparison at points that are no times has as many of them as the padded solve has times, or more:
+        it has no more where there are more times.
+        """
+        loss, run = self._repetitions.stated, self.padded
+        length = self.panel.compared(claim, loss, run).slack.shape[0]
+        if length < run.t.size:
+            return False
+        twice = lambda leaf: jax.device_put(np.concatenate([leaf, leaf])) if eqx.is_array(leaf) else leaf
+        t, value, excess, grad_norm_sq, dissipated = map(twice, rows_of(run))
+        models = jax.tree.map(twice, run.models)
+        longer = uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent)
+        return eqx.filter_eval_shape(claim.compare, loss, longer).slack.shape[0] == length
 
     def has_times(self, claim: Claim, rows: int) -> bool:
         """Whether a comparison with so many rows has one for each time. A claim that reads the start alone may have as

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, PyTree
 
 from flowsim._core.balls.centred import is_smooth, middles, nearer
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
-from flowsim._core.balls.operations import Balls, CostlyError, UndecidedError, balls, is_balls
+from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
@@ -192,8 +192,7 @@ class Enclosed:
 
     def slopes(self, most_operations: float) -> Balls | None:
         """The field at all rows; None where it cannot be had."""
-        found = self._all(most_operations)
-        return None if found is None else found[-1]
+        return (self._all(most_operations) or (None,))[-1]
 
     def excess(self, most_operations: float) -> Float[np.ndarray, " T"] | None:
         """The excess at all rows, in float64; None where it cannot be had."""
@@ -212,22 +211,19 @@ class Enclosed:
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         spread = jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), weights) if self.spread is None else self.spread
 
-        stay = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], dtype=bool), weights)
-        stay = stay if self.stay is None else self.stay
+        stay = jax.tree.map(lambda leaf: False, weights) if self.stay is None else self.stay
 
         def around(leaf, spread, stays):
             values = np.asarray(leaf)
             room = np.reshape(spread[rows] + np.maximum(further, 0.0), (-1, *[1] * (values.ndim - 1)))
-            moves = np.any(values != 0, axis=0) | ~stays
+            moves = np.any(values != 0, axis=0) | np.logical_not(stays)
             return balls(values[rows], self.rounding.weights * np.abs(values[rows]) + np.where(moves, room, 0.0))
 
         return jax.tree.map(around, weights, spread, stay)
 
-    def _at(self, rows: np.ndarray):
-        return lambda leaf: np.asarray(leaf)[rows] if eqx.is_array(leaf) else leaf
-
     def _rest(self, rows: np.ndarray) -> PyTree:
-        return jax.tree.map(self._at(rows), eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True))
+        at = lambda leaf: np.asarray(leaf)[rows] if eqx.is_array(leaf) else leaf
+        return jax.tree.map(at, eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True))
 
     def _compared(
         self,
@@ -297,7 +293,7 @@ class Enclosed:
             )
         except UndecidedError as error:
             # What was measured is no bound, and is for a loss that balls do not have at all.
-            if isinstance(error, CostlyError) and most_operations < COSTLY and np.isfinite(self.errors[0]).all():
+            if error.is_costly and most_operations < COSTLY and np.isfinite(self.errors[0]).all():
                 raise
             recorded = (self.run.loss, self.run.excess, self.run.grad_norm_sq)
             pairs = zip(recorded, self.errors, strict=True)
@@ -321,7 +317,7 @@ class Enclosed:
         arrays, fixed = _numbers(self.system, self.rounding.loss)
         rest = self._rest(rows)
 
-        def record(arrays, models, *, all_of_it=True):
+        def record(all_of_it, arrays, models):
             system = eqx.combine(arrays, fixed)
 
             def one(model):
@@ -333,18 +329,20 @@ class Enclosed:
 
             return eqx.filter_vmap(one)(eqx.combine(models, rest))
 
-        how = dict(proved=proved, open_branches=True, rounding=self.rounding.loss, most_operations=most_operations)
-        traced = self._traced((self.system, "record"), rows.size, record, arrays, models)
-        loss, excess, states, grad_norm_sq, slopes = traced.on(arrays, models, **how)
-        if is_closed_form(self.loss):
-            return loss, excess, grad_norm_sq, slopes
-        record_middles = functools.partial(record, all_of_it=False)
-        traced = self._traced((self.system, "middles"), rows.size, record_middles, arrays, models)
-        if is_smooth(traced):
+        def carried_out(all_of_it, models):
+            function, of = functools.partial(record, all_of_it), (self.system, all_of_it)
+            traced = self._traced(of, rows.size, function, arrays, models)
+            if not (all_of_it or is_smooth(traced)):
+                raise UndecidedError("its slopes do not tell what it does")
+            most, rounding = most_operations, self.rounding.loss
+            return traced.on(arrays, models, proved=proved, open_branches=True, rounding=rounding, most_operations=most)
+
+        loss, excess, states, grad_norm_sq, slopes = carried_out(True, models)
+        if not is_closed_form(self.loss):
             with contextlib.suppress(UndecidedError):
-                *series, middle = traced.on(arrays, middles(models), **how)
+                *series, middle = carried_out(False, middles(models))
                 pairs = zip((loss, excess), series, strict=True)
-                loss, excess = (nearer(one, there, states - middle, slopes) for one, there in pairs)
+                loss, excess = (nearer(one, there, states, middle, slopes) for one, there in pairs)
         return loss, excess, grad_norm_sq, slopes
 
 
@@ -381,14 +379,14 @@ def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, difference:
         certain=inline(certain),
         allowance=inline(most),
         scale=inline(largest),
-        difference=inline(_middle(difference) if is_balls(difference) else difference),
+        difference=inline(
+            np.vectorize(lambda ball: float(ball.mid()), otypes=[float])(difference)
+            if is_balls(difference)
+            else difference
+        ),
         zero=inline(_vanishes(slack, largest)),
         jumps=jumps,
     )
-
-
-def _middle(values: Balls) -> np.ndarray:
-    return np.vectorize(lambda ball: float(ball.mid()), otypes=[float])(values)
 
 
 def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ def padded(run: Trajectory, times: int = 0) -> Trajectory:
         leaf = np.asarray(leaf)
         return jax.device_put(np.concatenate([leaf, np.repeat(leaf[-1:], length - leaf.shape[0], axis=0)]))
 
-    t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in _series(run))
+    t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in rows_of(run))
     models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
     # What is static in a trajectory would be compiled in.
     return uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent)
@@ -36,7 +36,7 @@ def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
     """A padded trajectory with some of its rows, the last of them repeated at the end."""
     places = np.append(rows, np.full(run.t.size - rows.size, rows[-1]))
     pick = lambda leaf: jax.device_put(np.asarray(leaf)[places]) if eqx.is_array(leaf) else leaf
-    t, value, excess, grad_norm_sq, dissipated = map(pick, _series(run))
+    t, value, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
     other = uncertified(t, jax.tree.map(pick, run.models), value, excess, grad_norm_sq, dissipated, run.descent)
     return dataclasses.replace(other, way_to_go=run.way_to_go)
 
@@ -49,17 +49,24 @@ def padded_with(
     return dataclasses.replace(other, way_to_go=run.way_to_go)
 
 
-def spoilt(run: Trajectory, rows: slice) -> Trajectory:
-    """A padded trajectory in which some rows are no numbers, except for their times."""
+def scaled(run: Trajectory, rows: slice, weights: float, losses: float) -> Trajectory:
+    """A padded trajectory with other numbers in some rows, except for their times: so many times the weights and
+    |grad L|^2, and so many times the loss, the excess and what was dissipated.
+    """
 
-    def spoil(leaf):
-        if not eqx.is_inexact_array(leaf):
-            return leaf
-        values = np.array(leaf)
-        values[rows] = np.nan
-        return jax.device_put(values)
+    def times(factor):
+        def multiplied(leaf):
+            if not eqx.is_inexact_array(leaf):
+                return leaf
+            values = np.array(leaf)
+            values[rows] = factor * values[rows]
+            return jax.device_put(values)
 
-    return padded_with(run, *jax.tree.map(spoil, (run.models, *_series(run)[1:])))
+        return multiplied
+
+    models, grad_norm_sq = jax.tree.map(times(weights), (run.models, run.grad_norm_sq))
+    loss, excess, dissipated = jax.tree.map(times(losses), (run.loss, run.excess, run.dissipated))
+    return padded_with(run, models, loss, excess, grad_norm_sq, dissipated)
 
 
 def astray(run: Trajectory) -> Trajectory:
@@ -74,13 +81,14 @@ def astray(run: Trajectory) -> Trajectory:
         values[1:] = size * draw.standard_normal(values[1:].shape)
         return jax.device_put(values)
 
-    models, value, excess, grad_norm_sq, dissipated = jax.tree.map(lead, (run.models, *_series(run)[1:]))
+    models, value, excess, grad_norm_sq, dissipated = jax.tree.map(lead, (run.models, *rows_of(run)[1:]))
     t = np.append(np.asarray(run.t)[:1], np.cumsum(draw.uniform(0.1, 1.0, run.t.size - 1)))
     other = uncertified(jax.device_put(t), models, value, excess, grad_norm_sq, dissipated, run.descent)
     return dataclasses.replace(other, way_to_go=run.way_to_go)
 
 
-def _series(run: Trajectory) -> tuple[Array, ...]:
+def rows_of(run: Trajectory) -> tuple[Array, ...]:
+    """The times of a trajectory and what it records beside the weights."""
     return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
 
 
@@ -100,7 +108,7 @@ def merged(parts: Sequence[Trajectory]) -> Trajectory:
     first, *others = parts
     order = np.argsort(np.concatenate([first.t, *[np.asarray(part.t)[1:] for part in others]]), kind="stable")
     join = lambda leaf, *more: jax.device_put(np.concatenate([leaf, *[np.asarray(x)[1:] for x in more]])[order])
-    t, value, excess, grad_norm_sq, dissipated = (join(*leaves) for leaves in zip(*map(_series, parts), strict=True))
+    t, value, excess, grad_norm_sq, dissipated = (join(*leaves) for leaves in zip(*map(rows_of, parts), strict=True))
     models = jax.tree.map(
         lambda leaf, *more: join(leaf, *more) if eqx.is_array(leaf) else leaf,
         first.models,

@@ -1,0 +1,203 @@
+"""Statements that are decided by what no time of a run shows: what comes after it, another branch of the loss, a point
+that is no time, an entry beside a lower one. None may be judged wrongly, and what can be decided is.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowsim
+from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow
+from flowsim._core.balls.centred import is_smooth
+from flowsim._core.balls.enclosure import Traced, enclose
+from flowsim._core.balls.operations import UndecidedError
+from flowsim.claims import Judgement
+from flowsim.claims.inequalities import sharp_constant
+from flowsim.losses.deep.scalar_layers import ScalarLoopLoss
+from flowsim.models import ScalarLoop
+
+pytestmark = pytest.mark.slow
+
+
+class Weight(eqx.Module):
+    """x."""
+
+    x: jax.Array
+
+
+class Pair(eqx.Module):
+    """a and b."""
+
+    a: jax.Array
+    b: jax.Array
+
+
+class Neuron(eqx.Module):
+    """v relu(w) + b."""
+
+    v: jax.Array
+    w: jax.Array
+    b: jax.Array
+
+
+def pair(a: float, b: float) -> Pair:
+    return Pair(jnp.asarray(a), jnp.asarray(b))
+
+
+BOWL = FunctionLoss(lambda m: jnp.sum(m.x**2) / 2, minimum=0.0), Weight(jnp.asarray(1.0))  # x = e^-t
+DEAD = FunctionLoss(lambda m: 0.5 * (m.v * jax.nn.relu(m.w) + m.b - 1) ** 2 + 0.5 * m.b**2, minimum=0.0)
+NEURON = DEAD, Neuron(jnp.asarray(1e-3), jnp.asarray(1e-3), jnp.asarray(0.0))  # v goes to 1
+GATE = FunctionLoss(lambda m: 0.5 * (m.a - 2) ** 2 + 0.5 * (m.b - jax.nn.relu(m.a - 1)) ** 2, minimum=0.0)
+PRODUCT = FunctionLoss(lambda m: 0.5e-3 * (m.a * m.b - 1) ** 2 + 0.5 * (m.a - 2) ** 2)  # b goes to 1/2
+SLOW = FunctionLoss(lambda m: 0.5 * (m.a - 1) ** 2 + 0.5e-26 * (m.b - 1) ** 2, minimum=0.0)
+RIDGE = FunctionLoss(lambda m: 0.05 * (m.x - 1) ** 2 - 5 * jax.nn.relu(1.5 - m.x))  # x turns down at 1.5
+QUARTIC = FunctionLoss(lambda m: m.x**4 / 4, minimum=0.0)
+GRID = jnp.linspace(0.0, 1.0, 500)
+
+
+def integral(flow, values):
+    steps = jnp.diff(flow.t) * (values[1:] + values[:-1]) / 2
+    return jnp.concatenate([jnp.zeros(1), jnp.cumsum(steps)])
+
+
+def judged(problem, compare, *, identity=False, **how):
+    relation = Relation.IDENTITY if identity else Relation.INEQUALITY
+    claim = Claim("own.claim", "here", "a statement", lambda loss, flow: compare(flow), relation=relation)
+    return flowsim.check(claim, problem[0], gradient_flow(*problem, **how))
+
+
+@pytest.mark.parametrize(
+    ("problem", "compare", "t1"),
+    [
+        (NEURON, lambda f: at_most(f.models.v, 0.5), 6.0),
+        ((GATE, pair(0.0, 0.0)), lambda f: at_most(f.models.b, 0.5, size=1.0), 0.6),
+        ((PRODUCT, pair(0.0, 1e-3)), lambda f: at_most(f.models.b, 0.2), 20.0),
+        ((SLOW, pair(0.5, 0.0)), lambda f: at_most(f.models.b, 0.5), 100.0),
+        ((RIDGE, Weight(jnp.asarray(3.0))), lambda f: at_least(f.models.x, 0.9), 5.0),
+        (BOWL, lambda f: at_most(jnp.nan_to_num(1 / f.models.x), 1e6), 5.0),
+        (BOWL, lambda f: at_most(jax.lax.cummax(1 - f.models.x), 0.993 * (1 + 5 / (1000 + f.t))), 5.0),
+    ],
+    ids=["dead neuron", "gate", "factor of zero", "slow weight", "ridge", "no number", "largest so far"],
+)
+def test_what_fails_after_the_end_is_not_said_for_all_t(problem, compare, t1):
+    verdict = judged(problem, compare, t1=t1)
+    assert verdict.verdict is Judgement.HOLDS
+    assert verdict.until == pytest.approx(t1)
+
+
+def test_weights_that_are_zero_so_far_are_not_zero_for_ever():
+    same = judged((GATE, pair(0.0, 0.0)), lambda f: equal(f.models.b, 0.0, 1.0), identity=True, t1=0.6)
+    assert same.until == pytest.approx(0.6)
+    # Where the field keeps them, they are.
+    kept = FunctionLoss(lambda m: 0.5 * (m.a - 1) ** 2 + 0.5 * m.b**2 * m.a**2, minimum=0.0)
+    stays = judged((kept, pair(0.5, 0.0)), lambda f: equal(f.models.b, 0.0, 1.0), identity=True, t1=0.6)
+    assert stays.verdict is Judgement.HOLDS
+    assert stays.until is None
+
+
+def way_to_go(flow) -> float:
+    assert flow.descent is not None
+    return flow.descent.way_to_go(flow.end, flow.start)
+
+
+def test_the_way_to_go_of_a_dead_neuron_is_not_known():
+    assert np.isinf(way_to_go(gradient_flow(*NEURON, t1=6.0)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "compare", "t1"),
+    [
+        ((QUARTIC, Weight(jnp.asarray(1.0))), lambda f: at_least(sharp_constant(f), 0.1), 10.0),
+        (BOWL, lambda f: at_most(jnp.any(f.models.x < 0.005), 0.5), 5.0),
+        (BOWL, lambda f: at_least(jnp.nanmin(f.models.x), 0.005), 5.0),
+    ],
+    ids=["sharp constant", "any", "least number"],
+)
+def test_a_least_value_reads_the_end_as_if_it_were_the_limit(problem, compare, t1):
+    assert judged(problem, compare, t1=t1).verdict is Judgement.UNRESOLVED
+
+
+def test_an_integral_is_not_compared_at_some_of_the_times():
+    apart = FunctionLoss(lambda m: (m.x - 1) ** 2 / 2, minimum=0.0), Weight(jnp.asarray(2.0))
+    below = lambda bound: lambda f: at_most(integral(f, jnp.abs(f.models.x - 1)), bound, size=1.0)
+    assert judged(apart, below(1.05), t1=100.0).verdict is not Judgement.VIOLATED
+    assert judged(apart, below(1.5), t1=100.0).verdict is Judgement.HOLDS
+    assert judged(apart, below(0.5), t1=100.0).verdict is Judgement.VIOLATED
+
+
+@pytest.mark.parametrize(("height", "expected"), [(2.0, Judgement.VIOLATED), (0.9, Judgement.HOLDS)])
+def test_points_that_are_as_many_as_times_are_points(height, expected):
+    bump = lambda f: at_most(height * jnp.exp(-(((GRID - GRID[40]) / 0.003) ** 2)) * f.start.x, 1.0)
+    assert judged(BOWL, bump, t1=5.0).verdict is expected
+
+
+def test_the_dip_of_an_entry_is_not_hidden_by_a_lower_one():
+    def two(f):
+        z = jnp.einsum("ti,ij,tj->t", f.models.x, jnp.eye(30), f.models.x)
+        return jnp.stack([2e-5 + 0 * z, (z - 0.0476) ** 2], 1)
+
+    many = BOWL[0], Weight(jnp.ones(30) / jnp.sqrt(30.0))
+    assert judged(many, lambda f: at_least(two(f), 1e-6, size=1.0), t1=5.0).verdict is Judgement.VIOLATED
+
+
+def test_a_jump_in_a_loop_through_the_times_is_a_jump():
+    step = lambda x: jnp.where(jnp.round(200 * x) == 155, -1.0, 1.0)
+    verdict = judged(BOWL, lambda f: at_least(jax.lax.map(step, f.models.x), 0.0, size=1.0), t1=5.0)
+    assert verdict.verdict is Judgement.UNRESOLVED
+
+
+def test_the_limit_has_no_time():
+    with pytest.raises(ValueError, match="t must be a time"):
+        judged(BOWL, lambda f: at_least(f.at(float("inf")).x, 0.4), t1=5.0)
+
+
+def test_the_way_of_a_faster_flow_is_that_of_its_weights():
+    loss, model = (
+        ScalarLoopLoss(dimension=2, context_length=10, loops=1, speed=100.0),
+        ScalarLoop(jnp.asarray(0.0), loops=1),
+    )
+    limit = float(loss.least_model().a)
+    flow = gradient_flow(loss, model)
+    near = int(np.argmin(np.abs(np.asarray(flow.models.a) - 0.9 * limit)))
+    early = gradient_flow(loss, model, t1=float(flow.t[near]))
+    assert way_to_go(early) >= limit - float(early.end.a)
+
+
+@pytest.mark.parametrize(
+    ("compare", "expected"),
+    [
+        (lambda f: at_least(1, 0), Judgement.HOLDS),
+        (lambda f: at_least(jnp.all(f.models.x > 0), 0.5), Judgement.HOLDS),
+        (lambda f: at_least(f.models.x[:, None], (~jnp.arange(3)).astype(float)[None]), Judgement.HOLDS),
+        (lambda f: at_most(f.models.x, 1.1, promised=(f.t > 1).astype(float)), Judgement.HOLDS),
+        (lambda f: at_most(1e150 * f.models.x, (1e200 * f.models.x) ** 2 / 1e300), Judgement.UNRESOLVED),
+    ],
+    ids=["whole", "truth", "not", "promised", "overflow"],
+)
+def test_sides_of_any_kind_are_compared(compare, expected):
+    assert judged(BOWL, compare, t1=5.0).verdict in (expected, Judgement.UNRESOLVED)
+
+
+def test_a_batch_of_loops_is_not_carried_out():
+    double = jax.vmap(lambda x: jax.lax.while_loop(lambda s: s < 1, lambda s: s * 2, x))
+    with pytest.raises(UndecidedError, match="how often"):
+        enclose(double, np.asarray([0.1, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: jnp.sum(jnp.tril(jnp.outer(x, x)) @ x), True),
+        (lambda x: jnp.log(jnp.cosh(x[0])), True),
+        (lambda x: jnp.maximum(x[0], 0.0), False),
+        (lambda x: jnp.where(x[0] > 0, x[0], 2 * x[0]), False),
+        (lambda x: (x[0] > 0).astype(float), False),
+        (lambda x: jax.nn.relu(x[0]), False),
+        (lambda x: jax.lax.stop_gradient(x[0]) * x[1], False),
+        (lambda x: jax.lax.while_loop(lambda s: s < 10, lambda s: 2 * s, 1 + x[0] ** 2), False),
+    ],
+)
+def test_a_program_that_branches_is_not_smooth(function, expected):
+    assert is_smooth(Traced(function, np.asarray([0.3, -0.7]))) is expected
