@@ -25,9 +25,9 @@ def reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tup
     for other in (spoilt, *others):
         same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
         changed = ~(same & (ours.promised == other.promised)).reshape(length, -1).all(axis=1)
-        # Of a series along the flow the entries at the end read it.
-        changed[: length // times * times] &= np.arange(length // times * times) % times < end
-        reads |= bool(changed.any())
+        # Of a series along the flow, all entries at the end read it, which is repeated.
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], changed, [False]])))
+        reads |= bool(np.any(edges[1::2] - edges[::2] != times - end))
     # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
     mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
     return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without)

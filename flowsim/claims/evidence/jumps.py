@@ -29,7 +29,7 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     arrays, series, models = given
     names = ["loss"] * len(jax.tree.leaves(arrays)) + ["t"] + ["series"] * (len(series) - 1)
     names += ["models"] * len(jax.tree.leaves(models))
-    rows, found, timed = len(series[0]), set(), False
+    rows, found, timed, in_a_loop = len(series[0]), set(), False, False
     # In a loop through the rows each is by itself.
     looped = {id(eqn) for eqn, repeats in traced.equations if repeats > 1 and repeats % rows == 0}
     for eqn, inputs in operations_with_names(traced.jaxpr, names):
@@ -41,10 +41,11 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
             found.add(kind)
         elif kind == "select_n" and inputs[0] & {"t", "series", "models"}:
             found.add("where")
+            in_a_loop |= id(eqn) in looped
         elif kind in _WAVES and inputs[0] == {"t"} and not whole:
             found.add(kind)
     with contextlib.suppress(UndecidedError):
-        if "where" in found and not _may_switch(traced, given, bool(looped), most_operations):
+        if "where" in found and not _may_switch(traced, given, in_a_loop, most_operations):
             found.remove("where")
         if timed and whole and _swings(traced, given, most_operations):
             found.add("t")
