@@ -148,8 +148,8 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
 
     nothing = np.zeros(basis.shape[1])
     if not nothing.size:
-        # The field keeps all weights wherever it was asked, so that the flow is at rest, or that was not everywhere.
-        return math.inf
+        # The field keeps all weights.
+        return aside if everywhere else math.inf
     slope = enclose(along, nothing)
     steepest = float(np.linalg.norm(_largest(slope)))
     if steepest == 0 and aside == 0:
