@@ -143,11 +143,14 @@ class _Look:
         return found if exact is None else self._cleared(found, exact, rows)
 
     def _without_balls(self) -> Sides:
-        """The sides as they were measured: a margin along a flow has to be a hundred times larger, and no identity is
-        known better.
+        """The sides as they were measured: a margin along a flow has to be a hundred times larger, and so has what an
+        identity is off by, as long as that is far less than it is known to at worst.
         """
-        times = np.where(self._sides.identity | self._claim.along_flow, _CLEARLY, 1.0)
-        return dataclasses.replace(self._sides, error=self._errors.unrounded + times * self._errors.rounding)
+        measured = self._errors.rounding
+        clearly = _CLEARLY * measured if self._claim.along_flow else measured
+        little = np.minimum(_CLEARLY * measured, 0.1 * WORST_RESOLUTION * self._sides.size)
+        error = np.where(self._sides.identity, np.maximum(measured, little), clearly)
+        return dataclasses.replace(self._sides, error=self._errors.unrounded + error)
 
     def _cleared(self, found: Sides, exact: Bounds, rows: np.ndarray) -> Sides:
         """The sides with those of exact numbers where they are open, and clear of a hundred times what was measured."""

@@ -122,11 +122,11 @@ class Case:
 
     @functools.cached_property
     def ending_elsewhere(self) -> list[Trajectory]:
-        """The padded solve with an end that is no number, which is seen in most of what reads it; and with an end of
-        smaller weights and another of larger ones, as a comparison with no number is false.
+        """The padded solve whose repeated end is no number, which is seen in most of what reads it; and has smaller
+        weights, or larger ones, as a comparison with no number is false. The end itself may be asked for as a time.
         """
-        end = slice(self.run.t.size - 1, None)
-        return [scaled(self.padded, end, *factors) for factors in _ELSEWHERE]
+        repeated = slice(self.run.t.size, None)
+        return [scaled(self.padded, repeated, *factors) for factors in _ELSEWHERE]
 
     def thinned(self, asked: Sequence[float]) -> list[tuple[np.ndarray, Trajectory]]:
         """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both

@@ -29,32 +29,32 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     arrays, series, models = given
     names = ["loss"] * len(jax.tree.leaves(arrays)) + ["t"] + ["series"] * (len(series) - 1)
     names += ["models"] * len(jax.tree.leaves(models))
-    rows, found, timed, in_a_loop = len(series[0]), set(), False, False
+    rows, found, timed = len(series[0]), set(), False
     # In a loop through the rows each is by itself.
     looped = {id(eqn) for eqn, repeats in traced.equations if repeats > 1 and repeats % rows == 0}
     for eqn, inputs in operations_with_names(traced.jaxpr, names):
         kind = eqn.primitive.name
         timed |= any("t" in names for names in inputs)
-        if id(eqn) not in looped and not any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars):
+        in_a_loop = id(eqn) in looped and kind in _JUMPS
+        if not in_a_loop and not any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars):
             continue
         if kind in _JUMPS and inputs[0] & {"t", "series", "models"}:
             found.add(kind)
         elif kind == "select_n" and inputs[0] & {"t", "series", "models"}:
             found.add("where")
-            in_a_loop |= id(eqn) in looped
         elif kind in _WAVES and inputs[0] == {"t"} and not whole:
             found.add(kind)
     with contextlib.suppress(UndecidedError):
-        if "where" in found and not _may_switch(traced, given, in_a_loop, most_operations):
+        if "where" in found and not _may_switch(traced, given, most_operations):
             found.remove("where")
         if timed and whole and _swings(traced, given, most_operations):
             found.add("t")
     return tuple(sorted(found))
 
 
-def _may_switch(traced: Traced, given: PyTree, looped: bool, most_operations: float) -> bool:
+def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
     """Whether a choice may change from one row to the next where the statement promises something all the way, as
-    weights go straight from row to row; in a loop, anywhere.
+    weights go straight from row to row. No choice in a loop through the rows is looked at.
     """
     arrays, *series = given
     choices: list = []
@@ -69,8 +69,6 @@ def _may_switch(traced: Traced, given: PyTree, looped: bool, most_operations: fl
     rows = len(series[0][0])
     _, certain = truth(promised)
     certain = certain[:rows].reshape(rows, -1).any(axis=1) if certain.shape[:1] >= (rows,) else np.full(rows, True)
-    if looped and any(is_open(choice) for choice in choices if choice.shape[:1] != (rows,)):
-        return True
     return any(
         np.any(certain & np.asarray([is_open(choice[i : i + 1]) for i in range(rows)]))
         for choice in choices
