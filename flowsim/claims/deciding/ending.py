@@ -15,8 +15,8 @@ def reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tup
     derived from that.
     """
     ours = case.panel.compared(claim, loss, case.padded)
-    length, times = ours.slack.shape[0], case.padded.t.size
-    repeated = times - case.run.t.size
+    length, count = ours.slack.shape[0], case.run.t.size
+    repeated = case.padded.t.size - count
     try:
         spoilt, *others = (case.panel.compared(claim, loss, one) for one in case.ending_elsewhere)
     except ValueError:
@@ -26,11 +26,11 @@ def reads_the_end(claim: Claim, loss: AbstractPopulationLoss, case: Case) -> tup
     for other in (spoilt, *others):
         same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
         changed = ~(same & (ours.promised == other.promised)).reshape(length, -1).all(axis=1)
-        # Of a series along the flow those entries read the end that repeat it, and so do they of one whose entries are
-        # in a row.
+        # Of a series along the flow those entries read the end that repeat it; it may have several a time, in a row.
         edges = np.flatnonzero(np.diff(np.concatenate([[False], changed, [False]])))
         begin, many = edges[::2], edges[1::2] - edges[::2]
-        reads |= bool(np.any((many % repeated != 0) | (begin % times == 0)))
+        several = begin == many // repeated * count
+        reads |= not np.all((many == repeated) | (many % repeated == 0) & several)
     # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
     mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
     return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without)

@@ -24,7 +24,8 @@ from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, u
 from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
-_ELSEWHERE = (np.nan, np.nan), (1e-3, 10.0), (10.0, 1e-3)  # times weights and |grad|^2, and times the loss
+# Times weights and |grad|^2, and times the loss: powers of two, which change no digit of what has no scale.
+_ELSEWHERE = (np.nan, np.nan), (2.0**-10, 16.0), (16.0, 2.0**-10)
 _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
 _NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
