@@ -301,7 +301,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     sides = finding.sides
     if sides is None or not sides.possible.any():
         return ""
-    reads, derived = reads_the_end(claim, evidence.stated, case)
+    reads, derived = reads_the_end(claim, evidence, case)
     if not reads:
         return ""
     allows = bool(np.any(sides.allowance[sides.possible] > 0))

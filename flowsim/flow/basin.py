@@ -140,7 +140,7 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(end))
     aside = _MORE * float(np.linalg.norm(point - np.asarray(end)))
-    orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if everywhere else None
+    orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if everywhere and basis.size else None
     basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
     def along(y: Float[Array, " m"]) -> Float[Array, " m"]:

@@ -25,7 +25,7 @@ from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
 # Times weights and |grad|^2, and times the loss: powers of two, which change no digit of what has no scale.
-_ELSEWHERE = (np.nan, np.nan), (2.0**-10, 16.0), (16.0, 2.0**-10)
+_ELSEWHERE = (2.0**-10, 16.0), (16.0, 2.0**-10)
 _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
 _NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
@@ -123,11 +123,13 @@ class Case:
 
     @functools.cached_property
     def ending_elsewhere(self) -> list[Trajectory]:
-        """The padded solve whose repeated end is no number, which is seen in most of what reads it; and has smaller
-        weights, or larger ones, as a comparison with no number is false. The end itself may be asked for as a time.
+        """The padded solve whose last row is no number, which is seen in most of what reads it; and whose repeated end
+        has smaller weights, or larger ones, as a comparison with no number is false. The end itself may be asked for as
+        a time.
         """
         repeated = slice(self.run.t.size, None)
-        return [scaled(self.padded, repeated, *factors) for factors in _ELSEWHERE]
+        last = scaled(self.padded, slice(-1, None), np.nan, np.nan)
+        return [last, *(scaled(self.padded, repeated, *factors) for factors in _ELSEWHERE)]
 
     def thinned(self, asked: Sequence[float]) -> list[tuple[np.ndarray, Trajectory]]:
         """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both
