@@ -297,6 +297,8 @@ def _orbit(conserved: Callable, unravel: Callable, point: np.ndarray, anywhere: 
 def _without(basis: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """An orthonormal basis of what is orthogonal to a direction."""
     inside = basis.T @ direction
+    if not inside.any():
+        return basis
     return basis @ scipy.linalg.null_space(inside[None] / np.linalg.norm(inside))
 
 

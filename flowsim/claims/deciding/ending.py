@@ -21,7 +21,8 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
 
     def changed(other: Comparison) -> np.ndarray:
         same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
-        return ~(same & (ours.promised == other.promised)).reshape(length, -1).all(axis=1)
+        alike = np.asarray(same & (ours.promised == other.promised)).reshape(length, -1)
+        return np.asarray(~alike.all(axis=1))
 
     try:
         spoilt = case.panel.compared(claim, loss, last)
