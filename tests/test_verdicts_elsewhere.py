@@ -102,8 +102,16 @@ def way_to_go(flow) -> float:
     return flow.descent.way_to_go(flow.end, flow.start)
 
 
-def test_the_way_to_go_of_a_dead_neuron_is_not_known():
-    assert np.isinf(way_to_go(gradient_flow(*NEURON, t1=6.0)))
+class Faster(FunctionLoss):
+    """A loss whose weights all flow four times as fast."""
+
+    def speeds(self, model):
+        return jax.tree.map(lambda leaf: jnp.asarray(4.0), model)
+
+
+@pytest.mark.parametrize("kind", [FunctionLoss, Faster])
+def test_the_way_to_go_of_a_dead_neuron_is_not_known(kind):
+    assert np.isinf(way_to_go(gradient_flow(kind(DEAD.function, minimum=0.0), NEURON[1], t1=1.5)))
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,9 @@ class ScaledSystem(AbstractSystem):
         record = self.plain.record(self._weights(state))
         return record._replace(state=state, grad_norm_sq=norm_sq(self.field(state)), norm_sq=norm_sq(state))
 
+    def landscape(self) -> basin.Landscape:
+        return super().landscape()._replace(is_one_formula=is_closed_form(self.plain.loss))
+
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
         largest = max(float(jnp.max(root)) for root in jax.tree.leaves(self.roots))
         return largest * super().way_to_go(state, start)
