@@ -5,6 +5,7 @@ import numpy as np
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
 from flowsim.claims.evidence import Case, Evidence
+from flowsim.flow.trajectory import Status
 
 _MOVES = 4.0  # times its error
 
@@ -51,11 +52,8 @@ def _reads(changed: np.ndarray, count: int, repeated: int) -> bool:
 def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
     """Whether each entry of an inequality has the same sign when the flow goes on, or of an identity does not move."""
     if evidence.prolonged is None:
-        return True
-    now, later = (
-        case.panel.compared(claim, evidence.stated, case.padded)
-        for case in (evidence.cases[0].settled, evidence.prolonged)
-    )
+        return evidence.trajectory.status is Status.STATIONARY
+    now, later = _now_and_later(claim, evidence, evidence.prolonged)
     if now.slack.shape != later.slack.shape:
         return False
     alike = np.where(now.identity, now.slack == later.slack, (now.slack >= 0) == (later.slack >= 0))
@@ -67,11 +65,14 @@ def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
     if evidence.prolonged is None:
         # The flow is at rest, or no solver gets further.
         return True
-    now, later = (
-        case.panel.compared(claim, evidence.stated, case.padded).slack
-        for case in (evidence.cases[0].settled, evidence.prolonged)
-    )
+    now, later = (one.slack for one in _now_and_later(claim, evidence, evidence.prolonged))
     if not now.shape == later.shape == sides.slack.shape:
         return True
     moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
     return not np.any(moved & sides.possible)
+
+
+def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Comparison]:
+    """The comparison on the flow as it is, and as it is when it goes on."""
+    cases = evidence.cases[0].settled, prolonged
+    return [case.panel.compared(claim, evidence.stated, case.padded) for case in cases]
