@@ -60,10 +60,11 @@ def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, s
     """
     with flint.ctx.workprec(BITS):
         near = at_middles + np.sum((arguments - middles) * slopes, axis=1)
-        return np.asarray([_within(*pair) for pair in zip(values, near, strict=True)], dtype=object)
+        return np.asarray([common(*pair) for pair in zip(values, near, strict=True)], dtype=object)
 
 
-def _within(ball: flint.arb, other: flint.arb) -> flint.arb:
+def common(ball: flint.arb, other: flint.arb) -> flint.arb:
+    """What two balls of one number have in common; the other, where rounding parts them."""
     if not other.is_finite():
         return ball
     return ball.intersection(other) if ball.is_finite() and ball.overlaps(other) else other

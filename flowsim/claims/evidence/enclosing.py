@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
-from flowsim._core.balls.centred import is_smooth, middles, nearer
+from flowsim._core.balls.centred import common, is_smooth, middles, nearer
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim
@@ -352,11 +352,7 @@ def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Ba
         return series
     last = series[int(np.argmax(later)) - 1] if np.argmax(later) else series[0]
     room = flint.arb(least).union(last)
-    return np.asarray([_both(ball, room) if after else ball for ball, after in zip(series, later, strict=True)])
-
-
-def _both(ball: flint.arb, other: flint.arb) -> flint.arb:
-    return ball.intersection(other) if ball.is_finite() and ball.overlaps(other) else other
+    return np.asarray([common(ball, room) if after else ball for ball, after in zip(series, later, strict=True)])
 
 
 def _numbers(module: PyTree, rounding: float) -> tuple[PyTree, PyTree]:
@@ -379,11 +375,7 @@ def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, difference:
         certain=inline(certain),
         allowance=inline(most),
         scale=inline(largest),
-        difference=inline(
-            np.vectorize(lambda ball: float(ball.mid()), otypes=[float])(difference)
-            if is_balls(difference)
-            else difference
-        ),
+        difference=inline(np.asarray(middles(difference), dtype=float) if is_balls(difference) else difference),
         zero=inline(_vanishes(slack, largest)),
         jumps=jumps,
     )
