@@ -101,13 +101,14 @@ def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula:
     """
     nothing = jax.tree.map(np.zeros_like, zero)
     try:
-        if not (is_one_formula or is_smooth(Traced(field, weights))):
+        traced = Traced(field, weights)
+        if not (is_one_formula or is_smooth(traced)):
             return nothing
         rng = np.random.default_rng(0)
         size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(weights)) or 1.0
         draws = jax.tree.map(lambda leaf: size * rng.standard_normal(leaf.shape), weights)
         while True:
-            slopes = enclose(field, jax.tree.map(lambda draw, one: np.where(one, 0.0, draw), draws, zero))
+            slopes = traced.on(jax.tree.map(lambda draw, one: np.where(one, 0.0, draw), draws, zero))
             still = jax.tree.map(lambda one, slope: one & _vanishes(slope), zero, slopes)
             if jax.tree.all(jax.tree.map(np.array_equal, zero, still)):
                 return still
@@ -122,7 +123,8 @@ def _vanishes(values: Balls) -> np.ndarray:
 
 def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]) -> float:
     # What holds everywhere is asked where nothing is special, at random weights: of a field without branches.
-    everywhere = flow.is_one_formula or is_smooth(Traced(flow.field, jax.tree.unflatten(structure, leaves)))
+    traced = Traced(flow.field, jax.tree.unflatten(structure, leaves))
+    everywhere = flow.is_one_formula or is_smooth(traced)
     kinds = [_kind(leaf) if everywhere else "any" for leaf in begin]
     size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in leaves) or 1.0
     rng = np.random.default_rng(0)
@@ -130,7 +132,7 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     while True:
         special = [_KINDS[kind](draw) for kind, draw in zip(kinds, draws, strict=True)]
         anywhere = jax.tree.unflatten(structure, special)
-        slopes = jax.tree.leaves(enclose(flow.field, anywhere))
+        slopes = jax.tree.leaves(traced.on(anywhere))
         stay = _stay(kinds, slopes)
         if all(stay):
             break
