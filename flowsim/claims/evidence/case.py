@@ -195,12 +195,16 @@ class Case:
         length = self.panel.compared(claim, loss, run).slack.shape[0]
         if length < run.t.size:
             return False
-        twice = lambda leaf: jax.device_put(np.concatenate([leaf, leaf])) if eqx.is_array(leaf) else leaf
-        t, value, excess, grad_norm_sq, dissipated = map(twice, rows_of(run))
-        models = jax.tree.map(twice, run.models)
-        longer = uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent)
+        twice = lambda leaf: jnp.concatenate([leaf, leaf]) if eqx.is_array(leaf) else leaf
+
+        def on_twice_as_many(loss, models, series):
+            t, value, excess, grad_norm_sq, dissipated = map(twice, series)
+            models = jax.tree.map(twice, models)
+            return claim.compare(loss, uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent))
+
         try:
-            return eqx.filter_eval_shape(claim.compare, loss, longer).slack.shape[0] == length
+            found = eqx.filter_eval_shape(on_twice_as_many, loss, run.models, rows_of(run))
+            return found.slack.shape[0] == length
         except jax.errors.JAXTypeError:
             # It is not computed by jax.numpy alone.
             return False
