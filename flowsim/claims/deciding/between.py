@@ -79,7 +79,8 @@ def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
     if margin.shape[1] > 1:
         for entry in np.argsort(np.min(inside, axis=0), kind="stable")[:_ENTRIES]:
             found += _dips(t, inside[:, entry], promised[:, entry])
-    return sorted(found, key=lambda bracket: bracket.bottom)
+    # The least margin is that of an entry.
+    return sorted(dict.fromkeys(found), key=lambda bracket: bracket.bottom)
 
 
 def _dips(t: Series, least: Series, anything: Bool[np.ndarray, " T"]) -> list[Bracket]:
