@@ -170,14 +170,14 @@ def test_the_way_of_a_faster_flow_is_that_of_its_weights():
     flow = gradient_flow(loss, model)
     near = int(np.argmin(np.abs(np.asarray(flow.models.a) - 0.9 * limit)))
     early = gradient_flow(loss, model, t1=float(flow.t[near]))
-    assert way_to_go(early) >= limit - float(early.end.a)
+    assert limit - float(early.end.a) <= way_to_go(early) < np.inf
 
 
 @pytest.mark.parametrize(
     ("compare", "expected"),
     [
         (lambda f: at_least(1, 0), Judgement.HOLDS),
-        (lambda f: at_least(jnp.all(f.models.x > 0), 0.5), Judgement.HOLDS),
+        (lambda f: at_least(f.start.x > 0, 0.5), Judgement.HOLDS),
         (lambda f: at_least(f.models.x[:, None], (~jnp.arange(3)).astype(float)[None]), Judgement.HOLDS),
         (lambda f: at_most(f.models.x, 1.1, promised=(f.t > 1).astype(float)), Judgement.HOLDS),
         (lambda f: at_most(1e150 * f.models.x, (1e200 * f.models.x) ** 2 / 1e300), Judgement.UNRESOLVED),
@@ -185,7 +185,7 @@ def test_the_way_of_a_faster_flow_is_that_of_its_weights():
     ids=["whole", "truth", "not", "promised", "overflow"],
 )
 def test_sides_of_any_kind_are_compared(compare, expected):
-    assert judged(BOWL, compare, t1=5.0).verdict in (expected, Judgement.UNRESOLVED)
+    assert judged(BOWL, compare, t1=5.0).verdict is expected
 
 
 def test_a_batch_of_loops_is_not_carried_out():
