@@ -268,7 +268,7 @@ def test_what_promises_nothing_is_vacuous():
     assert flowsim.check(never, case.loss, at_limit).verdict is Judgement.VACUOUS
 
 
-@pytest.mark.parametrize("status", [status for status in Status if not status.finished])
+@pytest.mark.parametrize("status", [status for status in Status if not status.judged])
 def test_a_run_that_did_not_finish_holds_nothing(status):
     case = evidence_of(EASY)
     failed = dataclasses.replace(case.trajectory, status=status)

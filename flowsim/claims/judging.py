@@ -108,6 +108,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
                 return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
         else:
             claim = dataclasses.replace(claim, along_flow=True)
+    if claim.along_flow and evidence.reference.status is Status.KINK:
+        return _judged(claim, evidence.before_kink)
     if claim.along_flow:
         solves = {"The integration": lambda: run, "A more accurate solve": lambda: evidence.reference}
         for what, solve in solves.items():
@@ -133,6 +135,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(Judgement.UNRESOLVED, finding, constants, reason)
     if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
         return verdict(finding.judgement, finding, constants)
+    if evidence.confirmation.status is Status.KINK:
+        return _judged(claim, evidence.before_kink)
     sharper = _find(claim, loss, fine, finest, beneath)
     if finding.judgement is Judgement.VIOLATED and sharper.judgement is not Judgement.VIOLATED:
         reason = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."

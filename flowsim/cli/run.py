@@ -111,7 +111,8 @@ def run(
                 print(f"report: {report}")
         if not status.finished:
             if first and not as_json:
-                print(f"The integration was not finished ({status}), so no claim along it is judged. {status.advice}")
+                judged = "claims along it are judged up to there" if status.judged else "no claim along it is judged"
+                print(f"The integration was not finished ({status}): {judged}. {status.advice}")
             return UNFINISHED
         if first:
             shutil.rmtree(checkpoint, ignore_errors=True)

@@ -41,7 +41,7 @@ def times_asked() -> Iterator[list[float]]:
 
 
 class Status(enum.StrEnum):
-    """How a run ended. After those that did not finish as asked no claim is judged."""
+    """How a run ended. After those that did not finish as asked no claim is judged, except before a kink."""
 
     EXCESS = "stopped-excess"  # the excess fell below the asked fraction of the start's
     GRAD_NORM = "stopped-grad-norm"  # the gradient norm fell below the asked fraction of its largest value
@@ -54,11 +54,17 @@ class Status(enum.StrEnum):
     STEPS = "too-many-steps"  # the solver needed more steps than it may take
     NONFINITE = "nonfinite"  # the field or the weights became NaN or infinite
     NEWTON = "solver-failed"  # the step size fell to nothing: Newton diverged or the error cannot be met
+    KINK = "stopped-at-kink"  # the gradient jumps just ahead, and the flow can only rest there or slide along the jump
 
     @property
     def finished(self) -> bool:
         """Whether the run did what was asked, so that it can be judged."""
         return self not in _ADVICE
+
+    @property
+    def judged(self) -> bool:
+        """Whether what the run reached is judged."""
+        return self.finished or self is Status.KINK
 
     @property
     def advice(self) -> str:
@@ -72,6 +78,7 @@ _ADVICE = {
     Status.STEPS: "Ask for less: a larger rtol or atol, an earlier t1, or the implicit solver where the flow is stiff.",
     Status.NONFINITE: "Look for an overflow in the loss or its gradient, and start from smaller weights.",
     Status.NEWTON: "Ask for less than rounding allows: a larger rtol, or an atol in the size of the weights to come.",
+    Status.KINK: "Smooth the kink to go on: the flow can only rest on it, or slide along it.",
 }
 
 

@@ -12,7 +12,7 @@ from flowsim.problem import Problem
 def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     """What a finished run shows beside its verdicts, label and text."""
     trajectory = evidence.trajectory
-    if not trajectory.status.finished:
+    if not evidence.status.finished:
         return {}
     facts = {}
     if promises_of(problem) is None and not math.isnan(problem.loss.minimum):

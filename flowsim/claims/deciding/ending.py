@@ -63,8 +63,8 @@ def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
 def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
     """Whether a statement about the limit changes by no more than it allows for when the flow goes on."""
     if evidence.prolonged is None:
-        # The flow is at rest, or no solver gets further.
-        return True
+        # Where no solver gets further, as at a kink, nothing is known of what comes.
+        return evidence.trajectory.status is Status.STATIONARY
     now, later = (one.slack for one in _now_and_later(claim, evidence, evidence.prolonged))
     if not now.shape == later.shape == sides.slack.shape:
         return True

@@ -9,7 +9,7 @@ from flowsim.claims.evidence.case import Case
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.evidence.narrow import stepped_over
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import merged, shifted
+from flowsim.claims.evidence.series import merged, shifted, shortened
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 from flowsim.losses.closed_form import is_closed_form
@@ -34,6 +34,13 @@ class Evidence(AbstractRepetitions):
     def alone(self) -> "Case":
         """The start alone, for claims that read no more."""
         return Case(self, lambda evidence: start_alone(evidence.loss, evidence.trajectory.start))
+
+    @functools.cached_property
+    def before_kink(self) -> "Evidence":
+        """The same up to a kink at which a more accurate solve ended."""
+        solves = (self.reference, self.confirmation)
+        end = min(float(run.t[-1]) for run in solves if run.status is Status.KINK)
+        return Evidence(self.loss, shortened(self.trajectory, int(np.sum(np.asarray(self.trajectory.t) <= end))))
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":

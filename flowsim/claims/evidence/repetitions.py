@@ -16,10 +16,11 @@ from flowsim._core import checks
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
-from flowsim.claims.evidence.series import gap, merged, padded, row_of, shifted
+from flowsim.claims.evidence.series import gap, merged, padded, row_of, shifted, shortened
 from flowsim.flow.basin import stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.kinks import BEFORE, meets_kink
 from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, times_asked
 from flowsim.losses import AbstractPopulationLoss
@@ -33,6 +34,7 @@ _CLOSE, _ASKED, _LESS = 1e-6, 1e3, 0.1
 _ELSEWHERE = 0.01  # of the largest weights, which no solver is off by
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
 _UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: an antisymmetric part that is rounding, and one that is not
+_SHORT_STEPS = 3  # that a run at least has within `BEFORE` of a kink
 _KEPT = 1e-10  # of a field, an antisymmetric part that is rounding
 
 
@@ -40,7 +42,8 @@ class AbstractRepetitions:
     """A trajectory with what is needed to trust it: the same flow solved again with tolerances 100 and 10,000 times
     tighter (1e-13 at the tightest) and shorter steps, at the same times, each solved once and only when asked for. They
     start from weights moved by a few hundred units in the last place, the one up and the other down, so that what
-    rounding alone decides is not taken for decided. A trajectory without the solver's steps is solved with them first.
+    rounding alone decides is not taken for decided. A trajectory without the solver's steps is solved with them first,
+    and of one that comes to a kink what is before that counts: the solves meet it at slightly different times.
 
     **Arguments:** loss, trajectory: of one flow; claims: those that will be judged on it, which are compared together;
     checkpoint: a folder for the chunks of the repetitions.
@@ -61,13 +64,14 @@ class AbstractRepetitions:
                 "trajectory", "one of gradient_flow, to be solved again more accurately", f"it is of {solver}"
             )
         self.loss = loss.prepared(trajectory.start)
-        self.trajectory = trajectory
+        self.trajectory, self.status = trajectory, trajectory.status
         self._checkpoint = None if checkpoint is None else pathlib.Path(checkpoint)
         self._progress = progress
         self._claims = tuple(claims)
         self._solver = "auto" if solver in ("arrowhead", "in-turns") else solver
         if not trajectory.settings.with_steps and trajectory.t.size > 1 and trajectory.status.finished:
             self.trajectory = self._with_steps()
+        self.trajectory = self._before_kink(self.trajectory)
 
     @functools.cached_property
     def system(self) -> AbstractSystem:
@@ -226,6 +230,20 @@ class AbstractRepetitions:
             solver=self._solver,
         )
         return dataclasses.replace(again, status=run.status) if again.status.finished else run
+
+    def _before_kink(self, run: Trajectory) -> Trajectory:
+        """A run up to a kink at its end, as if it had been asked for until there."""
+        if run.status is Status.KINK:
+            return shortened(run, run.t.size)
+        t = np.asarray(run.t)
+        before = int(np.sum(t <= (1 - BEFORE) * t[-1]))
+        # Steps grow shorter towards a kink, and elsewhere not so short.
+        if run.status not in (Status.EXCESS, Status.GRAD_NORM) or not 1 < before < t.size - _SHORT_STEPS:
+            return run
+        last, end = (self.system.encode(run.row(row)) for row in (before - 1, -1))
+        if self.loss.sampled or not meets_kink(self.system, last, end, (t[before - 1], t[-1])):
+            return run
+        return shortened(run, before)
 
     def _solved(
         self,

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.trajectory import Status, Trajectory, uncertified
 
 _SHORTEST = 64
 _SPARE = 40  # further times that a claim asks for before another shape is compiled
@@ -39,6 +39,22 @@ def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
     t, value, excess, grad_norm_sq, dissipated = map(pick, rows_of(run))
     other = uncertified(t, jax.tree.map(pick, run.models), value, excess, grad_norm_sq, dissipated, run.descent)
     return dataclasses.replace(other, way_to_go=run.way_to_go)
+
+
+def shortened(run: Trajectory, count: int) -> Trajectory:
+    """The first rows of a trajectory, as if it had been asked for until there."""
+    first = lambda leaf: jax.device_put(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
+    t, loss, excess, grad_norm_sq, dissipated = map(first, rows_of(run))
+    return dataclasses.replace(
+        run,
+        t=t,
+        models=jax.tree.map(first, run.models),
+        loss=loss,
+        excess=excess,
+        grad_norm_sq=grad_norm_sq,
+        dissipated=dissipated,
+        status=Status.TIME,
+    )
 
 
 def padded_with(

@@ -168,7 +168,7 @@ def _judged_alone(claim: Claim, evidence: Evidence) -> Document:
         # Each compiled program holds memory maps, of which Linux gives a process 65,530; the disk keeps it.
         jax.clear_caches()
     run = evidence.trajectory
-    status, certificates = (run.status, run.certificates) if claim.along_flow else (None, None)
+    status, certificates = (evidence.status, run.certificates) if claim.along_flow else (None, None)
     verdict = judge_or_note(claim, evidence)
     return as_document({"status": status, "certificates": certificates, "verdict": verdict})
 

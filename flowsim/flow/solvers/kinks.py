@@ -1,0 +1,43 @@
+"""Kinks that a flow cannot cross: the gradient jumps there, and the field points back from either side."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from flowsim._core.types import Scalar
+from flowsim.flow.systems import AbstractSystem, norm_sq
+
+BEFORE = 1e-5  # of the time of a kink, how long before it a flow that meets it ends
+_NEAR = 10.0 ** np.arange(-13, -4)  # of the time, how far from where a flow ends its field is looked at
+_JUMPS = 1e-6  # of the field, by which it changes at a kink at least
+_GROWS = 3.0  # times, by which what changes at a kink grows with ten times the distance at most
+
+
+def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple[float, float]) -> bool:
+    """Whether the field jumps where a solver gave up: it changes within a short distance of the way that it came, and
+    hardly more within ten times that, as no smooth field does.
+
+    **Arguments:** before, end: states on that way, the last one there; times: of these.
+    """
+    first, last = times
+    distances = np.concatenate([_NEAR, -_NEAR]) * last / (last - first)
+    before, end = jax.device_put((before, end))
+    changes, speed = _changes(system, before, end, jnp.asarray(distances))
+    near, further = np.asarray(changes).reshape(2, -1)[:, :-1], np.asarray(changes).reshape(2, -1)[:, 1:]
+    return bool(np.any((near > _JUMPS * float(speed)) & (further < _GROWS * near)))
+
+
+@eqx.filter_jit
+def _changes(
+    system: AbstractSystem, before: PyTree, end: PyTree, distances: Float[Array, " h"]
+) -> tuple[Float[Array, " h"], Scalar]:
+    """How much the field differs at distances from a state, in units of the way to it; and how large it was before."""
+    slope, way = system.field(end), jax.tree.map(jnp.subtract, end, before)
+
+    def change(h):
+        there = system.field(jax.tree.map(lambda x, dx: x + h * dx, end, way))
+        return jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, there, slope)))
+
+    return jax.lax.map(change, distances), jnp.sqrt(norm_sq(system.field(before)))
