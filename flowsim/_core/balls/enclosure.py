@@ -127,11 +127,11 @@ class Traced:
         open_branches: bool = False,
         rounding: float = 0.0,
         most_operations: float = MOST_OPERATIONS,
-        choices: list[Value] | None = None,
+        choices: list[tuple[JaxprEqn, Value]] | None = None,
     ) -> PyTree:
         """The values on arrays of numbers or balls; see `enclose`.
 
-        **Arguments:** choices: gets what every selection was made by.
+        **Arguments:** choices: gets every selection with what it was made by, one in a loop each time.
         """
         if self.operations > most_operations:
             raise UndecidedError(f"{self.operations:.1e} operations are too many", is_costly=True)
@@ -191,7 +191,7 @@ class _Arithmetic:
 
     open_branches: bool
     rounding: float
-    choices: list[Value]
+    choices: list[tuple[JaxprEqn, Value]]
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Value]) -> list[Value]:
         values: dict[Any, Value] = {}
@@ -226,7 +226,7 @@ class _Arithmetic:
             return self._CONTROL[name](self, params, inputs)
         keys = any(map(_is_key, inputs))
         if name == "select_n":
-            self.choices.append(inputs[0])
+            self.choices.append((eqn, inputs[0]))
         if name == "select_n" and is_balls(inputs[0]):
             return [selection(*inputs)]
         if name in MOVES and not keys:

@@ -35,7 +35,7 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     for eqn, inputs in operations_with_names(traced.jaxpr, names):
         kind = eqn.primitive.name
         timed |= any("t" in names for names in inputs)
-        in_a_loop = id(eqn) in looped and kind in _JUMPS
+        in_a_loop = id(eqn) in looped and kind in (*_JUMPS, "select_n")
         if not in_a_loop and not any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars):
             continue
         if kind in _JUMPS and inputs[0] & {"t", "series", "models"}:
@@ -54,7 +54,7 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
 
 def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
     """Whether a choice may change from one row to the next where the statement promises something all the way, as
-    weights go straight from row to row. No choice in a loop through the rows is looked at.
+    weights go straight from row to row.
     """
     arrays, *series = given
     choices: list = []
@@ -69,11 +69,20 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
     rows = len(series[0][0])
     _, certain = truth(promised)
     certain = certain[:rows].reshape(rows, -1).any(axis=1) if certain.shape[:1] >= (rows,) else np.full(rows, True)
-    return any(
-        np.any(certain & np.asarray([is_open(choice[i : i + 1]) for i in range(rows)]))
-        for choice in choices
-        if choice.shape[:1] == (rows,)
-    )
+    found: dict[int, list] = {}
+    for eqn, choice in choices:
+        found.setdefault(id(eqn), []).append(choice)
+    return any(np.any(certain & _open_at(chosen, rows)) for chosen in found.values())
+
+
+def _open_at(chosen: list, rows: int) -> np.ndarray:
+    """At which rows a choice is open, which is made for all of them at once, or for one after the other in a loop."""
+    if all(choice.shape[:1] == (rows,) for choice in chosen):
+        return np.any([[is_open(choice[i : i + 1]) for i in range(rows)] for choice in chosen], axis=0)
+    repeats, rest = divmod(len(chosen), rows)
+    if rest:
+        return np.full(rows, False)
+    return np.asarray([any(map(is_open, chosen[i * repeats : (i + 1) * repeats])) for i in range(rows)])
 
 
 def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
