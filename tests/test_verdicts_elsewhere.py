@@ -211,11 +211,11 @@ def test_a_program_that_branches_is_not_smooth(function, expected):
     assert is_smooth(Traced(function, np.asarray([0.3, -0.7]))) is expected
 
 
-def test_a_choice_in_a_loop_through_the_times_may_switch():
+@pytest.mark.parametrize("loop", [jax.lax.map, lambda side, models: jax.vmap(side)(models)])
+def test_a_choice_in_a_loop_through_the_times_may_switch(loop):
     # Between two rows, and too narrow to be looked for where sides are equated.
     narrow = lambda m: jnp.where(jnp.abs(m.x - 0.7654321) < 1e-9, 0.5, m.x)
-    for loop in (jax.lax.map, lambda side, models: jax.vmap(side)(models)):
-        stated = judged(BOWL, lambda flow: equal(loop(narrow, flow.models), flow.models.x, 1.0), identity=True)
-        assert stated.verdict is Judgement.UNRESOLVED
-        wide = judged(BOWL, lambda flow: at_most(loop(lambda m: jax.nn.relu(m.x), flow.models), 1.1))
-        assert wide.verdict is Judgement.HOLDS
+    stated = judged(BOWL, lambda flow: equal(loop(narrow, flow.models), flow.models.x, 1.0), identity=True)
+    assert stated.verdict is Judgement.UNRESOLVED
+    wide = judged(BOWL, lambda flow: at_most(loop(lambda m: jax.nn.relu(m.x), flow.models), 1.1))
+    assert wide.verdict is Judgement.HOLDS

@@ -12,7 +12,13 @@ import numpy as np
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
 from flowsim.claims.deciding.between import follow
-from flowsim.claims.deciding.ending import allows_for_a_while, reads_the_end
+from flowsim.claims.deciding.ending import (
+    allows_for_a_while,
+    depends_on_others,
+    depends_on_the_times,
+    is_in_order,
+    reads_the_end,
+)
 from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, judgement_at_the_limit
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
@@ -29,6 +35,7 @@ _ALLOWS_TOO_LITTLE = (
     "What it allows for the way still to go to the limit may be less than what changes on it: flowsim.limit(flow, f) "
     "gives an allowance that bounds it."
 )
+_NOT_IN_ORDER = "It has as many rows as there are times, but not in their order: the last ones are not the end."
 _READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
 _IS_NO_LIMIT = (
     "It reads the end of the flow as if it were the limit, and depends on where the integration happened to stop: "
@@ -104,7 +111,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         # Whatever it says of itself, it is judged by what it reads.
         if run.t.size == 1:
             # What fails at the start is false.
-            if not (evidence.reads_the_start_first(claim) and _fails_first(claim, loss, evidence)):
+            if not (evidence.reads_the_start_first(claim) and _fails_first(claim, evidence)):
                 return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
         else:
             claim = dataclasses.replace(claim, along_flow=True)
@@ -121,7 +128,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         claim = dataclasses.replace(claim, compare=functools.partial(_at_one_point, claim.compare))
     (rough, fine, finest), beneath = followed(claim, evidence)
     constants = rough.panel.constants(claim, loss, rough.padded)
-    finding = _find(claim, loss, rough, fine if claim.along_flow else rough, beneath)
+    finding = _find(claim, evidence, rough, fine if claim.along_flow else rough, beneath)
     if any(not condition.met for condition in hypotheses):
         unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
         if all(condition.met or condition.unknown for condition in hypotheses):
@@ -129,15 +136,17 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
     if not claim.along_flow:
         return verdict(finding.judgement, finding, constants)
-    if reason := evidence.parted or evidence.stepped_over:
+    if reason := evidence.parted or evidence.stepped_over or evidence.no_descent:
         return verdict(Judgement.UNRESOLVED, finding, constants, reason)
+    if not is_in_order(claim, evidence, fine):
+        return verdict(Judgement.UNRESOLVED, finding, constants, _NOT_IN_ORDER)
     if reason := _depends_on_the_end(claim, evidence, fine, finding):
         return verdict(Judgement.UNRESOLVED, finding, constants, reason)
     if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
         return verdict(finding.judgement, finding, constants)
     if evidence.confirmation.status is Status.KINK:
         return _judged(claim, evidence.before_kink)
-    sharper = _find(claim, loss, fine, finest, beneath)
+    sharper = _find(claim, evidence, fine, finest, beneath)
     if finding.judgement is Judgement.VIOLATED and sharper.judgement is not Judgement.VIOLATED:
         reason = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
         return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
@@ -148,9 +157,9 @@ def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
     return jax.tree.map(lambda side: side.reshape(1, -1), compare(*read))
 
 
-def _fails_first(claim: Claim, loss: AbstractPopulationLoss, evidence: Evidence) -> bool:
+def _fails_first(claim: Claim, evidence: Evidence) -> bool:
     """Whether the first of what a claim compares at a start alone fails."""
-    sides = _find(claim, loss, evidence.alone, evidence.alone, 0.0).sides
+    sides = _find(claim, evidence, evidence.alone, evidence.alone, 0.0).sides
     return sides is not None and bool(np.any(sides.fails[0]))
 
 
@@ -162,9 +171,7 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
         return (evidence.alone, evidence.alone, evidence.alone), 0.0
     first = evidence.cases[0]
     ours = first.panel.compared(claim, evidence.stated, first.padded)
-    asked = np.zeros(0)
-    if not np.all(np.isfinite(ours.slack[ours.promised])):
-        asked = evidence.asked(claim)
+    asked = evidence.asked(claim)
     beneath, further = 0.0, np.zeros(0)
     if claim.relation is Relation.IDENTITY or ours.identity.all():
         further = unseen(claim, evidence.stated, first, asked)
@@ -213,7 +220,7 @@ class _Finding:
     sides: Sides | None = None
 
 
-def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, beneath: float) -> _Finding:
+def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: float) -> _Finding:
     """The verdict of the fine solve, with the distance to the rough one as its error, hypotheses aside.
 
     **Arguments:** beneath: how much lower than at the times of the solves the margin may be between them.
@@ -228,6 +235,7 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
         return _Finding(
             Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol."
         )
+    loss = evidence.stated
     ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(ours.allowance[ours.promised] > 0):
         rough, fine = (case.settled for case in (rough, fine))
@@ -247,15 +255,15 @@ def _find(claim: Claim, loss: AbstractPopulationLoss, rough: Case, fine: Case, b
     sides = Sides.of(ours, claim.relation is Relation.IDENTITY)
     rounding = rounding_error(claim, fine, ours)
     errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)))
-    return _told(claim, fine, grounded(claim, rough, fine, sides, errors))
+    return _told(claim, evidence, fine, grounded(claim, rough, fine, sides, errors))
 
 
-def _told(claim: Claim, case: Case, ground: Ground) -> _Finding:
+def _told(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Finding:
     """The finding of sides whose errors are bounded."""
     sides, judgement, note = ground.sides, ground.sides.judgement, ground.note
     if judgement is Judgement.VACUOUS:
         found = _Finding(judgement, note="The statement promises nothing here.", sides=sides)
-        return dataclasses.replace(found, **_until(claim, case, ground))
+        return dataclasses.replace(found, **_until(claim, evidence, case, ground))
     promised = sides.possible
     if not np.all(np.isfinite(sides.slack[promised]) | (sides.slack[promised] == np.inf)):
         late = case.too_late(claim)
@@ -275,19 +283,23 @@ def _told(claim: Claim, case: Case, ground: Ground) -> _Finding:
         note=note if judgement is Judgement.UNRESOLVED else "",
         sides=sides,
     )
-    return dataclasses.replace(found, **_until(claim, case, ground))
+    return dataclasses.replace(found, **_until(claim, evidence, case, ground))
 
 
-def _until(claim: Claim, case: Case, ground: Ground) -> dict:
+def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict:
     """Up to when a statement for all t was judged, and whether the flow was cut there."""
-    if not ground.for_all_t or ground.sides.judgement is Judgement.VIOLATED:
+    if not ground.for_all_t or ground.sides.judgement not in (Judgement.HOLDS, Judgement.VACUOUS):
         return {"until": None, "cut": False}
     if ground.last < case.run.t.size - 1:
         return {"until": float(case.run.t[ground.last]), "cut": True}
     # What combines times depends on all that are still to come.
-    if not ground.combines and carried_on(claim, case, ground.sides):
+    combines = ground.combines or depends_on_others(claim, evidence, case)
+    if not combines and carried_on(claim, case, ground.sides):
         return {"until": None, "cut": False}
     status = case.status
+    if status is Status.STATIONARY:
+        # Its times are the only ones that were looked at.
+        return {"until": 0.0, "cut": True}
     return {"until": float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
 
 
@@ -305,7 +317,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     sides = finding.sides
     if sides is None or not sides.possible.any():
         return ""
-    reads, derived = reads_the_end(claim, evidence, case)
+    reads, derived, differs = reads_the_end(claim, evidence, case)
     if not reads:
         return ""
     allows = bool(np.any(sides.allowance[sides.possible] > 0))
@@ -314,7 +326,8 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     at_the_limit = Judgement.UNRESOLVED
     if not evidence.loss.sampled:
         at_the_limit = judgement_at_the_limit(claim, case, sides)
-    if at_the_limit is sides.judgement:
+    # The end is anywhere in a ball there, but the times are those of the run.
+    if at_the_limit is sides.judgement and not differs and not depends_on_the_times(claim, evidence, case):
         return ""
     if not allows:
         return _IS_NO_LIMIT

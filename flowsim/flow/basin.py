@@ -26,7 +26,7 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from flowsim._core.balls.centred import is_smooth
+from flowsim._core.balls.centred import is_analytic
 from flowsim._core.balls.enclosure import BITS, Traced, enclose, lower, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim._core.balls.squares import residuals_of
@@ -38,7 +38,14 @@ _LONGEST_TURN = 0.01  # |s|
 _OFF_THE_ORBIT = 3.2
 _MORE = 1 + 1e-12  # than what is computed in float64 from bounds
 _BESIDE = 1e-6  # of the weights
+_SCALES = 1.0, 1 / 16, 16.0  # of the weights, at which it is asked what a field keeps
 _AT_REST = 1e-12  # of the weights: a start that moves no further is at rest but for rounding
+
+_SLOPES_OF_ITS_OWN = {"stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_NEARBY, _STEP, _ALIKE = 1e-2, 2.0**-30, 1e-6  # of the weights, of a direction, of slopes
+
+# By operations that balls do not have, or not of such arrays.
+_NOT_HAD = (UndecidedError, jax.errors.JAXTypeError, np.linalg.LinAlgError, ValueError, TypeError)
 
 Field = Callable[[PyTree], PyTree]
 
@@ -67,26 +74,59 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
     leaves, structure = jax.tree.flatten(state)
     if sum(leaf.size for leaf in leaves) > _LARGEST or not all(np.all(np.isfinite(leaf)) for leaf in leaves):
         return math.inf
+    if not descends(flow, state):
+        return math.inf
     try:
         begin = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
         length = _in_a_bowl(flow, leaves, structure, begin)
         return length if math.isfinite(length) or flow.loss is None else _in_a_valley(flow.loss, state)
-    except (UndecidedError, jax.errors.JAXTypeError, np.linalg.LinAlgError):
+    except _NOT_HAD:
         return math.inf
+
+
+def descends(flow: Landscape, state: PyTree) -> bool:
+    """Whether the field is minus the gradient of the loss: one that has slopes of somebody's own (`stop_gradient`,
+    `custom_jvp`) may not be. Its slope along random directions is compared with differences of the loss, in balls;
+    where these cannot be had, it is taken for one.
+    """
+    if flow.loss is None or flow.is_one_formula:
+        return True
+    loss, (point, unravel) = flow.loss, ravel_pytree(state)
+    rng, point = np.random.default_rng(0), np.asarray(point)
+    size = float(np.max(np.abs(point), initial=0.0)) or 1.0
+    try:
+        traced = Traced(lambda x: loss(unravel(x)), point)
+        if not any(eqn.primitive.name in _SLOPES_OF_ITS_OWN for eqn, _ in traced.equations):
+            return True
+        for beside in (0.0, _NEARBY, _NEARBY):
+            here = point + beside * size * rng.standard_normal(point.shape)
+            way = size * rng.standard_normal(point.shape)
+            slope = enclose(lambda x: ravel_pytree(flow.field(unravel(x)))[0], here)
+            with flint.ctx.workprec(BITS):
+                after, before = (traced.on(balls(here) + sign * _STEP * balls(way)) for sign in (1, -1))
+                found, expected = (after - before) / (2 * _STEP), -np.sum(balls(way) * slope)
+                terms = float(np.sum(np.abs(way) * _largest(slope))) + float(abs(found).upper())
+                if float(abs(found - expected).lower()) > _ALIKE * terms:
+                    return False
+    except _NOT_HAD:
+        return True
+    return True
 
 
 def rests(flow: Landscape, state: PyTree) -> bool:
     """Whether a start whose gradient is zero in float64 stays where it is: the gradient is exactly zero, or the start
-    is a minimum but for rounding. Where the gradient cannot be had in balls, it has to be that beside the start it is
-    not zero.
+    is a minimum but for rounding. Where the gradient cannot be had in balls, it has to be that beside each array of the
+    start it is not zero.
     """
-    size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(state))
+    largest = lambda leaf: float(np.max(np.abs(leaf), initial=0.0))
+    size = max(map(largest, jax.tree.leaves(state)))
     try:
         slopes = jax.tree.leaves(enclose(flow.field, state, open_branches=True))
-    except (UndecidedError, jax.errors.JAXTypeError):
+    except _NOT_HAD:
         rng = np.random.default_rng(0)
-        beside = jax.tree.map(lambda leaf: leaf + _BESIDE * (size or 1.0) * rng.standard_normal(leaf.shape), state)
-        return any(bool(np.any(np.asarray(slope) != 0)) for slope in jax.tree.leaves(flow.field(beside)))
+        aside = lambda leaf: leaf + _BESIDE * (largest(leaf) or size or 1.0) * rng.standard_normal(leaf.shape)
+        slopes = jax.tree.leaves(flow.field(jax.tree.map(aside, state)))
+        return all(bool(np.any(np.asarray(slope) != 0)) for slope in slopes)
     # A ball that only holds zero has run out of digits, as float64 has.
     if all(bool(ball == 0) for slope in slopes for ball in np.ravel(slope)):
         return True
@@ -102,7 +142,7 @@ def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula:
     nothing = jax.tree.map(np.zeros_like, zero)
     try:
         traced = Traced(field, weights)
-        if not (is_one_formula or is_smooth(traced)):
+        if not (is_one_formula or is_analytic(traced)):
             return nothing
         rng = np.random.default_rng(0)
         size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in jax.tree.leaves(weights)) or 1.0
@@ -113,7 +153,7 @@ def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula:
             if jax.tree.all(jax.tree.map(np.array_equal, zero, still)):
                 return still
             zero = still
-    except (UndecidedError, jax.errors.JAXTypeError):
+    except _NOT_HAD:
         return nothing
 
 
@@ -122,26 +162,29 @@ def _vanishes(values: Balls) -> np.ndarray:
 
 
 def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]) -> float:
-    # What holds everywhere is asked where nothing is special, at random weights: of a field without branches.
+    # What holds everywhere is asked where nothing is special, at random weights: of a field that is one formula.
     traced = Traced(flow.field, jax.tree.unflatten(structure, leaves))
-    everywhere = flow.is_one_formula or is_smooth(traced)
+    everywhere = flow.is_one_formula or is_analytic(traced)
     kinds = [_kind(leaf) if everywhere else "any" for leaf in begin]
     size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in leaves) or 1.0
     rng = np.random.default_rng(0)
     draws = [size * rng.standard_normal(leaf.shape) for leaf in leaves]
+    # What lets something through at large weights alone hides at small ones.
+    scales = (1.0,) if flow.is_one_formula else _SCALES
     while True:
         special = [_KINDS[kind](draw) for kind, draw in zip(kinds, draws, strict=True)]
         anywhere = jax.tree.unflatten(structure, special)
-        slopes = jax.tree.leaves(traced.on(anywhere))
-        stay = _stay(kinds, slopes)
+        found = [jax.tree.leaves(traced.on(jax.tree.map(lambda leaf, k=k: k * leaf, anywhere))) for k in scales]
+        stay = [all(one) for one in zip(*(_stay(kinds, slopes, flow.is_one_formula) for slopes in found), strict=True)]
         if all(stay):
             break
         # What does not stay so may move what would.
         kinds = [kind if stays else "any" for kind, stays in zip(kinds, stay, strict=True)]
+    slopes = found[0]
     basis = scipy.linalg.block_diag(*_bases(leaves, kinds, slopes if everywhere else None))
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(end))
-    aside = _MORE * float(np.linalg.norm(point - np.asarray(end)))
+    aside = _MORE * _length(point - np.asarray(end))
     orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if everywhere and basis.size else None
     basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
@@ -153,8 +196,8 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
         # The field keeps all weights.
         return aside if everywhere else math.inf
     slope = enclose(along, nothing)
-    steepest = float(np.linalg.norm(_largest(slope)))
-    if steepest == 0 and aside == 0:
+    steepest = _length(_largest(slope))
+    if np.all(_vanishes(slope)) and aside == 0:
         return 0.0
     branches = () if everywhere else (along,)
     flattest = _least_curvature(along, nothing, 0.0, branches)
@@ -180,7 +223,7 @@ def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
     residuals = residuals_of(lambda x: loss(unravel(x)), point)
     if residuals is None:
         return math.inf
-    size = float(np.linalg.norm(_largest(enclose(residuals, point))))
+    size = _length(_largest(enclose(residuals, point)))
     flattest = _least_singular_value(residuals, point, 0.0)
     if not flattest > 0:
         return math.inf
@@ -241,13 +284,15 @@ def _kind(leaf: np.ndarray) -> str:
     return "symmetric" if np.array_equal(leaf, np.swapaxes(leaf, -1, -2)) else "any"
 
 
-def _stay(kinds: list[str], slopes: list[Balls]) -> list[bool]:
-    """Whether the weights of each array stay of their kind."""
+def _stay(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> list[bool]:
+    """Whether the weights of each array stay of their kind: exactly, where a field that nearly keeps zeros may be one
+    that lets them go elsewhere.
+    """
     largest = max(np.max(_largest(slope), initial=0.0) for slope in slopes)
     found = []
     for kind, slope in zip(kinds, slopes, strict=True):
-        if kind == "any":
-            found.append(True)
+        if kind == "any" or (kind == "zero" and not is_one_formula):
+            found.append(kind == "any" or bool(np.all(_vanishes(slope))))
             continue
         with flint.ctx.workprec(BITS):
             outside = np.asarray(slope - _KINDS[kind](slope), dtype=object)
@@ -302,6 +347,12 @@ def _without(basis: np.ndarray, direction: np.ndarray) -> np.ndarray:
     if not inside.any():
         return basis
     return basis @ scipy.linalg.null_space(inside[None] / np.linalg.norm(inside))
+
+
+def _length(values: np.ndarray) -> float:
+    """The norm of numbers, whose squares may underflow."""
+    size = float(np.max(np.abs(values), initial=0.0))
+    return size * float(np.linalg.norm(values / size)) if 0 < size < math.inf else size
 
 
 def _largest(values: Balls) -> np.ndarray:

@@ -106,6 +106,10 @@ class AbstractSystem(eqx.Module):
         """A proved bound on how far the flow from a start still goes from a state; infinite where none is found."""
         return basin.way_to_go(self.landscape(), state, start)
 
+    def descends(self, state: PyTree) -> bool:
+        """Whether the field is minus the gradient of the loss, as far as can be told from a state."""
+        return basin.descends(self.landscape(), state)
+
     def rests(self, state: PyTree) -> bool:
         """Whether a start with a gradient of zero stays where it is, as far as can be told."""
         return basin.rests(self.landscape(), state)

@@ -2,6 +2,8 @@
 as wide as x, and by its slopes as wide as x^2.
 """
 
+from collections.abc import Callable
+
 import flint
 import jax
 import jax.numpy as jnp
@@ -17,9 +19,16 @@ from flowsim._core.balls.reading import Names, operations_with_names
 _SMOOTH = {
     *("add", "add_any", "sub", "mul", "div", "neg", "square", "one_minus_square", "integer_pow", "pow", "sqrt"),
     *("rsqrt", "exp", "exp2", "expm1", "log", "log1p", "logistic", "erf", "erfc", "lgamma", "sin", "cos"),
-    *("tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "reduce_sum"),
+    *("tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "reduce_sum"),
     *("reduce_prod", "cumsum", "cumprod", "dot_general", "lu", "cholesky", "triangular_solve", "iota"),
     *("gather", "scatter-add"),
+    *MOVES,
+} - {"select_n", "stop_gradient"}
+# Of these, what is one power series about every number.
+_ANALYTIC = {
+    *("add", "add_any", "sub", "mul", "neg", "square", "one_minus_square", "exp", "exp2", "expm1", "logistic", "erf"),
+    *("erfc", "sin", "cos", "atan", "sinh", "cosh", "tanh", "asinh", "reduce_sum", "reduce_prod", "cumsum", "cumprod"),
+    *("dot_general", "iota", "gather", "scatter-add"),
     *MOVES,
 } - {"select_n", "stop_gradient"}
 # What is gone through as often as weights say, and what has slopes of somebody's own.
@@ -27,23 +36,40 @@ _BY_ITSELF = {"while", "cond", "custom_jvp_call", "custom_vjp_call", "custom_vjp
 
 
 def is_smooth(traced: Traced) -> bool:
-    """Whether a program has no operation on its arguments that branches, jumps or has slopes of its own: what is so of
-    it near one point, such as being zero, is so everywhere.
+    """Whether a program has no operation on its arguments that branches, jumps or has slopes of its own."""
+    return _has_only(traced, lambda eqn, inputs: eqn.primitive.name in _SMOOTH)
+
+
+def is_analytic(traced: Traced) -> bool:
+    """Whether a program is analytic in its arguments wherever these are: what is so of it near one point, such as being
+    zero, is so everywhere. A root or a quotient is not, since sqrt(x^2) is -x on one side.
     """
+    return _has_only(traced, _is_analytic)
+
+
+def _is_analytic(eqn: JaxprEqn, inputs: list[Names]) -> bool:
+    name = eqn.primitive.name
+    if name == "div":
+        return not inputs[1]
+    return name in _ANALYTIC or (name == "integer_pow" and eqn.params["y"] >= 0)
+
+
+def _has_only(traced: Traced, allowed: Callable[[JaxprEqn, list[Names]], bool]) -> bool:
     if any(eqn.primitive.name in _BY_ITSELF for eqn, _ in traced.equations):
         return False
     read = operations_with_names(traced.jaxpr, ["argument"] * len(traced.jaxpr.invars))
-    return all(_is_smooth(eqn, inputs) for eqn, inputs in read if any(inputs))
+    return all(_moves_on(eqn, inputs) or allowed(eqn, inputs) for eqn, inputs in read if any(inputs))
 
 
-def _is_smooth(eqn: JaxprEqn, inputs: list[Names]) -> bool:
+def _moves_on(eqn: JaxprEqn, inputs: list[Names]) -> bool:
+    """Whether an operation chooses by none of its arguments, or makes a number of a number."""
     name = eqn.primitive.name
     if name == "select_n":
         return not inputs[0]
     if name == "convert_element_type":
         (given,) = eqn.invars
         return jnp.issubdtype(eqn.params["new_dtype"], jnp.floating) and getattr(given.aval, "dtype", None) != jnp.bool_
-    return name in _SMOOTH
+    return False
 
 
 def middles(values: PyTree) -> PyTree:

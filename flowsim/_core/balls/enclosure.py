@@ -26,11 +26,12 @@ from flowsim._core.balls.operations import (
     Balls,
     UndecidedError,
     Value,
+    as_balls,
     asked_of_each,
     balls,
     is_balls,
+    is_itself,
     is_open,
-    is_unknown,
     selection,
 )
 
@@ -181,6 +182,10 @@ def _array(value: Value) -> Value:
     return np.asarray(value, dtype=object) if isinstance(value, flint.arb) else value
 
 
+def _is_truth(var: Any) -> bool:
+    return getattr(var.aval, "dtype", None) == jnp.bool_
+
+
 def _is_key(value: Any) -> bool:
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
@@ -225,7 +230,7 @@ class _Arithmetic:
         if name in self._CONTROL:
             return self._CONTROL[name](self, params, inputs)
         keys = any(map(_is_key, inputs))
-        if name == "select_n":
+        if name == "select_n" or (name == "convert_element_type" and _is_truth(eqn.invars[0])):
             self.choices.append((eqn, inputs[0]))
         if name == "select_n" and is_balls(inputs[0]):
             return [selection(*inputs)]
@@ -243,8 +248,13 @@ class _Arithmetic:
             raise UndecidedError(f"{name} is not known in ball arithmetic")
         if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
             # How JAX asks for NaN.
-            return [asked_of_each(lambda ball: None if is_unknown(ball) else name == "eq", inputs[0])]
+            same = asked_of_each(is_itself, inputs[0])
+            return [same if name == "eq" else OPERATIONS["not"]({}, same) if is_balls(same) else ~same]
+        if name == "mul" and eqn.invars[0] is eqn.invars[1]:
+            name, inputs = "square", [inputs[0].copy()]
         outputs = OPERATIONS[name](params, *inputs)
+        if name == "dot_general" and is_sum_of_squares(eqn):
+            outputs = OPERATIONS["max"]({}, outputs, 0.0)
         if not self.open_branches:
             _refuse_open(name, inputs, outputs)
         return list(outputs) if eqn.primitive.multiple_results else [outputs]
@@ -263,6 +273,9 @@ class _Arithmetic:
             kept.append(outputs[carried:])
         if params["reverse"]:
             kept.reverse()
+        if not kept:
+            avals = [var.aval for var in _open(params["jaxpr"])[0].outvars[carried:]]
+            return [*carry, *[np.zeros((0, *aval.shape), dtype=object) for aval in avals]]
         return [*carry, *[np.stack([np.asarray(value) for value in column]) for column in zip(*kept, strict=True)]]
 
     def _while(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
@@ -293,12 +306,23 @@ def _known(condition: Value) -> bool:
     return bool(np.all(np.asarray(condition) == 1))
 
 
+def is_sum_of_squares(eqn: JaxprEqn) -> bool:
+    """Whether a dot_general is that of an array with itself, entry by entry."""
+    (first, second), (of_first, of_second) = eqn.params["dimension_numbers"]
+    whole = len(first) + len(of_first) == len(getattr(eqn.invars[0].aval, "shape", ()))
+    return eqn.invars[0] is eqn.invars[1] and whole and (*first, *of_first) == (*second, *of_second)
+
+
 def _refuse_open(name: str, inputs: list[Value], outputs: Any) -> None:
     """Stop where a comparison is left open."""
     if name in BRANCHING and is_balls(outputs):
         raise UndecidedError(f"{inputs[0]} and {inputs[1]} cannot be compared")
-    if name == "sign" and not all(ball.is_integer() for ball in np.ravel(outputs)):
-        raise UndecidedError(f"the sign of {inputs[0]} is open")
+    if name in ("sign", "floor", "ceil") and not all(ball.is_integer() for ball in np.ravel(outputs)):
+        raise UndecidedError(f"the {name} of {inputs[0]} is open")
+    if name == "atan2":
+        y, x = (as_balls(value) for value in inputs)
+        if np.any(np.frompyfunc(lambda y, x: y.contains(0) and not x > 0, 2, 1)(y, x)):
+            raise UndecidedError("the angle of a point may jump")
 
 
 def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:

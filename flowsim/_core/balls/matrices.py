@@ -1,7 +1,7 @@
 """Products and factorizations of matrices of balls, as JAX's programs ask for them.
 
 Those by elimination are enclosures: whatever is chosen on the way, the balls hold a factorization of every matrix in
-those given. The eigendecomposition is not: it is that of the midpoints, to as many digits as there are.
+those given. Of an eigendecomposition the eigenvalues are; the eigenvectors are those of the midpoints.
 """
 
 import math
@@ -101,14 +101,15 @@ def triangular_solve(params: dict[str, Any], matrices: Balls, right: Balls) -> B
 
 
 def eigh(params: dict[str, Any], matrices: Balls) -> list[np.ndarray]:
-    """Eigenvectors, by columns, and ascending eigenvalues of the midpoints."""
+    """Eigenvectors of the midpoints, by columns, and ascending eigenvalues."""
     return _each_matrix(_diagonalized)(matrices)
 
 
 def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
     """Jacobi's rotations, from what float64 finds, until nothing is left off the diagonal but its last digits."""
     middle = np.frompyfunc(lambda ball: ball.mid(), 1, 1)
-    matrix = np.asarray(middle(np.tril(matrix) + np.tril(matrix, -1).T), dtype=object)
+    given = np.asarray(np.tril(matrix) + np.tril(matrix, -1).T, dtype=object)
+    matrix = np.asarray(middle(given), dtype=object)
     size, one = matrix.shape[0], np.asarray(np.frompyfunc(flint.arb, 1, 1)(np.eye(matrix.shape[0])), dtype=object)
     _, vectors = np.linalg.eigh(np.asarray(matrix, dtype=float))
     vectors = np.asarray(np.frompyfunc(flint.arb, 1, 1)(vectors), dtype=object)
@@ -133,4 +134,15 @@ def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
                 columns[:, j] = middle(cosine * (tangent * first + second))
     values = np.diagonal(matrix)
     order = np.argsort([float(value) for value in values], kind="stable")
-    return vectors[:, order], values[order]
+    vectors, values = vectors[:, order], values[order]
+    return vectors, values + _off(given, vectors, values) * flint.arb(0, 1)
+
+
+def _off(matrix: Balls, vectors: Balls, values: Balls) -> flint.arb:
+    """How far numbers are from the eigenvalues of a matrix that V^T A V nearly makes them: by Weyl its distance from
+    their diagonal and, by Ostrowski, |V^T V - 1| |A|, in Frobenius norms.
+    """
+    norm = lambda part: _total(part.reshape(-1) ** 2).max(0).sqrt()
+    one = np.asarray(np.frompyfunc(flint.arb, 1, 1)(np.eye(len(values))), dtype=object)
+    left = vectors.T.dot(matrix).dot(vectors) - np.where(one == 1, values, one)
+    return norm(left) + norm(vectors.T.dot(vectors) - one) * norm(matrix)

@@ -5,6 +5,7 @@ of the cases.
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -87,8 +88,13 @@ def asked_of_each(question: Callable[[flint.arb], bool | None], x: Balls) -> Val
 
 
 def is_unknown(ball: flint.arb) -> bool:
-    """Whether a ball holds everything, among it what is infinite or no number; an exact infinity does not."""
+    """Whether a ball holds everything, among it what is infinite or no number; an exact infinity or NaN does not."""
     return not (ball.is_finite() or ball.is_exact())
+
+
+def is_itself(ball: flint.arb) -> bool | None:
+    """Whether a ball is equal to itself, as NaN is not; None where that is open."""
+    return None if is_unknown(ball) else not ball.is_nan()
 
 
 def selection(which: Value, *cases: Value) -> Value:
@@ -130,20 +136,27 @@ def power(x: flint.arb, exponent: int) -> flint.arb:
     return found
 
 
-_LARGEST_WHOLE = 64  # exponent
+_LARGEST_WHOLE = 2**53  # exponent, beyond which float64 has no odd ones
+_NEGATIVE = flint.arb(2) ** -100  # of a ball that begins at zero, which its radius may add below that
 
 
 def _pow(x: flint.arb, exponent: flint.arb) -> flint.arb:
     if exponent.is_integer() and abs(exponent) <= _LARGEST_WHOLE:
         return power(x, int(float(exponent)))
     if x.contains(0) and exponent > 0:
-        # Of what the ball holds, the numbers that have a power.
-        return flint.arb(0).union(x.upper() ** exponent)
+        return flint.arb(0).union(x.upper() ** exponent) if _begins_at_zero(x) else flint.arb.nan()
     return x**exponent
 
 
 def _sqrt(x: flint.arb) -> flint.arb:
-    return flint.arb(0).union(x.upper().sqrt()) if x.contains(0) else x.sqrt()
+    if not x.contains(0):
+        return x.sqrt()
+    return flint.arb(0).union(x.upper().sqrt()) if _begins_at_zero(x) else flint.arb.nan()
+
+
+def _begins_at_zero(x: flint.arb) -> bool:
+    """Whether what a ball holds below zero, where there are no roots, is its own rounding alone."""
+    return bool(-x.lower() <= _NEGATIVE * x.upper())
 
 
 def _logistic(x: flint.arb) -> flint.arb:
@@ -157,17 +170,19 @@ def _cube_root(x: flint.arb) -> flint.arb:
 def _sum(params: dict[str, Any], x: Balls) -> Balls:
     axes = tuple(params["axes"])
     kept = [axis for axis in range(x.ndim) if axis not in axes]
-    rows = x.transpose(*kept, *axes).reshape(*[x.shape[axis] for axis in kept], -1)
+    length = math.prod(x.shape[axis] for axis in axes)
+    rows = x.transpose(*kept, *axes).reshape(*[x.shape[axis] for axis in kept], length)
     total = np.frompyfunc(operator.add, 2, 1).reduce(rows, axis=-1, initial=flint.arb(0))
     return np.asarray(total, dtype=object)
 
 
-def _reduction(choose: Callable) -> Callable:
+def _reduction(choose: Callable, empty: float | None = None) -> Callable:
     universal = np.frompyfunc(choose, 2, 1)
+    first: dict[str, Any] = {} if empty is None else {"initial": flint.arb(empty)}
 
     def reduce(params: dict[str, Any], x: Balls) -> Balls:
         for axis in sorted(params["axes"], reverse=True):
-            x = np.asarray(universal.reduce(x, axis=axis), dtype=object)
+            x = np.asarray(universal.reduce(x, axis=axis, **first), dtype=object)
         return x
 
     return reduce
@@ -187,10 +202,25 @@ def _cumulative(choose: Callable) -> Callable:
 def _converted(params: dict[str, Any], x: Balls) -> Value:
     if jnp.issubdtype(params["new_dtype"], jnp.floating):
         return x
-    whole = np.asarray(np.frompyfunc(lambda ball: ball.unique_fmpz(), 1, 1)(x), dtype=object)
+    to_bool = np.dtype(params["new_dtype"]) == np.bool_
+    whole = np.asarray(np.frompyfunc(_as_truth if to_bool else _truncated, 1, 1)(x), dtype=object)
     if any(value is None for value in whole.reshape(-1)):
         raise UndecidedError("which whole number a ball stands for is open")
     return np.asarray(whole, dtype=float).astype(params["new_dtype"])
+
+
+def _as_truth(ball: flint.arb) -> bool | None:
+    if ball.is_finite() and ball == 0:
+        return False
+    return True if ball.is_finite() and not ball.contains(0) else None
+
+
+def _truncated(ball: flint.arb) -> Any:
+    """The whole number that is left of all that a ball holds; None where that is more than one."""
+    if abs(ball) < 1:
+        return 0
+    whole = ball.floor() if ball > 0 else ball.ceil()
+    return whole.unique_fmpz() if ball.is_finite() and not ball.contains(0) else None
 
 
 def _scattered_sum(params: dict[str, Any], operand: Value, indices: Value, updates: Value) -> Balls:
@@ -259,7 +289,7 @@ OPERATIONS: dict[str, Callable] = {
     "is_finite": lambda params, x: asked_of_each(lambda ball: None if is_unknown(ball) else bool(ball.is_finite()), x),
     "convert_element_type": _converted,
     "reduce_sum": _sum,
-    "reduce_prod": _reduction(operator.mul),
+    "reduce_prod": _reduction(operator.mul, empty=1.0),
     **{name: _reduction(_larger) for name in ("reduce_max", "reduce_or")},
     **{name: _reduction(_smaller) for name in ("reduce_min", "reduce_and")},
     "cumsum": _cumulative(operator.add),

@@ -22,6 +22,7 @@ _DEEPER = 2.0  # times what a parabola falls below the least of its points: by h
 _SAME = 1e-9  # of a time: a step between two that are closer is lost in rounding
 _RESOLUTION = 1e-10  # of a margin, or of the bound where the margin is less
 _NOTHING = np.zeros(0)
+_INFINITE = 1e3  # times the largest margin, in place of one that is
 _TIE = 1e-14  # of the bound: sides that are equal at the start
 
 
@@ -50,7 +51,7 @@ def follow(
     """
     least, further = 0.0, known
     for _ in range(_ROUNDS):
-        t, margin, promised = margins(further)
+        t, margin, promised = _finite(*margins(further))
         if not promised.any() or not np.all(np.isfinite(margin[promised])):
             return further, 0.0
         least = float(np.min(margin[promised]))
@@ -62,10 +63,16 @@ def follow(
             break
         beside = further[_beside(t, margin, promised, lower, further)]
         further = np.unique(np.concatenate([known, beside, more]))
-    t, margin, promised = margins(further)
+    t, margin, promised = _finite(*margins(further))
     brackets = [*dips(t, margin, promised), *switches(t, margin, promised)]
     bottoms = [one.bottom + np.max(noise(t[one.low : one.high + 1])) for one in brackets]
     return further, max(0.0, least - float(min(bottoms, default=least)))
+
+
+def _finite(t: Series, margin: Margins, promised: Promised) -> tuple[Series, Margins, Promised]:
+    """The margins with those that are infinite as large as any other."""
+    largest = np.max(np.abs(margin), where=np.isfinite(margin), initial=1.0)
+    return t, np.where(margin == np.inf, _INFINITE * largest, margin), promised
 
 
 def _lower(found: list[Bracket], enough: Series) -> list[Bracket]:

@@ -1,18 +1,25 @@
 """Whether a statement reads the end of a flow as if it were the limit, and allows for the way that is still to go."""
 
+import dataclasses
+
+import jax
 import numpy as np
 
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
 from flowsim.claims.evidence import Case, Evidence
+from flowsim.claims.evidence.series import scaled
 from flowsim.flow.trajectory import Status
 
 _MOVES = 4.0  # times its error
+_OTHER_TIMES = 1.25
+_AS_OTHERS = (-3.0, 0.25), (40.0, 0.5), (-1e-3, 2.0)  # times weights and |grad|^2, and times the loss
 
 
-def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool]:
-    """Whether a statement reads the end of the flow other than as one of its times, and whether what it allows for is
-    derived from that. One that reads it as one of many, as a least value does, reads it if that matters later on.
+def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool, bool]:
+    """Whether a statement reads the end of the flow other than as one of its times; whether what it allows for is
+    derived from that; and whether it is another one when the flow goes on. One that reads the end as one of many times,
+    as a least value does, reads it if it is.
     """
     loss = evidence.stated
     ours = case.panel.compared(claim, loss, case.padded)
@@ -28,17 +35,17 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
     try:
         spoilt = case.panel.compared(claim, loss, last)
         # Of each series along the flow it is the last entry alone that reads it.
-        reads = bool(np.sum(changed(spoilt)) > length // case.padded.t.size)
+        reads, differs = bool(np.sum(changed(spoilt)) > length // case.padded.t.size), False
         if not reads and any(
             _reads(changed(case.panel.compared(claim, loss, one)), count, repeated) for one in elsewhere
         ):
-            reads = not _is_so_later(claim, evidence)
+            reads = differs = not _is_so_later(claim, evidence)
     except ValueError:
         # Weights that are no numbers are refused by what is made of them.
-        return True, True
+        return True, True, False
     # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
     mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
-    return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without)
+    return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without), differs
 
 
 def _reads(changed: np.ndarray, count: int, repeated: int) -> bool:
@@ -66,13 +73,57 @@ def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
         # Where no solver gets further, as at a kink, nothing is known of what comes.
         return evidence.trajectory.status is Status.STATIONARY
     now, later = (one.slack for one in _now_and_later(claim, evidence, evidence.prolonged))
-    if not now.shape == later.shape == sides.slack.shape:
-        return True
-    moved = np.abs(later - now) > sides.allowance + _MOVES * sides.error
-    return not np.any(moved & sides.possible)
+    rows = slice(now.shape[0])
+    if now.shape != later.shape or now.shape != sides.slack[rows].shape:
+        return False
+    moved = np.abs(later - now) > (sides.allowance + _MOVES * sides.error)[rows]
+    return not np.any(moved & sides.possible[rows])
 
 
 def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Comparison]:
-    """The comparison on the flow as it is, and as it is when it goes on."""
+    """The comparison on the flow as it is, and as it is when it goes on; of a series up to its end now."""
     cases = evidence.cases[0].settled, prolonged
-    return [case.panel.compared(claim, evidence.stated, case.padded) for case in cases]
+    found = [case.panel.compared(claim, evidence.stated, case.padded) for case in cases]
+    lengths = zip(found, cases, strict=True)
+    if all(one.slack.shape[0] == case.padded.t.size for one, case in lengths):
+        count = cases[0].run.t.size
+        found = [jax.tree.map(lambda side: side[:count], one) for one in found]
+    return found
+
+
+def depends_on_the_times(claim: Claim, evidence: Evidence, case: Case) -> bool:
+    """Whether a statement is another one of the same weights at other times, as an integral is."""
+    at_others = dataclasses.replace(case.padded, t=jax.device_put(np.asarray(case.padded.t) * _OTHER_TIMES))
+    ours, other = (case.panel.compared(claim, evidence.stated, run) for run in (case.padded, at_others))
+    same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
+    return not np.all(same & (ours.promised == other.promised))
+
+
+def depends_on_others(claim: Claim, evidence: Evidence, case: Case) -> bool:
+    """Whether a series along a flow reads at some times what the flow is at others, besides its start and its end."""
+    count = case.run.t.size
+    ours = case.panel.compared(claim, evidence.stated, case.padded)
+    others, rows = slice(1, count - 1, 2), np.arange(0, count - 1, 2)
+    for factors in _AS_OTHERS:
+        try:
+            changed = case.panel.compared(claim, evidence.stated, scaled(case.padded, others, *factors))
+        except ValueError:
+            # As of weights that a claim refuses, or by which its sizes turn negative.
+            continue
+        one, other = ours.slack[rows], changed.slack[rows]
+        if not np.array_equal(one, other, equal_nan=True):
+            return True
+    return False
+
+
+def is_in_order(claim: Claim, evidence: Evidence, case: Case) -> bool:
+    """Whether a series along a flow whose end is repeated ends by what it repeats, and is not reversed, say."""
+    ours = case.panel.compared(claim, evidence.stated, case.padded)
+    times = case.padded.t.size
+    if ours.slack.shape[0] < times:
+        return True
+    repeated = slice(case.run.t.size + 1, times)
+    return all(
+        np.array_equal(side[repeated], np.broadcast_to(side[times - 1], side[repeated].shape), equal_nan=True)
+        for side in (ours.slack, ours.promised)
+    )

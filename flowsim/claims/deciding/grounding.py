@@ -357,6 +357,9 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
     end = float(case.run.t[-1]) or 1.0
     ends = end * 10.0 ** np.append(np.arange(_DECADES), np.arange(_DECADES, _LAST, _FURTHER))
     ends = ends[ends < _LATEST]
+    if case.status is Status.STATIONARY:
+        # What rests has no times between which it was followed.
+        ends = np.concatenate([[0.0], end * 10.0 ** np.arange(-_DECADES, 0), ends])
     spans = balls((ends[:-1] + ends[1:]) / 2, (ends[1:] - ends[:-1]) / 2)
     t = np.append(spans, np.asarray([flint.arb("inf")], dtype=object))
     enclosed = settled.enclosed.exact() if case.status is Status.STATIONARY else settled.enclosed
@@ -367,9 +370,11 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
     if bounds.low.shape[0] != t.size + 2 or bounds.jumps:
         return False
     later = slice(2, None)
-    size = sides.size[case.run.t.size - 1]
+    # One that has a size has it later, too.
+    last = case.run.t.size - 1
+    size = np.where(bounds.size[1] > 0, bounds.size[later], sides.size[last])
     largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance
     agrees = largest[later] <= WORST_RESOLUTION * size
     exceeds = (bounds.low - bounds.allowance >= 0) | bounds.zero
-    identity = sides.identity[case.run.t.size - 1]
+    identity = sides.identity[last]
     return bool(np.all(~bounds.possible[later] | np.where(identity, agrees, exceeds[later])))

@@ -24,8 +24,8 @@ from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, u
 from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
-# Times weights and |grad|^2, and times the loss: powers of two, which change no digit of what has no scale.
-_ELSEWHERE = (2.0**-10, 16.0), (16.0, 2.0**-10)
+# Times weights and |grad|^2, times the loss, and times t: powers of two, which change no digit of what has no scale.
+_ELSEWHERE = (2.0**-10, 16.0, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0)
 _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
 _NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
@@ -124,8 +124,8 @@ class Case:
     @functools.cached_property
     def ending_elsewhere(self) -> list[Trajectory]:
         """The padded solve whose last row is no number, which is seen in most of what reads it; and whose repeated end
-        has smaller weights, or larger ones, as a comparison with no number is false. The end itself may be asked for as
-        a time.
+        has smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false. The end itself may
+        be asked for as a time.
         """
         repeated = slice(self.run.t.size, None)
         last = scaled(self.padded, slice(-1, None), np.nan, np.nan)

@@ -112,6 +112,10 @@ def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Compa
     ours = jax.tree.map(lambda side: np.asarray(side).reshape(rows or (1,)), comparison)
     if np.any(ours.size < 0):
         refuse(claim.id, "a comparison with sizes of at least 0", f"one is {np.min(ours.size):g}")
+    if np.any(np.isinf(ours.size) & np.isfinite(ours.bound) & ours.promised):
+        refuse(claim.id, "a comparison with finite sizes", "one is infinite")
+    if np.any(ours.allowance < 0):
+        refuse(claim.id, "a comparison with allowances of at least 0", f"one is {np.min(ours.allowance):g}")
     return ours
 
 
@@ -124,8 +128,10 @@ def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:
 
 def size_of(ours: Comparison) -> np.ndarray:
     """What margins are relative to: the size of the bound or, where that is zero, the larger side at its largest."""
-    sides = ours.scale[ours.promised & np.isfinite(ours.scale)]
-    otherwise = float(np.max(sides, initial=0.0)) or np.inf
+    sides = np.maximum(np.abs(ours.value), np.abs(ours.bound))
+    otherwise = float(np.max(sides[ours.promised & np.isfinite(sides)], initial=0.0))
+    # Where all is zero, so is what it is off by; unless something is allowed for.
+    otherwise = otherwise or (np.finfo(float).tiny if np.any(ours.allowance > 0) else np.inf)
     return np.where(ours.size > 0, ours.size, otherwise)
 
 

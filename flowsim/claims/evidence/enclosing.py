@@ -49,8 +49,8 @@ class Bounds:
     """What balls say of a comparison at some rows, each array (rows,) or (rows, entries).
 
     low, high: of the slack; possible, certain: where the statement may promise something, and where it does;
-    difference: of the sides, at its middle; allowance, scale: at most; zero: where the slack is zero exactly; jumps:
-    operations in it that jump from one time to the next.
+    difference: of the sides, at its middle; allowance, scale: at most; size: at least; zero: where the slack is zero
+    exactly; jumps: operations in it that jump from one time to the next.
     """
 
     low: Float[np.ndarray, "*points"]
@@ -59,6 +59,7 @@ class Bounds:
     certain: Bool[np.ndarray, "*points"]
     allowance: Float[np.ndarray, "*points"]
     scale: Float[np.ndarray, "*points"]
+    size: Float[np.ndarray, "*points"]
     difference: Float[np.ndarray, "*points"]
     zero: Bool[np.ndarray, "*points"]
     jumps: tuple[str, ...]
@@ -251,7 +252,7 @@ class Enclosed:
                 run = dataclasses.replace(run, way_to_go=jnp.asarray(self.way))
                 with ending_at(self.run.end, self.way):
                     ours = claim.compare(eqx.combine(arrays, fixed), run)
-                return ours.slack, ours.promised, ours.allowance, ours.scale, ours.value - ours.bound
+                return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
 
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
             given = (arrays, series, known.models)
@@ -259,7 +260,7 @@ class Enclosed:
             if look_between:
                 whole = rows.size == self.run.t.size and not np.any(further > 0)
                 jumps = jumps_in(traced, given, whole, most_operations)
-            slack, promised, allowance, scale, difference = traced.on(
+            slack, promised, allowance, scale, size, difference = traced.on(
                 *given,
                 # Eigenvalues are those of the middle, which is enough where a ball is rounding and no more.
                 proved=bool(np.any(further > 0)) or not look_between,
@@ -271,7 +272,7 @@ class Enclosed:
             raise OpenError(str(error), jumps) from error
         except (jax.errors.JAXTypeError, TypeError, ValueError) as error:
             raise OpenError(str(error), (NOT_TRACED,)) from error
-        return _bounds(slack, promised, allowance, scale, difference, jumps)
+        return _bounds(slack, promised, allowance, scale, size, difference, jumps)
 
     def _traced(self, of: tuple[Any, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
         """The trace of a function of so many rows, which is the same for one claim, or for one part of a system."""
@@ -300,6 +301,7 @@ class Enclosed:
             loss, excess, grad_norm_sq = (balls(np.asarray(one)[rows], error[rows]) for one, error in pairs)
             slopes = None
             grad_norm_sq[further > 0] = flint.arb(0, math.inf)
+        grad_norm_sq, excess = _no_less_than_zero(grad_norm_sq), _no_less_than_zero(excess)
         # The loss only falls.
         least = float(self.loss.minimum)
         loss, excess = _fallen(loss, least, further > 0), _fallen(excess, least - least, further > 0)
@@ -346,6 +348,11 @@ class Enclosed:
         return loss, excess, grad_norm_sq, slopes
 
 
+def _no_less_than_zero(series: Balls) -> Balls:
+    """A series that is not negative; what balls hold of it below zero is their own width."""
+    return np.asarray(np.frompyfunc(lambda ball: ball.max(0) if ball.is_finite() else ball, 1, 1)(series), dtype=object)
+
+
 def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
     """A series that only falls, down to ``least`` at most (NaN where that is not known), where rows are later ones."""
     if math.isnan(least) or not later.any():
@@ -361,7 +368,9 @@ def _numbers(module: PyTree, rounding: float) -> tuple[PyTree, PyTree]:
     return jax.tree.map(lambda leaf: rounded(leaf, rounding), arrays), fixed
 
 
-def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, difference: Any, jumps: Any) -> Bounds:
+def _bounds(
+    slack: Balls, promised: Any, allowance: Any, scale: Any, size: Any, difference: Any, jumps: tuple[str, ...]
+) -> Bounds:
     shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
     shape = shape or (1,)
     possible, certain = truth(promised)
@@ -375,6 +384,7 @@ def _bounds(slack: Balls, promised: Any, allowance: Any, scale: Any, difference:
         certain=inline(certain),
         allowance=inline(most),
         scale=inline(largest),
+        size=inline(lower(size) if is_balls(size) else size),
         difference=inline(np.asarray(middles(difference), dtype=float) if is_balls(difference) else difference),
         zero=inline(_vanishes(slack, largest)),
         jumps=jumps,

@@ -16,6 +16,7 @@ from flowsim.losses.closed_form import is_closed_form
 
 _BELOW = 1e-9  # of the loss, by which it may fall below its minimum by rounding
 _FURTHER = 1e6, 9.0  # times its time, by which a flow is prolonged if it can be
+_OUTPUTS = 48  # then
 
 
 class Evidence(AbstractRepetitions):
@@ -44,13 +45,15 @@ class Evidence(AbstractRepetitions):
 
     @functools.cached_property
     def prolonged(self) -> "Case | None":
-        """The flow with one more output, a million or ten times as late as its end; None where there is none."""
+        """The flow until a million or ten times the time of its end; None where it does not get there."""
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
             return None
         end = float(run.t[-1])
         for times in _FURTHER:
-            further = self._from(self.loss, run, run.t.size - 1, np.asarray([times * end]))
+            # From where its steps are now, as something may come between.
+            first, last = np.log10((end - float(run.t[-2])) / end), np.log10(times)
+            further = self._from(self.loss, run, run.t.size - 1, end * np.logspace(first, last, _OUTPUTS))
             if further.status.finished:
                 longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
                 return Case(self, lambda evidence, longer=longer: longer)
@@ -65,6 +68,13 @@ class Evidence(AbstractRepetitions):
         if time is None:
             return ""
         return f"The loss changes more within a step of the solver, at t = {time:.4g}, than from one step to the next."
+
+    @functools.cached_property
+    def no_descent(self) -> str:
+        """What to say where the flow is not down the gradient of its loss; nothing where it is."""
+        if self.loss.sampled or self.system.descends(self.system.encode(self.trajectory.end)):
+            return ""
+        return "The gradient that JAX takes is not that of the loss: it has stop_gradient or slopes of its own in it."
 
     @property
     def too_low(self) -> str:
@@ -84,18 +94,20 @@ class Evidence(AbstractRepetitions):
             return False
         if any(t > 0 for t in self.times_of(claim)):
             return True
-        alone, found = self._at_the_start(claim)
-        return alone.slack.shape != found.slack.shape or not _same(alone, found, slice(None))
+        alone, *others = self._at_the_start(claim)
+        return any(alone.slack.shape != one.slack.shape or not _same(alone, one, slice(None)) for one in others)
 
     def reads_the_start_first(self, claim: Claim) -> bool:
         """Whether the first of what a claim compares reads the start alone, as of a series along the flow."""
         if any(t > 0 for t in self.times_of(claim)):
             return False
-        return _same(*self._at_the_start(claim), slice(1))
+        alone, *others = self._at_the_start(claim)
+        return all(_same(alone, one, slice(1)) for one in others)
 
-    def _at_the_start(self, claim: Claim) -> tuple[Comparison, Comparison]:
-        """The comparison on the start alone, and where the start is followed by other times and numbers."""
-        return compared(claim, self.stated, self.alone.padded), compared(claim, self.stated, self.cases[0].astray)
+    def _at_the_start(self, claim: Claim) -> tuple[Comparison, ...]:
+        """The comparison on the start alone, on the flow, and where other times and numbers follow the start."""
+        runs = self.alone.padded, self.cases[0].padded, self.cases[0].astray
+        return tuple(compared(claim, self.stated, run) for run in runs)
 
 
 def _same(one: Comparison, other: Comparison, rows: slice) -> bool:

@@ -11,7 +11,8 @@ from flowsim._core.balls.enclosure import Traced, lower, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, as_balls, balls, is_open
 from flowsim._core.balls.reading import operations_with_names
 
-_JUMPS = ("floor", "ceil", "round", "sign", "rem")
+_JUMPS = ("floor", "ceil", "round", "sign", "rem", "argmax", "argmin", "top_k")
+_CHOICES = ("select_n", "convert_element_type")  # of what is true or not
 _WAVES = ("sin", "cos", "tan")
 _PARTS = (1, 8)  # into which times between two rows are parted
 _OVERLAP = 1e-12
@@ -35,13 +36,20 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     for eqn, inputs in operations_with_names(traced.jaxpr, names):
         kind = eqn.primitive.name
         timed |= any("t" in names for names in inputs)
-        in_a_loop = id(eqn) in looped and kind in (*_JUMPS, "select_n")
+        in_a_loop = id(eqn) in looped and kind in (*_JUMPS, *_CHOICES)
         if not in_a_loop and not any(getattr(var.aval, "shape", ())[:1] == (rows,) for var in eqn.outvars):
             continue
-        if kind in _JUMPS and inputs[0] & {"t", "series", "models"}:
+        of_the_flow = [bool(names & {"t", "series", "models"}) for names in inputs]
+        if kind in _JUMPS and any(of_the_flow):
             found.add(kind)
-        elif kind == "select_n" and inputs[0] & {"t", "series", "models"}:
+        elif kind == "select_n" and of_the_flow[0]:
             found.add("where")
+        elif kind == "convert_element_type" and of_the_flow[0]:
+            before, after = (np.dtype(getattr(var.aval, "dtype", None)).kind for var in (*eqn.invars, *eqn.outvars))
+            if before == "b" and after != "b":
+                found.add("where")
+            elif before == "f" and after != "f":
+                found.add("astype")
         elif kind in _WAVES and inputs[0] == {"t"} and not whole:
             found.add(kind)
     with contextlib.suppress(UndecidedError):
@@ -95,7 +103,7 @@ def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
     length = np.append(np.diff(begin), 0.0)
 
     def sides(t: Balls) -> tuple[np.ndarray, ...]:
-        slack, promised, allowance, scale, _ = traced.on(
+        slack, promised, allowance, scale, *_ = traced.on(
             arrays, (t, *series), models, proved=False, open_branches=True, most_operations=most_operations
         )
         low, high = (np.asarray(side(as_balls(slack))) for side in (lower, upper))

@@ -67,16 +67,17 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     identity = claim.relation is Relation.IDENTITY or bool(ours.identity.all())
     # An identity is not known better.
     enough = -WORST_RESOLUTION * float(np.max(size_of(ours), initial=0.0)) if identity else 0.0
-    if _stays(case) or ours.slack.shape[0] != case.padded.t.size or _fails_anyway(claim, case, ours, enough):
+    if _stays(case) or ours.slack.shape[0] < case.padded.t.size or _fails_anyway(claim, case, ours, enough):
         return np.zeros(0)
     promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))
     beside = promised[:-1] | promised[1:]
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
         bounds = case.enclosed.between(claim, case.course.spans(low, high, _AT_ONCE), CHEAP)
-        if bounds.low.shape[0] != 2 * _AT_ONCE + 2:
+        times = 2 * _AT_ONCE + 2
+        if bounds.low.shape[0] != times + ours.slack.shape[0] - case.padded.t.size:
             raise OpenError("it has no row for each time")
-        rows = lambda side: np.asarray(side).reshape(2 * _AT_ONCE + 2, -1)
+        rows = lambda side: np.asarray(side)[:times].reshape(times, -1)
         least, most = rows(bounds.low - bounds.allowance), rows(bounds.high + bounds.allowance)
         possible, certain = rows(bounds.possible), rows(bounds.certain)
         below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1, initial=-np.inf)
@@ -95,7 +96,8 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
 def _fails_anyway(claim: Claim, case: Case, ours: Comparison, enough: float) -> bool:
     """Whether a statement fails at a time of the run, in balls too where these can be had."""
     count = case.run.t.size
-    gap = np.where(ours.promised, ours.slack + ours.allowance, np.inf)[:count].reshape(count, -1).min(axis=1)
+    gap = np.where(ours.promised, ours.slack + ours.allowance, np.inf)[:count].reshape(count, -1)
+    gap = gap.min(axis=1, initial=np.inf)
     if not np.any(gap < enough):
         return False
     row = int(np.argmin(gap))

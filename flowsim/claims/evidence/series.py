@@ -65,9 +65,9 @@ def padded_with(
     return dataclasses.replace(other, way_to_go=run.way_to_go)
 
 
-def scaled(run: Trajectory, rows: slice, weights: float, losses: float) -> Trajectory:
-    """A padded trajectory with other numbers in some rows, except for their times: so many times the weights and
-    |grad L|^2, and so many times the loss, the excess and what was dissipated.
+def scaled(run: Trajectory, rows: slice, weights: float, losses: float, t: float = 1.0) -> Trajectory:
+    """A padded trajectory with other numbers in some rows: so many times the weights and |grad L|^2, so many times the
+    loss, the excess and what was dissipated, and so many times the time.
     """
 
     def times(factor):
@@ -82,7 +82,8 @@ def scaled(run: Trajectory, rows: slice, weights: float, losses: float) -> Traje
 
     models, grad_norm_sq = jax.tree.map(times(weights), (run.models, run.grad_norm_sq))
     loss, excess, dissipated = jax.tree.map(times(losses), (run.loss, run.excess, run.dissipated))
-    return padded_with(run, models, loss, excess, grad_norm_sq, dissipated)
+    other = padded_with(run, models, loss, excess, grad_norm_sq, dissipated)
+    return other if t == 1 else dataclasses.replace(other, t=times(t)(run.t))
 
 
 def astray(run: Trajectory) -> Trajectory:
