@@ -76,7 +76,7 @@ def cholesky(params: dict[str, Any], matrices: Balls) -> Balls:
 def _lower_root(matrix: Balls) -> tuple[np.ndarray]:
     root = np.full(matrix.shape, flint.arb(0), dtype=object)
     for j in range(matrix.shape[0]):
-        root[j, j] = (matrix[j, j] - _total(root[j, :j] ** 2)).sqrt()
+        root[j, j] = (matrix[j, j] - _total(root[j, :j] * root[j, :j])).sqrt()
         for i in range(j + 1, matrix.shape[0]):
             root[i, j] = (matrix[i, j] - _total(root[i, :j] * root[j, :j])) / root[j, j]
     return (root,)
@@ -142,7 +142,7 @@ def _off(matrix: Balls, vectors: Balls, values: Balls) -> flint.arb:
     """How far numbers are from the eigenvalues of a matrix that V^T A V nearly makes them: by Weyl its distance from
     their diagonal and, by Ostrowski, |V^T V - 1| |A|, in Frobenius norms.
     """
-    norm = lambda part: _total(part.reshape(-1) ** 2).max(0).sqrt()
+    norm = lambda part: _total(abs(part.reshape(-1)) * abs(part.reshape(-1))).upper().sqrt()
     one = np.asarray(np.frompyfunc(flint.arb, 1, 1)(np.eye(len(values))), dtype=object)
     left = vectors.T.dot(matrix).dot(vectors) - np.where(one == 1, values, one)
     return norm(left) + norm(vectors.T.dot(vectors) - one) * norm(matrix)

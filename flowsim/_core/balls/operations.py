@@ -137,7 +137,7 @@ def power(x: flint.arb, exponent: int) -> flint.arb:
 
 
 _LARGEST_WHOLE = 2**53  # exponent, beyond which float64 has no odd ones
-_NEGATIVE = flint.arb(2) ** -100  # of a ball that begins at zero, which its radius may add below that
+_NEGATIVE = flint.arb(2) ** -24  # of a ball that begins at zero, which its radius of 30 bits may add below that
 
 
 def _pow(x: flint.arb, exponent: flint.arb) -> flint.arb:

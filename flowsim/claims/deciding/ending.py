@@ -1,5 +1,6 @@
 """Whether a statement reads the end of a flow as if it were the limit, and allows for the way that is still to go."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -36,13 +37,15 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
         spoilt = case.panel.compared(claim, loss, last)
         # Of each series along the flow it is the last entry alone that reads it.
         reads, differs = bool(np.sum(changed(spoilt)) > length // case.padded.t.size), False
-        if not reads and any(
-            _reads(changed(case.panel.compared(claim, loss, one)), count, repeated) for one in elsewhere
-        ):
-            reads = differs = not _is_so_later(claim, evidence)
     except ValueError:
         # Weights that are no numbers are refused by what is made of them.
         return True, True, False
+    for one in elsewhere if not reads else ():
+        # Elsewhere a size may be negative, which is refused.
+        with contextlib.suppress(ValueError):
+            if _reads(changed(case.panel.compared(claim, loss, one)), count, repeated):
+                reads = differs = not _is_so_later(claim, evidence)
+                break
     # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
     mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
     return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without), differs

@@ -124,8 +124,8 @@ class Case:
     @functools.cached_property
     def ending_elsewhere(self) -> list[Trajectory]:
         """The padded solve whose last row is no number, which is seen in most of what reads it; and whose repeated end
-        has smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false. The end itself may
-        be asked for as a time.
+        has smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false. The
+        end itself may be asked for as a time.
         """
         repeated = slice(self.run.t.size, None)
         last = scaled(self.padded, slice(-1, None), np.nan, np.nan)

@@ -34,7 +34,8 @@ _OF_IDENTITIES = 10  # whose sides balls nearly always leave open
 _MOST = 64  # spans that are halved
 _FOUND = 4  # times
 _ROUNDS = 3
-_STEEPER = 9.0  # times |grad|^2 at both neighbours
+_STEEPER = 4.0  # times |grad|^2 at both neighbours, or a part of it
+_FLATTER = 2.0  # how much a gradient that may be so small counts beside losses that are off by so many times
 _OFF = 0.02  # of what the loss falls from one time to the next, by which it is off between them
 
 
@@ -120,11 +121,11 @@ def _anywhere(points: Bool[np.ndarray, "rows entries"]) -> Bool[np.ndarray, " ro
 
 def stepped_over(case: Case) -> float | None:
     """A time between those of a run at which the loss is not what it is expected to be by how fast it falls at both
-    neighbours, or the gradient is far larger than at both; None where there is none.
+    neighbours, or the gradient is far larger or smaller than at both; None where there is none.
     """
     finer, times = case, np.zeros(0)
     steep = np.asarray(case.run.grad_norm_sq)
-    steepest, least = _steepest(steep), np.minimum(steep[:-1], steep[1:]) - ROUNDING * np.max(steep)
+    steepest, least = _steepest(steep), _least(steep)
     for _ in range(_ROUNDS):
         found = _off_course(finer, _STEEPER)
         if not found.size:
@@ -147,12 +148,17 @@ def _steepest(steep: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " steps"]:
     return np.maximum(steep[:-1], steep[1:]) + ROUNDING * np.max(steep)
 
 
+def _least(steep: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " steps"]:
+    """The same at the flatter of them."""
+    return np.minimum(steep[:-1], steep[1:]) - ROUNDING * np.max(steep)
+
+
 def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
     return np.searchsorted(np.asarray(case.run.t), times) - 1
 
 
 def _off_course(case: Case, steeper: float) -> More:
-    """Times at which the loss is off by more than it should, or |grad|^2 larger by a factor."""
+    """Times at which the loss is off by more than it should, or |grad|^2 larger or smaller by a factor."""
     if _stays(case):
         return np.zeros(0)
     try:
@@ -163,7 +169,7 @@ def _off_course(case: Case, steeper: float) -> More:
     exact = dataclasses.replace(case.run, loss=jax.device_put(losses), grad_norm_sq=jax.device_put(steep))
     course = Course(exact, case.course.velocity)
     room = _OFF * np.abs(np.diff(losses)) + ROUNDING * np.abs(losses[:-1])
-    steepest = steeper * _steepest(steep)
+    steepest, least = steeper * _steepest(steep), _least(steep) / steeper
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
         loss, slope = case.enclosed.records(case.course.spans(low, high, _AT_ONCE), CHEAP)
@@ -172,7 +178,9 @@ def _off_course(case: Case, steeper: float) -> More:
         above, beneath = lower(loss[middles]) - highest, lowest - upper(loss[middles])
         over, under = upper(loss[spans]) - first, last - lower(loss[spans])
         much = np.maximum(np.maximum(over, under) / room[left], upper(slope[spans]) / steepest[left])
+        much = np.where(lower(slope[spans]) < least[left], np.maximum(much, _FLATTER), much)
         off = (np.maximum(above, beneath) > room[left]) | (lower(slope[middles]) > steepest[left])
+        off |= upper(slope[middles]) < least[left]
         return Found(~(much <= 1), off, much)
 
     return _found_between(case, look)
