@@ -138,7 +138,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(finding.judgement, finding, constants)
     if reason := evidence.parted or evidence.stepped_over or evidence.no_descent:
         return verdict(Judgement.UNRESOLVED, finding, constants, reason)
-    if not is_in_order(claim, evidence, fine):
+    if not is_in_order(claim, evidence):
         return verdict(Judgement.UNRESOLVED, finding, constants, _NOT_IN_ORDER)
     if reason := _depends_on_the_end(claim, evidence, fine, finding):
         return verdict(Judgement.UNRESOLVED, finding, constants, reason)
@@ -293,7 +293,7 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
     if ground.last < case.run.t.size - 1:
         return {"until": float(case.run.t[ground.last]), "cut": True}
     # What combines times depends on all that are still to come.
-    combines = ground.combines or depends_on_others(claim, evidence, case)
+    combines = ground.combines or depends_on_others(claim, evidence)
     if not combines and carried_on(claim, case, ground.sides):
         return {"until": None, "cut": False}
     status = case.status
@@ -327,7 +327,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     if not evidence.loss.sampled:
         at_the_limit = judgement_at_the_limit(claim, case, sides)
     # The end is anywhere in a ball there, but the times are those of the run.
-    if at_the_limit is sides.judgement and not differs and not depends_on_the_times(claim, evidence, case):
+    if at_the_limit is sides.judgement and not differs and not depends_on_the_times(claim, evidence):
         return ""
     if not allows:
         return _IS_NO_LIMIT

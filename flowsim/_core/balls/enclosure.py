@@ -157,16 +157,16 @@ def _equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]
 
 def _operations(eqn: JaxprEqn) -> int:
     """How many operations on numbers an operation on arrays takes."""
-
-    def shape(var: Any) -> tuple[int, ...]:
-        return getattr(var.aval, "shape", ())
-
     numbers = [var for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64]
-    size = sum(math.prod(shape(var)) for var in numbers)
+    size = sum(math.prod(_shape(var)) for var in numbers)
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return size * math.prod(shape(eqn.invars[0])[axis] for axis in contracted)
+        return size * math.prod(_shape(eqn.invars[0])[axis] for axis in contracted)
     return size
+
+
+def _shape(var: Any) -> tuple[int, ...]:
+    return getattr(var.aval, "shape", ())
 
 
 def _is_program(value: Any) -> bool:
@@ -274,8 +274,8 @@ class _Arithmetic:
         if params["reverse"]:
             kept.reverse()
         if not kept:
-            avals = [var.aval for var in _open(params["jaxpr"])[0].outvars[carried:]]
-            return [*carry, *[np.zeros((0, *aval.shape), dtype=object) for aval in avals]]
+            columns = _open(params["jaxpr"])[0].outvars[carried:]
+            return [*carry, *[np.zeros((0, *_shape(var)), dtype=object) for var in columns]]
         return [*carry, *[np.stack([np.asarray(value) for value in column]) for column in zip(*kept, strict=True)]]
 
     def _while(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
@@ -309,7 +309,7 @@ def _known(condition: Value) -> bool:
 def is_sum_of_squares(eqn: JaxprEqn) -> bool:
     """Whether a dot_general is that of an array with itself, entry by entry."""
     (first, second), (of_first, of_second) = eqn.params["dimension_numbers"]
-    whole = len(first) + len(of_first) == len(getattr(eqn.invars[0].aval, "shape", ()))
+    whole = len(first) + len(of_first) == len(_shape(eqn.invars[0]))
     return eqn.invars[0] is eqn.invars[1] and whole and (*first, *of_first) == (*second, *of_second)
 
 

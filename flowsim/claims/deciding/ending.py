@@ -1,7 +1,6 @@
 """Whether a statement reads the end of a flow as if it were the limit, and allows for the way that is still to go."""
 
 import contextlib
-import dataclasses
 
 import jax
 import numpy as np
@@ -9,12 +8,9 @@ import numpy as np
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.claims.evidence.series import scaled
 from flowsim.flow.trajectory import Status
 
 _MOVES = 4.0  # times its error
-_OTHER_TIMES = 1.25
-_AS_OTHERS = (-3.0, 0.25), (40.0, 0.5), (-1e-3, 2.0)  # times weights and |grad|^2, and times the loss
 
 
 def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool, bool]:
@@ -94,33 +90,32 @@ def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Co
     return found
 
 
-def depends_on_the_times(claim: Claim, evidence: Evidence, case: Case) -> bool:
+def depends_on_the_times(claim: Claim, evidence: Evidence) -> bool:
     """Whether a statement is another one of the same weights at other times, as an integral is."""
-    at_others = dataclasses.replace(case.padded, t=jax.device_put(np.asarray(case.padded.t) * _OTHER_TIMES))
-    ours, other = (case.panel.compared(claim, evidence.stated, run) for run in (case.padded, at_others))
+    case = evidence.cases[0]
+    ours, other = (case.panel.compared(claim, evidence.stated, run) for run in (case.padded, case.at_other_times))
     same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
     return not np.all(same & (ours.promised == other.promised))
 
 
-def depends_on_others(claim: Claim, evidence: Evidence, case: Case) -> bool:
+def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
     """Whether a series along a flow reads at some times what the flow is at others, besides its start and its end."""
+    case = evidence.cases[0]
     count = case.run.t.size
     ours = case.panel.compared(claim, evidence.stated, case.padded)
-    others, rows = slice(1, count - 1, 2), np.arange(0, count - 1, 2)
-    for factors in _AS_OTHERS:
-        try:
-            changed = case.panel.compared(claim, evidence.stated, scaled(case.padded, others, *factors))
-        except ValueError:
-            # As of weights that a claim refuses, or by which its sizes turn negative.
-            continue
-        one, other = ours.slack[rows], changed.slack[rows]
-        if not np.array_equal(one, other, equal_nan=True):
-            return True
+    rows = np.arange(0, count - 1, 2)
+    for other in case.with_others:
+        # A size may turn negative, which is refused.
+        with contextlib.suppress(ValueError):
+            changed = case.panel.compared(claim, evidence.stated, other)
+            if not np.array_equal(ours.slack[rows], changed.slack[rows], equal_nan=True):
+                return True
     return False
 
 
-def is_in_order(claim: Claim, evidence: Evidence, case: Case) -> bool:
+def is_in_order(claim: Claim, evidence: Evidence) -> bool:
     """Whether a series along a flow whose end is repeated ends by what it repeats, and is not reversed, say."""
+    case = evidence.cases[0]
     ours = case.panel.compared(claim, evidence.stated, case.padded)
     times = case.padded.t.size
     if ours.slack.shape[0] < times:

@@ -26,6 +26,8 @@ from flowsim.losses import AbstractPopulationLoss
 ROUNDING_SAFETY = 8.0
 # Times weights and |grad|^2, times the loss, and times t: powers of two, which change no digit of what has no scale.
 _ELSEWHERE = (2.0**-10, 16.0, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0)
+_OTHER_TIMES = 1.25
+_AS_OTHERS = (-3.0, 0.25), (40.0, 0.5), (-1e-3, 2.0)  # times weights and |grad|^2, and times the loss
 _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
 _NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
@@ -130,6 +132,17 @@ class Case:
         repeated = slice(self.run.t.size, None)
         last = scaled(self.padded, slice(-1, None), np.nan, np.nan)
         return [last, *(scaled(self.padded, repeated, *factors) for factors in _ELSEWHERE)]
+
+    @functools.cached_property
+    def at_other_times(self) -> Trajectory:
+        """The padded solve with its weights at other times."""
+        return dataclasses.replace(self.padded, t=jax.device_put(np.asarray(self.padded.t) * _OTHER_TIMES))
+
+    @functools.cached_property
+    def with_others(self) -> list[Trajectory]:
+        """The padded solve with other numbers at every second time, except for the start and the end."""
+        others = slice(1, self.run.t.size - 1, 2)
+        return [scaled(self.padded, others, *factors) for factors in _AS_OTHERS]
 
     def thinned(self, asked: Sequence[float]) -> list[tuple[np.ndarray, Trajectory]]:
         """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both
