@@ -23,6 +23,7 @@ from flowsim._core.balls.operations import (
     BRANCHING,
     OPERATIONS,
     REMEMBERED,
+    ROOTS_OF_ALL,
     Balls,
     UndecidedError,
     Value,
@@ -34,6 +35,7 @@ from flowsim._core.balls.operations import (
     is_open,
     selection,
 )
+from flowsim._core.balls.reading import parts_of_scan
 
 BITS = 128
 MOST_OPERATIONS = 2e7
@@ -79,7 +81,8 @@ def enclose(
     """The values of a function of float64 arrays, as arrays of balls; booleans and whole numbers as they are.
 
     **Arguments:** arguments: trees of arrays of numbers, which are taken as exact, or of balls; proved: whether the
-    balls have to hold the values, and not only to know them to more digits, where matrices are diagonalized;
+    balls have to hold the values, and not only to know them to more digits, where matrices are diagonalized, or roots
+    are taken of balls about zero;
     open_branches: whether a comparison that the balls leave open is carried on, as a ball from 0 to 1, and what is
     selected by it as the hull of the cases (values are then enclosed, but not the derivatives of what jumps);
     rounding: the relative radius of the numbers in the function itself, as `rounded` has it.
@@ -128,11 +131,13 @@ class Traced:
         open_branches: bool = False,
         rounding: float = 0.0,
         most_operations: float = MOST_OPERATIONS,
+        of_middles: bool = False,
         choices: list[tuple[JaxprEqn, Value]] | None = None,
     ) -> PyTree:
         """The values on arrays of numbers or balls; see `enclose`.
 
-        **Arguments:** choices: gets every selection with what it was made by, one in a loop each time.
+        **Arguments:** of_middles: whether eigenvalues are those of the middles alone; choices: gets every selection
+        with what it was made by, one in a loop each time.
         """
         if self.operations > most_operations:
             raise UndecidedError(f"{self.operations:.1e} operations are too many", is_costly=True)
@@ -141,7 +146,7 @@ class Traced:
         leaves = jax.tree.leaves(arguments)
         with flint.ctx.workprec(BITS):
             given = [leaf if np.asarray(leaf).dtype == object else balls(leaf) for leaf in leaves]
-            arithmetic = _Arithmetic(open_branches, rounding, [] if choices is None else choices)
+            arithmetic = _Arithmetic(proved, of_middles, open_branches, rounding, [] if choices is None else choices)
             results = arithmetic.run(self.jaxpr, self._consts, [np.asarray(leaf) for leaf in given])
         return jax.tree.unflatten(jax.tree.structure(self._out), results)
 
@@ -194,6 +199,8 @@ def _is_key(value: Any) -> bool:
 class _Arithmetic:
     """Carries out programs on balls; see `enclose`."""
 
+    proved: bool
+    of_middles: bool
     open_branches: bool
     rounding: float
     choices: list[tuple[JaxprEqn, Value]]
@@ -252,7 +259,9 @@ class _Arithmetic:
             return [same if name == "eq" else OPERATIONS["not"]({}, same) if is_balls(same) else ~same]
         if name == "mul" and eqn.invars[0] is eqn.invars[1]:
             name, inputs = "square", [inputs[0].copy()]
-        outputs = OPERATIONS[name](params, *inputs)
+        if name == "eigh" and self.of_middles:
+            inputs = [np.asarray(np.frompyfunc(lambda ball: ball.mid(), 1, 1)(inputs[0]), dtype=object)]
+        outputs = (ROOTS_OF_ALL if self.proved else OPERATIONS).get(name, OPERATIONS[name])(params, *inputs)
         if name == "dot_general" and is_sum_of_squares(eqn):
             outputs = OPERATIONS["max"]({}, outputs, 0.0)
         if not self.open_branches:
@@ -260,10 +269,7 @@ class _Arithmetic:
         return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
     def _scan(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
-        if "ft_in" in params:  # JAX 0.12
-            constants, carried, _ = (len(part) for part in params["ft_in"].unpack())
-        else:
-            constants, carried = params["num_consts"], params["num_carry"]
+        constants, carried = parts_of_scan(params)
         fixed, carry, rows = inputs[:constants], inputs[constants : constants + carried], inputs[constants + carried :]
         order = range(params["length"])
         kept: list[list[Value]] = []

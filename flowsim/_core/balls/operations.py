@@ -144,14 +144,23 @@ def _pow(x: flint.arb, exponent: flint.arb) -> flint.arb:
     if exponent.is_integer() and abs(exponent) <= _LARGEST_WHOLE:
         return power(x, int(float(exponent)))
     if x.contains(0) and exponent > 0:
-        return flint.arb(0).union(x.upper() ** exponent) if _begins_at_zero(x) else flint.arb.nan()
+        # Of what the ball holds, the numbers that have a power.
+        return flint.arb(0).union(x.upper() ** exponent)
     return x**exponent
 
 
 def _sqrt(x: flint.arb) -> flint.arb:
-    if not x.contains(0):
-        return x.sqrt()
-    return flint.arb(0).union(x.upper().sqrt()) if _begins_at_zero(x) else flint.arb.nan()
+    return flint.arb(0).union(x.upper().sqrt()) if x.contains(0) else x.sqrt()
+
+
+def _of_all(root: Callable) -> Callable:
+    """A root that is not known where a ball holds numbers that have none."""
+
+    def of_all(x: flint.arb, *exponent: flint.arb) -> flint.arb:
+        whole = any(one.is_integer() for one in exponent)
+        return root(x, *exponent) if whole or x > 0 or _begins_at_zero(x) else flint.arb.nan()
+
+    return of_all
 
 
 def _begins_at_zero(x: flint.arb) -> bool:
@@ -303,4 +312,5 @@ OPERATIONS: dict[str, Callable] = {
     "triangular_solve": matrices.triangular_solve,
     "eigh": matrices.eigh,
 }
+ROOTS_OF_ALL: dict[str, Callable] = {"sqrt": _each(_of_all(_sqrt), 1), "pow": _each(_of_all(_pow), 2)}
 BRANCHING = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -30,9 +30,11 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
         everything = frozenset().union(*inputs)
         programs = [value for value in _flat(eqn.params.values()) if isinstance(value, ClosedJaxpr | Jaxpr)]
         outputs = [everything] * len(eqn.outvars)
-        for program in programs:
+        if eqn.primitive.name == "scan":
+            outputs = _through(eqn, eqn.params["jaxpr"].jaxpr, inputs, found)
+        for program in programs if eqn.primitive.name != "scan" else ():
             inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-            alike = len(programs) == 1 and len(inner.invars) == len(inputs) and eqn.primitive.name not in _LOOPS
+            alike = len(programs) == 1 and len(inner.invars) == len(inputs) and eqn.primitive.name != "while"
             outcome = _follow(inner, inputs if alike else [everything] * len(inner.invars), found)
             if alike and len(outcome) == len(outputs):
                 outputs = outcome
@@ -42,12 +44,31 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
     return [names(var) for var in jaxpr.outvars]
 
 
+def _through(eqn: JaxprEqn, body: Jaxpr, inputs: list[Names], found: list) -> list[Names]:
+    """The names that the outputs of a scan depend on, some of which come back as inputs."""
+    constants, carried = parts_of_scan(eqn.params)
+    returning = slice(constants, constants + carried)
+    while True:
+        inside: list[tuple[JaxprEqn, list[Names]]] = []
+        outputs = _follow(body, inputs, inside)
+        before = inputs[returning]
+        inputs[returning] = [one | other for one, other in zip(before, outputs, strict=False)]
+        if inputs[returning] == before:
+            found += inside
+            return outputs
+
+
+def parts_of_scan(params: dict[str, Any]) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many come back."""
+    if "ft_in" in params:  # JAX 0.12
+        constants, carried, _ = (len(part) for part in params["ft_in"].unpack())
+        return constants, carried
+    return params["num_consts"], params["num_carry"]
+
+
 def _flat(values: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, tuple | list):
             yield from _flat(value)
         else:
             yield value
-
-
-_LOOPS = {"scan", "while"}  # whose outputs come back as inputs

@@ -1,6 +1,7 @@
 """Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
+_ROUNDING = 1e-9  # of the bound
 WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
 
 Sides = tuple[Comparison, dict[str, Array]]
@@ -114,9 +116,10 @@ def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Compa
         refuse(claim.id, "a comparison with sizes of at least 0", f"one is {np.min(ours.size):g}")
     if np.any(np.isinf(ours.size) & np.isfinite(ours.bound) & ours.promised):
         refuse(claim.id, "a comparison with finite sizes", "one is infinite")
-    if np.any(ours.allowance < 0):
+    # An excess may be negative by rounding.
+    if np.any(ours.allowance < -_ROUNDING * size_of(ours)):
         refuse(claim.id, "a comparison with allowances of at least 0", f"one is {np.min(ours.allowance):g}")
-    return ours
+    return dataclasses.replace(ours, allowance=np.maximum(ours.allowance, 0.0)) if np.any(ours.allowance < 0) else ours
 
 
 def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, PyTree
 from flowsim._core.balls.centred import common, is_smooth, middles, nearer
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
-from flowsim.claims.claim import Claim
+from flowsim.claims.claim import Claim, Relation
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
@@ -267,6 +267,8 @@ class Enclosed:
                 open_branches=True,
                 rounding=self.rounding.statement,
                 most_operations=most_operations,
+                # Of an identity, both sides are those of one matrix.
+                of_middles=claim.relation is Relation.IDENTITY,
             )
         except UndecidedError as error:
             raise OpenError(str(error), jumps) from error
