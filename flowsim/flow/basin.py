@@ -179,7 +179,7 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
         if all(stay):
             break
         # What does not stay so may move what would.
-        kinds = [kind if stays else "any" for kind, stays in zip(kinds, stay, strict=True)]
+        kinds = [kind if stays else _weaker(kind, leaf) for kind, stays, leaf in zip(kinds, stay, leaves, strict=True)]
     slopes = found[0]
     basis = scipy.linalg.block_diag(*_bases(leaves, kinds, slopes if everywhere else None))
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
@@ -282,6 +282,12 @@ def _kind(leaf: np.ndarray) -> str:
     if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
         return "any"
     return "symmetric" if np.array_equal(leaf, np.swapaxes(leaf, -1, -2)) else "any"
+
+
+def _weaker(kind: str, leaf: np.ndarray) -> str:
+    """What an array may still be that is not of a kind: one of zeros is symmetric, too."""
+    square = leaf.ndim > 1 and leaf.shape[-1] == leaf.shape[-2]
+    return "symmetric" if kind == "zero" and square else "any"
 
 
 def _stay(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> list[bool]:

@@ -18,6 +18,18 @@ def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[
     return iter(found)
 
 
+def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Iterator[JaxprEqn]:
+    """Every operation in loops of so many turns, and in what these call."""
+    for eqn in jaxpr.eqns:
+        if inside:
+            yield eqn
+        looped = eqn.primitive.name == "scan" and eqn.params["length"] == turns
+        for program in _flat(eqn.params.values()):
+            if isinstance(program, ClosedJaxpr | Jaxpr):
+                inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+                yield from operations_in_loops(inner, turns, inside or looped)
+
+
 def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, list[Names]]]) -> list[Names]:
     """The names that the outputs of a program depend on."""
     known: dict[Any, Names] = dict(zip(jaxpr.invars, given, strict=True))

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from flowsim._core.balls.enclosure import Traced, lower, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, as_balls, balls, is_open
-from flowsim._core.balls.reading import operations_with_names
+from flowsim._core.balls.reading import operations_in_loops, operations_with_names
 
 _JUMPS = ("floor", "ceil", "round", "sign", "rem", "argmax", "argmin", "top_k")
 _CHOICES = ("select_n", "convert_element_type")  # of what is true or not
@@ -32,7 +32,7 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
     names += ["models"] * len(jax.tree.leaves(models))
     rows, found, timed = len(series[0]), set(), False
     # In a loop through the rows each is by itself.
-    looped = {id(eqn) for eqn, repeats in traced.equations if repeats > 1 and repeats % rows == 0}
+    looped = {id(eqn) for eqn in operations_in_loops(traced.jaxpr, rows)}
     for eqn, inputs in operations_with_names(traced.jaxpr, names):
         kind = eqn.primitive.name
         timed |= any("t" in names for names in inputs)
@@ -80,17 +80,17 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
     found: dict[int, list] = {}
     for eqn, choice in choices:
         found.setdefault(id(eqn), []).append(choice)
-    return any(np.any(certain & _open_at(chosen, rows)) for chosen in found.values())
+    looped = {id(eqn) for eqn in operations_in_loops(traced.jaxpr, rows)}
+    return any(np.any(certain & _open_at(chosen, rows, eqn in looped)) for eqn, chosen in found.items())
 
 
-def _open_at(chosen: list, rows: int) -> np.ndarray:
+def _open_at(chosen: list, rows: int, looped: bool) -> np.ndarray:
     """At which rows a choice is open, which is made for all of them at once, or for one after the other in a loop."""
-    if all(choice.shape[:1] == (rows,) for choice in chosen):
-        return np.any([[is_open(choice[i : i + 1]) for i in range(rows)] for choice in chosen], axis=0)
-    repeats, rest = divmod(len(chosen), rows)
-    if rest:
-        return np.full(rows, False)
-    return np.asarray([any(map(is_open, chosen[i * repeats : (i + 1) * repeats])) for i in range(rows)])
+    if looped:
+        repeats = len(chosen) // rows
+        return np.asarray([any(map(is_open, chosen[i * repeats : (i + 1) * repeats])) for i in range(rows)])
+    at_once = [choice for choice in chosen if choice.shape[:1] == (rows,)]
+    return np.asarray([any(is_open(choice[i : i + 1]) for choice in at_once) for i in range(rows)])
 
 
 def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
