@@ -68,7 +68,7 @@ def same_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
         gap = jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, gradient, printed)))
         _, _, size = printed_field(loss, model)
         difference = jnp.abs(loss(model) - printed_loss(loss, model) - constant)
-        return gap / jnp.where(size > 0, size, 1.0) + difference / (constant + jnp.abs(loss(model)))
+        return gap / jnp.maximum(size, jnp.finfo(float).tiny) + difference / (constant + jnp.abs(loss(model)))
 
     return equal(jax.lax.map(deviation, trajectory.models), jnp.zeros(()), jnp.ones(()))
 
