@@ -115,11 +115,11 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
                 return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
         else:
             claim = dataclasses.replace(claim, along_flow=True)
-    if claim.along_flow and evidence.reference.status is Status.KINK:
-        return _judged(claim, evidence.before_kink)
     if claim.along_flow:
         solves = {"The integration": lambda: run, "A more accurate solve": lambda: evidence.reference}
         for what, solve in solves.items():
+            if solve().status is Status.KINK:
+                return _judged(claim, evidence.before_kink)
             if not solve().status.finished:
                 reason = f"{what} did not finish ({solve().status}). {solve().status.advice}"
                 return verdict(Judgement.UNRESOLVED, None, {}, reason)
