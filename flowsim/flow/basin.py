@@ -284,7 +284,7 @@ def _kind(leaf: np.ndarray) -> str:
     return "symmetric" if np.array_equal(leaf, np.swapaxes(leaf, -1, -2)) else "any"
 
 
-def _weaker(kind: str, leaf: np.ndarray) -> str:
+def _weaker(kind: str, leaf: Array | np.ndarray) -> str:
     """What an array may still be that is not of a kind: one of zeros is symmetric, too."""
     square = leaf.ndim > 1 and leaf.shape[-1] == leaf.shape[-2]
     return "symmetric" if kind == "zero" and square else "any"
