@@ -94,3 +94,8 @@ def common(ball: flint.arb, other: flint.arb) -> flint.arb:
     if not other.is_finite():
         return ball
     return ball.intersection(other) if ball.is_finite() and ball.overlaps(other) else other
+
+
+def not_negative(values: Balls) -> Balls:
+    """Values that are not negative; what balls hold of them below zero is their own width."""
+    return np.asarray(np.frompyfunc(lambda ball: ball.max(0) if ball.is_finite() else ball, 1, 1)(values), dtype=object)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
-from flowsim._core.balls.centred import common, is_smooth, middles, nearer
+from flowsim._core.balls.centred import common, is_smooth, middles, nearer, not_negative
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
 from flowsim.claims.claim import Claim, Relation
@@ -303,7 +303,7 @@ class Enclosed:
             loss, excess, grad_norm_sq = (balls(np.asarray(one)[rows], error[rows]) for one, error in pairs)
             slopes = None
             grad_norm_sq[further > 0] = flint.arb(0, math.inf)
-        grad_norm_sq, excess = _no_less_than_zero(grad_norm_sq), _no_less_than_zero(excess)
+        grad_norm_sq, excess = not_negative(grad_norm_sq), not_negative(excess)
         # The loss only falls.
         least = float(self.loss.minimum)
         loss, excess = _fallen(loss, least, further > 0), _fallen(excess, least - least, further > 0)
@@ -348,11 +348,6 @@ class Enclosed:
                 pairs = zip((loss, excess), series, strict=True)
                 loss, excess = (nearer(one, there, states, middle, slopes) for one, there in pairs)
         return loss, excess, grad_norm_sq, slopes
-
-
-def _no_less_than_zero(series: Balls) -> Balls:
-    """A series that is not negative; what balls hold of it below zero is their own width."""
-    return np.asarray(np.frompyfunc(lambda ball: ball.max(0) if ball.is_finite() else ball, 1, 1)(series), dtype=object)
 
 
 def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
