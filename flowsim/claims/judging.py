@@ -171,7 +171,10 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
         return (evidence.alone, evidence.alone, evidence.alone), 0.0
     first = evidence.cases[0]
     ours = first.panel.compared(claim, evidence.stated, first.padded)
-    asked = evidence.asked(claim)
+    asked = np.zeros(0)
+    # A model at a time that is none yet is no number, and whatever is compared with it is false.
+    if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
+        asked = evidence.asked(claim)
     beneath, further = 0.0, np.zeros(0)
     if claim.relation is Relation.IDENTITY or ours.identity.all():
         further = unseen(claim, evidence.stated, first, asked)
