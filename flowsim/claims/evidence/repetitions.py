@@ -16,7 +16,7 @@ from flowsim._core import checks
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
-from flowsim.claims.evidence.series import gap, merged, padded, row_of, shifted, shortened
+from flowsim.claims.evidence.series import gap, merged, row_of, shifted, shortened
 from flowsim.flow.basin import stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
@@ -116,7 +116,7 @@ class AbstractRepetitions:
         """The times at which a claim asks for the model."""
         with times_asked() as times:
             try:
-                eqx.filter_eval_shape(claim.compare, self.stated, padded(self.trajectory, self.trajectory.t.size))
+                eqx.filter_eval_shape(claim.compare, self.stated, self.trajectory)
             except Exception:
                 # It will be said where the claim is compared.
                 return sorted(set(times))
