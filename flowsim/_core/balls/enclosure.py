@@ -323,6 +323,8 @@ def _refuse_open(name: str, inputs: list[Value], outputs: Any) -> None:
     """Stop where a comparison is left open."""
     if name in BRANCHING and is_balls(outputs):
         raise UndecidedError(f"{inputs[0]} and {inputs[1]} cannot be compared")
+    if name == "convert_element_type" and is_balls(outputs) and outputs is not inputs[0]:
+        raise UndecidedError(f"whether {inputs[0]} is zero is open")
     if name in ("sign", "floor", "ceil") and not all(ball.is_integer() for ball in np.ravel(outputs)):
         raise UndecidedError(f"the {name} of {inputs[0]} is open")
     if name == "atan2":

@@ -211,8 +211,9 @@ def _cumulative(choose: Callable) -> Callable:
 def _converted(params: dict[str, Any], x: Balls) -> Value:
     if jnp.issubdtype(params["new_dtype"], jnp.floating):
         return x
-    to_bool = np.dtype(params["new_dtype"]) == np.bool_
-    whole = np.asarray(np.frompyfunc(_as_truth if to_bool else _truncated, 1, 1)(x), dtype=object)
+    if np.dtype(params["new_dtype"]) == np.bool_:
+        return asked_of_each(_as_truth, x)
+    whole = np.asarray(np.frompyfunc(_truncated, 1, 1)(x), dtype=object)
     if any(value is None for value in whole.reshape(-1)):
         raise UndecidedError("which whole number a ball stands for is open")
     return np.asarray(whole, dtype=float).astype(params["new_dtype"])

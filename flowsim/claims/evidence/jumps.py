@@ -48,7 +48,7 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
             before, after = (np.dtype(getattr(var.aval, "dtype", None)).kind for var in (*eqn.invars, *eqn.outvars))
             if before == "b" and after != "b":
                 found.add("where")
-            elif before == "f" and after != "f":
+            elif before == "f" and after in "iu":
                 found.add("astype")
         elif kind in _WAVES and inputs[0] == {"t"} and not whole:
             found.add(kind)
