@@ -63,7 +63,7 @@ def test_what_comes_before_a_kink_is_judged_and_nothing_after_it():
 
 @pytest.mark.slow
 def test_a_run_of_which_a_repetition_ends_at_a_kink_is_judged_up_to_it():
-    # From one of the moved starts the weight rests on the flat side, from the other it does not come so far.
+    # The moved starts come to the kink at other times than the run, which ends there by its excess.
     loss = FunctionLoss(lambda m: jnp.sum(jnp.abs(m.x)), minimum=0.0)
     flow = gradient_flow(loss, Weight(jnp.asarray([2.0])))
     assert flow.status is Status.EXCESS  # at t = 2

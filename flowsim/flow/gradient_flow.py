@@ -24,7 +24,7 @@ from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
 from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
-from flowsim.flow.solvers.kinks import BEFORE, meets_kink
+from flowsim.flow.solvers.kinks import rows_before_kink
 from flowsim.flow.solvers.lockstep import FIRST_STEP
 from flowsim.flow.systems import (
     AbstractSystem,
@@ -180,9 +180,8 @@ def gradient_flow(
                 bar.update(max(0, percent(chunks, stop, t1) - bar.n))
     run = join(chunks)
     if status in (Status.NEWTON, Status.STEPS):
-        before = int(np.sum(run.t <= (1 - BEFORE) * run.t[-1]))
-        row = lambda index: jax.tree.map(lambda leaf: leaf[index], run.record.state)
-        if before > 1 and meets_kink(system, row(before - 1), row(-1), (run.t[before - 1], run.t[-1])):
+        before = rows_before_kink(system, run.t, lambda row: jax.tree.map(lambda leaf: leaf[row], run.record.state))
+        if before is not None:
             run, status = truncate(run, before), Status.KINK
     return trajectory(system, run, status, dataclasses.replace(settings, changes=changes(chunks)))
 

@@ -20,7 +20,7 @@ from flowsim.claims.evidence.series import gap, merged, row_of, shifted, shorten
 from flowsim.flow.basin import stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
-from flowsim.flow.solvers.kinks import BEFORE, meets_kink
+from flowsim.flow.solvers.kinks import BEFORE, rows_before_kink
 from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, times_asked
 from flowsim.losses import AbstractPopulationLoss
@@ -236,14 +236,12 @@ class AbstractRepetitions:
         if run.status is Status.KINK:
             return shortened(run, run.t.size)
         t = np.asarray(run.t)
-        before = int(np.sum(t <= (1 - BEFORE) * t[-1]))
         # Steps grow shorter towards a kink, and elsewhere not so short.
-        if run.status not in (Status.EXCESS, Status.GRAD_NORM) or not 1 < before < t.size - _SHORT_STEPS:
+        short = int(np.sum(t > (1 - BEFORE) * t[-1])) > _SHORT_STEPS
+        if self.loss.sampled or run.status not in (Status.EXCESS, Status.GRAD_NORM) or not short:
             return run
-        last, end = (self.system.encode(run.row(row)) for row in (before - 1, -1))
-        if self.loss.sampled or not meets_kink(self.system, last, end, (t[before - 1], t[-1])):
-            return run
-        return shortened(run, before)
+        before = rows_before_kink(self.system, t, lambda row: self.system.encode(run.row(row)))
+        return run if before is None else shortened(run, before)
 
     def _solved(
         self,

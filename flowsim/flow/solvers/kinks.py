@@ -1,5 +1,7 @@
 """Kinks that a flow cannot cross: the gradient jumps there, and the field points back from either side."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,18 @@ BEFORE = 1e-5  # of the time of a kink, how long before it a flow that meets it 
 _NEAR = 10.0 ** np.arange(-13, -4)  # of the time, how far from where a flow ends its field is looked at
 _JUMPS = 1e-6  # of the field, by which it changes at a kink at least
 _GROWS = 3.0  # times, by which what changes at a kink grows with ten times the distance at most
+
+
+def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int], PyTree]) -> int | None:
+    """How many rows of a run come before a kink at its end, by `BEFORE` at least; None where it ends at none, or has no
+    such row after the start.
+
+    **Arguments:** t: (T,) its times; state: the number of a row -> the state there.
+    """
+    count = int(np.sum(t <= (1 - BEFORE) * t[-1]))
+    if count > 1 and meets_kink(system, state(count - 1), state(-1), (float(t[count - 1]), float(t[-1]))):
+        return count
+    return None
 
 
 def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple[float, float]) -> bool:
