@@ -16,21 +16,17 @@ from flowsim._core.balls.enclosure import BITS, Traced
 from flowsim._core.balls.operations import Balls
 from flowsim._core.balls.reading import Names, operations_with_names
 
-_SMOOTH = {
-    *("add", "add_any", "sub", "mul", "div", "neg", "square", "one_minus_square", "integer_pow", "pow", "sqrt"),
-    *("rsqrt", "exp", "exp2", "expm1", "log", "log1p", "logistic", "erf", "erfc", "lgamma", "sin", "cos"),
-    *("tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "reduce_sum"),
-    *("reduce_prod", "cumsum", "cumprod", "dot_general", "lu", "cholesky", "triangular_solve", "iota"),
-    *("gather", "scatter-add"),
-    *MOVES,
-} - {"select_n", "stop_gradient"}
-# Of these, what is one power series about every number.
+# What is one power series about every number; what others are where they have slopes.
 _ANALYTIC = {
     *("add", "add_any", "sub", "mul", "neg", "square", "one_minus_square", "exp", "exp2", "expm1", "logistic", "erf"),
     *("erfc", "sin", "cos", "atan", "sinh", "cosh", "tanh", "asinh", "reduce_sum", "reduce_prod", "cumsum", "cumprod"),
     *("dot_general", "iota", "gather", "scatter-add"),
     *MOVES,
 } - {"select_n", "stop_gradient"}
+_SMOOTH = _ANALYTIC | {
+    *("div", "integer_pow", "pow", "sqrt", "rsqrt", "log", "log1p", "lgamma", "tan", "asin", "acos", "acosh", "atanh"),
+    *("lu", "cholesky", "triangular_solve"),
+}
 # What is gone through as often as weights say, and what has slopes of somebody's own.
 _BY_ITSELF = {"while", "cond", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 

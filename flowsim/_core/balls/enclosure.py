@@ -22,8 +22,8 @@ from flowsim._core.balls.array_moves import MOVES, PLAIN
 from flowsim._core.balls.operations import (
     BRANCHING,
     OPERATIONS,
+    PROVED,
     REMEMBERED,
-    ROOTS_OF_ALL,
     Balls,
     UndecidedError,
     Value,
@@ -31,11 +31,11 @@ from flowsim._core.balls.operations import (
     asked_of_each,
     balls,
     is_balls,
-    is_itself,
     is_open,
+    is_unknown,
     selection,
 )
-from flowsim._core.balls.reading import parts_of_scan
+from flowsim._core.balls.reading import pairs_the_same, parts_of_scan
 
 BITS = 128
 MOST_OPERATIONS = 2e7
@@ -255,14 +255,15 @@ class _Arithmetic:
             raise UndecidedError(f"{name} is not known in ball arithmetic")
         if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
             # How JAX asks for NaN.
-            same = asked_of_each(is_itself, inputs[0])
-            return [same if name == "eq" else OPERATIONS["not"]({}, same) if is_balls(same) else ~same]
+            asked = name == "ne"
+            return [asked_of_each(lambda ball: None if is_unknown(ball) else ball.is_nan() is asked, inputs[0])]
         if name == "mul" and eqn.invars[0] is eqn.invars[1]:
+            # A ufunc of one argument would write into arrays that were broadcast.
             name, inputs = "square", [inputs[0].copy()]
         if name == "eigh" and self.of_middles:
             inputs = [np.asarray(np.frompyfunc(lambda ball: ball.mid(), 1, 1)(inputs[0]), dtype=object)]
-        outputs = (ROOTS_OF_ALL if self.proved else OPERATIONS).get(name, OPERATIONS[name])(params, *inputs)
-        if name == "dot_general" and is_sum_of_squares(eqn):
+        outputs = (PROVED if self.proved else OPERATIONS)[name](params, *inputs)
+        if name == "dot_general" and _is_sum_of_squares(eqn):
             outputs = OPERATIONS["max"]({}, outputs, 0.0)
         if not self.open_branches:
             _refuse_open(name, inputs, outputs)
@@ -312,17 +313,17 @@ def _known(condition: Value) -> bool:
     return bool(np.all(np.asarray(condition) == 1))
 
 
-def is_sum_of_squares(eqn: JaxprEqn) -> bool:
+def _is_sum_of_squares(eqn: JaxprEqn) -> bool:
     """Whether a dot_general is that of an array with itself, entry by entry."""
-    (first, second), (of_first, of_second) = eqn.params["dimension_numbers"]
-    whole = len(first) + len(of_first) == len(_shape(eqn.invars[0]))
-    return eqn.invars[0] is eqn.invars[1] and whole and (*first, *of_first) == (*second, *of_second)
+    axes = sum(len(of_first) for of_first, _ in eqn.params["dimension_numbers"])
+    return eqn.invars[0] is eqn.invars[1] and axes == len(_shape(eqn.invars[0])) and pairs_the_same(eqn.params)
 
 
 def _refuse_open(name: str, inputs: list[Value], outputs: Any) -> None:
     """Stop where a comparison is left open."""
     if name in BRANCHING and is_balls(outputs):
         raise UndecidedError(f"{inputs[0]} and {inputs[1]} cannot be compared")
+    # What becomes a number is what it was.
     if name == "convert_element_type" and is_balls(outputs) and outputs is not inputs[0]:
         raise UndecidedError(f"whether {inputs[0]} is zero is open")
     if name in ("sign", "floor", "ceil") and not all(ball.is_integer() for ball in np.ravel(outputs)):

@@ -92,11 +92,6 @@ def is_unknown(ball: flint.arb) -> bool:
     return not (ball.is_finite() or ball.is_exact())
 
 
-def is_itself(ball: flint.arb) -> bool | None:
-    """Whether a ball is equal to itself, as NaN is not; None where that is open."""
-    return None if is_unknown(ball) else not ball.is_nan()
-
-
 def selection(which: Value, *cases: Value) -> Value:
     """select_n by balls from 0 to 1: the hull of the cases where both are possible.
 
@@ -313,5 +308,6 @@ OPERATIONS: dict[str, Callable] = {
     "triangular_solve": matrices.triangular_solve,
     "eigh": matrices.eigh,
 }
-ROOTS_OF_ALL: dict[str, Callable] = {"sqrt": _each(_of_all(_sqrt), 1), "pow": _each(_of_all(_pow), 2)}
+# Where balls have to hold all values.
+PROVED = OPERATIONS | {"sqrt": _each(_of_all(_sqrt), 1), "pow": _each(_of_all(_pow), 2)}
 BRANCHING = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -24,10 +24,15 @@ def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Itera
         if inside:
             yield eqn
         looped = eqn.primitive.name == "scan" and eqn.params["length"] == turns
-        for program in _flat(eqn.params.values()):
-            if isinstance(program, ClosedJaxpr | Jaxpr):
-                inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-                yield from operations_in_loops(inner, turns, inside or looped)
+        for program in _programs(eqn):
+            yield from operations_in_loops(program, turns, inside or looped)
+
+
+def pairs_the_same(params: dict[str, Any]) -> bool:
+    """Whether a dot_general of an array with itself multiplies entries by themselves, as in tr(R R^T), and not as in
+    tr(R R).
+    """
+    return all(tuple(first) == tuple(second) for first, second in params["dimension_numbers"])
 
 
 def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, list[Names]]]) -> list[Names]:
@@ -40,16 +45,16 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
     for eqn in jaxpr.eqns:
         inputs = [names(var) for var in eqn.invars]
         everything = frozenset().union(*inputs)
-        programs = [value for value in _flat(eqn.params.values()) if isinstance(value, ClosedJaxpr | Jaxpr)]
+        programs = _programs(eqn)
         outputs = [everything] * len(eqn.outvars)
         if eqn.primitive.name == "scan":
-            outputs = _through(eqn, eqn.params["jaxpr"].jaxpr, inputs, found)
-        for program in programs if eqn.primitive.name != "scan" else ():
-            inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-            alike = len(programs) == 1 and len(inner.invars) == len(inputs) and eqn.primitive.name != "while"
-            outcome = _follow(inner, inputs if alike else [everything] * len(inner.invars), found)
-            if alike and len(outcome) == len(outputs):
-                outputs = outcome
+            outputs = _through(eqn, programs[0], inputs, found)
+        else:
+            for inner in programs:
+                alike = len(programs) == 1 and len(inner.invars) == len(inputs) and eqn.primitive.name != "while"
+                outcome = _follow(inner, inputs if alike else [everything] * len(inner.invars), found)
+                if alike and len(outcome) == len(outputs):
+                    outputs = outcome
         if not programs:
             found.append((eqn, inputs))
         known.update(zip(eqn.outvars, outputs, strict=True))
@@ -59,12 +64,12 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
 def _through(eqn: JaxprEqn, body: Jaxpr, inputs: list[Names], found: list) -> list[Names]:
     """The names that the outputs of a scan depend on, some of which come back as inputs."""
     constants, carried = parts_of_scan(eqn.params)
-    returning = slice(constants, constants + carried)
+    returning, inputs = slice(constants, constants + carried), [*inputs]
     while True:
         inside: list[tuple[JaxprEqn, list[Names]]] = []
         outputs = _follow(body, inputs, inside)
         before = inputs[returning]
-        inputs[returning] = [one | other for one, other in zip(before, outputs, strict=False)]
+        inputs[returning] = [one | other for one, other in zip(before, outputs[:carried], strict=True)]
         if inputs[returning] == before:
             found += inside
             return outputs
@@ -76,6 +81,12 @@ def parts_of_scan(params: dict[str, Any]) -> tuple[int, int]:
         constants, carried, _ = (len(part) for part in params["ft_in"].unpack())
         return constants, carried
     return params["num_consts"], params["num_carry"]
+
+
+def _programs(eqn: JaxprEqn) -> list[Jaxpr]:
+    """The programs that an operation calls."""
+    found = [value for value in _flat(eqn.params.values()) if isinstance(value, ClosedJaxpr | Jaxpr)]
+    return [program.jaxpr if isinstance(program, ClosedJaxpr) else program for program in found]
 
 
 def _flat(values: Any) -> Iterator[Any]:

@@ -11,6 +11,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jaxtyping import Array, Float
 
+from flowsim._core.balls.reading import pairs_the_same
+
 Weight = Any  # an array of numbers, in the shape of a node or of none
 
 
@@ -113,15 +115,9 @@ def _squares(node: Any, weight: Weight) -> list[tuple[Weight, Any]] | None:
         return _squares(inputs[0], np.broadcast_to(np.reshape(_full(weight, node), kept), shape))
     if name in ("squeeze", "expand_dims") or (name == "reshape" and node.params["dimensions"] is None):
         return _squares(inputs[0], np.reshape(_full(weight, node), np.shape(inputs[0])))
-    if name == "dot_general" and inputs[0] is inputs[1] and node.shape == () and _pairs_the_same(node.params):
+    if name == "dot_general" and inputs[0] is inputs[1] and node.shape == () and pairs_the_same(node.params):
         return _squared(inputs[0], weight)
     return None
-
-
-def _pairs_the_same(params: dict[str, Any]) -> bool:
-    """Whether entries are multiplied by themselves, as in tr(R R^T), and not as in tr(R R)."""
-    (first, second), _ = params["dimension_numbers"]
-    return tuple(first) == tuple(second)
 
 
 def _squared(node: Any, weight: Weight) -> list[tuple[Weight, Any]] | None:
