@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,27 @@ from jaxtyping import Array, PyTree
 
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression
+
+
+class Weight(eqx.Module):
+    """x, of any shape."""
+
+    x: jax.Array
+
+
+class Pair(eqx.Module):
+    """a and b."""
+
+    a: jax.Array
+    b: jax.Array
+
+
+def weight(x: Any) -> Weight:
+    return Weight(jnp.asarray(x, dtype=float))
+
+
+def pair(a: float, b: float) -> Pair:
+    return Pair(jnp.asarray(a), jnp.asarray(b))
 
 
 def assert_close(actual: PyTree, expected: PyTree, *, rtol: float = 0.0, atol: float = 0.0) -> None:

@@ -2,11 +2,10 @@
 
 import json
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import Weight
 
 import flowsim
 from flowsim import Claim, FunctionLoss, Relation, Status, at_least, at_most, equal, gradient_flow
@@ -14,12 +13,6 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.cli.main import main
 from flowsim.flow.solvers.kinks import BEFORE, meets_kink
 from flowsim.flow.systems import system_of
-
-
-class Weight(eqx.Module):
-    """x: (d,)."""
-
-    x: jax.Array
 
 
 def lasso(scale: float = 1.0, penalty: float = 1.0, minimum: float | None = None) -> tuple[FunctionLoss, Weight]:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import Weight, pair
 
 import flowsim
 from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow
@@ -15,23 +16,11 @@ from flowsim._core.balls.enclosure import Traced, enclose
 from flowsim._core.balls.operations import UndecidedError
 from flowsim.claims import Judgement
 from flowsim.claims.inequalities import sharp_constant
+from flowsim.flow.systems import loss_system
 from flowsim.losses.deep.scalar_layers import ScalarLoopLoss
 from flowsim.models import ScalarLoop
 
 pytestmark = pytest.mark.slow
-
-
-class Weight(eqx.Module):
-    """x."""
-
-    x: jax.Array
-
-
-class Pair(eqx.Module):
-    """a and b."""
-
-    a: jax.Array
-    b: jax.Array
 
 
 class Neuron(eqx.Module):
@@ -40,10 +29,6 @@ class Neuron(eqx.Module):
     v: jax.Array
     w: jax.Array
     b: jax.Array
-
-
-def pair(a: float, b: float) -> Pair:
-    return Pair(jnp.asarray(a), jnp.asarray(b))
 
 
 BOWL = FunctionLoss(lambda m: jnp.sum(m.x**2) / 2, minimum=0.0), Weight(jnp.asarray(1.0))  # x = e^-t
@@ -112,6 +97,15 @@ class Faster(FunctionLoss):
 @pytest.mark.parametrize("kind", [FunctionLoss, Faster])
 def test_the_way_to_go_of_a_dead_neuron_is_not_known(kind):
     assert np.isinf(way_to_go(gradient_flow(kind(DEAD.function, minimum=0.0), NEURON[1], t1=1.5)))
+
+
+@pytest.mark.parametrize("kind", [FunctionLoss, Faster])
+def test_a_field_that_is_not_the_gradient_does_not_descend(kind):
+    stopped = lambda m: 0.5 * (m.a - 1) ** 2 + 0.5 * (m.b - jax.lax.stop_gradient(2 * m.b)) ** 2
+    straight = lambda m: 0.5 * (m.a - 1) ** 2 + 0.5 * (m.b - jax.lax.stop_gradient(jnp.asarray(2.0))) ** 2
+    for loss, expected in ((stopped, False), (straight, True)):
+        system = loss_system(kind(loss), pair(0.0, 1.0))
+        assert system.descends(system.encode(pair(0.5, 0.3))) is expected
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
     first = evidence.cases[0]
     ours = first.panel.compared(claim, evidence.stated, first.padded)
     asked = np.zeros(0)
-    # A model at a time that is none yet is no number, and whatever is compared with it is false.
+    # Until its time is an output, flow.at(t) is NaN, and a comparison with NaN is false.
     if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
         asked = evidence.asked(claim)
     beneath, further = 0.0, np.zeros(0)

@@ -297,8 +297,11 @@ def _stay(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> list[b
     largest = max(np.max(_largest(slope), initial=0.0) for slope in slopes)
     found = []
     for kind, slope in zip(kinds, slopes, strict=True):
-        if kind == "any" or (kind == "zero" and not is_one_formula):
-            found.append(kind == "any" or bool(np.all(_vanishes(slope))))
+        if kind == "any":
+            found.append(True)
+            continue
+        if kind == "zero" and not is_one_formula:
+            found.append(bool(np.all(_vanishes(slope))))
             continue
         with flint.ctx.workprec(BITS):
             outside = np.asarray(slope - _KINDS[kind](slope), dtype=object)

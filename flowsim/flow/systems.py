@@ -296,7 +296,9 @@ class ScaledSystem(AbstractSystem):
         return record._replace(state=state, grad_norm_sq=norm_sq(self.field(state)), norm_sq=norm_sq(state))
 
     def landscape(self) -> basin.Landscape:
-        return super().landscape()._replace(is_one_formula=is_closed_form(self.plain.loss))
+        _, _, loss, is_one_formula = self.plain.landscape()
+        of_state = None if loss is None else (lambda state: loss(self._weights(state)))
+        return basin.Landscape(self.field, lambda state: None, of_state, is_one_formula)
 
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
         largest = max(float(jnp.max(root)) for root in jax.tree.leaves(self.roots))

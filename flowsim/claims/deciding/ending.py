@@ -25,9 +25,7 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
     last, *elsewhere = case.ending_elsewhere
 
     def changed(other: Comparison) -> np.ndarray:
-        same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
-        alike = np.asarray(same & (ours.promised == other.promised)).reshape(length, -1)
-        return np.asarray(~alike.all(axis=1))
+        return np.asarray(_differs(ours, other).reshape(length, -1).any(axis=1))
 
     try:
         spoilt = case.panel.compared(claim, loss, last)
@@ -45,6 +43,12 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
     # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
     mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
     return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without), differs
+
+
+def _differs(ours: Comparison, other: Comparison) -> np.ndarray:
+    """Where one comparison promises what the other does not, or both something else."""
+    same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
+    return np.asarray(~same | (ours.promised != other.promised))
 
 
 def _reads(changed: np.ndarray, count: int, repeated: int) -> bool:
@@ -93,9 +97,13 @@ def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Co
 def depends_on_the_times(claim: Claim, evidence: Evidence) -> bool:
     """Whether a statement is another one of the same weights at other times, as an integral is."""
     case = evidence.cases[0]
-    ours, other = (case.panel.compared(claim, evidence.stated, run) for run in (case.padded, case.at_other_times))
-    same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
-    return not np.all(same & (ours.promised == other.promised))
+    ours = case.panel.compared(claim, evidence.stated, case.padded)
+    try:
+        other = case.panel.compared(claim, evidence.stated, case.at_other_times)
+    except ValueError:
+        # As a size may be negative then, which is refused.
+        return True
+    return bool(_differs(ours, other).any())
 
 
 def depends_on_others(claim: Claim, evidence: Evidence) -> bool:

@@ -370,7 +370,7 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
     if bounds.low.shape[0] != t.size + 2 or bounds.jumps:
         return False
     later = slice(2, None)
-    # One that has a size has it later, too.
+    # The size at each later time; of a statement without one, what stands for it at the end.
     last = case.run.t.size - 1
     size = np.where(bounds.size[1] > 0, bounds.size[later], sides.size[last])
     largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance

@@ -1,7 +1,6 @@
 """Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -119,7 +118,7 @@ def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Compa
     # An excess may be negative by rounding.
     if np.any(ours.allowance < -_ROUNDING * size_of(ours)):
         refuse(claim.id, "a comparison with allowances of at least 0", f"one is {np.min(ours.allowance):g}")
-    return dataclasses.replace(ours, allowance=np.maximum(ours.allowance, 0.0)) if np.any(ours.allowance < 0) else ours
+    return eqx.tree_at(lambda one: one.allowance, ours, np.maximum(ours.allowance, 0.0))
 
 
 def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:

@@ -262,7 +262,7 @@ class Enclosed:
                 jumps = jumps_in(traced, given, whole, most_operations)
             slack, promised, allowance, scale, size, difference = traced.on(
                 *given,
-                # Eigenvalues are those of the middle, which is enough where a ball is rounding and no more.
+                # Eigenvectors are those of the middle, which is enough where a ball is rounding and no more.
                 proved=bool(np.any(further > 0)) or not look_between,
                 open_branches=True,
                 rounding=self.rounding.statement,
