@@ -7,6 +7,7 @@ import numpy as np
 from benchmarks.verdict_families.base import Problem
 from benchmarks.verdict_families.cancelling import cancelling_claim, cancelling_loss
 from benchmarks.verdict_families.decays import far_decay, zero_bound
+from benchmarks.verdict_families.gates import gates, together
 from benchmarks.verdict_families.jumps import jumps, misdeclared
 from benchmarks.verdict_families.kinks import kinks
 from benchmarks.verdict_families.limits import limits
@@ -41,7 +42,9 @@ FAMILIES: dict[str, Family] = {
     "limits": limits,
     "jumps": jumps,
     "misdeclared": misdeclared,
+    "gates": gates,
+    "together": together,
 }
 
 # Of all problems; those of the papers have one statement each.
-SHARES = dict.fromkeys(FAMILIES, 0.045) | {"theorems": 0.08, "theorems-extreme": 0.02}
+SHARES = dict.fromkeys(FAMILIES, 0.041) | {"theorems": 0.08, "theorems-extreme": 0.02}
