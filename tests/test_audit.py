@@ -14,12 +14,12 @@ import pytest
 from helpers import Lazy
 
 import flowsim
-from flowsim._core.documents import versions
+from flowsim._core.documents import software, versions
 from flowsim._core.files import DamagedFileWarning, held
 from flowsim.claims import Claim, Judgement
 from flowsim.cli import main
-from flowsim.experiments import executors
-from flowsim.experiments.audit import Kept, judge_all, judging, sources
+from flowsim.experiments import executors, sources
+from flowsim.experiments.audit import Kept, judge_all, judging
 from flowsim.experiments.executors import Processes, gathered
 from flowsim.problem.user_problem import own_objects
 
@@ -238,11 +238,11 @@ def test_processes_end_with_the_one_that_asked(tmp_path):
 
 
 def test_digits_of_other_versions_are_not_mixed(monkeypatch):
-    monkeypatch.setattr(executors, "versions", lambda: versions() | {"jax": "0.0.1"})
+    monkeypatch.setattr(executors, "software", lambda: software() | {"jax": "0.0.1"})
     results = gathered(Lazy(), pow, [(2, 3), (3, 2)])
     assert next(results) == (0, 8)
     # The process that computes the second has another version than the one that asked.
-    monkeypatch.setattr(executors, "versions", versions)
+    monkeypatch.setattr(executors, "software", software)
     with pytest.raises(ValueError, match=r"a worker must be one with jax 0\.0\.1, as the process that asks has"):
         next(results)
 
@@ -267,8 +267,8 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_PACKAGE", package)
 
     def digests():
-        sources._closure_digest.cache_clear()
-        sources.core_digest.cache_clear()
+        for cached in (sources._closure_digest, sources.paper_digest, sources.core_digest):
+            cached.cache_clear()
         return {
             name: sources.paper_digest(name) for name in ("zhang2023", "zhang2025", "xie2025")
         }, sources.core_digest()
@@ -289,8 +289,8 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     assert touched("papers/paper.py", "# More.\n") == (last, core)
     assert touched("losses/one_layer/head_risk.py")[1] != core
     monkeypatch.undo()
-    sources._closure_digest.cache_clear()
-    sources.core_digest.cache_clear()
+    for cached in (sources._closure_digest, sources.paper_digest, sources.core_digest):
+        cached.cache_clear()
 
 
 MODULE = '''"""A module."""  # whose docstring is no code

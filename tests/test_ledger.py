@@ -7,7 +7,7 @@ import pytest
 
 import flowsim
 from flowsim.claims import judge_on
-from flowsim.experiments.audit.sources import paper_digest
+from flowsim.experiments.sources import paper_digest
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.papers import PAPERS
 from flowsim.report.ledger import anchor_of, escaped

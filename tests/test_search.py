@@ -190,7 +190,7 @@ def test_a_killed_search_goes_on_with_the_same_batches(tmp_path):
     taken(again, 4)
     assert again.result(None).least == whole.result(None).least
     assert (again.problems, again.met) == (whole.problems, whole.met)
-    with pytest.raises(ValueError, match="the folder of this same search"):
+    with pytest.raises(ValueError, match="empty or of this same search"):
         Search(claim, claim.spaces, 1, Clock(1e9), tmp_path)
 
 
@@ -327,10 +327,11 @@ def test_a_claim_in_a_file_of_the_users_own_is_sharpened(tmp_path, capsys):
     np.testing.assert_allclose(growth["factors"], 4 / (1 + 1 / np.asarray(growth["values"])), rtol=1e-9)
     figure = out / "figures" / "sharpening.png"
     assert figure.stat().st_size > 1000
-    one = ["--over", "task.covariance.condition=2:2", "--budget", "1s", "--out", str(out), "--quiet"]
+    one = ["--over", "task.covariance.condition=2:2", "--budget", "1s", "--out", str(tmp_path / "one"), "--quiet"]
     assert main(["sharpen", f"{own}:claim", *one]) == 0
     assert "figure: none, as no parameter has two values" in capsys.readouterr().out
-    assert not figure.exists()
+    assert main(["sharpen", f"{own}:claim", *one[:-2], str(out), "--quiet"]) == 2
+    assert "search.json is of another" in capsys.readouterr().err
     assert main(["sharpen", f"{own}:other"]) == 2
     assert "the name of a Claim there (claim)" in capsys.readouterr().err
 

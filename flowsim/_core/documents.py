@@ -3,12 +3,14 @@
 import dataclasses
 import enum
 import functools
+import hashlib
 import html
 import importlib
 import importlib.metadata
 import json
 import math
 import os
+import pathlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,13 +22,65 @@ import numpy as np
 from flowsim._core import VERSION
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
+from flowsim._core.lines import one_line
+from flowsim._core.types import Document
+
+_PACKAGE = pathlib.Path(__file__).parents[1]
+_NO_DIGITS = ("cli", "report")  # rooms on which no number depends
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """What computed a result: the packages that its digits depend on, and Python."""
+    """The packages that the digits of a result depend on, and Python."""
     found = {name: importlib.metadata.version(name) for name in ("jax", "equinox", "diffrax", "numpy")}
     return {"flowsim": VERSION, **found, "python": platform.python_version()}
+
+
+@functools.cache
+def software() -> dict[str, str]:
+    """All that the digits of a result depend on beside its problem: the versions, the text of flowsim's modules, which
+    may be edited within a version, and the kind of device.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        place = path.relative_to(_PACKAGE)
+        if place.parts[0] not in _NO_DIGITS:
+            digest.update(place.as_posix().encode() + b"\0" + path.read_bytes())
+    return {**versions(), "flowsim's modules": digest.hexdigest()[:16], "device": jax.default_backend()}
+
+
+class ForeignFileError(ValueError):
+    """A file of something else, or that other software computed; the message names it."""
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
+
+
+def origin(identity: Any) -> Document:
+    """Where a result is from, for its file.
+
+    **Arguments:** identity: of what was computed, as JSON has it; None where nothing tells it.
+    """
+    return {"of": identity, "by": software()}
+
+
+def require_origin(found: Any, identity: Any, field: str, what: str, path: str | os.PathLike) -> None:
+    """Refuse a file whose `origin` is not that of what is computed now.
+
+    **Arguments:** found: what the file says; field: what led to the file, for the message; what: such as "run".
+
+    **Raises:** `ForeignFileError`
+    """
+    of, by = (found.get("of"), found.get("by")) if isinstance(found, Mapping) else (None, None)
+    expected, came = f"empty or of this same {what}", f"{path} is of another"
+    if of == identity:
+        by = by if isinstance(by, Mapping) else {}
+        name = next((name for name, here in software().items() if by.get(name) != here), None)
+        if name is None:
+            return
+        expected = f"{expected}, computed by the same software"
+        came = f"{path} was computed with {name} {by.get(name, '(not known)')}, and here it is {software()[name]}"
+    raise ForeignFileError(f"{field} must be {expected}, but {came}: take another folder")
 
 
 def write_json(path: str | os.PathLike, document: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import io
 import json
 import os
@@ -23,6 +24,7 @@ try:
 except ImportError:  # where files are locked otherwise
     fcntl = None
 
+_SEAL = "sha256"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a disk that has none
 
 
@@ -71,6 +73,28 @@ def read_document(path: str | os.PathLike) -> Document:
     if not isinstance(document, dict):
         raise DamagedFileError(f"{path} is damaged or no file of flowsim (it holds no JSON object)")
     return document
+
+
+def read_sealed(path: str | os.PathLike) -> Document:
+    """The object of a JSON file that `write_sealed` wrote.
+
+    **Raises:** `DamagedFileError`, also where a digit is another; `OSError` where the disk does not give its bytes.
+    """
+    document = read_document(path)
+    if document.pop(_SEAL, None) != _digest(document):
+        raise DamagedFileError(f"{path} is damaged or no file of flowsim (its checksum is not that of what it says)")
+    return document
+
+
+def write_sealed(path: str | os.PathLike, document: Document) -> None:
+    """Write a JSON object with a digest of itself, whole or not at all."""
+    # Without indents, which take longer than what is written.
+    text = json.dumps(document | {_SEAL: _digest(document)})
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _digest(document: Document) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:

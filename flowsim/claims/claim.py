@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,6 +128,10 @@ class Relation(enum.StrEnum):
     IDENTITY = "identity"
 
 
+_LONGEST_ID = 120
+_ID = re.compile(rf"[^./\\][^/\\]{{0,{_LONGEST_ID - 1}}}")  # a file of an audit has its name
+
+
 def _any_loss(loss: AbstractPopulationLoss) -> None:
     return None
 
@@ -152,7 +157,7 @@ class Claim:
     problem file; spaces: the problems that it speaks of, where `flowsim.refute` looks for one that breaks it (its
     hypotheses are met by every counterexample); note: what a referee should know.
 
-    **Raises:** `ValueError` on another form.
+    **Raises:** `ValueError` on another form, or an id that can name no file.
     """
 
     id: str
@@ -171,6 +176,10 @@ class Claim:
     note: str = ""
 
     def __post_init__(self):
+        if not (_ID.fullmatch(self.id) and self.id.isprintable()):
+            checks.refuse(
+                "id", f"a name without slashes, of at most {_LONGEST_ID} characters", f"it is {self.id!r:.200}"
+            )
         if self.form not in ("printed", "corrected"):
             checks.refuse("form", '"printed" or "corrected"', f'it is "{self.form}"')
 

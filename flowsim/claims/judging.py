@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flowsim._core.documents import ForeignFileError
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
 from flowsim.claims.deciding.between import follow
@@ -74,11 +75,12 @@ def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) ->
 def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
     """As `judge_on`, but a claim whose arithmetic raises is unresolved and its note says why, so that others stand.
 
-    **Raises:** `OSError` where the disk does; anything where FLOWSIM_TRACEBACK=1 asks for it.
+    **Raises:** `OSError` where the disk does; `ForeignFileError` on a checkpoint of another run; anything where
+    FLOWSIM_TRACEBACK=1 asks for it.
     """
     try:
         return judge_on(claim, evidence)
-    except OSError:
+    except (OSError, ForeignFileError):
         raise
     except Exception as error:
         if os.environ.get(TRACEBACK) == "1" and not out_of_memory(error):

@@ -358,9 +358,10 @@ def _explained(error: Exception) -> tuple[int, str]:
     raises instead.
     """
     from flowsim._core.checks import ProblemError
+    from flowsim._core.documents import ForeignFileError
     from flowsim._core.files import DamagedFileError
 
-    if isinstance(error, ProblemError | DamagedFileError):
+    if isinstance(error, ProblemError | DamagedFileError | ForeignFileError):
         return BAD_INPUT, str(error)
     if "JAX_PLATFORMS" in os.environ and "nable to initialize backend" in str(error):
         platforms = os.environ["JAX_PLATFORMS"]

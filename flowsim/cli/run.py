@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from flowsim import papers
 from flowsim._core.checks import refuse
-from flowsim._core.documents import write_json
+from flowsim._core.documents import ForeignFileError, require_origin, write_json
 from flowsim._core.files import DamagedFileError, at_work_in, done_without, read_arrays, write_whole
 from flowsim._core.hosts import by_first, is_first
 from flowsim._core.progress import progress_bar
@@ -216,7 +216,7 @@ def _taken_back(file: pathlib.Path) -> Iterator[None]:
         before = file.read_bytes()
     try:
         yield
-    except ProblemError:
+    except (ProblemError, ForeignFileError):
         with contextlib.suppress(OSError):
             if before is None:
                 file.unlink()
@@ -243,15 +243,13 @@ def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.n
         return None
     try:
         arrays = read_arrays(file)
-        came = f"{file} is of another problem"
-        if metadata_of(arrays, file).get("problem") == spec.identity:
-            return arrays
+        require_origin(metadata_of(arrays, file).get("origin"), spec.identity, "--out", "problem", file)
+        return arrays
     except DamagedFileError as error:
         if known:
             done_without(error, "the flow is integrated again")
             return None
-        came = str(error)
-    refuse("--out", "a folder without the flow of another problem", f"{came}: take another folder")
+        refuse("--out", "a folder without the flow of another problem", f"{error}: take another folder")
 
 
 def _remove_partial_files(out: pathlib.Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.documents import ForeignFileError
 from flowsim._core.lines import TRACEBACK, in_short, listed
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
@@ -69,14 +70,12 @@ def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bo
     """Search for the best constant; print it, and write it with a picture of its growth to the folder ``out``."""
     out = asked.out
     with _options(asked) as (claim, options):
-        found = sharpened(claim, **options, progress=not quiet)
+        found = sharpened(claim, **options, out=out, progress=not quiet)
     lines = [str(found)]
     if out is not None:
         from flowsim.report.plots.search import draw_growth  # slow to import
 
-        found.save(out)
         figure = out / "figures" / f"sharpening.{format}"
-        figure.unlink(missing_ok=True)  # of an earlier search
         if any(len(growth.values) > 1 for growth in found.growth):
             figure.parent.mkdir(exist_ok=True)
             draw_growth(found, figure)
@@ -130,7 +129,7 @@ def _blaming(identifier: str) -> Iterator[None]:
     """Say of a user's own claim that it raises."""
     try:
         yield
-    except (ProblemError, OSError):
+    except (ProblemError, ForeignFileError, OSError):
         raise
     except Exception as error:
         if not is_place(identifier) or os.environ.get(TRACEBACK) == "1":

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from flowsim._core.checks import refuse
 from flowsim._core.compiler import setup
-from flowsim._core.documents import versions
+from flowsim._core.documents import software
 
 _TRIES = 3
 
@@ -131,7 +131,7 @@ class Call:
 
     def _begin(self) -> Any:
         self._tries += 1
-        return self._executor.submit(_on_a_worker, versions(), self._function, self._arguments)
+        return self._executor.submit(_on_a_worker, software(), self._function, self._arguments)
 
 
 def first_finished(calls: Sequence[Call], timeout: float | None = None) -> list[Call]:
@@ -161,8 +161,8 @@ def gathered(
 def _on_a_worker(expected: Mapping[str, str], function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
     """The function's result, from a process with the same packages: digits of different ones are not mixed."""
     setup()
-    ours = versions()
-    for name, version in expected.items():
-        if ours[name] != version:
-            refuse("a worker", f"one with {name} {version}, as the process that asks has", f"it has {ours[name]}")
+    ours = software()
+    for name, here in expected.items():
+        if ours.get(name) != here:
+            refuse("a worker", f"one with {name} {here}, as the process that asks has", f"it has {ours.get(name)}")
     return function(*call)

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import json
 import os
 import pathlib
 
@@ -13,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from flowsim._core import checks
 from flowsim._core import hosts as hosts
+from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
 from flowsim.flow.systems import AbstractSystem, Descent, Record
 from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
@@ -70,7 +71,7 @@ class ChunkStore:
     def load(self, index: int, like: Record) -> Chunk | None:
         """The chunk of that number, None where it is not finished or damaged; ``like`` gives the structure.
 
-        **Raises:** `ValueError` where it is of another run.
+        **Raises:** `ForeignFileError`, a `ValueError`, where it is of another run, or other software computed it.
         """
         if self.folder is None:
             return None
@@ -96,7 +97,7 @@ class ChunkStore:
         arrays |= {name: getattr(chunk, name) for name in _ARRAYS}
         arrays |= {name: np.asarray(getattr(chunk, name)) for name in ("next_step", "fields", "turn")}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
-        arrays["identity"] = np.asarray(self._identity)
+        arrays["origin"] = np.asarray(json.dumps(origin(self._identity)))
         hosts.by_first(self._mesh, functools.partial(_write, self._path(self.folder, index), arrays))
 
     @staticmethod
@@ -125,8 +126,7 @@ def _read(path: pathlib.Path, identity: str) -> dict[str, np.ndarray] | None:
     except DamagedFileError as error:
         done_without(error, "it is integrated again")
         return None
-    if str(arrays.get("identity")) != identity:
-        checks.refuse("checkpoint", "empty or of this same run", f"{path} is of another")
+    require_origin(json.loads(str(arrays.get("origin", "null"))), identity, "checkpoint", "run", path)
     return arrays
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim import models as own_models
 from flowsim._core import checks
-from flowsim._core.documents import extra, html_table
+from flowsim._core.documents import extra, html_table, origin
 from flowsim._core.files import read_arrays, write_whole
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Document
@@ -260,7 +260,7 @@ class Trajectory(eqx.Module):
             "status": self.status.value,
             "settings": dataclasses.asdict(self.settings),
             "certificates": dataclasses.asdict(self.certificates),
-            "problem": problem,
+            "origin": origin(problem),
         }
         arrays["metadata"] = np.asarray(json.dumps(metadata))
         write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
@@ -309,7 +309,7 @@ class Trajectory(eqx.Module):
 
 
 def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Document:
-    """What the file of a trajectory says of it beside its arrays; ``problem`` is the identity of its problem.
+    """What the file of a trajectory says of it beside its arrays; ``origin`` is that of its problem.
 
     **Raises:** `ValueError` where the file holds no trajectory.
     """

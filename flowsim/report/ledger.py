@@ -8,7 +8,7 @@ from flowsim import papers
 from flowsim._core.numbers import number_text
 from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
-from flowsim.experiments.audit.sources import paper_digest
+from flowsim.experiments.sources import paper_digest
 from flowsim.papers.paper import Paper
 from flowsim.papers.statements import fault_of
 from flowsim.report.documents import MARKS

@@ -10,10 +10,10 @@ import jax
 import msgspec
 
 from flowsim._core.documents import versions
-from flowsim._core.files import DamagedFileError, done_without, read_document, write_whole
+from flowsim._core.files import DamagedFileError, done_without, read_sealed, write_sealed
 from flowsim._core.types import Document
 from flowsim.claims import Claim
-from flowsim.experiments.audit.sources import claim_digest, core_digest
+from flowsim.experiments.sources import claim_digest, core_digest
 from flowsim.problem import AbstractSpec
 
 
@@ -41,7 +41,7 @@ class Kept:
             return None
         path = self._path(self.folder, claim, spec)
         try:
-            document = read_document(path)
+            document = read_sealed(path)
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
@@ -53,8 +53,7 @@ class Kept:
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"key": key, "found": found}, indent=1) + "\n"
-        write_whole(self._path(self.folder, claim, spec), lambda file: file.write(text.encode()))
+        write_sealed(self._path(self.folder, claim, spec), {"key": key, "found": found})
 
     @staticmethod
     def _path(folder: pathlib.Path, claim: Claim, spec: AbstractSpec) -> pathlib.Path:

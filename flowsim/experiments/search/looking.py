@@ -50,14 +50,14 @@ class Looked(NamedTuple):
     found: Counterexample | None = None
 
     def document(self) -> Document:
-        """As JSON has it, without a counterexample."""
-        return plain({"seen": _rows(self.seen), "below": _rows(self.below), "doubts": self.doubts})
+        """As JSON has it, without a counterexample; numbers that are not finite stay what they are."""
+        return {"seen": rows_of(self.seen), "below": rows_of(self.below), "doubts": self.doubts}
 
     @staticmethod
     def of(document: Document) -> "Looked":
-        """What was written down, where null stands for what is not finite."""
-        doubts = [(name, _number(margin)) for name, margin in document["doubts"]]
-        return Looked(_seen(document["seen"]), _seen(document["below"]), doubts)
+        """What was written down."""
+        doubts = [(name, margin) for name, margin in document["doubts"]]
+        return Looked(seen_of(document["seen"]), seen_of(document["below"]), doubts)
 
 
 def look(screen: Screen, unit: BatchUnit, clock: Clock) -> Looked:
@@ -115,16 +115,14 @@ def _made_small(screen: Screen, looked: Looked, clock: Clock, took: float) -> Lo
     return looked._replace(place=simpler, small=small, found=smaller)
 
 
-def _rows(seen: Seen) -> list[list[Any]]:
-    return [[point.space, point.values, *margin] for point, margin in seen]
+def rows_of(seen: Seen) -> list[list[Any]]:
+    """Points and margins as JSON has them."""
+    return [[point.space, plain(point.values), *margin] for point, margin in seen]
 
 
-def _seen(rows: Sequence[Sequence[Any]]) -> Seen:
+def seen_of(rows: Sequence[Sequence[Any]]) -> Seen:
+    """What `rows_of` wrote down."""
     return [
-        (Point(space, values), Margin(_number(margin), _number(factor), clear, tuple(unmet), _number(distance)))
+        (Point(space, values), Margin(margin, factor, clear, tuple(unmet), distance))
         for space, values, margin, factor, clear, unmet, distance in rows
     ]
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)

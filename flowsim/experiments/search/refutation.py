@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import math
 import os
 import pathlib
@@ -13,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions
-from flowsim._core.files import DamagedFileError, at_work_in, read_document, write_whole
+from flowsim._core.files import at_work_in
 from flowsim._core.numbers import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
@@ -22,12 +20,11 @@ from flowsim.experiments.executors import Executor
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import Counterexample, confirmed
 from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
+from flowsim.experiments.search.kept import KeptUnits
 from flowsim.experiments.search.looking import BatchUnit, Looked, look, look_for_place
 from flowsim.experiments.search.points import Known, Point, remembered, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
 
-PROGRESS = "search.json"
-_FORMAT = 3  # of the file
 _DESCENTS = 8  # batches between two descents
 _VERDICTS = 3  # that are told, of what failed at first sight alone
 
@@ -178,20 +175,9 @@ class Search:
     def __init__(
         self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock, folder: pathlib.Path | None = None
     ):
-        self._clock, self._folder, self._seed = clock, folder, seed
-        self._identity = plain(
-            {
-                "format": _FORMAT,
-                "claim": claim.id,
-                "form": claim.form,
-                "spaces": repr(spaces),
-                "seed": seed,
-                "longest": clock.longest,
-            }
-        )
+        self._clock, self._seed = clock, seed
         self.claim, self.screen = claim, Screen(claim, spaces, clock.longest)
-        self._kept = self._loaded()
-        self._done: list[Document] = []
+        self._units = KeptUnits(folder, "counterexample", claim, spaces, seed, clock)
         self.problems = self.met = self.promising = self.unjudged = 0
         self.small = True
         self.doubtful: Counter[str] = Counter()
@@ -209,14 +195,14 @@ class Search:
 
         **Arguments:** elsewhere: as in `dealt`.
         """
-        for document in self._kept:
+        for document in self._units.earlier:
             yield self._taken(Looked.of(document))
             # Those of an earlier go take no time, but they count.
             if self._clock.problems is not None and not self.goes_on():
                 return
-        if self._kept and not self.goes_on():
+        if self._units.earlier and not self.goes_on():
             return
-        self._drawn = len(self._done)
+        self._drawn = len(self._units.done)
         here = lambda unit: look(self.screen, unit, self._clock)
         for _, looked in dealt(self._unit, here, elsewhere, self._clock, self.goes_on, self._drawn):
             yield self._taken(looked)
@@ -251,12 +237,8 @@ class Search:
         self.small = looked.small
         points = [(point, margin.objective) for point, margin in looked.seen]
         self._known.append(_Known(points, self.least, self._refused))
-        repeats = len(self._done) < len(self._kept)
-        # A batch in which the time was up is looked at again by a search that goes on.
-        if found is None and (repeats or not self._clock.is_up()):
-            self._done.append(looked.document())
-            if not repeats:
-                self._save()
+        if found is None:
+            self._units.add(looked.document())
         return found
 
     def result(self, found: Counterexample | None) -> Refutation:
@@ -287,31 +269,3 @@ class Search:
                 self.promising += 1
                 if self.least is None or margin.margin < self.least[0]:
                     self.least = margin.margin, point
-
-    def _loaded(self) -> list[Document]:
-        """The finished batches of the same search in the folder."""
-        if self._folder is None or not (file := self._folder / PROGRESS).exists():
-            return []
-        try:
-            kept = read_document(file)
-        except (OSError, DamagedFileError) as error:
-            refuse("--out", "a folder with a search that can be read", f"{error}: remove it, or take another folder")
-        if kept.get("search") != self._identity:
-            refuse("--out", "the folder of this same search", f"{file} is of another: take another folder")
-        if kept.pop("sha256", None) != _digest(kept):
-            refuse("--out", "a folder with a search that can be read", f"{file} is damaged: remove it, or take another")
-        self._clock.spent = kept["seconds"]
-        return kept["batches"]
-
-    def _save(self) -> None:
-        if self._folder is not None:
-            # Where the time does not count, the file is the same on every machine.
-            seconds = self._clock.seconds if self._clock.problems is None else 0.0
-            document = {"search": self._identity, "seconds": seconds, "batches": self._done}
-            # Without indents, which would take longer than a batch once there are many.
-            text = json.dumps(document | {"sha256": _digest(document)}, allow_nan=False)
-            write_whole(self._folder / PROGRESS, lambda file: file.write(text.encode()))
-
-
-def _digest(document: Values) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

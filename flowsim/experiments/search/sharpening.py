@@ -1,5 +1,6 @@
 """The best constant of a bound over a family of problems, and how it grows."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -13,6 +14,7 @@ import numpy as np
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions, write_json
+from flowsim._core.files import at_work_in
 from flowsim._core.numbers import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Relation, Verdict, judge_on
@@ -23,7 +25,8 @@ from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import evidence_of_point
 from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
 from flowsim.experiments.search.descent import descend
-from flowsim.experiments.search.looking import Seen
+from flowsim.experiments.search.kept import KeptUnits
+from flowsim.experiments.search.looking import Seen, rows_of, seen_of
 from flowsim.experiments.search.points import Known, Point, Sampler, remembered, restrict_spaces
 from flowsim.experiments.search.refutation import refuse_excluded
 from flowsim.experiments.search.screening import Margin, Screen
@@ -123,6 +126,7 @@ def sharpen(
     budget: int | float = 600,
     problems: int | None = None,
     seed: int = 0,
+    out: str | os.PathLike | None = None,
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Sharpening:
@@ -132,18 +136,26 @@ def sharpen(
     anywhere.
 
     **Arguments:** as for `refute`; over: also says which parameters the growth is shown for, by default all that are
-    numbers; budget: the verdict on the best comes after it.
+    numbers; budget: the verdict on the best comes after it; out: a folder for search.json, from which the same search
+    goes on after its last batch, and for sharpening.json.
 
     **Raises:** `ValueError` on an identity, which has no constant, where no bound is positive, or as `refute` does.
     """
     if claim.relation is Relation.IDENTITY:
         refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
     clock, over = Clock(budget, problems), over or {}
-    family = _Family(claim, restrict_spaces(claim, over), seed, clock)
+    folder, spaces = None if out is None else pathlib.Path(out), restrict_spaces(claim, over)
     elsewhere = None
     if executor is not None:
         elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_down
-    with clock.shown(claim.id, progress):
+    with contextlib.ExitStack() as stack:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(at_work_in(folder, "search"))
+        stack.enter_context(clock.shown(claim.id, progress))
+        # With the parameters of the growth, which come first.
+        what = f"constant, over {', '.join(over) or 'all'}"
+        family = _Family(claim, spaces, seed, clock, KeptUnits(folder, what, claim, spaces, seed, clock))
         found: dict[str, dict[float, float]] = {}
         for units in (family.at_values(list(over)), family.anywhere()):
             for unit, least in family.looked_at(units, elsewhere):
@@ -154,7 +166,10 @@ def sharpen(
             if not family.goes_on():
                 break
         growth = (Growth(name, *zip(*sorted(factors.items()), strict=True)) for name, factors in found.items())
-        return family.result(tuple(growth))
+        result = family.result(tuple(growth))
+        if folder is not None:
+            result.save(folder)
+        return result
 
 
 class FamilyUnit(NamedTuple):
@@ -193,8 +208,8 @@ def _best(seen: Seen) -> tuple[float, Point] | None:
 class _Family:
     """The problems of some spaces, and the least factor that was seen among them."""
 
-    def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock):
-        self._claim, self._spaces, self._seed, self._clock = claim, spaces, seed, clock
+    def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock, units: KeptUnits):
+        self._claim, self._spaces, self._seed, self._clock, self._units = claim, spaces, seed, clock, units
         self._screen = Screen(claim, spaces, clock.longest)
         self._best: tuple[float, Point] | None = None
         self._excluded: Counter[str] = Counter()
@@ -226,8 +241,18 @@ class _Family:
         self, units: Iterator[FamilyUnit], elsewhere: tuple[Executor, SpacePlace, Look] | None
     ) -> Iterator[tuple[FamilyUnit, float]]:
         """Units with the least factor that was found at each."""
+        taken = 0
+        while len(self._units.done) < len(self._units.earlier) and (unit := next(units, None)) is not None:
+            kept = self._units.earlier[len(self._units.done)]
+            yield unit, self._noted(seen_of(kept["seen"]), seen_of(kept["below"]))
+            taken += 1
+            # Those of an earlier go take no time, but they count.
+            if self._clock.problems is not None and not self.goes_on():
+                return
+        if taken and not self.goes_on():
+            return
         here = lambda unit: look_down(self._screen, unit, self._clock)
-        for unit, found in dealt(lambda: next(units, None), here, elsewhere, self._clock, self.goes_on):
+        for unit, found in dealt(lambda: next(units, None), here, elsewhere, self._clock, self.goes_on, taken):
             yield unit, self._noted(*found)
 
     def at_values(self, names: Sequence[str]) -> Iterator[FamilyUnit]:
@@ -255,6 +280,7 @@ class _Family:
         self._met += sum(not margin.unmet for _, margin in both)
         self._excluded.update(name for _, margin in both for name in margin.unmet)
         self._known.append([(point, _objective(margin)) for point, margin in seen])
+        self._units.add({"seen": rows_of(seen), "below": rows_of(below)})
         least = _best(both)
         if least is None:
             return math.inf

@@ -2,17 +2,18 @@
 
 import contextlib
 import functools
+import json
 import pathlib
 from collections.abc import Mapping
 
 import numpy as np
 
-from flowsim._core.checks import refuse
+from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
 from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import MapRecord
 
-OF_BATCHES = ("identity", "cells")  # arrays beside the quantities
+OF_BATCHES = ("origin", "cells")  # arrays beside the quantities
 
 
 class KeptBatches:
@@ -25,7 +26,7 @@ class KeptBatches:
         self.folder, self._identity, self._batches = folder, identity, batches
 
     def check(self) -> None:
-        """Refuse the batches of another sweep."""
+        """Refuse the batches of another sweep, or of other software."""
         for path in sorted(self.folder.glob("batch-*.npz")):
             with contextlib.suppress(DamagedFileError):
                 self._check(read_arrays(path), path)
@@ -37,7 +38,7 @@ class KeptBatches:
     def load(self, place: int) -> MapRecord | None:
         """A finished batch; None where there is none, or it is damaged.
 
-        **Raises:** `ProblemError` where it is of another sweep.
+        **Raises:** `ForeignFileError` where it is of another sweep, or other software computed it.
         """
         path = self._path(place)
         try:
@@ -53,12 +54,14 @@ class KeptBatches:
 
     def save(self, place: int, record: MapRecord) -> None:
         """Keep a batch."""
-        arrays = {"identity": np.asarray(self._identity), "cells": np.asarray(self._batches[place].cells)} | record
+        arrays = {
+            "origin": np.asarray(json.dumps(origin(self._identity))),
+            "cells": np.asarray(self._batches[place].cells),
+        } | record
         write_whole(self._path(place), functools.partial(np.savez, allow_pickle=False, **arrays))
 
     def _check(self, arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
-        if str(arrays.get("identity")) != self._identity:
-            refuse("--out", "the folder of this same sweep", f"{path} is of another: take another folder")
+        require_origin(json.loads(str(arrays.get("origin", "null"))), self._identity, "--out", "sweep", path)
 
     def _path(self, place: int) -> pathlib.Path:
         return self.folder / f"batch-{place:05d}.npz"

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
-from flowsim._core.documents import extra, html_table
+from flowsim._core.documents import extra, html_table, origin, require_origin
 from flowsim._core.files import DamagedFileError, at_work_in, done_without, read_arrays, read_document, write_whole
 from flowsim._core.numbers import value_text
 from flowsim._core.progress import progress_bar
@@ -104,7 +104,8 @@ class Map:
     def save(self) -> None:
         """Write ``map.npz`` to the folder, whole or not at all; it holds no pickle."""
         axes = [dataclasses.asdict(axis) for axis in self.axes]
-        arrays = {"metadata": np.asarray(json.dumps({"problem": self.tables, "axes": axes}))} | self.quantities
+        metadata = {"problem": self.tables, "axes": axes, "origin": origin(_identity(self))}
+        arrays = {"metadata": np.asarray(json.dumps(metadata))} | self.quantities
         write_whole(self.folder / "map.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
 
     @staticmethod
@@ -116,9 +117,7 @@ class Map:
         path = pathlib.Path(path)
         path = path / "map.npz" if path.is_dir() else path
         arrays = read_arrays(path)
-        if not {"metadata", *DTYPES} <= set(arrays):
-            checks.refuse("path", "a map written by flowsim", f"{path} is not")
-        metadata = json.loads(str(arrays["metadata"]))
+        metadata = _metadata_of(arrays, path)
         quantities = {name: array for name, array in arrays.items() if name != "metadata"}
         axes = tuple(GridAxis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
         return Map(metadata["problem"], axes, quantities, path.parent)
@@ -270,7 +269,7 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
 
     **Raises:** `ProblemError` in one line where it holds a run, another sweep, or this one without ``resume``.
     """
-    folder, document = sweep.folder, _document(sweep.tables, sweep.axes)
+    folder, document = sweep.folder, _document(sweep)
     # The problem first: a process that enters at the same time writes it last.
     has_problem, marker = (folder / "problem.toml").exists(), folder / "sweep.json"
     if marker.exists():
@@ -280,21 +279,31 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
     elif has_problem:
         refuse("--out", "a folder without a run", f"{folder} holds one: take another")
     if (folder / "map.npz").exists():
-        _check_map(folder / "map.npz", document, known=marker.exists())
+        _check_map(folder / "map.npz", sweep, known=marker.exists())
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=1) + "\n"
     write_whole(marker, lambda file: file.write(text.encode()))
     write_whole(folder / "problem.toml", lambda file: file.write(toml.write(sweep.tables).encode()))
 
 
-def _document(tables: Tables, axes: tuple[GridAxis, ...]) -> Document:
+def _document(sweep: Map) -> Document:
     """What tells a sweep from others, as JSON has it."""
-    return json.loads(json.dumps({"problem": dict(tables), "axes": [dataclasses.asdict(axis) for axis in axes]}))
+    axes = [dataclasses.asdict(axis) for axis in sweep.axes]
+    return json.loads(json.dumps({"problem": dict(sweep.tables), "axes": axes}))
 
 
 def _kept(sweep: Map, plan: SweepPlan) -> KeptBatches:
-    identity = hashlib.sha256(json.dumps(_document(sweep.tables, sweep.axes)).encode()).hexdigest()
-    return KeptBatches(sweep.folder / "cells", identity, plan.batches)
+    return KeptBatches(sweep.folder / "cells", _identity(sweep), plan.batches)
+
+
+def _identity(sweep: Map) -> str:
+    return hashlib.sha256(json.dumps(_document(sweep)).encode()).hexdigest()
+
+
+def _metadata_of(arrays: MapRecord, path: pathlib.Path) -> Document:
+    if not {"metadata", *DTYPES} <= set(arrays):
+        refuse("path", "a map written by flowsim", f"{path} is not")
+    return json.loads(str(arrays["metadata"]))
 
 
 def _check_same(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
@@ -311,19 +320,16 @@ def _check_same(marker: pathlib.Path, document: Document, kept: KeptBatches) -> 
         refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
 
 
-def _check_map(file: pathlib.Path, document: Document, known: bool) -> None:
+def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
     """Refuse the map of another sweep; a damaged one in the folder of this sweep is removed."""
     try:
-        found = Map.load(file)
-        came = f"{file} is of another: take another folder"
-        if _document(found.tables, found.axes) == document:
-            return
+        found = _metadata_of(read_arrays(file), file).get("origin")
     except DamagedFileError as error:
-        if known:
-            done_without(error, "its cells are integrated again")
-            return file.unlink()
-        came = f"{error}: take another folder"
-    refuse("--out", "the folder of this same sweep", came)
+        if not known:
+            refuse("--out", "the folder of this same sweep", f"{error}: take another folder")
+        done_without(error, "its cells are integrated again")
+        return file.unlink()
+    require_origin(found, _identity(sweep), "--out", "sweep", file)
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
@@ -353,13 +359,11 @@ def finish(
         for place, record in _integrated(plan, missing, kept, mesh, executor):
             records[place] = record
             bar.update(_count(plan, [place]))
-    order = np.concatenate([np.asarray(batch.cells) for batch in batches])
+    order = np.argsort(np.concatenate([np.asarray(batch.cells) for batch in batches]))
     quantities = {}
     for name in records[0]:
         found = np.concatenate([records[place][name] for place in range(len(batches))])
-        flat = np.empty_like(found)
-        flat[order] = found
-        quantities[name] = flat.reshape(unfinished.shape)
+        quantities[name] = found[order].reshape(unfinished.shape)
     finished = dataclasses.replace(unfinished, quantities=quantities)
     finished.save()
     shutil.rmtree(folder / "cells")

@@ -5,14 +5,18 @@ out.
 import ast
 import functools
 import hashlib
+import inspect
 import pathlib
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from flowsim._core.functions import known_by_value
 from flowsim.claims import Claim
+from flowsim.problem.user_problem import place_of
 
-_PACKAGE = pathlib.Path(__file__).parents[2]
+_PACKAGE = pathlib.Path(__file__).parents[1]
 _PAPERS = "flowsim.papers"
 # No verdict is computed by these; the papers are counted module by module.
 _ASIDE = ("papers", "cli", "report", "experiments/search", "experiments/sweep")
@@ -27,26 +31,51 @@ def core_digest() -> str:
 
 
 def claim_digest(claim: Claim) -> str:
-    """The digest of all that states a claim: of its paper or, for a file of a user's own, of that with what it imports
-    within its folder. A paper counts as a whole, since a claim's hypotheses and sides may come from any of its modules.
+    """The digest of all that states a claim: of its paper or, for one of a user's own, of the files that its functions
+    and itself are in, with what they import within their folders. A paper counts as a whole, since a claim's hypotheses
+    and sides may come from any of its modules.
     """
-    paper, module = claim.id.partition(".")[0], claim.compare.__module__
-    if (_PACKAGE / "papers" / paper / "__init__.py").is_file():
+    paper = claim.id.partition(".")[0]
+    if _file_of(claim.compare) is None and (_PACKAGE / "papers" / paper / "__init__.py").is_file():
         return paper_digest(paper)
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return "" if file is None else _closure_digest(module, pathlib.Path(file))
+    functions = [claim.compare, claim.hypotheses, claim.constants, claim.setting, *(one.make for one in claim.spaces)]
+    files = {file for function in functions if (file := _file_of(function)) is not None}
+    if (place := place_of(claim)) is not None:
+        files.add(pathlib.Path(place.rpartition(":")[0]))
+    # What was typed into a notebook is in no file.
+    texts = [_closure_digest(file, file.read_bytes()) for file in sorted(files)] or map(_text_of, functions)
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
-def paper_digest(paper: str) -> str:
-    """The digest of a paper's package and of all that it imports within the papers."""
-    name = f"{_PAPERS}.{paper}"
-    return _closure_digest(name, _PACKAGE / "papers" / paper / "__init__.py")
+def _text_of(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return repr(known_by_value(function))
+
+
+def _file_of(function: Any) -> pathlib.Path | None:
+    """The user's own file that a function is in, or a class of which it is an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    file = getattr(sys.modules.get(named.__module__), "__file__", None)
+    if file is None or named.__module__.startswith("flowsim."):
+        return None
+    return pathlib.Path(file)
 
 
 @functools.cache
-def _closure_digest(module: str, file: pathlib.Path) -> str:
+def paper_digest(paper: str) -> str:
+    """The digest of a paper's package and of all that it imports within the papers."""
+    return _closure_digest(_PACKAGE / "papers" / paper / "__init__.py", None)
+
+
+@functools.cache
+def _closure_digest(file: pathlib.Path, text: bytes | None) -> str:
+    """Of a file with all that it imports; ``text``: what is in one of a user's own, which may be edited meanwhile."""
     # A file of a user's own is no part of a package, and what it imports lies beside it.
-    folder = None if module.startswith(f"{_PAPERS}.") else file.parent
+    folder = None if text is None else file.parent
     found, left = {file}, [file]
     while left:
         for path in _imported(left.pop(), folder):

@@ -1,0 +1,76 @@
+"""The finished units of a search, in a file of its folder from which the same search goes on."""
+
+import pathlib
+import re
+from collections.abc import Sequence
+
+from flowsim._core.checks import refuse
+from flowsim._core.documents import origin, plain, require_origin
+from flowsim._core.files import DamagedFileError, read_sealed, write_sealed
+from flowsim._core.types import Document
+from flowsim.claims import Claim
+from flowsim.claims.spaces import Space
+from flowsim.experiments.search.clock import Clock
+from flowsim.experiments.sources import claim_digest
+
+PROGRESS = "search.json"
+_FORMAT = 4  # of the file
+
+
+class KeptUnits:
+    """What was found of the units of a search, the first of all, and of how many an earlier go tells.
+
+    **Arguments:** folder: of search.json; None keeps nothing; what: of the claim is searched for.
+
+    **Raises:** `ValueError` where the file there is damaged, of another search or by other software.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path | None,
+        what: str,
+        claim: Claim,
+        spaces: Sequence[Space],
+        seed: int,
+        clock: Clock,
+    ):
+        self._file, self._clock = None if folder is None else folder / PROGRESS, clock
+        self._identity = plain(
+            {
+                "format": _FORMAT,
+                "search": what,
+                "claim": claim.id,
+                "form": claim.form,
+                "source": claim_digest(claim),
+                # Without the addresses of functions.
+                "spaces": re.sub(r" at 0x[0-9a-f]+", "", repr(spaces)),
+                "seed": seed,
+                "longest": clock.longest,
+            }
+        )
+        self.earlier = self._loaded()
+        self.done: list[Document] = []
+
+    def add(self, found: Document) -> None:
+        """Take note of the next unit, in a file unless an earlier go did. One in which the time was up is looked at
+        again by a search that goes on.
+        """
+        repeats = len(self.done) < len(self.earlier)
+        if not repeats and self._clock.is_up():
+            return
+        self.done.append(found)
+        if self._file is not None and not repeats:
+            # Where the time does not count, the file is the same on every machine.
+            seconds = self._clock.seconds if self._clock.problems is None else 0.0
+            write_sealed(self._file, {"origin": origin(self._identity), "seconds": seconds, "units": self.done})
+
+    def _loaded(self) -> list[Document]:
+        if self._file is None or not self._file.exists():
+            return []
+        try:
+            kept = read_sealed(self._file)
+        except (OSError, DamagedFileError) as error:
+            refuse("--out", "a folder with a search that can be read", f"{error}: remove it, or take another folder")
+        require_origin(kept.get("origin"), self._identity, "--out", "search", self._file)
+        self._clock.spent = kept["seconds"]
+        return kept["units"]
