@@ -1,14 +1,21 @@
-"""What is kept says what computed it, and nothing else goes on with it: neither an edited claim nor other software."""
+"""What is kept says what computed it, and nothing else goes on with it: neither an edited claim nor other software; and
+what hostile files and folders do.
+"""
 
 import json
+import os
+import platform
 import shutil
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 from helpers import weight
 
 import flowsim
 from flowsim._core import documents
-from flowsim._core.files import held
+from flowsim._core.files import DamagedFileError, held, read_arrays, remove_parts_of_the_dead
 from flowsim.claims import Evidence, Judgement
 from flowsim.claims.judging import judge_or_note
 from flowsim.cli import main
@@ -206,3 +213,95 @@ def test_a_changed_digit_in_a_unit_of_an_audit_is_not_believed(own, tmp_path, ca
     assert main.main(words) == 0
     assert "its checksum is not that of what it says): the claim is judged again" in capsys.readouterr().err
     assert unit.read_text() == whole
+
+
+HOSTILE = """
+import sys, equinox, jax, jax.numpy as jnp, flowsim
+
+class W(equinox.Module):
+    x: jax.Array
+
+class Mine(BaseException):
+    pass
+
+class Mute(Exception):
+    def __str__(self):
+        raise Mine("it cannot say so")
+
+def raised(kind):
+    if kind == "exit":
+        sys.exit(1)
+    raise {"mine": Mine("mine"), "mute": Mute(), "interrupt": KeyboardInterrupt()}[kind]
+
+def bad(kind: str = "exit"):
+    return flowsim.FunctionLoss(lambda m: raised(kind), minimum=0.0), W(jnp.asarray(1.0))
+
+def make():
+    sys.path = sys.path[1:]
+    return flowsim.FunctionLoss(lambda m: m.x**2 / 2, minimum=0.0), W(jnp.asarray(1.0))
+
+def claimed(kind):
+    def compare(loss, flow):
+        return raised(kind)
+    return flowsim.Claim(f"mine.{kind}", "notes", "true", compare)
+
+exits, mine, mute = claimed("exit"), claimed("mine"), claimed("mute")
+sys.path = sys.path[1:]
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "words"),
+    [
+        ("exit", 2, "raises SystemExit: 1"),
+        ("mine", 2, "raises Mine: mine"),
+        ("mute", 2, "raises Mute"),
+        ("interrupt", 3, "KeyboardInterrupt"),
+    ],
+)
+def test_what_a_user_s_loss_raises_is_told_in_a_line(kind, status, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
+    (tmp_path / "own.py").write_text(HOSTILE)
+    run = ["run", f"{tmp_path / 'own.py'}:bad", "--set", f"kind={kind}", "--out", str(tmp_path / "out"), "--strict"]
+    assert main.main(run) == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_what_a_user_s_claim_raises_leaves_it_unresolved(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
+    (tmp_path / "own.py").write_text(HOSTILE)
+    assert main.main(["run", f"{tmp_path / 'own.py'}:make", "--out", str(tmp_path / "out"), "--quiet", "--strict"]) == 0
+    found = json.loads((tmp_path / "out" / "verdicts.json").read_text())["claims"]
+    own = {row["id"]: row for row in found if row["id"].startswith("mine.")}
+    assert {row["verdict"] for row in own.values()} == {"unresolved"} and len(own) == 3
+    assert "SystemExit: 1" in own["mine.exit"]["note"] and "Mute" in own["mine.mute"]["note"]
+
+
+def test_a_pipe_for_a_lock_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with held(tmp_path) as alone, held(tmp_path) as second:
+        assert alone and not second
+
+
+def test_arrays_that_would_inflate_are_not_read(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", t=np.zeros(10**6))
+    with pytest.raises(DamagedFileError, match="its arrays are compressed"):
+        read_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("field", ["flow.t1=5e-324", "flow.t1=1e300", "flow.times=[1e-300]"])
+def test_times_that_leave_no_room_are_refused(field, file, tmp_path, capsys):
+    line = flowsim_says(capsys, "run", file, "--set", field, "--out", tmp_path / "out")
+    assert "must be from 1e-290 to 1e+290" in line and not (tmp_path / "out").exists()
+
+
+def test_what_the_dead_were_writing_is_removed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        pass
+    ours, theirs = (tmp_path / f".unit.json.{platform.node()}.{pid}.part" for pid in (os.getpid(), dead.pid))
+    other = tmp_path / ".unit.json.another-host.7.part"
+    for path in (ours, theirs, other):
+        path.write_text("")
+    remove_parts_of_the_dead(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([ours, other])

@@ -173,6 +173,8 @@ FALSE = [
     ("bowl", 0.3, lambda f: at_most(jnp.max(f.models.x * f.t), 0.3), 0.0),
     ("bowl", 0.3, lambda f: at_most(f.t[-1], 5.0), 0.0),
     ("down and up", 0.5, lambda f: at_most(jnp.any(f.models.a < -0.1), 0.5), 0.0),
+    ("bowl", 1e-6, lambda f: at_most(jnp.any(f.models.x < 1e-3).astype(float)[None], 0.5), 0.0),
+    ("growing", 1e-6, lambda f: at_most(jnp.any(f.models.x > 1e9).astype(float)[None], 0.5), 0.0),
     ("down and up", 0.5, lambda f: at_least(jnp.nanmin(f.models.a), -0.1, size=1.0), 0.0),
     ("down and up", 0.5, lambda f: at_least(jnp.min(f.models.a[:-1]), -0.1, size=1.0), 0.0),
     ("bump", 10.0, lambda f: at_least(f.models.b, -1e-3, size=1.0), 3.33),

@@ -53,7 +53,7 @@ GATES = {
     "erf": lambda z: (1 + erf(z / _WIDTH)) / 2,
     "tanh": lambda z: (1 + jnp.tanh(z / _WIDTH)) / 2,
     "sign": lambda z: (1 + jnp.sign(z)) / 2,
-    "floor": lambda z: jnp.floor(1 + z),
+    "floor": lambda z: jnp.maximum(jnp.floor(1 + z), 0.0),
     "angle": lambda z: jnp.arctan2(z, -1e3) / (2 * jnp.pi) + 0.5,
 }
 

@@ -153,6 +153,17 @@ def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
     return value
 
 
+EARLIEST, LATEST = 1e-290, 1e290  # times: beyond, steps and rates leave what float64 holds
+
+
+def time(name: str, x: ArrayLike) -> float:
+    """A positive time that float64 has room around."""
+    value = float(positive(name, x))
+    if not EARLIEST <= value <= LATEST:
+        refuse(name, f"from {EARLIEST:g} to {LATEST:g}", f"it is {value:g}")
+    return value
+
+
 def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
     """Positive, strictly increasing, finite times."""
     values = np.asarray(list(times) if isinstance(times, Iterator) else times, dtype=np.float64)
@@ -162,6 +173,8 @@ def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
         refuse(name, "finite", "it holds NaN or infinity")
     if np.any(values <= 0):
         refuse(name, "positive", f"it holds {values[values <= 0][0]:g}")
+    for value in values[(values < EARLIEST) | (values > LATEST)]:
+        refuse(name, f"from {EARLIEST:g} to {LATEST:g}", f"it holds {value:g}")
     falls = np.flatnonzero(np.diff(values) <= 0)
     if falls.size:
         refuse(name, "strictly increasing", f"{values[falls[0]]:g} is followed by {values[falls[0] + 1]:g}")

@@ -51,6 +51,8 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
             # A wrong length of a name in the directory hides what follows it.
             if len(archive.namelist()) != int.from_bytes(content[-12:-10], "little"):
                 raise zipfile.BadZipFile("some of its arrays are lost")
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise zipfile.BadZipFile("its arrays are compressed, which flowsim does not do")
             for entry in archive.namelist():
                 # Read to the end, where its checksum is looked at, before any of it is believed.
                 array = io.BytesIO(archive.read(entry))
@@ -112,6 +114,20 @@ def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> N
         raise
 
 
+def remove_parts_of_the_dead(folder: str | os.PathLike) -> None:
+    """Remove what processes of this machine were writing to a folder with `write_whole` when they were killed; others
+    may be at work there.
+    """
+    for path in pathlib.Path(folder).glob(f".*.{platform.node()}.*.part"):
+        *_, process, _ = path.name.split(".")
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+        except (ValueError, OSError):  # of another's name, or a process that is not ours
+            continue
+
+
 @contextlib.contextmanager
 def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
     """Whether this process alone is at work in a folder, or with others that share it, which it is until the end,
@@ -120,29 +136,30 @@ def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
     if fcntl is None:
         yield True
         return
-    path = pathlib.Path(folder) / ".lock"
+    path, kind = pathlib.Path(folder) / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
-        file = path.open("a")
+        # Without waiting for somebody at the other end, where this is a pipe.
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
         try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except OSError as error:
-            file.close()
+            os.close(lock)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, *_NO_LOCKS):
                 raise
             yield error.errno in _NO_LOCKS
             return
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            if os.path.samestat(os.fstat(lock), path.stat()):
                 break
         # Another process ended between the two, and took its lock away.
-        file.close()
+        os.close(lock)
     try:
         yield True
     finally:
         # Others may share it, and those who come later are to meet them there.
         if not shared:
             path.unlink(missing_ok=True)
-        file.close()
+        os.close(lock)
 
 
 @contextlib.contextmanager

@@ -12,13 +12,22 @@ def one_line(text: str) -> str:
 
 def in_short(error: BaseException) -> str:
     """The kind of an error, and the first line of what it says."""
-    lines = str(error).splitlines()
+    lines = said_by(error).splitlines()
     return one_line(f"{type(error).__name__}: {lines[0]:.300}" if lines else type(error).__name__)
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error, of Python, NumPy or XLA, says that the memory does not suffice."""
-    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error) or "ut of memory" in str(error)
+    said = said_by(error)
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in said or "ut of memory" in said
+
+
+def said_by(error: BaseException) -> str:
+    """What an error says; nothing where a user's own cannot say it."""
+    try:
+        return str(error)
+    except BaseException:
+        return ""
 
 
 def listed(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from flowsim import papers
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.documents import write_json
-from flowsim._core.files import write_whole
+from flowsim._core.files import remove_parts_of_the_dead, write_whole
 from flowsim.claims import Claim
 from flowsim.cli.check import print_by_problem
 from flowsim.cli.common import exit_status, folder_of, part_of, print_json
@@ -40,6 +40,8 @@ def audit(
     if out is not None:
         with folder_of(out):
             out.mkdir(parents=True, exist_ok=True)
+            for folder in (out, out / "units"):
+                remove_parts_of_the_dead(folder)
     skipped: list[str] = []
     kept = Kept(None if out is None else out / "units", fresh=fresh)
     with executor_of(jobs, scheduler) as executor:

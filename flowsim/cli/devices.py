@@ -70,6 +70,8 @@ class Hosts:
                     cluster_detection_method=None if automatic else "deactivate",
                     # JAX aborts the process with a trace of its own then: the limit here is to come first.
                     initialization_timeout=int(self.join_timeout) + 60,
+                    # JAX listens on every interface otherwise.
+                    coordinator_bind_address=None if automatic or self.process != 0 else self.coordinator,
                 )
             except ValueError as error:
                 refuse(

@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import sys
-import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -13,8 +12,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from flowsim._core import VERSION
-from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
-from flowsim.cli.prepare import BAD_INPUT, prepare_jax, stop
+from flowsim._core.lines import TRACEBACK, in_short, out_of_memory, said_by
+from flowsim.cli.prepare import BAD_INPUT, Ended, interrupted, prepare_jax, stop
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
 Overrides = Annotated[
@@ -45,7 +44,7 @@ Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the cla
 Seed = Annotated[int, tyro.conf.arg(help="of what is drawn")]
 Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
 
-FINISHED, UNFINISHED, INTERRUPTED = 0, 3, 130
+FINISHED, UNFINISHED = 0, 3
 
 
 def run(
@@ -321,8 +320,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
         print(f"flowsim {VERSION}")
         return FINISHED
-    commands = {f.__name__: f for f in (run, init, claims, check, audit, sweep, refute, sharpen, cite)}
-    before = signal.signal(signal.SIGINT, _interrupted)
+    commands = {f.__name__: _guarded(f) for f in (run, init, claims, check, audit, sweep, refute, sharpen, cite)}
+    before = signal.signal(signal.SIGINT, interrupted)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = functools.partial(_warned, warnings.showwarning)
@@ -345,12 +344,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, before)
 
 
-def _interrupted(number: int, frame: types.FrameType | None) -> None:
-    """End at once: whatever a run has written is whole. JAX's callbacks swallow a KeyboardInterrupt, or crash on it."""
-    os.write(
-        sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
-    )
-    os._exit(INTERRUPTED)
+def _guarded(command: Callable[..., int]) -> Callable[..., int]:
+    """The command; what else than an exception comes of a user's file, such as SystemExit, is made one."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **options: Any) -> int:
+        try:
+            return command(*args, **options)
+        except (Exception, Ended):
+            raise
+        except BaseException as error:
+            raise RuntimeError(in_short(error)) from error
+
+    return guarded
 
 
 def _explained(error: Exception) -> tuple[int, str]:
@@ -363,7 +369,7 @@ def _explained(error: Exception) -> tuple[int, str]:
 
     if isinstance(error, ProblemError | DamagedFileError | ForeignFileError):
         return BAD_INPUT, str(error)
-    if "JAX_PLATFORMS" in os.environ and "nable to initialize backend" in str(error):
+    if "JAX_PLATFORMS" in os.environ and "nable to initialize backend" in said_by(error):
         platforms = os.environ["JAX_PLATFORMS"]
         return BAD_INPUT, f'JAX_PLATFORMS must be platforms that JAX finds here, but it is "{platforms}": {error}'
     if os.environ.get(TRACEBACK) == "1":

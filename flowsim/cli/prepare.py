@@ -3,11 +3,16 @@
 import os
 import pathlib
 import sys
+import types
 import warnings
 
 from flowsim._core.lines import in_short, one_line
 
-BAD_INPUT = 2
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class Ended(SystemExit):
+    """The end of a command, with its exit status."""
 
 
 def prepare_jax() -> None:
@@ -16,7 +21,7 @@ def prepare_jax() -> None:
         off = given.lower() in ("0", "f", "false", "n", "no", "off")
         came = "JAX_ENABLE_X64 switches it off" if off else f'JAX_ENABLE_X64 is "{given}"'
         line = f"float64 must be switched on, but {came}: unset it or set JAX_ENABLE_X64=1"
-        sys.exit(stop(BAD_INPUT, line))
+        raise Ended(stop(BAD_INPUT, line))
     _make_do_without_home()
     from flowsim._core.compiler import prepare_compiler
 
@@ -24,7 +29,8 @@ def prepare_jax() -> None:
         prepare_compiler()
         import jax
     except ValueError as error:  # of another variable that JAX reads
-        sys.exit(stop(BAD_INPUT, f"the environment must be one that JAX takes, but it says: {in_short(error)}"))
+        line = f"the environment must be one that JAX takes, but it says: {in_short(error)}"
+        raise Ended(stop(BAD_INPUT, line)) from None
     jax.config.update("jax_enable_x64", True)
     from flowsim._core.files import DamagedFileWarning
 
@@ -35,6 +41,14 @@ def stop(status: int, line: str) -> int:
     """Say in a line why a command stops; returns its exit status."""
     print(f"flowsim: {one_line(line)}", file=sys.stderr, flush=True)
     return status
+
+
+def interrupted(number: int, frame: types.FrameType | None) -> None:
+    """End at once: whatever a run has written is whole. JAX's callbacks swallow a KeyboardInterrupt, or crash on it."""
+    os.write(
+        sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
+    )
+    os._exit(INTERRUPTED)
 
 
 def _make_do_without_home() -> None:

@@ -171,6 +171,7 @@ def truncate(chunk: Chunk, length: int) -> Chunk:
     return dataclasses.replace(chunk, record=jax.tree.map(lambda leaf: leaf[:length], chunk.record), **rows)
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of a run that ends where numbers overflow
 def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:
     """The trajectory of a finished run, with its certificates."""
     record = run.record

@@ -56,6 +56,8 @@ class FlowTable(AbstractTable, frozen=True):
         """With the stops where they are what ends the flow; no time beyond t1."""
         with fields_of("flow"):
             times = checks.increasing_times("times", self.times)
+            if self.t1 is not None:
+                checks.time("t1", self.t1)
         if self.t1 is None:
             return msgspec.structs.replace(self, stop=self.stop or StopTable())
         if times.size and times[-1] > self.t1:

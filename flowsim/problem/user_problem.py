@@ -289,7 +289,9 @@ def blaming(path: str, name: str, expected: str) -> Iterator[None]:
     """Refuse what a user's file raises, in one line with the last of its own lines that was reached."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         lines = _lines_of(error, path)
         where = f"line {lines[-1]} raises" if lines else "it raises"
         raise ProblemError(f"{name} must be {expected}, but {where} {in_short(error)}") from error
@@ -347,7 +349,9 @@ def _module_of(path: str) -> tuple[types.ModuleType, str]:
         del sys.modules[module.__name__]
         raise
     finally:
-        sys.path.remove(os.path.dirname(path))
+        # Which the file may have taken away, too.
+        with contextlib.suppress(ValueError, AttributeError):
+            sys.path.remove(os.path.dirname(path))
     return _MODULES.setdefault((path, digest), module), digest
 
 

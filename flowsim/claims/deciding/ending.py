@@ -60,9 +60,12 @@ def _reads(changed: np.ndarray, count: int, repeated: int) -> bool:
 
 
 def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
-    """Whether each entry of an inequality has the same sign when the flow goes on, or of an identity does not move."""
-    if evidence.prolonged is None:
-        return evidence.trajectory.status is Status.STATIONARY
+    """Whether each entry of an inequality has the same sign when the flow goes on, or of an identity does not move; not
+    known of a flow that was cut, as what comes may come later than one looks.
+    """
+    status = evidence.trajectory.status
+    if status is Status.STATIONARY or status not in (Status.EXCESS, Status.GRAD_NORM) or evidence.prolonged is None:
+        return status is Status.STATIONARY
     now, later = _now_and_later(claim, evidence, evidence.prolonged)
     if now.slack.shape != later.slack.shape:
         return False

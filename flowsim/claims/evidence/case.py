@@ -25,7 +25,7 @@ from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
 # Times weights and |grad|^2, times the loss, and times t: powers of two, which change no digit of what has no scale.
-_ELSEWHERE = (2.0**-10, 16.0, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0)
+_ELSEWHERE = (2.0**-50, 2.0**50, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0), (2.0**50, 2.0**-50, 2.0**20)
 _OTHER_TIMES = 1.25
 _AS_OTHERS = (-3.0, 0.25), (40.0, 0.5), (-1e-3, 2.0)  # times weights and |grad|^2, and times the loss
 _END_SAFETY = 4.0
@@ -126,8 +126,8 @@ class Case:
     @functools.cached_property
     def ending_elsewhere(self) -> list[Trajectory]:
         """The padded solve whose last row is no number, which is seen in most of what reads it; and whose repeated end
-        has smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false. The
-        end itself may be asked for as a time.
+        has far smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false.
+        The end itself may be asked for as a time.
         """
         repeated = slice(self.run.t.size, None)
         last = scaled(self.padded, slice(-1, None), np.nan, np.nan)

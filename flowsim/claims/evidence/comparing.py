@@ -58,7 +58,9 @@ class Panel:
             try:
                 functions = tuple((one.compare, one.constants) for one in self._claims)
                 self._found[key] = (loss, run, _together(functions, loss, run))
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 # Whose fault it is shows where that one is compared alone.
                 self._claims = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
                 self._found.clear()
@@ -85,7 +87,9 @@ def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, r
 def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> bool:
     try:
         eqx.filter_eval_shape(lambda loss, run: (claim.compare(loss, run), claim.constants(loss, run)), loss, run)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return False
     return True
 
@@ -100,10 +104,13 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
         try:
             with contextlib.suppress(*_NEEDS_VALUES):
                 _check_shape(claim, eqx.filter_eval_shape(claim.compare, loss.stated(), run).slack.shape, run)
-        except ProblemError:
+        except (ProblemError, KeyboardInterrupt):
             raise
         except (TypeError, ValueError) as error:
             refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
+        except BaseException:
+            # What else it raises its verdict tells.
+            continue
 
 
 def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:

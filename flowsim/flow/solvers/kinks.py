@@ -12,8 +12,10 @@ from flowsim._core.types import Scalar
 from flowsim.flow.systems import AbstractSystem, norm_sq
 
 BEFORE = 1e-5  # of the time of a kink, how long before it a flow that meets it ends
+_EPS = float(np.finfo(float).eps)
 _NEAR = 10.0 ** np.arange(-13, -4)  # of the time, how far from where a flow ends its field is looked at
 _JUMPS = 1e-6  # of the field, by which it changes at a kink at least
+_NOISE = 1e3  # roundings of the field, which at rest is nothing else
 _GROWS = 3.0  # times, by which what changes at a kink grows with ten times the distance at most
 
 
@@ -38,20 +40,30 @@ def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple
     first, last = times
     distances = np.concatenate([_NEAR, -_NEAR]) * last / (last - first)
     before, end = jax.device_put((before, end))
-    changes, speed = _changes(system, before, end, jnp.asarray(distances))
+    changes, speed, rounding = _changes(system, before, end, jnp.asarray(distances))
     near, further = np.asarray(changes).reshape(2, -1)[:, :-1], np.asarray(changes).reshape(2, -1)[:, 1:]
-    return bool(np.any((near > _JUMPS * float(speed)) & (further < _GROWS * near)))
+    least = max(_JUMPS * float(speed), _NOISE * float(rounding))
+    return bool(np.any((near > least) & (further < _GROWS * near)))
 
 
 @eqx.filter_jit
 def _changes(
     system: AbstractSystem, before: PyTree, end: PyTree, distances: Float[Array, " h"]
-) -> tuple[Float[Array, " h"], Scalar]:
-    """How much the field differs at distances from a state, in units of the way to it; and how large it was before."""
+) -> tuple[Float[Array, " h"], Scalar, Scalar]:
+    """How much the field differs at distances from a state, in units of the way to it; and before it, how large it is
+    and how much changes of the weights in their last places make of it, but for those that cross a kink.
+    """
     slope, way = system.field(end), jax.tree.map(jnp.subtract, end, before)
 
     def change(h):
         there = system.field(jax.tree.map(lambda x, dx: x + h * dx, end, way))
         return jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, there, slope)))
 
-    return jax.lax.map(change, distances), jnp.sqrt(norm_sq(system.field(before)))
+    def nudged(share):
+        there = system.field(jax.tree.map(lambda x: x * (1 + share), before))
+        return jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, there, earlier)))
+
+    earlier = system.field(before)
+    nudges = jnp.arange(1.0, 9.0) * _EPS
+    rounding = jnp.quantile(jax.lax.map(nudged, jnp.concatenate([nudges, -nudges])), 0.25)
+    return jax.lax.map(change, distances), jnp.sqrt(norm_sq(earlier)), rounding

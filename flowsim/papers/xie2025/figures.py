@@ -38,7 +38,7 @@ def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     missed = jnp.sum((loss.risk.prior_mean - model.w) ** 2) + model.bias**2
     return [
         agrees("trainable guesses", float(model.trainable), 0.0),
-        hypothesis("|w* - w|^2 + bias^2 > 0", missed, ">", 0),
+        hypothesis("|w* - w|^2 + bias^2 > 0", missed, ">", 0.0),
     ]
 
 
@@ -72,7 +72,7 @@ def _scale(loss: MultiHeadLoss) -> Scalar:
 def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, "1"]:
     """How far the risk at most falls from the end of a flow to its limit: by its excess, and by what it changes."""
     _, change = limit(trajectory, loss.excess)
-    return jnp.minimum(trajectory.excess[-1:], change)
+    return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
 
 
 @SECTION.claim(

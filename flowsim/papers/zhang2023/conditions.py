@@ -168,8 +168,8 @@ class TracedPromises(NamedTuple):
 
 def traced_promises(loss: PyTree, start: PyTree) -> TracedPromises:
     """What zhang2023 assumes and promises; NaN where its theorem does not cover the model or the loss."""
-    unknown = jnp.asarray(jnp.nan)
-    known = isinstance(loss.stated(), LinearAttentionLoss | RandomCovarianceLoss)
+    unknown, loss = jnp.asarray(jnp.nan), loss.stated()
+    known = isinstance(loss, LinearAttentionLoss | RandomCovarianceLoss)
     if not (known and isinstance(start, LinearAttention)):
         return TracedPromises(AssumptionValues(*[unknown] * 8), *[unknown] * 3)
     assumption = assumption_values(loss.task, start)

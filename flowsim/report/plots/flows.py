@@ -216,7 +216,8 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     axes.set_xlim(low, 10 * bound * max(1, s))
     axes.axvspan(low, bound, facecolor="C2", alpha=0.12)
     axes.axvline(bound, **_BOUND)
-    promise = float(positive(np.divide(mu, s**2 * (1 - s**2))))
+    square = s * s  # s**2 raises where it overflows
+    promise = float(positive(np.divide(mu, square * (1 - square))))
     if promise > 0:
         # Points crowd towards the bound, where mu falls to zero.
         others = 1 - np.geomspace(1 - low / bound, 1e-4, 400)

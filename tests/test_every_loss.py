@@ -1,0 +1,60 @@
+"""Every kind of loss goes through every command that takes a problem, by a table."""
+
+import json
+
+import numpy as np
+import pytest
+
+from flowsim.cli import main
+from flowsim.experiments.sweep.maps import Map
+from flowsim.problem.architectures import _ARCHITECTURES
+
+# A start that suits the architecture, and what it needs beside.
+PROBLEMS = {
+    "linear-attention": ("balanced", ["init.scale=0.3"]),
+    "attention": ("random", ["init.scale=0.3"]),
+    "masked-attention": ("random", ["init.scale=0.3"]),
+    "looped": ("scaled-identity", ["init.scale=0.1", "model.loops=2"]),
+    "multi-layer": ("scaled-identity", ["init.scale=0.1", "model.layers=2"]),
+    "multi-head": ("random", ["init.scale=0.3", "model.heads=2"]),
+    "initial-guess": ("random", ["init.scale=0.3", "model.heads=1", "model.guess=zero"]),
+    "linear-block": ("random", ["init.scale=0.3"]),
+    "softmax-attention": ("random", ["init.scale=0.3"]),
+}
+SAMPLED = ["loss.samples=128", "loss.replicates=4"]
+# What takes a loss by Monte Carlo is the likeliest to be forgotten.
+ROWS = [
+    pytest.param(command, name, kind, marks=() if (command, kind) == ("sweep", "monte-carlo") else pytest.mark.audit)
+    for name, architecture in _ARCHITECTURES.items()
+    for kind in architecture.losses
+    for command in ("init", "run", "sweep")
+]
+
+
+def test_the_table_has_every_architecture():
+    assert set(PROBLEMS) == set(_ARCHITECTURES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "architecture", "kind"), ROWS)
+def test_every_loss_goes_through_every_command(command, architecture, kind, tmp_path, capsys):
+    start, more = PROBLEMS[architecture]
+    file = tmp_path / "problem.toml"
+    file.write_text(
+        '[task]\ncontext_length = 3\ncovariance = "identity"\ndimension = 2\n'
+        f'[model]\narchitecture = "{architecture}"\n'
+        f'[init]\nkind = "{start}"\n[loss]\nkind = "{kind}"\n[flow]\nt1 = 0.05\n'
+    )
+    words = [command, str(file)]
+    for value in (*more, *(SAMPLED if kind == "monte-carlo" else ())):
+        words += ["--set", value]
+    out = tmp_path / "out"
+    if command == "sweep":
+        words += ["--over", "init.scale=0.2,0.3"]
+    if command != "init":
+        words += ["--out", str(out), "--quiet"]
+    assert main.main(words) == 0, capsys.readouterr().err
+    if command == "run":
+        assert json.loads((out / "verdicts.json").read_text())["status"] == "reached-t1"
+    if command == "sweep":
+        assert np.all(Map.load(out)["outcome"] != "failed")
