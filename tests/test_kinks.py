@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.cli.main import main
 from flowsim.flow.solvers.kinks import BEFORE, meets_kink
 from flowsim.flow.systems import system_of
+from flowsim.problem import spec_of
 
 
 def lasso(scale: float = 1.0, penalty: float = 1.0, minimum: float | None = None) -> tuple[FunctionLoss, Weight]:
@@ -130,3 +132,18 @@ def test_a_command_says_that_the_run_ended_at_a_kink(tmp_path, capsys):
     assert document["status"] == "stopped-at-kink"
     (verdict,) = document["claims"]
     assert verdict["verdict"] == "holds" and TIME * (1 - 10 * BEFORE) < verdict["until"] < TIME
+
+
+def test_rest_by_rounding_is_no_kink():
+    """The field there is rounding, which jumps everywhere."""
+    tables = {
+        "task": {"context_length": 10, "covariance": {"eigenvalues": [0.5, 1.0]}},
+        "init": {"kind": "balanced", "scale": 0.3},
+        "flow": {"t1": 1e12},
+    }
+    problem = spec_of(tables).build()
+    run = problem.run()
+    system, _ = system_of(problem.loss, problem.start, "auto")
+    state = lambda row: system.encode(jax.tree.map(lambda leaf: leaf[row], run.models))
+    for row in (-2, -5, -20):
+        assert not meets_kink(system, state(row), state(-1), (float(run.t[row]), float(run.t[-1])))
