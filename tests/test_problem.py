@@ -68,7 +68,7 @@ def problems(draw: st.DrawFn) -> dict:
         {"kind": st.just("explicit"), "U11": matrices(3), "u_minus1": numbers, "u12": st.lists(numbers)},
     ]  # fmt: skip
     init = draw(st.sampled_from(starts).flatmap(st.fixed_dictionaries))
-    times = draw(st.lists(positive, unique=True, max_size=3).map(sorted))
+    times = draw(st.lists(st.floats(1e-290, 1e290), unique=True, max_size=3).map(sorted))
     ends = [{"stop": {"excess": 1e-6}}, {"stop": {"grad_norm": 0.0}}, {"t1": max(times, default=1.0)}, {}]
     flow = {"times": times, "rtol": draw(st.floats(1e-14, 0.5)), "atol": draw(positive), **draw(st.sampled_from(ends))}
     lengths = st.integers(1, 2**53) | st.just("inf")

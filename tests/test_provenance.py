@@ -89,6 +89,7 @@ def test_what_computed_a_result_is_known_to_the_last_digit_of_a_module(monkeypat
     assert {name for name, value in again().items() if value != ours[name]} == {"flowsim's modules"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["trajectory.npz", "checkpoint"])
 def test_a_run_of_other_software_is_not_gone_on_with(kept, file, tmp_path, elsewhere, capsys, monkeypatch):
     out = tmp_path / "out"
@@ -120,6 +121,7 @@ def test_a_sweep_of_other_software_is_not_mixed_with(kept, file, tmp_path, elsew
     assert f"{kept} was computed with jax" in flowsim_says(capsys, *words, "--resume")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["refute", "sharpen"])
 def test_a_search_goes_on_with_the_same_claim_alone(command, own, tmp_path, elsewhere, capsys):
     out = tmp_path / "out"
@@ -137,6 +139,7 @@ def test_a_search_goes_on_with_the_same_claim_alone(command, own, tmp_path, else
     assert "search.json was computed with diffrax" in flowsim_says(capsys, *words)
 
 
+@pytest.mark.slow
 def test_a_search_is_alone_in_its_folder(own, tmp_path, capsys):
     for command in ("refute", "sharpen"):
         with held(tmp_path):
@@ -144,6 +147,7 @@ def test_a_search_is_alone_in_its_folder(own, tmp_path, capsys):
         assert "a folder in which no other search is at work" in line
 
 
+@pytest.mark.slow
 def test_a_sharpening_goes_on_to_what_it_finds_at_once(own, tmp_path):
     claim = find_own(f"{own}:claim", flowsim.Claim)
     # The number of problems is no part of what a search is.
@@ -184,6 +188,7 @@ def test_a_claim_s_id_is_the_name_of_a_file(name):
         flowsim.Claim(name, "notes", "true", lambda loss, run: flowsim.at_most(run.loss, run.loss))
 
 
+@pytest.mark.slow
 def test_a_chunk_of_another_run_in_a_repetition_is_refused(tmp_path):
     """It made a violated claim unresolved."""
     false = flowsim.Claim("mine", "notes", "x >= 1/2", lambda loss, flow: flowsim.at_least(flow.models.x, 0.5))
@@ -198,6 +203,7 @@ def test_a_chunk_of_another_run_in_a_repetition_is_refused(tmp_path):
         judge_or_note(false, evidence(2.0, "two"))
 
 
+@pytest.mark.slow
 def test_a_changed_digit_in_a_unit_of_an_audit_is_not_believed(own, tmp_path, capsys):
     own.write_text(
         "import flowsim\nclaim = flowsim.Claim('mine', 'notes', 'L <= L(0)', "
@@ -268,6 +274,7 @@ def test_what_a_user_s_loss_raises_is_told_in_a_line(kind, status, words, tmp_pa
     assert words in line
 
 
+@pytest.mark.slow
 def test_what_a_user_s_claim_raises_leaves_it_unresolved(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
     (tmp_path / "own.py").write_text(HOSTILE)

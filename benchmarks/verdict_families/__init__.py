@@ -47,4 +47,4 @@ FAMILIES: dict[str, Family] = {
 }
 
 # Of all problems; those of the papers have one statement each.
-SHARES = dict.fromkeys(FAMILIES, 0.041) | {"theorems": 0.08, "theorems-extreme": 0.02}
+SHARES = dict.fromkeys(FAMILIES, 0.9 / len(FAMILIES)) | {"theorems": 0.08, "theorems-extreme": 0.02}
