@@ -22,17 +22,19 @@ PROBLEMS = {
     "softmax-attention": ("random", ["init.scale=0.3"]),
 }
 SAMPLED = ["loss.samples=128", "loss.replicates=4"]
+# Other tests register architectures of their own.
+OURS = {name: one for name, one in _ARCHITECTURES.items() if one.loss.__module__.startswith("flowsim.")}
 # What takes a loss by Monte Carlo is the likeliest to be forgotten.
 ROWS = [
     pytest.param(command, name, kind, marks=() if (command, kind) == ("sweep", "monte-carlo") else pytest.mark.audit)
-    for name, architecture in _ARCHITECTURES.items()
+    for name, architecture in OURS.items()
     for kind in architecture.losses
     for command in ("init", "run", "sweep")
 ]
 
 
 def test_the_table_has_every_architecture():
-    assert set(PROBLEMS) == set(_ARCHITECTURES)
+    assert set(PROBLEMS) == set(OURS)
 
 
 @pytest.mark.slow
