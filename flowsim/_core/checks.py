@@ -156,9 +156,8 @@ def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
 EARLIEST, LATEST = 1e-290, 1e290  # times: beyond, steps and rates leave what float64 holds
 
 
-def time(name: str, x: ArrayLike) -> float:
-    """A positive time that float64 has room around."""
-    value = float(positive(name, x))
+def time(name: str, value: float) -> float:
+    """A positive time that float64 has room around; no array is made, which would start JAX's devices."""
     if not EARLIEST <= value <= LATEST:
         refuse(name, f"from {EARLIEST:g} to {LATEST:g}", f"it is {value:g}")
     return value

@@ -40,7 +40,7 @@ def check_arguments(
     check_model(model)
     requested = checks.increasing_times("times", times)
     if t1 is not None:
-        t1 = checks.time("t1", t1)
+        t1 = checks.time("t1", float(checks.positive("t1", t1)))
         if requested.size and requested[-1] > t1:
             checks.refuse("times", f"no later than t1 = {t1:g}", f"the last is {requested[-1]:g}")
     if not 1e-14 <= rtol < 1:
