@@ -23,7 +23,6 @@ from flowsim._core import VERSION
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
 from flowsim._core.lines import one_line
-from flowsim._core.types import Document
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _NO_DIGITS = ("cli", "report")  # rooms on which no number depends
@@ -56,12 +55,12 @@ class ForeignFileError(ValueError):
         super().__init__(one_line(message))
 
 
-def origin(identity: Any) -> Document:
-    """Where a result is from, for its file.
+def origin(identity: Any) -> str:
+    """Where a result is from, for its file, as a text of JSON.
 
     **Arguments:** identity: of what was computed, as JSON has it; None where nothing tells it.
     """
-    return {"of": identity, "by": software()}
+    return json.dumps({"of": identity, "by": software()})
 
 
 def require_origin(found: Any, identity: Any, field: str, what: str, path: str | os.PathLike) -> None:
@@ -71,7 +70,11 @@ def require_origin(found: Any, identity: Any, field: str, what: str, path: str |
 
     **Raises:** `ForeignFileError`
     """
-    of, by = (found.get("of"), found.get("by")) if isinstance(found, Mapping) else (None, None)
+    try:
+        document = json.loads(str(found))
+    except ValueError:
+        document = None
+    of, by = (document.get("of"), document.get("by")) if isinstance(document, dict) else (None, None)
     expected, came = f"empty or of this same {what}", f"{path} is of another"
     if of == identity:
         by = by if isinstance(by, Mapping) else {}

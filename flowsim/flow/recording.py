@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import functools
 import hashlib
-import json
 import os
 import pathlib
 
@@ -97,7 +96,7 @@ class ChunkStore:
         arrays |= {name: getattr(chunk, name) for name in _ARRAYS}
         arrays |= {name: np.asarray(getattr(chunk, name)) for name in ("next_step", "fields", "turn")}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
-        arrays["origin"] = np.asarray(json.dumps(origin(self._identity)))
+        arrays["origin"] = np.asarray(origin(self._identity))
         hosts.by_first(self._mesh, functools.partial(_write, self._path(self.folder, index), arrays))
 
     @staticmethod
@@ -126,7 +125,7 @@ def _read(path: pathlib.Path, identity: str) -> dict[str, np.ndarray] | None:
     except DamagedFileError as error:
         done_without(error, "it is integrated again")
         return None
-    require_origin(json.loads(str(arrays.get("origin", "null"))), identity, "checkpoint", "run", path)
+    require_origin(arrays.get("origin"), identity, "checkpoint", "run", path)
     return arrays
 
 

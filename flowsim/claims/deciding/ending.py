@@ -64,8 +64,10 @@ def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
     known of a flow that was cut, as what comes may come later than one looks.
     """
     status = evidence.trajectory.status
-    if status is Status.STATIONARY or status not in (Status.EXCESS, Status.GRAD_NORM) or evidence.prolonged is None:
-        return status is Status.STATIONARY
+    if status is Status.STATIONARY:
+        return True
+    if status not in (Status.EXCESS, Status.GRAD_NORM) or evidence.prolonged is None:
+        return False
     now, later = _now_and_later(claim, evidence, evidence.prolonged)
     if now.slack.shape != later.slack.shape:
         return False

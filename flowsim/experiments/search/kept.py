@@ -14,7 +14,6 @@ from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.sources import claim_digest
 
 PROGRESS = "search.json"
-_FORMAT = 4  # of the file
 
 
 class KeptUnits:
@@ -37,7 +36,6 @@ class KeptUnits:
         self._file, self._clock = None if folder is None else folder / PROGRESS, clock
         self._identity = plain(
             {
-                "format": _FORMAT,
                 "search": what,
                 "claim": claim.id,
                 "form": claim.form,

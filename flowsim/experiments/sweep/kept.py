@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import pathlib
 from collections.abc import Mapping
 
@@ -55,13 +54,13 @@ class KeptBatches:
     def save(self, place: int, record: MapRecord) -> None:
         """Keep a batch."""
         arrays = {
-            "origin": np.asarray(json.dumps(origin(self._identity))),
+            "origin": np.asarray(origin(self._identity)),
             "cells": np.asarray(self._batches[place].cells),
         } | record
         write_whole(self._path(place), functools.partial(np.savez, allow_pickle=False, **arrays))
 
     def _check(self, arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
-        require_origin(json.loads(str(arrays.get("origin", "null"))), self._identity, "--out", "sweep", path)
+        require_origin(arrays.get("origin"), self._identity, "--out", "sweep", path)
 
     def _path(self, place: int) -> pathlib.Path:
         return self.folder / f"batch-{place:05d}.npz"
