@@ -80,9 +80,9 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
     """
     try:
         return judge_on(claim, evidence)
-    except (OSError, ForeignFileError, KeyboardInterrupt):
+    except (OSError, ForeignFileError):
         raise
-    except BaseException as error:
+    except Exception as error:
         if os.environ.get(TRACEBACK) == "1" and not out_of_memory(error):
             raise
         reason = f"It could not be judged: {in_short(error)}."

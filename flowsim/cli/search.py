@@ -129,9 +129,9 @@ def _blaming(identifier: str) -> Iterator[None]:
     """Say of a user's own claim that it raises."""
     try:
         yield
-    except (ProblemError, ForeignFileError, OSError, KeyboardInterrupt):
+    except (ProblemError, ForeignFileError, OSError):
         raise
-    except BaseException as error:
+    except Exception as error:
         if not is_place(identifier) or os.environ.get(TRACEBACK) == "1":
             raise
         refuse("claim id", "that of a claim that can be searched", f"{identifier} raises {in_short(error)}")

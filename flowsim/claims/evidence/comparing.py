@@ -58,9 +58,7 @@ class Panel:
             try:
                 functions = tuple((one.compare, one.constants) for one in self._claims)
                 self._found[key] = (loss, run, _together(functions, loss, run))
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
+            except Exception:
                 # Whose fault it is shows where that one is compared alone.
                 self._claims = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
                 self._found.clear()
@@ -87,9 +85,7 @@ def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, r
 def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> bool:
     try:
         eqx.filter_eval_shape(lambda loss, run: (claim.compare(loss, run), claim.constants(loss, run)), loss, run)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
+    except Exception:
         return False
     return True
 
@@ -104,11 +100,11 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
         try:
             with contextlib.suppress(*_NEEDS_VALUES):
                 _check_shape(claim, eqx.filter_eval_shape(claim.compare, loss.stated(), run).slack.shape, run)
-        except (ProblemError, KeyboardInterrupt):
+        except ProblemError:
             raise
         except (TypeError, ValueError) as error:
             refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
-        except BaseException:
+        except Exception:
             # What else it raises its verdict tells.
             continue
 
