@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import AxisType
 
 from flowsim.cli import main
+from flowsim.cli.devices import Hosts
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MonteCarloLoss
 from flowsim.losses.sampled import blocks
@@ -326,3 +327,11 @@ def test_a_planned_block_takes_less_than_the_memory():
     block, memory, (before, after) = json.loads(out)
     assert 1 < block < 16
     assert 0.05 * memory < after - before < memory
+
+
+@pytest.mark.parametrize(("process", "bound"), [(0, "127.0.0.1:4567"), (1, None)])
+def test_the_coordinator_listens_at_its_own_address_alone(process, bound, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **named: seen.update(named))
+    Hosts("127.0.0.1:4567", 2, process).join()
+    assert seen["coordinator_bind_address"] == bound
