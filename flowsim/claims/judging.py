@@ -243,7 +243,9 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     loss = evidence.stated
     ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(ours.allowance[ours.promised] > 0):
-        rough, fine = (case.settled for case in (rough, fine))
+        # What the rough one allows is never looked at.
+        alone, fine = rough is fine, fine.settled
+        rough = fine if alone else rough.going(fine.way)
         ours = fine.panel.compared(claim, loss, fine.padded)
     rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):

@@ -14,6 +14,7 @@ sigma, has |grad L| >= 2 sigma |r| there: the path from the point is at most |r|
 radius.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,7 +33,7 @@ from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim._core.balls.squares import residuals_of
 
 _LARGEST = 128  # weights
-_ROOM = 8.0  # how many times as far as the way in a parabola the ball reaches
+_ROOM = 8.0  # how many times as far as a path that does not fit the next cube reaches
 _EXACT = 1e-25
 _LONGEST_TURN = 0.01  # |s|
 _OFF_THE_ORBIT = 3.2
@@ -199,21 +200,37 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     steepest = _length(_largest(slope))
     if np.all(_vanishes(slope)) and aside == 0:
         return 0.0
-    branches = () if everywhere else (along,)
-    flattest = _least_curvature(along, nothing, 0.0, branches)
-    if not flattest > 0:
-        return math.inf
-    radius = _ROOM * steepest / flattest
-    curvature = _least_curvature(along, nothing, radius, branches)
-    if not curvature > 0:
-        return math.inf
-    # The basis is orthonormal to rounding.
-    length = _MORE * steepest / curvature
+    # Which branch is taken its derivatives do not tell.
+    branches = None if everywhere else Traced(along, nothing)
+    hessian = Traced(lambda y: -jax.jacfwd(along)(y), nothing)
+    flattest = functools.partial(_least_curvature, hessian, branches, nothing)
     if orbit is None:
-        return aside + length if length < radius or length == 0 else math.inf
-    length = math.exp(_LONGEST_TURN) * length
-    short = 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point))
-    return aside + length if short and _OFF_THE_ORBIT * length < radius else math.inf
+        return aside + _path(steepest, flattest)
+    length = _path(_OFF_THE_ORBIT * math.exp(_LONGEST_TURN) * steepest, flattest) / _OFF_THE_ORBIT
+    return aside + length if 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point)) else math.inf
+
+
+def _path(slope: float, flattest: Callable[[float], float]) -> float:
+    """The length of a path in a cube about a point, a slope over the least curvature there; infinite where no cube is
+    found that the path stays in.
+
+    **Arguments:** slope: at the point, at most; flattest: a lower bound of the curvature on a cube, by its radius.
+    """
+    # As if the curvature were 1; a cube that is too wide tells nothing, and one point what to try then.
+    radii = [_ROOM * slope, 0.0]
+    while radii:
+        radius = radii.pop(0)
+        try:
+            curvature = flattest(radius)
+        except UndecidedError:
+            continue
+        # What is orthonormal, or a slope, is so to rounding.
+        length = _MORE * slope / curvature if curvature > 0 else math.inf
+        if length < radius or length == 0:
+            return length
+        if curvature > 0:
+            radii.insert(0, _ROOM * length)
+    return math.inf
 
 
 def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
@@ -224,34 +241,27 @@ def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
     if residuals is None:
         return math.inf
     size = _length(_largest(enclose(residuals, point)))
-    flattest = _least_singular_value(residuals, point, 0.0)
-    if not flattest > 0:
-        return math.inf
-    radius = _ROOM * size / flattest
-    sigma = _least_singular_value(residuals, point, radius)
-    length = _MORE * size / sigma if sigma > 0 else math.inf
-    return length if length < radius or size == 0 else math.inf
+    traced, jacobian = Traced(residuals, point), Traced(jax.jacfwd(residuals), point)
+    return _path(size, functools.partial(_least_singular_value, jacobian, traced, point))
 
 
-def _least_singular_value(residuals: Callable[[Array], Array], point: np.ndarray, radius: float) -> float:
+def _least_singular_value(jacobian: Traced, residuals: Traced, point: np.ndarray, radius: float) -> float:
     """A lower bound of the least singular value of the Jacobian, of as many as there are residuals, on a cube."""
-    enclose(residuals, balls(point, radius))  # its branches are not in its derivatives
-    middle, rest = _middle(enclose(jax.jacfwd(residuals), balls(point, radius)))
+    residuals.on(balls(point, radius))  # its branches are not in its derivatives
+    middle, rest = _middle(jacobian.on(balls(point, radius)))
     if middle.shape[0] > middle.shape[1]:
         return 0.0
     return float(np.linalg.svd(middle, compute_uv=False)[-1] - np.linalg.norm(rest) - _rounding(middle))
 
 
-def _least_curvature(
-    slope: Callable[[Array], Array], point: np.ndarray, radius: float, branches: tuple[Callable[[Array], Array], ...]
-) -> float:
-    """A lower bound of the Hessian's eigenvalues on a cube about the point; the slope is downwards.
+def _least_curvature(hessian: Traced, branches: Traced | None, point: np.ndarray, radius: float) -> float:
+    """A lower bound of the Hessian's eigenvalues on a cube about the point.
 
-    **Arguments:** branches: what must take one branch on all of the cube, as its derivatives do not tell.
+    **Arguments:** branches: what must take one branch on all of the cube.
     """
-    for one in branches:
-        enclose(one, balls(point, radius))
-    middle, rest = _middle(enclose(lambda y: -jax.jacfwd(slope)(y), balls(point, radius)))
+    if branches is not None:
+        branches.on(balls(point, radius))
+    middle, rest = _middle(hessian.on(balls(point, radius)))
     middle = (middle + middle.T) / 2
     return float(np.linalg.eigvalsh(middle)[0] - np.linalg.norm(rest) - _rounding(middle))
 

@@ -90,7 +90,7 @@ def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
 
 def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Comparison]:
     """The comparison on the flow as it is, and as it is when it goes on; of a series up to its end now."""
-    cases = evidence.cases[0].settled, prolonged
+    cases = evidence.cases[0], prolonged
     found = [case.panel.compared(claim, evidence.stated, case.padded) for case in cases]
     lengths = zip(found, cases, strict=True)
     if all(one.slack.shape[0] == case.padded.t.size for one, case in lengths):

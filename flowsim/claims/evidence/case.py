@@ -72,8 +72,12 @@ class Case:
     @functools.cached_property
     def settled(self) -> "Case":
         """The same solve with a bound on the way that it still has to go."""
+        return self.going(self._repetitions.way_to_go(self.run.end))
+
+    def going(self, way: float) -> "Case":
+        """The same solve, which still has this way to go at most."""
         case = Case(self._repetitions, self._solve, self._further)
-        case.run, case.way = self.run, self._repetitions.way_to_go(self.run.end)
+        case.run, case.way = self.run, way
         case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.way))
         return case
 

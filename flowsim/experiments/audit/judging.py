@@ -15,7 +15,7 @@ from flowsim.claims import Claim, Evidence, Hypothesis, Judgement, Verdict
 from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
 from flowsim.claims.judging import judge_or_note
-from flowsim.experiments.audit.kept import Kept, as_document, key_of
+from flowsim.experiments.audit.kept import Kept, as_document
 from flowsim.experiments.executors import Executor, gathered
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Certificates, Status
@@ -80,7 +80,7 @@ def judge_all(
     found: dict[int, Document] = {}
     calls: list[_Call] = []
     for number, places in enumerate(_groups(cases)):
-        keys = dict(zip(places, _keys([cases[place] for place in places]), strict=True))
+        keys = dict(zip(places, _keys(kept, [cases[place] for place in places]), strict=True))
         for place, key in keys.items():
             if (document := kept.load(cases[place].claim, cases[place].spec, key)) is not None:
                 found[place] = document
@@ -121,10 +121,10 @@ def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
     return groups.values()
 
 
-def _keys(cases: Sequence[_Case]) -> list[str]:
+def _keys(kept: Kept, cases: Sequence[_Case]) -> list[str]:
     """What each case of one problem depends on; a claim along the flow on all that are compared with it."""
     flowing = [case.claim for case in cases if case.claim.along_flow]
-    return [key_of(case.claim, flowing if case.claim.along_flow else (), case.spec) for case in cases]
+    return [kept.key_of(case.claim, flowing if case.claim.along_flow else (), case.spec) for case in cases]
 
 
 def _judge_calls(
@@ -156,7 +156,8 @@ def judge_problem(spec: AbstractSpec, claims: Sequence[Claim]) -> list[Document]
     """What is found of some claims on one problem, as JSON holds it."""
     problem = spec.build()
     own = [claim for claim in claims if claim not in papers.ALL_CLAIMS and claim.is_about(problem.start)]
-    refuse_misshapen(own, problem.loss, problem.start)
+    if own:
+        refuse_misshapen(own, problem.loss, problem.start)
     evidence = evidence_of(problem, any(claim.along_flow for claim in claims), claims)
     return [_judged_alone(claim, evidence) for claim in claims]
 

@@ -17,15 +17,6 @@ from flowsim.experiments.sources import claim_digest, core_digest
 from flowsim.problem import AbstractSpec
 
 
-def key_of(claim: Claim, beside: Iterable[Claim], spec: AbstractSpec) -> str:
-    """A digest of all that a verdict depends on: the problem, the claim with the modules that state it, those that it
-    is compared together with, flowsim itself, the versions of what it stands on, and the kind of device.
-    """
-    claims = [(one.id, one.form, claim_digest(one)) for one in (claim, *beside)]
-    parts = (claims, spec.to_toml(), core_digest(), versions(), jax.default_backend())
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
 class Kept:
     """A folder of finished verdicts.
 
@@ -34,6 +25,17 @@ class Kept:
 
     def __init__(self, folder: pathlib.Path | None, *, fresh: bool = False):
         self.folder, self._fresh = folder, fresh
+
+    def key_of(self, claim: Claim, together: Iterable[Claim], spec: AbstractSpec) -> str:
+        """A digest of all that a verdict depends on: the problem, the claim with the modules that state it, those that
+        it is compared together with, flowsim itself, the versions of what it stands on, and the kind of device. Empty
+        if nothing is kept.
+        """
+        if self.folder is None:
+            return ""
+        claims = [(one.id, one.form, claim_digest(one)) for one in (claim, *together)]
+        parts = (claims, spec.to_toml(), core_digest(), versions(), jax.default_backend())
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def load(self, claim: Claim, spec: AbstractSpec, key: str) -> Document | None:
         """What was found, if it was by all that the key is a digest of; None else, or where its file is damaged."""
