@@ -17,7 +17,7 @@ from flowsim.flow.solvers.integration import NEVER, Asked, Ending, between, inte
 from flowsim.flow.systems import AbstractSystem, Record, norm_sq
 from flowsim.flow.trajectory import SAME, Status
 
-_REQUESTED_AT_ONCE = 32
+_FEW, _MANY = 32, 1024  # requested times that are found by one program
 _NOT_RECORDED = -1
 _FIRST_TURN = 2  # chunks
 _NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
@@ -99,14 +99,15 @@ class Course:
         steps.roles[end[same]] = np.maximum(steps.roles[end[same]], Role.WANTED)
         asked, end = asked[~same], end[~same]
         found, parts = True, [_rows(steps.y, slice(0))]
-        for place in range(0, asked.size, _REQUESTED_AT_ONCE):
-            rows = np.arange(place, min(place + _REQUESTED_AT_ONCE, asked.size))
+        at_once = _FEW if asked.size < _MANY else _MANY
+        for place in range(0, asked.size, at_once):
+            rows = np.arange(place, min(place + at_once, asked.size))
             # Padded to the one shape that is compiled.
-            rows = np.append(rows, np.full(_REQUESTED_AT_ONCE - rows.size, rows[-1]))
+            rows = np.append(rows, np.full(at_once - rows.size, rows[-1]))
             times = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
             both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
             there, good = between(self.system, jax.device_put(both), jax.device_put(times), self.asked, self.solver)
-            count = min(_REQUESTED_AT_ONCE, asked.size - place)
+            count = min(at_once, asked.size - place)
             there = jax.tree.map(np.array, _rows(there, slice(count)))
             for row in np.flatnonzero(~np.asarray(good)[:count]):
                 found = self._in_several_steps(there, int(row), _rows(both[0], row), times[row, :2]) and found

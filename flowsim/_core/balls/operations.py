@@ -33,10 +33,12 @@ class UndecidedError(ArithmeticError):
         self.is_costly = is_costly
 
 
+_ball = np.frompyfunc(flint.arb, 2, 1)
+
+
 def balls(values: Any, radii: Any = 0.0) -> Balls:
     """Balls about numbers, with these radii."""
-    make = np.frompyfunc(lambda value, radius: flint.arb(float(value), float(radius)), 2, 1)
-    return np.asarray(make(np.asarray(values, dtype=float), np.asarray(radii, dtype=float)), dtype=object)
+    return np.asarray(_ball(np.asarray(values, dtype=float), np.asarray(radii, dtype=float)), dtype=object)
 
 
 def is_balls(value: Value) -> bool:

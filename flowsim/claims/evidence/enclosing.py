@@ -203,13 +203,19 @@ class Enclosed:
     def _all(self, most_operations: float) -> tuple[Balls, ...] | None:
         rows = np.arange(self.run.t.size)
         try:
-            return self._recorded(self._around(rows, np.zeros(rows.size)), rows, most_operations)
+            return self._recorded(self._around(rows, np.zeros(rows.size), most_operations), rows, most_operations)
         except (UndecidedError, jax.errors.JAXTypeError):
             return None
 
-    def _around(self, rows: np.ndarray, further: np.ndarray) -> PyTree:
-        """The weights as balls, each row as much wider; those that stay zero are zero."""
+    def _around(self, rows: np.ndarray, further: np.ndarray, most_operations: float) -> PyTree:
+        """The weights as balls, each row as much wider; those that stay zero are zero.
+
+        **Raises:** `UndecidedError` where there are more of them than there may be operations.
+        """
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
+        count = rows.size * sum(leaf[0].size for leaf in jax.tree.leaves(weights))
+        if count > most_operations:
+            raise UndecidedError(f"{count} weights are too many", is_costly=True)
         spread = jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), weights) if self.spread is None else self.spread
 
         stay = jax.tree.map(lambda leaf: False, weights) if self.stay is None else self.stay
@@ -289,7 +295,7 @@ class Enclosed:
 
         **Raises:** what JAX raises.
         """
-        models = self._around(rows, further)
+        models = self._around(rows, further, most_operations)
         try:
             loss, excess, grad_norm_sq, slopes = self._recorded(
                 models, rows, most_operations, proved=bool(np.any(further > 0))
