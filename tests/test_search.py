@@ -318,7 +318,7 @@ def test_a_claim_in_a_file_of_the_users_own_is_sharpened(tmp_path, capsys):
         "    {'task': {'covariance': {'dimension': 2}, 'context_length': 3}, 'init': {'kind': 'zeros'}}),))\n"
     )
     out = tmp_path / "out"
-    assert main(["sharpen", f"{own}:claim", "--budget", "10s", "--out", str(out), "--quiet"]) == 0
+    assert main(["sharpen", f"{own}:claim", "--problems", "200", "--out", str(out), "--quiet"]) == 0
     document = json.loads((out / "sharpening.json").read_text())
     # tr Lambda = (1 + 1/condition) lambda_1, against 4 lambda_1.
     assert document["factor"] == pytest.approx(2.0, rel=1e-3)
