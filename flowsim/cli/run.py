@@ -55,7 +55,7 @@ def run(
     check_format(format)
     spec = spec_of(tables_of(path), overrides)
     mesh = _mesh(spec, devices, hosts)
-    problem, first = spec.build(mesh=mesh), is_first(mesh)
+    problem, first = spec.build(mesh=mesh).prepared(), is_first(mesh)
     chosen = _claims_about(problem, claims)
     quiet = quiet or not first or as_json
     say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n", flush=True))

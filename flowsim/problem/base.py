@@ -156,6 +156,14 @@ class Problem:
         compared = self.spec.curves if self.minimizer is not None else {}
         return {**compared, **{f"observable-{name}": _curve(name, of) for name, of in self.spec.observables.items()}}
 
+    def prepared(self) -> "Problem":
+        """The same problem with the prompts of a sampled loss drawn, once for all that is done with it.
+
+        **Raises:** `ProblemError` where the loss does not suit the model, or the memory.
+        """
+        with fields_of("loss"):
+            return dataclasses.replace(self, loss=self.loss.prepared(self.start))
+
     def with_flow(self, table: FlowTable) -> "Problem":
         """The same problem, integrated as another table says."""
         return dataclasses.replace(self, spec=msgspec.structs.replace(self.spec, flow=table))

@@ -95,6 +95,9 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
 
     **Raises:** `ValueError` naming the claim.
     """
+    claims = tuple(claims)
+    if not claims:
+        return
     run = padded(start_alone(loss, model))
     for claim in claims:
         try:

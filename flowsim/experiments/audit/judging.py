@@ -1,7 +1,6 @@
 """Verdicts of claims on their own problems, as they are or with overrides."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -156,8 +155,7 @@ def judge_problem(spec: AbstractSpec, claims: Sequence[Claim]) -> list[Document]
     """What is found of some claims on one problem, as JSON holds it."""
     problem = spec.build()
     own = [claim for claim in claims if claim not in papers.ALL_CLAIMS and claim.is_about(problem.start)]
-    if own:
-        refuse_misshapen(own, problem.loss, problem.start)
+    refuse_misshapen(own, problem.loss, problem.start)
     evidence = evidence_of(problem, any(claim.along_flow for claim in claims), claims)
     return [_judged_alone(claim, evidence) for claim in claims]
 
@@ -192,12 +190,9 @@ def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> 
     if problem.loss.sampled and not can_be_drawn(problem.task):
         longest = longest_drawn(problem.task)
         refuse("task.context_length", f'at most {longest} with loss.kind = "monte-carlo"', "it is more")
-    try:
-        loss = problem.loss.prepared(problem.start)
-    except ValueError as error:
-        raise ProblemError(f"loss.{error}") from None
-    problem = dataclasses.replace(problem, loss=loss)
-    return Evidence(loss, problem.run() if flows else start_alone(loss, problem.start), claims=claims)
+    problem = problem.prepared()
+    run = problem.run() if flows else start_alone(problem.loss, problem.start)
+    return Evidence(problem.loss, run, claims=claims)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """What a claim leaves at many points: one compiled program for all points of a shape that can be traced."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -287,14 +286,12 @@ def built(
             return gradient_flow(loss, start)
 
         return loss, start, run_made
-    problem = spec_of(space.tables(values)).build()
-    loss = problem.loss.prepared(problem.start)
-    problem = dataclasses.replace(problem, loss=loss)
+    problem = spec_of(space.tables(values)).build().prepared()
 
     def run(rough: bool) -> Trajectory:
         return (_roughly(problem, longest) if rough else problem).run()
 
-    return loss, problem.start, run
+    return problem.loss, problem.start, run
 
 
 def _roughly(problem: Problem, longest: float | None) -> Problem:

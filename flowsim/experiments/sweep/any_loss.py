@@ -195,7 +195,8 @@ def _from_saddle(summary: Summary, loss: Any, start: PyTree) -> Summary:
 
 def _alone(problem: Problem) -> MapRecord:
     """What is found of one cell, by `gradient_flow`."""
-    loss, start = problem.loss.prepared(problem.start), problem.start
+    problem = problem.prepared()
+    loss, start = problem.loss, problem.start
     promises, scales = _known_before(loss, start)
     run = _to_its_end(problem, scales)
     summary = _summary(padded(run), loss, start, scales.excess)._replace(
