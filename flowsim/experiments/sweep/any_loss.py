@@ -40,7 +40,7 @@ from flowsim.problem import AbstractSpec, Problem
 from flowsim.problem.base import StopTable
 from flowsim.problem.user_problem import still_holds
 
-CELLS = 64  # at most, in a batch
+_CELLS, _GPU_CELLS = 64, 2048  # at most, in a batch
 _LANES = 8  # on a CPU; more of them wait longer for the slowest, and their Hessians leave the cache
 _FEWEST_LANES = 4
 
@@ -126,9 +126,14 @@ def _at(tree: PyTree, places: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[places], tree)
 
 
+def most_cells() -> int:
+    """How many cells a batch has at most."""
+    return _CELLS if jax.default_backend() == "cpu" else _GPU_CELLS
+
+
 def most_lanes() -> int:
     """How many flows one program integrates at once; a CPU runs several such programs, one in each thread."""
-    return _LANES if jax.default_backend() == "cpu" else CELLS
+    return _LANES if jax.default_backend() == "cpu" else most_cells()
 
 
 def _together(problems: Sequence[Problem], ends: Ends, lanes: int) -> list[MapRecord | None]:

@@ -20,8 +20,9 @@ from flowsim.losses.arrowhead import Arrowhead
 from flowsim.papers.zhang2023.conditions import TracedPromises
 from flowsim.problem import AbstractSpec, Problem, ProblemSpec, spec_of, toml
 
-_LANE_ENTRIES = 2**15
-_FEWEST_LANES, _MOST_LANES = 8, 128
+_LANE_ENTRIES, _MOST_LANES = 2**15, 128  # on a CPU: so many fill its caches
+_GPU_LANE_ENTRIES, _GPU_MOST_LANES = 2**24, 2**16  # a step takes as long for a few lanes as for thousands
+_FEWEST_LANES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class _Way(enum.Enum):
 
 
 def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
-    """The batches of a sweep: each cell is in one, and a sweep has the same ones on every machine.
+    """The batches of a sweep: each cell is in one, and a sweep has the same ones on every CPU, larger ones on a GPU.
 
     Cells with an arrowhead of similar dimension are together, in the order of how long their flows take, as a batch
     takes as long as its slowest cell; others by their words and whole numbers, which are likely to say what shapes
@@ -79,15 +80,18 @@ def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
         else:
             alone.append(index)
     batches = []
+    cpu = jax.default_backend() == "cpu"
+    entries, most = (_LANE_ENTRIES, _MOST_LANES) if cpu else (_GPU_LANE_ENTRIES, _GPU_MOST_LANES)
     for dimension, members in sorted(classes.items()):
         cells = [index for _, index in sorted(members)]
-        count = math.ceil(len(cells) / np.clip(_LANE_ENTRIES // dimension**2, 1, _MOST_LANES))
+        count = math.ceil(len(cells) / np.clip(entries // dimension**2, 1, most))
         share = math.ceil(len(cells) / count)
         lanes = max(_FEWEST_LANES, 1 << (share - 1).bit_length())
         batches += [CellBatch(tuple(cells[i : i + share]), dimension, lanes) for i in range(0, len(cells), share)]
     for like in others.values():
         cells = [index for _, index in sorted(like)]
-        batches += [CellBatch(tuple(cells[i : i + any_loss.CELLS])) for i in range(0, len(cells), any_loss.CELLS)]
+        most = any_loss.most_cells()
+        batches += [CellBatch(tuple(cells[i : i + most])) for i in range(0, len(cells), most)]
     return batches + [CellBatch((index,)) for index in alone]
 
 

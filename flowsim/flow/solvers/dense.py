@@ -40,6 +40,7 @@ _SLOW = 0.3  # and of one after which the Hessian is computed again
 _UNKNOWN = 0.5  # the contraction that a first iteration is taken to have
 _MIDDLE = 2  # the stage at which the Hessian is computed
 _NUDGE = 4 * _EPS
+_ENTRIES, _MOST_AT_ONCE = 2**24, 1024  # of the Hessians, and how many of them, that a GPU computes at once
 
 
 class Curvature(NamedTuple):
@@ -238,7 +239,7 @@ def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: Any):
 
 def _renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns: int) -> Curvature:
     """The curvature at y where it is to be renewed, else the kept one. It changes no solution, so that derivatives pass
-    it by. Of flows in lockstep, those that renew it do so one after the other: vmap would make all of them pay.
+    it by. Of flows in lockstep, those that renew it do so a few at a time: vmap would make all of them pay.
     """
     field = eqx.filter_closure_convert(field, y)
     numbers, rest = eqx.partition(field, eqx.is_array)
@@ -253,12 +254,19 @@ def _renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns
         given = jax.tree.map(in_lanes, given, tuple(batched))
         renewing = jnp.argsort(~given[1])  # these first
 
-        def one(place, found):
-            numbers, _, y, _ = jax.tree.map(lambda leaf: leaf[renewing[place]], given)
-            there = _curvature(eqx.combine(numbers, rest), y, columns)
-            return jax.tree.map(lambda all, new: all.at[renewing[place]].set(new), found, there)
+        size = _at_once(lanes, given[2].shape[1])
 
-        found = jax.lax.fori_loop(0, jnp.sum(given[1]), one, given[3])
+        def some(place, found):
+            rows = jax.lax.dynamic_slice_in_dim(renewing, place * size, size)
+            numbers, renew, y, kept = jax.tree.map(lambda leaf: leaf[rows], (*given[:3], found))
+            there = jax.vmap(lambda numbers, y: _curvature(eqx.combine(numbers, rest), y, columns))(numbers, y)
+            # The last of them may have lanes that are not to be renewed.
+            chosen = jax.tree.map(
+                lambda new, old: jnp.where(renew.reshape(-1, *[1] * (new.ndim - 1)), new, old), there, kept
+            )
+            return jax.tree.map(lambda all, new: all.at[rows].set(new), found, chosen)
+
+        found = jax.lax.fori_loop(0, -(-jnp.sum(given[1]) // size), some, given[3])
         return found, jax.tree.map(lambda _: True, found)
 
     @jax.custom_jvp
@@ -271,6 +279,11 @@ def _renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns
         return found, jax.tree.map(jnp.zeros_like, found)
 
     return constant(numbers, renew, y, kept)
+
+
+def _at_once(lanes: int, weights: int) -> int:
+    """How many curvatures are computed at once: a CPU keeps one in its caches, a GPU is slow unless there are many."""
+    return 1 if jax.default_backend() == "cpu" else min(lanes, int(np.clip(_ENTRIES // weights**2, 1, _MOST_AT_ONCE)))
 
 
 def _curvature(field, y: Weights, columns: int) -> Curvature:
