@@ -25,6 +25,7 @@ from flowsim.models import Decoder, SoftmaxAttention, residuals
 LENGTH = 20  # examples of a prompt
 BATCH = 20_000  # prompts of PyTorch's loop
 LARGEST_BLOCK = 2**20
+MILLION = 1_024_000  # a multiple of replicates times devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ def softmax(d: int) -> Case:
 
 
 def decoder(layers: int, width: int, d: int, examples: int) -> Case:
-    """A decoder; operations: two for each weight and token forwards, twice as many backwards, and those of attention."""
+    """A decoder; a weight takes two operations a token forwards and four backwards, besides those of attention."""
     make = lambda key: Decoder(d, embedding=width, layers=layers, heads=8, longest=examples, key=key)
     model = eqx.filter_jit(make)(jax.random.key(0))  # compiled once, where every operation would be
     tokens = 2 * examples + 1
@@ -65,9 +66,11 @@ def decoder(layers: int, width: int, d: int, examples: int) -> Case:
 
 
 def prepared(case: Case, samples: int, block: int = LARGEST_BLOCK) -> MonteCarloLoss:
-    """The loss with its prompts drawn, in blocks of a given size."""
-    loss = MonteCarloLoss(case.task, samples, 4, method=case.method)
-    return loss._with(block=min(block, samples), planned=True)._drawn()
+    """The loss with its prompts drawn, in blocks of a given size, on all devices that JAX has here."""
+    count = len(jax.devices())
+    mesh = jax.make_mesh((count,), (blocks.AXIS,), axis_types=(jax.sharding.AxisType.Auto,)) if count > 1 else None
+    loss = MonteCarloLoss(case.task, samples, 4, method=case.method, mesh=mesh)
+    return loss._with(block=min(block, samples // count), planned=True)._drawn()
 
 
 field = eqx.filter_jit(lambda loss, model: loss.gradient(model))
@@ -157,15 +160,15 @@ def _cases(full: bool) -> Cases:
         yield "decoder, 12 layers, width 256", lambda: decoder(2, 16, 2, 3), 128, 32
         return
     gpu = on_gpu()
-    yield "three loops, d = 5, 1e6 samples", lambda: looped(5), 10**6, LARGEST_BLOCK if gpu else 128
-    yield "one layer, d = 5, 1e6 samples", lambda: one_layer(5), 10**6, LARGEST_BLOCK if gpu else 128
-    yield "softmax, d = 5", lambda: softmax(5), 2**19 if gpu else 2**15, 2**16 if gpu else 64
-    many, few = (1024, 128) if gpu else (128, 16)
-    yield "decoder, 12 layers, width 256", lambda: decoder(12, 256, 20, 40), many, few
-    yield "one layer, d = 64, 1e5 samples", lambda: one_layer(64), 10**5, LARGEST_BLOCK if gpu else 16
-    yield "three loops, d = 5, 1e4 samples", lambda: looped(5), 10**4, LARGEST_BLOCK if gpu else 128
-    yield "three loops, d = 5, 1e7 samples", lambda: looped(5), 10**7, LARGEST_BLOCK if gpu else 128
-    yield "three loops, d = 16, 1e6 samples", lambda: looped(16), 10**6, LARGEST_BLOCK if gpu else 32
+    # A CPU keeps the arrays of a block in its caches.
+    yield "three loops, d = 5, 1e6 samples", lambda: looped(5), MILLION, LARGEST_BLOCK if gpu else 128
+    yield "one layer, d = 5", lambda: one_layer(5), MILLION, LARGEST_BLOCK if gpu else 128
+    yield "softmax, d = 5", lambda: softmax(5), *((2**19, 2**16) if gpu else (2**15, 64))
+    yield "decoder, 12 layers, width 256", lambda: decoder(12, 256, 20, 40), *((1024, 128) if gpu else (128, 8))
+    yield "three loops, d = 5, 1e7 samples", lambda: looped(5), 10 * MILLION, LARGEST_BLOCK if gpu else 128
+    yield "three loops, d = 16", lambda: looped(16), *((MILLION, 2**17) if gpu else (2**16, 32))
+    yield "one layer, d = 64", lambda: one_layer(64), *((MILLION // 10, 2**13) if gpu else (2**12, 16))
+    yield "three loops, d = 5, 1e4 samples", lambda: looped(5), MILLION // 100, LARGEST_BLOCK if gpu else 128
 
 
 def _blocks(bounds: Bounds) -> Measures:
@@ -180,7 +183,7 @@ def _blocks(bounds: Bounds) -> Measures:
         (loops, "unrolled"),
     ]:
         yield f"{name}, products {product}", functools.partial(_with_product, make, samples, product, bounds)
-    for (name, make, samples), size in [(loops, 2**14), (loops, 2**17), (layer, 2**13)]:
+    for (name, make, samples), size in [(loops, 2**14), (loops, 2**17), (layer, 2**11)]:
         yield f"{name}, block {size}", functools.partial(drawn_and_measured, make, samples, size, bounds)
     for size in (2**13, 2**18):
         yield (
@@ -191,7 +194,7 @@ def _blocks(bounds: Bounds) -> Measures:
 
 def _with_product(make: Callable[[], Case], samples: int, product: str, bounds: Bounds) -> Row:
     with _products(PRODUCTS[product]):
-        return drawn_and_measured(make, samples, LARGEST_BLOCK, bounds)
+        return drawn_and_measured(make, samples, LARGEST_BLOCK if samples > 2**16 else 2**13, bounds)
 
 
 def _by_entries(left: jax.Array, right: jax.Array) -> jax.Array:

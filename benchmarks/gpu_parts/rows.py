@@ -1,4 +1,4 @@
-"""What a part of `benchmarks/gpu.py` measures: rows, each found by a function of its own, so that one may fail alone."""
+"""What a part of `benchmarks/gpu.py` measures: rows, each by a function of its own, so that one may fail alone."""
 
 import dataclasses
 import os
@@ -42,7 +42,7 @@ def on_gpu() -> bool:
 
 
 def timed(run: Callable[[], Any], spell: float) -> float:
-    """The least seconds that a run takes, with everything it computes finished; at least twice, until a spell is over."""
+    """The least seconds that a run takes until all is computed; it runs at least twice, until a spell is over."""
     import jax
 
     best, count = np.inf, 0

@@ -2,7 +2,6 @@
 
 import time
 
-
 import numpy as np
 
 from benchmarks.gpu_parts.rows import Measures, Row, first_call, timed
