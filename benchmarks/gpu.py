@@ -172,12 +172,12 @@ def measure(name: str, full: bool, device: str) -> None:
         gc.collect()
 
 
-def lane(device: str, names: list[str], full: bool, until: float, own: set[int], report: Report) -> None:
-    """The parts on one device, one after the other, until the time is over."""
+def lane(device: str, names: list[str], full: bool, until: float, most: float, own: set[int], report: Report) -> None:
+    """The parts on one device, one after the other, each for at most so many seconds, until the time is over."""
     # The GPU's process counts operations by compiling for its host's CPU, too.
     platforms = {"JAX_PLATFORMS": "cpu" if device == "cpu" else "cuda,cpu"}
     for name in names:
-        limit = min(PARTS[name].limit, until - time.monotonic())
+        limit = min(PARTS[name].limit, most, until - time.monotonic())
         if limit < ENOUGH:
             report.add([], f"{name} on the {device}: not begun, the time was over")
             continue
@@ -202,12 +202,16 @@ def lane(device: str, names: list[str], full: bool, until: float, own: set[int],
 
 
 def main(
-    minutes: float = 8.0, parts: list[str] | None = None, out: pathlib.Path | None = None, devices: str = "both"
+    minutes: float = 8.0,
+    parts: list[str] | None = None,
+    out: pathlib.Path | None = None,
+    devices: str = "both",
+    limit: float = math.inf,
 ) -> list[Row]:
     """Take the parts on both devices at once, and write ``gpu.md`` and ``gpu.json`` after each.
 
     **Arguments:** parts: names, default all; out: a folder, default ``benchmarks/results``; devices: "gpu", "cpu" or
-    "both".
+    "both"; limit: seconds that any part may take, below its own limit.
     """
     until = time.monotonic() + 60 * minutes
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=120)
@@ -223,7 +227,7 @@ def main(
     names = list(PARTS) if parts is None else parts
     lanes = [("cpu", of_cpu)] if not full else [("gpu", of_gpu), ("cpu", of_cpu)]
     threads = [
-        threading.Thread(target=lane, args=(device, names, full, until, set(own), report))
+        threading.Thread(target=lane, args=(device, names, full, until, limit, set(own), report))
         for device, own in lanes
         if devices in (device, "both")
     ]
@@ -240,9 +244,10 @@ if __name__ == "__main__":
     parser.add_argument("--part", action="append", choices=PARTS, help="one of the parts; may be given again")
     parser.add_argument("--out", type=pathlib.Path, help="the folder of gpu.md and gpu.json")
     parser.add_argument("--devices", choices=("both", "gpu", "cpu"), default="both")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds that any part may take")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
         measure(given.measure[0], given.measure[2] == "full", given.measure[1])
     else:
-        main(given.minutes, given.part, given.out, given.devices)
+        main(given.minutes, given.part, given.out, given.devices, given.limit)

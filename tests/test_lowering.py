@@ -1,5 +1,6 @@
 """What a GPU would be given, lowered for CUDA on this CPU: no callbacks to the host, no float32, no open shapes."""
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +45,7 @@ def stretch(loss: Any, start: Any, solver: str) -> str:
     asked = integration.Asked(*map(jnp.asarray, (1e-9, 1e-12, 0.2, 1.0)))
 
     def integrate(system, y, times, asked, never):
-        return tuple(integration._integrate.__wrapped__(system, y, times, asked, never, method, 64)[:6])
+        return tuple(inspect.unwrap(integration._integrate)(system, y, times, asked, never, method, 64)[:6])
 
     return lowered(integrate, system, y, jnp.asarray([0.0, 1.0, 1e-3]), asked, integration.NEVER)
 
@@ -59,12 +60,12 @@ def test_the_field_of_a_sampled_loss(make, kept):
 
 
 def test_flows_with_an_arrowhead_in_lanes():
-    assert faults(lowered(arrowheads.integrate.__wrapped__, *flows.arrowhead_flows(8))) == []
+    assert faults(lowered(inspect.unwrap(arrowheads.integrate), *flows.arrowhead_flows(8))) == []
 
 
 def test_flows_of_any_loss_in_lockstep():
     given = flows.lanes_like(*general_flows.layers("looped"), 8)
-    assert faults(lowered(any_loss.integrate.__wrapped__, *given)) == []
+    assert faults(lowered(inspect.unwrap(any_loss.integrate), *given)) == []
 
 
 @pytest.mark.parametrize("solver", ["auto", "explicit", "implicit"])
@@ -88,7 +89,9 @@ def test_memory_grows_with_the_lanes_and_not_faster():
     sizes = []
     for lanes in (8, 16):
         compiled = arrowheads.integrate.lower(*flows.arrowhead_flows(lanes)).compile()
-        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+        analysis = compiled.memory_analysis()
+        assert analysis is not None
+        sizes.append(analysis.temp_size_in_bytes)
     a_lane = (sizes[1] - sizes[0]) / 8
     assert 0 < a_lane < 48 * 1024
 

@@ -159,16 +159,17 @@ def _cases(full: bool) -> Cases:
         yield "softmax, d = 5", lambda: softmax(5), 256, 128
         yield "decoder, 12 layers, width 256", lambda: decoder(2, 16, 2, 3), 128, 32
         return
-    gpu = on_gpu()
-    # A CPU keeps the arrays of a block in its caches.
-    yield "three loops, d = 5, 1e6 samples", lambda: looped(5), MILLION, LARGEST_BLOCK if gpu else 128
-    yield "one layer, d = 5", lambda: one_layer(5), MILLION, LARGEST_BLOCK if gpu else 128
-    yield "softmax, d = 5", lambda: softmax(5), *((2**19, 2**16) if gpu else (2**15, 64))
-    yield "decoder, 12 layers, width 256", lambda: decoder(12, 256, 20, 40), *((1024, 128) if gpu else (128, 8))
-    yield "three loops, d = 5, 1e7 samples", lambda: looped(5), 10 * MILLION, LARGEST_BLOCK if gpu else 128
-    yield "three loops, d = 16", lambda: looped(16), *((MILLION, 2**17) if gpu else (2**16, 32))
-    yield "one layer, d = 64", lambda: one_layer(64), *((MILLION // 10, 2**13) if gpu else (2**12, 16))
-    yield "three loops, d = 5, 1e4 samples", lambda: looped(5), MILLION // 100, LARGEST_BLOCK if gpu else 128
+    # A GPU is given more samples, and larger blocks: a CPU keeps the arrays of a block in its caches.
+    choose = lambda gpu, cpu: gpu if on_gpu() else cpu
+    small = choose(LARGEST_BLOCK, 128)
+    yield "three loops, d = 5, 1e6 samples", lambda: looped(5), MILLION, small
+    yield "one layer, d = 5", lambda: one_layer(5), MILLION, small
+    yield "softmax, d = 5", lambda: softmax(5), choose(2**19, 2**15), choose(2**16, 64)
+    yield "decoder, 12 layers, width 256", lambda: decoder(12, 256, 20, 40), choose(1024, 128), choose(128, 8)
+    yield "three loops, d = 5, 1e7 samples", lambda: looped(5), 10 * MILLION, small
+    yield "three loops, d = 16", lambda: looped(16), choose(MILLION, 2**16), choose(2**17, 32)
+    yield "one layer, d = 64", lambda: one_layer(64), choose(MILLION // 10, 2**12), choose(2**13, 16)
+    yield "three loops, d = 5, 1e4 samples", lambda: looped(5), MILLION // 100, small
 
 
 def _blocks(bounds: Bounds) -> Measures:
