@@ -3,8 +3,9 @@
 The parts, in the order of worth, each in a process of its own with its own limit of time: README's first flow and what
 a device may do differently; the field of sampled losses beside what arithmetic and memory allow; flows with an
 arrowhead, 10^5 at once; flows of any loss in lockstep; the same flows on both devices; a flow of a sampled loss;
-PyTorch's loop over prompts; float32 products under float64 sums; README's scenario and tests. The CPU does the same on
-half of the cores meanwhile. Results are written after each part. Without a GPU everything is small.
+PyTorch's loop over prompts; float32 products under float64 sums; fields in blocks of other sizes; README's scenario and
+tests. The CPU does the same on half of the cores meanwhile. Results are written after each part, beside those of other
+parts that were measured on the same machine before. Without a GPU everything is small.
 
     python benchmarks/gpu.py                     # everything, in at most eight minutes
     python benchmarks/gpu.py --minutes 4 --part fields --part arrowheads --out DIR
@@ -51,6 +52,7 @@ PARTS = {
     "sampled": Part("flows", "sampled", 60.0),
     "pytorch": Part("fields", "pytorch", 40.0),
     "float32": Part("fields", "float32", 40.0),
+    "blocks": Part("fields", "block_sizes", 150.0, shared=True),
     "readme": Part("readme", "measures", 240.0),
 }
 _PROBE = """
@@ -68,6 +70,14 @@ class Report:
         self.rows: list[Row] = []
         self.ends: list[str] = []
         self._lock = threading.Lock()
+
+    def keep(self, parts: list[str]) -> None:
+        """Take over what is there of other parts than these, of the same machine."""
+        file = self.out / "gpu.json"
+        kept = json.loads(file.read_text()) if file.exists() else {}
+        if (kept.get("machine"), kept.get("gpu")) == (self.machine, self.gpu):
+            self.rows = [Row(**row) for row in kept["rows"] if row["part"] not in parts]
+            self.ends = [end for end in kept["parts"] if end.split()[0] not in parts]
 
     def add(self, rows: list[Row], end: str) -> None:
         """Add what a part found and how it ended, and write everything."""
@@ -225,6 +235,7 @@ def main(
         RESULTS if out is None else out, machine, f"{kind}, with {len(of_gpu)} other cores" if full else None
     )
     names = list(PARTS) if parts is None else parts
+    report.keep(names)
     lanes = [("cpu", of_cpu)] if not full else [("gpu", of_gpu), ("cpu", of_cpu)]
     threads = [
         threading.Thread(target=lane, args=(device, names, full, until, limit, set(own), report))

@@ -28,6 +28,18 @@ def test_a_part_for_which_no_time_is_left_is_told(tmp_path, monkeypatch):
     ]
 
 
+def test_parts_that_are_not_taken_again_stay(tmp_path):
+    report = gpu.Report(tmp_path, "a machine", None)
+    report.add(
+        [Row("a field", 1.0, part="fields"), Row("a flow", 2.0, part="same")], "fields on the cpu: finished, 1 s"
+    )
+    again, elsewhere = gpu.Report(tmp_path, "a machine", None), gpu.Report(tmp_path, "another machine", None)
+    for one in (again, elsewhere):
+        one.keep(["fields"])
+    assert [row.what for row in again.rows] == ["a flow"] and again.ends == []
+    assert elsewhere.rows == []
+
+
 def test_two_devices_agree_in_words_and_to_the_rounding_of_numbers():
     one = Row("a flow", words=["holds"], numbers=[1.0, 100.0])
     assert gpu.agreement(one, Row("a flow", words=["holds"], numbers=[1.0, 100.0001])) == (

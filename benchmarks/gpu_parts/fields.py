@@ -136,17 +136,19 @@ def drawn_and_measured(make: Callable[[], Case], samples: int, block: int, bound
 
 
 def measures(full: bool) -> Measures:
-    """Bounds, fields, and fields in blocks of other sizes."""
+    """Bounds, and fields."""
     bounds = Bounds(full)
-    yield "product of float64 matrices", lambda: bounds.product(jnp.float64, None)
-    yield "sum of float64", bounds.sum
+    yield from _bounds(bounds)
     for precision in (None, "highest"):
         name = f"product of float32 matrices, precision {precision or 'default'}"
         yield name, functools.partial(bounds.product, jnp.float32, precision)
     for name, make, samples, block in _cases(full):
         yield name, functools.partial(drawn_and_measured, make, samples, block, bounds)
-    if full:
-        yield from _blocks(bounds)
+
+
+def _bounds(bounds: Bounds) -> Measures:
+    yield "product of float64 matrices", lambda: bounds.product(jnp.float64, None)
+    yield "sum of float64", bounds.sum
 
 
 Cases = Iterator[tuple[str, Callable[[], Case], int, int]]
@@ -172,30 +174,27 @@ def _cases(full: bool) -> Cases:
     yield "three loops, d = 5, 1e4 samples", lambda: looped(5), MILLION // 100, small
 
 
-def _blocks(bounds: Bounds) -> Measures:
-    """Fields in blocks of several sizes, and with other products of small matrices, on a GPU."""
-    if not on_gpu():
-        return
-    loops, layer = ("three loops, d = 5", lambda: looped(5), 2**20), ("one layer, d = 64", lambda: one_layer(64), 2**16)
-    for (name, make, samples), product in [
-        (loops, "by entries"),
-        (layer, "unrolled"),
-        (layer, "einsum"),
-        (loops, "unrolled"),
-    ]:
-        yield f"{name}, products {product}", functools.partial(_with_product, make, samples, product, bounds)
-    for (name, make, samples), size in [(loops, 2**14), (loops, 2**17), (layer, 2**11)]:
-        yield f"{name}, block {size}", functools.partial(drawn_and_measured, make, samples, size, bounds)
-    for size in (2**13, 2**18):
-        yield (
-            f"softmax, d = 5, block {size}",
-            functools.partial(drawn_and_measured, lambda: softmax(5), 2**19, size, bounds),
-        )
+def block_sizes(full: bool) -> Measures:
+    """Fields in blocks of several sizes, and with other products of small matrices."""
+    bounds = Bounds(full)
+    yield from _bounds(bounds)
+    many, few, sizes = (2**20, 2**16, (2**13, 2**15, 2**17, 2**19)) if on_gpu() else (2**14, 2**9, (32, 512))
+    many, few, sizes = (many, few, sizes) if full else (256, 128, (32, 64))
+    for size in sizes:
+        for name, make in (("three loops, d = 5", lambda: looped(5)), ("softmax, d = 5", lambda: softmax(5))):
+            yield f"{name}, block {size}", functools.partial(drawn_and_measured, make, many, size, bounds)
+    for product in PRODUCTS:
+        loops = functools.partial(_with_product, lambda: looped(5), many, sizes[-2], product, bounds)
+        yield f"three loops, d = 5, products {product}, block {sizes[-2]}", loops
+        # Entry by entry so large a product is a program without an end.
+        if full and product != "by entries":
+            layer = functools.partial(_with_product, lambda: one_layer(64), few, sizes[0], product, bounds)
+            yield f"one layer, d = 64, products {product}, block {sizes[0]}", layer
 
 
-def _with_product(make: Callable[[], Case], samples: int, product: str, bounds: Bounds) -> Row:
+def _with_product(make: Callable[[], Case], samples: int, block: int, product: str, bounds: Bounds) -> Row:
     with _products(PRODUCTS[product]):
-        return drawn_and_measured(make, samples, LARGEST_BLOCK if samples > 2**16 else 2**13, bounds)
+        return drawn_and_measured(make, samples, block, bounds)
 
 
 def _by_entries(left: jax.Array, right: jax.Array) -> jax.Array:
