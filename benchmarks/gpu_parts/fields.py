@@ -268,10 +268,10 @@ def _float32(full: bool, near: float, together: int = 256) -> Row:
     from flowsim.losses import LoopedLoss
 
     case = looped(5)
-    samples = 2**20 if full else 2**12
+    samples = 2**20 if on_gpu() else 2**17 if full else 2**12
     best = LoopedLoss(case.task, 3).minimizer
     model = jax.tree.map(lambda a, b: (1 - near) * a + near * b, case.model, best)
-    loss = prepared(case, samples)
+    loss = prepared(case, samples, LARGEST_BLOCK if on_gpu() else 128)
     half = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
     parts = jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:-1], -1, together), half(loss.draws))
 
