@@ -163,7 +163,7 @@ def _cases(full: bool) -> Cases:
         return
     # A GPU is given more samples, and larger blocks: a CPU keeps the arrays of a block in its caches.
     choose = lambda gpu, cpu: gpu if on_gpu() else cpu
-    small = choose(LARGEST_BLOCK, 128)
+    small = choose(LARGEST_BLOCK, 32)
     yield "three loops, d = 5, 1e6 samples", lambda: looped(5), MILLION, small
     yield "one layer, d = 5", lambda: one_layer(5), MILLION, small
     yield "softmax, d = 5", lambda: softmax(5), choose(2**19, 2**15), choose(2**16, 64)
