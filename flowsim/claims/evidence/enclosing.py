@@ -208,14 +208,10 @@ class Enclosed:
             return None
 
     def _around(self, rows: np.ndarray, further: np.ndarray, most_operations: float) -> PyTree:
-        """The weights as balls, each row as much wider; those that stay zero are zero.
-
-        **Raises:** `UndecidedError` where there are more of them than there may be operations.
-        """
+        """The weights as balls, each row as much wider, unless there are too many; those that stay zero are zero."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
-        count = rows.size * sum(leaf[0].size for leaf in jax.tree.leaves(weights))
-        if count > most_operations:
-            raise UndecidedError(f"{count} weights are too many", is_costly=True)
+        if rows.size * sum(leaf[0].size for leaf in jax.tree.leaves(weights)) > most_operations:
+            raise UndecidedError("there are too many weights", is_costly=True)
         spread = jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), weights) if self.spread is None else self.spread
 
         stay = jax.tree.map(lambda leaf: False, weights) if self.stay is None else self.stay
