@@ -20,8 +20,8 @@ from flowsim.flow.systems import loss_system, norm_sq
 from flowsim.flow.trajectory import Status
 
 
-def solver(rtol=1e-14, atol=1e-14, arrays=(1, 1)):
-    return DenseRadau(jnp.asarray(rtol), jnp.asarray(atol), arrays, columns=2)
+def solver(rtol=1e-14, atol=1e-14):
+    return DenseRadau(jnp.asarray(rtol), jnp.asarray(atol), (jnp.zeros(1), jnp.zeros(1)), columns=2)
 
 
 def stepped(system, start, time, count, method):

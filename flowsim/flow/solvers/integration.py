@@ -33,12 +33,13 @@ _MOST_REDUCED_STEPS = 2_000_000
 
 
 class Asked(NamedTuple):
-    """What is asked of a solver: relative and absolute error of a step; the longest step, of the time or of the start's
-    timescale, whichever is later; and that timescale.
+    """What is asked of a solver: relative and absolute error of a step, and the sizes of weights that the relative one
+    is at least of; the longest step, of the time or of the start's timescale, whichever is later; and that timescale.
     """
 
     rtol: Scalar
     atol: Scalar
+    sizes: PyTree
     growth: Scalar
     timescale: Scalar
 
@@ -200,16 +201,17 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
 def _solver(system: AbstractSystem, method: str, y: PyTree, asked: Asked, first: Scalar):
     """The solver of a method with its step sizes."""
     predictive = PredictiveStepSize(asked.growth, asked.timescale)
-    arrays = tuple(leaf.size for leaf in jax.tree.leaves(y[0]))
+    weights = sum(leaf.size for leaf in jax.tree.leaves(y[0]))
     if isinstance(system, ReducedSystem):
         return _ReducedRadau(asked.rtol), predictive
     if method == "arrowhead":
         return _ArrowheadRadau(asked.rtol), predictive
-    if method == "implicit" and sum(arrays) <= DENSE_LIMIT:
-        return DenseRadau(asked.rtol, asked.atol, arrays, system.columns), predictive
+    if method == "implicit" and weights <= DENSE_LIMIT:
+        return DenseRadau(asked.rtol, asked.atol, asked.sizes, system.columns), predictive
     controls = {"norm": optimistix.max_norm, "dtmin": SMALLEST * jnp.maximum(first, asked.timescale)}
     rtol: Any = asked.rtol
-    atol: Any = asked.atol
+    # Explicit steps know nothing of rounding, so that all weights have the tolerance of the smallest.
+    atol: Any = asked.atol + rtol * jnp.min(jnp.stack([jnp.min(size) for size in jax.tree.leaves(asked.sizes)]))
     controller = diffrax.PIDController(rtol, atol, force_dtmin=False, **controls)
     if method == "explicit":
         return diffrax.Tsit5(), controller
