@@ -189,8 +189,9 @@ class DenseRadau(AbstractRadau):
     @staticmethod
     def hessian(weights: int, directions: int) -> tuple[int, int]:
         """How many fields a Hessian takes, and about how many operations what is made of it."""
-        columns = weights if directions == weights else 2 * directions
-        return columns, 10 * directions**3 + 6 * weights * directions**2
+        if directions == weights:
+            return weights, 10 * weights**3
+        return 2 * directions, 10 * directions**3 + 6 * weights * directions**2
 
     def _tolerance(self, start: Weights, end: Weights) -> Weights:
         sizes = jnp.maximum(jnp.abs(start), jnp.abs(end))
