@@ -64,10 +64,9 @@ def test_a_step_by_few_eigenvectors_is_one_by_all():
     loss = FunctionLoss(lambda model: jnp.sum(rates * (model.x @ basis) ** 2) / 2 + jnp.sum(model.x**4) / 400)
     start = Vector(jnp.asarray(basis[:, 8:] @ np.random.default_rng(1).standard_normal(12)))
     system = loss_system(loss, start)
-    found = [
-        stepped(system, start, 2.0, 16, DenseRadau(*[jnp.asarray(1e-11)] * 2, (20,), jnp.asarray(0), 20, directions))
-        for directions in (20, 10)
-    ]
+    tight = jnp.asarray(1e-11)
+    method = lambda directions: DenseRadau(tight, tight, (20,), jnp.asarray(0), columns=20, directions=directions)
+    found = [stepped(system, start, 2.0, 16, method(directions)) for directions in (20, 10)]
     np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-11)
 
 

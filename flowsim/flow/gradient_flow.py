@@ -82,11 +82,10 @@ def gradient_flow(
     largest weight of all; solver: "auto" takes the structured Newton where the loss has an
     arrowhead, "implicit" (Radau IIA of order 9) for up to 256 weights under an exact loss, and elsewhere "explicit"
     (Tsit5) in turns with the implicit one, whichever gets further for its work (the trajectory's settings say where it
-    changed); stop: relative
-    thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol;
-    points_per_decade: how many steps there are at least in a decade of time, each an output, default 12 or as many as
-    keep the weights under 256 MiB, 0 for output at ``times`` alone; steps_per_decade: as many steps at least, outputs
-    or not, default points_per_decade; budget_seconds: wall-clock limit, looked at after
+    changed); stop: relative thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the solver is
+    "implicit", not below ten rtol; points_per_decade: how many steps there are at least in a decade of time, each an
+    output, default 12 or as many as keep the weights under 256 MiB, 0 for output at ``times`` alone; steps_per_decade:
+    as many steps at least, outputs or not, default points_per_decade; budget_seconds: wall-clock limit, looked at after
     every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes on bit for bit;
     progress: show a bar.
 
@@ -276,10 +275,15 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
     """Whether a flow with a small gradient stays where it is."""
     if bool(_is_rounding(system, state)):
         return True
-    # Below rounding of the largest gradient so far.
-    small = float(system.speed(state)) <= RESTING * _EPS * largest
-    told = small and not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
-    return told and bool(_attracts(system, state))
+    if isinstance(system, ReducedSystem) or _weights(state) > DENSE_LIMIT:
+        return False
+    # The Hessian is formed where the field is below rounding of the largest gradient so far.
+    return float(_speed(system, state)) <= RESTING * _EPS * largest and bool(_attracts(system, state))
+
+
+@eqx.filter_jit
+def _speed(system: AbstractSystem, state: PyTree) -> Scalar:
+    return system.speed(state)
 
 
 @eqx.filter_jit
