@@ -14,14 +14,16 @@ from systems import Vector
 from flowsim import FunctionLoss, Stop, gradient_flow
 from flowsim.flow import course
 from flowsim.flow.solvers.collocation import ORDER
-from flowsim.flow.solvers.dense import DenseRadau
+from flowsim.flow.solvers.dense import Curvature, DenseRadau
 from flowsim.flow.solvers.step_size import begin, next_length
 from flowsim.flow.systems import loss_system, norm_sq
 from flowsim.flow.trajectory import Status
 
 
 def solver(rtol=1e-14, atol=1e-14, arrays=(1, 1)):
-    return DenseRadau(jnp.asarray(rtol), jnp.asarray(atol), arrays, columns=2)
+    return DenseRadau(
+        jnp.asarray(rtol), jnp.asarray(atol), arrays, jnp.asarray(sum(arrays)), columns=2, directions=sum(arrays)
+    )
 
 
 def stepped(system, start, time, count, method):
@@ -53,6 +55,35 @@ def test_order_nine():
     largest = np.max(errors, axis=1)
     assert largest[-1] > 1e-14, "the errors are rounding, not the method's"
     assert -np.polyfit(np.log(counts), np.log(largest), 1)[0] > ORDER - 0.7, errors
+
+
+def test_a_step_by_few_eigenvectors_is_one_by_all():
+    """What is beside the eigenvectors has one rate in Newton's method, and its own in the step that this finds."""
+    rates = np.append(np.geomspace(1e3, 10.0, 8), np.geomspace(0.5, 1e-3, 12))
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((20, 20)))[0]
+    loss = FunctionLoss(lambda model: jnp.sum(rates * (model.x @ basis) ** 2) / 2 + jnp.sum(model.x**4) / 400)
+    start = Vector(jnp.asarray(basis[:, 8:] @ np.random.default_rng(1).standard_normal(12)))
+    system = loss_system(loss, start)
+    found = [
+        stepped(system, start, 2.0, 16, DenseRadau(*[jnp.asarray(1e-11)] * 2, (20,), jnp.asarray(0), 20, directions))
+        for directions in (20, 10)
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-11)
+
+
+def test_the_parts_of_a_vector_make_it_up():
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((7, 7)))[0]
+    vectors = jnp.asarray(np.random.default_rng(1).standard_normal((3, 7)))
+    for count in (3, 7):
+        zero = jnp.zeros(7)
+        curvature = Curvature(
+            jnp.linspace(2.0, count + 1.0, count), jnp.asarray(basis[:, :count]), jnp.asarray(-1.0), zero, zero
+        )
+        np.testing.assert_allclose(curvature.join(curvature.split(vectors)), vectors, atol=1e-14)
+        # The matrix with these eigenvalues, and one more for all that is beside.
+        rates = np.append(np.arange(count) + 2.0, np.full(7 - count, -1.0))
+        product = curvature.join(curvature.split(vectors) * curvature.rates[None])
+        np.testing.assert_allclose(product, vectors @ (basis * rates) @ basis.T, atol=1e-13)
 
 
 def test_a_step_that_is_far_too_long_is_not_accepted():

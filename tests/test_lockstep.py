@@ -393,7 +393,9 @@ def test_lanes_renew_their_curvature_each_for_itself():
     field = lambda matrix, y: -matrix @ (y**3)
     matrices = jnp.stack([jnp.diag(jnp.asarray([k, 2.0 * k])) for k in (1.0, 2.0, 3.0)])
     points = jnp.asarray([[1.0, 1.0], [2.0, 1.0], [1.0, 3.0]])
-    kept = dense.Curvature(jnp.full((3, 2), 7.0), jnp.stack([jnp.eye(2)] * 3), *[jnp.zeros((3, 2))] * 2)
+    kept = dense.Curvature(
+        jnp.full((3, 2), 7.0), jnp.stack([jnp.eye(2)] * 3), jnp.zeros(3), jnp.zeros((3, 2)), jnp.zeros((3, 2))
+    )
     renew = jnp.asarray([True, False, True])
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""The flow of a sampled loss takes the solver that gets on, says which, and decides alike when it goes on."""
+"""A flow takes the solver that gets on, says which, and decides alike when it goes on."""
 
 import dataclasses
 from typing import Any
@@ -108,9 +108,41 @@ def test_where_newton_fails_the_explicit_solver_goes_on_from_there(whole, monkey
     assert run.settings.changes[:2] == (whole.settings.changes[0],) * 2
 
 
-def test_more_weights_than_a_hessian_is_worth_are_explicit_alone():
+class Squares(eqx.Module):
+    """The squares of weights."""
+
+    x: jax.Array
+
+
+def squares(targets, start):
+    """The loss sum (x^2 - s)^2/4 from one number, in which x^2 = s/(1 + (s/x(0)^2 - 1) e^{-2st}), and that x(t)."""
+    loss = flowsim.FunctionLoss(lambda model: jnp.sum((model.x**2 - targets) ** 2) / 4, minimum=0.0)
+    exact = lambda t: np.sqrt(targets / (1 + (targets / start**2 - 1) * np.exp(-2 * targets * t)))
+    return loss, Squares(jnp.full(targets.size, start)), exact
+
+
+def test_many_weights_are_implicit_where_the_flow_is_stiff(tmp_path):
+    """At the end all rates are large over a step: the few eigenvectors of the first attempt are too few."""
+    loss, start, exact = squares(np.geomspace(1e-5, 1.0, 300), 1e-3)
+    run = flowsim.gradient_flow(loss, start, checkpoint=tmp_path)
+    assert run.status is flowsim.Status.EXCESS and len(run.settings.changes) == 1
+    np.testing.assert_allclose(run.models.x, [exact(t) for t in np.asarray(run.t)], rtol=1e-6)
+    # By steps that stability limits it would be 300,000 of them.
+    assert run.certificates.steps < 0.01 * float(run.t[-1])
+    kept = [int(np.load(file)["directions"]) for file in sorted(tmp_path.glob("chunk-*.npz"))]
+    assert set(kept) == {0, 300} and sorted(kept) == kept
+
+
+def test_many_weights_stay_explicit_where_the_flow_is_not_stiff():
+    loss, start, exact = squares(np.linspace(0.5, 1.0, 300), 1e-3)
+    run = flowsim.gradient_flow(loss, start)
+    assert run.settings.method == "explicit"
+    np.testing.assert_allclose(run.end.x, exact(float(run.t[-1])), rtol=1e-7)
+
+
+def test_many_weights_of_a_sampled_loss_are_in_turns_too():
     run = flowsim.gradient_flow(sampled([1.0, 1.0]), network(40), t1=1e-3, rtol=1e-3)
-    assert run.settings.solver == "explicit"
+    assert run.settings.solver == "in-turns" and run.settings.changes == ()
 
 
 def test_the_settings_outlive_a_file_and_the_flow_is_solved_again(whole, tmp_path):

@@ -3,7 +3,9 @@ solver, or in turns by the explicit and the implicit one, whichever gets on for 
 """
 
 import dataclasses
+import functools
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,13 +15,26 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim.flow.recording import Chunk, Role, truncate
-from flowsim.flow.solvers.integration import NEVER, Asked, Ending, between, integrate
+from flowsim.flow.solvers.dense import DenseRadau
+from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.integration import (
+    NEVER,
+    Asked,
+    Ending,
+    Method,
+    between,
+    integrate,
+    more_directions,
+)
 from flowsim.flow.systems import AbstractSystem, Record, norm_sq
 from flowsim.flow.trajectory import SAME, Status
 
-_FEW, _MANY = 32, 1024  # requested times that are found by one program
+_AT_ONCE, _MANY_AT_ONCE = 32, 1024  # requested times that are found by one program
 _NOT_RECORDED = -1
-_FIRST_TURN = 2  # chunks
+_FIELDS_A_STEP = 25  # of an implicit method, beside those of a Hessian
+_FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations, which take as long as a field at least takes
+_WORTH = 2.0  # times the work of an implicit method, from which it is tried
+_ENTRIES = 2**20  # of the states of a chunk
 _NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
 _MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
 
@@ -28,12 +43,13 @@ _MOVED = 0.01  # how far the weights move, relative to their norm, between kept 
 class Course:
     """How a flow is integrated: by its own steps, and from them by further ones to requested times.
 
-    requested: times, the last of them where the course ends at the latest; first_step: the size of the first step;
-    points_per_decade: 0 where the steps are no part of the trajectory; steps: at most so many in a chunk; keeps_steps:
-    whether all steps that tell something are a part of the trajectory.
+    start: the state at time 0; requested: times, the last of them where the course ends at the latest; first_step: the
+    size of the first step; points_per_decade: 0 where the steps are no part of the trajectory; steps: at most so many
+    in a chunk; keeps_steps: whether all steps that tell something are a part of the trajectory.
     """
 
     system: AbstractSystem
+    start: PyTree
     solver: str
     asked: Asked
     requested: np.ndarray
@@ -50,9 +66,9 @@ class Course:
         t0, last = float(before.t[-1]), float(self.requested[-1])
         y0 = (jax.tree.map(lambda leaf: leaf[-1], before.record.state), before.dissipated[-1])
         times = (t0, last, min(before.next_step or self.first_step, last - t0))
-        begin = jax.device_put(y0)
-        done = integrate(self.system, begin, times, self.asked, ending, self.solver, self.steps)
-        reached = slice(int(done.accepted))
+        begin, way = jax.device_put(y0), self._way(before)
+        done = integrate(self.system, begin, times, way.asked, ending, way.method, self.steps)
+        kept, reached = way.method.directions or before.directions, slice(int(done.accepted))
         t, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
         roles = self._roles(t0, t, y, y0, wanted)
         if done.ended and self.points_per_decade:
@@ -60,7 +76,7 @@ class Course:
         steps = _Points(np.append(t0, t), _after(y0, y), np.append(_NOT_RECORDED, roles))
         lengths = np.diff(steps.t)
         means = np.diff(steps.y[1]) / lengths
-        further, found = self._between(steps)
+        further, found = self._between(steps, way)
         points = jax.tree.map(lambda *parts: np.concatenate(parts), steps, further)
         order = np.flatnonzero(points.roles > _NOT_RECORDED)
         points = _rows(points, order[np.argsort(points.t[order], kind="stable")])
@@ -77,6 +93,7 @@ class Course:
             steps=np.asarray([t.size, int(done.rejected)]),
             fields=int(done.fields),
             next_step=float(np.max(lengths[-2:], initial=0.0)),
+            directions=more_directions(self._weights, kept) if done.too_few else kept,
             failure=None,
         )
         finite = np.isfinite(chunk.dissipated) & np.isfinite(record.grad_norm_sq) & np.isfinite(record.loss)
@@ -87,7 +104,36 @@ class Course:
         finite_field = _field_is_finite_near(self.system, jax.device_put(_rows(steps.y[0], -1)))
         return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)
 
-    def _between(self, steps: "_Points") -> tuple["_Points", bool]:
+    def directions(self, before: Chunk) -> int:
+        """How many eigenvectors of the Hessian an implicit method keeps after a chunk."""
+        return before.directions or more_directions(self._weights, 0)
+
+    def work_per_e_fold(self, before: Chunk) -> float:
+        """How many fields time takes to grow by e after a chunk, by an implicit method whose steps are the longest."""
+        return STEPS_PER_DECADE / math.log(10) * (_FIELDS_A_STEP + float(self._way(before).asked.renewal) / 2)
+
+    @property
+    def _weights(self) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(self.start))
+
+    @functools.cached_property
+    def _operations(self) -> float:
+        """About how many operations a field takes, where few take as long as more."""
+        arrays, rest = eqx.partition(self.system, eqx.is_array)
+        field = jax.jit(lambda arrays, state: eqx.combine(arrays, rest).field(state))
+        counts = field.lower(arrays, self.start).cost_analysis() or {}
+        return float(counts.get("flops", 0.0)) + _FEW + _FEW_OF_A_WEIGHT * self._weights
+
+    def _way(self, before: Chunk) -> "_Way":
+        """How the next chunk after one is integrated."""
+        if self.solver != "implicit":
+            return _Way(Method(self.solver), self.asked)
+        directions = self.directions(before)
+        columns, operations = DenseRadau.hessian(self._weights, directions)
+        renewal = jnp.array(columns + round(operations / self._operations))
+        return _Way(Method(self.solver, directions), self.asked._replace(renewal=renewal))
+
+    def _between(self, steps: "_Points", way: "_Way") -> tuple["_Points", bool]:
         """The flow at the requested times within its steps, given by their ends and where the first begins, and whether
         all of it was found. A time that is the end of a step to rounding becomes it.
         """
@@ -99,27 +145,27 @@ class Course:
         steps.roles[end[same]] = np.maximum(steps.roles[end[same]], Role.WANTED)
         asked, end = asked[~same], end[~same]
         found, parts = True, [_rows(steps.y, slice(0))]
-        at_once = _FEW if asked.size < _MANY else _MANY
+        at_once = _AT_ONCE if asked.size < _MANY_AT_ONCE else _MANY_AT_ONCE
         for place in range(0, asked.size, at_once):
             rows = np.arange(place, min(place + at_once, asked.size))
             # Padded to the one shape that is compiled.
             rows = np.append(rows, np.full(at_once - rows.size, rows[-1]))
             times = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
             both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
-            there, good = between(self.system, jax.device_put(both), jax.device_put(times), self.asked, self.solver)
+            there, good = between(self.system, jax.device_put(both), jax.device_put(times), way.asked, way.method)
             count = min(at_once, asked.size - place)
             there = jax.tree.map(np.array, _rows(there, slice(count)))
             for row in np.flatnonzero(~np.asarray(good)[:count]):
-                found = self._in_several_steps(there, int(row), _rows(both[0], row), times[row, :2]) and found
+                found = self._in_several_steps(there, int(row), _rows(both[0], row), times[row, :2], way) and found
             parts.append(there)
         y = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         return _Points(asked, y, np.full(asked.size, int(Role.WANTED))), found
 
-    def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray) -> bool:
+    def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, way: "_Way") -> bool:
         """Put into a row what one step did not find, from a step's begin to a requested time; whether it was found."""
         t0, t = (float(time) for time in times)
         y = jax.device_put(begin)
-        done = integrate(self.system, y, (t0, t, (t - t0) / 2), self.asked, NEVER, self.solver, self.steps)
+        done = integrate(self.system, y, (t0, t, (t - t0) / 2), way.asked, NEVER, way.method, self.steps)
         last = int(done.accepted) - 1
         if last < 0 or np.asarray(done.t)[last] != t:
             return False
@@ -167,15 +213,13 @@ def _turns(dissipated: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 
 def steps_in_turns(weights: int) -> dict[str, int]:
-    """How many steps a chunk has by each solver. Two explicit ones are about as many fields as a whole implicit flow
-    takes; an implicit one is short, as each step of it may take a Hessian.
-    """
-    return {"explicit": 48 + weights // 2, "implicit": 8}
+    """How many steps a chunk has by each solver. An implicit one is short, as each step of it may take a Hessian."""
+    return {"explicit": min(48 + weights // 2, max(_ENTRIES // weights, 16)), "implicit": 16}
 
 
 def next_chunk(courses: list[Course], chunks: list[Chunk], wanted: float, ending: Ending) -> Chunk:
     """The next chunk of a flow by one course, or in turns by an explicit and an implicit one."""
-    turn = _next_turn(chunks) if len(courses) > 1 else 0
+    turn = _next_turn(chunks, courses[1]) if len(courses) > 1 else 0
     chunk = courses[turn % 2].advance(chunks[-1], wanted, ending)
     if turn % 2 == 1 and chunk.failure is Status.NEWTON:
         turn += 1
@@ -189,24 +233,36 @@ def changes(chunks: list[Chunk]) -> tuple[float, ...]:
     return tuple(float(before.t[-1]) for before, after in pairs for _ in range(after.turn - before.turn))
 
 
-def _next_turn(chunks: list[Chunk]) -> int:
+def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
     """The turn of the next chunk; the explicit ones are even. Finished chunks alone decide, so that a run that goes on
     from a checkpoint decides alike.
 
-    A flow begins explicitly, until that has cost what an implicit flow may cost in all; it goes on implicitly while
-    each chunk gets as far in time, per field, as the last explicit one did. On a model with kinks it
+    A flow begins explicitly, until time grows by e for less work by an implicit method at its best; it goes on
+    implicitly while each chunk gets as far in time, per field, as the last explicit one did, and while there are more
+    eigenvectors to keep than those that proved too few. On a model with kinks it
     does not: then it is explicit for as many fields as everything before took, so that attempts cost their share alone.
     """
     turn = chunks[-1].turn
     length = sum(chunk.turn == turn for chunk in chunks[1:])
-    fields = np.asarray([chunk.fields for chunk in chunks])
+    if length == 0:
+        return turn
+    fields, times = np.asarray([chunk.fields for chunk in chunks]), [chunk.t[-1] for chunk in chunks]
     if turn % 2 == 0:
-        over = length >= _FIRST_TURN and fields[-length:].sum() >= fields[:-length].sum()
+        share = fields[-length:].sum() >= fields[:-length].sum()
+        growth = math.log(times[-1] / times[-2]) if times[-2] > 0 else math.inf
+        over = share and fields[-1] > _WORTH * growth * implicit.work_per_e_fold(chunks[-1])
     else:
         # In time, not its logarithm: steps that stability limits stay as long as they are.
-        pace = np.diff([chunk.t[-1] for chunk in chunks]) / fields[1:]
-        over = pace[-1] < pace[-length - 1]
+        pace = np.diff(times) / fields[1:]
+        over = pace[-1] < pace[-length - 1] and chunks[-1].directions == implicit.directions(chunks[-2])
     return turn + int(over)
+
+
+class _Way(NamedTuple):
+    """A method, with what is asked of it."""
+
+    method: Method
+    asked: Asked
 
 
 class _Points(NamedTuple):

@@ -80,8 +80,9 @@ def gradient_flow(
     the start where this is least, so that a start near a saddle leaves it at the right time; of atol no more counts
     than rtol of the largest weight of the same array, and nothing is asked below a few units in the last place of the
     largest weight of all; solver: "auto" takes the structured Newton where the loss has an
-    arrowhead, "explicit" (Tsit5) where it is a `MonteCarloLoss`, in turns with the implicit solver up to 256 weights
-    (the trajectory's settings say where it changed), and "implicit" (Radau IIA of order 9) elsewhere; stop: relative
+    arrowhead, "implicit" (Radau IIA of order 9) for up to 256 weights under an exact loss, and elsewhere "explicit"
+    (Tsit5) in turns with the implicit one, whichever gets further for its work (the trajectory's settings say where it
+    changed); stop: relative
     thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol;
     points_per_decade: how many steps there are at least in a decade of time, each an output, default 12 or as many as
     keep the weights under 256 MiB, 0 for output at ``times`` alone; steps_per_decade: as many steps at least, outputs
@@ -131,11 +132,13 @@ def gradient_flow(
         chunk_steps = steps_in_turns(entries)
     else:
         chunk_steps = {method: int(np.clip(_CHUNK_ENTRIES[method] / _weights(state), *_CHUNK_STEPS[method]))}
+    asked = Asked(*[jnp.array(number) for number in (float(rtol), atol, growth, timescale, 0)])
     courses = [
         Course(
             system,
+            state,
             name,
-            Asked(*[jnp.asarray(number, dtype=float) for number in (rtol, atol, growth, timescale)]),
+            asked,
             np.union1d(requested, [last]),
             first_step,
             points_per_decade,
@@ -273,14 +276,16 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
     """Whether a flow with a small gradient stays where it is."""
     if bool(_is_rounding(system, state)):
         return True
-    attracting = not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
-    return attracting and bool(_attracts(system, state, jnp.asarray(largest)))
+    # Below rounding of the largest gradient so far.
+    small = float(system.speed(state)) <= RESTING * _EPS * largest
+    told = small and not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
+    return told and bool(_attracts(system, state))
 
 
 @eqx.filter_jit
-def _attracts(system: AbstractSystem, state: PyTree, largest: Scalar) -> Bool[Array, ""]:
-    """Whether the field is below rounding of the largest gradient so far and no direction leads away: none of the
-    Jacobian's eigenvalues is positive by more than rounding of theirs. Weights that are zero and stay so lead nowhere.
+def _attracts(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
+    """Whether no direction leads away: none of the Jacobian's eigenvalues is positive by more than rounding of theirs.
+    Weights that are zero and stay so lead nowhere.
     """
     point, unravel = ravel_pytree(state)
     field = lambda x: ravel_pytree(system.field(unravel(x)))[0]
@@ -289,8 +294,7 @@ def _attracts(system: AbstractSystem, state: PyTree, largest: Scalar) -> Bool[Ar
     moves = jnp.where((point != 0) | (slope != 0), 1.0, 0.0)
     jacobian = jacobian * jnp.outer(moves, moves)
     rates = jnp.linalg.eigvalsh((jacobian + jacobian.T) / 2)
-    small = jnp.linalg.norm(slope) <= RESTING * _EPS * largest
-    return small & (rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates)))
+    return rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
 
 
 def _weights(state: PyTree) -> int:

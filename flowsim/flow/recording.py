@@ -37,7 +37,7 @@ class Chunk:
     t: times; record: with time leading; dissipated: energy so far; roles: a `Role` for each; largest: |grad|^2 at
     its largest since the chunk began; steps: accepted and rejected ones; next_step: a step size to go on with, 0 where
     none is known; failure: what went wrong, if anything did; fields: how many were computed; turn: how
-    often the solver had changed.
+    often the solver had changed; directions: how many eigenvectors of the Hessian to go on with, 0 where none is known.
     """
 
     t: np.ndarray
@@ -50,6 +50,7 @@ class Chunk:
     failure: Status | None
     fields: int = 0
     turn: int = 0
+    directions: int = 0
 
 
 def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.ndarray) -> Chunk:
@@ -85,6 +86,7 @@ class ChunkStore:
             next_step=float(file["next_step"]),
             fields=int(file["fields"]),
             turn=int(file["turn"]),
+            directions=int(file["directions"]),
             **{name: file[name] for name in _ARRAYS},
         )
 
@@ -94,7 +96,7 @@ class ChunkStore:
             return
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
         arrays |= {name: getattr(chunk, name) for name in _ARRAYS}
-        arrays |= {name: np.asarray(getattr(chunk, name)) for name in ("next_step", "fields", "turn")}
+        arrays |= {name: np.asarray(getattr(chunk, name)) for name in ("next_step", "fields", "turn", "directions")}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
         arrays["origin"] = np.asarray(origin(self._identity))
         hosts.by_first(self._mesh, functools.partial(_write, self._path(self.folder, index), arrays))
@@ -160,6 +162,7 @@ def join(chunks: list[Chunk]) -> Chunk:
         failure=chunks[-1].failure,
         fields=sum(chunk.fields for chunk in chunks),
         turn=chunks[-1].turn,
+        directions=chunks[-1].directions,
         **{name: joined(*[getattr(chunk, name) for chunk in chunks]) for name in _ROWS},
     )
 

@@ -17,11 +17,12 @@ from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, State
 from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.reduction import AbstractReducedLayer, Point, ReducedArrowhead
+from flowsim.losses.sampled.blocks import COLUMNS
 from flowsim.models import LinearAttention
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
-_COLUMNS, _SAMPLED_COLUMNS = 256, 8
-_MOST_IN_TURNS = 256  # weights
+_COLUMNS = 256
+_FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
 
 
@@ -219,7 +220,7 @@ class LossSystem(AbstractSystem):
     @property
     def columns(self) -> int:
         """Few of a sampled loss, whose field fills a memory that one evaluation fits."""
-        return _SAMPLED_COLUMNS if self.loss.sampled else _COLUMNS
+        return COLUMNS if self.loss.sampled else _COLUMNS
 
     def encode(self, model: PyTree) -> PyTree:
         return eqx.filter(model, eqx.is_inexact_array)
@@ -324,10 +325,9 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     if solver == "auto":
-        # A field that is a sum over samples is worth measuring which solver needs fewer of; but where one Hessian takes
-        # more of them than most explicit flows, even a look at the implicit one costs too much.
-        sampled = "in-turns" if _count(model) <= _MOST_IN_TURNS else "explicit"
-        solver = sampled if loss.sampled else "implicit"
+        # Few weights have a Hessian that is no cost, unless a field is a sum over samples: elsewhere it is worth
+        # measuring which solver needs less work.
+        solver = "implicit" if _count(model) <= _FEW and not loss.sampled else "in-turns"
     return loss_system(loss, model), solver
 
 

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.claims.claim import Comparison, at_least
+from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
@@ -123,7 +124,8 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
     end = eqx.filter(trajectory.end, eqx.is_inexact_array)
     if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
         return None
-    model, values, size, step = _polish(loss, trajectory.end)
+    with blas_in_one_thread():
+        model, values, size, step = _polish(loss, trajectory.end)
     negative, flat, positive = inertia(values)
     value, excess = (float(number) for number in _level(loss, model))
     # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.

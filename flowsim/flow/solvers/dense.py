@@ -44,18 +44,38 @@ _ENTRIES, _MOST_AT_ONCE = 2**24, 1024  # of the Hessians, and how many of them, 
 
 
 class Curvature(NamedTuple):
-    """The eigenvalues of the field's Jacobian, its eigenvectors by columns, how far rounding of the weights moved the
-    field where they were computed, and the size of the terms that it rounded there.
+    """Eigenvalues of the field's Jacobian, their eigenvectors by columns, and one rate for all directions beside these;
+    how far rounding of the weights moved the field where they were computed, and the size of the terms that it rounded
+    there.
     """
 
-    eigenvalues: Weights
-    basis: Float[Array, "n n"]
+    eigenvalues: Float[Array, " k"]
+    basis: Float[Array, "n k"]
+    rest: Scalar
     moved: Weights
     terms: Weights
 
+    @property
+    def rates(self) -> Float[Array, " parts"]:
+        """The rate of each part of a vector."""
+        n, k = self.basis.shape
+        return self.eigenvalues if k == n else jnp.append(self.eigenvalues, jnp.broadcast_to(self.rest, n))
+
+    def split(self, vectors: Float[Array, "... n"]) -> Float[Array, "... parts"]:
+        """Vectors along the eigenvectors, and what of them is beside these."""
+        n, k = self.basis.shape
+        along = vectors @ self.basis
+        return along if k == n else jnp.concatenate([along, vectors - along @ self.basis.T], axis=-1)
+
+    def join(self, parts: Float[Array, "... parts"]) -> Float[Array, "... n"]:
+        """The vectors with these parts."""
+        n, k = self.basis.shape
+        along = parts[..., :k] @ self.basis.T
+        return along if k == n else along + parts[..., k:]
+
     def noise(self, y: Weights) -> Weights:
         """How far rounding moves the field at y, where weights may have become smaller than they were."""
-        terms = _terms(self.eigenvalues, self.basis, y)
+        terms = _terms(self.eigenvalues, self.basis, self.rest, y)
         larger = jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
         # What rounding does has no derivative.
         return jax.lax.stop_gradient(self.moved * larger)
@@ -114,20 +134,25 @@ class DenseRadau(AbstractRadau):
     its array now; and no less than a few units in the last place of the largest weight of all. The state is (weights,
     energy dissipated).
 
-    arrays: the sizes of the arrays of weights, in their order; columns: how many of the Hessian are computed at once.
+    arrays: the sizes of the arrays of weights, in their order; renewal: what a Hessian counts for, in fields; columns:
+    how many of it are computed at once; directions: how many eigenvectors of it are kept, all of them or those of the
+    largest eigenvalues.
     """
 
     rtol: Scalar
     atol: Scalar
     arrays: tuple[int, ...] = eqx.field(static=True)
+    renewal: Int[Array, ""]
     columns: int = eqx.field(static=True)
+    directions: int = eqx.field(static=True)
 
     def init(self, terms, t0, t1, y0, args):
         """What the first step begins with: no Hessian yet, so that it computes one."""
         field, y = _flat(terms, t0, y0, args)
         points = jnp.broadcast_to(y, (STAGES + 1, y.size))
         none = jnp.zeros_like(y)
-        unknown = Curvature(none, jnp.zeros((y.size, y.size)), none, none)
+        k = self.directions
+        unknown = Curvature(jnp.zeros(k), jnp.zeros((y.size, k)), jnp.zeros(()), none, none)
         return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, unknown, jnp.asarray(True), jnp.asarray(0))
 
     def within(self, terms, t0, t1, y0, y1, args, kept: Kept) -> Kept:
@@ -145,12 +170,12 @@ class DenseRadau(AbstractRadau):
         nodes, matrix, differences = radau_tableau()
         A = jnp.asarray(matrix)
         done, curvature, fields = self._newton(jax.vmap(field), field, y, kept, t0, length, A, jnp.asarray(nodes))
-        Q, rates = curvature.basis, curvature.eigenvalues
+        split, join, rates = curvature.split, curvature.join, curvature.rates
         # The field where the iteration ended, not where it last looked.
-        slopes = done.slopes + ((done.correction @ Q) * rates[None]) @ Q.T
+        slopes = done.slopes + join(split(done.correction) * rates[None])
         end = y + done.increments[-1]
         estimate = ESTIMATE_WEIGHT * length * (differences[0] * kept.slope + jnp.asarray(differences[1:]) @ slopes)
-        estimate = Q @ ((Q.T @ estimate) / (1 + DAMPING * length * jnp.abs(rates)))
+        estimate = join(split(estimate) / (1 + DAMPING * length * jnp.abs(rates)))
         noise = ESTIMATE_WEIGHT * length * curvature.noise(jnp.maximum(jnp.abs(y), jnp.abs(end)))
         error = jnp.max(jnp.abs(estimate) / (self._tolerance(y, end) + noise))
         converged = done.standing == _CONVERGED
@@ -161,6 +186,12 @@ class DenseRadau(AbstractRadau):
         kept = Kept(slopes[-1], jnp.asarray(t0), length, points, curvature, slow, fields)
         y1 = (unravel(end), dissipated)
         return y1, error, {"y0": y0, "y1": y1}, kept, diffrax.RESULTS.successful
+
+    @staticmethod
+    def hessian(weights: int, directions: int) -> tuple[int, int]:
+        """How many fields a Hessian takes, and about how many operations what is made of it."""
+        columns = weights if directions == weights else 2 * directions
+        return columns, 10 * directions**3 + 6 * weights * directions**2
 
     def _tolerance(self, start: Weights, end: Weights) -> Weights:
         sizes = jnp.maximum(jnp.abs(start), jnp.abs(end))
@@ -184,10 +215,10 @@ class DenseRadau(AbstractRadau):
             # What is left is rounding, of the field over the step and of the weights.
             rounding = length * noise + _NUDGE * jnp.abs(y + now.increments[-1])
             at_rounding = jnp.all(jnp.abs(residual) <= rounding[None])
-            rates = curvature.eigenvalues
+            rates = curvature.rates
             system = [[-length * A[i, j] * rates + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
-            right = residual @ curvature.basis
-            correction = jnp.stack(solve_small(system, [right[i] for i in range(STAGES)])) @ curvature.basis.T
+            right = curvature.split(residual)
+            correction = curvature.join(jnp.stack(solve_small(system, [right[i] for i in range(STAGES)])))
             increments = now.increments + correction
             size = jnp.max(jnp.abs(correction) / self._tolerance(y, y + increments[-1])[None])
             first = now.count == 0
@@ -199,7 +230,8 @@ class DenseRadau(AbstractRadau):
             converged = ((expected < 1) & (left <= _SHARE)) | at_rounding
             # With what is left of the iterations it would not get there.
             hopeless = left * expected ** (_ITERATIONS - 2 - now.count) > _SHARE
-            failed = ~converged & ((expected >= _DIVERGING) | (~first & hopeless) | ~jnp.isfinite(size))
+            known = now.count > 1
+            failed = ~converged & ((known & ((expected >= _DIVERGING) | hopeless)) | ~jnp.isfinite(size))
             standing = jnp.where(failed, _FAILED, jnp.where(converged, _CONVERGED, _GOING))
             return _Newton(increments, correction, size, slopes, ratio, contraction, now.count + 1, standing)
 
@@ -212,7 +244,7 @@ class DenseRadau(AbstractRadau):
             noise = curvature.noise(y)
             newton = jax.lax.while_loop(going, lambda now: iterate(now, curvature, noise), start)
             computed = before.computed | before.renew
-            work = STAGES * newton.count + jnp.where(before.renew, y.size, 0)
+            work = STAGES * newton.count + jnp.where(before.renew, self.renewal, 0)
             again = (newton.standing == _FAILED) & ~computed
             return _Attempt(newton, curvature, computed, again, before.fields + work)
 
@@ -243,10 +275,11 @@ def _renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns
     """
     field = eqx.filter_closure_convert(field, y)
     numbers, rest = eqx.partition(field, eqx.is_array)
+    directions = kept.eigenvalues.size
 
     @jax.custom_batching.custom_vmap
     def choose(numbers, renew, y, kept):
-        return jax.lax.cond(renew, lambda: _curvature(eqx.combine(numbers, rest), y, columns), lambda: kept)
+        return jax.lax.cond(renew, lambda: _curvature(eqx.combine(numbers, rest), y, directions, columns), lambda: kept)
 
     @choose.def_vmap
     def _(lanes, batched, *given):
@@ -259,7 +292,9 @@ def _renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns
         def some(place, found):
             rows = jax.lax.dynamic_slice_in_dim(renewing, place * size, size)
             numbers, renew, y, kept = jax.tree.map(lambda leaf: leaf[rows], (*given[:3], found))
-            there = jax.vmap(lambda numbers, y: _curvature(eqx.combine(numbers, rest), y, columns))(numbers, y)
+            there = jax.vmap(lambda numbers, y: _curvature(eqx.combine(numbers, rest), y, directions, columns))(
+                numbers, y
+            )
             # The last of them may have lanes that are not to be renewed.
             chosen = jax.tree.map(
                 lambda new, old: jnp.where(renew.reshape(-1, *[1] * (new.ndim - 1)), new, old), there, kept
@@ -286,16 +321,31 @@ def _at_once(lanes: int, weights: int) -> int:
     return 1 if jax.default_backend() == "cpu" else min(lanes, int(np.clip(_ENTRIES // weights**2, 1, _MOST_AT_ONCE)))
 
 
-def _curvature(field, y: Weights, columns: int) -> Curvature:
-    column = lambda direction: jax.jvp(field, (y,), (direction,))
-    slopes, jacobian = jax.lax.map(column, jnp.eye(y.size), batch_size=min(y.size, columns))
-    eigenvalues, basis = jnp.linalg.eigh((jacobian + jacobian.T) / 2)
-    signs = jnp.asarray(1.0 - 2.0 * (np.arange(y.size) % 2))
-    moved = jax.vmap(field)(y[None] * (1 + _NUDGE * jnp.stack([signs, -signs])))
-    return Curvature(eigenvalues, basis, jnp.max(jnp.abs(moved - slopes[:1]), axis=0), _terms(eigenvalues, basis, y))
+def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
+    n = y.size
+
+    def along(vectors: Float[Array, "k n"]) -> Float[Array, "k n"]:
+        column = lambda direction: jax.jvp(field, (y,), (direction,))[1]
+        return jax.lax.map(column, vectors, batch_size=min(vectors.shape[0], columns))
+
+    basis = jnp.eye(n)
+    if directions < n:
+        # The Jacobian turns random vectors towards the directions in which it is largest.
+        random = jnp.asarray(np.random.default_rng(0).standard_normal((directions, n)))
+        basis, _ = jnp.linalg.qr(along(random).T)
+    projected = along(basis.T) @ basis
+    eigenvalues, rotation = jnp.linalg.eigh((projected + projected.T) / 2)
+    basis = rotation if directions == n else basis @ rotation
+    # Beside them the field is taken to fall half as fast as in the slowest of them.
+    rest = -jnp.min(jnp.abs(eigenvalues)) / 2
+    signs = jnp.asarray(1.0 - 2.0 * (np.arange(n) % 2))
+    slopes = jax.vmap(field)(y[None] * (1 + _NUDGE * jnp.stack([0 * signs, signs, -signs])))
+    moved = jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0)
+    return Curvature(eigenvalues, basis, rest, moved, _terms(eigenvalues, basis, rest, y))
 
 
-def _terms(eigenvalues: Weights, basis: Float[Array, "n n"], y: Weights) -> Weights:
+def _terms(eigenvalues: Float[Array, " k"], basis: Float[Array, "n k"], rest: Scalar, y: Weights) -> Weights:
     """A bound of |J| |y|, J the Jacobian: what the field adds up, where it is linear."""
-    sizes = jnp.abs(basis)
-    return sizes @ (jnp.abs(eigenvalues) * (sizes.T @ jnp.abs(y)))
+    sizes, largest = jnp.abs(basis), jnp.abs(y)
+    along = sizes @ (jnp.abs(eigenvalues) * (sizes.T @ largest))
+    return along if basis.shape[0] == basis.shape[1] else along + jnp.abs(rest) * largest

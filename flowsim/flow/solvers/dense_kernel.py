@@ -58,7 +58,8 @@ class DenseKernel(AbstractKernel):
     @property
     def _solver(self) -> DenseRadau:
         arrays = tuple(leaf.size for leaf in jax.tree.leaves(self.start))
-        return DenseRadau(self.rtol, self.atol, arrays, self.system.columns)
+        weights = sum(arrays)
+        return DenseRadau(self.rtol, self.atol, arrays, jnp.asarray(weights), self.system.columns, weights)
 
     def _view(self, t: Scalar, y: tuple[PyTree, Scalar], before: View | None, still: Bool[Array, ""]) -> View:
         state, dissipated = y

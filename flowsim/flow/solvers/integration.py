@@ -8,10 +8,9 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax
 import numpy as np
 import optimistix
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.arrowhead.newton import radau_step
@@ -25,22 +24,43 @@ from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, ReducedSystem
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 
 DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
-_LEAST_FOR_THREADS = 512  # weights, from which a second thread begins to speed up LAPACK
+_ALWAYS_WHOLE = 256  # weights, up to which its whole spectrum is no cost
+_DIRECTIONS = (128, 256, 512)  # eigenvectors that are kept of larger ones
+_STIFF = 0.1  # the rate beside these, over a step, from which Newton's method needs more of them
 _EXPLICIT_FIELDS = 7  # of a step of Tsit5, and where it ends
 _MOST_STAGES = 60  # of a step of `DenseRadau` that is given up
 _SLOW = 1e-2  # |grad|^2 t, of the energy dissipated so far
 _MOST_REDUCED_STEPS = 2_000_000
 
 
+class Method(NamedTuple):
+    """A solver, and how many eigenvectors of the Hessian it keeps, where it keeps any."""
+
+    solver: str
+    directions: int = 0
+
+
+def most_directions(weights: int) -> int:
+    """How many eigenvectors of a Hessian are kept at the most: all, unless it is too large for that."""
+    return weights if weights <= DENSE_LIMIT else _DIRECTIONS[-1]
+
+
+def more_directions(weights: int, directions: int) -> int:
+    """The next larger number of eigenvectors to keep of a Hessian, of which so many were kept so far."""
+    few = [count for count in _DIRECTIONS if directions < count < weights / 2 and weights > _ALWAYS_WHOLE]
+    return min([*few, most_directions(weights)])
+
+
 class Asked(NamedTuple):
     """What is asked of a solver: relative and absolute error of a step; the longest step, of the time or of the start's
-    timescale, whichever is later; and that timescale.
+    timescale, whichever is later; that timescale; and how many fields a Hessian counts for.
     """
 
     rtol: Scalar
     atol: Scalar
     growth: Scalar
     timescale: Scalar
+    renewal: Int[Array, ""]
 
 
 class Ending(NamedTuple):
@@ -65,8 +85,8 @@ NEVER = ending(math.inf, -math.inf, -math.inf, -math.inf, -math.inf)
 
 class Steps(NamedTuple):
     """The ends of the accepted steps of a stretch, padded at the end: times, weights, and the energy dissipated so far;
-    with the numbers of accepted and rejected steps, and of the fields that these took, where the solver is one of a
-    flow in turns; and the solver's result.
+    with the numbers of accepted and rejected steps, and of the fields that these took; whether the implicit solver
+    keeps too few eigenvectors of the Hessian; and the solver's result.
     """
 
     t: Float[Array, " steps"]
@@ -75,6 +95,7 @@ class Steps(NamedTuple):
     accepted: int
     rejected: int
     fields: int
+    too_few: Bool[Array, ""]
     result: diffrax.RESULTS
 
     @property
@@ -133,22 +154,21 @@ def integrate(
     times: tuple[float, float, float],
     asked: Asked,
     ending: Ending,
-    method: str,
+    method: Method,
     most_steps: int,
 ) -> Steps:
     """Integrate from weights, and an energy dissipated so far, until the last of times, the ending, or ``most_steps``.
 
     **Arguments:** times: the first, the last, and the size of the first step.
     """
-    with _threads(method, y[0]):
+    with _threads(method):
         found = _integrate(system, y, jnp.asarray(times), asked, ending, method, most_steps)
         return Steps(*jax.block_until_ready(found))
 
 
-def _threads(method: str, state: PyTree) -> contextlib.AbstractContextManager:
+def _threads(method: Method) -> contextlib.AbstractContextManager:
     """How many threads the decompositions of a flow take."""
-    small = sum(leaf.size for leaf in jax.tree.leaves(state)) <= _LEAST_FOR_THREADS
-    return blas_in_one_thread() if method == "implicit" and small else contextlib.nullcontext()
+    return blas_in_one_thread() if method.solver == "implicit" else contextlib.nullcontext()
 
 
 @eqx.filter_jit
@@ -189,37 +209,35 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
     states, dissipated = solution.ys
     stats = solution.stats
     accepted, rejected = stats["num_accepted_steps"], stats["num_rejected_steps"]
-    fields = _EXPLICIT_FIELDS * (accepted + rejected)
+    fields, too_few = _EXPLICIT_FIELDS * (accepted + rejected), jnp.asarray(False)
     if isinstance(solver, DenseRadau):
         # Diffrax forgets what a rejected step computed: a Hessian, as a rule, and all the iterations there are.
         kept: Any = solution.solver_state
-        fields = kept.fields + rejected * (kept.slope.size + _MOST_STAGES)
-    return solution.ts, states, dissipated, accepted, rejected, fields, solution.result
+        fields = kept.fields + rejected * (solver.renewal + _MOST_STAGES)
+        too_few = kept.length * jnp.abs(kept.curvature.rest) > _STIFF
+    return solution.ts, states, dissipated, accepted, rejected, fields, too_few, solution.result
 
 
-def _solver(system: AbstractSystem, method: str, y: PyTree, asked: Asked, first: Scalar):
+def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, first: Scalar):
     """The solver of a method with its step sizes."""
     predictive = PredictiveStepSize(asked.growth, asked.timescale)
-    arrays = tuple(leaf.size for leaf in jax.tree.leaves(y[0]))
     if isinstance(system, ReducedSystem):
         return _ReducedRadau(asked.rtol), predictive
-    if method == "arrowhead":
+    if method.solver == "arrowhead":
         return _ArrowheadRadau(asked.rtol), predictive
-    if method == "implicit" and sum(arrays) <= DENSE_LIMIT:
-        return DenseRadau(asked.rtol, asked.atol, arrays, system.columns), predictive
-    controls = {"norm": optimistix.max_norm, "dtmin": SMALLEST * jnp.maximum(first, asked.timescale)}
+    if method.solver == "implicit":
+        arrays = tuple(leaf.size for leaf in jax.tree.leaves(y[0]))
+        implicit = DenseRadau(asked.rtol, asked.atol, arrays, asked.renewal, system.columns, method.directions)
+        return implicit, predictive
     rtol: Any = asked.rtol
     atol: Any = asked.atol
-    controller = diffrax.PIDController(rtol, atol, force_dtmin=False, **controls)
-    if method == "explicit":
-        return diffrax.Tsit5(), controller
-    linear = lineax.GMRES(rtol / 10, atol / 10)
-    newton = optimistix.Newton(rtol, atol, norm=optimistix.max_norm, linear_solver=linear)
-    return diffrax.Kvaerno5(root_finder=newton), controller
+    shortest = SMALLEST * jnp.maximum(first, asked.timescale)
+    norm = optimistix.max_norm
+    return diffrax.Tsit5(), diffrax.PIDController(rtol, atol, norm=norm, dtmin=shortest, force_dtmin=False)
 
 
 def between(
-    system: AbstractSystem, steps: tuple[PyTree, PyTree], times: Float[Array, "n 3"], asked: Asked, method: str
+    system: AbstractSystem, steps: tuple[PyTree, PyTree], times: Float[Array, "n 3"], asked: Asked, method: Method
 ) -> tuple[PyTree, Bool[Array, " n"]]:
     """Where a flow is between the ends of its steps, each found by one shorter step, and whether it was found.
 
@@ -227,7 +245,7 @@ def between(
     begins, a time in it, and where it ends.
     """
     begins, ends = steps
-    with _threads(method, begins[0]):
+    with _threads(method):
         return jax.block_until_ready(_between(system, begins, ends, times, asked, method))
 
 
@@ -246,9 +264,7 @@ def _between(system, begins, ends, times, asked, method):
             state = solver.init(WITH_ENERGY, t0, t, begin, system)
         y, error, _, after, result = solver.step(WITH_ENERGY, t0, t, begin, system, state, made_jump=jnp.asarray(False))
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((y, error))])
-        # An implicit solver of diffrax gives the result of its Newton method.
-        results = diffrax.RESULTS if isinstance(result, diffrax.RESULTS) else optimistix.RESULTS
-        found = jnp.all(finite) & (result == results.successful)
+        found = jnp.all(finite) & (result == diffrax.RESULTS.successful)
         return after if keeps else kept, (y, found)
 
     kept = solver.init(WITH_ENERGY, times[0, 0], times[0, 2], first, system) if keeps else None

@@ -29,7 +29,8 @@ _KEPT = 1 / 8  # of the memory for the draws; replicates, fresh prompts and a co
 _CACHE_BYTES = 2**13  # for one array of a block: a quarter of the smallest first-level cache in use
 _BLOCKS = (16, 1024)  # on a CPU
 _LARGEST_BLOCK = 2**20
-_TANGENTS = 512  # that an implicit step carries at once, one a weight; larger models are solved by matrix products
+_TANGENTS = 512  # that an end point carries at once, one a weight
+COLUMNS = 8  # and a step of a model with more of them
 
 
 class Samples(eqx.Module):
@@ -67,7 +68,7 @@ def plan(estimator: AbstractEstimator, model: PyTree, samples: int, block: int |
     memory = hosts.least(mesh, min(_free_bytes(device) for device in local) / shared)
     draw_bytes = _draw_bytes(estimator)
     weights = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
-    at_once = _needs(estimator, model).bytes * (1 + (weights if weights <= _TANGENTS else 1))
+    at_once = _needs(estimator, model).bytes * (1 + (weights if weights <= _TANGENTS else COLUMNS))
     fits = int(memory / 2 / at_once)
     if block is not None and block > max(fits, 1):
         checks.refuse(
