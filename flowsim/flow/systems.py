@@ -24,6 +24,7 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS = 256
 _FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
+_ALIKE = 1e-3  # of the largest weight of an array, what is of its size
 
 
 class Record(NamedTuple):
@@ -356,14 +357,21 @@ def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
     return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
 
 
-def least_size(start: PyTree, first_move: Scalar) -> Scalar:
-    """The largest weight of that array of a start where this is least, what errors are measured by from there on; a
-    start at zero has no size of its own, and its first move gives one; where it never moves, any will do.
+def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
+    """The size of each weight at a start: that of the largest of its array, unless it is far smaller. A weight at zero
+    has that of the smallest of the others; where all are zero the first move gives it, and where nothing moves any will
+    do.
     """
-    sizes = jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(start) if leaf.size])
-    least = jnp.min(jnp.where(sizes > 0, sizes, jnp.inf))
-    first_move = jnp.where(first_move > 0, first_move, 1.0)
-    return jnp.where(jnp.isfinite(least), least, first_move)
+
+    def alike(x):
+        largest = jnp.max(jnp.abs(x), initial=0.0)
+        return jnp.where(jnp.abs(x) > _ALIKE * largest, largest, jnp.abs(x))
+
+    own = jax.tree.map(alike, start)
+    nonzero = [jnp.min(jnp.where(size > 0, size, jnp.inf), initial=jnp.inf) for size in jax.tree.leaves(own)]
+    least, first_move = jnp.min(jnp.stack(nonzero)), jnp.where(first_move > 0, first_move, 1.0)
+    least = jnp.where(jnp.isfinite(least), least, first_move)
+    return jax.tree.map(lambda size: jnp.where(size > 0, size, least), own)
 
 
 def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:

@@ -77,7 +77,7 @@ _ADVICE = {
     Status.BUDGET: "Give it more time (budget_seconds), or go on with --resume.",
     Status.STEPS: "Ask for less: a larger rtol or atol, an earlier t1, or the implicit solver where the flow is stiff.",
     Status.NONFINITE: "Look for an overflow in the loss or its gradient, and start from smaller weights.",
-    Status.NEWTON: "Ask for less than rounding allows: a larger rtol, or an atol in the size of the weights to come.",
+    Status.NEWTON: "Ask for less: a larger rtol, or an atol in the size of the weights to come.",
     Status.KINK: "Smooth the kink to go on: the flow can only rest on it, or slide along it.",
 }
 

@@ -203,7 +203,7 @@ class AbstractRepetitions:
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
         """The flow that begins in a row of a solve, at further times, as accurately."""
         begin = jax.tree.map(lambda leaf: row_of(leaf, row) if eqx.is_array(leaf) else leaf, run.models)
-        rtol, atol = run.settings.rtol, run.settings.atol
+        rtol, atol = run.settings.rtol, run.settings.atol or None
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
     def ladder(self) -> dict[str, float]:
@@ -226,7 +226,7 @@ class AbstractRepetitions:
             times=np.asarray(run.t)[1:],
             t1=float(run.t[-1]),
             rtol=run.settings.rtol,
-            atol=run.settings.atol,
+            atol=run.settings.atol or None,
             solver=self._solver,
         )
         return dataclasses.replace(again, status=run.status) if again.status.finished else run
@@ -262,7 +262,7 @@ class AbstractRepetitions:
             self.trajectory.start if start is None else start,
             times=np.asarray(self.trajectory.t)[1:],
             rtol=rtol,
-            atol=settings.atol * rtol / settings.rtol,
+            atol=settings.atol * rtol / settings.rtol or None,
             solver=self._solver,
             points_per_decade=0,
             steps_per_decade=steps_per_decade,

@@ -31,7 +31,7 @@ Weights = Float[Array, " n"]
 Stages = Float[Array, "stages n"]
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
-_LEAST_RTOL = 64 * _EPS  # of the largest weight, below which nothing is asked of any
+_LEAST_RTOL = 64 * _EPS  # of a weight
 SMALLEST_ERROR = 1e-280  # of a weight: squares of what is smaller are zero
 _SHARE = 0.03  # of the tolerance, that Newton's method may leave
 _ITERATIONS = 12
@@ -41,6 +41,7 @@ _UNKNOWN = 0.5  # the contraction that a first iteration is taken to have
 _MIDDLE = 2  # the stage at which the Hessian is computed
 _NUDGE = 4 * _EPS
 _ENTRIES, _MOST_AT_ONCE = 2**24, 1024  # of the Hessians, and how many of them, that a GPU computes at once
+_GOLDEN = 0.6180339887498949  # whose multiples are far from each other, whole numbers aside
 
 
 class Curvature(NamedTuple):
@@ -130,18 +131,17 @@ class _Attempt(NamedTuple):
 class DenseRadau(AbstractRadau):
     """Radau IIA of order 9 on all weights, whose error is in units of the tolerance.
 
-    The tolerance of a weight is rtol of itself plus atol, of which no more counts than rtol of the largest weight of
-    its array now; and no less than a few units in the last place of the largest weight of all. The state is (weights,
-    energy dissipated).
+    The tolerance of a weight is rtol of its size plus atol, beside the rounding of its field. Its size is at least the
+    given one, or the largest of its array if that is smaller now; but in the directions in which the flow leaves a
+    saddle, where errors grow, it is what it is now. The state is (weights, energy dissipated).
 
-    arrays: the sizes of the arrays of weights, in their order; renewal: what a Hessian counts for, in fields; columns:
-    how many of it are computed at once; directions: how many eigenvectors of it are kept, all of them or those of the
-    largest eigenvalues.
+    sizes: of the weights at least; renewal: what a Hessian counts for, in fields; columns: how many of it are computed
+    at once; directions: how many eigenvectors of it are kept, all of them or those of the largest eigenvalues.
     """
 
     rtol: Scalar
     atol: Scalar
-    arrays: tuple[int, ...] = eqx.field(static=True)
+    sizes: PyTree
     renewal: Int[Array, ""]
     columns: int = eqx.field(static=True)
     directions: int = eqx.field(static=True)
@@ -167,23 +167,20 @@ class DenseRadau(AbstractRadau):
         field, y = _flat(terms, t0, y0, args)
         _, unravel = ravel_pytree(y0[0])
         length, kept = jnp.asarray(t1 - t0), solver_state
-        nodes, matrix, differences = radau_tableau()
+        nodes, matrix, _ = radau_tableau()
         A = jnp.asarray(matrix)
         done, curvature, fields = self._newton(jax.vmap(field), field, y, kept, t0, length, A, jnp.asarray(nodes))
         split, join, rates = curvature.split, curvature.join, curvature.rates
         # The field where the iteration ended, not where it last looked.
         slopes = done.slopes + join(split(done.correction) * rates[None])
-        end = y + done.increments[-1]
-        estimate = ESTIMATE_WEIGHT * length * (differences[0] * kept.slope + jnp.asarray(differences[1:]) @ slopes)
-        estimate = join(split(estimate) / (1 + DAMPING * length * jnp.abs(rates)))
-        noise = ESTIMATE_WEIGHT * length * curvature.noise(jnp.maximum(jnp.abs(y), jnp.abs(end)))
-        error = jnp.max(jnp.abs(estimate) / (self._tolerance(y, end) + noise))
+        points = jnp.concatenate([y[None], y[None] + done.increments])
+        end = points[-1]
+        error = self._error(curvature, points, jnp.concatenate([kept.slope[None], slopes]), length)
         converged = done.standing == _CONVERGED
         error = jnp.where(converged & jnp.isfinite(error), error, jnp.inf)
         dissipated = y0[1] + length * (A[-1] @ jnp.sum(slopes**2, axis=1))
         slow = (done.contraction > _SLOW) | ~converged
-        points = jnp.concatenate([y[None], y[None] + done.increments])
-        kept = Kept(slopes[-1], jnp.asarray(t0), length, points, curvature, slow, fields)
+        kept = Kept(field(end), jnp.asarray(t0), length, points, curvature, slow, fields + 1)
         y1 = (unravel(end), dissipated)
         return y1, error, {"y0": y0, "y1": y1}, kept, diffrax.RESULTS.successful
 
@@ -193,20 +190,34 @@ class DenseRadau(AbstractRadau):
         columns = weights if directions == weights else 2 * directions
         return columns, 10 * directions**3 + 6 * weights * directions**2
 
+    def _error(self, curvature: Curvature, points: Array, slopes: Array, length: Scalar) -> Scalar:
+        """The error of a step, by its points at 0 and the nodes and the field there, in units of the tolerance."""
+        _, _, differences = radau_tableau()
+        rule, start, end = ESTIMATE_WEIGHT * length * jnp.asarray(differences), points[0], points[-1]
+        parts = curvature.split(rule @ slopes) / (1 + DAMPING * length * jnp.abs(curvature.rates))
+        rounding = ESTIMATE_WEIGHT * length * curvature.noise(jnp.maximum(jnp.abs(start), jnp.abs(end)))
+        errors = jnp.abs(curvature.join(parts)) / (self._tolerance(start, end) + rounding)
+        leaving = self._leaving(curvature, start, end) + jnp.abs(curvature.basis.T) @ rounding
+        return jnp.maximum(jnp.max(errors), jnp.max(jnp.abs(parts[: leaving.size]) / leaving))
+
     def _tolerance(self, start: Weights, end: Weights) -> Weights:
-        sizes = jnp.maximum(jnp.abs(start), jnp.abs(end))
-        largest = [jnp.max(part, initial=0.0) for part in jnp.split(sizes, np.cumsum(self.arrays)[:-1])]
-        allowed = jnp.repeat(
-            jnp.minimum(self.atol, self.rtol * jnp.stack(largest)),
-            np.asarray(self.arrays),
-            total_repeat_length=sizes.size,
-        )
-        return jnp.maximum(self.rtol * sizes + allowed, _LEAST_RTOL * jnp.max(sizes) + SMALLEST_ERROR)
+        now, given = jnp.maximum(jnp.abs(start), jnp.abs(end)), jax.tree.leaves(self.sizes)
+        parts = jnp.split(now, np.cumsum([leaf.size for leaf in given])[:-1])
+        at_least = [jnp.minimum(jnp.ravel(a), jnp.max(b, initial=0.0)) for a, b in zip(given, parts, strict=True)]
+        sizes = jnp.maximum(now, jnp.concatenate(at_least))
+        return jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
+
+    def _leaving(self, curvature: Curvature, start: Weights, end: Weights) -> Weights:
+        """The tolerance along eigenvectors, of the weights as they are, where errors along them grow; else infinite."""
+        sizes = jnp.abs(curvature.basis.T) @ jnp.maximum(jnp.abs(start), jnp.abs(end))
+        tolerance = jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
+        return jnp.where(curvature.eigenvalues > 0, tolerance, jnp.inf)
 
     def _newton(self, fields, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature, Int[Array, ""]]:
         guess = lagrange((t0 - kept.begin + length * nodes) / kept.length) @ kept.points - y[None]
         # Extrapolated, what no longer moves would be rounding, many times over.
-        moves = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1])
+        rounding = kept.length * kept.curvature.noise(y)
+        moves = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1]) + rounding
         guess = jnp.where(moves[None], guess, 0.0)
 
         def iterate(now: _Newton, curvature: Curvature, noise: Weights) -> _Newton:
@@ -218,9 +229,15 @@ class DenseRadau(AbstractRadau):
             rates = curvature.rates
             system = [[-length * A[i, j] * rates + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
             right = curvature.split(residual)
-            correction = curvature.join(jnp.stack(solve_small(system, [right[i] for i in range(STAGES)])))
+            parts = jnp.stack(solve_small(system, [right[i] for i in range(STAGES)]))
+            correction = curvature.join(parts)
             increments = now.increments + correction
-            size = jnp.max(jnp.abs(correction) / self._tolerance(y, y + increments[-1])[None])
+            ends = y, y + increments[-1]
+            # A weight whose equation holds to rounding is as good as it gets.
+            left_over = jnp.where(jnp.abs(residual) <= rounding[None], 0.0, jnp.abs(correction))
+            leaving = self._leaving(curvature, *ends) + jnp.abs(curvature.basis.T) @ rounding / _SHARE
+            of_weights = left_over / self._tolerance(*ends)[None]
+            size = jnp.maximum(jnp.max(of_weights), jnp.max(jnp.abs(parts[:, : leaving.size]) / leaving[None]))
             first = now.count == 0
             ratio = jnp.where(first, 0.0, size / now.size)
             # A good iteration and a bad one take turns: their geometric mean tells what they come to.
@@ -321,6 +338,32 @@ def _at_once(lanes: int, weights: int) -> int:
     return 1 if jax.default_backend() == "cpu" else min(lanes, int(np.clip(_ENTRIES // weights**2, 1, _MOST_AT_ONCE)))
 
 
+def _eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "n n"]]:
+    """Eigenvalues and eigenvectors of the symmetric part. Weights that have nothing to do with each other share none,
+    so that large ones do not round small ones: each block is shifted by a number of its own, which leaves its
+    eigenvectors as they are.
+    """
+    jacobian = (jacobian + jacobian.T) / 2
+    largest = jnp.max(jnp.abs(jacobian))
+    blocks = _blocks(jnp.abs(jacobian) > _EPS * largest)
+    shifts = largest * (_GOLDEN * blocks.astype(float) % 1.0)
+    eigenvalues, basis = jnp.linalg.eigh(jacobian + jnp.diag(shifts))
+    of = jnp.argmax(jnp.abs(basis), axis=0)
+    return eigenvalues - shifts[of], jnp.where(blocks[:, None] == blocks[of][None], basis, 0.0)
+
+
+def _blocks(coupled: Bool[Array, "n n"]) -> Int[Array, " n"]:
+    """The blocks that a symmetric relation falls apart into: of each index the least one that it is linked to."""
+    start = jnp.arange(coupled.shape[0])
+
+    def spread(both):
+        now, _ = both
+        least = jnp.minimum(now, jnp.min(jnp.where(coupled, now[None], now.size), axis=1))
+        return least[least], now
+
+    return jax.lax.while_loop(lambda both: jnp.any(both[0] != both[1]), spread, (start, start - 1))[0]
+
+
 def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
     n = y.size
 
@@ -328,14 +371,15 @@ def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
         column = lambda direction: jax.jvp(field, (y,), (direction,))[1]
         return jax.lax.map(column, vectors, batch_size=min(vectors.shape[0], columns))
 
-    basis = jnp.eye(n)
-    if directions < n:
+    if directions == n:
+        eigenvalues, basis = _eigenvectors(along(jnp.eye(n)))
+    else:
         # The Jacobian turns random vectors towards the directions in which it is largest.
         random = jnp.asarray(np.random.default_rng(0).standard_normal((directions, n)))
-        basis, _ = jnp.linalg.qr(along(random).T)
-    projected = along(basis.T) @ basis
-    eigenvalues, rotation = jnp.linalg.eigh((projected + projected.T) / 2)
-    basis = rotation if directions == n else basis @ rotation
+        span, _ = jnp.linalg.qr(along(random).T)
+        projected = along(span.T) @ span
+        eigenvalues, rotation = jnp.linalg.eigh((projected + projected.T) / 2)
+        basis = span @ rotation
     # Beside them the field is taken to fall half as fast as in the slowest of them.
     rest = -jnp.min(jnp.abs(eigenvalues)) / 2
     signs = jnp.asarray(1.0 - 2.0 * (np.arange(n) % 2))

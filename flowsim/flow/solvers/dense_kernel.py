@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, PyTree
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.dense import DenseRadau, Kept
 from flowsim.flow.solvers.lockstep import FIRST_STEP, AbstractKernel, View
-from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, least_size, norm_sq, pace
+from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, norm_sq, own_sizes, pace
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.models import LinearAttention
 
@@ -30,7 +30,7 @@ class DenseKernel(AbstractKernel):
     system: AbstractSystem
     start: PyTree
     rtol: Scalar
-    atol: Scalar
+    sizes: PyTree
     timescale: Scalar
     growth: float = 10 ** (1 / STEPS_PER_DECADE) - 1
 
@@ -38,8 +38,8 @@ class DenseKernel(AbstractKernel):
     def of(system: AbstractSystem, start: PyTree, rtol: Scalar) -> "DenseKernel":
         """The kernel of the flow of a system from a state."""
         speed, timescale = pace(system, start)
-        atol = rtol * least_size(start, speed * timescale)
-        return DenseKernel(system=system, start=start, rtol=rtol, atol=atol, timescale=timescale)
+        sizes = own_sizes(start, speed * timescale)
+        return DenseKernel(system=system, start=start, rtol=rtol, sizes=sizes, timescale=timescale)
 
     def begin(self) -> tuple[Kept, View]:
         y = (self.start, jnp.zeros(()))
@@ -51,15 +51,15 @@ class DenseKernel(AbstractKernel):
         y, t = (view.point, view.dissipated), view.t
         y, error, _, kept, _ = self._solver.step(WITH_ENERGY, t, t + length, y, self.system, kept, made_jump=False)
         rates, noise = kept.curvature.eigenvalues, kept.curvature.noise(ravel_pytree(y[0])[0])
-        at_rest = rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
+        at_rest = jnp.max(rates) <= 32 * _EPS * jnp.max(jnp.abs(rates))
         still = at_rest | jnp.all(jnp.abs(kept.slope) <= 8 * noise)
         return kept, self._view(t + length, y, view, still), error
 
     @property
     def _solver(self) -> DenseRadau:
-        arrays = tuple(leaf.size for leaf in jax.tree.leaves(self.start))
-        weights = sum(arrays)
-        return DenseRadau(self.rtol, self.atol, arrays, jnp.asarray(weights), self.system.columns, weights)
+        weights = sum(leaf.size for leaf in jax.tree.leaves(self.start))
+        no_atol = jnp.zeros(())
+        return DenseRadau(self.rtol, no_atol, self.sizes, jnp.asarray(weights), self.system.columns, weights)
 
     def _view(self, t: Scalar, y: tuple[PyTree, Scalar], before: View | None, still: Bool[Array, ""]) -> View:
         state, dissipated = y

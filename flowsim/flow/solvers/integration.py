@@ -52,12 +52,14 @@ def more_directions(weights: int, directions: int) -> int:
 
 
 class Asked(NamedTuple):
-    """What is asked of a solver: relative and absolute error of a step; the longest step, of the time or of the start's
-    timescale, whichever is later; that timescale; and how many fields a Hessian counts for.
+    """What is asked of a solver: relative and absolute error of a step, and the sizes of weights that the relative one
+    is at least of; the longest step, of the time or of the start's timescale, whichever is later; that timescale; and
+    how many fields a Hessian counts for.
     """
 
     rtol: Scalar
     atol: Scalar
+    sizes: PyTree
     growth: Scalar
     timescale: Scalar
     renewal: Int[Array, ""]
@@ -226,11 +228,11 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
     if method.solver == "arrowhead":
         return _ArrowheadRadau(asked.rtol), predictive
     if method.solver == "implicit":
-        arrays = tuple(leaf.size for leaf in jax.tree.leaves(y[0]))
-        implicit = DenseRadau(asked.rtol, asked.atol, arrays, asked.renewal, system.columns, method.directions)
+        implicit = DenseRadau(asked.rtol, asked.atol, asked.sizes, asked.renewal, system.columns, method.directions)
         return implicit, predictive
     rtol: Any = asked.rtol
-    atol: Any = asked.atol
+    # Explicit steps know nothing of rounding, so that all weights have the tolerance of the smallest.
+    atol: Any = asked.atol + rtol * jnp.min(jnp.stack([jnp.min(size) for size in jax.tree.leaves(asked.sizes)]))
     shortest = SMALLEST * jnp.maximum(first, asked.timescale)
     norm = optimistix.max_norm
     return diffrax.Tsit5(), diffrax.PIDController(rtol, atol, norm=norm, dtmin=shortest, force_dtmin=False)

@@ -1,0 +1,129 @@
+"""Weights many decades apart in one flow: each leaves its saddle at its own time."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flowsim import FunctionLoss, gradient_flow
+from flowsim.flow.solvers.dense_kernel import DenseKernel
+from flowsim.flow.solvers.lockstep import AbstractObserver, follow
+from flowsim.flow.systems import loss_system
+from flowsim.flow.trajectory import Status
+
+SCALES = [1e-1, 1e-12, 1e-20, 1e-40, 1e-100]
+
+
+class One(eqx.Module):
+    w: jax.Array
+
+
+class Two(eqx.Module):
+    a: jax.Array
+    b: jax.Array
+
+
+def well(x):
+    return (x**2 - 1) ** 2 / 4
+
+
+def beside(scale):
+    """A weight near a saddle beside one that is not small: w' = w (1 - w^2), so that ln(w^2/(1 - w^2)) grows by 2t."""
+    loss = FunctionLoss(lambda m: (m.w[0] - 1) ** 2 / 2 + well(m.w[1]), minimum=0.0)
+    t = -np.log(scale) - np.log(3) / 2 + np.log1p(-(scale**2)) / 2
+    lateness = lambda m: jnp.log(m.w[1] ** 2 / (1 - m.w[1] ** 2)) / 2 + np.log(3) / 2
+    return loss, One(jnp.asarray([0.0, scale])), [t], lambda m, i: lateness(m)
+
+
+STRENGTHS = np.asarray([4.0, 1.0, 0.25])
+
+
+def ladder(scale):
+    """Three modes that leave one after the other: x = a b has x' = 2 x (s - x) from a = b."""
+    s = jnp.asarray(STRENGTHS)
+    loss = FunctionLoss(lambda m: jnp.sum((m.a * m.b - s) ** 2) / 2, minimum=0.0)
+    times = [float(np.log(s / scale**2 - 1) / (2 * s)) for s in STRENGTHS]
+
+    def lateness(m, i):
+        x = m.a[i] * m.b[i]
+        return jnp.log(x / (s[i] - x)) / (2 * s[i])
+
+    return loss, Two(jnp.full(3, scale), jnp.full(3, scale)), times, lateness
+
+
+def product(scale):
+    """(ab - 1)^2/2 from a = b, the ladder with one mode."""
+    loss = FunctionLoss(lambda m: (m.a * m.b - 1) ** 2 / 2, minimum=0.0)
+    t = -np.log(scale) + np.log1p(-(scale**2)) / 2
+    lateness = lambda m, i: jnp.log(m.a * m.b / (1 - m.a * m.b)) / 2
+    return loss, Two(jnp.asarray(scale), jnp.asarray(scale)), [t], lateness
+
+
+class Counting(AbstractObserver):
+    """Counts steps, up to a number of them."""
+
+    def begin(self, view):
+        return jnp.asarray(0), view.t
+
+    def goes_on(self, kept):
+        return (kept[0] < 4000) & (kept[1] < self.end)
+
+    def accept(self, kept, view):
+        return kept[0] + 1, view.t
+
+    def reject(self, kept, stuck):
+        return kept[0] + jnp.where(stuck, 4000, 1), kept[1]
+
+    end: jax.Array
+
+
+@pytest.mark.parametrize("problem", [beside, ladder, product])
+@pytest.mark.parametrize("scale", [*SCALES, pytest.param(1e-150, marks=pytest.mark.slow)])
+def test_each_weight_leaves_at_its_own_time(problem, scale):
+    loss, start, times, lateness = problem(scale)
+    run = gradient_flow(loss, start, times=times)
+    assert run.status is Status.EXCESS
+    for i, t in enumerate(times):
+        late = float(lateness(run.at(t), i))
+        assert abs(late) < 1e-9 * t
+
+
+@pytest.mark.parametrize("problem", [beside, ladder, product])
+def test_so_does_a_flow_in_lockstep(problem):
+    _, _, times, _ = problem(0.1)
+
+    @jax.jit
+    def late(scale, t, which):
+        loss, start, _, lateness = problem(0.1)
+        start = jax.tree.map(lambda leaf: jnp.where(leaf == 0, 0.0, scale), start)
+        system = loss_system(loss, start)
+        kernel = DenseKernel.of(system, start, jnp.asarray(1e-9))
+        (steps, _), view = follow(kernel, Counting(end=t), t)
+        return steps, lateness(view.point, which)
+
+    for scale in SCALES:
+        for i, t in enumerate(problem(scale)[2]):
+            steps, found = jax.vmap(late, in_axes=(0, 0, None))(jnp.full(2, scale), jnp.asarray([t / 2, t]), i)
+            assert np.all(np.asarray(steps) < 4000)
+            assert abs(float(found[1])) < 1e-9 * t
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-60])
+def test_one_array_or_two_do_not_differ(scale):
+    """A large weight and a tiny one that both move, as one array and as two."""
+    value = lambda x, y: (x - 3) ** 2 / 8 + well(y) + x * y**2 / 10
+    one = gradient_flow(FunctionLoss(lambda m: value(*m.w), minimum=None), One(jnp.asarray([1.0, scale])), t1=300.0)
+    two = gradient_flow(
+        FunctionLoss(lambda m: value(m.a, m.b), minimum=None), Two(jnp.asarray(1.0), jnp.asarray(scale)), t1=300.0
+    )
+    assert one.certificates.steps == two.certificates.steps
+    np.testing.assert_allclose(one.models.w, np.stack([two.models.a, two.models.b], axis=1), rtol=1e-9)
+
+
+def test_a_tiny_weight_is_as_accurate_where_large_ones_rest():
+    """Beside a weight that has come to its minimum, where rounding of it is all that is left, one grows from 1e-200."""
+    loss = FunctionLoss(lambda m: (m.w[0] ** 2 - 2) ** 2 + well(m.w[1]))
+    t = 200 * np.log(10)
+    run = gradient_flow(loss, One(jnp.asarray([1.0, 1e-200])), t1=t)
+    assert float(run.end.w[1]) == pytest.approx(np.sqrt(0.5), rel=1e-7)
