@@ -5,6 +5,8 @@ Eight flows to the same end. The peers are scipy's LSODA and BDF and the CVODE o
 largest weight. Errors are the largest of a weight at the end, to a reference at rtol 1e-12. flowsim's time is that of
 `gradient_flow` at the loosest of rtol 1e-7, 1e-8 and 1e-9 whose error is at most that of the fastest peer.
 
+Then flows of 520 to 10,001 weights beside CVODE with GMRES and diffrax's Tsit5 (`sizes.py`), in seconds of the CPU.
+
 Then random starts like that of each flow, eight in lockstep on each core, as a sweep integrates them, at rtol 1e-8,
 beside CVODE's cost for one. Then 100 random starts at each of the scales 1e-1 to 1e-8 of two-layer and three-factor
 scalar networks and of four heads of linear attention with merged and separate keys and queries: whether each reaches
@@ -28,6 +30,8 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a file, too
 from benchmarks.fixed_covariance import best_of
 from benchmarks.measurements import Measurement, cvode, measure
+from benchmarks.sizes import attention, diagonal, measure_sizes
+from benchmarks.sizes import layers as linear_layers
 
 LENGTH = 31
 RTOLS = (1e-7, 1e-8, 1e-9)
@@ -161,6 +165,14 @@ FLOWS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "4 heads, separate, d = 4, scale 1e-6": lambda: separate(4, 4, 1e-6),
     "8 heads, separate, d = 8, scale 1e-3": lambda: separate(8, 8, 1e-3),
 }
+LARGE: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "8 heads, merged, d = 8, scale 1e-3": lambda: merged(8, 8, 1e-3),
+    "diagonal network of 300 features": lambda: diagonal(300, 100),
+    "8 heads, merged, d = 11, scale 1e-3": lambda: merged(8, 11, 1e-3),
+    "8 heads, merged, d = 15, scale 1e-3": lambda: merged(8, 15, 1e-3),
+    "3 linear layers of width 30": lambda: linear_layers(30, 3),
+    "one head, merged, d = 100": lambda: attention(100),
+}
 MODELS: dict[str, Callable[[float, int], tuple[Any, Any]]] = {
     "two layers": lambda scale, seed: factors(2, scale, seed),
     "three factors": lambda scale, seed: factors(3, scale, seed),
@@ -246,6 +258,11 @@ def measure_flows(quick: bool) -> list[Measurement]:
         found.append(Measurement(what, ratios[-1], "times", "at least", 1.0, note))
     mean = float(np.exp(np.mean(np.log(ratios))))
     return [*found, Measurement("geometric mean", mean, "times", "at least", 2.0)]
+
+
+def measure_large(quick: bool) -> list[Measurement]:
+    """Flows of many weights beside the peers that form no Hessian."""
+    return measure_sizes(dict(list(LARGE.items())[:: 5 if quick else 1]))
 
 
 def measure_sweep(quick: bool) -> list[Measurement]:
@@ -346,7 +363,7 @@ def measure_memory(quick: bool) -> list[Measurement]:
 
 def main(quick: bool = False) -> list[Measurement]:
     """Measure, print and, unless quick, write ``results/general_flows.md`` and ``.json``."""
-    steps = (measure_flows, measure_sweep, measure_starts, measure_memory)
+    steps = (measure_flows, measure_large, measure_sweep, measure_starts, measure_memory)
     return measure(steps, quick, "general_flows", "Flows without an arrowhead", __doc__ or "")
 
 

@@ -33,7 +33,7 @@ _AT_ONCE, _MANY_AT_ONCE = 32, 1024  # requested times that are found by one prog
 _NOT_RECORDED = -1
 _FIELDS_A_STEP = 25  # of an implicit method, beside those of a Hessian
 _FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations, which take as long as a field at least takes
-_WORTH = 2.0  # times the work of an implicit method, from which it is tried
+_WORTH = 4.0  # times the work of an implicit method, from which it is tried
 _ENTRIES = 2**20  # of the states of a chunk
 _NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
 _MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
@@ -237,24 +237,25 @@ def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
     """The turn of the next chunk; the explicit ones are even. Finished chunks alone decide, so that a run that goes on
     from a checkpoint decides alike.
 
-    A flow begins explicitly, until time grows by e for less work by an implicit method at its best; it goes on
-    implicitly while each chunk gets as far in time, per field, as the last explicit one did, and while there are more
-    eigenvectors to keep than those that proved too few. On a model with kinks it
-    does not: then it is explicit for as many fields as everything before took, so that attempts cost their share alone.
+    A flow begins explicitly, until time grows by e for a quarter of its work by an implicit method at its best; it goes
+    on implicitly while each chunk gets as far in time, per field, as the last explicit one did, or while that is so of
+    more eigenvectors than those that proved too few. On a model with kinks it does not: then it is explicit for as many
+    fields as everything before took, so that attempts cost their share alone.
     """
     turn = chunks[-1].turn
     length = sum(chunk.turn == turn for chunk in chunks[1:])
     if length == 0:
         return turn
     fields, times = np.asarray([chunk.fields for chunk in chunks]), [chunk.t[-1] for chunk in chunks]
+    # In time, not its logarithm: steps that stability limits stay as long as they are.
+    pace = np.diff(times) / fields[1:]
+    explicit = pace[-1] if turn % 2 == 0 else pace[-length - 1]
+    promising = times[-1] > _WORTH * explicit * implicit.work_per_e_fold(chunks[-1])
     if turn % 2 == 0:
-        share = fields[-length:].sum() >= fields[:-length].sum()
-        growth = math.log(times[-1] / times[-2]) if times[-2] > 0 else math.inf
-        over = share and fields[-1] > _WORTH * growth * implicit.work_per_e_fold(chunks[-1])
+        over = promising and fields[-length:].sum() >= fields[:-length].sum()
     else:
-        # In time, not its logarithm: steps that stability limits stay as long as they are.
-        pace = np.diff(times) / fields[1:]
-        over = pace[-1] < pace[-length - 1] and chunks[-1].directions == implicit.directions(chunks[-2])
+        more = promising and chunks[-1].directions > implicit.directions(chunks[-2])
+        over = pace[-1] < explicit and not more
     return turn + int(over)
 
 

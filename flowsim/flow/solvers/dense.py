@@ -187,8 +187,9 @@ class DenseRadau(AbstractRadau):
     @staticmethod
     def hessian(weights: int, directions: int) -> tuple[int, int]:
         """How many fields a Hessian takes, and about how many operations what is made of it."""
-        columns = weights if directions == weights else 2 * directions
-        return columns, 10 * directions**3 + 6 * weights * directions**2
+        if directions == weights:
+            return weights, 10 * weights**3
+        return 2 * directions, 10 * directions**3 + 6 * weights * directions**2
 
     def _error(self, curvature: Curvature, points: Array, slopes: Array, length: Scalar) -> Scalar:
         """The error of a step, by its points at 0 and the nodes and the field there, in units of the tolerance."""
