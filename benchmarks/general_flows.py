@@ -12,6 +12,9 @@ beside CVODE's cost for one. Then 100 random starts at each of the scales 1e-1 t
 scalar networks and of four heads of linear attention with merged and separate keys and queries: whether each reaches
 the known minimum, and how far off is the time at which half of the excess is lost, by LSODA at rtol 1e-11.
 
+Then weights many decades apart in one flow: how far off, relative, are the times at which each leaves its saddle, at
+scales from 1e-1 to 1e-160, by the exact solution.
+
     python benchmarks/general_flows.py
 """
 
@@ -39,6 +42,8 @@ SWEEP_RTOL = 1e-8
 SWEPT = 64  # starts like that of each flow
 STARTS = 100  # of each model at each scale
 SCALES = tuple(10.0**-k for k in range(1, 9))
+FURTHER_SCALES = (1e-1, 1e-8, 1e-12, 1e-16, 1e-20, 1e-30, 1e-40, 1e-60, 1e-80, 1e-100, 1e-130, 1e-160)
+STRENGTHS = (4.0, 1.0, 0.25)
 
 
 class Merged(eqx.Module):
@@ -68,6 +73,13 @@ class Factors(eqx.Module):
     """A scalar linear network x -> w_1 ... w_L x."""
 
     w: jax.Array
+
+
+class Pairs(eqx.Module):
+    """Scalar linear networks of two layers, x_i -> a_i b_i x_i."""
+
+    a: jax.Array
+    b: jax.Array
 
 
 @functools.cache
@@ -179,6 +191,34 @@ MODELS: dict[str, Callable[[float, int], tuple[Any, Any]]] = {
     "4 heads, merged": lambda scale, seed: merged(4, 4, scale, seed),
     "4 heads, separate": lambda scale, seed: separate(4, 4, scale, seed),
 }
+
+
+def beside(scale: float) -> tuple[Any, Any, list[float], Callable[[Any, int], float]]:
+    """A weight of 1 after some time beside a tiny one, w' = w (1 - w^2): its loss, its start, the time at which the tiny
+    one is 1/2, and how late it is by the model then.
+    """
+    from flowsim import FunctionLoss
+
+    loss = FunctionLoss(lambda m: (m.w[0] - 1) ** 2 / 2 + (m.w[1] ** 2 - 1) ** 2 / 4, minimum=0.0)
+    logit = lambda x: float(np.log(x**2) - np.log1p(-(x**2))) / 2
+    start = Factors(jax.numpy.asarray([0.0, scale]))
+    return loss, start, [logit(0.5) - logit(scale)], lambda m, i: logit(0.5) - logit(float(m.w[1]))
+
+
+def pairs(*strengths: float) -> Callable[[float], tuple[Any, Any, list[float], Callable[[Any, int], float]]]:
+    """The same of networks of two layers from a = b, of which x = a b has x' = 2 x (s - x): when each is half of s."""
+    from flowsim import FunctionLoss
+
+    s = np.asarray(strengths)
+
+    def made(scale: float):
+        loss = FunctionLoss(lambda m: jax.numpy.sum((m.a * m.b - s) ** 2) / 2, minimum=0.0)
+        full = jax.numpy.full(s.size, scale)
+        logit = lambda x, i: float(np.log(x) - np.log(s[i] - x)) / (2 * s[i])
+        times = [-2 * np.log(scale) / (2 * s[i]) + float(np.log(s[i] - scale**2)) / (2 * s[i]) for i in range(s.size)]
+        return loss, Pairs(full, full), times, lambda m, i: -logit(float(m.a[i] * m.b[i]), i)
+
+    return made
 
 
 class _Peers:
@@ -333,6 +373,24 @@ def measure_starts(quick: bool) -> list[Measurement]:
     return found
 
 
+def measure_scales(quick: bool) -> list[Measurement]:
+    """Weights many decades apart: the error of the times at which they leave their saddles, by scale."""
+    import flowsim
+
+    found = []
+    problems = {"a tiny weight beside 1": beside, "one of two layers": pairs(1.0), "three of two layers": pairs(*STRENGTHS)}
+    for name, make in problems.items():
+        errors = {}
+        for scale in FURTHER_SCALES[:: 11 if quick else 1]:
+            loss, start, times, lateness = make(scale)
+            run = flowsim.gradient_flow(loss, start, times=times)
+            late = [abs(lateness(run.at(t), i)) / t if t <= run.t[-1] else np.inf for i, t in enumerate(times)]
+            errors[scale] = max(late) if run.status.finished else np.inf
+        note = ", ".join(f"{scale:.0e}: {error:.0e}" for scale, error in errors.items())
+        found.append(Measurement(f"{name}, time of leaving, off by", max(errors.values()), "", "at most", 1e-6, note))
+    return found
+
+
 def _lateness(loss: Any, start: Any, run: Any) -> float:
     """How far off, relative, is the time at which half of the excess is lost."""
     from jax.flatten_util import ravel_pytree
@@ -363,7 +421,7 @@ def measure_memory(quick: bool) -> list[Measurement]:
 
 def main(quick: bool = False) -> list[Measurement]:
     """Measure, print and, unless quick, write ``results/general_flows.md`` and ``.json``."""
-    steps = (measure_flows, measure_large, measure_sweep, measure_starts, measure_memory)
+    steps = (measure_flows, measure_large, measure_sweep, measure_starts, measure_scales, measure_memory)
     return measure(steps, quick, "general_flows", "Flows without an arrowhead", __doc__ or "")
 
 

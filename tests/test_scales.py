@@ -6,11 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flowsim import FunctionLoss, gradient_flow
+from flowsim import FunctionLoss, LinearAttentionLoss, LinearRegression, gradient_flow
 from flowsim.flow.solvers.dense_kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import AbstractObserver, follow
+from flowsim.flow.solvers.summary import STATUSES, Ends, Scales, Summarizing
 from flowsim.flow.systems import loss_system
 from flowsim.flow.trajectory import Status
+from flowsim.initialization import balanced
 
 SCALES = [1e-1, 1e-12, 1e-20, 1e-40, 1e-100]
 
@@ -127,3 +129,48 @@ def test_a_tiny_weight_is_as_accurate_where_large_ones_rest():
     t = 200 * np.log(10)
     run = gradient_flow(loss, One(jnp.asarray([1.0, 1e-200])), t1=t)
     assert float(run.end.w[1]) == pytest.approx(np.sqrt(0.5), rel=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-100])
+def test_a_saddle_that_a_tiny_weight_can_still_leave_is_no_stop(scale):
+    """Where no minimum is known the gradient alone ends a flow, and it is as small at the saddle as it is at the end."""
+    loss, start, (t,), _ = beside(scale)
+    run = gradient_flow(FunctionLoss(loss.function), start)
+    assert run.status is Status.GRAD_NORM and float(run.t[-1]) > t
+    np.testing.assert_allclose(run.end.w, 1.0, atol=1e-8)
+    stays = gradient_flow(FunctionLoss(loss.function), One(jnp.asarray([0.0, 0.0])))
+    assert stays.status is Status.GRAD_NORM and float(stays.end.w[1]) == 0.0
+
+
+def test_a_gradient_whose_square_is_zero_is_a_gradient():
+    """From 1e-160 the flow of (ab - 1)^2/2 with no known minimum leaves, alone and in lockstep."""
+    loss, start, (t,), lateness = product(1e-160)
+    run = gradient_flow(FunctionLoss(loss.function), start, times=[t])
+    assert run.status is Status.GRAD_NORM and float(run.grad_norm_sq[0]) == 0.0
+    assert abs(float(lateness(run.at(t), 0))) < 1e-9 * t
+    np.testing.assert_allclose(run.end.a * run.end.b, 1.0, rtol=1e-8)
+    at = jnp.asarray
+    ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
+    kernel = DenseKernel.of(loss_system(loss, start), start, at(1e-9))
+    observer = Summarizing(ends, Scales(at(jnp.inf), at(jnp.inf), at(jnp.inf)), kernel.timescale, at(0.0), False)
+    summary, _ = jax.jit(follow)(kernel, observer, observer.last)
+    assert STATUSES[int(summary.status)] is Status.EXCESS
+
+
+@pytest.mark.parametrize("d", [3, 64])
+def test_an_arrowhead_at_rest_stays_for_any_time(d):
+    """Rounding of the field would lead it along the valley of its minima, and take a step for each of its errors."""
+    loss = LinearAttentionLoss(LinearRegression(np.diag(np.geomspace(2.0, 0.5, d)), 10))
+    start = balanced(0.3, np.random.default_rng(0).standard_normal((d, d)))
+    run = gradient_flow(loss, start, t1=1e290)
+    assert run.status is Status.TIME and run.certificates.rejected_steps < 20
+    assert run.certificates.balance_drift < 1e-11 and run.certificates.energy_defect < 1e-11
+    assert float(run.excess[-1]) < 1e-26
+
+
+@pytest.mark.parametrize("problem", [product, ladder])
+def test_so_does_any_flow(problem):
+    loss, start, _, _ = problem(0.1)
+    run = gradient_flow(loss, start, t1=1e290)
+    assert run.status is Status.TIME and run.certificates.rejected_steps < 20
+    assert run.certificates.energy_defect < 1e-9 and float(run.excess[-1]) < 1e-26

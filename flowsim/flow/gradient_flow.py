@@ -33,6 +33,7 @@ from flowsim.flow.systems import (
     ReducedSystem,
     identity,
     is_rounding,
+    leads_away,
     loss_system,
     norm_sq,
     own_sizes,
@@ -149,7 +150,9 @@ def gradient_flow(
     mesh = loss.devices()
     asked_for = (state, requested, t1, points_per_decade, least_steps, dataclasses.asdict(settings))
     store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
-    search = StopSearch(stop if stops else None, first, requested[-1] if requested.size else 0.0)
+    earliest = requested[-1] if requested.size else 0.0
+    rests, leaves = functools.partial(_rests, system), functools.partial(_leaves, system, loss.sampled)
+    search = StopSearch(stop if stops else None, first, earliest, rests, leaves)
 
     begin = time.monotonic()
     chunks: list[Chunk] = [first]
@@ -168,7 +171,7 @@ def gradient_flow(
             if chunk.t.size and chunk.t[-1] > (1 + _HEADWAY) * mark:
                 steps, mark = 0, chunk.t[-1]
             # A flow that has met its stop is finished, whatever the solver does after it.
-            length, status = search.first(chunk, functools.partial(_rests, system))
+            length, status = search.first(chunk)
             chunks[-1] = truncate(chunk, length)
             if status is None:
                 status = chunk.failure or (Status.STEPS if steps >= _MAX_STEPS[method] else None)
@@ -276,9 +279,17 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
     if bool(_is_rounding(system, state)):
         return True
     # Below rounding of the largest gradient so far.
-    small = float(system.speed(state)) <= RESTING * _EPS * largest
-    told = small and not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
-    return told and bool(_attracts(system, state))
+    small = float(_speed(system, state)) <= RESTING * _EPS * largest
+    return small and _has_curvature(system, state) and bool(_attracts(system, state))
+
+
+def _leaves(system: AbstractSystem, sampled: bool, state: PyTree) -> bool:
+    """Whether a flow with a small gradient leaves where it is, as far as its curvature is worth its cost."""
+    return not sampled and _has_curvature(system, state) and bool(_leads_away(system, state))
+
+
+def _has_curvature(system: AbstractSystem, state: PyTree) -> bool:
+    return not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
 
 
 @eqx.filter_jit
@@ -286,14 +297,24 @@ def _attracts(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
     """Whether no direction leads away: none of the Jacobian's eigenvalues is positive by more than rounding of theirs.
     Weights that are zero and stay so lead nowhere.
     """
+    point, slope, jacobian = _curvature_at(system, state)
+    moves = jnp.where((point != 0) | (slope != 0), 1.0, 0.0)
+    rates = jnp.linalg.eigvalsh(jacobian * jnp.outer(moves, moves))
+    return rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
+
+
+@eqx.filter_jit
+def _leads_away(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
+    point, slope, jacobian = _curvature_at(system, state)
+    return leads_away(*jnp.linalg.eigh(jacobian), point, slope)
+
+
+def _curvature_at(system: AbstractSystem, state: PyTree) -> tuple[Array, Array, Array]:
+    """The weights of a state as a vector, the field there, and its Jacobian."""
     point, unravel = ravel_pytree(state)
     field = lambda x: ravel_pytree(system.field(unravel(x)))[0]
     slopes, jacobian = jax.vmap(lambda column: jax.jvp(field, (point,), (column,)))(jnp.eye(point.size))
-    slope = slopes[0]
-    moves = jnp.where((point != 0) | (slope != 0), 1.0, 0.0)
-    jacobian = jacobian * jnp.outer(moves, moves)
-    rates = jnp.linalg.eigvalsh((jacobian + jacobian.T) / 2)
-    return rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
+    return point, slopes[0], (jacobian + jacobian.T) / 2
 
 
 def _weights(state: PyTree) -> int:

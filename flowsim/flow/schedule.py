@@ -15,6 +15,7 @@ from flowsim.flow.trajectory import Status
 
 HORIZON_DECADES = 18
 RESTING = 16  # eps of the largest gradient, below which a flow may be at rest
+_AGAIN = 1.1  # times as late, when a flow that leaves a saddle is looked at again
 SUBTRACTED = 64  # eps of the loss, of which an excess by subtraction is made
 
 
@@ -40,11 +41,20 @@ class StopSearch:
     never changes where it ends.
 
     **Arguments:** stop: what ends the run, None where only its last time does; start: its first chunk; earliest: the
-    time before which it does not end.
+    time before which it does not end; rests: (state, largest |grad|) -> whether nothing is left of the field there but
+    rounding; leaves: state -> whether a flow with a small gradient leaves it.
     """
 
-    def __init__(self, stop: Stop | None, start: Chunk, earliest: float):
-        self._stop, self._earliest = stop, earliest
+    def __init__(
+        self,
+        stop: Stop | None,
+        start: Chunk,
+        earliest: float,
+        rests: Callable[[PyTree, float], bool],
+        leaves: Callable[[PyTree], bool],
+    ):
+        self._stop, self._earliest, self._rests, self._leaves = stop, earliest, rests, leaves
+        self._leaving = 0.0
         self._excess = start.record.excess[0]
         self._largest = self._latest = start.record.grad_norm_sq[0]
         self._met: tuple[float, Status] | None = None
@@ -60,17 +70,15 @@ class StopSearch:
         rounding = (RESTING * np.finfo(float).eps) ** 2 * self._largest
         # A flow that was let go on from there is not at rest.
         rounding = -math.inf if self._latest <= rounding else rounding
-        return ending(self._earliest, excess, stop.grad_norm**2 * self._largest, self._least, rounding)
+        earliest = max(self._earliest, self._leaving)
+        return ending(earliest, excess, stop.grad_norm**2 * self._largest, self._least, rounding)
 
-    def first(self, chunk: Chunk, rests: Callable[[PyTree, float], bool]) -> tuple[int, Status | None]:
-        """How much of a chunk to keep, and how the run ended in it; None where it did not.
-
-        **Arguments:** rests: (state, largest |grad|) -> whether nothing is left of the field there but rounding.
-        """
+    def first(self, chunk: Chunk) -> tuple[int, Status | None]:
+        """How much of a chunk to keep, and how the run ended in it; None where it did not."""
         if self._stop is None:
             return chunk.t.size, None
         if self._met is None:
-            self._met = self._look(self._stop, chunk, rests)
+            self._met = self._look(self._stop, chunk)
         self._largest = max([self._largest, *chunk.largest[-1:]])
         self._latest = min([np.inf, *chunk.record.grad_norm_sq[-1:]])
         if self._met is None:
@@ -84,22 +92,31 @@ class StopSearch:
         """The excess above which a small gradient is a plateau, where the minimum is known."""
         return max(self._stop.excess if self._stop else 0.0, Stop.excess) * float(self._excess)
 
-    def _look(self, stop: Stop, chunk: Chunk, rests: Callable[[PyTree, float], bool]) -> tuple[float, Status] | None:
+    def _look(self, stop: Stop, chunk: Chunk) -> tuple[float, Status] | None:
         record = chunk.record
         largest = np.maximum(chunk.largest, self._largest)
         small_excess = (stop.excess > 0) & (record.excess <= stop.excess * self._excess)
-        small_gradient = record.grad_norm_sq <= stop.grad_norm**2 * largest
+        # Squares of tiny gradients are zero, and so is a share of them.
+        threshold = stop.grad_norm**2 * largest
+        small_gradient = (threshold > 0) & (record.grad_norm_sq <= threshold)
         # Above a minimum that is known a small gradient is a plateau, unless nothing of it is left. A minimum that is
         # subtracted from the loss leaves rounding of the loss.
         rounding = SUBTRACTED * np.finfo(float).eps * np.abs(record.loss)
         least = np.maximum(self._least, rounding)
-        at_minimum = np.isnan(record.excess) | (record.excess <= least)
         for row in np.flatnonzero((chunk.roles == Role.REGULAR) & (small_excess | small_gradient)):
             if small_excess[row]:
                 return chunk.t[row], Status.EXCESS
             state = jax.tree.map(lambda leaf, row=row: leaf[row], record.state)
-            if at_minimum[row] or rests(state, float(np.sqrt(largest[row]))):
-                return chunk.t[row], Status.GRAD_NORM
+            if np.isnan(record.excess[row]):
+                # Where no minimum is known a saddle is told by its curvature, now and again.
+                if chunk.t[row] < self._leaving:
+                    continue
+                if self._leaves(state):
+                    self._leaving = _AGAIN * chunk.t[row]
+                    continue
+            elif record.excess[row] > least[row] and not self._rests(state, float(np.sqrt(largest[row]))):
+                continue
+            return chunk.t[row], Status.GRAD_NORM
         return None
 
 

@@ -24,6 +24,7 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS = 256
 _FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
+_EXPLAINED = 32.0  # times the rate at which weights change, curvature that goes with it
 _ALIKE = 1e-3  # of the largest weight of an array, what is of its size
 
 
@@ -191,7 +192,8 @@ class ReducedSystem(AbstractSystem):
         return self.layer.reduction.seen(state).grad_norm_sq
 
     def speed(self, state: Point) -> Scalar:
-        return jnp.sqrt(self.grad_norm_sq(state))
+        slope, moments = self.field(state), self.layer.reduction.sums(state.clock[None])[:, 0]
+        return norm((slope.shaft, slope.u, state.u**2 * jnp.sqrt(moments[2])))
 
     def bend(self, state: Point) -> Scalar:
         return self.layer.reduction.bend(state)
@@ -372,6 +374,20 @@ def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
     least, first_move = jnp.min(jnp.stack(nonzero)), jnp.where(first_move > 0, first_move, 1.0)
     least = jnp.where(jnp.isfinite(least), least, first_move)
     return jax.tree.map(lambda size: jnp.where(size > 0, size, least), own)
+
+
+def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
+    """Whether a flow with a small gradient leaves where it is, as it leaves a saddle however small what leads away: by
+    an eigenvalue of the field's Jacobian that is positive by more than its rounding and than the gradient explains.
+    Weights that are zero and stay so lead nowhere.
+
+    **Arguments:** rates, basis: the eigenvalues, and the eigenvectors by columns; weights, slope: (n,) there.
+    """
+    rounding = 32 * _EPS * jnp.max(jnp.abs(rates))
+    # On the way into a valley of minima the curvature across it falls with the gradient.
+    explained = _EXPLAINED * jnp.max(jnp.abs(slope)) / jnp.max(jnp.abs(weights))
+    moves = jnp.where((weights != 0) | (slope != 0), 1.0, 0.0) @ basis**2
+    return jnp.any((rates > rounding) & (rates > explained) & (moves > _EPS))
 
 
 def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, PyTree
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.dense import DenseRadau, Kept
 from flowsim.flow.solvers.lockstep import FIRST_STEP, AbstractKernel, View
-from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, norm_sq, own_sizes, pace
+from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, leads_away, norm_sq, own_sizes, pace
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.models import LinearAttention
 
@@ -45,15 +45,16 @@ class DenseKernel(AbstractKernel):
         y = (self.start, jnp.zeros(()))
         zero = jnp.zeros(())
         kept = self._solver.init(WITH_ENERGY, zero, FIRST_STEP * self.timescale, y, self.system)
-        return kept, self._view(zero, y, None, jnp.asarray(False))
+        return kept, self._view(zero, y, None, jnp.asarray(False), jnp.asarray(False))
 
     def step(self, kept: Kept, view: View, length: Scalar) -> tuple[Kept, View, Scalar]:
         y, t = (view.point, view.dissipated), view.t
         y, error, _, kept, _ = self._solver.step(WITH_ENERGY, t, t + length, y, self.system, kept, made_jump=False)
-        rates, noise = kept.curvature.eigenvalues, kept.curvature.noise(ravel_pytree(y[0])[0])
+        weights, rates = ravel_pytree(y[0])[0], kept.curvature.eigenvalues
         at_rest = jnp.max(rates) <= 32 * _EPS * jnp.max(jnp.abs(rates))
-        still = at_rest | jnp.all(jnp.abs(kept.slope) <= 8 * noise)
-        return kept, self._view(t + length, y, view, still), error
+        still = at_rest | jnp.all(jnp.abs(kept.slope) <= 8 * kept.curvature.noise(weights))
+        leaves = leads_away(rates, kept.curvature.basis, weights, kept.slope)
+        return kept, self._view(t + length, y, view, still, leaves), error
 
     @property
     def _solver(self) -> DenseRadau:
@@ -61,7 +62,14 @@ class DenseKernel(AbstractKernel):
         no_atol = jnp.zeros(())
         return DenseRadau(self.rtol, no_atol, self.sizes, jnp.asarray(weights), self.system.columns, weights)
 
-    def _view(self, t: Scalar, y: tuple[PyTree, Scalar], before: View | None, still: Bool[Array, ""]) -> View:
+    def _view(
+        self,
+        t: Scalar,
+        y: tuple[PyTree, Scalar],
+        before: View | None,
+        still: Bool[Array, ""],
+        leaves: Bool[Array, ""],
+    ) -> View:
         state, dissipated = y
         excess, grad_norm_sq = self.system.excess(state), norm_sq(self.system.field(state))
         if before is None:
@@ -83,5 +91,6 @@ class DenseKernel(AbstractKernel):
             sign=sign,
             dissipated=dissipated,
             still=still,
+            leaves=leaves,
             nodes=(nodes[0], nodes[1], nodes[2]),
         )

@@ -184,7 +184,9 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
         def met():
             excess = args.excess(state)
             at_least = jnp.isnan(excess) | (excess <= ending.least)
-            small = grad_norm_sq <= jnp.where(at_least, ending.grad_norm_sq, ending.rounding)
+            threshold = jnp.where(at_least, ending.grad_norm_sq, ending.rounding)
+            # Squares of tiny gradients are zero, and so is a share of them.
+            small = (threshold > 0) & (grad_norm_sq <= threshold)
             return small | (excess <= ending.excess)
 
         # Where the flow still moves, nothing further is computed.

@@ -119,12 +119,14 @@ class Summarizing(AbstractObserver):
 
     def begin(self, view: View) -> Summary:
         zero, never, none = jnp.zeros(()), jnp.asarray(jnp.inf), jnp.asarray(0)
-        status = jnp.where(view.grad_norm_sq > 0, _RUNNING, _CODE[Status.STATIONARY])
+        # The square of a tiny gradient is zero, while the time in which it changes is not.
+        moves = ~jnp.isinf(self.timescale)
+        status = jnp.where(moves, _RUNNING, _CODE[Status.STATIONARY])
         asked = jnp.where(jnp.isinf(self.ends.t1), self.ends.earliest, self.ends.t1)
         quantities = _quantities(view)
         return Summary(
             status=jnp.where(jnp.isfinite(view.grad_norm_sq), status, _CODE[Status.NONFINITE]),
-            t=jnp.where(view.grad_norm_sq > 0, zero, asked),
+            t=jnp.where(moves, zero, asked),
             excess=view.excess,
             grad_norm_sq=view.grad_norm_sq,
             norm_sq=view.norm_sq,
@@ -136,7 +138,7 @@ class Summarizing(AbstractObserver):
             convergence_time=jnp.where(view.excess <= 0, zero, never),
             **{name: Least(value, zero) for name, value in quantities.items()},
             # Where a flow stays, nothing is lost at the time that was asked for.
-            rate=Least(jnp.where((view.grad_norm_sq > 0) | (asked <= 0), jnp.inf, 0.0), asked),
+            rate=Least(jnp.where(moves | (asked <= 0), jnp.inf, 0.0), asked),
             energy_defect=zero,
             steps=none,
             rejected_steps=none,
@@ -178,15 +180,17 @@ class Summarizing(AbstractObserver):
         below = now.excess <= ends.stop_excess * start
         largest = jnp.minimum(now.largest_grad_norm_sq, scales.gradient**2)
         # Above the minimum a small gradient is a plateau; at the saddle, where a flow may stay, rounding of it is rest.
-        small = now.grad_norm_sq <= ends.stop_grad_norm**2 * largest
+        threshold = ends.stop_grad_norm**2 * largest
+        small = (threshold > 0) & (now.grad_norm_sq <= threshold)
         of_loss = SUBTRACTED * _EPS * jnp.abs(self.subtracted + now.excess)
         rounding = jnp.where(self.subtracted == 0, 0.0, of_loss)
         least = jnp.maximum(jnp.maximum(ends.stop_excess, Stop.excess) * start, rounding)
-        at_minimum = jnp.isnan(now.excess) | (now.excess <= least)
-        at_rest = small & at_minimum
+        unknown = jnp.isnan(now.excess)
+        at_rest = small & ((unknown & ~view.leaves) | (now.excess <= least))
         if self.arrowhead:
             at_rest |= (now.excess >= CLEARLY * scales.excess) & (now.grad_norm_sq <= _EPS**2 * largest)
         untold = view.still & (now.grad_norm_sq <= (RESTING * _EPS) ** 2 * largest)
+        untold |= small & unknown & view.leaves
         last = jnp.where(jnp.isinf(ends.t1), _CODE[Status.HORIZON], _CODE[Status.TIME])
         steps = now.steps + now.rejected_steps >= _MAX_STEPS
         # Where the minimum is not known, the excess is NaN from the start on.

@@ -71,5 +71,6 @@ def _view(point: Point, seen: Seen, dissipated: Scalar, nodes) -> View:
         sign=point.u / jnp.sqrt(squares),
         dissipated=dissipated,
         still=jnp.asarray(False),
+        leaves=jnp.asarray(False),
         nodes=nodes,
     )

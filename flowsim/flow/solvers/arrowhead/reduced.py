@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flowsim._core.types import Scalar
+from flowsim.flow.solvers.arrowhead.newton import rounding
 from flowsim.flow.solvers.collocation import DAMPING, ESTIMATE_WEIGHT, STAGES, after, radau_tableau, solve_small
 from flowsim.losses.arrowhead import Arrowhead, State
 from flowsim.losses.reduction import Moments, Point, Reduction, Seen
@@ -27,7 +28,7 @@ _CHORD_SHARE = 1e-3  # of the tolerance of a step
 
 class Step(NamedTuple):
     """The stages of a step, the last of which is its end; the energy dissipated in it, an estimate of the largest
-    error over the largest weight, and whether Newton's method converged.
+    error, beyond what rounding of the slopes explains, over the largest weight, and whether Newton's method converged.
     """
 
     stages: Point
@@ -87,7 +88,8 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
     """One step of Radau IIA (order 9) of the given size.
 
     Newton's method runs on the stage values of u from ``guess``: exponentials are evaluated until the clock is nearly
-    right; from there on the moments are shifted by their Taylor series, and the Newton matrix is kept.
+    right; from there on the moments are shifted by their Taylor series, and the Newton matrix is kept. Where nothing is
+    left of the slopes but rounding, u and the diagonal stay, as in `radau_step`.
     """
     _, matrix, differences = radau_tableau()
     A, inverse = jnp.asarray(matrix), jnp.asarray(np.linalg.inv(matrix))
@@ -99,6 +101,12 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
     # Guarded, so that the derivative at zero is not NaN.
     spread = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0) / d
     largest = jnp.maximum(jnp.maximum(jnp.max(jnp.abs(start.shaft)), jnp.abs(start.u)), spread)
+    start_rate = seen.moments[1] + jnp.sum(g * start.shaft**2)
+    start_slope = b @ start.shaft - start.u * start_rate
+    start_shaft_slopes = start.u * (b - start.u * g * start.shaft)
+    rounded = rounding(d) * (jnp.abs(b) @ jnp.abs(start.shaft) + jnp.abs(start.u) * start_rate)
+    shaft_rounded = rounding(0) * jnp.abs(start.u) * (jnp.abs(b) + jnp.abs(start.u * g * start.shaft))
+    rests = jnp.all(jnp.abs(start_shaft_slopes) <= shaft_rounded) & (jnp.abs(start_slope) <= rounded)
 
     def stages(u: Stages, columns: int) -> tuple[Point, Array]:
         """The points with these values of u, and how their diagonals answer to a change of their slopes."""
@@ -132,6 +140,7 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
         begun = jnp.where(points.clock > 0, points.clock, jnp.inf)
         relative = jnp.where(points.clock > 0, shift / begun, jnp.inf)
         wander = jnp.max(jnp.minimum(relative, reduction.fastest * shift))
+        change = jnp.where(rests, u - start.u, change)
         return u - change, wander, (points.clock, moments, jacobian, jnp.max(jnp.abs(change))), iterations + 1
 
     def far(carry):
@@ -156,19 +165,20 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
 
     u, _, left, _ = jax.lax.while_loop(rough, chord, (u, change, jnp.asarray(jnp.inf), jnp.asarray(0)))
     converged = (left <= _CHORD_SHARE * rtol * largest) & (wander <= _NEAR)
+    u, converged = jnp.where(rests, start.u, u), converged | rests
     points, _ = stages(u, 0)
+    points = points._replace(shaft=jnp.where(rests, start.shaft[None, :], points.shaft))
     there = reduction.look(points, _shifted(moments, points.clock - clock))
 
     # The estimate is that of `radau_step`, with the slopes of u from its stage values.
     slopes = inverse @ (u - start.u) / size
     shaft_slopes = u[:, None] * (b[None, :] - u[:, None] * g[None, :] * points.shaft)
-    start_rate = seen.moments[1] + jnp.sum(g * start.shaft**2)
-    start_slope = b @ start.shaft - start.u * start_rate
-    start_shaft_slopes = start.u * (b - start.u * g * start.shaft)
     rule = ESTIMATE_WEIGHT * size * jnp.asarray(differences)
-    estimate = (rule[0] * start_slope + rule[1:] @ slopes) / (1 + DAMPING * size * start_rate)
-    shaft_estimate = rule[0] * start_shaft_slopes + rule[1:] @ shaft_slopes
-    shaft_estimate = shaft_estimate / (1 + DAMPING * size * start.u**2 * g)
-    error = jnp.maximum(jnp.abs(estimate), jnp.max(jnp.abs(shaft_estimate)))
+    estimate = jnp.abs(rule[0] * start_slope + rule[1:] @ slopes)
+    shaft_estimate = jnp.abs(rule[0] * start_shaft_slopes + rule[1:] @ shaft_slopes)
+    estimate = jnp.maximum(estimate - ESTIMATE_WEIGHT * size * rounded, 0.0) / (1 + DAMPING * size * start_rate)
+    shaft_estimate = jnp.maximum(shaft_estimate - ESTIMATE_WEIGHT * size * shaft_rounded, 0.0)
+    error = jnp.maximum(estimate, jnp.max(shaft_estimate / (1 + DAMPING * size * start.u**2 * g)))
     largest = jnp.maximum(largest, jnp.maximum(jnp.abs(u[-1]), jnp.max(jnp.abs(points.shaft[-1]))))
-    return Step(points, there, size * (A[-1] @ there.grad_norm_sq), error / largest, converged)
+    dissipated = jnp.where(rests, 0.0, size * (A[-1] @ there.grad_norm_sq))
+    return Step(points, there, dissipated, error / largest, converged)
