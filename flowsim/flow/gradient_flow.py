@@ -293,6 +293,11 @@ def _has_curvature(system: AbstractSystem, state: PyTree) -> bool:
 
 
 @eqx.filter_jit
+def _speed(system: AbstractSystem, state: PyTree) -> Scalar:
+    return system.speed(state)
+
+
+@eqx.filter_jit
 def _attracts(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
     """Whether no direction leads away: none of the Jacobian's eigenvalues is positive by more than rounding of theirs.
     Weights that are zero and stay so lead nowhere.
