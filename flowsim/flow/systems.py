@@ -193,7 +193,7 @@ class ReducedSystem(AbstractSystem):
 
     def speed(self, state: Point) -> Scalar:
         slope, moments = self.field(state), self.layer.reduction.sums(state.clock[None])[:, 0]
-        return norm((slope.shaft, slope.u, state.u**2 * jnp.sqrt(moments[2])))
+        return norm((slope.shaft, slope.u, state.u**2 * jnp.sqrt(jnp.maximum(moments[2], 0.0))))
 
     def bend(self, state: Point) -> Scalar:
         return self.layer.reduction.bend(state)
