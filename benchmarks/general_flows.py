@@ -194,7 +194,7 @@ MODELS: dict[str, Callable[[float, int], tuple[Any, Any]]] = {
 
 
 def beside(scale: float) -> tuple[Any, Any, list[float], Callable[[Any, int], float]]:
-    """A weight of 1 after some time beside a tiny one, w' = w (1 - w^2): its loss, its start, the time at which the tiny
+    """A weight that is not small beside a tiny one, w' = w (1 - w^2): the loss, the start, the time at which the tiny
     one is 1/2, and how late it is by the model then.
     """
     from flowsim import FunctionLoss
@@ -214,9 +214,13 @@ def pairs(*strengths: float) -> Callable[[float], tuple[Any, Any, list[float], C
     def made(scale: float):
         loss = FunctionLoss(lambda m: jax.numpy.sum((m.a * m.b - s) ** 2) / 2, minimum=0.0)
         full = jax.numpy.full(s.size, scale)
-        logit = lambda x, i: float(np.log(x) - np.log(s[i] - x)) / (2 * s[i])
-        times = [-2 * np.log(scale) / (2 * s[i]) + float(np.log(s[i] - scale**2)) / (2 * s[i]) for i in range(s.size)]
-        return loss, Pairs(full, full), times, lambda m, i: -logit(float(m.a[i] * m.b[i]), i)
+        times = [float((np.log(q - scale**2) - 2 * np.log(scale)) / (2 * q)) for q in s]
+
+        def lateness(model: Any, i: int) -> float:
+            x = float(model.a[i] * model.b[i])
+            return float((np.log(s[i] - x) - np.log(x)) / (2 * s[i]))
+
+        return loss, Pairs(full, full), times, lateness
 
     return made
 
@@ -378,7 +382,11 @@ def measure_scales(quick: bool) -> list[Measurement]:
     import flowsim
 
     found = []
-    problems = {"a tiny weight beside 1": beside, "one of two layers": pairs(1.0), "three of two layers": pairs(*STRENGTHS)}
+    problems = {
+        "a tiny weight beside 1": beside,
+        "one of two layers": pairs(1.0),
+        "three of two layers": pairs(*STRENGTHS),
+    }
     for name, make in problems.items():
         errors = {}
         for scale in FURTHER_SCALES[:: 11 if quick else 1]:

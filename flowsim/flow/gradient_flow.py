@@ -311,7 +311,8 @@ def _attracts(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
 @eqx.filter_jit
 def _leads_away(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
     point, slope, jacobian = _curvature_at(system, state)
-    return leads_away(*jnp.linalg.eigh(jacobian), point, slope)
+    rates, basis = jnp.linalg.eigh(jacobian)
+    return leads_away(rates, basis, point, slope)
 
 
 def _curvature_at(system: AbstractSystem, state: PyTree) -> tuple[Array, Array, Array]:

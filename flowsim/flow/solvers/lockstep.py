@@ -25,8 +25,8 @@ class View(NamedTuple):
 
     point: where the flow is, as the kernel keeps it; norm_sq: of the weights; u, sign: u_{-1} and u_{-1} / |U|_F of one
     layer of linear attention, NaN of other models; dissipated: int |grad L|^2 so far; still: whether the gradient is
-    but rounding, or the flow rests for all that the kernel can tell; leaves: whether it may be a saddle that the flow is
-    still to leave; nodes: t, excess and |grad L|^2 in the step, from its begin to its end.
+    but rounding, or the flow rests for all that the kernel can tell; leaves: whether this may be a saddle that the flow
+    still leaves; nodes: t, excess and |grad L|^2 in the step, from its begin to its end.
     """
 
     t: Scalar
