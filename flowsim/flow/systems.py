@@ -76,10 +76,6 @@ class AbstractSystem(eqx.Module):
     def field(self, state: PyTree) -> PyTree:
         """Minus the gradient."""
 
-    def grad_norm_sq(self, state: PyTree) -> Scalar:
-        """|grad L|^2."""
-        return norm_sq(self.field(state))
-
     def speed(self, state: PyTree) -> Scalar:
         """|grad L|."""
         return norm(self.field(state))
@@ -187,9 +183,6 @@ class ReducedSystem(AbstractSystem):
 
     def field(self, state: Point) -> Point:
         return self.layer.reduction.field(state)
-
-    def grad_norm_sq(self, state: Point) -> Scalar:
-        return self.layer.reduction.seen(state).grad_norm_sq
 
     def speed(self, state: Point) -> Scalar:
         slope, moments = self.field(state), self.layer.reduction.sums(state.clock[None])[:, 0]

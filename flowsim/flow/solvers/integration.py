@@ -179,7 +179,7 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
 
     def ends(t, y, args, **_):
         state, dissipated = y
-        grad_norm_sq = args.grad_norm_sq(state)
+        grad_norm_sq = args.speed(state) ** 2
 
         def met():
             excess = args.excess(state)
