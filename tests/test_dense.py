@@ -14,7 +14,8 @@ from systems import Vector
 from flowsim import FunctionLoss, Stop, gradient_flow
 from flowsim.flow import course
 from flowsim.flow.solvers.collocation import ORDER
-from flowsim.flow.solvers.dense import Curvature, DenseRadau
+from flowsim.flow.solvers.dense.curvature import Curvature
+from flowsim.flow.solvers.dense.radau import DenseRadau
 from flowsim.flow.solvers.step_size import begin, next_length
 from flowsim.flow.systems import loss_system, norm_sq
 from flowsim.flow.trajectory import Status

@@ -14,7 +14,7 @@ from flowsim.experiments.sweep import any_loss, integration
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import specs
 from flowsim.flow.gradient_flow import gradient_flow
-from flowsim.flow.solvers import dense
+from flowsim.flow.solvers.dense.curvature import Curvature, renewed
 from flowsim.flow.solvers.rows import traced_flow
 from flowsim.flow.solvers.summary import scales_of
 from flowsim.flow.systems import loss_system
@@ -393,17 +393,17 @@ def test_lanes_renew_their_curvature_each_for_itself():
     field = lambda matrix, y: -matrix @ (y**3)
     matrices = jnp.stack([jnp.diag(jnp.asarray([k, 2.0 * k])) for k in (1.0, 2.0, 3.0)])
     points = jnp.asarray([[1.0, 1.0], [2.0, 1.0], [1.0, 3.0]])
-    kept = dense.Curvature(
+    kept = Curvature(
         jnp.full((3, 2), 7.0), jnp.stack([jnp.eye(2)] * 3), jnp.zeros(3), jnp.zeros((3, 2)), jnp.zeros((3, 2))
     )
     renew = jnp.asarray([True, False, True])
 
     @jax.jit
     @jax.vmap
-    def renewed(matrix, renew, y, kept):
-        return dense._renewed(lambda y: field(matrix, y), renew, y, kept, 1)
+    def found_again(matrix, renew, y, kept):
+        return renewed(lambda y: field(matrix, y), renew, y, kept, 1)
 
-    found = renewed(matrices, renew, points, kept)
+    found = found_again(matrices, renew, points, kept)
     np.testing.assert_allclose(np.sort(found.eigenvalues), [[-6.0, -3.0], [7.0, 7.0], [-162.0, -9.0]])
     np.testing.assert_allclose(found.basis[1], np.eye(2))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flowsim import FunctionLoss, LinearAttentionLoss, LinearRegression, gradient_flow
-from flowsim.flow.solvers.dense_kernel import DenseKernel
+from flowsim.flow.solvers.dense.kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import AbstractObserver, follow
 from flowsim.flow.solvers.summary import STATUSES, Ends, Scales, Summarizing
 from flowsim.flow.systems import loss_system

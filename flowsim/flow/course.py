@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim.flow.recording import Chunk, Role, truncate
-from flowsim.flow.solvers.dense import DenseRadau
-from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.dense.radau import DenseRadau
 from flowsim.flow.solvers.integration import (
     NEVER,
     Asked,

@@ -22,7 +22,7 @@ from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
 from flowsim.flow.recording import Chunk, ChunkStore, Role, chunk_of, join, trajectory, truncate
 from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
-from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
 from flowsim.flow.solvers.kinks import rows_before_kink
 from flowsim.flow.solvers.lockstep import FIRST_STEP

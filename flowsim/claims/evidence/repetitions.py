@@ -19,7 +19,7 @@ from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
 from flowsim.claims.evidence.series import gap, merged, row_of, shifted, shortened
 from flowsim.flow.basin import stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
-from flowsim.flow.solvers.dense_kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.kinks import BEFORE, rows_before_kink
 from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, times_asked

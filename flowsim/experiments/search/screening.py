@@ -22,7 +22,7 @@ from flowsim.claims.spaces import Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
-from flowsim.flow.solvers.dense_kernel import can_go_in_lockstep
+from flowsim.flow.solvers.dense.kernel import can_go_in_lockstep
 from flowsim.flow.solvers.rows import traced_flow
 from flowsim.flow.systems import ArrowheadSystem, loss_system
 from flowsim.flow.trajectory import Trajectory, uncertified

@@ -16,7 +16,7 @@ from flowsim._core.types import Scalar
 from flowsim.claims.evidence import padded
 from flowsim.claims.rates import decayed
 from flowsim.experiments.sweep.records import MapRecord, record
-from flowsim.flow.solvers.dense_kernel import DenseKernel, can_go_in_lockstep
+from flowsim.flow.solvers.dense.kernel import DenseKernel, can_go_in_lockstep
 from flowsim.flow.solvers.lockstep import follow
 from flowsim.flow.solvers.summary import (
     CONVERGED,

@@ -17,7 +17,7 @@ from flowsim.flow.solvers.arrowhead.newton import radau_step
 from flowsim.flow.solvers.arrowhead.reduced import Kept, end_of, nothing_kept
 from flowsim.flow.solvers.arrowhead.reduced import step as reduced_step
 from flowsim.flow.solvers.collocation import AbstractRadau
-from flowsim.flow.solvers.dense import DenseRadau
+from flowsim.flow.solvers.dense.radau import DenseRadau
 from flowsim.flow.solvers.step_size import SMALLEST, PredictiveStepSize
 from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, ReducedSystem

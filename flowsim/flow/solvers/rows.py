@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.arrowhead.kernel import ReducedKernel, models_of
-from flowsim.flow.solvers.dense_kernel import DenseKernel
+from flowsim.flow.solvers.dense.kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import AbstractObserver, View, follow
 from flowsim.flow.solvers.summary import scales_of
 from flowsim.flow.systems import AbstractSystem, ArrowheadSystem

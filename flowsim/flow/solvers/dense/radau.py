@@ -2,12 +2,7 @@
 
 The Jacobian of a gradient flow is symmetric. In its eigenbasis the equations of the stages fall apart into one system
 of s equations a direction, for every step size: a new size costs nothing, and one decomposition serves many steps,
-until Newton's method slows down.
-
-Of many weights few directions are stiff, as a rule. Then the eigenvectors of the largest eigenvalues alone are kept,
-and all that is beside them has one rate in Newton's method.
-
-**Source:** Halko, Martinsson and Tropp, Finding structure with randomness (2011), for the eigenvectors.
+until Newton's method slows down. Of many weights the stiffest directions alone are kept (`curvature.py`).
 """
 
 from typing import Any, NamedTuple
@@ -31,8 +26,8 @@ from flowsim.flow.solvers.collocation import (
     radau_tableau,
     solve_small,
 )
+from flowsim.flow.solvers.dense.curvature import NUDGE, Curvature, Weights, renewed
 
-Weights = Float[Array, " n"]
 Stages = Float[Array, "stages n"]
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
@@ -44,47 +39,6 @@ _DIVERGING = 0.9  # the contraction of a Newton iteration that is given up
 _SLOW = 0.3  # and of one after which the Hessian is computed again
 _UNKNOWN = 0.5  # the contraction that a first iteration is taken to have
 _MIDDLE = 2  # the stage at which the Hessian is computed
-_NUDGE = 4 * _EPS
-_ENTRIES, _MOST_AT_ONCE = 2**24, 1024  # of the Hessians, and how many of them, that a GPU computes at once
-_GOLDEN = 0.6180339887498949  # whose multiples are far from each other, whole numbers aside
-
-
-class Curvature(NamedTuple):
-    """Eigenvalues of the field's Jacobian, their eigenvectors by columns, and one rate for all directions beside these;
-    how far rounding of the weights moved the field where they were computed, and the size of the terms that it rounded
-    there.
-    """
-
-    eigenvalues: Float[Array, " k"]
-    basis: Float[Array, "n k"]
-    rest: Scalar
-    moved: Weights
-    terms: Weights
-
-    @property
-    def rates(self) -> Float[Array, " parts"]:
-        """The rate of each part of a vector."""
-        n, k = self.basis.shape
-        return self.eigenvalues if k == n else jnp.append(self.eigenvalues, jnp.broadcast_to(self.rest, n))
-
-    def split(self, vectors: Float[Array, "... n"]) -> Float[Array, "... parts"]:
-        """Vectors along the eigenvectors, and what of them is beside these."""
-        n, k = self.basis.shape
-        along = vectors @ self.basis
-        return along if k == n else jnp.concatenate([along, vectors - along @ self.basis.T], axis=-1)
-
-    def join(self, parts: Float[Array, "... parts"]) -> Float[Array, "... n"]:
-        """The vectors with these parts."""
-        n, k = self.basis.shape
-        along = parts[..., :k] @ self.basis.T
-        return along if k == n else along + parts[..., k:]
-
-    def noise(self, y: Weights) -> Weights:
-        """How far rounding moves the field at y, where weights may have become smaller than they were."""
-        terms = _terms(self.eigenvalues, self.basis, self.rest, y)
-        larger = jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
-        # What rounding does has no derivative.
-        return jax.lax.stop_gradient(self.moved * larger)
 
 
 class Kept(NamedTuple):
@@ -213,7 +167,7 @@ class DenseRadau(AbstractRadau):
         sizes = jnp.maximum(now, jnp.concatenate(at_least))
         return jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
 
-    def _leaving(self, curvature: Curvature, start: Weights, end: Weights) -> Weights:
+    def _leaving(self, curvature: Curvature, start: Weights, end: Weights) -> Float[Array, " k"]:
         """The tolerance along eigenvectors, of the weights as they are, where errors along them grow; else infinite."""
         sizes = jnp.abs(curvature.basis.T) @ jnp.maximum(jnp.abs(start), jnp.abs(end))
         tolerance = jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
@@ -230,7 +184,7 @@ class DenseRadau(AbstractRadau):
             slopes = fields(y[None] + now.increments)
             residual = length * (A @ slopes) - now.increments
             # What is left is rounding, of the field over the step and of the weights.
-            rounding = length * noise + _NUDGE * jnp.abs(y + now.increments[-1])
+            rounding = length * noise + NUDGE * jnp.abs(y + now.increments[-1])
             at_rounding = jnp.all(jnp.abs(residual) <= rounding[None])
             rates = curvature.rates
             system = [[-length * A[i, j] * rates + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
@@ -262,7 +216,7 @@ class DenseRadau(AbstractRadau):
         start = _Newton(guess, none, zero, none, zero, zero, jnp.asarray(0), jnp.asarray(_GOING))
 
         def attempt(before: _Attempt) -> _Attempt:
-            curvature = _renewed(field, before.renew, y + guess[_MIDDLE], before.curvature, self.columns)
+            curvature = renewed(field, before.renew, y + guess[_MIDDLE], before.curvature, self.columns)
             going = lambda now: now.standing == _GOING
             noise = curvature.noise(y)
             newton = jax.lax.while_loop(going, lambda now: iterate(now, curvature, noise), start)
@@ -290,112 +244,3 @@ def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: Any):
     state, dissipated = y
     vector, unravel = ravel_pytree(state)
     return lambda x: ravel_pytree(terms.vf(t, (unravel(x), dissipated), args)[0])[0], vector
-
-
-def _renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns: int) -> Curvature:
-    """The curvature at y where it is to be renewed, else the kept one. It changes no solution, so that derivatives pass
-    it by. Of flows in lockstep, those that renew it do so a few at a time: vmap would make all of them pay.
-    """
-    field = eqx.filter_closure_convert(field, y)
-    numbers, rest = eqx.partition(field, eqx.is_array)
-    directions = kept.eigenvalues.size
-
-    @jax.custom_batching.custom_vmap
-    def choose(numbers, renew, y, kept):
-        return jax.lax.cond(renew, lambda: _curvature(eqx.combine(numbers, rest), y, directions, columns), lambda: kept)
-
-    @choose.def_vmap
-    def _(lanes, batched, *given):
-        in_lanes = lambda leaf, already: leaf if already else jnp.broadcast_to(leaf, (lanes, *leaf.shape))
-        given = jax.tree.map(in_lanes, given, tuple(batched))
-        renewing = jnp.argsort(~given[1])  # these first
-
-        size = _at_once(lanes, given[2].shape[1])
-
-        def some(place, found):
-            rows = jax.lax.dynamic_slice_in_dim(renewing, place * size, size)
-            numbers, renew, y, kept = jax.tree.map(lambda leaf: leaf[rows], (*given[:3], found))
-            there = jax.vmap(lambda numbers, y: _curvature(eqx.combine(numbers, rest), y, directions, columns))(
-                numbers, y
-            )
-            # The last of them may have lanes that are not to be renewed.
-            chosen = jax.tree.map(
-                lambda new, old: jnp.where(renew.reshape(-1, *[1] * (new.ndim - 1)), new, old), there, kept
-            )
-            return jax.tree.map(lambda all, new: all.at[rows].set(new), found, chosen)
-
-        found = jax.lax.fori_loop(0, -(-jnp.sum(given[1]) // size), some, given[3])
-        return found, jax.tree.map(lambda _: True, found)
-
-    @jax.custom_jvp
-    def constant(*given):
-        return choose(*given)
-
-    @constant.defjvp
-    def _(given, _):
-        found = constant(*given)
-        return found, jax.tree.map(jnp.zeros_like, found)
-
-    return constant(numbers, renew, y, kept)
-
-
-def _at_once(lanes: int, weights: int) -> int:
-    """How many curvatures are computed at once: a CPU keeps one in its caches, a GPU is slow unless there are many."""
-    return 1 if jax.default_backend() == "cpu" else min(lanes, int(np.clip(_ENTRIES // weights**2, 1, _MOST_AT_ONCE)))
-
-
-def _eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "n n"]]:
-    """Eigenvalues and eigenvectors of the symmetric part. Weights that have nothing to do with each other share none,
-    so that large ones do not round small ones: each block is shifted by a number of its own, which leaves its
-    eigenvectors as they are.
-    """
-    jacobian = (jacobian + jacobian.T) / 2
-    largest = jnp.max(jnp.abs(jacobian))
-    blocks = _blocks(jnp.abs(jacobian) > _EPS * largest)
-    shifts = largest * (_GOLDEN * blocks.astype(float) % 1.0)
-    eigenvalues, basis = jnp.linalg.eigh(jacobian + jnp.diag(shifts))
-    of = jnp.argmax(jnp.abs(basis), axis=0)
-    return eigenvalues - shifts[of], jnp.where(blocks[:, None] == blocks[of][None], basis, 0.0)
-
-
-def _blocks(coupled: Bool[Array, "n n"]) -> Int[Array, " n"]:
-    """The blocks that a symmetric relation falls apart into: of each index the least one that it is linked to."""
-    start = jnp.arange(coupled.shape[0])
-
-    def spread(both):
-        now, _ = both
-        least = jnp.minimum(now, jnp.min(jnp.where(coupled, now[None], now.size), axis=1))
-        return least[least], now
-
-    return jax.lax.while_loop(lambda both: jnp.any(both[0] != both[1]), spread, (start, start - 1))[0]
-
-
-def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
-    n = y.size
-
-    def along(vectors: Float[Array, "k n"]) -> Float[Array, "k n"]:
-        column = lambda direction: jax.jvp(field, (y,), (direction,))[1]
-        return jax.lax.map(column, vectors, batch_size=min(vectors.shape[0], columns))
-
-    if directions == n:
-        eigenvalues, basis = _eigenvectors(along(jnp.eye(n)))
-    else:
-        # The Jacobian turns random vectors towards the directions in which it is largest.
-        random = jax.random.rademacher(jax.random.key(0), (directions, n), dtype=y.dtype)
-        span, _ = jnp.linalg.qr(along(random).T)
-        projected = along(span.T) @ span
-        eigenvalues, rotation = jnp.linalg.eigh((projected + projected.T) / 2)
-        basis = span @ rotation
-    # Beside them the field is taken to fall half as fast as in the slowest of them.
-    rest = -jnp.min(jnp.abs(eigenvalues)) / 2
-    signs = jnp.asarray(1.0 - 2.0 * (np.arange(n) % 2))
-    slopes = jax.vmap(field)(y[None] * (1 + _NUDGE * jnp.stack([0 * signs, signs, -signs])))
-    moved = jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0)
-    return Curvature(eigenvalues, basis, rest, moved, _terms(eigenvalues, basis, rest, y))
-
-
-def _terms(eigenvalues: Float[Array, " k"], basis: Float[Array, "n k"], rest: Scalar, y: Weights) -> Weights:
-    """A bound of |J| |y|, J the Jacobian: what the field adds up, where it is linear."""
-    sizes, largest = jnp.abs(basis), jnp.abs(y)
-    along = sizes @ (jnp.abs(eigenvalues) * (sizes.T @ largest))
-    return along if basis.shape[0] == basis.shape[1] else along + jnp.abs(rest) * largest

@@ -7,7 +7,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar
-from flowsim.flow.solvers.dense import DenseRadau, Kept
+from flowsim.flow.solvers.dense.radau import DenseRadau, Kept
 from flowsim.flow.solvers.lockstep import FIRST_STEP, AbstractKernel, View
 from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, leads_away, norm_sq, own_sizes, pace
 from flowsim.losses import AbstractPopulationLoss
