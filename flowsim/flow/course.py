@@ -18,6 +18,7 @@ from flowsim.flow.recording import Chunk, Role, truncate
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.dense.radau import DenseRadau
 from flowsim.flow.solvers.integration import (
+    ALWAYS_WHOLE,
     NEVER,
     Asked,
     Ending,
@@ -130,8 +131,9 @@ class Course:
             return _Way(Method(self.solver), self.asked)
         directions = self.directions(before)
         columns, operations = DenseRadau.hessian(self._weights, directions)
-        renewal = jnp.array(columns + round(operations / self._operations))
-        return _Way(Method(self.solver, directions), self.asked._replace(renewal=renewal))
+        # Of few weights the columns take longest, and to count the operations of a field takes longer than some flows.
+        renewal = columns if self._weights <= ALWAYS_WHOLE else columns + round(operations / self._operations)
+        return _Way(Method(self.solver, directions), self.asked._replace(renewal=jnp.array(renewal)))
 
     def _between(self, steps: "_Points", way: "_Way") -> tuple["_Points", bool]:
         """The flow at the requested times within its steps, given by their ends and where the first begins, and whether

@@ -24,7 +24,7 @@ from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, ReducedSystem
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 
 DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
-_ALWAYS_WHOLE = 256  # weights, up to which its whole spectrum is no cost
+ALWAYS_WHOLE = 256  # weights, up to which its whole spectrum is no cost
 _DIRECTIONS = (128, 256, 512)  # eigenvectors that are kept of larger ones
 _STIFF = 0.1  # the rate beside these, over a step, from which Newton's method needs more of them
 _EXPLICIT_FIELDS = 7  # of a step of Tsit5, and where it ends
@@ -47,7 +47,7 @@ def most_directions(weights: int) -> int:
 
 def more_directions(weights: int, directions: int) -> int:
     """The next larger number of eigenvectors to keep of a Hessian, of which so many were kept so far."""
-    few = [count for count in _DIRECTIONS if directions < count < weights / 2 and weights > _ALWAYS_WHOLE]
+    few = [count for count in _DIRECTIONS if directions < count < weights / 2 and weights > ALWAYS_WHOLE]
     return min([*few, most_directions(weights)])
 
 
