@@ -25,7 +25,7 @@ _COLUMNS = 256
 _FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
 _EXPLAINED = 32.0  # times the rate at which weights change, curvature that goes with it
-_ALIKE = 1e-3  # of the largest weight of an array, what is of its size
+_ALIKE = 1e-3  # of the largest of n weights, times n: random ones are alike, the smallest of which is about 1/n of it
 
 
 class Record(NamedTuple):
@@ -360,7 +360,7 @@ def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
 
     def alike(x):
         largest = jnp.max(jnp.abs(x), initial=0.0)
-        return jnp.where(jnp.abs(x) > _ALIKE * largest, largest, jnp.abs(x))
+        return jnp.where(x.size * jnp.abs(x) > _ALIKE * largest, largest, jnp.abs(x))
 
     own = jax.tree.map(alike, start)
     nonzero = [jnp.min(jnp.where(size > 0, size, jnp.inf), initial=jnp.inf) for size in jax.tree.leaves(own)]

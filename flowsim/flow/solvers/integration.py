@@ -179,9 +179,8 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
 
     def ends(t, y, args, **_):
         state, dissipated = y
-        grad_norm_sq = args.speed(state) ** 2
 
-        def met():
+        def met(grad_norm_sq):
             excess = args.excess(state)
             at_least = jnp.isnan(excess) | (excess <= ending.least)
             threshold = jnp.where(at_least, ending.grad_norm_sq, ending.rounding)
@@ -189,9 +188,14 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
             small = (threshold > 0) & (grad_norm_sq <= threshold)
             return small | (excess <= ending.excess)
 
-        # Where the flow still moves, nothing further is computed.
-        slow = grad_norm_sq * t <= _SLOW * dissipated
-        return jax.lax.cond((t > first) & (t >= ending.earliest) & slow, met, lambda: jnp.asarray(False))
+        def met_where_slow():
+            grad_norm_sq = args.speed(state) ** 2
+            # Where the flow still moves, nothing further is computed.
+            slow = grad_norm_sq * t <= _SLOW * dissipated
+            return jax.lax.cond(slow, met, lambda _: jnp.asarray(False), grad_norm_sq)
+
+        may_end = (t > first) & (t >= ending.earliest)
+        return jax.lax.cond(may_end, met_where_slow, lambda: jnp.asarray(False))
 
     solver, controller = _solver(system, method, y, asked, first)
     solution = diffrax.diffeqsolve(
