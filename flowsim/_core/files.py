@@ -10,10 +10,11 @@ import pathlib
 import platform
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from flowsim._core.checks import refuse
 from flowsim._core.lines import in_short, one_line
@@ -60,6 +61,19 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     except Exception as error:  # a wrong byte may be met anywhere in zipfile, zlib and NumPy
         raise DamagedFileError(f"{path} is damaged or no file of flowsim ({in_short(error):.100})") from None
     return found
+
+
+def write_arrays(path: str | os.PathLike, arrays: Mapping[str, ArrayLike]) -> None:
+    """Write an npz file, whole or not at all; it holds no pickle."""
+    write_whole(path, lambda file: pack_arrays(file, arrays))
+
+
+def pack_arrays(file: IO[bytes], arrays: Mapping[str, ArrayLike]) -> None:
+    """Write the archive that an npz file is; unlike `numpy.savez`, which has arguments of its own, under any names."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
 
 
 def read_document(path: str | os.PathLike) -> Document:

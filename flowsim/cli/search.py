@@ -19,7 +19,7 @@ from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
 from flowsim.problem import ProblemSpec, toml
-from flowsim.problem.user_problem import is_place
+from flowsim.problem.own_files import is_place
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 1e9  # in any unit

@@ -1,14 +1,13 @@
 """Finished batches of a sweep, each in a file of its own that says of which sweep it is."""
 
 import contextlib
-import functools
 import pathlib
 from collections.abc import Mapping
 
 import numpy as np
 
 from flowsim._core.documents import origin, require_origin
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_arrays
 from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import MapRecord
 
@@ -57,7 +56,7 @@ class KeptBatches:
             "origin": np.asarray(origin(self._identity)),
             "cells": np.asarray(self._batches[place].cells),
         } | record
-        write_whole(self._path(place), functools.partial(np.savez, allow_pickle=False, **arrays))
+        write_arrays(self._path(place), arrays)
 
     def _check(self, arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
         require_origin(arrays.get("origin"), self._identity, "--out", "sweep", path)

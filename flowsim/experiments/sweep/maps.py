@@ -20,7 +20,15 @@ from jax.sharding import Mesh
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.documents import extra, html_table, origin, require_origin
-from flowsim._core.files import DamagedFileError, at_work_in, done_without, read_arrays, read_document, write_whole
+from flowsim._core.files import (
+    DamagedFileError,
+    at_work_in,
+    done_without,
+    read_arrays,
+    read_document,
+    write_arrays,
+    write_whole,
+)
 from flowsim._core.numbers import value_text
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Tables
@@ -106,7 +114,7 @@ class Map:
         axes = [dataclasses.asdict(axis) for axis in self.axes]
         metadata = {"problem": self.tables, "axes": axes, "origin": origin(_identity(self))}
         arrays = {"metadata": np.asarray(json.dumps(metadata))} | self.quantities
-        write_whole(self.folder / "map.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_arrays(self.folder / "map.npz", arrays)
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Map":
