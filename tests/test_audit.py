@@ -21,7 +21,7 @@ from flowsim.cli import main
 from flowsim.experiments import executors, sources
 from flowsim.experiments.audit import Kept, judge_all, judging
 from flowsim.experiments.executors import Processes, gathered
-from flowsim.problem.own_files import own_objects
+from flowsim.problem.own.files import own_objects
 
 OWN = """
 import equinox as eqx

@@ -15,7 +15,7 @@ from flowsim._core.files import DamagedFileError, read_arrays, write_arrays
 from flowsim.cli import main
 from flowsim.experiments.sources import claim_digest
 from flowsim.problem import spec_of
-from flowsim.problem.own_files import digest_of, find_own, module_of, place_of, texts_of
+from flowsim.problem.own.files import digest_of, find_own, module_of, place_of, texts_of
 
 HEAD = """
 import sys, jax, jax.numpy as jnp, equinox as eqx, flowsim
@@ -161,14 +161,17 @@ def test_arrays_are_kept_under_any_name(name, tmp_path):
         ("claim = flowsim.Claim('a', 'b', 'c', print, note=3)", 2, "line 6 raises"),
         ("claim = flowsim.Claim('a', 3, 'c', print)", 2, "line 6 raises"),
         ("claim = flowsim.Claim(3, 'b', 'c', print)", 2, "line 6 raises"),
+        (f"OBSERVABLES = {{'A' * 101: lambda m: m.x[0]}}\n{MADE}W(jnp.ones(2))", 2, "names that are ASCII words"),
         ("def make(): return 3, W(jnp.ones(2))", 2, "gives (int, W)"),
         (f"{MADE}W(jnp.zeros(0))", 2, "an Equinox module with float64 weights, but it has none"),
         (f"jax.config.update('jax_debug_nans', True)\n{MADE}W(jnp.ones(2))", 2, "jax_debug_nans must be off"),
         (f"{MADE}(jax.config.update('jax_debug_infs', True), W(jnp.ones(2)))[1]", 2, "jax_debug_infs must be off"),
         (f"jax.config.update('jax_check_tracer_leaks', 1)\n{MADE}W(jnp.ones(2))", 2, "jax_check_tracer_leaks must"),
+        ("claim = flowsim.Claim('a', 'b', 'c', print, problems={'task': {}})", 2, "line 6 raises"),
+        ("claim = flowsim.Claim('a', 'b', 'c', print, spaces=(3,))", 2, "line 6 raises"),
         (f"claim = flowsim.Claim('{'é' * 70}', 'b', 'c', print)", 2, "of at most 120 bytes"),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_what_a_file_does_is_told_in_a_line(text, status, words, tmp_path, capsys):
     (tmp_path / "own.py").write_text(f"{HEAD}\n{text}\n")
@@ -203,3 +206,25 @@ def test_memory_in_which_jax_aborts_is_refused(command, tmp_path):
     assert done.returncode == 2
     assert "the memory must be at least 2.18 GB, which JAX reserves, but it is limited to 1.74 GB" in done.stderr
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_sweep_of_a_loss_that_starts_at_what_is_called_its_minimum_is_made(tmp_path):
+    """Its relative stop was no number."""
+    make = "def make(rate: float = 1.0): return flowsim.FunctionLoss(lambda m: -rate * jnp.log(m.x), minimum=0.0), "
+    (tmp_path / "own.py").write_text(f"{HEAD}\n{make}W(jnp.asarray(1.0))")
+    words = ["sweep", f"{tmp_path / 'own.py'}:make", "--over", "rate=1,2", "--out", str(tmp_path / "out"), "--quiet"]
+    assert main.main(words) == 0 and (tmp_path / "out" / "map.npz").exists()
+
+
+def test_a_search_that_is_refused_leaves_nothing_to_go_on_with(tmp_path, capsys):
+    """The same folder was refused to the claim once it was mended."""
+    space = "{'task': {'covariance': {'dimension': 2}, 'context_length': 3}, 'init': {'kind': 'zeros'}}"
+    text = HEAD + (
+        "claim = flowsim.Claim('mine', 'n', 'true', lambda loss, run: flowsim.at_most(BOUND, 2.0), along_flow=False,\n"
+        f"  spaces=(flowsim.Space({{'task.covariance.condition': flowsim.Real(1.0, 9.0)}}, {space}),))\n"
+    )
+    words = ("refute", f"{tmp_path / 'own.py'}:claim", "--problems", "4", "--out", tmp_path / "out", "--quiet")
+    (tmp_path / "own.py").write_text(text)
+    assert "BOUND" in line_of(capsys, 2, *words) and not list((tmp_path / "out").iterdir())
+    (tmp_path / "own.py").write_text(text.replace("BOUND", "1.0"))
+    assert main.main([*map(str, words)]) == 0

@@ -1,11 +1,16 @@
 """What takes long is shown: a bar on a terminal, and in a log lines that nothing is written over."""
 
 import io
+import math
 import sys
 
+import jax.numpy as jnp
 import pytest
+from helpers import weight
 
+import flowsim
 from flowsim._core import progress
+from flowsim.flow.schedule import percent
 
 
 class Terminal(io.StringIO):
@@ -40,3 +45,16 @@ def test_a_terminal_has_a_bar_that_goes(monkeypatch):
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_nothing_is_shown_where_it_is_not_asked_for(monkeypatch, stream):
     assert not shown(monkeypatch, stream(), shown=False)
+
+
+def test_a_run_whose_minimum_is_not_known_is_shown_to_get_on(monkeypatch):
+    """By |grad| towards its stop: without its excess it stood at 0%."""
+    loss = flowsim.FunctionLoss(lambda m: jnp.sum(m.x**2) / 2)
+    seen = []
+    module = sys.modules["flowsim.flow.gradient_flow"]
+    monkeypatch.setattr(module, "percent", lambda *given: seen.append((given, percent(*given))) or seen[-1][1])
+    flowsim.gradient_flow(loss, weight(1.0), progress=True, points_per_decade=400)
+    shares = [share for _, share in seen]
+    assert shares == sorted(shares) and 20 < shares[-1] <= 99
+    (chunks, _, _), share = seen[-1]
+    assert share == int(100 * math.log(chunks[-1].record.state.x[-1]) / math.log(1e-10))

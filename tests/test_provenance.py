@@ -20,7 +20,7 @@ from flowsim.claims import Evidence, Judgement
 from flowsim.claims.judging import judge_or_note
 from flowsim.cli import main
 from flowsim.experiments.sources import claim_digest
-from flowsim.problem.own_files import find_own
+from flowsim.problem.own.files import find_own
 
 PROBLEM = """
 [task]

@@ -16,8 +16,9 @@ from flowsim import papers
 from flowsim.claims import Claim, Judgement
 from flowsim.cli import main
 from flowsim.experiments.audit import judge_all
-from flowsim.problem import ProblemError, own_files, spec_of, toml
-from flowsim.problem.own_files import find_own
+from flowsim.problem import ProblemError, spec_of, toml
+from flowsim.problem.own import files
+from flowsim.problem.own.files import find_own
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Along the flow of (ab - 1)^2/2 the squared gradient is (a^2 + b^2) (ab - 1)^2, which is 2 (a^2 + b^2) L, and a^2 - b^2
@@ -193,7 +194,7 @@ def test_the_identity_is_of_the_text_and_the_fields_not_of_the_folder(folder, tm
     assert spec_of({"make": f"{tmp_path / 'moved' / 'own.py'}:make"}).identity != one.identity
     # The file as it was is known here still, and in no other process.
     assert spec_of(toml.parse(moved.to_toml())) == moved
-    monkeypatch.setattr(own_files, "_MODULES", {})
+    monkeypatch.setattr(files, "_MODULES", {})
     with pytest.raises(ProblemError, match="the file has changed"):
         spec_of(toml.parse(moved.to_toml()))
 

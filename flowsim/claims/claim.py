@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -182,6 +182,10 @@ class Claim:
         for name in ("source", "statement", "note"):
             if not isinstance(text := getattr(self, name), str):
                 checks.refuse(name, "a text", f"it is {text!r:.60}")
+        for name, kind in (("problems", Mapping), ("spaces", Space), ("models", type)):
+            parts = getattr(self, name)
+            if not isinstance(parts, tuple | list) or not all(isinstance(part, kind) for part in parts):
+                checks.refuse(name, f"a tuple of objects of the class {kind.__name__}", f"it is {parts!r:.60}")
         if self.form not in ("printed", "corrected"):
             checks.refuse("form", '"printed" or "corrected"', f'it is "{self.form}"')
 

@@ -16,7 +16,7 @@ from flowsim._core.types import Tables
 from flowsim.claims import Claim, Judgement, Verdict, find_claims
 from flowsim.flow.trajectory import Status
 from flowsim.problem import Problem, ProblemError, spec_of, toml
-from flowsim.problem.own_files import find_own, is_place
+from flowsim.problem.own.files import find_own, is_place
 from flowsim.report.documents import WIDTH, verdict_table
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3

@@ -366,7 +366,7 @@ def _explained(error: Exception) -> tuple[int, str]:
     from flowsim._core.checks import ProblemError
     from flowsim._core.documents import ForeignFileError
     from flowsim._core.files import DamagedFileError
-    from flowsim.problem.own_files import own_line
+    from flowsim.problem.own.files import own_line
 
     if isinstance(error, ProblemError | DamagedFileError | ForeignFileError):
         return BAD_INPUT, str(error)

@@ -19,7 +19,7 @@ from typing import Any
 from flowsim import papers
 from flowsim._core.functions import known_by_value
 from flowsim.claims import Claim
-from flowsim.problem.own_files import Texts, home_of, texts_of
+from flowsim.problem.own.files import Texts, home_of, texts_of
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _PAPERS = "flowsim.papers"

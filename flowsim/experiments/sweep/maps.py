@@ -25,7 +25,6 @@ from flowsim._core.files import (
     at_work_in,
     done_without,
     read_arrays,
-    read_document,
     write_arrays,
     write_whole,
 )
@@ -283,7 +282,7 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
     if marker.exists():
         if not resume:
             refuse("--out", "a folder without a sweep", f"{folder} holds one: add --resume to go on, or take another")
-        _check_same(marker, document, _kept(sweep, plan))
+        check_marker(marker, document, _kept(sweep, plan))
     elif has_problem:
         refuse("--out", "a folder without a run", f"{folder} holds one: take another")
     if (folder / "map.npz").exists():
@@ -314,20 +313,6 @@ def _metadata_of(arrays: MapRecord, path: pathlib.Path) -> Document:
     return json.loads(str(arrays["metadata"]))
 
 
-def _check_same(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
-    """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
-    try:
-        found = read_document(marker)
-        difference = None if found == document else _difference(found, document)
-    except DamagedFileError as error:
-        kept.check()
-        return done_without(error, "it is written again")
-    except (KeyError, TypeError, AttributeError):
-        refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
-    if difference is not None:
-        refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
-
-
 def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
     """Refuse the map of another sweep; a damaged one in the folder of this sweep is removed."""
     try:
@@ -338,16 +323,6 @@ def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
         done_without(error, "its cells are integrated again")
         return file.unlink()
     require_origin(found, _identity(sweep), "--out", "sweep", file)
-
-
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The first axis or field in which two sweeps differ."""
-    left, right = (
-        {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
-        | dict(toml.flat(document["problem"]))
-        for document in (one, other)
-    )
-    return next((name for name in left | right if left.get(name) != right.get(name)), None)
 
 
 def finish(

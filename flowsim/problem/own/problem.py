@@ -29,7 +29,7 @@ from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem
 from flowsim.problem.kinds import Flag, Number, Word
-from flowsim.problem.own_files import blaming, is_place, module_at, module_of, objects_of, place_of, split
+from flowsim.problem.own.files import blaming, is_place, module_at, module_of, objects_of, place_of, split
 
 OBSERVABLES = "OBSERVABLES"
 
@@ -132,8 +132,10 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
             refuse(place, "names with functions of the model", f"it is {type(given).__name__}")
         taken = {*weights(model), *Trajectory.__dataclass_fields__, "metadata"}
         for name, function in given.items():
-            if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name)) or name in taken:
-                refuse(place, "names that are words and not those of other arrays", f"one is {name!r:.60}")
+            # Figures are called after them.
+            word = isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and len(name) <= 100
+            if not word or name in taken:
+                refuse(place, "names that are ASCII words and not those of other arrays", f"one is {name!r:.60}")
             with blaming(path, place, "functions of the model"):
                 value = eqx.filter_eval_shape(function, model)
             if getattr(value, "shape", None) != () or value.dtype != jnp.float64:
