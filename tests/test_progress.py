@@ -1,5 +1,6 @@
 """What takes long is shown: a bar on a terminal, and in a log lines that nothing is written over."""
 
+import importlib
 import io
 import math
 import sys
@@ -51,7 +52,7 @@ def test_a_run_whose_minimum_is_not_known_is_shown_to_get_on(monkeypatch):
     """By |grad| towards its stop: without its excess it stood at 0%."""
     loss = flowsim.FunctionLoss(lambda m: jnp.sum(m.x**2) / 2)
     seen = []
-    module = sys.modules["flowsim.flow.gradient_flow"]
+    module = importlib.import_module("flowsim.flow.gradient_flow")
     monkeypatch.setattr(module, "percent", lambda *given: seen.append((given, percent(*given))) or seen[-1][1])
     flowsim.gradient_flow(loss, weight(1.0), progress=True, points_per_decade=400)
     shares = [share for _, share in seen]
