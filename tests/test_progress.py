@@ -51,11 +51,14 @@ def test_nothing_is_shown_where_it_is_not_asked_for(monkeypatch, stream):
 def test_a_run_whose_minimum_is_not_known_is_shown_to_get_on(monkeypatch):
     """By |grad| towards its stop: without its excess it stood at 0%."""
     loss = flowsim.FunctionLoss(lambda m: jnp.sum(m.x**2) / 2)
-    seen = []
-    module = importlib.import_module("flowsim.flow.gradient_flow")
-    monkeypatch.setattr(module, "percent", lambda *given: seen.append((given, percent(*given))) or seen[-1][1])
+    shares, gradients = [], []
+
+    def noted(chunks, stop, t1):
+        shares.append(percent(chunks, stop, t1))
+        gradients.append(float(chunks[-1].record.state.x[-1]))
+        return shares[-1]
+
+    monkeypatch.setattr(importlib.import_module("flowsim.flow.gradient_flow"), "percent", noted)
     flowsim.gradient_flow(loss, weight(1.0), progress=True, points_per_decade=400)
-    shares = [share for _, share in seen]
-    assert shares == sorted(shares) and 20 < shares[-1] <= 99
-    (chunks, _, _), share = seen[-1]
-    assert share == int(100 * math.log(chunks[-1].record.state.x[-1]) / math.log(1e-10))
+    assert 0 < shares[0] < shares[-1] < 100
+    assert shares == [int(100 * math.log(gradient) / math.log(1e-10)) for gradient in gradients]
