@@ -1,5 +1,6 @@
 """Hostile files of a user: what is kept is true of them as they were executed, and what they do ends in a line."""
 
+import os
 import pathlib
 import random
 import subprocess
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim._core.files import DamagedFileError, read_arrays, write_arrays
+from flowsim._core.files import DamagedFileError, read_arrays, read_document, write_arrays
 from flowsim.cli import main
 from flowsim.experiments.sources import claim_digest
 from flowsim.problem import spec_of
@@ -228,3 +229,33 @@ def test_a_search_that_is_refused_leaves_nothing_to_go_on_with(tmp_path, capsys)
     assert "BOUND" in line_of(capsys, 2, *words) and not list((tmp_path / "out").iterdir())
     (tmp_path / "own.py").write_text(text.replace("BOUND", "1.0"))
     assert main.main([*map(str, words)]) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x,
+        lambda x: x.astype("f4"),
+        lambda x: x[:2],
+        lambda x: np.asfortranarray(x),
+        lambda x: x * 1j,
+        lambda x: np.asarray("x"),
+        lambda x: np.nextafter(x, 9.0),
+    ],
+    ids=range(7),
+)
+def test_arrays_that_another_program_wrote_are_not_believed(change, tmp_path):
+    """Rounded to single precision, a trajectory was gone on with."""
+    arrays = {"t": np.arange(3.0), "x": np.arange(12.0).reshape(3, 2, 2)}
+    write_arrays(tmp_path / "a.npz", arrays)
+    assert {*read_arrays(tmp_path / "a.npz")} == {"t", "x"}
+    np.savez(tmp_path / "a.npz", **arrays | {"x": change(arrays["x"])})
+    with pytest.raises(DamagedFileError, match="its checksum is not that of what it holds"):
+        read_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("read", [read_arrays, read_document])
+def test_a_pipe_for_a_file_is_not_waited_for(read, tmp_path):
+    os.mkfifo(tmp_path / "a.npz")
+    with pytest.raises(OSError, match="no file, but a pipe or a device"):
+        read(tmp_path / "a.npz")

@@ -47,7 +47,7 @@ def _text_of(path: pathlib.Path) -> str:
     if path.suffix == ".py":
         refuse("PROBLEM.toml", "a problem file, or FILE.py:NAME for a function of your own", f"it is {path}")
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: not UTF-8")
     except (OSError, ValueError) as error:  # the latter of a path that can be none

@@ -35,7 +35,7 @@ from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
-from flowsim.experiments.sweep.kept import OF_BATCHES, KeptBatches
+from flowsim.experiments.sweep.kept import OF_BATCHES, KeptBatches, check_marker
 from flowsim.experiments.sweep.records import DTYPES, MapRecord
 from flowsim.problem import AbstractSpec, known_fields, signed, toml
 
