@@ -21,7 +21,7 @@ from flowsim.cli import main
 from flowsim.experiments import executors, sources
 from flowsim.experiments.audit import Kept, judge_all, judging
 from flowsim.experiments.executors import Processes, gathered
-from flowsim.problem.user_problem import own_objects
+from flowsim.problem.own.files import own_objects
 
 OWN = """
 import equinox as eqx
@@ -98,8 +98,6 @@ def test_what_is_finished_is_not_judged_again(file, tmp_path, judged):
 def test_a_claim_whose_file_or_what_it_imports_changes_is_judged_again(file, tmp_path, judged):
     audited(file, tmp_path / "units")
     for path, old, new in ((file, "7.0", "1.5"), (tmp_path / "rates_beside.py", "3.0", "2.0")):
-        sources._closure_digest.cache_clear()
-        sys.modules.pop("rates_beside", None)
         pathlib.Path(path).write_text(pathlib.Path(path).read_text().replace(old, new))
         judged.clear()
         found = audited(file, tmp_path / "units")
@@ -267,7 +265,7 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_PACKAGE", package)
 
     def digests():
-        for cached in (sources._closure_digest, sources.paper_digest, sources.core_digest):
+        for cached in (sources.paper_digest, sources.core_digest):
             cached.cache_clear()
         return {
             name: sources.paper_digest(name) for name in ("zhang2023", "zhang2025", "xie2025")
@@ -289,7 +287,7 @@ def test_a_paper_s_digest_is_of_its_own_modules(tmp_path, monkeypatch):
     assert touched("papers/paper.py", "# More.\n") == (last, core)
     assert touched("losses/one_layer/head_risk.py")[1] != core
     monkeypatch.undo()
-    for cached in (sources._closure_digest, sources.paper_digest, sources.core_digest):
+    for cached in (sources.paper_digest, sources.core_digest):
         cached.cache_clear()
 
 
@@ -333,8 +331,7 @@ def test_a_digest_is_of_code_and_not_of_comments_or_docstrings(old, new, counts,
     digests = []
     for text in (MODULE, MODULE.replace(old, new, 1)):
         assert old in MODULE
-        file.write_text(text)
-        digests.append(sources._digest([file]))
+        digests.append(sources._digest({file: text.encode()}))
     assert (digests[0] != digests[1]) is counts
 
 

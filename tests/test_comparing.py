@@ -8,7 +8,7 @@ from systems import Vector
 
 import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
-from flowsim.claims.evidence import padded
+from flowsim.claims.evidence import comparing, padded
 from flowsim.claims.judging import judge_or_note
 
 RATES = jnp.asarray([1.0, 2.0, 5.0])
@@ -127,3 +127,18 @@ def test_a_claim_of_another_model_is_not_compared(run):
     verdicts = flowsim.judge((foreign, *CLAIMS[:2]), LOSS, run)
     expected = [Judgement.NOT_APPLICABLE, Judgement.HOLDS, Judgement.VIOLATED]
     assert [verdict.verdict for verdict in verdicts] == expected
+
+
+def test_claims_that_do_not_fit_into_memory_together_are_compared_alone(run, monkeypatch):
+    """They were traced and computed together again until Python had no stack left."""
+    tried = []
+
+    def exhausted(*given):
+        tried.append(given)
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1025541964416 bytes.")
+
+    monkeypatch.setattr(comparing, "_together", exhausted)
+    claims = (claim("slow", decay(2.0)), claim("fast", decay(10.0)))
+    evidence = Evidence(LOSS, run, claims=claims)
+    found = [judge_or_note(one, evidence).verdict for one in claims]
+    assert found == [Judgement.HOLDS, Judgement.VIOLATED] and len(tried) == 1

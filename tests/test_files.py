@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flowsim import papers
-from flowsim._core.files import DamagedFileError, read_arrays, read_sealed, write_sealed
+from flowsim._core.files import DamagedFileError, read_arrays, read_sealed, write_arrays, write_sealed
 from flowsim.cli import main
 from flowsim.cli import run as run_command
 from flowsim.experiments.sweep import maps
@@ -115,7 +115,7 @@ def flipped(content: bytes, place: int) -> bytes:
 
 def test_a_wrong_byte_anywhere_in_an_archive_is_seen_or_changes_nothing(tmp_path):
     path, arrays = tmp_path / "a.npz", {"t": np.arange(5.0), "word": np.asarray("three"), "none": np.zeros((0, 2))}
-    np.savez(path, allow_pickle=False, **arrays)
+    write_arrays(path, arrays)
     content, seen = path.read_bytes(), 0
     for place in range(len(content)):
         path.write_bytes(flipped(content, place))

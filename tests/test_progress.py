@@ -1,11 +1,17 @@
 """What takes long is shown: a bar on a terminal, and in a log lines that nothing is written over."""
 
+import importlib
 import io
+import math
 import sys
 
+import jax.numpy as jnp
 import pytest
+from helpers import weight
 
+import flowsim
 from flowsim._core import progress
+from flowsim.flow.schedule import percent
 
 
 class Terminal(io.StringIO):
@@ -40,3 +46,19 @@ def test_a_terminal_has_a_bar_that_goes(monkeypatch):
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_nothing_is_shown_where_it_is_not_asked_for(monkeypatch, stream):
     assert not shown(monkeypatch, stream(), shown=False)
+
+
+def test_a_run_whose_minimum_is_not_known_is_shown_to_get_on(monkeypatch):
+    """By |grad| towards its stop: without its excess it stood at 0%."""
+    loss = flowsim.FunctionLoss(lambda m: jnp.sum(m.x**2) / 2)
+    shares, gradients = [], []
+
+    def noted(chunks, stop, t1):
+        shares.append(percent(chunks, stop, t1))
+        gradients.append(float(chunks[-1].record.state.x[-1]))
+        return shares[-1]
+
+    monkeypatch.setattr(importlib.import_module("flowsim.flow.gradient_flow"), "percent", noted)
+    flowsim.gradient_flow(loss, weight(1.0), progress=True, points_per_decade=400)
+    assert 0 < shares[0] < shares[-1] < 100
+    assert shares == [int(100 * math.log(gradient) / math.log(1e-10)) for gradient in gradients]

@@ -20,7 +20,7 @@ from flowsim.claims import Evidence, Judgement
 from flowsim.claims.judging import judge_or_note
 from flowsim.cli import main
 from flowsim.experiments.sources import claim_digest
-from flowsim.problem.user_problem import find_own
+from flowsim.problem.own.files import find_own
 
 PROBLEM = """
 [task]
@@ -41,6 +41,12 @@ claim = flowsim.Claim('mine.trace', 'notes', 'tr L <= 2 d |L|',
     along_flow=False, spaces=(flowsim.Space({'task.covariance.condition': flowsim.Real(1.0, 9.0)},
     {'task': {'covariance': {'dimension': 2}, 'context_length': 3}, 'init': {'kind': 'zeros'}}),))
 """
+
+
+@pytest.fixture(autouse=True)
+def _places(monkeypatch):
+    """The files here change where Python looks for modules."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 @pytest.fixture

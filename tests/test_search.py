@@ -29,7 +29,7 @@ from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.refutation import Search
 from flowsim.experiments.search.screening import Screen
 from flowsim.problem import spec_of
-from flowsim.problem.user_problem import find_own
+from flowsim.problem.own.files import find_own
 from flowsim.report.plots import search as pictures
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,8 @@ from flowsim.claims import Claim, Judgement
 from flowsim.cli import main
 from flowsim.experiments.audit import judge_all
 from flowsim.problem import ProblemError, spec_of, toml
-from flowsim.problem.user_problem import find_own
+from flowsim.problem.own import files
+from flowsim.problem.own.files import find_own
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Along the flow of (ab - 1)^2/2 the squared gradient is (a^2 + b^2) (ab - 1)^2, which is 2 (a^2 + b^2) L, and a^2 - b^2
@@ -183,7 +184,7 @@ def test_the_resolved_problem_reads_back_as_itself(folder, finished):
     assert spec == spec_of({"make": f"{folder / 'own.py'}:make", "scale": 0.4, "flow": tables["flow"]})
 
 
-def test_the_identity_is_of_the_text_and_the_fields_not_of_the_folder(folder, tmp_path):
+def test_the_identity_is_of_the_text_and_the_fields_not_of_the_folder(folder, tmp_path, monkeypatch):
     shutil.copytree(folder, tmp_path / "moved")
     one, moved = (spec_of({"make": f"{place / 'own.py'}:make"}) for place in (folder, tmp_path / "moved"))
     assert one.identity == moved.identity
@@ -191,6 +192,9 @@ def test_the_identity_is_of_the_text_and_the_fields_not_of_the_folder(folder, tm
     with (tmp_path / "moved" / "own.py").open("a") as file:
         file.write("# another\n")
     assert spec_of({"make": f"{tmp_path / 'moved' / 'own.py'}:make"}).identity != one.identity
+    # The file as it was is known here still, and in no other process.
+    assert spec_of(toml.parse(moved.to_toml())) == moved
+    monkeypatch.setattr(files, "_MODULES", {})
     with pytest.raises(ProblemError, match="the file has changed"):
         spec_of(toml.parse(moved.to_toml()))
 

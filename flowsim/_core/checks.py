@@ -48,6 +48,15 @@ def require_float64() -> None:
         )
 
 
+def refuse_debugging() -> None:
+    """Refuse settings of JAX under which NaN and infinity raise, which are met on purpose, or nothing comes to an
+    end.
+    """
+    for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks"):
+        if jax.config.values[name]:
+            refuse(name, "off", "it is on")
+
+
 def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) -> Float[Array, "..."]:
     """A float64 array of the given shape; ``None`` stands for any length.
 

@@ -10,10 +10,11 @@ import pathlib
 import platform
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from flowsim._core.checks import refuse
 from flowsim._core.lines import in_short, one_line
@@ -40,26 +41,62 @@ class DamagedFileWarning(UserWarning):
 
 
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """All arrays of an npz file by name.
+    """All arrays of an npz file that `write_arrays` wrote, by name.
 
-    **Raises:** `DamagedFileError`; `OSError` where the disk does not give its bytes.
+    **Raises:** `DamagedFileError`, also where a digit is another; `OSError` where the disk does not give its bytes.
     """
-    content = pathlib.Path(path).read_bytes()
+    content = bytes_of(path)
     found = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            # A wrong length of a name in the directory hides what follows it.
-            if len(archive.namelist()) != int.from_bytes(content[-12:-10], "little"):
-                raise zipfile.BadZipFile("some of its arrays are lost")
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
                 raise zipfile.BadZipFile("its arrays are compressed, which flowsim does not do")
-            for entry in archive.namelist():
-                # Read to the end, where its checksum is looked at, before any of it is believed.
-                array = io.BytesIO(archive.read(entry))
-                found[entry.removesuffix(".npy")] = np.lib.format.read_array(array, allow_pickle=False)
+            entries = {entry: archive.read(entry) for entry in archive.namelist()}
+            # Another writer does not know of it.
+            if archive.comment != _seal_of(entries):
+                raise zipfile.BadZipFile("its checksum is not that of what it holds")
+            for entry, array in entries.items():
+                found[entry.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(array), allow_pickle=False)
     except Exception as error:  # a wrong byte may be met anywhere in zipfile, zlib and NumPy
         raise DamagedFileError(f"{path} is damaged or no file of flowsim ({in_short(error):.100})") from None
     return found
+
+
+def write_arrays(path: str | os.PathLike, arrays: Mapping[str, ArrayLike]) -> None:
+    """Write an npz file, whole or not at all; it holds no pickle."""
+    write_whole(path, lambda file: pack_arrays(file, arrays))
+
+
+def pack_arrays(file: IO[bytes], arrays: Mapping[str, ArrayLike]) -> None:
+    """Write the archive that an npz file is, with a digest of itself; unlike `numpy.savez`, which has arguments of its
+    own, under any names.
+    """
+    entries = {}
+    for name, array in arrays.items():
+        entry = io.BytesIO()
+        np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+        entries[f"{name}.npy"] = entry.getbuffer()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.comment = _seal_of(entries)
+        for name, entry in entries.items():
+            with archive.open(name, "w", force_zip64=True) as stream:
+                stream.write(entry)
+
+
+def _seal_of(entries: Mapping[str, bytes | memoryview]) -> bytes:
+    digest = hashlib.sha256()
+    for name, entry in entries.items():
+        digest.update(f"{name}\0{len(entry)}\0".encode())
+        digest.update(entry)
+    return f"{_SEAL} {digest.hexdigest()}".encode()
+
+
+def bytes_of(path: str | os.PathLike) -> bytes:
+    """What is in a file; one that another program feeds, such as a pipe, would be waited for."""
+    path = pathlib.Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "no file, but a pipe or a device", str(path))
+    return path.read_bytes()
 
 
 def read_document(path: str | os.PathLike) -> Document:
@@ -67,7 +104,7 @@ def read_document(path: str | os.PathLike) -> Document:
 
     **Raises:** `DamagedFileError`; `OSError` where the disk does not give its bytes.
     """
-    content = pathlib.Path(path).read_bytes()
+    content = bytes_of(path)
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from flowsim._core.checks import ProblemError
+from flowsim._core.files import pack_arrays
 
 Result = TypeVar("Result", bound=float | dict[str, np.ndarray] | None)
 
@@ -102,5 +103,5 @@ def _raise(outcome: Mapping[str, Any]) -> NoReturn:
 
 def _archive(outcome: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **{_OUTCOME: np.asarray(json.dumps(outcome))}, **arrays)
+    pack_arrays(file, {_OUTCOME: np.asarray(json.dumps(outcome))} | dict(arrays))
     return file.getvalue()

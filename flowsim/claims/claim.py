@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -129,7 +129,7 @@ class Relation(enum.StrEnum):
 
 
 _LONGEST_ID = 120
-_ID = re.compile(rf"[^./\\][^/\\]{{0,{_LONGEST_ID - 1}}}")  # a file of an audit has its name
+_ID = re.compile(r"[^./\\][^/\\]*")  # a file of an audit has its name
 
 
 def _any_loss(loss: AbstractPopulationLoss) -> None:
@@ -176,10 +176,16 @@ class Claim:
     note: str = ""
 
     def __post_init__(self):
-        if not (_ID.fullmatch(self.id) and self.id.isprintable()):
-            checks.refuse(
-                "id", f"a name without slashes, of at most {_LONGEST_ID} characters", f"it is {self.id!r:.200}"
-            )
+        named = isinstance(self.id, str) and _ID.fullmatch(self.id) and self.id.isprintable()
+        if not named or len(self.id.encode()) > _LONGEST_ID:
+            checks.refuse("id", f"a name without slashes, of at most {_LONGEST_ID} bytes", f"it is {self.id!r:.200}")
+        for name in ("source", "statement", "note"):
+            if not isinstance(text := getattr(self, name), str):
+                checks.refuse(name, "a text", f"it is {text!r:.60}")
+        for name, kind in (("problems", Mapping), ("spaces", Space), ("models", type)):
+            parts = getattr(self, name)
+            if not isinstance(parts, tuple | list) or not all(isinstance(part, kind) for part in parts):
+                checks.refuse(name, f"a tuple of objects of the class {kind.__name__}", f"it is {parts!r:.60}")
         if self.form not in ("printed", "corrected"):
             checks.refuse("form", '"printed" or "corrected"', f'it is "{self.form}"')
 

@@ -17,7 +17,7 @@ from flowsim.cli.common import exit_status, folder_of, part_of, print_json
 from flowsim.experiments.audit import Kept, judge_all
 from flowsim.experiments.executors import executor_of
 from flowsim.problem import ProblemError
-from flowsim.problem.user_problem import own_objects
+from flowsim.problem.own.files import own_objects
 from flowsim.report.documents import audit_document
 from flowsim.report.ledger import ledger
 

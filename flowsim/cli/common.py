@@ -16,7 +16,7 @@ from flowsim._core.types import Tables
 from flowsim.claims import Claim, Judgement, Verdict, find_claims
 from flowsim.flow.trajectory import Status
 from flowsim.problem import Problem, ProblemError, spec_of, toml
-from flowsim.problem.user_problem import find_own, is_place
+from flowsim.problem.own.files import find_own, is_place
 from flowsim.report.documents import WIDTH, verdict_table
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
@@ -47,7 +47,7 @@ def _text_of(path: pathlib.Path) -> str:
     if path.suffix == ".py":
         refuse("PROBLEM.toml", "a problem file, or FILE.py:NAME for a function of your own", f"it is {path}")
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: not UTF-8")
     except (OSError, ValueError) as error:  # the latter of a path that can be none

@@ -366,6 +366,7 @@ def _explained(error: Exception) -> tuple[int, str]:
     from flowsim._core.checks import ProblemError
     from flowsim._core.documents import ForeignFileError
     from flowsim._core.files import DamagedFileError
+    from flowsim.problem.own.files import own_line
 
     if isinstance(error, ProblemError | DamagedFileError | ForeignFileError):
         return BAD_INPUT, str(error)
@@ -375,7 +376,11 @@ def _explained(error: Exception) -> tuple[int, str]:
     if os.environ.get(TRACEBACK) == "1":
         raise error
     what = in_short(error)
-    why = f"the memory does not suffice ({what})" if out_of_memory(error) else f"{what} ({TRACEBACK}=1 shows where)"
+    if out_of_memory(error):
+        why = f"the memory does not suffice ({what})"
+    else:
+        line = own_line(error)
+        why = f"{line} raises {what}" if line else f"{what} ({TRACEBACK}=1 shows where)"
     return UNFINISHED, f"could not go on: {why}; earlier files are whole, and a run goes on with --resume"
 
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from flowsim import papers
 from flowsim._core.checks import refuse
 from flowsim._core.documents import ForeignFileError, require_origin, write_json
-from flowsim._core.files import DamagedFileError, at_work_in, done_without, read_arrays, write_whole
+from flowsim._core.files import DamagedFileError, at_work_in, bytes_of, done_without, read_arrays, write_whole
 from flowsim._core.hosts import by_first, is_first
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Tables
@@ -213,14 +213,14 @@ def _taken_back(file: pathlib.Path) -> Iterator[None]:
     """Put the problem of a folder that turns out to hold the chunks of another back to what it was."""
     before = None
     with contextlib.suppress(OSError):
-        before = file.read_bytes()
+        before = bytes_of(file)
     try:
         yield
     except (ProblemError, ForeignFileError):
         with contextlib.suppress(OSError):
             if before is None:
                 file.unlink()
-            elif file.read_bytes() != before:
+            elif bytes_of(file) != before:
                 write_whole(file, lambda stream: stream.write(before))
         raise
 
@@ -228,7 +228,7 @@ def _taken_back(file: pathlib.Path) -> Iterator[None]:
 def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
     """The problem of a folder; that of the run where it cannot be read, since each result knows its own problem."""
     try:
-        return toml.parse(file.read_text(encoding="utf-8"))
+        return toml.parse(bytes_of(file).decode())
     except ValueError as error:
         done_without(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
         return toml.parse(spec.to_toml())

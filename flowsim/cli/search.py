@@ -18,8 +18,9 @@ from flowsim.cli.common import claims_of, exit_status, folder_of, print_json
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
+from flowsim.experiments.search.kept import PROGRESS
 from flowsim.problem import ProblemSpec, toml
-from flowsim.problem.user_problem import is_place
+from flowsim.problem.own.files import is_place
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 1e9  # in any unit
@@ -102,11 +103,24 @@ def _options(asked: Asked) -> Iterator[tuple[Claim, dict[str, Any]]]:
         if asked.out is not None:
             with folder_of(asked.out):
                 asked.out.mkdir(parents=True, exist_ok=True)
-        with _blaming(asked.claim):
-            yield (
-                claim,
-                {"over": over, "budget": budget, "problems": asked.problems, "seed": asked.seed, "executor": executor},
-            )
+        fresh = asked.out is not None and not (asked.out / PROGRESS).exists()
+        try:
+            with _blaming(asked.claim):
+                yield (
+                    claim,
+                    {
+                        "over": over,
+                        "budget": budget,
+                        "problems": asked.problems,
+                        "seed": asked.seed,
+                        "executor": executor,
+                    },
+                )
+        except ProblemError:
+            # Of a search that is refused nothing is to be gone on with: once it is mended it is another.
+            if asked.out is not None and fresh:
+                (asked.out / PROGRESS).unlink(missing_ok=True)
+            raise
 
 
 def _claim(identifier: str, form: str) -> Claim:

@@ -3,18 +3,23 @@ out.
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import inspect
+import io
 import pathlib
+import re
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Iterator
 from typing import Any
 
+from flowsim import papers
 from flowsim._core.functions import known_by_value
 from flowsim.claims import Claim
-from flowsim.problem.user_problem import place_of
+from flowsim.problem.own.files import Texts, home_of, texts_of
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _PAPERS = "flowsim.papers"
@@ -27,66 +32,69 @@ def core_digest() -> str:
     """The digest of all modules of the package that a verdict can depend on, except the papers'."""
     places = [path.relative_to(_PACKAGE) for path in sorted(_PACKAGE.rglob("*.py"))]
     inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _ASIDE))]
-    return _digest(_PACKAGE / place for place in inside)
+    return _digest({_PACKAGE / place: (_PACKAGE / place).read_bytes() for place in inside})
 
 
 def claim_digest(claim: Claim) -> str:
     """The digest of all that states a claim: of its paper or, for one of a user's own, of the files that its functions
-    and itself are in, with what they import within their folders. A paper counts as a whole, since a claim's hypotheses
-    and sides may come from any of its modules.
+    and itself are in, with what they import, as they were when they were executed. A paper counts as a whole, since a
+    claim's hypotheses and sides may come from any of its modules.
     """
-    paper = claim.id.partition(".")[0]
-    if _file_of(claim.compare) is None and (_PACKAGE / "papers" / paper / "__init__.py").is_file():
-        return paper_digest(paper)
+    if any(claim is one for one in papers.ALL_CLAIMS):
+        return paper_digest(claim.id.partition(".")[0])
     functions = [claim.compare, claim.hypotheses, claim.constants, claim.setting, *(one.make for one in claim.spaces)]
-    files = {file for function in functions if (file := _file_of(function)) is not None}
-    if (place := place_of(claim)) is not None:
-        files.add(pathlib.Path(place.rpartition(":")[0]))
+    modules = [module for function in functions if (module := _module_of(function)) is not None]
+    if (home := home_of(claim)) is not None:
+        modules.append(home[0])
+    texts = {path: text for module in modules for path, text in texts_of(module).items()}
     # What was typed into a notebook is in no file.
-    texts = [_closure_digest(file, file.read_bytes()) for file in sorted(files)] or map(_text_of, functions)
-    return hashlib.sha256("".join(texts).encode()).hexdigest()
+    parts = [_digest(texts)] if texts else map(_text_of, functions)
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def _text_of(function: Any) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        return repr(known_by_value(function))
+    """The source of a function that is in no file, and all that it computes with, as far as values can tell."""
+    source = ""
+    with contextlib.suppress(OSError, TypeError):
+        source = inspect.getsource(function)
+    return source + _written(known_by_value(function))
 
 
-def _file_of(function: Any) -> pathlib.Path | None:
-    """The user's own file that a function is in, or a class of which it is an object."""
+def _written(value: Any) -> str:
+    """What `known_by_value` gives, in the same words in every process: without addresses, which it has as numbers."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_written, value))})"
+    if isinstance(value, types.CodeType):
+        return _written((value.co_code, value.co_names, value.co_consts))
+    return "" if type(value) is int else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _module_of(function: Any) -> types.ModuleType | None:
+    """The module of the user's own file that a function is in, or a class of which it is an object."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
-    file = getattr(sys.modules.get(named.__module__), "__file__", None)
-    if file is None or named.__module__.startswith("flowsim."):
+    module = sys.modules.get(named.__module__)
+    if getattr(module, "__file__", None) is None or named.__module__.startswith("flowsim."):
         return None
-    return pathlib.Path(file)
+    return module
 
 
 @functools.cache
 def paper_digest(paper: str) -> str:
     """The digest of a paper's package and of all that it imports within the papers."""
-    return _closure_digest(_PACKAGE / "papers" / paper / "__init__.py", None)
-
-
-@functools.cache
-def _closure_digest(file: pathlib.Path, text: bytes | None) -> str:
-    """Of a file with all that it imports; ``text``: what is in one of a user's own, which may be edited meanwhile."""
-    # A file of a user's own is no part of a package, and what it imports lies beside it.
-    folder = None if text is None else file.parent
-    found, left = {file}, [file]
+    file = _PACKAGE / "papers" / paper / "__init__.py"
+    found, left = {file: file.read_bytes()}, [file]
     while left:
-        for path in _imported(left.pop(), folder):
+        for path in _imported(found[left.pop()]):
             if path not in found:
-                found.add(path)
+                found[path] = path.read_bytes()
                 left.append(path)
-    return _digest(sorted(found))
+    return _digest(found)
 
 
-def _imported(file: pathlib.Path, folder: pathlib.Path | None) -> Iterator[pathlib.Path]:
-    for node in ast.walk(ast.parse(file.read_bytes())):
+def _imported(text: bytes) -> Iterator[pathlib.Path]:
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
@@ -95,31 +103,29 @@ def _imported(file: pathlib.Path, folder: pathlib.Path | None) -> Iterator[pathl
         else:
             continue
         for name in names:
-            if path := _path_of(name, folder):
+            if path := _path_of(name):
                 yield path
 
 
-def _path_of(name: str, folder: pathlib.Path | None) -> pathlib.Path | None:
-    """The file of a module within the papers, or within a folder."""
-    if folder is None:
-        if not name.startswith(f"{_PAPERS}."):
-            return None
-        name, folder = name.removeprefix(f"{_PAPERS}."), _PACKAGE / "papers"
-    place = folder.joinpath(*name.split("."))
+def _path_of(name: str) -> pathlib.Path | None:
+    """The file of a module within the papers."""
+    if not name.startswith(f"{_PAPERS}."):
+        return None
+    place = (_PACKAGE / "papers").joinpath(*name.removeprefix(f"{_PAPERS}.").split("."))
     return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
 
 
-def _digest(files: Iterable[pathlib.Path]) -> str:
+def _digest(texts: Texts) -> str:
     digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(_code(path).encode()).digest())
+    for path in sorted(texts):
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(_code(texts[path]).encode()).digest())
     return digest.hexdigest()
 
 
-def _code(file: pathlib.Path) -> str:
+def _code(text: bytes) -> str:
     """A module without its comments, its docstrings and other strings that are statements, and empty lines."""
-    with tokenize.open(file) as stream:
-        lines = stream.readlines()
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
+    lines = io.TextIOWrapper(io.BytesIO(text), encoding).readlines()
     tokens = list(tokenize.generate_tokens(iter(lines).__next__))
     # Empty lines outside of strings are such tokens, too.
     aside = [token for token in tokens if token.type in (tokenize.COMMENT, tokenize.NL)]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
 from flowsim._core import checks
-from flowsim.flow.trajectory import weights
+from flowsim.flow.trajectory import SERIES, weights
 
 SOLVERS = ("auto", "implicit", "explicit")
 
@@ -17,8 +17,11 @@ def check_model(model: PyTree) -> None:
     """Refuse a model without float64 weights, or with weights that are not finite."""
     checks.require_float64()
     flowing = weights(eqx.filter(model, eqx.is_inexact_array))
-    if not flowing:
+    if not sum(leaf.size for leaf in flowing.values()):
         checks.refuse("model", "an Equinox module with float64 weights", "it has none")
+    for name in weights(model):
+        if name in SERIES or name == "metadata":
+            checks.refuse(f"model.{name}", "a weight of another name, as a trajectory has one of that", "it is not")
     for name, leaf in flowing.items():
         if leaf.dtype != jnp.float64:
             checks.refuse(f"model.{name}", "float64", f"it is {leaf.dtype}")

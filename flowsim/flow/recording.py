@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_arrays
 from flowsim.flow.systems import AbstractSystem, Descent, Record
 from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
 
@@ -133,7 +133,7 @@ def _read(path: pathlib.Path, identity: str) -> dict[str, np.ndarray] | None:
 
 def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    write_arrays(path, arrays)
 
 
 _SHORTEST = 32  # output times that a program decodes, of models with few weights

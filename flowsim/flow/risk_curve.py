@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim._core.files import write_whole
+from flowsim._core.files import write_arrays
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.prompt_risk import Task, best_linear_error, check_model, risk, risk_function, zero_predictor_error
 from flowsim.models import LinearAttention
@@ -41,7 +41,7 @@ class RiskCurve:
     def save(self, path: str | os.PathLike) -> None:
         """Write an npz file (no pickle), whole or not at all, each number under its own name."""
         arrays = {name: np.asarray(value) for name, value in dataclasses.asdict(self).items()}
-        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_arrays(path, arrays)
 
 
 def risk_curve(

@@ -121,11 +121,16 @@ class StopSearch:
 
 
 def percent(chunks: list[Chunk], stop: Stop, t1: float | None) -> int:
-    """How far a run is: in log time towards t1, else in log excess towards its stop."""
+    """How far a run is: in log time towards t1, else towards its stop in log excess or, where the minimum is not known,
+    in log |grad|.
+    """
     if t1 is not None:
         first, now = chunks[1].t[0], chunks[-1].t[-1]
         return int(100 * np.log(now / first) / max(np.log(t1 / first), 1e-9))
-    start, now = chunks[0].record.excess[0], chunks[-1].record.excess[-1]
-    if not (start > 0 and now > 0 and stop.excess > 0):
+    start, now, share = chunks[0].record.excess[0], chunks[-1].record.excess[-1], stop.excess
+    if np.isnan(start):
+        start = max(chunk.largest[-1] for chunk in chunks)
+        now, share = chunks[-1].record.grad_norm_sq[-1], stop.grad_norm**2
+    if not (start > 0 and now > 0 and share > 0):
         return 0
-    return int(np.clip(100 * np.log(start / now) / np.log(1 / stop.excess), 0, 99))
+    return int(np.clip(100 * np.log(start / now) / np.log(1 / share), 0, 99))

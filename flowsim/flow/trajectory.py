@@ -21,7 +21,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from flowsim import models as own_models
 from flowsim._core import checks
 from flowsim._core.documents import extra, html_table, origin
-from flowsim._core.files import read_arrays, write_whole
+from flowsim._core.files import read_arrays, write_arrays
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Document
 
@@ -218,7 +218,7 @@ class Trajectory(eqx.Module):
         return html_table(("", "start", "end"), self._ends(), str(self))
 
     def _ends(self) -> list[tuple[str, str, str]]:
-        series = {name: np.asarray(getattr(self, name)) for name in _SERIES}
+        series = {name: np.asarray(getattr(self, name)) for name in SERIES}
         return [(name, number_text(values[0]), number_text(values[-1])) for name, values in series.items()]
 
     def to_xarray(self) -> Any:
@@ -227,7 +227,7 @@ class Trajectory(eqx.Module):
 
         **Raises:** `ProblemError` where xarray is not installed.
         """
-        arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
+        arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in weights(self.models).items()}
         t = arrays.pop("t")
         dims = lambda name, array: ("t", *(f"{name}_{axis}" for axis in range(1, array.ndim)))
@@ -251,7 +251,7 @@ class Trajectory(eqx.Module):
         **Arguments:** beside: further arrays for readers of the file, which `load` leaves out; problem: the identity of
         the problem that the flow is of, such as `flowsim.ProblemSpec.identity`.
         """
-        arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
+        arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(beside or {})).items()}
         metadata = {
             "model": type(self.models).__name__,
@@ -263,7 +263,7 @@ class Trajectory(eqx.Module):
             "origin": origin(problem),
         }
         arrays["metadata"] = np.asarray(json.dumps(metadata))
-        write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_arrays(path, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
@@ -283,7 +283,7 @@ class Trajectory(eqx.Module):
         arrays, metadata = dict(arrays), metadata_of(arrays, path)
         for name in (*metadata["beside"], "metadata"):
             del arrays[name]
-        series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
+        series = {name: jnp.asarray(arrays.pop(name)) for name in SERIES}
         if like is None:
             kind = _OWN_MODELS.get(metadata["model"])
             if kind is None or any("." in name for name in arrays):
@@ -294,7 +294,7 @@ class Trajectory(eqx.Module):
             checks.refuse("like", f"a model with the weights {sorted(arrays)}", f"it has {sorted(names)}")
         values = iter([jnp.asarray(arrays[name]) for name in names])
         models = jax.tree.map(lambda leaf: next(values) if eqx.is_array(leaf) else leaf, like)
-        t, loss, excess, grad_norm_sq, dissipated = (series[name] for name in _SERIES)
+        t, loss, excess, grad_norm_sq, dissipated = (series[name] for name in SERIES)
         return Trajectory(
             t,
             models,
@@ -313,7 +313,7 @@ def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Do
 
     **Raises:** `ValueError` where the file holds no trajectory.
     """
-    if not {"metadata", *_SERIES} <= set(arrays):
+    if not {"metadata", *SERIES} <= set(arrays):
         checks.refuse("path", "a trajectory written by flowsim", f"{path} is not")
     try:
         return json.loads(str(arrays["metadata"]))
@@ -327,7 +327,7 @@ def _settings(changes: Sequence[float] = (), **rest: Any) -> Settings:
 
 
 _OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}
-_SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
+SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
 def weights(model: PyTree) -> dict[str, Any]:

@@ -13,12 +13,13 @@ import msgspec
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.types import Tables
-from flowsim.problem import toml, user_problem
+from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.architectures import architecture_of
 from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem, fields_of
 from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import LossTable, ModelTable
+from flowsim.problem.own import problem as own
 from flowsim.problem.task_tables import NewPromptTable, TaskTable
 from flowsim.tasks import LinearRegression, SpectralRegression
 
@@ -111,17 +112,17 @@ def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> AbstractSpec:
     **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
     """
     given = _with(tables, overrides)
-    return user_problem.spec_of(given) if "make" in given else _of_tables(given)
+    return own.spec_of(given) if "make" in given else _of_tables(given)
 
 
 def known_fields(tables: Tables) -> tuple[str, ...]:
     """The dotted names of all fields that the problem of tables may have."""
-    return tuple(toml.fields(user_problem.table_of(tables) if "make" in tables else ProblemSpec))
+    return tuple(toml.fields(own.table_of(tables) if "make" in tables else ProblemSpec))
 
 
 def signed(tables: Tables) -> dict[str, Any]:
     """The tables, with the place and the digest of the user's file where they name one."""
-    return user_problem.signed(tables) if "make" in tables else dict(tables)
+    return own.signed(tables) if "make" in tables else dict(tables)
 
 
 def _with(tables: Tables, overrides: Sequence[str]) -> dict[str, Any]:

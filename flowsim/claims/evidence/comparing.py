@@ -59,8 +59,10 @@ class Panel:
                 functions = tuple((one.compare, one.constants) for one in self._claims)
                 self._found[key] = (loss, run, _together(functions, loss, run))
             except Exception:
-                # Whose fault it is shows where that one is compared alone.
-                self._claims = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
+                # Whose fault it is shows where that one is compared alone. Where it is nobody's, such as for lack of
+                # memory, all are.
+                traced = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
+                self._claims = traced if len(traced) < len(self._claims) else ()
                 self._found.clear()
                 return self._sides(claim, loss, run) if claim in self._claims else None
         return self._found[key][2][self._claims.index(claim)]

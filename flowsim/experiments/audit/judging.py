@@ -19,7 +19,7 @@ from flowsim.experiments.executors import Executor, gathered
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Certificates, Status
 from flowsim.problem import AbstractSpec, Problem, ProblemError, spec_of, toml
-from flowsim.problem.user_problem import own_objects
+from flowsim.problem.own.files import own_objects
 
 _CASES = 64  # that are judged before their programs are forgotten
 _judged = 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from flowsim.experiments.executors import Call, Executor, first_finished
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import restrict_spaces
 from flowsim.experiments.search.screening import Screen
-from flowsim.problem.user_problem import digest_of, find_own, place_of
+from flowsim.problem.own.files import digest_of, find_own, home_of, module_of, split, texts_of
 
 _AHEAD = 32  # units that wait for their turn, or are at work
 _GLANCE = 1.0  # seconds between two looks at the clock
@@ -35,7 +36,7 @@ def known_by(number: int) -> int:
 class SpacePlace:
     """What is searched, by names that another process can look up, as not every claim can be sent.
 
-    place: FILE.py:NAME of a claim of the user's own; sha256: of the file; over: other values of axes; longest: seconds
+    place: FILE.py:NAME of a claim of the user's own; sha256: of its files; over: other values of axes; longest: seconds
     of a flow that is integrated alone.
     """
 
@@ -53,14 +54,17 @@ class SpacePlace:
         **Raises:** `ProblemError` where it is neither flowsim's nor at the top level of a Python file.
         """
         known = any(claim is one for one in papers.ALL_CLAIMS)
-        place = None if known else place_of(claim)
-        if not known and place is None:
+        home = None if known else home_of(claim)
+        if not known and home is None:
             refuse(
                 f"the claim {claim.id}",
                 "flowsim's, or at the top level of a Python file, to be found by other processes",
                 "it is neither",
             )
-        sha256 = None if place is None else digest_of(place)
+        place = sha256 = None
+        if home is not None:
+            module, name = home
+            place, sha256 = f"{os.path.abspath(str(module.__file__))}:{name}", digest_of(texts_of(module))
         return SpacePlace(claim.id, claim.form, place, sha256, tuple(over.items()), longest)
 
     def screen(self) -> Screen:
@@ -75,7 +79,7 @@ class SpacePlace:
     def _claim(self) -> Claim:
         if self.place is None:
             return next(one for one in papers.ALL_CLAIMS if (one.id, one.form) == (self.id, self.form))
-        if digest_of(self.place) != self.sha256:
+        if module_of(split(self.place)[0])[1] != self.sha256:
             refuse(self.place, "as the process that asks has it", "on a worker the file is another")
         return find_own(self.place, Claim)
 

@@ -38,7 +38,7 @@ from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023.conditions import TracedPromises, traced_promises
 from flowsim.problem import AbstractSpec, Problem
 from flowsim.problem.base import StopTable
-from flowsim.problem.user_problem import still_holds
+from flowsim.problem.own.problem import still_holds
 
 _CELLS, _GPU_CELLS = 64, 2048  # at most, in a batch
 _LANES = 8  # on a CPU; more of them wait longer for the slowest, and their Hessians leave the cache
@@ -226,8 +226,10 @@ def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
         return problem.run()
     loss, start = problem.loss, problem.start
     slope = jnp.sqrt(norm_sq(loss.gradient(start)))
-    excess = stop.excess * min(1.0, float(scales.excess / loss.excess(start)))
-    nearer = StopTable(excess, stop.grad_norm * min(1.0, float(scales.gradient / slope)))
+    # Of a start below the minimum that is given, or at it, there is no share.
+    shares = (scales.excess / loss.excess(start), scales.gradient / slope)
+    nearer = [float(share) if 0 < share < 1 else 1.0 for share in shares]
+    nearer = StopTable(stop.excess * nearer[0], stop.grad_norm * nearer[1])
     return problem.with_flow(msgspec.structs.replace(problem.spec.flow, stop=nearer)).run()
 
 

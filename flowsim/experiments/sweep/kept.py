@@ -1,16 +1,19 @@
 """Finished batches of a sweep, each in a file of its own that says of which sweep it is."""
 
 import contextlib
-import functools
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from flowsim._core.checks import refuse
 from flowsim._core.documents import origin, require_origin
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_arrays
+from flowsim._core.types import Document
 from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import MapRecord
+from flowsim.problem import toml
 
 OF_BATCHES = ("origin", "cells")  # arrays beside the quantities
 
@@ -57,10 +60,34 @@ class KeptBatches:
             "origin": np.asarray(origin(self._identity)),
             "cells": np.asarray(self._batches[place].cells),
         } | record
-        write_whole(self._path(place), functools.partial(np.savez, allow_pickle=False, **arrays))
+        write_arrays(self._path(place), arrays)
 
     def _check(self, arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
         require_origin(arrays.get("origin"), self._identity, "--out", "sweep", path)
 
     def _path(self, place: int) -> pathlib.Path:
         return self.folder / f"batch-{place:05d}.npz"
+
+
+def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
+    """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
+    try:
+        found = read_document(marker)
+        difference = None if found == document else _difference(found, document)
+    except DamagedFileError as error:
+        kept.check()
+        return done_without(error, "it is written again")
+    except (KeyError, TypeError, AttributeError):
+        refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
+    if difference is not None:
+        refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first axis or field in which two sweeps differ."""
+    left, right = (
+        {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
+        | dict(toml.flat(document["problem"]))
+        for document in (one, other)
+    )
+    return next((name for name in left | right if left.get(name) != right.get(name)), None)

@@ -20,7 +20,14 @@ from jax.sharding import Mesh
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.documents import extra, html_table, origin, require_origin
-from flowsim._core.files import DamagedFileError, at_work_in, done_without, read_arrays, read_document, write_whole
+from flowsim._core.files import (
+    DamagedFileError,
+    at_work_in,
+    done_without,
+    read_arrays,
+    write_arrays,
+    write_whole,
+)
 from flowsim._core.numbers import value_text
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Tables
@@ -28,7 +35,7 @@ from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
-from flowsim.experiments.sweep.kept import OF_BATCHES, KeptBatches
+from flowsim.experiments.sweep.kept import OF_BATCHES, KeptBatches, check_marker
 from flowsim.experiments.sweep.records import DTYPES, MapRecord
 from flowsim.problem import AbstractSpec, known_fields, signed, toml
 
@@ -106,7 +113,7 @@ class Map:
         axes = [dataclasses.asdict(axis) for axis in self.axes]
         metadata = {"problem": self.tables, "axes": axes, "origin": origin(_identity(self))}
         arrays = {"metadata": np.asarray(json.dumps(metadata))} | self.quantities
-        write_whole(self.folder / "map.npz", lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_arrays(self.folder / "map.npz", arrays)
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Map":
@@ -275,7 +282,7 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
     if marker.exists():
         if not resume:
             refuse("--out", "a folder without a sweep", f"{folder} holds one: add --resume to go on, or take another")
-        _check_same(marker, document, _kept(sweep, plan))
+        check_marker(marker, document, _kept(sweep, plan))
     elif has_problem:
         refuse("--out", "a folder without a run", f"{folder} holds one: take another")
     if (folder / "map.npz").exists():
@@ -306,20 +313,6 @@ def _metadata_of(arrays: MapRecord, path: pathlib.Path) -> Document:
     return json.loads(str(arrays["metadata"]))
 
 
-def _check_same(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
-    """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
-    try:
-        found = read_document(marker)
-        difference = None if found == document else _difference(found, document)
-    except DamagedFileError as error:
-        kept.check()
-        return done_without(error, "it is written again")
-    except (KeyError, TypeError, AttributeError):
-        refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
-    if difference is not None:
-        refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
-
-
 def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
     """Refuse the map of another sweep; a damaged one in the folder of this sweep is removed."""
     try:
@@ -330,16 +323,6 @@ def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
         done_without(error, "its cells are integrated again")
         return file.unlink()
     require_origin(found, _identity(sweep), "--out", "sweep", file)
-
-
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The first axis or field in which two sweeps differ."""
-    left, right = (
-        {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
-        | dict(toml.flat(document["problem"]))
-        for document in (one, other)
-    )
-    return next((name for name in left | right if left.get(name) != right.get(name)), None)
 
 
 def finish(

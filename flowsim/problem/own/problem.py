@@ -6,11 +6,9 @@ import inspect
 import os
 import pathlib
 import re
-import sys
-import traceback
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Any
 
 import equinox as eqx
@@ -21,9 +19,8 @@ from jaxtyping import PyTree
 from msgspec import Meta
 
 from flowsim._core import checks
-from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.checks import refuse
 from flowsim._core.functions import known_by_value
-from flowsim._core.lines import in_short
 from flowsim._core.types import Tables
 from flowsim.flow.arguments import check_model
 from flowsim.flow.trajectory import Trajectory, weights
@@ -32,16 +29,15 @@ from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem
 from flowsim.problem.kinds import Flag, Number, Word
+from flowsim.problem.own.files import blaming, is_place, module_at, module_of, objects_of, place_of, split
 
 OBSERVABLES = "OBSERVABLES"
 
-_FORM = re.compile(r"(.+\.py):(\w+)$")
 _Whole = Annotated[int, Meta(description="a whole number")]
 _Numbers = Annotated[
     tuple[float | tuple[float, ...], ...], Meta(description="a list of numbers, or of lists of numbers")
 ]
 _KINDS: dict[Any, Any] = {bool: Flag, int: _Whole, float: Number, str: Word, list: _Numbers, tuple: _Numbers}
-_MODULES: dict[tuple[str, str], types.ModuleType] = {}  # by place and digest: a class of a file is one class
 _TRACED: set[tuple[Hashable, ...]] = set()  # problems of one structure that were found to flow
 _TABLES: dict[tuple[str, str], type["AbstractUserSpec"]] = {}
 
@@ -49,7 +45,8 @@ _TABLES: dict[tuple[str, str], type["AbstractUserSpec"]] = {}
 class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
     """A problem of the user's own in its resolved form; a class for each function has its arguments as further fields.
 
-    make: the file and the name of the function, ``/place/of/FILE.py:make``; sha256: of the file.
+    make: the file and the name of the function, ``/place/of/FILE.py:make``; sha256: of the file, and of what it
+    imports of the user's own.
     """
 
     make: Word
@@ -64,7 +61,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
     @property
     def identity(self) -> str:
         flow = msgspec.structs.replace(self.flow, budget_seconds=None)
-        text = msgspec.structs.replace(self, make=_split(self.make)[1], flow=flow).to_toml()
+        text = msgspec.structs.replace(self, make=split(self.make)[1], flow=flow).to_toml()
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
@@ -100,7 +97,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
         **Raises:** `ProblemError` where it raises, or gives something else; `ValueError` without float64.
         """
         checks.require_float64()
-        path, name = _split(self.make)
+        path, name = split(self.make)
         function = getattr(self._module, name)
         with blaming(path, self.make, "a function that gives (loss, model)"):
             made = function(**{name: _as_lists(value) for name, value in self.fields.items()})
@@ -118,13 +115,15 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
                 eqx.filter_eval_shape(lambda model: (loss(model), loss.excess(model), loss.gradient(model)), model)
         if not _is_in(_TRACED, alike):
             self._check_observables(path, model)
+            # Which the file may have switched on.
+            checks.refuse_debugging()
             with contextlib.suppress(TypeError):  # of what a module of the user's holds
                 _TRACED.add(alike)
         return Problem(self, getattr(loss, "task", None), loss, model)
 
     @property
     def _module(self) -> types.ModuleType:
-        return _MODULES[_split(self.make)[0], self.sha256]
+        return module_at(split(self.make)[0], self.sha256)
 
     def _check_observables(self, path: str, model: PyTree) -> None:
         """Refuse observables whose names are taken, or whose values are no numbers."""
@@ -133,8 +132,10 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
             refuse(place, "names with functions of the model", f"it is {type(given).__name__}")
         taken = {*weights(model), *Trajectory.__dataclass_fields__, "metadata"}
         for name, function in given.items():
-            if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name)) or name in taken:
-                refuse(place, "names that are words and not those of other arrays", f"one is {name!r:.60}")
+            # Figures are called after them.
+            word = isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and len(name) <= 100
+            if not word or name in taken:
+                refuse(place, "names that are ASCII words and not those of other arrays", f"one is {name!r:.60}")
             with blaming(path, place, "functions of the model"):
                 value = eqx.filter_eval_shape(function, model)
             if getattr(value, "shape", None) != () or value.dtype != jnp.float64:
@@ -222,143 +223,24 @@ def signed(tables: Tables) -> dict[str, Any]:
 
     **Raises:** `ProblemError` if it is not such a file, or not the one that the tables name.
     """
-    make = tables["make"]
+    make, digest = tables["make"], tables.get("sha256")
     if callable(make):
-        make = _place_of(make)
+        make, digest = place_of(make)
     if not isinstance(make, str) or not is_place(make):
         refuse("make", "a function of a Python file, or its place FILE.py:NAME", f"it is {make!r:.60}")
-    file, name = _split(make)
+    file, name = split(make)
     path = os.path.abspath(file)
-    digest = _module_of(path)[1]
+    if not isinstance(digest, str) or module_at(path, digest) is None:
+        digest = module_of(path)[1]
     if tables.get("sha256", digest) != digest:
-        refuse("sha256", f"that of {path}, {digest}", "it is another: the file has changed")
+        refuse("sha256", f"that of {path}, {digest}", "it is another: the file has changed, or one that it imports")
     return {**tables, "make": f"{path}:{name}", "sha256": digest}
-
-
-def is_place(text: str) -> bool:
-    """Whether a text is of the form FILE.py:NAME."""
-    return _FORM.fullmatch(text) is not None
-
-
-def find_own(place: str, kind: type[Kind]) -> Kind:
-    """The object FILE.py:NAME, of a class.
-
-    **Raises:** `ProblemError` where there is none.
-    """
-    file, name = _split(place)
-    module, _ = _module_of(os.path.abspath(file))
-    found = getattr(module, name, None)
-    if not isinstance(found, kind):
-        known = [key for key, value in vars(module).items() if isinstance(value, kind)]
-        refuse(f"{file}:NAME", f"the name of a {kind.__name__} there ({', '.join(known)})", f'it is "{name}"')
-    return found
-
-
-def own_objects(file: str, kind: type[Kind]) -> list[Kind]:
-    """The objects of a class in a Python file, each once."""
-    return objects_of(_module_of(os.path.abspath(file))[0], kind)
-
-
-def place_of(thing: object) -> str | None:
-    """FILE.py:NAME of an object at the top level of a Python file that was executed or imported, if there is one."""
-    for module in list(sys.modules.values()):
-        names = vars(module) if isinstance(module, types.ModuleType) else {}
-        file = names.get("__file__")
-        if isinstance(file, str) and file.endswith(".py"):
-            for name, value in list(names.items()):
-                if value is thing:
-                    return f"{os.path.abspath(file)}:{name}"
-    return None
-
-
-def digest_of(place: str) -> str:
-    """The digest of the file of FILE.py:NAME as it is now.
-
-    **Raises:** `ProblemError` where it cannot be read.
-    """
-    return _digest(_bytes_of(_split(place)[0]))
-
-
-def objects_of(module: types.ModuleType, kind: type[Kind]) -> list[Kind]:
-    """The objects of a class that a module has, each once."""
-    return list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
-
-
-@contextlib.contextmanager
-def blaming(path: str, name: str, expected: str) -> Iterator[None]:
-    """Refuse what a user's file raises, in one line with the last of its own lines that was reached."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        lines = _lines_of(error, path)
-        where = f"line {lines[-1]} raises" if lines else "it raises"
-        raise ProblemError(f"{name} must be {expected}, but {where} {in_short(error)}") from error
-
-
-def _lines_of(error: BaseException, path: str) -> list[int]:
-    """The lines of a file through which an error came."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    if isinstance(error, SyntaxError) and error.filename == path:
-        lines.append(error.lineno)
-    return [line for line in lines if line is not None]
-
-
-def _split(place: str) -> tuple[str, str]:
-    file, _, name = place.rpartition(":")
-    return file, name
-
-
-def _place_of(function: Callable[..., Any]) -> str:
-    """FILE.py:NAME of a function that is at the top level of a Python file."""
-    module, name = sys.modules.get(function.__module__), getattr(function, "__name__", "")
-    file = getattr(module, "__file__", None)
-    if module is None or file is None or getattr(module, name, None) is not function:
-        refuse("make", "a function at the top level of a Python file", f"it is {function!r:.60}")
-    path = os.path.abspath(file)
-    _MODULES.setdefault((path, _digest(_bytes_of(path))), module)
-    return f"{path}:{name}"
-
-
-def _bytes_of(path: str) -> bytes:
-    try:
-        return pathlib.Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # the latter of a path that can be none
-        refuse(path, "a Python file that can be read", f"reading it fails: {getattr(error, 'strerror', error)}")
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
-
-
-def _module_of(path: str) -> tuple[types.ModuleType, str]:
-    """The module of a file as it is now, executed once, and its digest. Its folder can be imported from meanwhile."""
-    text = _bytes_of(path)
-    digest = _digest(text)
-    if (path, digest) in _MODULES:
-        return _MODULES[path, digest], digest
-    module = types.ModuleType(f"{pathlib.Path(path).stem}_{_digest(f'{path} {digest}'.encode())}")
-    module.__file__ = path
-    sys.modules[module.__name__] = module  # where dataclasses look for it
-    sys.path.insert(0, os.path.dirname(path))
-    try:
-        with blaming(path, path, "a Python file that can be executed"):
-            exec(compile(text, path, "exec", dont_inherit=True), vars(module))
-    except ProblemError:
-        del sys.modules[module.__name__]
-        raise
-    finally:
-        # Which the file may have taken away, too.
-        with contextlib.suppress(ValueError, AttributeError):
-            sys.path.remove(os.path.dirname(path))
-    return _MODULES.setdefault((path, digest), module), digest
 
 
 def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], dict[str, Any]]:
     """The arguments of a function as a table, and the defaults that they have."""
-    file, name = _split(place)
-    function = getattr(_module_of(file)[0], name, None)
+    file, name = split(place)
+    function = getattr(module_at(file, digest), name, None)
     if not inspect.isfunction(function):
         refuse(place, "the name of a function in the file", f"there is no function {name}")
     with blaming(file, place, "a function whose annotations can be read"):
@@ -367,8 +249,9 @@ def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], dict[str
     for argument in parameters.values():
         if argument.kind in (argument.POSITIONAL_ONLY, argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             refuse(place, "a function of arguments by name", f"line {_line(function)} has {argument}")
-        if argument.name in _OURS:
-            refuse(place, f"a function whose arguments are not {', '.join(_OURS)}", f"one is {argument.name}")
+        if hasattr(AbstractUserSpec, argument.name) or argument.name.startswith("_"):
+            taken = ", ".join(name for name in dir(AbstractUserSpec) if not name.startswith("_"))
+            refuse(place, f"a function of arguments without a leading _, and not {taken}", f"one is {argument.name}")
         fields.append((argument.name, _kind_of(argument, place, _line(function))))
         if argument.default is not argument.empty:
             defaults[argument.name] = argument.default

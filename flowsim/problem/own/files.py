@@ -1,0 +1,296 @@
+"""Python files of the user's own: each executed once as it is, and known by what was in it and in what it imports."""
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib.machinery
+import inspect
+import os
+import pathlib
+import re
+import sys
+import sysconfig
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flowsim._core.checks import ProblemError, refuse
+from flowsim._core.lines import in_short
+from flowsim.problem.base import Kind
+
+Texts = Mapping[pathlib.Path, bytes]
+
+_FORM = re.compile(r"(.+\.py):(\w+)$")
+_STDLIB = pathlib.Path(sysconfig.get_path("stdlib"))
+_MODULES: dict[tuple[str, str], types.ModuleType] = {}  # by place and digest: a class of a file is one class
+_EXECUTED: dict[str, Texts] = {}  # what was in the files of a module that was executed here, by its name
+_IMPORTED: dict[pathlib.Path, bytes] = {}  # what was in a file when one that was executed here imported it
+
+
+def is_place(text: str) -> bool:
+    """Whether a text is of the form FILE.py:NAME."""
+    return _FORM.fullmatch(text) is not None
+
+
+def split(place: str) -> tuple[str, str]:
+    """The file and the name of FILE.py:NAME."""
+    file, _, name = place.rpartition(":")
+    return file, name
+
+
+def find_own(place: str, kind: type[Kind]) -> Kind:
+    """The object FILE.py:NAME, of a class.
+
+    **Raises:** `ProblemError` where there is none.
+    """
+    file, name = split(place)
+    module, _ = module_of(os.path.abspath(file))
+    found = getattr(module, name, None)
+    if not isinstance(found, kind):
+        known = [key for key, value in vars(module).items() if isinstance(value, kind)]
+        refuse(f"{file}:NAME", f"the name of a {kind.__name__} there ({', '.join(known)})", f'it is "{name}"')
+    return found
+
+
+def own_objects(file: str, kind: type[Kind]) -> list[Kind]:
+    """The objects of a class in a Python file, each once."""
+    return objects_of(module_of(os.path.abspath(file))[0], kind)
+
+
+def objects_of(module: types.ModuleType, kind: type[Kind]) -> list[Kind]:
+    """The objects of a class that a module has, each once."""
+    return list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
+
+
+def home_of(thing: object) -> tuple[types.ModuleType, str] | None:
+    """The module, and the name there, of an object at the top level of a Python file that was executed or imported, if
+    there is one.
+    """
+    for module in list(sys.modules.values()):
+        names = vars(module) if isinstance(module, types.ModuleType) else {}
+        file = names.get("__file__")
+        if isinstance(file, str) and file.endswith(".py"):
+            for name, value in list(names.items()):
+                if value is thing:
+                    return module, name
+    return None
+
+
+def place_of(function: Callable[..., Any]) -> tuple[str, str]:
+    """FILE.py:NAME of a function that is at the top level of a Python file, and the digest by which its module is known
+    from then on.
+
+    **Raises:** `ProblemError` where it is not, or the file is no longer what the function is of.
+    """
+    module, name = sys.modules.get(function.__module__), getattr(function, "__name__", "")
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or getattr(module, name, None) is not function:
+        refuse("make", "a function at the top level of a Python file", f"it is {function!r:.60}")
+    path = os.path.abspath(file)
+    digest = digest_of(texts_of(module))
+    _MODULES.setdefault((path, digest), module)
+    return f"{path}:{name}", digest
+
+
+def module_at(path: str, digest: str) -> types.ModuleType | None:
+    """The module of a file as it was or is, if that is known."""
+    return _MODULES.get((path, digest))
+
+
+def module_of(path: str) -> tuple[types.ModuleType, str]:
+    """The module of a file as it is now, executed once, and its digest. Its folder can be imported from meanwhile.
+
+    **Raises:** `ProblemError` where it cannot be read or executed.
+    """
+    texts = _read(path)
+    digest = digest_of(texts)
+    if (path, digest) in _MODULES:
+        return _MODULES[path, digest], digest
+    main, *others = texts
+    _forget_if_changed({other: texts[other] for other in others})
+    module = types.ModuleType(f"{main.stem}_{hashlib.sha256(f'{path} {digest}'.encode()).hexdigest()}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # where dataclasses look for it
+    sys.path.insert(0, os.path.dirname(path))
+    # Python takes what it has compiled for what is in a file that was edited within the same second.
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        with blaming(path, path, "a Python file that can be executed"):
+            exec(compile(texts[main], path, "exec", dont_inherit=True), vars(module))
+    except ProblemError:
+        sys.modules.pop(module.__name__, None)
+        raise
+    finally:
+        sys.dont_write_bytecode = writes
+        # Which the file may have taken away, too.
+        with contextlib.suppress(ValueError, AttributeError):
+            sys.path.remove(os.path.dirname(path))
+    _EXECUTED[module.__name__] = texts
+    _IMPORTED.update((other, texts[other]) for other in others)
+    return _MODULES.setdefault((path, digest), module), digest
+
+
+def texts_of(module: types.ModuleType) -> Texts:
+    """What was in the file of a module, and in those that it imports, when they were executed.
+
+    **Raises:** `ProblemError` where one of them has changed since, as far as can be told.
+    """
+    if module.__name__ in _EXECUTED:
+        return _EXECUTED[module.__name__]
+    texts = _read(os.path.abspath(str(module.__file__)))
+    _refuse_changed(module, texts[next(iter(texts))])
+    for path, text in texts.items():
+        for other in _modules_in(path):
+            if other.__name__ not in _EXECUTED:
+                _refuse_changed(other, text)
+    return texts
+
+
+def digest_of(texts: Texts) -> str:
+    """The digest of what is in files; that of one file alone is the digest of its bytes."""
+    (_, text), *others = texts.items()
+    digest = hashlib.sha256(text)
+    for path, other in others:
+        digest.update(f"\0{path.name}\0".encode() + hashlib.sha256(other).digest())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def blaming(path: str, name: str, expected: str) -> Iterator[None]:
+    """Refuse what a user's file raises, in one line with the last of its own lines that was reached."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        lines = _lines_of(error, path)
+        where = f"line {lines[-1]} raises" if lines else "it raises"
+        raise ProblemError(f"{name} must be {expected}, but {where} {in_short(error)}") from error
+
+
+def own_line(error: BaseException) -> str | None:
+    """The last line of a file that was executed here through which an error, or what it was made of, came."""
+    files = {str(path) for texts in _EXECUTED.values() for path in texts}
+    frames = [frame for one in (error, error.__cause__) if one for frame in traceback.extract_tb(one.__traceback__)]
+    own = [frame for frame in frames if frame.filename in files]
+    return f"line {own[-1].lineno} of {own[-1].filename}" if own else None
+
+
+def _lines_of(error: BaseException, path: str) -> list[int]:
+    """The lines of a file through which an error came."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines.append(error.lineno)
+    return [line for line in lines if line is not None]
+
+
+def _read(path: str) -> dict[pathlib.Path, bytes]:
+    """What is in a file now, first, and in those of the user's own that it imports."""
+    file = pathlib.Path(path)
+    try:
+        found = {file: file.read_bytes()}
+    except (OSError, ValueError) as error:  # the latter of a path that can be none
+        refuse(path, "a Python file that can be read", f"reading it fails: {getattr(error, 'strerror', error)}")
+    given = [pathlib.Path(os.path.abspath(place)) for place in sys.path or () if isinstance(place, str)]
+    folders = [file.parent, *filter(_is_own, given)]
+    left = [file]
+    while left:
+        for other in _imported(left.pop(), found, folders):
+            # One that cannot be read cannot be imported, either.
+            with contextlib.suppress(OSError):
+                found[other] = other.read_bytes()
+                left.append(other)
+    first, *others = found
+    return {name: found[name] for name in (first, *sorted(others, key=lambda path: (path.name, path)))}
+
+
+def _is_own(folder: pathlib.Path) -> bool:
+    return not ({"site-packages", "dist-packages"} & {*folder.parts} or _STDLIB in (folder, *folder.parents))
+
+
+def _imported(file: pathlib.Path, found: Texts, folders: list[pathlib.Path]) -> Iterator[pathlib.Path]:
+    """The files that a file imports, of those that are not known yet."""
+    for level, name in _names_in(found[file]):
+        within, parts = [file.parents[level - 1]] if 0 < level <= len(file.parents) else folders, name.split(".")
+        for length in range(1, len(parts) + 1):
+            places = (folder.joinpath(*parts[:length]) for folder in within)
+            files = (path for place in places for path in (place / "__init__.py", place.with_name(f"{place.name}.py")))
+            path = next((path for path in files if path.is_file()), None)
+            if path is not None and path not in found:
+                yield path
+
+
+@functools.lru_cache(maxsize=256)
+def _names_in(text: bytes) -> tuple[tuple[int, str], ...]:
+    """What a file imports, each with the level of a relative import. A name may be a module of a package, or something
+    that the package has.
+    """
+    found = []
+    # What is no Python is told when it is executed.
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found += [(0, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = [node.module] if node.module else []
+                found += [(node.level, ".".join([*base, alias.name])) for alias in node.names]
+    return tuple((level, name) for level, name in found if level or name.partition(".")[0] != "flowsim")
+
+
+def _modules_in(path: pathlib.Path) -> list[types.ModuleType]:
+    """The modules of a file that Python has imported."""
+    return [
+        module
+        for module in list(sys.modules.values())
+        if isinstance(module, types.ModuleType) and vars(module).get("__file__") == str(path)
+    ]
+
+
+def _forget_if_changed(texts: Texts) -> None:
+    """Let files be imported anew, all of them if one has changed since it was imported for a file that was executed
+    here; those that others imported cannot be.
+    """
+    changed = any(_IMPORTED.get(path, text) != text for path, text in texts.items())
+    for path, text in texts.items():
+        for module in _modules_in(path):
+            if path not in _IMPORTED:
+                _refuse_changed(module, text)
+            elif changed:
+                del sys.modules[module.__name__]
+
+
+def _refuse_changed(module: types.ModuleType, text: bytes) -> None:
+    """Refuse a module of which functions or constants are not those of its file as it is now. What else may have
+    changed cannot be told.
+    """
+    # What other loaders make of a file is not what is in it.
+    if type(module.__spec__ and module.__spec__.loader) not in (importlib.machinery.SourceFileLoader, type(None)):
+        return
+    path = os.path.abspath(str(module.__file__))
+    with blaming(path, path, "a Python file as it was when it was imported"):
+        tree, code = ast.parse(text), compile(text, path, "exec", dont_inherit=True)
+    known, functions = set(_codes(code)), [*filter(inspect.isfunction, vars(module).values())]
+    changed = [one.__name__ for one in functions if one.__code__.co_filename == path and one.__code__ not in known]
+    changed += [name for name, value in _constants(tree) if repr(vars(module).get(name, value)) != repr(value)]
+    if changed:
+        refuse(path, "as it was when it was imported", f"{changed[0]} is another now: import it again")
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _codes(part)
+
+
+def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    """The names that a file gives a constant at its top level, and nothing else anywhere."""
+    stored = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant | ast.UnaryOp):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and stored.count(target.id) == 1:
+                    with contextlib.suppress(ValueError):
+                        yield target.id, ast.literal_eval(node.value)
