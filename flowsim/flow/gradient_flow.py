@@ -19,7 +19,7 @@ from flowsim._core.progress import progress_bar
 from flowsim._core.types import Scalar
 from flowsim.flow.arguments import check_arguments, check_model
 from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
-from flowsim.flow.recording import Chunk, ChunkStore, Role, chunk_of, join, trajectory, truncate
+from flowsim.flow.recording import Chunk, ChunkStore, chunk_of, join, trajectory, truncate
 from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
@@ -156,17 +156,16 @@ def gradient_flow(
 
     begin = time.monotonic()
     chunks: list[Chunk] = [first]
-    status, steps, mark, wanted = None, 0, 0.0, 0.0
+    status, steps, mark = None, 0, 0.0
     with progress_bar("gradient flow", 100, unit="%", shown=progress) as bar:
         while status is None:
             index = len(chunks) - 1
             chunk = store.load(index, first.record)
             fresh = chunk is None
             if chunk is None:
-                chunk = next_chunk(courses, chunks, wanted, search.ending())
+                chunk = next_chunk(courses, chunks, search.ending())
                 store.save(index, chunk)
             chunks.append(chunk)
-            wanted = max([wanted, *chunk.t[chunk.roles > Role.TO_GO_ON][-1:]])
             steps += int(np.sum(chunk.steps))
             if chunk.t.size and chunk.t[-1] > (1 + _HEADWAY) * mark:
                 steps, mark = 0, chunk.t[-1]

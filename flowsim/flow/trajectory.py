@@ -133,10 +133,17 @@ class AbstractDescent(eqx.Module):
         """A proved bound on how far the flow from a start still goes from a model; infinite where none is found."""
 
 
+def origin_moves(origins: np.ndarray, since: np.ndarray) -> np.ndarray:
+    """Whether, after each row but the last, time is counted from a later origin."""
+    return (np.diff(origins) > 0) | (np.diff(since) < 0)
+
+
 class Trajectory(eqx.Module):
     """A gradient flow at its output times.
 
-    t: (T,) strictly increasing, from 0; models: the model with time leading every weight; loss,
+    t: (T,) increasing, from 0, strictly so unless the flow leaves a saddle so late that rounding of the time is more
+    than the time in which it then moves: there time is counted from a later ``origin``, and ``since`` it; counted: both
+    of them, None where the origin is 0 throughout; models: the model with time leading every weight; loss,
     excess, grad_norm_sq, dissipated: (T,) population loss, loss minus its minimum, squared gradient norm,
     and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known. way_to_go: a proved
     bound on how far the weights still move after the last time, infinite where none was found (math.inf itself where
@@ -154,6 +161,17 @@ class Trajectory(eqx.Module):
     status: Status = eqx.field(static=True)
     way_to_go: Float[ArrayLike, ""] = math.inf
     descent: AbstractDescent | None = None
+    counted: tuple[Float[Array, " T"], Float[Array, " T"]] | None = None
+
+    @property
+    def origin(self) -> Float[Array, " T"]:
+        """The time from which each output time counts, in the row where the last one before it is."""
+        return jnp.zeros_like(self.t) if self.counted is None else self.counted[0]
+
+    @property
+    def since(self) -> Float[Array, " T"]:
+        """What has passed since then."""
+        return self.t if self.counted is None else self.counted[1]
 
     def row(self, index: int) -> PyTree:
         """The model at the output time of that number."""

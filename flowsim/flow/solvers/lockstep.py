@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.collocation import STAGES
-from flowsim.flow.solvers.step_size import SMALLEST, Past, begin, next_length
+from flowsim.flow.solvers.step_size import ANEW, SMALLEST, Past, begin, next_length
 
 FIRST_STEP = 1e-2  # of the start's timescale
 
@@ -61,6 +61,10 @@ class AbstractKernel(eqx.Module):
         where it was not found.
         """
 
+    @abc.abstractmethod
+    def anew(self, kept: Any, t: Scalar) -> tuple[Any, Scalar]:
+        """What a step left at the time t where that becomes 0, and the time in which the gradient changes there."""
+
 
 class AbstractObserver(eqx.Module):
     """What is kept of a flow, and when it ends."""
@@ -83,33 +87,61 @@ class AbstractObserver(eqx.Module):
 
 
 class _Flow(NamedTuple):
-    """The view at the last accepted step, what the kernel and the observer keep, and the length of the next step."""
+    """The view at the last accepted step, what the kernel and the observer keep, and the length of the next step.
+
+    origin: from which the kernel's times count, while the observer sees the sum; timescale: that in which the gradient
+    changes there.
+    """
 
     view: View
     made: Any
     kept: Any
     length: Scalar
     past: Past
+    origin: Scalar
+    timescale: Scalar
+
+    def seen(self) -> View:
+        """The view in times from the start."""
+        t, *rest = self.view.nodes
+        return self.view._replace(t=self.origin + self.view.t, nodes=(self.origin + t, *rest))
 
 
 def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[Any, View]:
     """Follow a flow until its observer has seen enough, or to the time ``end``: what it keeps, and the last view."""
     made, view = kernel.begin()
     first = FIRST_STEP * kernel.timescale
-    start = _Flow(view, made, observer.begin(view), first, begin())
+    start = _Flow(view, made, observer.begin(view), first, begin(), jnp.zeros(()), kernel.timescale)
 
     def advance(flow: _Flow) -> _Flow:
-        t = flow.view.t
-        length = jnp.minimum(flow.length, end - t)
+        t, last = flow.view.t, end - flow.origin
+        length = jnp.minimum(flow.length, last - t)
         made, view, error = kernel.step(flow.made, flow.view, length)
-        view = view._replace(t=jnp.where(length == end - t, end, t + length))
+        view = view._replace(t=jnp.where(length == last - t, last, t + length))
         error = jnp.where(jnp.isfinite(error), error, jnp.inf)
         following, past = next_length(length, error, STAGES + 1, flow.past)
-        stuck = following < SMALLEST * jnp.maximum(t, kernel.timescale)
-        longest = kernel.growth * jnp.maximum(view.t, kernel.timescale)
-        on = _Flow(view, made, observer.accept(flow.kept, view), jnp.minimum(following, longest), past)
-        again = flow._replace(kept=observer.reject(flow.kept, stuck), length=following, past=past)
-        return jax.tree.map(lambda a, b: jnp.where(error <= 1, a, b), on, again)
+        clock = jnp.maximum(t, flow.timescale)
+        stuck = following < SMALLEST * clock
+        longest = kernel.growth * jnp.maximum(view.t, flow.timescale)
+        on = flow._replace(view=view, made=made, length=jnp.minimum(following, longest), past=past)
+        seen = on.seen()
+        # Added up again, the time of the end might miss it.
+        seen = seen._replace(t=jnp.where(length == last - t, end, seen.t))
+        on = on._replace(kept=observer.accept(flow.kept, seen))
+        # Where the flow has become so fast that its time from the start cannot tell steps apart, time begins anew.
+        made, timescale = kernel.anew(flow.made, t)
+        anew = stuck & (timescale < ANEW * clock)
+        again = flow._replace(kept=observer.reject(flow.kept, stuck & ~anew), length=following, past=past)
+        there = again._replace(
+            view=flow.view._replace(t=jnp.zeros(())),
+            made=made,
+            length=FIRST_STEP * timescale,
+            past=begin(),
+            origin=flow.origin + t,
+            timescale=timescale,
+        )
+        choose = lambda which, a, b: jax.tree.map(lambda a, b: jnp.where(which, a, b), a, b)
+        return choose(error <= 1, on, choose(anew, there, again))
 
     last = jax.lax.while_loop(lambda flow: observer.goes_on(flow.kept), advance, start)
-    return last.kept, last.view
+    return last.kept, last.seen()
