@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from flowsim.flow.clock import origin_moves
 from flowsim.flow.recording import Chunk, Role, truncate
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.dense.radau import DenseRadau
@@ -29,7 +30,7 @@ from flowsim.flow.solvers.integration import (
 from flowsim.flow.solvers.lockstep import FIRST_STEP
 from flowsim.flow.solvers.step_size import ANEW
 from flowsim.flow.systems import AbstractSystem, Record, norm_sq, pace
-from flowsim.flow.trajectory import SAME, Status, origin_moves
+from flowsim.flow.trajectory import SAME, Status
 
 _AT_ONCE, _MANY_AT_ONCE = 32, 1024  # requested times that are found by one program
 _NOT_RECORDED = -1
@@ -76,7 +77,10 @@ class Course:
         done = integrate(self.system, begin, times, way.asked, its_ending, way.method, self.steps)
         kept, reached = way.method.directions or before.directions, slice(int(done.accepted))
         since, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
-        timescale = self._faster(_rows(_after(y0, y), -1), max(t0, *since[-1:]), way) if done.stuck else 0.0
+        # What was left of the way to the last time may be less than a step can be.
+        arrived = max(t0, *since[-1:]) >= last
+        stuck = done.stuck and not arrived
+        timescale = self._faster(_rows(_after(y0, y), -1), max(t0, *since[-1:]), way) if stuck else 0.0
         if timescale and not since.size:
             again = dataclasses.replace(before, anew=True, timescale=timescale, next_step=FIRST_STEP * timescale)
             return self.advance(again, ending)
@@ -115,7 +119,7 @@ class Course:
         finite = np.isfinite(chunk.dissipated) & np.isfinite(record.grad_norm_sq) & np.isfinite(record.loss)
         if not finite.all():
             return dataclasses.replace(truncate(chunk, int(np.argmin(finite))), failure=Status.NONFINITE)
-        if (done.finished or chunk.anew) and found:
+        if (done.finished or chunk.anew or arrived) and found:
             return chunk
         finite_field = _field_is_finite_near(self.system, jax.device_put(_rows(steps.y[0], -1)))
         return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)

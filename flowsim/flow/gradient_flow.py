@@ -18,6 +18,7 @@ from flowsim._core import hosts as hosts
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Scalar
 from flowsim.flow.arguments import check_arguments, check_model
+from flowsim.flow.clock import since_last_origin
 from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
 from flowsim.flow.recording import Chunk, ChunkStore, chunk_of, join, trajectory, truncate
 from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
@@ -184,7 +185,8 @@ def gradient_flow(
                 bar.update(max(0, percent(chunks, stop, t1) - bar.n))
     run = join(chunks)
     if status in (Status.NEWTON, Status.STEPS):
-        before = rows_before_kink(system, run.t, lambda row: jax.tree.map(lambda leaf: leaf[row], run.record.state))
+        t = since_last_origin(run.origins, run.since)
+        before = rows_before_kink(system, t, lambda row: jax.tree.map(lambda leaf: leaf[row], run.record.state))
         if before is not None:
             run, status = truncate(run, before), Status.KINK
     return trajectory(system, run, status, dataclasses.replace(settings, changes=changes(chunks)))

@@ -16,8 +16,9 @@ from jaxtyping import PyTree
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
+from flowsim.flow.clock import origin_moves
 from flowsim.flow.systems import AbstractSystem, Descent, Record
-from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory, origin_moves
+from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
 
 
 class Role(enum.IntEnum):
@@ -165,7 +166,9 @@ def join(chunks: list[Chunk]) -> Chunk:
     next one does, to rounding, is one with it.
     """
     wanted = np.concatenate([chunk.roles for chunk in chunks]) > Role.TO_GO_ON
-    since, origins = (np.concatenate([getattr(chunk, name) for chunk in chunks])[wanted] for name in ("since", "origins"))
+    since, origins = (
+        np.concatenate([getattr(chunk, name) for chunk in chunks])[wanted] for name in ("since", "origins")
+    )
     wanted[wanted] = distinct(since) | np.append(origin_moves(origins, since), True)
     joined = lambda *leaves: np.concatenate(leaves)[wanted]
     return Chunk(

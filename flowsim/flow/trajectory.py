@@ -133,11 +133,6 @@ class AbstractDescent(eqx.Module):
         """A proved bound on how far the flow from a start still goes from a model; infinite where none is found."""
 
 
-def origin_moves(origins: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Whether, after each row but the last, time is counted from a later origin."""
-    return (np.diff(origins) > 0) | (np.diff(since) < 0)
-
-
 class Trajectory(eqx.Module):
     """A gradient flow at its output times.
 
@@ -165,7 +160,7 @@ class Trajectory(eqx.Module):
 
     @property
     def origin(self) -> Float[Array, " T"]:
-        """The time from which each output time counts, in the row where the last one before it is."""
+        """The time from which each output time counts."""
         return jnp.zeros_like(self.t) if self.counted is None else self.counted[0]
 
     @property
@@ -250,9 +245,10 @@ class Trajectory(eqx.Module):
         t = arrays.pop("t")
         dims = lambda name, array: ("t", *(f"{name}_{axis}" for axis in range(1, array.ndim)))
         attributes = {"status": self.status.value, **dataclasses.asdict(self.certificates)}
+        counted = {} if self.counted is None else dict(zip(_COUNTED, map(np.asarray, self.counted), strict=True))
         return extra("xarray").Dataset(
             {name: (dims(name, array), array) for name, array in arrays.items()},
-            coords={"t": t},
+            coords={"t": t, **{name: ("t", array) for name, array in counted.items()}},
             attrs={
                 **attributes,
                 "solver": self.settings.method,
@@ -271,7 +267,10 @@ class Trajectory(eqx.Module):
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in _SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(beside or {})).items()}
+        if self.counted is not None:
+            arrays |= dict(zip(_COUNTED, map(np.asarray, self.counted), strict=True))
         metadata = {
+            "counted": self.counted is not None,
             "model": type(self.models).__name__,
             "fields": _static_fields(self.models),
             "beside": list(beside or ()),
@@ -302,6 +301,7 @@ class Trajectory(eqx.Module):
         for name in (*metadata["beside"], "metadata"):
             del arrays[name]
         series = {name: jnp.asarray(arrays.pop(name)) for name in _SERIES}
+        counted = metadata.get("counted") and tuple(jnp.asarray(arrays.pop(name)) for name in _COUNTED)
         if like is None:
             kind = _OWN_MODELS.get(metadata["model"])
             if kind is None or any("." in name for name in arrays):
@@ -323,6 +323,7 @@ class Trajectory(eqx.Module):
             certificates=Certificates(**metadata["certificates"]),
             settings=_settings(**metadata["settings"]),
             status=Status(metadata["status"]),
+            counted=counted or None,
         )
 
 
@@ -345,6 +346,7 @@ def _settings(changes: Sequence[float] = (), **rest: Any) -> Settings:
 
 
 _OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}
+_COUNTED = ("origin", "since")
 _SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
