@@ -21,6 +21,14 @@ def since_last_origin(origins: Times, since: Times) -> Times:
     return np.append(np.zeros(row), since[row:])
 
 
+def lengths(run: Trajectory) -> Times:
+    """The time from each output time to the next."""
+    if run.counted is None:
+        return np.diff(np.asarray(run.t))
+    origins, since = map(np.asarray, run.counted)
+    return since[1:] - np.where(origin_moves(origins, since), 0.0, since[:-1])
+
+
 def counted(run: Trajectory) -> tuple[Times, float]:
     """The times of a flow from the start, and 0; of one that leaves a saddle late, from the time after the last origin
     at which |grad|^2 was largest, and that time.
@@ -30,8 +38,8 @@ def counted(run: Trajectory) -> tuple[Times, float]:
     origins, since = map(np.asarray, run.counted)
     row = _last_origin(origins, since)
     row += int(np.argmax(np.asarray(run.grad_norm_sq)[row:]))
-    lengths = since[1:] - np.where(origin_moves(origins, since), 0.0, since[:-1])
-    before, after = np.cumsum(lengths[:row][::-1])[::-1], np.cumsum(lengths[row:])
+    steps = lengths(run)
+    before, after = np.cumsum(steps[:row][::-1])[::-1], np.cumsum(steps[row:])
     times = np.concatenate([-before, [0.0], after])
     return times, float(-times[0])
 

@@ -4,6 +4,7 @@ A kernel makes the steps, an observer keeps what is wanted of them and says when
 """
 
 import abc
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -62,8 +63,8 @@ class AbstractKernel(eqx.Module):
         """
 
     @abc.abstractmethod
-    def anew(self, kept: Any, t: Scalar) -> tuple[Any, Scalar]:
-        """What a step left at the time t where that becomes 0, and the time in which the gradient changes there."""
+    def anew(self, kept: Any, t: Scalar) -> Any:
+        """What a step left at the time t where that becomes 0."""
 
 
 class AbstractObserver(eqx.Module):
@@ -117,31 +118,34 @@ def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> t
         t, last = flow.view.t, end - flow.origin
         length = jnp.minimum(flow.length, last - t)
         made, view, error = kernel.step(flow.made, flow.view, length)
-        view = view._replace(t=jnp.where(length == last - t, last, t + length))
+        arrives = length == last - t
+        view = view._replace(t=jnp.where(arrives, last, t + length))
         error = jnp.where(jnp.isfinite(error), error, jnp.inf)
         following, past = next_length(length, error, STAGES + 1, flow.past)
-        clock = jnp.maximum(t, flow.timescale)
-        stuck = following < SMALLEST * clock
-        longest = kernel.growth * jnp.maximum(view.t, flow.timescale)
-        on = flow._replace(view=view, made=made, length=jnp.minimum(following, longest), past=past)
-        seen = on.seen()
+        seen = flow._replace(view=view).seen()
         # Added up again, the time of the end might miss it.
-        seen = seen._replace(t=jnp.where(length == last - t, end, seen.t))
-        on = on._replace(kept=observer.accept(flow.kept, seen))
-        # Where the flow has become so fast that its time from the start cannot tell steps apart, time begins anew.
-        made, timescale = kernel.anew(flow.made, t)
-        anew = stuck & (timescale < ANEW * clock)
-        again = flow._replace(kept=observer.reject(flow.kept, stuck & ~anew), length=following, past=past)
-        there = again._replace(
-            view=flow.view._replace(t=jnp.zeros(())),
-            made=made,
+        seen = seen._replace(t=jnp.where(arrives, end, seen.t))
+        choose = functools.partial(jax.tree.map, lambda a, b: jnp.where(error <= 1, a, b))
+        made, view = choose((made, view), (flow.made, flow.view))
+        # Where the flow has become so fast that its time cannot tell steps apart, this begins anew.
+        clock = jnp.maximum(view.t, flow.timescale)
+        stuck = following < SMALLEST * clock
+        _, _, (before, *_, after) = view.nodes
+        timescale = 2 * past.length / jnp.abs(jnp.log(after / before))
+        anew = stuck & (past.length > 0) & (timescale < ANEW * clock)
+        kept = choose(observer.accept(flow.kept, seen), observer.reject(flow.kept, stuck & ~anew))
+        going = choose(jnp.minimum(following, kernel.growth * clock), following)
+        on = flow._replace(view=view, made=made, kept=kept, length=going, past=past)
+        there = _Flow(
+            view=view._replace(t=jnp.zeros(())),
+            made=kernel.anew(made, view.t),
+            kept=kept,
             length=FIRST_STEP * timescale,
             past=begin(),
-            origin=flow.origin + t,
+            origin=flow.origin + view.t,
             timescale=timescale,
         )
-        choose = lambda which, a, b: jax.tree.map(lambda a, b: jnp.where(which, a, b), a, b)
-        return choose(error <= 1, on, choose(anew, there, again))
+        return jax.tree.map(lambda a, b: jnp.where(anew, a, b), there, on)
 
     last = jax.lax.while_loop(lambda flow: observer.goes_on(flow.kept), advance, start)
     return last.kept, last.seen()

@@ -47,9 +47,8 @@ class ReducedKernel(AbstractKernel):
         then = Kept(seen, jnp.append(view.point.u, outcome.stages.u), length)
         return then, _view(point, seen, view.dissipated + outcome.dissipated, nodes), error
 
-    def anew(self, kept: Kept, t: Scalar) -> tuple[Kept, Scalar]:
-        # It leaves its saddle exponentially: never so late that its times cannot tell steps apart.
-        return kept, jnp.asarray(jnp.inf)
+    def anew(self, kept: Kept, t: Scalar) -> Kept:
+        return kept
 
 
 def models_of(arrowhead: Arrowhead, start: State, points: Point):

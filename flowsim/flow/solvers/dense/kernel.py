@@ -56,10 +56,8 @@ class DenseKernel(AbstractKernel):
         leaves = leads_away(rates, kept.curvature.basis, weights, kept.slope)
         return kept, self._view(t + length, y, view, still, leaves), error
 
-    def anew(self, kept: Kept, t: Scalar) -> tuple[Kept, Scalar]:
-        bend = jnp.linalg.norm(kept.curvature.join(kept.curvature.split(kept.slope) * kept.curvature.rates))
-        timescale = jnp.where(bend > 0, jnp.linalg.norm(kept.slope) / jnp.where(bend > 0, bend, 1.0), jnp.inf)
-        return kept._replace(begin=kept.begin - t), timescale
+    def anew(self, kept: Kept, t: Scalar) -> Kept:
+        return kept._replace(begin=kept.begin - t)
 
     @property
     def _solver(self) -> DenseRadau:
