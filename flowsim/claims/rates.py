@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, at_least
-from flowsim.flow.clock import counted
+from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.sampled.confidence import student_quantile
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from flowsim.flow.clock import origin_moves
 from flowsim.flow.recording import Chunk, Role, truncate
+from flowsim.flow.solvers.clock import origin_moves
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.dense.radau import DenseRadau
 from flowsim.flow.solvers.integration import (

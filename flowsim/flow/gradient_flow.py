@@ -18,11 +18,11 @@ from flowsim._core import hosts as hosts
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Scalar
 from flowsim.flow.arguments import check_arguments, check_model
-from flowsim.flow.clock import since_last_origin
 from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
 from flowsim.flow.recording import Chunk, ChunkStore, chunk_of, join, trajectory, truncate
 from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
+from flowsim.flow.solvers.clock import since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
 from flowsim.flow.solvers.kinks import rows_before_kink

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
-from flowsim.flow.clock import origin_moves
+from flowsim.flow.solvers.clock import origin_moves
 from flowsim.flow.systems import AbstractSystem, Descent, Record
 from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
 

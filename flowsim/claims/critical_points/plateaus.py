@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core import checks
 from flowsim.claims.critical_points.end_points import LARGEST_HESSIAN, Inertia, inertia, newton_step, signs, spectrum
-from flowsim.flow.clock import lengths
+from flowsim.flow.solvers.clock import lengths
 from flowsim.flow.systems import loss_system
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss

@@ -19,8 +19,8 @@ from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
 from flowsim.claims.evidence.series import gap, merged, model_at, shifted, shortened
 from flowsim.flow.basin import stay_at_zero
-from flowsim.flow.clock import counted, since_last_origin
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
+from flowsim.flow.solvers.clock import counted, since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.kinks import BEFORE, rows_before_kink
 from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of

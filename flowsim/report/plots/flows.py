@@ -24,8 +24,8 @@ from matplotlib.text import Text
 
 from flowsim._core.files import write_whole
 from flowsim._core.numbers import in_tex
-from flowsim.flow.clock import counted
 from flowsim.flow.risk_curve import RiskCurve
+from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers import AbstractPromises
