@@ -39,6 +39,7 @@ _FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations, which take as long as a field 
 _WORTH = 4.0  # times the work of an implicit method, from which it is tried
 _ENTRIES = 2**20  # of the states of a chunk
 _NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
+_BESIDE = 1 / 16  # of a step, within which of its end a requested time may be taken for that
 _MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
 
 
@@ -166,10 +167,13 @@ class Course:
         all of it was found. A time that is the end of a step to rounding becomes it.
         """
         t, asked = steps.since, self.requested - origin
-        within = (asked > t[0]) & (asked <= (1 + SAME) * t[-1])
+        # Steps may be shorter than what cannot be told apart of the time.
+        near = np.minimum(SAME * t, _BESIDE * np.append(np.inf, np.diff(t)))
+        near[:-1] = np.minimum(near[:-1], near[1:])
+        within = (asked > t[0]) & (asked <= t[-1] + near[-1])
         times, asked = self.requested[within], asked[within]
-        end = np.searchsorted((1 + SAME) * t, asked)
-        same = np.abs(t[end] - asked) <= SAME * t[end]
+        end = np.searchsorted(t + near, asked)
+        same = np.abs(t[end] - asked) <= near[end]
         t[end[same]], steps.t[end[same]] = asked[same], times[same]
         steps.roles[end[same]] = np.maximum(steps.roles[end[same]], Role.WANTED)
         times, asked, end = times[~same], asked[~same], end[~same]

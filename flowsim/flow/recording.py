@@ -17,6 +17,7 @@ from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_whole
 from flowsim.flow.solvers.clock import origin_moves
+from flowsim.flow.solvers.step_size import SMALLEST
 from flowsim.flow.systems import AbstractSystem, Descent, Record
 from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
 
@@ -156,9 +157,9 @@ _ARRAYS = (*_ROWS, "steps")
 _NUMBERS = ("next_step", "fields", "turn", "directions", "wanted", "timescale", "anew")
 
 
-def distinct(t: np.ndarray) -> np.ndarray:
-    """Which of increasing times are not equal to the next one to rounding."""
-    return np.append(t[:-1] < (1 - SAME) * t[1:], np.ones(t[-1:].size, dtype=bool))
+def distinct(t: np.ndarray, same: float) -> np.ndarray:
+    """Which of increasing times are not the same as the next one, within a relative difference."""
+    return np.append(t[:-1] < (1 - same) * t[1:], np.ones(t[-1:].size, dtype=bool))
 
 
 def join(chunks: list[Chunk]) -> Chunk:
@@ -169,7 +170,9 @@ def join(chunks: list[Chunk]) -> Chunk:
     since, origins = (
         np.concatenate([getattr(chunk, name) for chunk in chunks])[wanted] for name in ("since", "origins")
     )
-    wanted[wanted] = distinct(since) | np.append(origin_moves(origins, since), True)
+    # No step of a late drop is left out.
+    same = SMALLEST / 2 if np.any(origins) else SAME
+    wanted[wanted] = distinct(since, same) | np.append(origin_moves(origins, since), True)
     joined = lambda *leaves: np.concatenate(leaves)[wanted]
     return Chunk(
         record=jax.tree.map(joined, *[chunk.record for chunk in chunks]),
