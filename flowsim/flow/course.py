@@ -79,16 +79,16 @@ class Course:
         kept, reached = way.method.directions or before.directions, slice(int(done.accepted))
         since, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
         # What was left of the way to the last time may be less than a step can be.
-        arrived = max(t0, *since[-1:]) >= last
+        ends = np.append(t0, since)
+        arrived = ends[-1] >= last
         stuck = done.stuck and not arrived
-        timescale = self._faster(_rows(_after(y0, y), -1), max(t0, *since[-1:]), way) if stuck else 0.0
+        timescale = self._faster(_rows(_after(y0, y), -1), float(ends[-1]), way) if stuck else 0.0
         if timescale and not since.size:
             again = dataclasses.replace(before, anew=True, timescale=timescale, next_step=FIRST_STEP * timescale)
             return self.advance(again, ending)
         roles = self._roles(t0, since, y, y0, wanted)
         if (done.ended or timescale) and self.points_per_decade:
             roles[-1] = Role.REGULAR
-        ends = np.append(t0, since)
         steps = _Points(ends, origin + ends, _after(y0, y), np.append(_NOT_RECORDED, roles))
         lengths = np.diff(ends)
         means = np.diff(steps.y[1]) / lengths
