@@ -52,6 +52,7 @@ _CHUNK_ENTRIES = {"arrowhead": 2**17, "implicit": 2**15, "explicit": 2**17}
 _CHUNK_STEPS = {"arrowhead": (16, 256), "implicit": (8, 256), "explicit": (16, 256)}
 _WEIGHTS_WITH_STEPS = 2**13  # of a flow all of whose steps are kept
 _EPS = float(np.finfo(float).eps)
+_TINY, _SLOW = 1e-6, (1e-4, 10.0)  # of the largest weight; of the rate at which rounding changes large ones
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
@@ -281,7 +282,7 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
         return True
     # Below rounding of the largest gradient so far.
     small = float(_speed(system, state)) <= RESTING * _EPS * largest
-    return small and _has_curvature(system, state) and bool(_attracts(system, state))
+    return small and _has_curvature(system, state) and bool(_attracts(system, state) & ~_creeps(system, state))
 
 
 def _leaves(system: AbstractSystem, sampled: bool, state: PyTree) -> bool:
@@ -307,6 +308,21 @@ def _attracts(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
     moves = jnp.where((point != 0) | (slope != 0), 1.0, 0.0)
     rates = jnp.linalg.eigvalsh(jacobian * jnp.outer(moves, moves))
     return rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
+
+
+@eqx.filter_jit
+def _creeps(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
+    """Whether weights that are tiny beside others change, by no rounding, too slowly for the Hessian to tell: as three
+    factors do for a long time. What is slower by far is as slow as rounding of the others.
+    """
+    point, unravel = ravel_pytree(state)
+    field = lambda x: ravel_pytree(system.field(unravel(x)))[0]
+    slope, size = field(point), jnp.abs(point)
+    rounding = jnp.maximum(*[jnp.abs(field(point * (1 + nudge)) - slope) for nudge in (4 * _EPS, -4 * _EPS)])
+    tiny = (size > 0) & (size < _TINY * jnp.max(size))
+    noise = jnp.max(jnp.where(tiny | (size == 0), 0.0, rounding / jnp.where(size > 0, size, 1.0)))
+    rate = jnp.abs(slope) / jnp.where(tiny, size, jnp.inf)
+    return jnp.any((jnp.abs(slope) > 8 * rounding) & (rate > _SLOW[0] * noise) & (rate < _SLOW[1] * noise))
 
 
 @eqx.filter_jit
