@@ -102,6 +102,31 @@ def test_so_does_a_flow_in_lockstep():
     assert np.all(np.asarray(found.energy_defect) < 1e-9)
 
 
+def test_three_heads_leave_one_after_the_other_however_small():
+    """Tiny heads creep beside those that have come to rest, where neither Hessian nor gradient tells."""
+    strengths = jnp.asarray([4.0, 2.0, 1.0])
+    loss = FunctionLoss(lambda m: jnp.sum((m.a * m.b * m.c - strengths) ** 2) / 2, minimum=0.0)
+    for scale in (1e-8, 1e-12, 1e-16):
+        run = gradient_flow(loss, Three(*[jnp.full(3, scale)] * 3))
+        assert run.status is Status.EXCESS
+        for i, strength in enumerate(strengths):
+            x = np.asarray(run.models.a[:, i])
+            row = int(np.argmax(x > float(strength) ** (1 / 3) / 2))
+            assert float(run.t[row]) == pytest.approx(1 / (float(strength) * scale), rel=1e-6)
+
+
+def test_one_that_becomes_infinite_is_never_finished():
+    loss = FunctionLoss(lambda m: -(m.a**3) / 3)
+    start = three(1.0)
+    assert gradient_flow(loss, start).status is Status.NONFINITE
+    at = jnp.asarray
+    kernel = DenseKernel.of(loss_system(loss, start), start, at(1e-9))
+    ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
+    observer = Summarizing(ends, Scales(*[at(jnp.inf)] * 3), kernel.timescale, at(0.0), False)
+    code = int(eqx.filter_jit(follow)(kernel, observer, observer.last)[0].status)
+    assert code < 0 or not STATUSES[code].finished
+
+
 def test_requested_times_are_among_the_outputs():
     times = [1e14, 1e15, 1.0000000000001e15, 3e15]
     run = gradient_flow(LOSS, three(1e-15), times=times)

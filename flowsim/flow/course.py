@@ -62,6 +62,7 @@ class Course:
     steps: int
     keeps_steps: bool
 
+    @np.errstate(invalid="ignore", over="ignore")  # of a flow that becomes infinite
     def advance(self, before: Chunk, ending: Ending) -> Chunk:
         """Integrate from the end of a chunk; what was reached before a failure is kept. Times are counted from an
         origin of their own where steps would be too short beside those from the one before.
@@ -117,7 +118,8 @@ class Course:
             directions=more_directions(self._weights, kept) if done.too_few else kept,
             failure=None,
         )
-        finite = np.isfinite(chunk.dissipated) & np.isfinite(record.grad_norm_sq) & np.isfinite(record.loss)
+        known = chunk.dissipated, chunk.largest, record.grad_norm_sq, record.loss
+        finite = np.all(np.isfinite(known), axis=0)
         if not finite.all():
             return dataclasses.replace(truncate(chunk, int(np.argmin(finite))), failure=Status.NONFINITE)
         if (done.finished or chunk.anew or arrived) and found:
