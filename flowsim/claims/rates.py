@@ -37,7 +37,7 @@ class RateFit:
     """The decay of the excess at the end of a run.
 
     kind: "exponential", excess ~ e^{-rate t}, or "power", excess ~ t^{-rate}, whichever fits better; rate, low, high:
-    with its 95% interval from the residuals; t_from, t_to: the window.
+    with its 95% interval from the residuals; t_from, t_to: the window, of a late flow since it was steepest.
     """
 
     kind: str
