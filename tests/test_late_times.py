@@ -113,6 +113,8 @@ def test_three_heads_leave_one_after_the_other_however_small():
             x = np.asarray(run.models.a[:, i])
             row = int(np.argmax(x > float(strength) ** (1 / 3) / 2))
             assert float(run.t[row]) == pytest.approx(1 / (float(strength) * scale), rel=1e-6)
+    verdict = judge_on(_claim(lambda _, run: at_most(run.loss[-1], 1e-6)), Evidence(loss, run))
+    assert verdict.verdict is Judgement.UNRESOLVED and "more than one" in verdict.note
 
 
 def test_one_that_becomes_infinite_is_never_finished():
