@@ -19,6 +19,7 @@ from flowsim.claims.deciding.ending import (
     depends_on_the_times,
     is_in_order,
     reads_the_end,
+    too_late,
 )
 from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, judgement_at_the_limit
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
@@ -117,6 +118,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
                 return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
         else:
             claim = dataclasses.replace(claim, along_flow=True)
+    if claim.along_flow and (reason := too_late(claim, evidence)):
+        return verdict(Judgement.UNRESOLVED, None, {}, reason)
     if claim.along_flow:
         solves = {"The integration": lambda: run, "A more accurate solve": lambda: evidence.reference}
         for what, solve in solves.items():
@@ -284,7 +287,7 @@ def _told(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Find
     found = _Finding(
         judgement,
         margin=float(margin),
-        where=_place(worst, sides.slack.shape, case, claim),
+        where=_place(worst, sides.slack.shape, case, claim, evidence.steepest),
         floor=float(floor),
         tightness=float(sides.tightness[worst]) or None,
         note=note if judgement is Judgement.UNRESOLVED else "",
@@ -298,7 +301,7 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
     if not ground.for_all_t or ground.sides.judgement not in (Judgement.HOLDS, Judgement.VACUOUS):
         return {"until": None, "cut": False}
     if ground.last < case.run.t.size - 1:
-        return {"until": float(case.run.t[ground.last]), "cut": True}
+        return {"until": evidence.steepest + float(case.run.t[ground.last]), "cut": True}
     # What combines times depends on all that are still to come.
     combines = ground.combines or depends_on_others(claim, evidence)
     if not combines and carried_on(claim, case, ground.sides):
@@ -307,7 +310,7 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
     if status is Status.STATIONARY:
         # Its times are the only ones that were looked at.
         return {"until": 0.0, "cut": True}
-    return {"until": float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
+    return {"until": evidence.steepest + float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
 
 
 def _advice(case: Case) -> str:
@@ -345,19 +348,19 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     return "" if allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
 
 
-def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim) -> float | str:
+def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, later: float) -> float | str:
     """A time, or the number of a point, and which of several entries there."""
-    place = _point(index[0], shape[0], case, claim)
+    place = _point(index[0], shape[0], case, claim, later)
     if len(shape) == 1:
         return place
     return f"{place if isinstance(place, str) else f't = {place:.4g}'}, entry {index[1] + 1} of {shape[1]}"
 
 
-def _point(row: int, length: int, case: Case, claim: Claim) -> float | str:
+def _point(row: int, length: int, case: Case, claim: Claim, later: float) -> float | str:
     """A time, or the number of a point; points of a claim along the flow may follow the times."""
     times = case.padded.t.size
     if case.has_times(claim, length) or (claim.along_flow and row < times < length):
-        return float(case.padded.t[row])
+        return later + float(case.padded.t[row])
     if claim.along_flow and length > times:
         row, length = row - times, length - times
     return f"point {row + 1} of {length}" if length > 1 else "one point"

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, at_least
+from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.sampled.confidence import student_quantile
 
@@ -36,7 +37,7 @@ class RateFit:
     """The decay of the excess at the end of a run.
 
     kind: "exponential", excess ~ e^{-rate t}, or "power", excess ~ t^{-rate}, whichever fits better; rate, low, high:
-    with its 95% interval from the residuals; t_from, t_to: the window.
+    with its 95% interval from the residuals; t_from, t_to: the window, of a late flow since it was steepest.
     """
 
     kind: str
@@ -49,7 +50,7 @@ class RateFit:
 
 def fit_rate(trajectory: Trajectory) -> RateFit | None:
     """Fit the last factor 100,000 that the excess fell by; None where it fell by less than 10 or over too few times."""
-    t, excess = np.asarray(trajectory.t), np.asarray(trajectory.excess)
+    t, excess = counted(trajectory)[0], np.asarray(trajectory.excess)
     usable = (t > 0) & np.isfinite(excess) & (excess > 0)
     t, excess = t[usable], excess[usable]
     if not t.size:

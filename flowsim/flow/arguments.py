@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
 from flowsim._core import checks
-from flowsim.flow.trajectory import SERIES, weights
+from flowsim.flow.trajectory import COUNTED, SERIES, weights
 
 SOLVERS = ("auto", "implicit", "explicit")
 
@@ -20,7 +20,7 @@ def check_model(model: PyTree) -> None:
     if not sum(leaf.size for leaf in flowing.values()):
         checks.refuse("model", "an Equinox module with float64 weights", "it has none")
     for name in weights(model):
-        if name in SERIES or name == "metadata":
+        if name in (*SERIES, *COUNTED, "metadata"):
             checks.refuse(f"model.{name}", "a weight of another name, as a trajectory has one of that", "it is not")
     for name, leaf in flowing.items():
         if leaf.dtype != jnp.float64:

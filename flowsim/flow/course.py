@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flowsim.flow.recording import Chunk, Role, truncate
+from flowsim.flow.solvers.clock import origin_moves
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.dense.radau import DenseRadau
 from flowsim.flow.solvers.integration import (
@@ -27,7 +28,9 @@ from flowsim.flow.solvers.integration import (
     integrate,
     more_directions,
 )
-from flowsim.flow.systems import AbstractSystem, Record, norm_sq
+from flowsim.flow.solvers.lockstep import FIRST_STEP
+from flowsim.flow.solvers.step_size import ANEW
+from flowsim.flow.systems import AbstractSystem, Record, norm_sq, pace
 from flowsim.flow.trajectory import SAME, Status
 
 _AT_ONCE, _MANY_AT_ONCE = 32, 1024  # requested times that are found by one program
@@ -37,6 +40,7 @@ _FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations, which take as long as a field 
 _WORTH = 4.0  # times the work of an implicit method, from which it is tried
 _ENTRIES = 2**20  # of the states of a chunk
 _NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
+_BESIDE = 1 / 16  # of a step, within which of its end a requested time may be taken for that
 _MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
 
 
@@ -59,48 +63,67 @@ class Course:
     steps: int
     keeps_steps: bool
 
-    def advance(self, before: Chunk, wanted: float, ending: Ending) -> Chunk:
-        """Integrate from the end of a chunk; what was reached before a failure is kept.
-
-        **Arguments:** wanted: the last time so far that is a part of the trajectory.
+    @np.errstate(invalid="ignore", over="ignore")  # of a flow that becomes infinite
+    def advance(self, before: Chunk, ending: Ending) -> Chunk:
+        """Integrate from the end of a chunk; what was reached before a failure is kept. Times are counted from an
+        origin of their own where steps would be too short beside those from the one before.
         """
-        t0, last = float(before.t[-1]), float(self.requested[-1])
+        if before.anew:
+            origin, t0, wanted = float(before.t[-1]), 0.0, 0.0
+        else:
+            origin, t0, wanted = float(before.origins[-1]), float(before.since[-1]), before.wanted
+        last = float(self.requested[-1]) - origin
         y0 = (jax.tree.map(lambda leaf: leaf[-1], before.record.state), before.dissipated[-1])
         times = (t0, last, min(before.next_step or self.first_step, last - t0))
         begin, way = jax.device_put(y0), self._way(before)
-        done = integrate(self.system, begin, times, way.asked, ending, way.method, self.steps)
+        its_ending = ending._replace(earliest=ending.earliest - origin)
+        done = integrate(self.system, begin, times, way.asked, its_ending, way.method, self.steps)
         kept, reached = way.method.directions or before.directions, slice(int(done.accepted))
-        t, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
-        roles = self._roles(t0, t, y, y0, wanted)
-        if done.ended and self.points_per_decade:
+        since, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
+        # What was left of the way to the last time may be less than a step can be.
+        ends = np.append(t0, since)
+        arrived = ends[-1] >= last
+        stuck = done.stuck and not arrived
+        timescale = self._faster(_rows(_after(y0, y), -1), float(ends[-1]), way) if stuck else 0.0
+        if timescale and not since.size:
+            again = dataclasses.replace(before, anew=True, timescale=timescale, next_step=FIRST_STEP * timescale)
+            return self.advance(again, ending)
+        roles = self._roles(t0, since, y, y0, wanted)
+        if (done.ended or timescale) and self.points_per_decade:
             roles[-1] = Role.REGULAR
-        steps = _Points(np.append(t0, t), _after(y0, y), np.append(_NOT_RECORDED, roles))
-        lengths = np.diff(steps.t)
+        steps = _Points(ends, origin + ends, _after(y0, y), np.append(_NOT_RECORDED, roles))
+        lengths = np.diff(ends)
         means = np.diff(steps.y[1]) / lengths
-        further, found = self._between(steps, way)
+        further, found = self._between(origin, steps, way)
         points = jax.tree.map(lambda *parts: np.concatenate(parts), steps, further)
         order = np.flatnonzero(points.roles > _NOT_RECORDED)
-        points = _rows(points, order[np.argsort(points.t[order], kind="stable")])
+        points = _rows(points, order[np.argsort(points.since[order], kind="stable")])
         record = self._records(points.y[0])
         at_steps = np.where(points.roles == Role.REGULAR, record.grad_norm_sq, 0.0)
         # The mean of |grad|^2 over a step: what a picture does not show counts too.
-        over_steps = np.append(0.0, np.maximum.accumulate(means))[np.searchsorted(steps.t[1:], points.t, side="right")]
+        over_steps = np.append(0.0, np.maximum.accumulate(means))[np.searchsorted(since, points.since, side="right")]
         chunk = Chunk(
             points.t,
             record,
             points.y[1],
+            since=points.since,
+            origins=np.full(points.t.size, origin),
             roles=points.roles,
             largest=np.maximum(np.maximum.accumulate(at_steps), over_steps),
-            steps=np.asarray([t.size, int(done.rejected)]),
+            steps=np.asarray([since.size, int(done.rejected)]),
             fields=int(done.fields),
-            next_step=float(np.max(lengths[-2:], initial=0.0)),
+            next_step=FIRST_STEP * timescale or float(np.max(lengths[-2:], initial=0.0)),
+            wanted=max([wanted, *points.since[points.roles > Role.TO_GO_ON][-1:]]),
+            timescale=timescale or before.timescale,
+            anew=timescale > 0,
             directions=more_directions(self._weights, kept) if done.too_few else kept,
             failure=None,
         )
-        finite = np.isfinite(chunk.dissipated) & np.isfinite(record.grad_norm_sq) & np.isfinite(record.loss)
+        known = chunk.dissipated, chunk.largest, record.grad_norm_sq, record.loss
+        finite = np.all(np.isfinite(known), axis=0)
         if not finite.all():
             return dataclasses.replace(truncate(chunk, int(np.argmin(finite))), failure=Status.NONFINITE)
-        if done.finished and found:
+        if (done.finished or chunk.anew or arrived) and found:
             return chunk
         finite_field = _field_is_finite_near(self.system, jax.device_put(_rows(steps.y[0], -1)))
         return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)
@@ -125,43 +148,55 @@ class Course:
         counts = field.lower(arrays, self.start).cost_analysis() or {}
         return float(counts.get("flops", 0.0)) + _FEW + _FEW_OF_A_WEIGHT * self._weights
 
+    def _faster(self, y: PyTree, since: float, way: "_Way") -> float:
+        """The time in which the gradient changes where steps were too short for the time since the origin, if it is
+        short beside that as well; else 0, as at a kink, where no step is short enough.
+        """
+        timescale = float(_pace(self.system, jax.device_put(y[0]))[1])
+        return timescale if timescale < ANEW * max(since, float(way.asked.timescale)) else 0.0
+
     def _way(self, before: Chunk) -> "_Way":
         """How the next chunk after one is integrated."""
+        asked = self.asked._replace(timescale=jnp.array(before.timescale)) if before.timescale else self.asked
         if self.solver != "implicit":
-            return _Way(Method(self.solver), self.asked)
+            return _Way(Method(self.solver), asked)
         directions = self.directions(before)
         columns, operations = DenseRadau.hessian(self._weights, directions)
         # Of few weights the columns take longest, and to count the operations of a field takes longer than some flows.
         renewal = columns if self._weights <= ALWAYS_WHOLE else columns + round(operations / self._operations)
-        return _Way(Method(self.solver, directions), self.asked._replace(renewal=jnp.array(renewal)))
+        return _Way(Method(self.solver, directions), asked._replace(renewal=jnp.array(renewal)))
 
-    def _between(self, steps: "_Points", way: "_Way") -> tuple["_Points", bool]:
+    def _between(self, origin: float, steps: "_Points", way: "_Way") -> tuple["_Points", bool]:
         """The flow at the requested times within its steps, given by their ends and where the first begins, and whether
         all of it was found. A time that is the end of a step to rounding becomes it.
         """
-        t = steps.t
-        asked = self.requested[(self.requested > t[0]) & (self.requested <= (1 + SAME) * t[-1])]
-        end = np.searchsorted((1 + SAME) * t, asked)
-        same = np.abs(t[end] - asked) <= SAME * t[end]
-        t[end[same]] = asked[same]
+        t, asked = steps.since, self.requested - origin
+        # Steps may be shorter than what cannot be told apart of the time.
+        near = np.minimum(SAME * t, _BESIDE * np.append(np.inf, np.diff(t)))
+        near[:-1] = np.minimum(near[:-1], near[1:])
+        within = (asked > t[0]) & (asked <= t[-1] + near[-1])
+        times, asked = self.requested[within], asked[within]
+        end = np.searchsorted(t + near, asked)
+        same = np.abs(t[end] - asked) <= near[end]
+        t[end[same]], steps.t[end[same]] = asked[same], times[same]
         steps.roles[end[same]] = np.maximum(steps.roles[end[same]], Role.WANTED)
-        asked, end = asked[~same], end[~same]
+        times, asked, end = times[~same], asked[~same], end[~same]
         found, parts = True, [_rows(steps.y, slice(0))]
         at_once = _AT_ONCE if asked.size < _MANY_AT_ONCE else _MANY_AT_ONCE
         for place in range(0, asked.size, at_once):
             rows = np.arange(place, min(place + at_once, asked.size))
             # Padded to the one shape that is compiled.
             rows = np.append(rows, np.full(at_once - rows.size, rows[-1]))
-            times = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
+            spans = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
             both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
-            there, good = between(self.system, jax.device_put(both), jax.device_put(times), way.asked, way.method)
+            there, good = between(self.system, jax.device_put(both), jax.device_put(spans), way.asked, way.method)
             count = min(at_once, asked.size - place)
             there = jax.tree.map(np.array, _rows(there, slice(count)))
             for row in np.flatnonzero(~np.asarray(good)[:count]):
-                found = self._in_several_steps(there, int(row), _rows(both[0], row), times[row, :2], way) and found
+                found = self._in_several_steps(there, int(row), _rows(both[0], row), spans[row, :2], way) and found
             parts.append(there)
         y = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-        return _Points(asked, y, np.full(asked.size, int(Role.WANTED))), found
+        return _Points(asked, times, y, np.full(asked.size, int(Role.WANTED))), found
 
     def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, way: "_Way") -> bool:
         """Put into a row what one step did not find, from a step's begin to a requested time; whether it was found."""
@@ -219,13 +254,13 @@ def steps_in_turns(weights: int) -> dict[str, int]:
     return {"explicit": min(48 + weights // 2, max(_ENTRIES // weights, 16)), "implicit": 16}
 
 
-def next_chunk(courses: list[Course], chunks: list[Chunk], wanted: float, ending: Ending) -> Chunk:
+def next_chunk(courses: list[Course], chunks: list[Chunk], ending: Ending) -> Chunk:
     """The next chunk of a flow by one course, or in turns by an explicit and an implicit one."""
     turn = _next_turn(chunks, courses[1]) if len(courses) > 1 else 0
-    chunk = courses[turn % 2].advance(chunks[-1], wanted, ending)
+    chunk = courses[turn % 2].advance(chunks[-1], ending)
     if turn % 2 == 1 and chunk.failure is Status.NEWTON:
         turn += 1
-        chunk = courses[0].advance(chunks[-1], wanted, ending)
+        chunk = courses[0].advance(chunks[-1], ending)
     return dataclasses.replace(chunk, turn=turn)
 
 
@@ -248,11 +283,12 @@ def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
     length = sum(chunk.turn == turn for chunk in chunks[1:])
     if length == 0:
         return turn
-    fields, times = np.asarray([chunk.fields for chunk in chunks]), [chunk.t[-1] for chunk in chunks]
+    fields, since = (np.asarray([getattr(chunk, name) for chunk in chunks]) for name in ("fields", "reached"))
+    moves = origin_moves(np.asarray([chunk.origins[-1] for chunk in chunks]), since)
     # In time, not its logarithm: steps that stability limits stay as long as they are.
-    pace = np.diff(times) / fields[1:]
+    pace = (since[1:] - np.where(moves, 0.0, since[:-1])) / fields[1:]
     explicit = pace[-1] if turn % 2 == 0 else pace[-length - 1]
-    promising = times[-1] > _WORTH * explicit * implicit.work_per_e_fold(chunks[-1])
+    promising = since[-1] > _WORTH * explicit * implicit.work_per_e_fold(chunks[-1])
     if turn % 2 == 0:
         over = promising and fields[-length:].sum() >= fields[:-length].sum()
     else:
@@ -269,8 +305,9 @@ class _Way(NamedTuple):
 
 
 class _Points(NamedTuple):
-    """Points of a course: times, (weights, dissipated energy), and roles."""
+    """Points of a course: times since the origin, and as they are; (weights, dissipated energy), and roles."""
 
+    since: np.ndarray
     t: np.ndarray
     y: PyTree
     roles: np.ndarray
@@ -278,6 +315,9 @@ class _Points(NamedTuple):
 
 def _rows(tree: PyTree, rows: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], tree)
+
+
+_pace = eqx.filter_jit(pace)
 
 
 def _after(first: PyTree, rest: PyTree) -> Any:

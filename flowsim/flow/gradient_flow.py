@@ -19,9 +19,10 @@ from flowsim._core.progress import progress_bar
 from flowsim._core.types import Scalar
 from flowsim.flow.arguments import check_arguments, check_model
 from flowsim.flow.course import Course, changes, next_chunk, steps_in_turns
-from flowsim.flow.recording import Chunk, ChunkStore, Role, chunk_of, join, trajectory, truncate
+from flowsim.flow.recording import Chunk, ChunkStore, chunk_of, join, trajectory, truncate
 from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
+from flowsim.flow.solvers.clock import since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
 from flowsim.flow.solvers.kinks import rows_before_kink
@@ -51,6 +52,7 @@ _CHUNK_ENTRIES = {"arrowhead": 2**17, "implicit": 2**15, "explicit": 2**17}
 _CHUNK_STEPS = {"arrowhead": (16, 256), "implicit": (8, 256), "explicit": (16, 256)}
 _WEIGHTS_WITH_STEPS = 2**13  # of a flow all of whose steps are kept
 _EPS = float(np.finfo(float).eps)
+_TINY, _SLOW = 1e-6, (1e-4, 10.0)  # of the largest weight; of the rate at which rounding changes large ones
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
@@ -156,17 +158,16 @@ def gradient_flow(
 
     begin = time.monotonic()
     chunks: list[Chunk] = [first]
-    status, steps, mark, wanted = None, 0, 0.0, 0.0
+    status, steps, mark = None, 0, 0.0
     with progress_bar("gradient flow", 100, unit="%", shown=progress) as bar:
         while status is None:
             index = len(chunks) - 1
             chunk = store.load(index, first.record)
             fresh = chunk is None
             if chunk is None:
-                chunk = next_chunk(courses, chunks, wanted, search.ending())
+                chunk = next_chunk(courses, chunks, search.ending())
                 store.save(index, chunk)
             chunks.append(chunk)
-            wanted = max([wanted, *chunk.t[chunk.roles > Role.TO_GO_ON][-1:]])
             steps += int(np.sum(chunk.steps))
             if chunk.t.size and chunk.t[-1] > (1 + _HEADWAY) * mark:
                 steps, mark = 0, chunk.t[-1]
@@ -185,7 +186,8 @@ def gradient_flow(
                 bar.update(max(0, percent(chunks, stop, t1) - bar.n))
     run = join(chunks)
     if status in (Status.NEWTON, Status.STEPS):
-        before = rows_before_kink(system, run.t, lambda row: jax.tree.map(lambda leaf: leaf[row], run.record.state))
+        t = since_last_origin(run.origins, run.since)
+        before = rows_before_kink(system, t, lambda row: jax.tree.map(lambda leaf: leaf[row], run.record.state))
         if before is not None:
             run, status = truncate(run, before), Status.KINK
     return trajectory(system, run, status, dataclasses.replace(settings, changes=changes(chunks)))
@@ -280,7 +282,7 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
         return True
     # Below rounding of the largest gradient so far.
     small = float(_speed(system, state)) <= RESTING * _EPS * largest
-    return small and _has_curvature(system, state) and bool(_attracts(system, state))
+    return small and _has_curvature(system, state) and bool(_attracts(system, state) & ~_creeps(system, state))
 
 
 def _leaves(system: AbstractSystem, sampled: bool, state: PyTree) -> bool:
@@ -306,6 +308,21 @@ def _attracts(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
     moves = jnp.where((point != 0) | (slope != 0), 1.0, 0.0)
     rates = jnp.linalg.eigvalsh(jacobian * jnp.outer(moves, moves))
     return rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
+
+
+@eqx.filter_jit
+def _creeps(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
+    """Whether weights that are tiny beside others change, by no rounding, too slowly for the Hessian to tell: as three
+    factors do for a long time. What is slower by far is as slow as rounding of the others.
+    """
+    point, unravel = ravel_pytree(state)
+    field = lambda x: ravel_pytree(system.field(unravel(x)))[0]
+    slope, size = field(point), jnp.abs(point)
+    rounding = jnp.maximum(*[jnp.abs(field(point * (1 + nudge)) - slope) for nudge in (4 * _EPS, -4 * _EPS)])
+    tiny = (size > 0) & (size < _TINY * jnp.max(size))
+    noise = jnp.max(jnp.where(tiny | (size == 0), 0.0, rounding / jnp.where(size > 0, size, 1.0)))
+    rate = jnp.abs(slope) / jnp.where(tiny, size, jnp.inf)
+    return jnp.any((jnp.abs(slope) > 8 * rounding) & (rate > _SLOW[0] * noise) & (rate < _SLOW[1] * noise))
 
 
 @eqx.filter_jit

@@ -16,6 +16,8 @@ from jaxtyping import PyTree
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_arrays
+from flowsim.flow.solvers.clock import origin_moves
+from flowsim.flow.solvers.step_size import SMALLEST
 from flowsim.flow.systems import AbstractSystem, Descent, Record
 from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajectory
 
@@ -34,10 +36,13 @@ class Role(enum.IntEnum):
 class Chunk:
     """A finished stretch of a run, by its recorded states, of which the last is where the next chunk begins.
 
-    t: times; record: with time leading; dissipated: energy so far; roles: a `Role` for each; largest: |grad|^2 at
-    its largest since the chunk began; steps: accepted and rejected ones; next_step: a step size to go on with, 0 where
-    none is known; failure: what went wrong, if anything did; fields: how many were computed; turn: how
-    often the solver had changed; directions: how many eigenvectors of the Hessian to go on with, 0 where none is known.
+    t: times; since, origins: the times since an origin, and that; record: with time leading; dissipated: energy so far;
+    roles: a `Role` for each; largest: |grad|^2 at its largest since the chunk began; steps: accepted and rejected ones;
+    next_step: a step size to go on with, 0 where none is known; failure: what went wrong, if anything did; fields: how
+    many were computed; turn: how often the solver had changed; directions: how many eigenvectors of the Hessian to go
+    on with, 0 where none is known; wanted: the time since the origin of the last one so far that is a part of the
+    trajectory; timescale: that in which the gradient changes at the origin to go on with, 0 where that is the start;
+    anew: whether it is the end of this chunk.
     """
 
     t: np.ndarray
@@ -48,15 +53,26 @@ class Chunk:
     steps: np.ndarray
     next_step: float
     failure: Status | None
+    since: np.ndarray
+    origins: np.ndarray
     fields: int = 0
     turn: int = 0
     directions: int = 0
+    wanted: float = 0.0
+    timescale: float = 0.0
+    anew: bool = False
+
+    @property
+    def reached(self) -> float:
+        """The time since the origin where it ends."""
+        return float(self.since[-1])
 
 
 def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.ndarray) -> Chunk:
     """A chunk that is a whole run."""
     largest = np.maximum.accumulate(record.grad_norm_sq)
-    return Chunk(t, record, dissipated, np.full(t.size, Role.WANTED), largest, steps, 0.0, None)
+    roles = np.full(t.size, Role.WANTED)
+    return Chunk(t, record, dissipated, roles, largest, steps, 0.0, None, since=t, origins=np.zeros(t.size))
 
 
 class ChunkStore:
@@ -83,10 +99,7 @@ class ChunkStore:
         return Chunk(
             record=jax.tree.unflatten(jax.tree.structure(like), leaves),
             failure=Status(failure) if failure else None,
-            next_step=float(file["next_step"]),
-            fields=int(file["fields"]),
-            turn=int(file["turn"]),
-            directions=int(file["directions"]),
+            **{name: file[name].item() for name in _NUMBERS},
             **{name: file[name] for name in _ARRAYS},
         )
 
@@ -96,7 +109,7 @@ class ChunkStore:
             return
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
         arrays |= {name: getattr(chunk, name) for name in _ARRAYS}
-        arrays |= {name: np.asarray(getattr(chunk, name)) for name in ("next_step", "fields", "turn", "directions")}
+        arrays |= {name: np.asarray(getattr(chunk, name)) for name in _NUMBERS}
         arrays["failure"] = np.asarray(chunk.failure.value if chunk.failure else "")
         arrays["origin"] = np.asarray(origin(self._identity))
         hosts.by_first(self._mesh, functools.partial(_write, self._path(self.folder, index), arrays))
@@ -139,13 +152,14 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
 _SHORTEST = 32  # output times that a program decodes, of models with few weights
 _ROUNDINGS = 16  # by which a loss may be off
 _PADDING = 2**20  # weights that are decoded for nothing, at most as many again
-_ROWS = ("t", "dissipated", "roles", "largest")
+_ROWS = ("t", "since", "origins", "dissipated", "roles", "largest")
 _ARRAYS = (*_ROWS, "steps")
+_NUMBERS = ("next_step", "fields", "turn", "directions", "wanted", "timescale", "anew")
 
 
-def distinct(t: np.ndarray) -> np.ndarray:
-    """Which of increasing times are not equal to the next one to rounding."""
-    return np.append(t[:-1] < (1 - SAME) * t[1:], np.ones(t[-1:].size, dtype=bool))
+def distinct(t: np.ndarray, same: float) -> np.ndarray:
+    """Which of increasing times are not the same as the next one, within a relative difference."""
+    return np.append(t[:-1] < (1 - same) * t[1:], np.ones(t[-1:].size, dtype=bool))
 
 
 def join(chunks: list[Chunk]) -> Chunk:
@@ -153,16 +167,18 @@ def join(chunks: list[Chunk]) -> Chunk:
     next one does, to rounding, is one with it.
     """
     wanted = np.concatenate([chunk.roles for chunk in chunks]) > Role.TO_GO_ON
-    wanted[wanted] = distinct(np.concatenate([chunk.t for chunk in chunks])[wanted])
+    since, origins = (
+        np.concatenate([getattr(chunk, name) for chunk in chunks])[wanted] for name in ("since", "origins")
+    )
+    # No step of a late drop is left out.
+    same = SMALLEST / 2 if np.any(origins) else SAME
+    wanted[wanted] = distinct(since, same) | np.append(origin_moves(origins, since), True)
     joined = lambda *leaves: np.concatenate(leaves)[wanted]
     return Chunk(
         record=jax.tree.map(joined, *[chunk.record for chunk in chunks]),
         steps=np.sum([chunk.steps for chunk in chunks], axis=0),
-        next_step=chunks[-1].next_step,
         failure=chunks[-1].failure,
-        fields=sum(chunk.fields for chunk in chunks),
-        turn=chunks[-1].turn,
-        directions=chunks[-1].directions,
+        **{name: getattr(chunks[-1], name) for name in _NUMBERS} | {"fields": sum(chunk.fields for chunk in chunks)},
         **{name: joined(*[getattr(chunk, name) for chunk in chunks]) for name in _ROWS},
     )
 
@@ -185,6 +201,7 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
     drift = np.max(np.abs(record.conserved - record.conserved[0])) / max(np.max(record.norm_sq), np.finfo(float).tiny)
     return Trajectory(
         t=jax.device_put(run.t),
+        counted=None if not np.any(run.origins) else jax.device_put((run.origins, run.since)),
         models=_decoded(system, record.state),
         loss=jax.device_put(record.loss),
         excess=jax.device_put(record.excess),

@@ -77,22 +77,25 @@ class StopSearch:
         """How much of a chunk to keep, and how the run ended in it; None where it did not."""
         if self._stop is None:
             return chunk.t.size, None
-        if self._met is None:
-            self._met = self._look(self._stop, chunk)
+        row = 0
+        if self._met is None and (found := self._look(self._stop, chunk)) is not None:
+            row, status = found
+            self._met = chunk.t[row], status
         self._largest = max([self._largest, *chunk.largest[-1:]])
         self._latest = min([np.inf, *chunk.record.grad_norm_sq[-1:]])
+        if chunk.anew:
+            self._leaving = 0.0
         if self._met is None:
             return chunk.t.size, None
-        t, status = self._met
-        late = np.flatnonzero((chunk.roles > Role.TO_GO_ON) & (chunk.t >= max(t, self._earliest)))
-        return (int(late[0]) + 1, status) if late.size else (chunk.t.size, None)
+        late = row + np.flatnonzero((chunk.roles > Role.TO_GO_ON)[row:] & (chunk.t >= self._earliest)[row:])
+        return (int(late[0]) + 1, self._met[1]) if late.size else (chunk.t.size, None)
 
     @property
     def _least(self) -> float:
         """The excess above which a small gradient is a plateau, where the minimum is known."""
         return max(self._stop.excess if self._stop else 0.0, Stop.excess) * float(self._excess)
 
-    def _look(self, stop: Stop, chunk: Chunk) -> tuple[float, Status] | None:
+    def _look(self, stop: Stop, chunk: Chunk) -> tuple[int, Status] | None:
         record = chunk.record
         largest = np.maximum(chunk.largest, self._largest)
         small_excess = (stop.excess > 0) & (record.excess <= stop.excess * self._excess)
@@ -105,18 +108,18 @@ class StopSearch:
         least = np.maximum(self._least, rounding)
         for row in np.flatnonzero((chunk.roles == Role.REGULAR) & (small_excess | small_gradient)):
             if small_excess[row]:
-                return chunk.t[row], Status.EXCESS
+                return int(row), Status.EXCESS
             state = jax.tree.map(lambda leaf, row=row: leaf[row], record.state)
             if np.isnan(record.excess[row]):
                 # Where no minimum is known a saddle is told by its curvature, now and again.
                 if chunk.t[row] < self._leaving:
                     continue
                 if self._leaves(state):
-                    self._leaving = _AGAIN * chunk.t[row]
+                    self._leaving = chunk.origins[row] + _AGAIN * chunk.since[row]
                     continue
             elif record.excess[row] > least[row] and not self._rests(state, float(np.sqrt(largest[row]))):
                 continue
-            return chunk.t[row], Status.GRAD_NORM
+            return int(row), Status.GRAD_NORM
         return None
 
 

@@ -136,7 +136,9 @@ class AbstractDescent(eqx.Module):
 class Trajectory(eqx.Module):
     """A gradient flow at its output times.
 
-    t: (T,) strictly increasing, from 0; models: the model with time leading every weight; loss,
+    t: (T,) increasing, from 0, strictly so unless the flow leaves a saddle so late that rounding of the time is more
+    than the time in which it then moves: there time is counted from a later ``origin``, and ``since`` it; counted: both
+    of them, None where the origin is 0 throughout; models: the model with time leading every weight; loss,
     excess, grad_norm_sq, dissipated: (T,) population loss, loss minus its minimum, squared gradient norm,
     and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known. way_to_go: a proved
     bound on how far the weights still move after the last time, infinite where none was found (math.inf itself where
@@ -154,6 +156,17 @@ class Trajectory(eqx.Module):
     status: Status = eqx.field(static=True)
     way_to_go: Float[ArrayLike, ""] = math.inf
     descent: AbstractDescent | None = None
+    counted: tuple[Float[Array, " T"], Float[Array, " T"]] | None = None
+
+    @property
+    def origin(self) -> Float[Array, " T"]:
+        """The time from which each output time counts."""
+        return jnp.zeros_like(self.t) if self.counted is None else self.counted[0]
+
+    @property
+    def since(self) -> Float[Array, " T"]:
+        """What has passed since then."""
+        return self.t if self.counted is None else self.counted[1]
 
     def row(self, index: int) -> PyTree:
         """The model at the output time of that number."""
@@ -232,9 +245,10 @@ class Trajectory(eqx.Module):
         t = arrays.pop("t")
         dims = lambda name, array: ("t", *(f"{name}_{axis}" for axis in range(1, array.ndim)))
         attributes = {"status": self.status.value, **dataclasses.asdict(self.certificates)}
+        counted = {} if self.counted is None else dict(zip(COUNTED, map(np.asarray, self.counted), strict=True))
         return extra("xarray").Dataset(
             {name: (dims(name, array), array) for name, array in arrays.items()},
-            coords={"t": t},
+            coords={"t": t, **{name: ("t", array) for name, array in counted.items()}},
             attrs={
                 **attributes,
                 "solver": self.settings.method,
@@ -253,7 +267,10 @@ class Trajectory(eqx.Module):
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(beside or {})).items()}
+        if self.counted is not None:
+            arrays |= dict(zip(COUNTED, map(np.asarray, self.counted), strict=True))
         metadata = {
+            "counted": self.counted is not None,
             "model": type(self.models).__name__,
             "fields": _static_fields(self.models),
             "beside": list(beside or ()),
@@ -284,6 +301,7 @@ class Trajectory(eqx.Module):
         for name in (*metadata["beside"], "metadata"):
             del arrays[name]
         series = {name: jnp.asarray(arrays.pop(name)) for name in SERIES}
+        counted = metadata.get("counted") and tuple(jnp.asarray(arrays.pop(name)) for name in COUNTED)
         if like is None:
             kind = _OWN_MODELS.get(metadata["model"])
             if kind is None or any("." in name for name in arrays):
@@ -305,6 +323,7 @@ class Trajectory(eqx.Module):
             certificates=Certificates(**metadata["certificates"]),
             settings=_settings(**metadata["settings"]),
             status=Status(metadata["status"]),
+            counted=counted or None,
         )
 
 
@@ -327,6 +346,7 @@ def _settings(changes: Sequence[float] = (), **rest: Any) -> Settings:
 
 
 _OWN_MODELS = {name: kind for name, kind in vars(own_models).items() if isinstance(kind, type)}
+COUNTED = ("origin", "since")
 SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 

@@ -23,7 +23,8 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
         trust = evidence.distrust or "yes: light tails, the same on fresh prompts"
         facts["do the samples tell the population loss"] = trust
     elif rate := fit_rate(trajectory):
-        interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {rate.t_from:.3g} to {rate.t_to:.3g}"
+        begin = f"{evidence.steepest:.3g} + " if evidence.late else ""
+        interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
     end = end_point(evidence.loss, trajectory)
     if end and end.kind == "none":

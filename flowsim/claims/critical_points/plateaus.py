@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core import checks
 from flowsim.claims.critical_points.end_points import LARGEST_HESSIAN, Inertia, inertia, newton_step, signs, spectrum
+from flowsim.flow.solvers.clock import lengths
 from flowsim.flow.systems import loss_system
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -78,7 +79,7 @@ def plateaus(
     t, speed, lost = (np.asarray(x) for x in (trajectory.t, trajectory.grad_norm_sq, trajectory.dissipated))
     if not np.any(speed):
         return (_plateau(trajectory, loss, 0, (float(t[0]), math.inf)),)
-    slow, falls_first, falls_last = _slow_points(t, speed, lost, fraction)
+    slow, falls_first, falls_last = _slow_points(lengths(trajectory), speed, lost, fraction)
     noise = _ROUNDING * np.finfo(float).eps * np.max(np.abs(trajectory.loss)) + trajectory.settings.rtol * lost[-1]
     slow = _apart(slow, speed, lost, noise)
     if not slow:
@@ -102,14 +103,16 @@ def plateaus(
     return tuple(found)
 
 
-def _slow_points(t: np.ndarray, speed: np.ndarray, lost: np.ndarray, fraction: float) -> tuple[list[int], bool, bool]:
+def _slow_points(
+    times: np.ndarray, speed: np.ndarray, lost: np.ndarray, fraction: float
+) -> tuple[list[int], bool, bool]:
     """The rows of the minima of the speed that are lower than the maxima between them by the fraction, and whether the
     flow falls before the first of them and after the last.
     """
     # The mean speed over a step is reached within it: a drop that is over between two output times counts too.
     steps = np.diff(lost)
-    means = np.where(steps > _ROUNDING * np.finfo(float).eps * lost[1:], steps / np.diff(t), speed[1:])
-    values = np.empty(2 * t.size - 1)
+    means = np.where(steps > _ROUNDING * np.finfo(float).eps * lost[1:], steps / times, speed[1:])
+    values = np.empty(2 * speed.size - 1)
     values[::2], values[1::2] = speed, means
     turns = []
     low = high = 0

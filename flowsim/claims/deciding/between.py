@@ -160,7 +160,7 @@ def _apart(further: Float[np.ndarray, " more"], t: Series) -> Float[np.ndarray, 
     """Those of further times, increasing, that are no rounding of one another or of the times that there are."""
     kept = t
     for time in np.sort(further):
-        if np.min(np.abs(kept - time)) > _SAME * time:
+        if np.min(np.abs(kept - time)) > _SAME * abs(time):
             kept = np.append(kept, time)
     return np.sort(kept[t.size :])
 

@@ -1,6 +1,7 @@
 """Whether a statement reads the end of a flow as if it were the limit, and allows for the way that is still to go."""
 
 import contextlib
+import dataclasses
 
 import jax
 import numpy as np
@@ -11,6 +12,11 @@ from flowsim.claims.evidence import Case, Evidence
 from flowsim.flow.trajectory import Status
 
 _MOVES = 4.0  # times its error
+_LATE = (
+    "The flow leaves a saddle so late that its time from the start is not known to the time in which it then moves: "
+    "only what reads no times, of a loss that is no estimate, can be judged."
+)
+_LATE_TWICE = "The flow leaves more than one saddle so late that its times there cannot be told apart."
 
 
 def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool, bool]:
@@ -108,6 +114,28 @@ def depends_on_the_times(claim: Claim, evidence: Evidence) -> bool:
     except ValueError:
         # As a size may be negative then, which is refused.
         return True
+    return bool(_differs(ours, other).any())
+
+
+def too_late(claim: Claim, evidence: Evidence) -> str:
+    """Why a statement cannot be judged of a flow that leaves a saddle late; empty where it can."""
+    if not evidence.late:
+        return ""
+    if not np.all(np.diff(np.asarray(evidence.trajectory.t)) > 0):
+        return _LATE_TWICE
+    return _LATE if evidence.loss.sampled or _reads_the_time(claim, evidence) else ""
+
+
+def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
+    """Whether a statement asks for a time, or is another one at other times or at times from the start, as their sign
+    may matter.
+    """
+    if evidence.times_of(claim) or depends_on_the_times(claim, evidence):
+        return True
+    case = evidence.cases[0]
+    from_start = jax.device_put(np.maximum(np.asarray(case.padded.t) + evidence.steepest, 0.0))
+    padded = dataclasses.replace(case.padded, t=from_start)
+    ours, other = (case.panel.compared(claim, evidence.stated, run) for run in (case.padded, padded))
     return bool(_differs(ours, other).any())
 
 

@@ -50,10 +50,11 @@ class Evidence(AbstractRepetitions):
         if run.t.size == 1 or run.status is Status.STATIONARY:
             return None
         end = float(run.t[-1])
+        long = end or -float(run.t[0])
         for times in _FURTHER:
             # From where its steps are now, as something may come between.
-            first, last = np.log10((end - float(run.t[-2])) / end), np.log10(times)
-            further = self._from(self.loss, run, run.t.size - 1, end * np.logspace(first, last, _OUTPUTS))
+            first, last = np.log10((end - float(run.t[-2])) / long), np.log10(times)
+            further = self._from(self.loss, run, run.t.size - 1, long * np.logspace(first, last, _OUTPUTS))
             if further.status.finished:
                 longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
                 return Case(self, lambda evidence, longer=longer: longer)
@@ -67,6 +68,7 @@ class Evidence(AbstractRepetitions):
         time = None if is_closed_form(self.stated) else stepped_over(self.cases[0])
         if time is None:
             return ""
+        time += self.steepest
         return f"The loss changes more within a step of the solver, at t = {time:.4g}, than from one step to the next."
 
     @functools.cached_property

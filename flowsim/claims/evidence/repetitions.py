@@ -10,15 +10,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
-from flowsim.claims.evidence.series import gap, merged, row_of, shifted, shortened
+from flowsim.claims.evidence.series import gap, merged, model_at, shifted, shortened
 from flowsim.flow.basin import stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
+from flowsim.flow.solvers.clock import counted, since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.kinks import BEFORE, rows_before_kink
 from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of
@@ -44,6 +46,10 @@ class AbstractRepetitions:
     start from weights moved by a few hundred units in the last place, the one up and the other down, so that what
     rounding alone decides is not taken for decided. A trajectory without the solver's steps is solved with them first,
     and of one that comes to a kink what is before that counts: the solves meet it at slightly different times.
+
+    Of a flow that leaves a saddle late the solves are at different places at any one time of its drop. There the times
+    of the trajectory are those since it was steepest, which is at the time ``steepest``, and repetitions are where they
+    are nearest to it.
 
     **Arguments:** loss, trajectory: of one flow; claims: those that will be judged on it, which are compared together;
     checkpoint: a folder for the chunks of the repetitions.
@@ -72,6 +78,10 @@ class AbstractRepetitions:
         if not trajectory.settings.with_steps and trajectory.t.size > 1 and trajectory.status.finished:
             self.trajectory = self._with_steps()
         self.trajectory = self._before_kink(self.trajectory)
+        self.late, self.steepest = self.trajectory.counted is not None, 0.0
+        if self.late:
+            t, self.steepest = counted(self.trajectory)
+            self.trajectory = dataclasses.replace(self.trajectory, t=jax.device_put(t))
 
     @functools.cached_property
     def system(self) -> AbstractSystem:
@@ -202,7 +212,7 @@ class AbstractRepetitions:
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
         """The flow that begins in a row of a solve, at further times, as accurately."""
-        begin = jax.tree.map(lambda leaf: row_of(leaf, row) if eqx.is_array(leaf) else leaf, run.models)
+        begin = model_at(run, row)
         rtol, atol = run.settings.rtol, run.settings.atol or None
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
@@ -235,7 +245,7 @@ class AbstractRepetitions:
         """A run up to a kink at its end, as if it had been asked for until there."""
         if run.status is Status.KINK:
             return shortened(run, run.t.size)
-        t = np.asarray(run.t)
+        t = np.asarray(run.t) if run.counted is None else since_last_origin(*map(np.asarray, run.counted))
         # Steps grow shorter towards a kink, and elsewhere not so short.
         short = int(np.sum(t > (1 - BEFORE) * t[-1])) > _SHORT_STEPS
         if self.loss.sampled or run.status not in (Status.EXCESS, Status.GRAD_NORM) or not short:
@@ -257,18 +267,80 @@ class AbstractRepetitions:
         if self.trajectory.status is Status.STATIONARY:
             return self.trajectory
         settings = self.trajectory.settings
+        start, atol = self.trajectory.start if start is None else start, settings.atol * rtol / settings.rtol
+        if self.late:
+            return self._beside(loss, start, rtol, atol)
         return gradient_flow(
             loss,
-            self.trajectory.start if start is None else start,
+            start,
             times=np.asarray(self.trajectory.t)[1:],
             rtol=rtol,
-            atol=settings.atol * rtol / settings.rtol or None,
+            atol=atol or None,
             solver=self._solver,
             points_per_decade=0,
             steps_per_decade=steps_per_decade,
             checkpoint=None if self._checkpoint is None or name is None else self._checkpoint / name,
             progress=self._progress,
         )
+
+    def _beside(self, loss: AbstractPopulationLoss, start: PyTree, rtol: float, atol: float) -> Trajectory:
+        """The flow of a loss from a start, where it is nearest to each row of the trajectory, up to one that no solve
+        reached: from one to the next it takes as long, but for what brings it nearest.
+        """
+        run = self.trajectory
+        own = dataclasses.replace(run, settings=dataclasses.replace(run.settings, rtol=rtol, atol=atol))
+        system, model, dissipated = system_of(loss, start, self._solver)[0], start, [0.0]
+        weights, unfinished = [eqx.filter(start, eqx.is_inexact_array)], None
+        for row, length in enumerate(np.diff(np.asarray(run.t)), start=1):
+            part = gradient_flow(
+                loss, model, times=[length], rtol=rtol, atol=atol or None, solver=self._solver, points_per_decade=0
+            )
+            if not part.status.finished:
+                unfinished = part.status
+                break
+            model, gained = _nearest(system, part.end, model_at(run, row))
+            weights.append(eqx.filter(model, eqx.is_inexact_array))
+            dissipated.append(dissipated[-1] + float(part.dissipated[-1]) + float(gained))
+        own = own if unfinished is None else dataclasses.replace(shortened(own, len(dissipated)), status=unfinished)
+        models = eqx.combine(jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *weights), own.models)
+        loss_, excess, grad_norm_sq = _recorded(system, models)
+        lost = excess[0] - excess if np.isfinite(excess[0]) else loss_[0] - loss_
+        defect = float(np.max(np.abs(np.asarray(lost) - dissipated)) / max(*dissipated, np.finfo(float).tiny))
+        return dataclasses.replace(
+            own,
+            models=models,
+            loss=loss_,
+            excess=excess,
+            grad_norm_sq=grad_norm_sq,
+            dissipated=jax.device_put(np.asarray(dissipated)),
+            certificates=dataclasses.replace(own.certificates, energy_defect=defect),
+        )
+
+
+@eqx.filter_jit
+def _nearest(system: AbstractSystem, model: PyTree, other: PyTree) -> tuple[PyTree, Array]:
+    """Where the flow that is at a model is nearest to another one, not far away, each weight in its own size; and the
+    energy dissipated until then.
+    """
+    state, there = system.encode(model), system.encode(other)
+    (point, unravel), (aim, _), (slope, _) = map(ravel_pytree, (state, there, system.field(state)))
+    size = jnp.maximum(jnp.maximum(jnp.abs(point), jnp.abs(aim)), np.finfo(float).tiny)
+    rate = slope / size
+    speed = rate @ rate
+    after = (rate @ ((aim - point) / size)) / jnp.where(speed > 0, speed, 1.0)
+    return system.decode(unravel(point + after * slope)), after * (slope @ slope)
+
+
+@eqx.filter_jit
+def _recorded(system: AbstractSystem, models: PyTree) -> tuple[Array, Array, Array]:
+    """The loss, the excess and |grad|^2 of models."""
+    arrays, rest = eqx.partition(models, eqx.is_array)
+
+    def one(arrays):
+        record = system.record(system.encode(eqx.combine(arrays, rest)))
+        return record.loss, record.excess, record.grad_norm_sq
+
+    return jax.lax.map(one, arrays)
 
 
 def _twists(run: Trajectory, descent: AbstractDescent | None) -> bool:

@@ -48,6 +48,7 @@ def shortened(run: Trajectory, count: int) -> Trajectory:
     return dataclasses.replace(
         run,
         t=t,
+        counted=jax.tree.map(first, run.counted),
         models=jax.tree.map(first, run.models),
         loss=loss,
         excess=excess,
@@ -115,9 +116,9 @@ def shifted(part: Trajectory, t: float, dissipated: float) -> Trajectory:
     return dataclasses.replace(part, t=later(part.t, t), dissipated=later(part.dissipated, dissipated))
 
 
-def row_of(leaf: Array, row: int) -> Array:
-    """An entry along the first axis; the program of jnp's own indexing is another for every length."""
-    return jax.device_put(np.asarray(leaf)[row])
+def model_at(run: Trajectory, row: int) -> PyTree:
+    """The model in a row; the program of jnp's own indexing is another for every length."""
+    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[row]) if eqx.is_array(leaf) else leaf, run.models)
 
 
 def merged(parts: Sequence[Trajectory]) -> Trajectory:

@@ -106,6 +106,11 @@ class Steps(NamedTuple):
         return bool(self.result == diffrax.RESULTS.event_occurred)
 
     @property
+    def stuck(self) -> bool:
+        """Whether it needed steps that are too short beside the time."""
+        return bool(self.result == diffrax.RESULTS.dt_min_reached)
+
+    @property
     def finished(self) -> bool:
         """Whether it did what was asked: reached the last time, ended before it, or made as many steps as it may."""
         full = bool(self.result == diffrax.RESULTS.max_steps_reached) and int(self.accepted) > 0

@@ -4,6 +4,7 @@ A kernel makes the steps, an observer keeps what is wanted of them and says when
 """
 
 import abc
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.collocation import STAGES
-from flowsim.flow.solvers.step_size import SMALLEST, Past, begin, next_length
+from flowsim.flow.solvers.step_size import ANEW, SMALLEST, Past, begin, next_length
 
 FIRST_STEP = 1e-2  # of the start's timescale
 
@@ -61,6 +62,10 @@ class AbstractKernel(eqx.Module):
         where it was not found.
         """
 
+    @abc.abstractmethod
+    def anew(self, kept: Any, t: Scalar) -> Any:
+        """What a step left at the time t where that becomes 0."""
+
 
 class AbstractObserver(eqx.Module):
     """What is kept of a flow, and when it ends."""
@@ -83,33 +88,64 @@ class AbstractObserver(eqx.Module):
 
 
 class _Flow(NamedTuple):
-    """The view at the last accepted step, what the kernel and the observer keep, and the length of the next step."""
+    """The view at the last accepted step, what the kernel and the observer keep, and the length of the next step.
+
+    origin: from which the kernel's times count, while the observer sees the sum; timescale: that in which the gradient
+    changes there.
+    """
 
     view: View
     made: Any
     kept: Any
     length: Scalar
     past: Past
+    origin: Scalar
+    timescale: Scalar
+
+    def seen(self) -> View:
+        """The view in times from the start."""
+        t, *rest = self.view.nodes
+        return self.view._replace(t=self.origin + self.view.t, nodes=(self.origin + t, *rest))
 
 
 def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[Any, View]:
     """Follow a flow until its observer has seen enough, or to the time ``end``: what it keeps, and the last view."""
     made, view = kernel.begin()
     first = FIRST_STEP * kernel.timescale
-    start = _Flow(view, made, observer.begin(view), first, begin())
+    start = _Flow(view, made, observer.begin(view), first, begin(), jnp.zeros(()), kernel.timescale)
 
     def advance(flow: _Flow) -> _Flow:
-        t = flow.view.t
-        length = jnp.minimum(flow.length, end - t)
+        t, last = flow.view.t, end - flow.origin
+        length = jnp.minimum(flow.length, last - t)
         made, view, error = kernel.step(flow.made, flow.view, length)
-        view = view._replace(t=jnp.where(length == end - t, end, t + length))
+        arrives = length == last - t
+        view = view._replace(t=jnp.where(arrives, last, t + length))
         error = jnp.where(jnp.isfinite(error), error, jnp.inf)
         following, past = next_length(length, error, STAGES + 1, flow.past)
-        stuck = following < SMALLEST * jnp.maximum(t, kernel.timescale)
-        longest = kernel.growth * jnp.maximum(view.t, kernel.timescale)
-        on = _Flow(view, made, observer.accept(flow.kept, view), jnp.minimum(following, longest), past)
-        again = flow._replace(kept=observer.reject(flow.kept, stuck), length=following, past=past)
-        return jax.tree.map(lambda a, b: jnp.where(error <= 1, a, b), on, again)
+        seen = flow._replace(view=view).seen()
+        # Added up again, the time of the end might miss it.
+        seen = seen._replace(t=jnp.where(arrives, end, seen.t))
+        choose = functools.partial(jax.tree.map, lambda a, b: jnp.where(error <= 1, a, b))
+        made, view = choose((made, view), (flow.made, flow.view))
+        # Where the flow has become so fast that its time cannot tell steps apart, this begins anew.
+        clock = jnp.maximum(view.t, flow.timescale)
+        stuck = following < SMALLEST * clock
+        _, _, (before, *_, after) = view.nodes
+        timescale = 2 * past.length / jnp.abs(jnp.log(after / before))
+        anew = stuck & (past.length > 0) & (timescale < ANEW * clock)
+        kept = choose(observer.accept(flow.kept, seen), observer.reject(flow.kept, stuck & ~anew))
+        going = choose(jnp.minimum(following, kernel.growth * clock), following)
+        on = flow._replace(view=view, made=made, kept=kept, length=going, past=past)
+        there = _Flow(
+            view=view._replace(t=jnp.zeros(())),
+            made=kernel.anew(made, view.t),
+            kept=kept,
+            length=FIRST_STEP * timescale,
+            past=begin(),
+            origin=flow.origin + view.t,
+            timescale=timescale,
+        )
+        return jax.tree.map(lambda a, b: jnp.where(anew, a, b), there, on)
 
     last = jax.lax.while_loop(lambda flow: observer.goes_on(flow.kept), advance, start)
-    return last.kept, last.view
+    return last.kept, last.seen()

@@ -11,6 +11,7 @@ from flowsim._core.types import Scalar
 
 SAFETY, LEAST_FACTOR, LARGEST_FACTOR = 0.9, 0.2, 10.0
 SMALLEST = 1e-13  # of the time, or of the start's timescale: a step that cannot be
+ANEW = 1e-6  # of these, in which the gradient changes where steps are too short for them: time is counted anew there
 _LEAST_ERROR = 1e-6  # what an error below it counts as, when it is compared with the next one
 _FAILED_FACTOR = 0.3
 

@@ -181,7 +181,7 @@ class Summarizing(AbstractObserver):
         largest = jnp.minimum(now.largest_grad_norm_sq, scales.gradient**2)
         # Above the minimum a small gradient is a plateau; at the saddle, where a flow may stay, rounding of it is rest.
         threshold = ends.stop_grad_norm**2 * largest
-        small = (threshold > 0) & (now.grad_norm_sq <= threshold)
+        small = (threshold > 0) & jnp.isfinite(threshold) & (now.grad_norm_sq <= threshold)
         of_loss = SUBTRACTED * _EPS * jnp.abs(self.subtracted + now.excess)
         rounding = jnp.where(self.subtracted == 0, 0.0, of_loss)
         least = jnp.maximum(jnp.maximum(ends.stop_excess, Stop.excess) * start, rounding)

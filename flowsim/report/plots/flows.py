@@ -25,6 +25,7 @@ from matplotlib.text import Text
 from flowsim._core.files import write_whole
 from flowsim._core.numbers import in_tex
 from flowsim.flow.risk_curve import RiskCurve
+from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers import AbstractPromises
@@ -83,7 +84,7 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
     The local-rate line passes through the last point that was reached. With ``time="linear"`` an exponential is a
     straight line. **Source:** zhang2023, Lemma 5.4.
     """
-    t, values = np.asarray(trajectory.t), positive(trajectory.excess)
+    t, values = counted(trajectory)[0], positive(trajectory.excess)
     if not np.any(np.isfinite(values)):
         return _nothing(axes, "the minimum of this loss is not known,\nor the start is at it: no excess to draw")
     axes.plot(t, values, label="computed", **_DATA, **_dots(t))
@@ -91,7 +92,7 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
         equations = predictions.equations
         last = np.flatnonzero(np.isfinite(values))[-1]
         if predictions.mu > 0:
-            envelope = values[0] * np.exp(-predictions.mu * t)
+            envelope = values[0] * np.exp(-predictions.mu * np.asarray(trajectory.t))
             rate = _rate(predictions)
             label = rf"$e^{{-{rate} t}}$ with {equations.mu}, ${rate}$ = {in_tex(predictions.mu)}"
             axes.plot(t, envelope, label=label, **_BOUND)
@@ -111,7 +112,7 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
 
     The smallest value is the sharp constant along this trajectory. **Source:** zhang2023, Lemma 5.4 (5.7), (5.8).
     """
-    t, gap = np.asarray(trajectory.t), positive(trajectory.excess)
+    t, gap = counted(trajectory)[0], positive(trajectory.excess)
     ratio = positive(trajectory.grad_norm_sq / gap)
     if not np.any(np.isfinite(ratio)):
         return _nothing(axes, "no positive ratio: the gradient or the excess is zero or unknown")
@@ -132,7 +133,7 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
 @on_axes
 def value_weight(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
     """u_{-1} over time with its lower bound and its limit. **Source:** zhang2023 (A.14), (5.9)."""
-    t, u = np.asarray(trajectory.t), np.asarray(trajectory.models.u_minus1)
+    t, u = counted(trajectory)[0], np.asarray(trajectory.models.u_minus1)
     bound, limit, equations = predictions.u_lower_bound, float(predictions.limit.u_minus1), predictions.equations
     axes.plot(t, u, **_DATA, **_dots(t))
     if 0 < np.min(u) < np.max(u) / 20:
@@ -150,7 +151,7 @@ def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Ax
 
     **Source:** zhang2023 (5.9), (C.8).
     """
-    t = np.asarray(trajectory.t)
+    t, _ = counted(trajectory)
     limit = np.asarray(predictions.product)
     product = np.asarray(trajectory.models.u_minus1)[:, None, None] * np.asarray(trajectory.models.U11)
     values = np.linalg.norm(product - limit, axis=(1, 2)) / np.linalg.norm(limit)
@@ -164,7 +165,7 @@ def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Ax
 @on_axes
 def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -> Axes:
     """A quantity of an architecture along the flow, over time."""
-    t = np.asarray(trajectory.t)
+    t, _ = counted(trajectory)
     axes.plot(t, positive(drawn.values(trajectory, minimizer)), **_DATA, **_dots(t))
     axes.set_yscale("log")
     axes.set_ylabel(drawn.label)
@@ -179,7 +180,7 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, for masked attention that of |b|^2 - |A|_F^2, with the solver's tolerance
     beside them. Exact zeros have no place on a logarithmic axis and are left out.
     """
-    t, dissipated = np.asarray(trajectory.t), np.asarray(trajectory.dissipated)
+    t, dissipated = counted(trajectory)[0], np.asarray(trajectory.dissipated)
     known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
     energy = _relative(np.asarray(known[0] - known) - dissipated, dissipated)
     curves = [(energy, "energy defect", _DATA)]
@@ -381,13 +382,19 @@ def _nothing(axes: Axes, reason: str) -> Axes:
 
 
 def _time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
-    """Label the time axis; on a logarithmic one, time 0 keeps a place at the left end."""
-    axes.set_xlabel(r"flow time  $t$")
+    """Label the time axis; on a logarithmic one, time 0 keeps a place at the left end, or where a late flow drops."""
     later = t[t > 0]
-    if scale == "log" and later.size:
+    if t[0] < 0:
+        axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
+        first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5
+    else:
+        axes.set_xlabel(r"flow time  $t$")
+        first, linear, share, ticks = 0.0, later[0] if later.size else 0.0, 0.5, 15
+    if scale == "log" and linear:
         # Linear up to the first power of ten: the only tick there is 0.
-        axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(later[0])), linscale=0.5)
-    if later.size:
-        axes.set_xlim(0, later[-1])
+        axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(linear)), linscale=share)
+        axes.xaxis.get_major_locator().set_params(numticks=ticks)
+    if linear:
+        axes.set_xlim(max(first, -linear) if scale == "linear" else first, t[-1])
     axes.margins(y=0.15)
     return axes

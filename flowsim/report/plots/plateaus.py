@@ -15,9 +15,10 @@ _BESIDE = 0.35  # of the time from the first escape to the last arrival, that is
 
 
 def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """The picture of a flow from plateau to plateau; none where there are not at least two."""
-    found = plateaus(trajectory)
-    if len(found) < 2:
+    """The picture of a flow from plateau to plateau; none where there are not at least two, or the flow leaves one so
+    late that times from the start do not show it.
+    """
+    if trajectory.counted is not None or len(found := plateaus(trajectory)) < 2:
         return {}
     return {"plateaus": functools.partial(staircase, trajectory=trajectory, found=found)}
 

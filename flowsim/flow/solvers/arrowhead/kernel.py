@@ -47,6 +47,9 @@ class ReducedKernel(AbstractKernel):
         then = Kept(seen, jnp.append(view.point.u, outcome.stages.u), length)
         return then, _view(point, seen, view.dissipated + outcome.dissipated, nodes), error
 
+    def anew(self, kept: Kept, t: Scalar) -> Kept:
+        return kept
+
 
 def models_of(arrowhead: Arrowhead, start: State, points: Point):
     """The models at points of the flow from a start, with time leading."""

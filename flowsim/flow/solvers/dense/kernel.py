@@ -56,6 +56,9 @@ class DenseKernel(AbstractKernel):
         leaves = leads_away(rates, kept.curvature.basis, weights, kept.slope)
         return kept, self._view(t + length, y, view, still, leaves), error
 
+    def anew(self, kept: Kept, t: Scalar) -> Kept:
+        return kept._replace(begin=kept.begin - t)
+
     @property
     def _solver(self) -> DenseRadau:
         weights = sum(leaf.size for leaf in jax.tree.leaves(self.start))

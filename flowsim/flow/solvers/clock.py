@@ -1,0 +1,49 @@
+"""Times as pairs: an origin, and what has passed since. Of a flow that leaves a saddle late, float64 cannot tell times
+from the start apart by the time that it then needs; from an origin just before, it can.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from flowsim.flow.trajectory import Trajectory
+
+Times = Float[np.ndarray, " T"]
+
+
+def origin_moves(origins: Times, since: Times) -> Bool[np.ndarray, " steps"]:
+    """Whether, after each time but the last, times count from a later origin."""
+    return (np.diff(origins) > 0) | (np.diff(since) < 0)
+
+
+def since_last_origin(origins: Times, since: Times) -> Times:
+    """The time since the last origin, 0 before it."""
+    row = _last_origin(origins, since)
+    return np.append(np.zeros(row), since[row:])
+
+
+def lengths(run: Trajectory) -> Times:
+    """The time from each output time to the next."""
+    if run.counted is None:
+        return np.diff(np.asarray(run.t))
+    origins, since = map(np.asarray, run.counted)
+    return since[1:] - np.where(origin_moves(origins, since), 0.0, since[:-1])
+
+
+def counted(run: Trajectory) -> tuple[Times, float]:
+    """The times of a flow from the start, and 0; of one that leaves a saddle late, from the time after the last origin
+    at which |grad|^2 was largest, and that time.
+    """
+    if run.counted is None:
+        return np.asarray(run.t), 0.0
+    origins, since = map(np.asarray, run.counted)
+    row = _last_origin(origins, since)
+    row += int(np.argmax(np.asarray(run.grad_norm_sq)[row:]))
+    steps = lengths(run)
+    before, after = np.cumsum(steps[:row][::-1])[::-1], np.cumsum(steps[row:])
+    times = np.concatenate([-before, [0.0], after])
+    return times, float(-times[0])
+
+
+def _last_origin(origins: Times, since: Times) -> int:
+    """The first row that counts from the last origin."""
+    return int(np.max(np.flatnonzero(origin_moves(origins, since)) + 1, initial=0))

@@ -1,0 +1,250 @@
+"""Flows that leave a saddle so late that rounding of the time is more than the time in which they then move."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from flowsim import Claim, FunctionLoss, Relation, Trajectory, at_least, at_most, equal, gradient_flow
+from flowsim.claims import Evidence, Judgement, judge_on
+from flowsim.claims.critical_points.plateaus import plateaus
+from flowsim.flow.solvers.clock import counted, lengths, origin_moves
+from flowsim.flow.solvers.dense.kernel import DenseKernel
+from flowsim.flow.solvers.lockstep import follow
+from flowsim.flow.solvers.summary import STATUSES, Ends, Scales, Summarizing, crossing
+from flowsim.flow.systems import loss_system
+from flowsim.flow.trajectory import Status
+from flowsim.report.plots import flows
+
+LATE = [1e-12, 1e-15, 1e-30, 1e-60]
+WEIGHTS = (1.0, 2.0, 3.0)
+
+
+class Three(eqx.Module):
+    a: jax.Array
+    b: jax.Array
+    c: jax.Array
+
+
+LOSS = FunctionLoss(lambda m: (m.a * m.b * m.c - 1) ** 2 / 2, minimum=0.0)
+
+
+def three(scale, weights=(1.0, 1.0, 1.0)):
+    return Three(*[jnp.asarray(scale * weight) for weight in weights])
+
+
+def clock(x):
+    """The time of x' = x^2 (1 - x^3), from any origin."""
+    return -1 / x - np.log1p(-x) / 3 + np.log(x**2 + x + 1) / 6 - np.arctan((2 * x + 1) / np.sqrt(3)) / np.sqrt(3)
+
+
+def half_time(run):
+    """When half of the excess is lost."""
+    return float(crossing(run.t, run.excess, run.grad_norm_sq, run.excess[0] / 2))
+
+
+def half(scale):
+    """x where half of the excess is lost."""
+    return (1 - np.sqrt(0.5) * (1 - scale**3)) ** (1 / 3)
+
+
+@pytest.mark.parametrize("solver", ["implicit", "explicit"])
+@pytest.mark.parametrize("scale", [1e-1, 1e-6, *LATE])
+def test_three_equal_factors_drop_as_they_do_exactly(solver, scale):
+    run = gradient_flow(LOSS, three(scale), solver=solver)
+    assert run.status is Status.EXCESS and float(run.excess[-1]) <= 1e-12 * float(run.excess[0])
+    assert run.certificates.energy_defect < 1e-8
+    assert half_time(run) == pytest.approx(clock(half(scale)) - clock(scale), rel=1e-6)
+    assert (run.counted is not None) == (scale in LATE)
+    # The drop, in time since where it is steepest.
+    x, t = np.asarray(run.models.a), counted(run)[0]
+    drop = (x > 0.1) & (x < 0.999)
+    assert np.sum(drop) > 10
+    np.testing.assert_allclose(t[drop] - t[drop][0], clock(x[drop]) - clock(x[drop][0]), atol=1e-6)
+    assert np.all(np.diff(np.asarray(run.t)) >= 0) and np.all(lengths(run) > 0)
+    np.testing.assert_allclose(run.origin + run.since, run.t)
+
+
+@pytest.mark.parametrize("scale", LATE)
+def test_unequal_factors_keep_what_they_conserve(scale):
+    """From (1, 2, 3) scale, u = a^2 has u' = 2 p (1 - p) with p^2 = u (u + 3 scale^2) (u + 8 scale^2)."""
+    run = gradient_flow(LOSS, three(scale, WEIGHTS))
+    assert run.status is Status.EXCESS and run.certificates.energy_defect < 1e-8
+    a, b, c = (np.asarray(leaf) / scale for leaf in (run.models.a, run.models.b, run.models.c))
+    np.testing.assert_allclose(b**2 - a**2, 3.0, atol=1e-9 * np.max(a) ** 2 + 1e-8)
+    early = a < 100
+    np.testing.assert_allclose((b**2 - a**2)[early], 3.0, rtol=1e-4)
+    np.testing.assert_allclose((c**2 - a**2)[early], 8.0, rtol=1e-4)
+    # At infinity of u / scale^2 the flow leaves, but for a time of order 1.
+    inverse, _ = quad(lambda w: 2 / np.sqrt((1 + 3 * w**2) * (1 + 8 * w**2)), 0, 1, epsabs=1e-13)
+    assert half_time(run) == pytest.approx(inverse / (2 * scale), rel=1e-6)
+
+
+def test_so_does_a_flow_in_lockstep():
+    @jax.jit
+    @jax.vmap
+    def summary(scale):
+        start = three(scale)
+        at = jnp.asarray
+        kernel = DenseKernel.of(loss_system(LOSS, start), start, at(1e-9))
+        ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
+        # Half of the excess at the saddle, where an escape is at .99 of it.
+        scales = Scales(at(0.25 / 0.99), at(jnp.inf), at(jnp.inf))
+        observer = Summarizing(ends, scales, kernel.timescale, at(0.0), False)
+        return follow(kernel, observer, observer.last)[0]
+
+    scales = np.asarray([1e-1, 1e-6, *LATE])
+    found = summary(jnp.asarray(scales))
+    assert [STATUSES[int(code)] for code in found.status] == [Status.EXCESS] * scales.size
+    np.testing.assert_allclose(found.escape_time[1:], clock(half(0.0)) - clock(scales[1:]), rtol=1e-6)
+    assert np.all(np.asarray(found.energy_defect) < 1e-9)
+
+
+def test_three_heads_leave_one_after_the_other_however_small():
+    """Tiny heads creep beside those that have come to rest, where neither Hessian nor gradient tells."""
+    strengths = jnp.asarray([4.0, 2.0, 1.0])
+    loss = FunctionLoss(lambda m: jnp.sum((m.a * m.b * m.c - strengths) ** 2) / 2, minimum=0.0)
+    for scale in (1e-8, 1e-12, 1e-16):
+        run = gradient_flow(loss, Three(*[jnp.full(3, scale)] * 3))
+        assert run.status is Status.EXCESS
+        for i, strength in enumerate(strengths):
+            x = np.asarray(run.models.a[:, i])
+            row = int(np.argmax(x > float(strength) ** (1 / 3) / 2))
+            assert float(run.t[row]) == pytest.approx(1 / (float(strength) * scale), rel=1e-6)
+    verdict = judge_on(_claim(lambda _, run: at_most(run.loss[-1], 1e-6)), Evidence(loss, run))
+    assert verdict.verdict is Judgement.UNRESOLVED and "more than one" in verdict.note
+
+
+def test_one_that_becomes_infinite_is_never_finished():
+    loss = FunctionLoss(lambda m: -(m.a**3) / 3)
+    start = three(1.0)
+    assert gradient_flow(loss, start).status is Status.NONFINITE
+    at = jnp.asarray
+    kernel = DenseKernel.of(loss_system(loss, start), start, at(1e-9))
+    ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
+    observer = Summarizing(ends, Scales(*[at(jnp.inf)] * 3), kernel.timescale, at(0.0), False)
+    code = int(eqx.filter_jit(follow)(kernel, observer, observer.last)[0].status)
+    assert code < 0 or not STATUSES[code].finished
+
+
+def test_requested_times_are_among_the_outputs():
+    times = [1e14, 1e15, 1.0000000000001e15, 3e15]
+    run = gradient_flow(LOSS, three(1e-15), times=times)
+    assert np.all(np.isin(times, np.asarray(run.t)))
+    assert run.t.size == gradient_flow(LOSS, three(1e-15), t1=3e15).t.size + 2 + 1
+    alone = gradient_flow(LOSS, three(1e-15), t1=2e15, points_per_decade=0)
+    np.testing.assert_array_equal(alone.t, [0.0, 2e15])
+    assert float(alone.excess[-1]) < 1e-20
+    x = float(gradient_flow(LOSS, three(1e-15), t1=9e14, points_per_decade=0).end.a)
+    assert clock(x) - clock(1e-15) == pytest.approx(9e14, rel=1e-9)
+
+
+def test_a_known_minimum_is_not_needed():
+    run = gradient_flow(FunctionLoss(LOSS.function), three(1e-20))
+    assert run.status is Status.GRAD_NORM and float(run.t[-1]) < 1.01e20
+    assert float(run.loss[-1]) < 1e-18
+
+
+def test_a_kink_in_a_late_drop_is_one():
+    kinked = FunctionLoss(lambda m: LOSS.function(m) + jnp.maximum(m.a - 0.5, 0.0) / 2)
+    run = gradient_flow(kinked, three(1e-15))
+    assert run.status is Status.KINK
+    assert float(run.end.a) == pytest.approx(0.5, abs=1e-2)
+
+
+def test_one_that_goes_on_from_a_checkpoint_is_the_same(tmp_path):
+    whole = gradient_flow(LOSS, three(1e-30, WEIGHTS), times=[1e29], checkpoint=tmp_path)
+    chunks = sorted(tmp_path.glob("chunk-*.npz"))
+    assert len(chunks) > 3 and np.sum(origin_moves(*map(np.asarray, whole.counted))) > 1
+    for kept in range(len(chunks)):
+        for chunk in chunks[kept:]:
+            chunk.unlink(missing_ok=True)
+        again = gradient_flow(LOSS, three(1e-30, WEIGHTS), times=[1e29], checkpoint=tmp_path)
+        assert eqx.tree_equal(again.models, whole.models) and eqx.tree_equal(again.counted, whole.counted)
+        assert eqx.tree_equal(again.t, whole.t) and eqx.tree_equal(again.dissipated, whole.dissipated)
+
+
+def test_it_is_saved_with_its_origins(tmp_path):
+    run = gradient_flow(LOSS, three(1e-15))
+    run.save(tmp_path / "run.npz")
+    read = Trajectory.load(tmp_path / "run.npz", like=run.start)
+    np.testing.assert_array_equal(read.origin, run.origin)
+    np.testing.assert_array_equal(read.since, run.since)
+    early = gradient_flow(LOSS, three(0.1))
+    early.save(tmp_path / "early.npz")
+    assert not {"origin", "since"} & set(np.load(tmp_path / "early.npz"))
+    np.testing.assert_array_equal(early.since, early.t)
+
+
+def test_its_plateaus_are_told():
+    first, last = plateaus(gradient_flow(LOSS, three(1e-15)), LOSS)
+    assert first.leave == pytest.approx(1e15, rel=1e-3) and first.level == pytest.approx(0.5)
+    assert last.level < 1e-12
+
+
+def test_its_picture_shows_the_drop():
+    run = gradient_flow(LOSS, three(1e-15))
+    axes = flows.excess(run)
+    (line,) = axes.lines
+    pixels = axes.transData.transform(np.stack([line.get_xdata(), np.clip(line.get_ydata(), 1e-16, 1)], axis=1))
+    left, right = axes.get_window_extent().intervalx
+    drop = (np.asarray(run.excess) < 0.4) & (np.asarray(run.excess) > 1e-9)
+    assert np.ptp(pixels[drop, 0]) > 0.05 * (right - left)
+
+
+def _two(run):
+    return run.models.b * run.models.c
+
+
+def _claim(compare, relation=Relation.INEQUALITY):
+    return Claim(id="late", source="-", statement="-", compare=compare, relation=relation)
+
+
+DECIDED = {
+    "|grad L|^2 / excess >= 2 (b c)^2": (
+        lambda _, run: at_least(run.grad_norm_sq, 1.5 * _two(run) ** 2 * run.excess),
+        Judgement.HOLDS,
+    ),
+    "it is at least .001": (lambda _, run: at_least(run.grad_norm_sq, 1e-3 * run.excess), Judgement.VIOLATED),
+    "the end": (lambda _, run: at_most(run.loss[-1], 1e-6), Judgement.HOLDS),
+    "another end": (lambda _, run: at_least(run.loss[-1], 1e-6), Judgement.VIOLATED),
+}
+BALANCE = lambda _, run: equal(
+    run.models.a**2 - run.models.b**2, (run.models.a**2 - run.models.b**2)[0], run.models.b**2
+)
+OPEN = {
+    "a rate": lambda _, run: at_most(run.excess, run.excess[0] * jnp.exp(-0.1 * run.t)),
+    "no rate": lambda _, run: at_least(run.excess, run.excess[0] * jnp.exp(-0.1 * run.t)),
+    "only after the start": lambda _, run: at_most(run.excess, 0.4, promised=run.t > 0),
+    "at a time": lambda _, run: at_most(run.at(1e15).a, 0.5),
+    "a mean": lambda _, run: at_most(jnp.trapezoid(run.loss, run.t) / run.t[-1], 0.4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), WEIGHTS])
+def test_what_reads_no_times_is_judged_and_what_reads_them_is_not(weights):
+    run = gradient_flow(LOSS, three(1e-15, weights))
+    claims = [_claim(compare) for compare, _ in DECIDED.values()]
+    claims += [_claim(BALANCE, Relation.IDENTITY), *map(_claim, OPEN.values())]
+    evidence = Evidence(LOSS, run, claims=claims)
+    verdicts = [judge_on(claim, evidence) for claim in claims]
+    expected = [judgement for _, judgement in DECIDED.values()] + [Judgement.HOLDS]
+    assert [verdict.verdict for verdict in verdicts[: len(expected)]] == expected
+    for verdict in verdicts[len(expected) :]:
+        assert verdict.verdict is Judgement.UNRESOLVED and "so late" in verdict.note
+    # The repetitions are where the trajectory is, but not by being it.
+    for again in (evidence.reference, evidence.confirmation):
+        off = np.asarray(again.models.a) / np.asarray(run.models.a) - 1
+        assert 0 < np.max(np.abs(off)) < 1e-7
+
+
+@pytest.mark.slow
+def test_a_false_identity_is_refused_by_a_little():
+    run = gradient_flow(LOSS, three(1e-15, WEIGHTS))
+    off = lambda by: lambda _, run: equal(run.models.c**2 - run.models.a**2, (8 + by) * 1e-30, run.models.c**2)
+    evidence = Evidence(LOSS, run)
+    judged = lambda by: judge_on(_claim(off(by), Relation.IDENTITY), evidence).verdict
+    assert judged(0.0) is Judgement.HOLDS and judged(1e-6) is Judgement.VIOLATED
