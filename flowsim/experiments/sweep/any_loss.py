@@ -29,6 +29,7 @@ from flowsim.flow.solvers.summary import (
     Summarizing,
     Summary,
     crossing,
+    pl_ratio,
     scales_of,
 )
 from flowsim.flow.solvers.threads import blas_in_one_thread, cores
@@ -164,9 +165,7 @@ def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Trac
     def one(loss: Any, start: PyTree, ends: Ends):
         system = loss_system(loss, start)
         kernel, scales = DenseKernel.of(system, system.encode(start), ends.rtol), natural_scales(loss, start)
-        subtracted = loss(start) - loss.excess(start)
-        subtracted = jnp.where(jnp.isfinite(subtracted), subtracted, 0.0)
-        observer = Summarizing(ends, scales, kernel.timescale, subtracted, arrowhead=False)
+        observer = Summarizing(ends, scales, kernel.timescale, _subtracted(loss, start), arrowhead=False)
         summary, view = follow(kernel, observer, observer.last)
         return _from_saddle(summary, loss, start), traced_promises(loss, start), scales, system.decode(view.point)
 
@@ -233,6 +232,12 @@ def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
     return problem.with_flow(msgspec.structs.replace(problem.spec.flow, stop=nearer)).run()
 
 
+def _subtracted(loss: Any, start: PyTree) -> Scalar:
+    """The minimum that the loss is less by, where the excess is that; 0 where it is not known."""
+    subtracted = loss(start) - loss.excess(start)
+    return jnp.where(jnp.isfinite(subtracted), subtracted, 0.0)
+
+
 @eqx.filter_jit
 def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar) -> Summary:
     """The same of a trajectory at its output times, except for how the solver fared."""
@@ -243,6 +248,8 @@ def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar) -
         u, U = models.u_minus1, jnp.sqrt(jnp.sum(models.U11**2, axis=(1, 2)))
         sign = u / U
     norms = jax.vmap(norm_sq)(eqx.filter(models, eqx.is_inexact_array))
+    # That of an arrowhead is no difference.
+    subtracted = jnp.zeros(()) if trajectory.settings.solver == "arrowhead" else _subtracted(loss, start)
 
     def least(values: Array) -> Least:
         index = jnp.nanargmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
@@ -260,7 +267,7 @@ def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar) -
         dissipated=trajectory.dissipated[-1],
         escape_time=crossing(t, excess, slopes, ESCAPED * saddle),
         convergence_time=crossing(t, excess, slopes, CONVERGED * excess[0]),
-        pl=least(jnp.where(excess > 0, slopes / excess, jnp.inf)),
+        pl=least(pl_ratio(excess, slopes, subtracted)),
         rate=least(jnp.where(t > 0, decayed(trajectory) / t, jnp.inf)),
         u=least(u),
         sign=least(sign),

@@ -22,6 +22,7 @@ _CODE = {status: index for index, status in enumerate(STATUSES)}
 _RUNNING = -1
 UNTOLD = -2  # a flow that may rest above its minimum, which its Hessian tells
 _MAX_STEPS = 20_000
+_KNOWN = 64  # roundings of an excess, from which a ratio to it is known
 _EPS = float(jnp.finfo(jnp.float64).eps)
 
 
@@ -123,7 +124,7 @@ class Summarizing(AbstractObserver):
         moves = ~jnp.isinf(self.timescale)
         status = jnp.where(moves, _RUNNING, _CODE[Status.STATIONARY])
         asked = jnp.where(jnp.isinf(self.ends.t1), self.ends.earliest, self.ends.t1)
-        quantities = _quantities(view)
+        quantities = self._quantities(view)
         return Summary(
             status=jnp.where(jnp.isfinite(view.grad_norm_sq), status, _CODE[Status.NONFINITE]),
             t=jnp.where(moves, zero, asked),
@@ -152,7 +153,7 @@ class Summarizing(AbstractObserver):
         lost = view.dissipated / kept.excess_start
         decayed = jnp.where(lost < 0.5, -jnp.log1p(-jnp.minimum(lost, 0.5)), jnp.log(kept.excess_start / view.excess))
         defect = jnp.abs(kept.excess_start - view.excess - view.dissipated)
-        quantities = {"rate": decayed / view.t, **_quantities(view)}
+        quantities = {"rate": decayed / view.t, **self._quantities(view)}
         after = kept._replace(
             t=view.t,
             excess=view.excess,
@@ -172,6 +173,11 @@ class Summarizing(AbstractObserver):
         status = jnp.where(stuck, _CODE[Status.NEWTON], _RUNNING)
         return kept._replace(rejected_steps=kept.rejected_steps + 1, status=status)
 
+    def _quantities(self, view: View) -> dict[str, Scalar]:
+        """What the least value is kept of, beside the rate."""
+        pl = pl_ratio(view.excess, view.grad_norm_sq, self.subtracted)
+        return {"pl": pl, "u": view.u, "sign": view.sign, "closest": view.norm_sq}
+
     def _status(self, now: Summary, view: View) -> Int[Array, ""]:
         """How the flow ends here, if it does."""
         ends, scales = self.ends, self.scales
@@ -182,8 +188,7 @@ class Summarizing(AbstractObserver):
         # Above the minimum a small gradient is a plateau; at the saddle, where a flow may stay, rounding of it is rest.
         threshold = ends.stop_grad_norm**2 * largest
         small = (threshold > 0) & jnp.isfinite(threshold) & (now.grad_norm_sq <= threshold)
-        of_loss = SUBTRACTED * _EPS * jnp.abs(self.subtracted + now.excess)
-        rounding = jnp.where(self.subtracted == 0, 0.0, of_loss)
+        rounding = rounding_of(now.excess, self.subtracted)
         least = jnp.maximum(jnp.maximum(ends.stop_excess, Stop.excess) * start, rounding)
         unknown = jnp.isnan(now.excess)
         at_rest = small & ((unknown & ~view.leaves) | (now.excess <= least))
@@ -207,11 +212,21 @@ class Summarizing(AbstractObserver):
         return jnp.select(conditions, [jnp.asarray(code) for code in codes], _RUNNING)
 
 
-def _quantities(view: View) -> dict[str, Scalar]:
-    """What the least value is kept of, beside the rate."""
-    ratio = view.grad_norm_sq / jnp.where(view.excess > 0, view.excess, 1.0)
-    pl = jnp.where(view.excess > 0, ratio, jnp.inf)
-    return {"pl": pl, "u": view.u, "sign": view.sign, "closest": view.norm_sq}
+def rounding_of(excess: Array, subtracted: Scalar) -> Array:
+    """How far off an excess may be that is the loss less a minimum; an excess that is not has no rounding to speak of.
+
+    **Arguments:** subtracted: the minimum, or 0.
+    """
+    return jnp.where(subtracted == 0, 0.0, SUBTRACTED * _EPS * jnp.abs(subtracted + excess))
+
+
+def pl_ratio(excess: Array, grad_norm_sq: Array, subtracted: Scalar) -> Array:
+    """|grad L|^2 / excess where the excess is more than rounding, else infinite.
+
+    **Arguments:** subtracted: as in `rounding_of`.
+    """
+    known = excess > _KNOWN * rounding_of(excess, subtracted)
+    return jnp.where(known, grad_norm_sq / jnp.where(known, excess, 1.0), jnp.inf)
 
 
 def _lesser(least: Least, value: Scalar, t: Scalar) -> Least:
