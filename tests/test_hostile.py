@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -43,7 +45,7 @@ def _as_before(monkeypatch):
 
 
 @pytest.fixture
-def own(tmp_path) -> pathlib.Path:
+def own(tmp_path) -> Iterator[pathlib.Path]:
     (tmp_path / "beside.py").write_text("from deeper import RATE\n")
     (tmp_path / "deeper").mkdir()
     (tmp_path / "deeper" / "__init__.py").write_text("from .inner import RATE\n")
@@ -87,7 +89,7 @@ def test_a_digest_is_of_the_files_as_they_were_executed(own, tmp_path):
     for path, text in ((own, OWN.replace("m.x**2 / 2", "m.x**2")), (tmp_path / "beside.py", "RATE = 2.0\n")):
         path.write_text(text)
         assert claim_digest(claim) == before
-        problem = spec_of({"make": module.make})
+        problem: Any = spec_of({"make": module.make})
         assert problem.sha256 == digest_of(texts_of(module)) and problem.build().loss(problem.build().start) == 0.5
         assert claim_digest(find_own(f"{own}:claim", flowsim.Claim)) != before
 

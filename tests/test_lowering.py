@@ -42,8 +42,8 @@ def stretch(loss: Any, start: Any, solver: str) -> str:
     """A stretch of `gradient_flow`."""
     system, method = system_of(loss.prepared(start), start, solver)
     y = (system.encode(start), jnp.zeros(()))
-    numbers = [jnp.asarray(number) for number in (1e-9, 1e-12, 0.2, 1.0, 0)]
-    asked = integration.Asked(*numbers[:2], y[0], *numbers[2:])
+    rtol, atol, growth, timescale, renewal = (jnp.asarray(number) for number in (1e-9, 1e-12, 0.2, 1.0, 0))
+    asked = integration.Asked(rtol, atol, y[0], growth, timescale, renewal)
     how = integration.Method(method, sum(leaf.size for leaf in jax.tree.leaves(y[0])))
 
     def integrate(system, y, times, asked, never):

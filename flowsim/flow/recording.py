@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import pathlib
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -96,12 +97,10 @@ class ChunkStore:
             return None
         leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
         failure = str(file["failure"])
-        return Chunk(
-            record=jax.tree.unflatten(jax.tree.structure(like), leaves),
-            failure=Status(failure) if failure else None,
-            **{name: file[name].item() for name in _NUMBERS},
-            **{name: file[name] for name in _ARRAYS},
-        )
+        rest: dict[str, Any] = {name: file[name] for name in _ARRAYS}
+        rest |= {name: file[name].item() for name in _NUMBERS}
+        record = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        return Chunk(record=record, failure=Status(failure) if failure else None, **rest)
 
     def save(self, index: int, chunk: Chunk) -> None:
         """Write a chunk, whole or not at all."""
@@ -174,12 +173,13 @@ def join(chunks: list[Chunk]) -> Chunk:
     same = SMALLEST / 2 if np.any(origins) else SAME
     wanted[wanted] = distinct(since, same) | np.append(origin_moves(origins, since), True)
     joined = lambda *leaves: np.concatenate(leaves)[wanted]
-    return Chunk(
+    rows = {name: joined(*[getattr(chunk, name) for chunk in chunks]) for name in _ROWS}
+    return dataclasses.replace(
+        chunks[-1],
         record=jax.tree.map(joined, *[chunk.record for chunk in chunks]),
         steps=np.sum([chunk.steps for chunk in chunks], axis=0),
-        failure=chunks[-1].failure,
-        **{name: getattr(chunks[-1], name) for name in _NUMBERS} | {"fields": sum(chunk.fields for chunk in chunks)},
-        **{name: joined(*[getattr(chunk, name) for chunk in chunks]) for name in _ROWS},
+        fields=sum(chunk.fields for chunk in chunks),
+        **rows,
     )
 
 

@@ -301,7 +301,7 @@ class Trajectory(eqx.Module):
         for name in (*metadata["beside"], "metadata"):
             del arrays[name]
         series = {name: jnp.asarray(arrays.pop(name)) for name in SERIES}
-        counted = metadata.get("counted") and tuple(jnp.asarray(arrays.pop(name)) for name in COUNTED)
+        origin, since = (jnp.asarray(arrays.pop(name)) if metadata.get("counted") else series["t"] for name in COUNTED)
         if like is None:
             kind = _OWN_MODELS.get(metadata["model"])
             if kind is None or any("." in name for name in arrays):
@@ -323,7 +323,7 @@ class Trajectory(eqx.Module):
             certificates=Certificates(**metadata["certificates"]),
             settings=_settings(**metadata["settings"]),
             status=Status(metadata["status"]),
-            counted=counted or None,
+            counted=(origin, since) if metadata.get("counted") else None,
         )
 
 

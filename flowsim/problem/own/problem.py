@@ -123,7 +123,9 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
 
     @property
     def _module(self) -> types.ModuleType:
-        return module_at(split(self.make)[0], self.sha256)
+        module = module_at(split(self.make)[0], self.sha256)
+        assert module is not None, "a problem is made of a file that was executed"
+        return module
 
     def _check_observables(self, path: str, model: PyTree) -> None:
         """Refuse observables whose names are taken, or whose values are no numbers."""

@@ -383,17 +383,17 @@ def _nothing(axes: Axes, reason: str) -> Axes:
 
 def _time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
     """Label the time axis; on a logarithmic one, time 0 keeps a place at the left end, or where a late flow drops."""
-    later = t[t > 0]
     if t[0] < 0:
         axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
         first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5
     else:
         axes.set_xlabel(r"flow time  $t$")
-        first, linear, share, ticks = 0.0, later[0] if later.size else 0.0, 0.5, 15
+        first, linear, share, ticks = 0.0, t[1] if t.size > 1 else 0.0, 0.5, 15
     if scale == "log" and linear:
         # Linear up to the first power of ten: the only tick there is 0.
         axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(linear)), linscale=share)
-        axes.xaxis.get_major_locator().set_params(numticks=ticks)
+        locator: Any = axes.xaxis.get_major_locator()
+        locator.set_params(numticks=ticks)
     if linear:
         axes.set_xlim(max(first, -linear) if scale == "linear" else first, t[-1])
     axes.margins(y=0.15)
