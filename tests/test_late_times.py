@@ -248,3 +248,13 @@ def test_a_false_identity_is_refused_by_a_little():
     evidence = Evidence(LOSS, run)
     judged = lambda by: judge_on(_claim(off(by), Relation.IDENTITY), evidence).verdict
     assert judged(0.0) is Judgement.HOLDS and judged(1e-6) is Judgement.VIOLATED
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-11, pytest.param(1e-20, marks=pytest.mark.slow)])
+def test_a_drop_at_the_end_is_no_kink(scale):
+    """All of the drop may be within a hundred-thousandth of the time, as little as a kink has before it."""
+    run = gradient_flow(LOSS, three(scale))
+    evidence = Evidence(LOSS, run)
+    assert evidence.trajectory.t.size == run.t.size
+    claim = Claim("late.above", "notes", "L >= 1/4", lambda loss, flow: at_least(flow.loss, 0.25), models=(Three,))
+    assert judge_on(claim, evidence).verdict is Judgement.VIOLATED

@@ -14,6 +14,7 @@ from flowsim.flow.systems import AbstractSystem, norm_sq
 BEFORE = 1e-5  # of the time of a kink, how long before it a flow that meets it ends
 _EPS = float(np.finfo(float).eps)
 _NEAR = 10.0 ** np.arange(-13, -4)  # of the time, how far from where a flow ends its field is looked at
+_LOCAL = 1e-2  # of the way to the end, within which a flow that drops there is as good as straight
 _JUMPS = 1e-6  # of the field, by which it changes at a kink at least
 _NOISE = 1e3  # roundings of the field, which at rest is nothing else
 _GROWS = 3.0  # times, by which what changes at a kink grows with ten times the distance at most
@@ -38,7 +39,11 @@ def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple
     **Arguments:** before, end: states on that way, the last one there; times: of these.
     """
     first, last = times
-    distances = np.concatenate([_NEAR, -_NEAR]) * last / (last - first)
+    near = _NEAR * last / (last - first)
+    near = near[near <= _LOCAL]
+    if near.size < 2:
+        return False
+    distances = np.concatenate([near, -near])
     before, end = jax.device_put((before, end))
     changes, speed, rounding = _changes(system, before, end, jnp.asarray(distances))
     near, further = np.asarray(changes).reshape(2, -1)[:, :-1], np.asarray(changes).reshape(2, -1)[:, 1:]
@@ -50,8 +55,8 @@ def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple
 def _changes(
     system: AbstractSystem, before: PyTree, end: PyTree, distances: Float[Array, " h"]
 ) -> tuple[Float[Array, " h"], Scalar, Scalar]:
-    """How much the field differs at distances from a state, in units of the way to it; and before it, how large it is
-    and how much changes of the weights in their last places make of it, but for those that cross a kink.
+    """How much the field differs at distances from a state, in units of the way to it; how large it is before it; and
+    how much changes of the weights in their last places make of it, there or before, but for those that cross a kink.
     """
     slope, way = system.field(end), jax.tree.map(jnp.subtract, end, before)
 
@@ -59,11 +64,14 @@ def _changes(
         there = system.field(jax.tree.map(lambda x, dx: x + h * dx, end, way))
         return jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, there, slope)))
 
-    def nudged(share):
-        there = system.field(jax.tree.map(lambda x: x * (1 + share), before))
-        return jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, there, earlier)))
+    def rounding(state):
+        here, nudges = system.field(state), jnp.arange(1.0, 9.0) * _EPS
 
-    earlier = system.field(before)
-    nudges = jnp.arange(1.0, 9.0) * _EPS
-    rounding = jnp.quantile(jax.lax.map(nudged, jnp.concatenate([nudges, -nudges])), 0.25)
-    return jax.lax.map(change, distances), jnp.sqrt(norm_sq(earlier)), rounding
+        def nudged(share):
+            there = system.field(jax.tree.map(lambda x: x * (1 + share), state))
+            return jnp.sqrt(norm_sq(jax.tree.map(jnp.subtract, there, here)))
+
+        return jnp.quantile(jax.lax.map(nudged, jnp.concatenate([nudges, -nudges])), 0.25)
+
+    noise = jnp.maximum(rounding(before), rounding(end))
+    return jax.lax.map(change, distances), jnp.sqrt(norm_sq(system.field(before))), noise
