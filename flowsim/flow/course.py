@@ -20,6 +20,8 @@ from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.dense.radau import DenseRadau
 from flowsim.flow.solvers.integration import (
     ALWAYS_WHOLE,
+    DENSE_LIMIT,
+    MATRIX_FREE_FIELDS,
     NEVER,
     Asked,
     Ending,
@@ -134,7 +136,11 @@ class Course:
 
     def work_per_e_fold(self, before: Chunk) -> float:
         """How many fields time takes to grow by e after a chunk, by an implicit method whose steps are the longest."""
-        return STEPS_PER_DECADE / math.log(10) * (_FIELDS_A_STEP + float(self._way(before).asked.renewal) / 2)
+        way = self._way(before)
+        of_a_step = _FIELDS_A_STEP + float(way.asked.renewal) / 2
+        if way.method.directions > DENSE_LIMIT:
+            of_a_step = MATRIX_FREE_FIELDS
+        return STEPS_PER_DECADE / math.log(10) * of_a_step
 
     @property
     def _weights(self) -> int:
@@ -161,6 +167,8 @@ class Course:
         if self.solver != "implicit":
             return _Way(Method(self.solver), asked)
         directions = self.directions(before)
+        if directions > DENSE_LIMIT:
+            return _Way(Method(self.solver, directions), asked)
         columns, operations = DenseRadau.hessian(self._weights, directions)
         # Of few weights the columns take longest, and to count the operations of a field takes longer than some flows.
         renewal = columns if self._weights <= ALWAYS_WHOLE else columns + round(operations / self._operations)

@@ -8,6 +8,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import optimistix
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
@@ -28,27 +29,25 @@ ALWAYS_WHOLE = 256  # weights, up to which its whole spectrum is no cost
 _DIRECTIONS = (128, 256, 512)  # eigenvectors that are kept of larger ones
 _STIFF = 0.1  # the rate beside these, over a step, from which Newton's method needs more of them
 _EXPLICIT_FIELDS = 7  # of a step of Tsit5, and where it ends
+MATRIX_FREE_FIELDS = 1000  # of a step of Kvaerno5 with GMRES, about
 _MOST_STAGES = 60  # of a step of `DenseRadau` that is given up
 _SLOW = 1e-2  # |grad|^2 t, of the energy dissipated so far
 _MOST_REDUCED_STEPS = 2_000_000
 
 
 class Method(NamedTuple):
-    """A solver, and how many eigenvectors of the Hessian it keeps, where it keeps any."""
+    """A solver, and how many eigenvectors of the Hessian it keeps, where it keeps any. An implicit one that needs more
+    than `DENSE_LIMIT` keeps none of them: it is Kvaerno5, whose Newton steps are found by GMRES.
+    """
 
     solver: str
     directions: int = 0
 
 
-def most_directions(weights: int) -> int:
-    """How many eigenvectors of a Hessian are kept at the most: all, unless it is too large for that."""
-    return weights if weights <= DENSE_LIMIT else _DIRECTIONS[-1]
-
-
 def more_directions(weights: int, directions: int) -> int:
     """The next larger number of eigenvectors to keep of a Hessian, of which so many were kept so far."""
     few = [count for count in _DIRECTIONS if directions < count < weights / 2 and weights > ALWAYS_WHOLE]
-    return min([*few, most_directions(weights)])
+    return min([*few, weights])
 
 
 class Asked(NamedTuple):
@@ -222,7 +221,8 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
     states, dissipated = solution.ys
     stats = solution.stats
     accepted, rejected = stats["num_accepted_steps"], stats["num_rejected_steps"]
-    fields, too_few = _EXPLICIT_FIELDS * (accepted + rejected), jnp.asarray(False)
+    of_a_step = _EXPLICIT_FIELDS if method.solver == "explicit" else MATRIX_FREE_FIELDS
+    fields, too_few = of_a_step * (accepted + rejected), jnp.asarray(False)
     if isinstance(solver, DenseRadau):
         # Diffrax forgets what a rejected step computed: a Hessian, as a rule, and all the iterations there are.
         kept: Any = solution.solver_state
@@ -238,7 +238,7 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
         return _ReducedRadau(asked.rtol), predictive
     if method.solver == "arrowhead":
         return _ArrowheadRadau(asked.rtol), predictive
-    if method.solver == "implicit":
+    if method.solver == "implicit" and method.directions <= DENSE_LIMIT:
         implicit = DenseRadau(asked.rtol, asked.atol, asked.sizes, asked.renewal, system.columns, method.directions)
         return implicit, predictive
     rtol: Any = asked.rtol
@@ -246,7 +246,12 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
     atol: Any = asked.atol + rtol * jnp.min(jnp.stack([jnp.min(size) for size in jax.tree.leaves(asked.sizes)]))
     shortest = SMALLEST * jnp.maximum(first, asked.timescale)
     norm = optimistix.max_norm
-    return diffrax.Tsit5(), diffrax.PIDController(rtol, atol, norm=norm, dtmin=shortest, force_dtmin=False)
+    controller = diffrax.PIDController(rtol, atol, norm=norm, dtmin=shortest, force_dtmin=False)
+    if method.solver == "explicit":
+        return diffrax.Tsit5(), controller
+    linear = lineax.GMRES(rtol / 10, atol / 10)
+    newton = optimistix.Newton(rtol, atol, norm=norm, linear_solver=linear)
+    return diffrax.Kvaerno5(root_finder=newton), controller
 
 
 def between(
@@ -277,7 +282,9 @@ def _between(system, begins, ends, times, asked, method):
             state = solver.init(WITH_ENERGY, t0, t, begin, system)
         y, error, _, after, result = solver.step(WITH_ENERGY, t0, t, begin, system, state, made_jump=jnp.asarray(False))
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((y, error))])
-        found = jnp.all(finite) & (result == diffrax.RESULTS.successful)
+        # An implicit solver of diffrax gives the result of its Newton method.
+        results = diffrax.RESULTS if isinstance(result, diffrax.RESULTS) else optimistix.RESULTS
+        found = jnp.all(finite) & (result == results.successful)
         return after if keeps else kept, (y, found)
 
     kept = solver.init(WITH_ENERGY, times[0, 0], times[0, 2], first, system) if keeps else None
