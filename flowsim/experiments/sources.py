@@ -65,7 +65,9 @@ def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_written, value))})"
     if isinstance(value, types.CodeType):
-        return _written((value.co_code, value.co_names, value.co_consts))
+        # Numbers among these are its own.
+        constants = [_written(one) if isinstance(one, types.CodeType) else repr(one) for one in value.co_consts]
+        return _written((value.co_code, value.co_names, tuple(constants)))
     return "" if type(value) is int else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
