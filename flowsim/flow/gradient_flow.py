@@ -88,9 +88,8 @@ def gradient_flow(
     solver is "implicit", not below ten rtol; points_per_decade: how many steps there are at least in a decade of time,
     each an output, default 12 or as many as keep the weights under 256 MiB, 0 for output at ``times`` alone;
     steps_per_decade: as many steps at least, outputs or not, default points_per_decade; budget_seconds: wall-clock
-    limit, looked at after
-    every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes on bit for bit;
-    progress: show a bar.
+    limit, looked at after every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes
+    on bit for bit; progress: show a bar.
 
     **Returns:** a `Trajectory`; what went wrong in the solve, if anything, is in its ``status``.
 
