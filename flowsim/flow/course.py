@@ -149,9 +149,7 @@ class Course:
     @functools.cached_property
     def _operations(self) -> float:
         """About how many operations a field takes, where few take as long as more."""
-        arrays, rest = eqx.partition(self.system, eqx.is_array)
-        field = jax.jit(lambda arrays, state: eqx.combine(arrays, rest).field(state))
-        counts = field.lower(arrays, self.start).cost_analysis() or {}
+        counts = _field.lower(self.system, self.start).lowered.cost_analysis() or {}
         return float(counts.get("flops", 0.0)) + _FEW + _FEW_OF_A_WEIGHT * self._weights
 
     def _faster(self, y: PyTree, since: float, way: "_Way") -> float:
@@ -326,6 +324,11 @@ def _rows(tree: PyTree, rows: Any) -> Any:
 
 
 _pace = eqx.filter_jit(pace)
+
+
+@eqx.filter_jit
+def _field(system: AbstractSystem, state: PyTree) -> PyTree:
+    return system.field(state)
 
 
 def _after(first: PyTree, rest: PyTree) -> Any:
