@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from flowsim.claims import Evidence as Evidence
     from flowsim.claims import Judgement as Judgement
     from flowsim.claims import Plateau as Plateau
-    from flowsim.claims import Relation as Relation
     from flowsim.claims import Verdict as Verdict
     from flowsim.claims import Verdicts as Verdicts
     from flowsim.claims import at_least as at_least
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from flowsim.claims import judge as judge
     from flowsim.claims import limit as limit
     from flowsim.claims import plateaus as plateaus
+    from flowsim.claims.declaring import Section as Section
+    from flowsim.claims.declaring import claim as claim
     from flowsim.claims.spaces import Choice as Choice
     from flowsim.claims.spaces import Each as Each
     from flowsim.claims.spaces import Real as Real
@@ -126,9 +127,10 @@ _HOMES = {
     "flowsim.flow.trajectory": "Status Trajectory",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
-        "Claim Comparison Evidence Judgement Plateau Relation Verdict Verdicts at_least at_most check citation "
+        "Claim Comparison Evidence Judgement Plateau Verdict Verdicts at_least at_most check citation "
         "confidence_band end_point equal find_claims fit_rate judge limit plateaus"
     ),
+    "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS predictions",
     "flowsim.papers.zhang2023.prompt_lengths": "prompt_lengths",

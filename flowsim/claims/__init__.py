@@ -3,7 +3,6 @@
 from flowsim.claims.claim import Claim as Claim
 from flowsim.claims.claim import Comparison as Comparison
 from flowsim.claims.claim import Judgement as Judgement
-from flowsim.claims.claim import Relation as Relation
 from flowsim.claims.claim import Verdict as Verdict
 from flowsim.claims.claim import Verdicts as Verdicts
 from flowsim.claims.claim import at_least as at_least

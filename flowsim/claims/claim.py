@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core import VERSION, checks
 from flowsim._core.documents import extra, html_table
+from flowsim._core.latex import plain
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Tables
 from flowsim.claims.hypotheses import Hypothesis, unmet
@@ -121,13 +122,6 @@ class Judgement(enum.StrEnum):
     NOT_APPLICABLE = "not-applicable"
 
 
-class Relation(enum.StrEnum):
-    """Whether a claim bounds one side by the other or equates them."""
-
-    INEQUALITY = "inequality"
-    IDENTITY = "identity"
-
-
 _LONGEST_ID = 120
 _ID = re.compile(r"[^./\\][^/\\]*")  # a file of an audit has its name
 
@@ -148,14 +142,21 @@ def _no_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[
 class Claim:
     """A statement about a flow, with all that is needed to judge it.
 
-    id: ``paper.statement[.part]``; source: where it stands; statement: in one line; compare: (loss, trajectory) ->
-    `Comparison`, pure JAX; form: "printed", or "corrected" where the printed form does not survive; hypotheses:
-    (loss, start) -> the conditions of the statement; constants: (loss, trajectory) -> numbers by name, the claim's
-    beside the sharp ones; setting: loss -> the `Hypothesis` that this is a loss which the statement does not speak of,
-    None where it does; models: the classes of models that it is about, empty for all; along_flow: whether the
-    comparison reads a trajectory beyond its start; problems: its own problems, as nested dictionaries in the form of a
-    problem file; spaces: the problems that it speaks of, where `flowsim.refute` looks for one that breaks it (its
-    hypotheses are met by every counterexample); note: what a referee should know.
+    `flowsim.claim` declares one; its fields:
+
+    - id: ``paper.statement[.part]``.
+    - source: where it stands.
+    - statement: plain text, or LaTeX with formulas in ``$..$``.
+    - compare: (loss, trajectory) -> `Comparison`, pure JAX.
+    - form: "printed", or "corrected" where the printed form does not survive.
+    - hypotheses: (loss, start) -> the conditions of the statement.
+    - constants: (loss, trajectory) -> numbers by name: the claim's, and the sharp ones.
+    - setting: loss -> None if the statement speaks of such a loss, else the `Hypothesis` that is not met.
+    - models: the classes of models that it is about, empty for all.
+    - along_flow: whether the comparison reads more of the trajectory than its start.
+    - problems: its own problems, as nested dictionaries in the form of a problem file.
+    - spaces: the problems it speaks of, among which `flowsim.refute` looks for a counterexample.
+    - note: what a referee should know.
 
     **Raises:** `ValueError` on another form, or an id that can name no file.
     """
@@ -165,7 +166,6 @@ class Claim:
     statement: str
     compare: Callable[[Any, Any], Comparison]
     form: str = "printed"
-    relation: Relation = Relation.INEQUALITY
     hypotheses: Callable[[Any, Any], list[Hypothesis]] = _no_hypotheses
     constants: Callable[[Any, Any], dict[str, Array]] = _no_constants
     setting: Callable[[Any], Hypothesis | None] = _any_loss
@@ -188,6 +188,11 @@ class Claim:
                 checks.refuse(name, f"a tuple of objects of the class {kind.__name__}", f"it is {parts!r:.60}")
         if self.form not in ("printed", "corrected"):
             checks.refuse("form", '"printed" or "corrected"', f'it is "{self.form}"')
+
+    @property
+    def text(self) -> str:
+        """The statement as plain text."""
+        return plain(self.statement)
 
     def is_about(self, model: PyTree) -> bool:
         """Whether the statement speaks of such a model."""
@@ -226,6 +231,11 @@ class Verdict:
     until: float | None = None
     cut: bool = False
 
+    @property
+    def text(self) -> str:
+        """The statement as plain text."""
+        return plain(self.statement)
+
     def __str__(self) -> str:
         if self.margin is None:
             return f"{self.id} [{self.form}]: {self.verdict}. {self.note}".rstrip(" .") + "."
@@ -248,7 +258,7 @@ class Verdict:
         return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
 
     def _repr_html_(self) -> str:
-        return html_table((), [*zip(_COLUMNS, _cells(self), strict=True), ("statement", self.statement)], self.note)
+        return html_table((), [*zip(_COLUMNS, _cells(self), strict=True), ("statement", self.text)], self.note)
 
 
 class Verdicts(list[Verdict]):
@@ -280,7 +290,7 @@ class Verdicts(list[Verdict]):
         )
         rows = [
             {name: getattr(verdict, name) for name in names}
-            | {"verdict": str(verdict.verdict)}
+            | {"verdict": str(verdict.verdict), "statement": verdict.text}
             | {"unmet": "; ".join(part.name for part in verdict.hypotheses if not part.met)}
             for verdict in self
         ]

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,6 +33,14 @@ class Hypothesis:
     def unknown(self) -> bool:
         """Whether a side is not known."""
         return math.isnan(self.value) or math.isnan(self.bound)
+
+
+Conditions = Callable[[Any, Any], list[Hypothesis]]
+
+
+def all_of(*conditions: Conditions) -> Conditions:
+    """All hypotheses of several conditions, one after the other."""
+    return lambda loss, start: [found for of in conditions for found in of(loss, start)]
 
 
 def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | float) -> Hypothesis:

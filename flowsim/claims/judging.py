@@ -11,7 +11,7 @@ import numpy as np
 
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
-from flowsim.claims.claim import Claim, Comparison, Judgement, Relation, Verdict, Verdicts
+from flowsim.claims.claim import Claim, Comparison, Judgement, Verdict, Verdicts
 from flowsim.claims.deciding.between import follow
 from flowsim.claims.deciding.ending import (
     allows_for_a_while,
@@ -181,7 +181,7 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
     if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
         asked = evidence.asked(claim)
     beneath, further = 0.0, np.zeros(0)
-    if claim.relation is Relation.IDENTITY or ours.identity.all():
+    if ours.identity.all():
         further = unseen(claim, evidence.stated, first, asked)
     else:
         noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
@@ -262,7 +262,7 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
         # With their signs: two solves that are off to either side have the same slack in an identity.
         both = (one.value - one.bound for one in (other, ours))
         ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
-    sides = Sides.of(ours, claim.relation is Relation.IDENTITY)
+    sides = Sides.of(ours)
     rounding = rounding_error(claim, fine, ours)
     errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)))
     return _told(claim, evidence, fine, grounded(claim, rough, fine, sides, errors))

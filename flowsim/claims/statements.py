@@ -1,26 +1,11 @@
 """Statements of kinds that many papers make: about a task alone, several at once, and of what a flow conserves."""
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, at_least, equal
-
-
-def of_task(statement: Callable[[Any], Comparison]) -> Callable[[Any, Any], Comparison]:
-    """The comparison of a statement about the task alone, compiled once a dimension."""
-    compiled = eqx.filter_jit(statement)
-
-    @functools.wraps(statement)
-    def compare(loss, trajectory):
-        return compiled(loss.task)
-
-    return compare
 
 
 def rounded(comparison: Comparison, conditioning: Float[Array, ""]) -> Comparison:

@@ -6,7 +6,7 @@ from flowsim import papers
 from flowsim._core import VERSION
 from flowsim._core.checks import refuse
 from flowsim.cli.common import FINISHED, claims_of, print_json
-from flowsim.papers.statements import bibtex_of
+from flowsim.papers.data import bibtex_of
 
 _FLOWSIM = f"""@misc{{flowsim,
   author = {{{{The flowsim developers}}}},
@@ -18,12 +18,12 @@ _FLOWSIM = f"""@misc{{flowsim,
 
 def claims(*, as_json: bool) -> int:
     """List every claim."""
-    names = ("id", "source", "form", "statement")
     if as_json:
-        print_json([{name: getattr(claim, name) for name in names} for claim in papers.ALL_CLAIMS])
+        names = {"id": "id", "source": "source", "form": "form", "statement": "text", "latex": "statement"}
+        print_json([{key: getattr(claim, name) for key, name in names.items()} for claim in papers.ALL_CLAIMS])
         return FINISHED
     for claim in papers.ALL_CLAIMS:
-        print(f"{claim.id} [{claim.form}], {claim.source}\n    {claim.statement}")
+        print(f"{claim.id} [{claim.form}], {claim.source}\n    {claim.text}")
     return FINISHED
 
 

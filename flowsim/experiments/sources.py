@@ -41,7 +41,8 @@ def claim_digest(claim: Claim) -> str:
     claim's hypotheses and sides may come from any of its modules.
     """
     if any(claim is one for one in papers.ALL_CLAIMS):
-        return paper_digest(claim.id.partition(".")[0])
+        said = f"{claim.statement}\0{claim.note}"  # docstrings, which the digest of a paper leaves out
+        return hashlib.sha256(f"{paper_digest(claim.id.partition('.')[0])}\0{said}".encode()).hexdigest()
     functions = [claim.compare, claim.hypotheses, claim.constants, claim.setting, *(one.make for one in claim.spaces)]
     modules = [module for function in functions if (module := _module_of(function)) is not None]
     if (home := home_of(claim)) is not None:

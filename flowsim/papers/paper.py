@@ -2,19 +2,15 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
 from flowsim._core.types import Scalar
-from flowsim.claims import Claim, Comparison, Hypothesis, Relation
-from flowsim.claims.spaces import Space
+from flowsim.claims import Claim, Hypothesis
 from flowsim.problem import Problem
-
-Compare = Callable[[Any, Any], Comparison]
-Setting = Callable[[Any], Hypothesis | None]
 
 
 class AbstractPromises(abc.ABC):
@@ -54,62 +50,6 @@ class AbstractPromises(abc.ABC):
     @abc.abstractmethod
     def facts(self) -> dict[str, Scalar | float | Array | str]:
         """What follows from the start, by a label that names the equation."""
-
-
-class Section:
-    """The claims of one part of a paper, in the order in which they are declared. Each is declared above its formula.
-
-        SECTION = Section("zhang2023", LinearAttention)
-
-        @SECTION.claim("lemma-a.4", "Lemma A.4", "u_{-1}(t) > 0", relation=Relation.INEQUALITY, along_flow=True, ..)
-        def positive(loss, trajectory): ...
-
-    **Arguments:** paper: its id; models: the classes of models that the claims are about.
-    """
-
-    def __init__(self, paper: str, *models: type[eqx.Module]):
-        self.paper, self.models = paper, models
-        self.claims: tuple[Claim, ...] = ()
-
-    def claim(
-        self,
-        part: str,
-        source: str,
-        statement: str,
-        *,
-        relation: Relation,
-        along_flow: bool,
-        setting: Setting,
-        problems: Sequence[Mapping[str, Any]],
-        spaces: Sequence[Space],
-        **rest: Any,
-    ) -> Callable[[Compare], Compare]:
-        """A decorator that declares a function as the comparison of a claim and returns the function unchanged.
-
-        Where a function serves several claims, the lowest decorator declares the first.
-
-        **Arguments:** part: the id without the paper's; source: the place without the paper's id; the others are those
-        of `Claim`; those in ``rest`` have defaults: form, hypotheses, constants, note.
-        """
-
-        def declare(compare: Compare) -> Compare:
-            declared = Claim(
-                f"{self.paper}.{part}",
-                f"{self.paper}, {source}",
-                statement,
-                compare,
-                relation=relation,
-                along_flow=along_flow,
-                setting=setting,
-                problems=tuple(problems),
-                spaces=tuple(spaces),
-                models=self.models,
-                **rest,
-            )
-            self.claims = (*self.claims, declared)
-            return compare
-
-        return declare
 
 
 def _nothing(problem: Problem) -> None:

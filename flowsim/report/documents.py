@@ -11,7 +11,7 @@ from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement, Verdict, own_stop
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Certificates, Status
-from flowsim.papers.statements import fault_of
+from flowsim.papers.data import fault_of
 from flowsim.problem import AbstractSpec
 
 NOT_INTEGRATED = "not-integrated"

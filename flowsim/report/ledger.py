@@ -9,8 +9,8 @@ from flowsim._core.numbers import number_text
 from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
 from flowsim.experiments.sources import paper_digest
+from flowsim.papers.data import fault_of
 from flowsim.papers.paper import Paper
-from flowsim.papers.statements import fault_of
 from flowsim.report.documents import MARKS
 
 _HEAD = """# Every claim
@@ -83,7 +83,7 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
     lines = [
         f"## {claim.id} ({claim.form})",
         "",
-        f"> {escaped(claim.statement)}",
+        f"> {escaped(claim.text)}",
         "",
         f"- Source: {claim.source}",
         f"- Hypotheses: {'; '.join(map(escaped, hypotheses)) or 'none'}",

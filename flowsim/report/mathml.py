@@ -5,8 +5,9 @@ import html
 import re
 from xml.etree import ElementTree
 
+from flowsim._core.latex import ESCAPES, latex, text_and_formulas
 from flowsim.claims import Verdict
-from flowsim.papers.statements import ESCAPES, latex_of, latex_of_name, text_and_formulas
+from flowsim.papers.data import latex_of_name
 
 _TEXT = {**{written: character for character, written in ESCAPES.items()}, "``": "“", "''": "”"}
 _MARKUP = re.compile("|".join(map(re.escape, sorted(_TEXT, key=len, reverse=True))))
@@ -21,7 +22,7 @@ _ATTRIBUTES |= {"scriptlevel", "width"}
 
 def statement_in_html(verdict: Verdict) -> str:
     """The statement of a verdict: its text escaped, its formulas as MathML."""
-    return _in_html(latex_of(verdict))
+    return _in_html(latex(verdict.statement))
 
 
 def name_in_html(name: str) -> str:

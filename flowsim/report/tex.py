@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from flowsim._core import VERSION
+from flowsim._core.latex import escaped, latex, number_in_latex
 from flowsim._core.numbers import number_text
 from flowsim.claims import Judgement, Verdict
-from flowsim.papers.statements import escaped, latex_of, number_in_latex
 
 _LONGEST = 12  # rows on one page
 
@@ -38,7 +38,7 @@ def _row(verdict: Verdict) -> str:
     source = verdict.source if verdict.form == "printed" else f"{verdict.source}, corrected"
     cells = (
         rf"\raggedright {escaped(source)}",
-        rf"\raggedright {latex_of(verdict)}",
+        rf"\raggedright {latex(verdict.statement)}",
         escaped(verdict.verdict_text().replace("-", " ")),
         number_in_latex(number_text(verdict.margin, "+.2g")),
         number_in_latex(number_text(verdict.floor, ".0e")),

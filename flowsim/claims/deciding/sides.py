@@ -69,8 +69,8 @@ class Sides:
     tightness: Points
 
     @staticmethod
-    def of(ours: Comparison, identity: bool) -> "Sides":
-        """The sides of a comparison without errors; ``identity``: whether all of it equates its sides."""
+    def of(ours: Comparison) -> "Sides":
+        """The sides of a comparison without errors."""
         promised: Any = np.asarray(ours.promised)
         return Sides(
             slack=np.asarray(ours.slack),
@@ -80,7 +80,7 @@ class Sides:
             possible=promised,
             certain=promised,
             tie=np.zeros(promised.shape, dtype=bool),
-            identity=np.asarray(ours.identity) | identity,
+            identity=np.asarray(ours.identity),
             tightness=np.asarray(ours.tightness),
         )
 

@@ -197,7 +197,12 @@ class Case:
         repetitions = self._repetitions
         system = None if repetitions.loss.sampled else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
-        return Enclosed(system, repetitions.stated, run, errors, self.way, rounding, stay=repetitions.stay)
+        return Enclosed(
+            system, repetitions.stated, run, errors, self.way, self._is_identity, rounding, stay=repetitions.stay
+        )
+
+    def _is_identity(self, claim: Claim) -> bool:
+        return bool(self.panel.compared(claim, self._repetitions.stated, self.padded).identity.all())
 
     @functools.cached_property
     def padded(self) -> Trajectory:

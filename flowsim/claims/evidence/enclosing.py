@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, PyTree
 from flowsim._core.balls.centred import common, is_smooth, middles, nearer, not_negative
 from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
 from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
-from flowsim.claims.claim import Claim, Relation
+from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
@@ -98,7 +98,8 @@ class Enclosed:
     system: the coordinates of the flow, None where its loss is known by samples; loss: that claims read; run: the
     solve; errors: of its loss, excess and |grad|^2 as they were measured, for a loss that balls cannot read; way: how
     far the weights still move after the end, at most; rounding: of numbers; spread: how far off each array of weights
-    may be beyond that, (T,); stay: which weights are zero for ever, truth values; None for no one.
+    may be beyond that, (T,); stay: which weights are zero for ever, truth values; None for no one; is_identity: whether
+    a claim equates its sides.
     """
 
     system: AbstractSystem | None
@@ -106,6 +107,7 @@ class Enclosed:
     run: Trajectory
     errors: tuple[Float[np.ndarray, " T"], ...]
     way: float
+    is_identity: Callable[[Claim], bool]
     rounding: Roundings = Roundings()
     spread: PyTree = None
     stay: PyTree = None
@@ -270,7 +272,7 @@ class Enclosed:
                 rounding=self.rounding.statement,
                 most_operations=most_operations,
                 # Of an identity, both sides are those of one matrix.
-                of_middles=claim.relation is Relation.IDENTITY,
+                of_middles=self.is_identity(claim),
             )
         except UndecidedError as error:
             raise OpenError(str(error), jumps) from error

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from flowsim._core.balls.enclosure import lower, upper
-from flowsim.claims.claim import Claim, Comparison, Relation
+from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import Case
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION, size_of
 from flowsim.claims.evidence.course import Course
@@ -65,7 +65,7 @@ def unseen(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked)
 
 def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     count = case.run.t.size
-    identity = claim.relation is Relation.IDENTITY or bool(ours.identity.all())
+    identity = bool(ours.identity.all())
     # An identity is not known better.
     enough = -WORST_RESOLUTION * float(np.max(size_of(ours), initial=0.0)) if identity else 0.0
     if _stays(case) or ours.slack.shape[0] < case.padded.t.size or _fails_anyway(claim, case, ours, enough):

@@ -11,6 +11,7 @@ import numpy as np
 
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.files import write_whole
+from flowsim._core.latex import escaped, latex, number_in_latex
 from flowsim._core.numbers import number_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
@@ -23,7 +24,6 @@ from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.trajectory import Trajectory
-from flowsim.papers.statements import escaped, latex_of, number_in_latex
 from flowsim.problem import AbstractSpec, spec_of, toml
 
 _MOVED = 1e-6  # relative, of every number of a neighbouring problem
@@ -60,7 +60,7 @@ class Counterexample:
         place = f"{claim.source} as printed" if claim.form == "printed" else f"{claim.source}, corrected,"
         margin = abs(verdict.margin or math.nan)
         return (
-            f"{place} ({claim.statement}) fails at {self.where}. "
+            f"{place} ({claim.text}) fails at {self.where}. "
             f"There, at {verdict.where_text()}, its two sides are {self.value:.10g} and {self.bound:.10g}, so that it "
             f"misses by {margin:.3g} of its bound, where the numerical error is at most {verdict.floor:.1g}."
         )
@@ -76,7 +76,7 @@ class Counterexample:
         value, bound = (number_in_latex(f"{side:.10g}") for side in (self.value, self.bound))
         margin = number_in_latex(number_text(abs(verdict.margin or math.nan)))
         return (
-            f"{escaped(place)} ({latex_of(claim)}) fails at {values}. "
+            f"{escaped(place)} ({latex(claim.statement)}) fails at {values}. "
             f"There, at {escaped(verdict.where_text())}, its two sides are {value} and {bound}, so that it misses by "
             f"{margin} of its bound, where the numerical error is at most "
             f"{number_in_latex(number_text(verdict.floor, '.1g'))}."
@@ -108,7 +108,7 @@ class Counterexample:
             {
                 "id": self.claim.id,
                 "form": self.claim.form,
-                "statement": self.claim.statement,
+                "statement": self.claim.text,
                 "values": self.values,
                 "problem": self.problem,
                 "verdict": self.verdict,

@@ -88,7 +88,7 @@ class Refutation:
             {
                 "id": self.claim.id,
                 "form": self.claim.form,
-                "statement": self.claim.statement,
+                "statement": self.claim.text,
                 "counterexample": None if self.counterexample is None else self.counterexample.document(),
                 "least": least,
                 **{name: getattr(self, name) for name in counts},

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from flowsim._core.checks import refuse
@@ -17,8 +18,9 @@ from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.files import at_work_in
 from flowsim._core.numbers import value_text
 from flowsim._core.types import Document, Values
-from flowsim.claims import Claim, Relation, Verdict, judge_on
+from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.claim import citation
+from flowsim.claims.evidence.series import padded
 from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.executors import Executor
 from flowsim.experiments.search.clock import Clock
@@ -29,7 +31,8 @@ from flowsim.experiments.search.kept import KeptUnits
 from flowsim.experiments.search.looking import Seen, rows_of, seen_of
 from flowsim.experiments.search.points import Known, Point, Sampler, remembered, restrict_spaces
 from flowsim.experiments.search.refutation import refuse_excluded
-from flowsim.experiments.search.screening import Margin, Screen
+from flowsim.experiments.search.screening import Margin, Screen, built
+from flowsim.flow.gradient_flow import start_alone
 from flowsim.problem import AbstractSpec, spec_of
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
@@ -102,7 +105,7 @@ class Sharpening:
             {
                 "id": self.claim.id,
                 "form": self.claim.form,
-                "statement": self.claim.statement,
+                "statement": self.claim.text,
                 "factor": self.factor,
                 "values": self.values,
                 "problem": self.problem,
@@ -141,10 +144,10 @@ def sharpen(
 
     **Raises:** `ValueError` on an identity, which has no constant, where no bound is positive, or as `refute` does.
     """
-    if claim.relation is Relation.IDENTITY:
-        refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
     clock, over = Clock(budget, problems), over or {}
     folder, spaces = None if out is None else pathlib.Path(out), restrict_spaces(claim, over)
+    if _equates(claim, spaces[0], seed):
+        refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
     elsewhere = None
     if executor is not None:
         elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_down
@@ -170,6 +173,14 @@ def sharpen(
         if folder is not None:
             result.save(folder)
         return result
+
+
+def _equates(claim: Claim, space: Space, seed: int) -> bool:
+    """Whether a claim equates its sides at the start of a problem of the space."""
+    with contextlib.suppress(ValueError):
+        loss, start, _ = built(space, Sampler(space, 0, seed).draw(0, 1)[0].values)
+        return bool(jnp.all(claim.compare(loss.stated(), padded(start_alone(loss, start))).identity))
+    return False
 
 
 class FamilyUnit(NamedTuple):

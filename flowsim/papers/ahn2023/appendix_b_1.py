@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
-from flowsim.claims.hypotheses import Hypothesis, agrees
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined, rounded
-from flowsim.flow.trajectory import Trajectory
 from flowsim.models import MultiLayerAttention
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss, cancellation, drawn_matrices, losses_at
@@ -21,12 +21,8 @@ from flowsim.papers.ahn2023.prompts import Columns, Drawn, inputs_of, on_prompts
 from flowsim.papers.ahn2023.settings import (
     LAYERED,
     layers_with_inverse_weights,
-    of_finite_context,
     two_isotropic_layers,
 )
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", *LAYERED)
 
 
 def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
@@ -44,63 +40,50 @@ def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
     return product(point, X), jnp.sum(jax.vmap(error)(jnp.eye(X.shape[0])) ** 2)
 
 
-@SECTION.claim(
-    "theorem-3.trace",
-    "proof of Theorem 3, first display",
-    "f(A_0, A_1) = E tr(prod_i (I + X_0^T A_i X_0 M) X_0^T X_0 prod_i (I + M X_0^T A_i X_0))",
-    relation=Relation.IDENTITY,
-    along_flow=False,
+SECTION = Section(
+    "ahn2023",
+    *LAYERED,
     setting=layers_with_inverse_weights,
+    hypotheses=two_isotropic_layers,
     problems=ISOTROPIC,
     spaces=spaces.ISOTROPIC_LAYERS,
-    hypotheses=of_finite_context(_symmetric_layers),
-    note="For each of 64 drawn prompts, averaged over w. The trace sums the squared errors of all n + 1 columns; f is "
-    "that of the query. The 1/n is absorbed in the A_i; the limits of the products are printed in three ways.",
 )
+
+
+@SECTION.claim("theorem-3.trace", "proof of Theorem 3, first display", hypotheses=(_symmetric_layers, finite_context))
 @on_prompts
 def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
-    """The sum of squares over all columns, as printed, against the squared error for the query."""
+    r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl(\prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i (I + M
+    X_0^\top A_i X_0)\Bigr)$
+
+    For each of 64 drawn prompts, averaged over w. The trace sums the squared errors of all n + 1 columns; f is that of
+    the query. The 1/n is absorbed in the A_i; the limits of the products are printed in three ways.
+    """
     columns, expected = _factored(drawn)
     return jnp.sum(columns**2), expected
 
 
-@SECTION.claim(
-    "theorem-3.trace",
-    "proof of Theorem 3, first display",
-    "f(A_0, A_1) = E tr((I - M) prod_i (I + X_0^T A_i X_0 M) X_0^T X_0 prod_i (I + M X_0^T A_i X_0) (I - M))",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ISOTROPIC,
-    spaces=spaces.ISOTROPIC_LAYERS,
-    form="corrected",
-    hypotheses=of_finite_context(_symmetric_layers),
-    note="With the I - M of Lemma 9, to which the proof refers. For each of 64 drawn prompts, averaged over w; the 1/n "
-    "is absorbed in the A_i.",
-)
+@SECTION.corrected(trace_of_all, hypotheses=(_symmetric_layers, finite_context))
 @on_prompts
 def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
-    """The sum of squares over the last column alone against the squared error for the query."""
+    r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl((I - M) \prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i
+    (I + M X_0^\top A_i X_0)\, (I - M)\Bigr)$
+
+    With the I - M of Lemma 9, to which the proof refers. For each of 64 drawn prompts, averaged over w; the 1/n is
+    absorbed in the A_i.
+    """
     columns, expected = _factored(drawn)
     return jnp.sum(columns[:, -1] ** 2), expected
 
 
-@SECTION.claim(
-    "theorem-3.rotation",
-    "proof of Theorem 3",
-    "f(U D_0 U^T, A_1) = f(D_0, U^T A_1 U) for orthogonal U, and f(D_0, A_1) = f(D_0, S A_1 S) for diagonal D_0 and "
-    "S = diag(+-1, .., +-1)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ISOTROPIC,
-    spaces=spaces.ISOTROPIC_LAYERS,
-    hypotheses=two_isotropic_layers,
-    note="At drawn symmetric A_0 = U D_0 U^T and A_1. The text says that X_0 U^T has the law of X_0, but their shapes "
-    "do not fit; U^T X_0 has it.",
-)
-def theorem_3_rotation(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """f at drawn (A_0, A_1) against f in the eigenbasis of A_0, and the latter against f with signs flipped."""
+@SECTION.claim("theorem-3.rotation", "proof of Theorem 3")
+def theorem_3_rotation(loss: Loss) -> Comparison:
+    r"""$f(U D_0 U^\top, A_1) = f(D_0, U^\top A_1 U)$ for orthogonal $U$, and $f(D_0, A_1) = f(D_0, S A_1 S)$ for
+    diagonal $D_0$ and $S = \operatorname{diag}(\pm 1, \dots, \pm 1)$
+
+    At drawn symmetric A_0 = U D_0 U^T and A_1. The text says that X_0 U^T has the law of X_0, but their shapes do not
+    fit; U^T X_0 has it.
+    """
     matrices = drawn_matrices(loss, 1)
     matrices = (matrices + jnp.swapaxes(matrices, 2, 3)) / 2
     U = jnp.linalg.eigh(matrices[:, 0])[1]
@@ -112,20 +95,13 @@ def theorem_3_rotation(loss: Loss, trajectory: Trajectory) -> Comparison:
     return rounded(joined(both), cancellation(loss))
 
 
-@SECTION.claim(
-    "theorem-3.proof",
-    "proof of Theorem 3",
-    "f(D_0, diag(A_1)) <= f(D_0, A_1) for diagonal D_0, and the same with the layers exchanged",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ISOTROPIC,
-    spaces=spaces.ISOTROPIC_LAYERS,
-    hypotheses=two_isotropic_layers,
-    note="At drawn matrices.",
-)
-def theorem_3_proof(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """f(D_0, diag(A_1)) <= f(D_0, A_1) and f(diag(A_0), D_1) <= f(A_0, D_1), at drawn matrices."""
+@SECTION.claim("theorem-3.proof", "proof of Theorem 3")
+def theorem_3_proof(loss: Loss) -> Comparison:
+    r"""$f\bigl(D_0, \operatorname{diag}(A_1)\bigr) \le f(D_0, A_1)$ for diagonal $D_0$, and the same with the layers
+    exchanged
+
+    At drawn matrices.
+    """
     kept = jnp.eye(loss.task.dimension)[None, None]
     matrices, comparisons = drawn_matrices(loss, 1), []
     for fixed in (0, 1):
@@ -135,20 +111,12 @@ def theorem_3_proof(loss: Loss, trajectory: Trajectory) -> Comparison:
     return rounded(joined(comparisons), cancellation(loss))
 
 
-@SECTION.claim(
-    "theorem-3.convex",
-    "proof of Theorem 3",
-    "f is convex in A_1, and in A_0, the other one fixed",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ISOTROPIC,
-    spaces=spaces.ISOTROPIC_LAYERS,
-    hypotheses=two_isotropic_layers,
-    note="Along drawn directions at drawn matrices.",
-)
-def theorem_3_convex(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The second derivative of f in one matrix along a drawn direction, the other one fixed, against 0."""
+@SECTION.claim("theorem-3.convex", "proof of Theorem 3")
+def theorem_3_convex(loss: Loss) -> Comparison:
+    """$f$ is convex in $A_1$, and in $A_0$, the other one fixed
+
+    Along drawn directions at drawn matrices.
+    """
     matrices, directions, comparisons = drawn_matrices(loss, 1), drawn_matrices(loss, 2), []
     for moved in range(loss.layers):
         step = jnp.zeros_like(directions).at[:, moved].set(directions[:, moved])

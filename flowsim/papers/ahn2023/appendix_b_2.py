@@ -9,10 +9,10 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import finite_context
 from flowsim.claims.statements import joined, rounded
-from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss, cancellation, drawn_matrices, drawn_scalars, gradients
 from flowsim.papers.ahn2023.multi_layer_problems import ISOTROPIC, ON_PROMPTS, STATIC
@@ -28,9 +28,6 @@ from flowsim.papers.ahn2023.prompts import (
 )
 from flowsim.papers.ahn2023.settings import LAYERED, anisotropic, layers_with_inverse_weights
 from flowsim.papers.ahn2023.turned_prompts import turned, turned_slopes
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", *LAYERED)
 
 
 def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
@@ -42,31 +39,28 @@ def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
     return total
 
 
-@SECTION.claim(
-    "eq-22",
-    "(22)",
-    "Y_{i+1} = Y_0 prod_l (I + M X_0^T A_l X_0), the query's label being given",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-    note="Judged on 64 drawn prompts with drawn weights. The 1/n is absorbed in the A_l, as in the proof.",
-)
+SECTION = Section("ahn2023", *LAYERED, setting=layers_with_inverse_weights)
+ON_ON_PROMPTS = SECTION.on(ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
+ON_STATIC = SECTION.on(STATIC, spaces.LAYERS)
+
+
+@ON_ON_PROMPTS.claim("eq-22", "(22)")
 @on_prompts
 def eq_22(drawn: Drawn) -> tuple[Row, Row]:
-    """Y_0 prod_l (I + M X_0^T A_l X_0) against the labels of the layers."""
+    r"""$Y_{i+1} = Y_0 \prod_l (I + M X_0^\top A_l X_0)$, the query's label being given
+
+    Judged on 64 drawn prompts with drawn weights. The 1/n is absorbed in the A_l, as in the proof.
+    """
     Z = labelled(drawn)
     return Z[-1] @ _factors(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-def _directional(replace: Callable[[Loss, Array], Array]) -> Callable[[Loss, Trajectory], tuple[Array, Array, Array]]:
+def _directional(replace: Callable[[Loss, Array], Array]) -> Callable[[Loss], tuple[Array, Array, Array]]:
     """The function that returns d/dt f(A + t R~) and d/dt f(A + t R) at points of S for drawn R, and the size of their
     terms; R~_i = r_i ``replace(loss, R)``.
     """
 
-    def sides(loss: Loss, trajectory: Trajectory) -> tuple[Array, Array, Array]:
+    def sides(loss: Loss) -> tuple[Array, Array, Array]:
         slopes, R = gradients(loss, drawn_scalars(loss)), drawn_matrices(loss, 3)
         r = jnp.einsum("ij,nkij->nk", loss.task.covariance, R) / loss.task.dimension
         replaced = r[:, :, None, None] * replace(loss, R)[None, None]
@@ -76,41 +70,25 @@ def _directional(replace: Callable[[Loss, Array], Array]) -> Callable[[Loss, Tra
     return sides
 
 
-@SECTION.claim(
-    "eq-25",
-    "(25) with R~_i = r_i I",
-    "For A in S and every R, d/dt f(A + t R~) <= d/dt f(A + t R) with R~_i = r_i I, r_i = tr(Sigma^{1/2} R_i "
-    "Sigma^{1/2})/d",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=STATIC,
-    spaces=spaces.LAYERS,
-)
-def eq_25(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(25) with R~_i = r_i I, r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, as printed, for drawn R and for -R."""
-    replaced, given, size = _directional(lambda loss, R: jnp.eye(loss.task.dimension))(loss, trajectory)
+@ON_STATIC.claim("eq-25", "(25) with R~_i = r_i I")
+def eq_25(loss: Loss) -> Comparison:
+    r"""For $A \in \mathcal{S}$ and every $R$, $\frac{d}{dt} f(A + t \tilde R) \le \frac{d}{dt} f(A + t R)$ with $\tilde
+    R_i = r_i I$, $r_i = \operatorname{tr}(\Sigma^{1/2} R_i \Sigma^{1/2})/d$
+    """
+    replaced, given, size = _directional(lambda loss, R: jnp.eye(loss.task.dimension))(loss)
     both = [at_most(sign * replaced, sign * given, size=size) for sign in (1.0, -1.0)]
     return rounded(joined(both), cancellation(loss))
 
 
-@SECTION.claim(
-    "eq-25",
-    "(25) with R~_i = r_i Sigma^-1",
-    "For A in S and every R, d/dt f(A + t R~) = d/dt f(A + t R) with R~_i = r_i Sigma^-1, r_i = tr(Sigma^{1/2} R_i "
-    "Sigma^{1/2})/d",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=STATIC,
-    spaces=spaces.LAYERS,
-    form="corrected",
-    note="With the R~_i before (27): r_i I is not in S, and with it (25) fails for R or for -R unless tr Sigma = d. "
-    "(26) needs the equality; a large enough multiple of any descent direction satisfies the inequality alone.",
-)
-def eq_25_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(25) as an equality, with R~_i = r_i Sigma^-1, for drawn R."""
-    replaced, given, size = _directional(lambda loss, R: jnp.linalg.inv(loss.task.covariance))(loss, trajectory)
+@ON_STATIC.corrected(eq_25, "(25) with R~_i = r_i Sigma^-1")
+def eq_25_corrected(loss: Loss) -> Comparison:
+    r"""For $A \in \mathcal{S}$ and every $R$, $\frac{d}{dt} f(A + t \tilde R) = \frac{d}{dt} f(A + t R)$ with $\tilde
+    R_i = r_i \Sigma^{-1}$, $r_i = \operatorname{tr}(\Sigma^{1/2} R_i \Sigma^{1/2})/d$
+
+    With the R~_i before (27): r_i I is not in S, and with it (25) fails for R or for -R unless tr Sigma = d. (26) needs
+    the equality; a large enough multiple of any descent direction satisfies the inequality alone.
+    """
+    replaced, given, size = _directional(lambda loss, R: jnp.linalg.inv(loss.task.covariance))(loss)
     return rounded(equal(replaced, given, size), cancellation(loss))
 
 
@@ -122,55 +100,34 @@ def _decrease(loss: Loss) -> tuple[Array, Array]:
     return rate, jnp.sum(slopes**2, axis=(1, 2, 3))
 
 
-@SECTION.claim(
-    "eq-26",
-    "(26)",
-    "With dA_i/dt = -r_i Sigma^-1, r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2}): d/dt f <= -sum |grad_{A_i} f|_F^2",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=STATIC,
-    spaces=spaces.LAYERS,
-    note="True with a factor d to spare for d > 1: this flow is d times faster than the one that (25) gives.",
-)
-def eq_26(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(26) with r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2}), as printed, at points of S."""
+@ON_STATIC.claim("eq-26", "(26)")
+def eq_26(loss: Loss) -> Comparison:
+    r"""With $dA_i/dt = -r_i \Sigma^{-1}$, $r_i = \operatorname{tr}(\Sigma^{1/2} \nabla_i \Sigma^{1/2})$: $\frac{d}{dt}
+    f \le -\sum \lVert \nabla_{A_i} f \rVert_F^2$
+
+    True with a factor d to spare for d > 1: this flow is d times faster than the one that (25) gives.
+    """
     rate, squares = _decrease(loss)
     return rounded(at_most(rate, -squares), cancellation(loss))
 
 
-@SECTION.claim(
-    "eq-26",
-    "(26)",
-    "With dA_i/dt = -r_i Sigma^-1, r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2})/d: d/dt f = -sum |grad_{A_i} f|_F^2",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=STATIC,
-    spaces=spaces.LAYERS,
-    form="corrected",
-    note="With the 1/d of the r_i of (25).",
-)
-def eq_26_corrected(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(26) as an equality, with r_i = tr(Sigma^{1/2} grad_i Sigma^{1/2})/d, at points of S."""
+@ON_STATIC.corrected(eq_26)
+def eq_26_corrected(loss: Loss) -> Comparison:
+    r"""With $dA_i/dt = -r_i \Sigma^{-1}$, $r_i = \operatorname{tr}(\Sigma^{1/2} \nabla_i \Sigma^{1/2})/d$:
+    $\frac{d}{dt} f = -\sum \lVert \nabla_{A_i} f \rVert_F^2$
+
+    With the 1/d of the r_i of (25).
+    """
     rate, squares = _decrease(loss)
     return rounded(equal(rate / loss.task.dimension, -squares, squares), cancellation(loss))
 
 
-@SECTION.claim(
-    "theorem-4.gradient",
-    "proof of Theorem 4",
-    "At points of S every grad_{A_i} f is a multiple of Sigma",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=STATIC,
-    spaces=spaces.LAYERS,
-    form="corrected",
-    note="The proof shows this. Hence the gradients over S and over all matrices vanish together.",
-)
-def gradient_on_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """grad_{A_i} f at points of S against its projection on the multiples of Sigma."""
+@ON_STATIC.claim("theorem-4.gradient", "proof of Theorem 4", form="corrected")
+def gradient_on_the_set(loss: Loss) -> Comparison:
+    r"""At points of $\mathcal{S}$ every $\nabla_{A_i} f$ is a multiple of $\Sigma$
+
+    The proof shows this. Hence the gradients over S and over all matrices vanish together.
+    """
     slopes, Sigma = gradients(loss, drawn_scalars(loss)), loss.task.covariance
     g = jnp.einsum("nkij,ij->nk", slopes, Sigma) / jnp.sum(Sigma**2)
     off = jnp.linalg.norm(slopes - g[:, :, None, None] * Sigma[None, None], axis=(2, 3)).reshape(-1)
@@ -180,94 +137,62 @@ def gradient_on_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "theorem-4.invariant",
     "proof of Theorem 4",
-    "Plain gradient flow leaves S: at points of S no grad_{A_i} f is a multiple of Sigma^-1, unless Sigma ~ I",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=(ISOTROPIC[0], *STATIC),
-    spaces=spaces.LAYERS,
     form="corrected",
     hypotheses=anisotropic,
-    note="The paper does not say this; its proof uses an S-constrained flow.",
+    problems=(ISOTROPIC[0], *STATIC),
+    spaces=spaces.LAYERS,
 )
-def leaves_the_set(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """How far the plain gradient at points of S is from S, the multiples of Sigma^-1, against 0."""
+def leaves_the_set(loss: Loss) -> Comparison:
+    r"""Plain gradient flow leaves $\mathcal{S}$: at points of $\mathcal{S}$ no $\nabla_{A_i} f$ is a multiple of
+    $\Sigma^{-1}$, unless $\Sigma \propto I$
+
+    The paper does not say this; its proof uses an S-constrained flow.
+    """
     slopes, inverse = gradients(loss, drawn_scalars(loss)), jnp.linalg.inv(loss.task.covariance)
     g = jnp.einsum("nkij,ij->nk", slopes, inverse) / jnp.sum(inverse**2)
     off = jnp.linalg.norm(slopes - g[:, :, None, None] * inverse[None, None], axis=(2, 3)).reshape(-1)
     return rounded(at_least(off, 0.0, size=jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
 
 
-@SECTION.claim(
-    "eq-28",
-    "proof of Theorem 4, G before (28)",
-    "Y_{k+1} = w*^T G with G = X_0 prod_l (I - M X_0^T A_l X_0)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-    note="The sign differs from that of (22), (29) and (30); w*^T w* in the display before it should be w* w*^T.",
-)
+@ON_ON_PROMPTS.claim("eq-28", "proof of Theorem 4, G before (28)")
 @on_prompts
 def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:
-    """w*^T G with G = X_0 prod_l (I - M X_0^T A_l X_0), as printed, against the labels of the layers."""
+    r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I - M X_0^\top A_l X_0)$
+
+    The sign differs from that of (22), (29) and (30); w*^T w* in the display before it should be w* w*^T.
+    """
     Z = labelled(drawn)
     return drawn.weight @ Z[:-1] @ _factors(drawn, -1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@SECTION.claim(
-    "eq-28",
-    "proof of Theorem 4, G before (28)",
-    "Y_{k+1} = w*^T G with G = X_0 prod_l (I + M X_0^T A_l X_0)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    form="corrected",
-    hypotheses=finite_context,
-    note="With the sign of (22); nothing else in the proof changes.",
-)
+@ON_ON_PROMPTS.corrected(eq_28_printed)
 @on_prompts
 def eq_28_corrected(drawn: Drawn) -> tuple[Row, Row]:
-    """w*^T G with G = X_0 prod_l (I + M X_0^T A_l X_0) against the labels of the layers."""
+    r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I + M X_0^\top A_l X_0)$
+
+    With the sign of (22); nothing else in the proof changes.
+    """
     Z = labelled(drawn)
     return drawn.weight @ Z[:-1] @ _factors(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@SECTION.claim(
-    "eq-29",
-    "(29)",
-    "For A in S and orthogonal U, with U_Sigma = Sigma^{1/2} U Sigma^{-1/2}, G(U_Sigma X_0) = U_Sigma G(X_0)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-    note="Judged on 64 drawn prompts with drawn weights and U.",
-)
+@ON_ON_PROMPTS.claim("eq-29", "(29)")
 @on_prompts
 def eq_29(drawn: Drawn) -> tuple[Array, Array]:
-    """G(U_Sigma X_0) against U_Sigma G(X_0), without B."""
+    r"""For $A \in \mathcal{S}$ and orthogonal $U$, with $U_\Sigma = \Sigma^{1/2} U \Sigma^{-1/2}$, $G(U_\Sigma X_0) =
+    U_\Sigma G(X_0)$
+
+    Judged on 64 drawn prompts with drawn weights and U.
+    """
     return turned(without_B(nearest_on_the_set(drawn)), product)
 
 
-@SECTION.claim(
-    "eq-30",
-    "(30)",
-    "For A in S and every R_j, d/dt G(U_Sigma X_0, A_j + t R_j) = U_Sigma d/dt G(X_0, A_j + t U_Sigma^T R_j U_Sigma)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-    note="Judged on 64 drawn prompts with drawn weights, U and R_j, for every j.",
-)
+@ON_ON_PROMPTS.claim("eq-30", "(30)")
 @on_prompts
 def eq_30(drawn: Drawn) -> tuple[Array, Array]:
-    """U_Sigma^-1 d/dt G(U_Sigma X_0) along R_j against d/dt G(X_0) along U_Sigma^T R_j U_Sigma, without B."""
+    r"""For $A \in \mathcal{S}$ and every $R_j$, $\frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = U_\Sigma \frac{d}{dt}
+    G(X_0, A_j + t U_\Sigma^\top R_j U_\Sigma)$
+
+    Judged on 64 drawn prompts with drawn weights, U and R_j, for every j.
+    """
     return turned_slopes(without_B(drawn), product, "A")

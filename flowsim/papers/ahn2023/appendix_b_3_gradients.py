@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss
@@ -17,31 +18,33 @@ from flowsim.papers.ahn2023.multi_layer_problems import WITH_B
 from flowsim.papers.ahn2023.residual_stream import NOTE, Slopes, norms_squared, slopes, where_known, within_reach
 from flowsim.papers.ahn2023.scalars import drawn_points, scalar_slopes
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", *LAYERED)
 
 _BY_ALL = NOTE.format("theorem-5.all-matrices")
 _BY_ALL_35 = NOTE.format("eq-35.all-matrices")
 
 
+SECTION = Section(
+    "ahn2023",
+    *LAYERED,
+    setting=layers_with_inverse_weights,
+    hypotheses=within_reach,
+    problems=WITH_B,
+    spaces=spaces.RESIDUAL_STREAM,
+)
+
+
 @SECTION.claim(
     "theorem-5.gradient",
     "proof of Theorem 5",
-    "At points of S, where f(A, B) = F(a, b), grad_{A_i} f = (dF/da_i) Sigma/d and grad_{B_i} f = (dF/db_i) I/d",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
     form="corrected",
-    hypotheses=within_reach,
     note="(36), and (37) with S~_j = s_j I, say this in other words; F is known by "
     "quadrature over one eigenvalue. " + _BY_ALL,
 )
 @where_known
 def gradient_on_the_set(loss: Loss) -> Comparison:
-    """grad_{A_i} f and grad_{B_i} f against (dF/da_i) Sigma/d and (dF/db_i) I/d."""
+    r"""At points of $\mathcal{S}$, where $f(A, B) = F(a, b)$, $\nabla_{A_i} f = \tfrac{\partial F}{\partial a_i}
+    \Sigma/d$ and $\nabla_{B_i} f = \tfrac{\partial F}{\partial b_i} I/d$
+    """
     points, d = drawn_points(loss), loss.task.dimension
     of_a, of_b = scalar_slopes(loss, points)
     found, comparisons = slopes(loss, points), []
@@ -91,41 +94,25 @@ def _the_same(sides: _Sides) -> Comparison:
 @SECTION.claim(
     "eq-34",
     "(34) with R~_i = r_i I, S~_i = s_i I",
-    "For (A, B) in S and every (R, S), d/dt f(A + t R~, B + t S~) <= d/dt f(A + t R, B + t S) with R~_i = r_i I, S~_i "
-    "= s_i I, r_i = tr(Sigma^{1/2} R_i Sigma^{1/2})/d, s_i = tr(Sigma^{-1/2} S_i Sigma^{1/2})/d",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    hypotheses=within_reach,
     note="At drawn (R, S). r_i I is not in S unless Sigma is a multiple of I. " + _BY_ALL,
 )
 @where_known
 def eq_34(loss: Loss) -> Comparison:
-    """(34) with R~_i = r_i I and S~_i = s_i I, as printed, all layers together."""
+    r"""For $(A, B) \in \mathcal{S}$ and every $(R, S)$, $\frac{d}{dt} f(A + t \tilde R, B + t \tilde S) \le
+    \frac{d}{dt} f(A + t R, B + t S)$ with $\tilde R_i = r_i I$, $\tilde S_i = s_i I$, $r_i =
+    \operatorname{tr}(\Sigma^{1/2} R_i \Sigma^{1/2})/d$, $s_i = \operatorname{tr}(\Sigma^{-1/2} S_i \Sigma^{1/2})/d$
+    """
     eye = jnp.eye(loss.task.dimension)
     both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, eye, eye))
     return _no_more(both)
 
 
-@SECTION.claim(
-    "eq-34",
-    "(34) with R~_i = r_i Sigma^-1, S~_i = s_i I",
-    "For (A, B) in S and every (R, S), d/dt f(A + t R~, B + t S~) = d/dt f(A + t R, B + t S) with R~_i = r_i Sigma^-1, "
-    "S~_i = s_i I, and r_i, s_i as printed",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    form="corrected",
-    hypotheses=within_reach,
-    note="At drawn (R, S). " + _BY_ALL,
-)
+@SECTION.corrected(eq_34, "(34) with R~_i = r_i Sigma^-1, S~_i = s_i I", note="At drawn (R, S). " + _BY_ALL)
 @where_known
 def eq_34_corrected(loss: Loss) -> Comparison:
-    """(34) as an equality, with R~_i = r_i Sigma^-1 and S~_i = s_i I."""
+    r"""For $(A, B) \in \mathcal{S}$ and every $(R, S)$, $\frac{d}{dt} f(A + t \tilde R, B + t \tilde S) = \frac{d}{dt}
+    f(A + t R, B + t S)$ with $\tilde R_i = r_i \Sigma^{-1}$, $\tilde S_i = s_i I$, and $r_i$, $s_i$ as printed
+    """
     inverse, eye = jnp.linalg.inv(loss.task.covariance), jnp.eye(loss.task.dimension)
     both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, inverse, eye))
     return _the_same(both)
@@ -150,61 +137,36 @@ def _decrease(loss: Loss, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]
 @SECTION.claim(
     "eq-35",
     "(35)",
-    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1, d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 "
-    "at points of S",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    hypotheses=within_reach,
     note="The decrease due to B is too small by the factor tr Sigma^-1 where that is below 1. This matters where "
     "grad_A f vanishes, as at the best scalars without B; elsewhere that due to A has a factor d to spare. "
     + _BY_ALL_35,
 )
 @where_known
 def eq_35(loss: Loss) -> Comparison:
-    """(35) along the printed flow, dB_i/dt = -s_i Sigma^-1."""
+    r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i \Sigma^{-1}$, $\frac{d}{dt} f \le -\sum \lVert \nabla_{A_i}
+    f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$ at points of $\mathcal{S}$
+    """
     rate, squares = _decrease(loss, jnp.linalg.inv(loss.task.covariance))
     return at_most(rate, -squares)
 
 
-@SECTION.claim(
-    "eq-35",
-    "(35)",
-    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i I, with 1/d in r_i and s_i, d/dt f = -sum |grad_{A_i} f|_F^2 + "
-    "|grad_{B_i} f|_F^2",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    form="corrected",
-    hypotheses=within_reach,
-    note=_BY_ALL_35,
-)
+@SECTION.corrected(eq_35, note=_BY_ALL_35)
 @where_known
 def eq_35_corrected(loss: Loss) -> Comparison:
-    """(35) as an equality, with dB_i/dt = -s_i I and 1/d in r_i and s_i."""
+    r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i I$, with $1/d$ in $r_i$ and $s_i$, $\frac{d}{dt} f = -\sum
+    \lVert \nabla_{A_i} f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$
+    """
     rate, squares = _decrease(loss, jnp.eye(loss.task.dimension))
     return equal(rate / loss.task.dimension, -squares, squares)
 
 
-@SECTION.claim(
-    "eq-35.constrained",
-    "the S-constrained flow before (35)",
-    "dB_i/dt = -s_i Sigma^-1 keeps B_i a multiple of I",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    hypotheses=within_reach,
-    note="This flow leaves S at once unless Sigma is a multiple of I, and (35) is about S alone; -s_i I is meant.",
-)
+@SECTION.claim("eq-35.constrained", "the S-constrained flow before (35)")
 @where_known
 def eq_35_in_the_set(loss: Loss) -> Comparison:
-    """How far dB_i/dt = -s_i Sigma^-1 is from the multiples of I, relative to its size."""
+    r"""$dB_i/dt = -s_i \Sigma^{-1}$ keeps $B_i$ a multiple of $I$
+
+    This flow leaves S at once unless Sigma is a multiple of I, and (35) is about S alone; -s_i I is meant.
+    """
     d = loss.task.dimension
     _, s = _traces(loss, slopes(loss, drawn_points(loss)))
     speed = -s.reshape(-1, 1, 1) * jnp.linalg.inv(loss.task.covariance)[None]
@@ -215,59 +177,38 @@ def eq_35_in_the_set(loss: Loss) -> Comparison:
 @SECTION.claim(
     "eq-36",
     "(36)",
-    "For (A, B) in S and every R_j, d/dt f(A + t R~_j) <= d/dt f(A + t R_j) with R~_j = r_j Sigma^-1",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    hypotheses=within_reach,
     note="Both sides are linear in R_j, and -R_j is a direction too, so the inequality for every R_j is an equality, "
     "and judged as one, at drawn R_j. After (34) R~_i = r_i I is printed instead (see eq-34). " + _BY_ALL,
 )
 @where_known
 def eq_36(loss: Loss) -> Comparison:
-    """(36) with R~_j = r_j Sigma^-1, as an equality: the inequality for R_j and for -R_j."""
+    r"""For $(A, B) \in \mathcal{S}$ and every $R_j$, $\frac{d}{dt} f(A + t \tilde R_j) \le \frac{d}{dt} f(A + t R_j)$
+    with $\tilde R_j = r_j \Sigma^{-1}$
+    """
     inverse = jnp.linalg.inv(loss.task.covariance)
     return _the_same(_both_along(loss, inverse, inverse)[0])
 
 
-@SECTION.claim(
-    "eq-37",
-    "(37) with S~_j = s_j Sigma^-1",
-    "For (A, B) in S and every S_j, d/dt f(B + t S~_j) <= d/dt f(B + t S_j) with S~_j = s_j Sigma^-1",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    hypotheses=within_reach,
-    note="At drawn S_j. " + _BY_ALL,
-)
+@SECTION.claim("eq-37", "(37) with S~_j = s_j Sigma^-1", note="At drawn S_j. " + _BY_ALL)
 @where_known
 def eq_37(loss: Loss) -> Comparison:
-    """(37) with S~_j = s_j Sigma^-1, as printed, for drawn S_j and for -S_j."""
+    r"""For $(A, B) \in \mathcal{S}$ and every $S_j$, $\frac{d}{dt} f(B + t \tilde S_j) \le \frac{d}{dt} f(B + t S_j)$
+    with $\tilde S_j = s_j \Sigma^{-1}$
+    """
     inverse = jnp.linalg.inv(loss.task.covariance)
     return _no_more(_both_along(loss, inverse, inverse)[1])
 
 
-@SECTION.claim(
-    "eq-37",
+@SECTION.corrected(
+    eq_37,
     "(37) with S~_j = s_j I",
-    "For (A, B) in S and every S_j, d/dt f(B + t S~_j) <= d/dt f(B + t S_j) with S~_j = s_j I, s_j = tr(Sigma^{-1/2} "
-    "S_j Sigma^{1/2})/d",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-    form="corrected",
-    hypotheses=within_reach,
     note="S~_j = s_j I, as after (34), is in S; s_j Sigma^-1 is not, and with it (37) fails unless tr Sigma^-1 = d. As "
     "for (36), the inequality for every S_j is an equality. " + _BY_ALL,
 )
 @where_known
 def eq_37_corrected(loss: Loss) -> Comparison:
-    """(37) with S~_j = s_j I, as after (34), as an equality: the inequality for S_j and for -S_j."""
+    r"""For $(A, B) \in \mathcal{S}$ and every $S_j$, $\frac{d}{dt} f(B + t \tilde S_j) \le \frac{d}{dt} f(B + t S_j)$
+    with $\tilde S_j = s_j I$, $s_j = \operatorname{tr}(\Sigma^{-1/2} S_j \Sigma^{1/2})/d$
+    """
     eye = jnp.eye(loss.task.dimension)
     return _the_same(_both_along(loss, eye, eye)[1])

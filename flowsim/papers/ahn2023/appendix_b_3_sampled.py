@@ -8,19 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_most
+from flowsim.claims.claim import Comparison, at_most
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees
 from flowsim.claims.statements import joined
-from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention, ScalarLayers
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer_problems import ON_SCALARS, WITHOUT_B
-from flowsim.papers.ahn2023.sampled_layers import moving, of_layers_with_B, sampled_layers
+from flowsim.papers.ahn2023.sampled_layers import moving, sampled_layers
 from flowsim.papers.ahn2023.scalars import scalar_loss
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", MultiLayerAttention)
 
 Layers = Float[Array, "... d d"]
 
@@ -35,33 +32,27 @@ def _scalars(loss: MonteCarloLoss, model: MultiLayerAttention) -> ScalarLayers:
 
 
 def at_scalars(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothesis]:
-    """The layers have matrices B_i and start on S."""
+    """The layers start on S."""
     if start.B is None:
-        return moving(loss, start)
+        return []
     on_S = _scalars(loss, start).attention(loss.task.covariance)
     assert on_S.B is not None, "scalars with b_i stand for matrices B_i"
     gap = sum(jnp.sum((a - b) ** 2) for a, b in ((start.A, on_S.A), (start.B, on_S.B)))
-    return [*moving(loss, start), agrees("distance from S = 0", jnp.sqrt(gap), 0.0, jnp.linalg.norm(start.A))]
+    return [agrees("distance from S = 0", jnp.sqrt(gap), 0.0, jnp.linalg.norm(start.A))]
 
 
-@SECTION.claim(
-    "theorem-5.all-matrices",
-    "proof of Theorem 5",
-    "On S, where f(A, B) = F(a, b), grad_{A_i} f = (dF/da_i) Sigma/d and grad_{B_i} f = (dF/db_i) I/d, to "
-    f"{_PER_CENT}",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=sampled_layers,
-    problems=ON_SCALARS,
-    spaces=spaces.ON_SCALARS,
-    form="corrected",
-    hypotheses=at_scalars,
-    note="The left sides come from sampled prompts, F from quadrature. (36), and (37) with S~_j = s_j I, say this.",
-)
-@of_layers_with_B
-def theorem_5(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """grad_{A_i} f and grad_{B_i} f over all matrices at a point of S against (dF/da_i) Sigma/d and (dF/db_i) I/d."""
-    start, d, S = trajectory.start, loss.task.dimension, loss.task.covariance
+SECTION = Section("ahn2023", MultiLayerAttention, setting=sampled_layers, hypotheses=at_scalars, needs=moving)
+ON_S = SECTION.on(ON_SCALARS, spaces.ON_SCALARS)
+
+
+@ON_S.claim("theorem-5.all-matrices", "proof of Theorem 5", form="corrected")
+def theorem_5(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
+    r"""On $\mathcal{S}$, where $f(A, B) = F(a, b)$, $\nabla_{A_i} f = \tfrac{\partial F}{\partial a_i} \Sigma/d$ and
+    $\nabla_{B_i} f = \tfrac{\partial F}{\partial b_i} I/d$, to $5$ per cent
+
+    The left sides come from sampled prompts, F from quadrature. (36), and (37) with S~_j = s_j I, say this.
+    """
+    d, S = loss.task.dimension, loss.task.covariance
     exact = scalar_loss(d, float(loss.task.context_length), start.A.shape[0])
     slopes, found = jax.grad(exact)(_scalars(loss, start)), loss.gradient(start)
     assert slopes.b is not None, "the loss is one with B"
@@ -86,44 +77,27 @@ def _decrease(loss: MonteCarloLoss, start: MultiLayerAttention, direction: Layer
 
 
 @SECTION.claim(
-    "eq-35.all-matrices",
-    "(35)",
-    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i Sigma^-1, d/dt f <= -sum |grad_{A_i} f|_F^2 + |grad_{B_i} f|_F^2 "
-    "at points of S",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=sampled_layers,
-    problems=(ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B),
-    spaces=spaces.ON_SCALARS,
-    hypotheses=at_scalars,
-    note="On sampled prompts, at the start alone: the same statement as eq-35, false for the same reason. The decrease "
-    "due to A has a factor d to spare, as the 1/d of the text above is left out. That due to B is too small by the "
-    "factor tr Sigma^-1 where that is below 1, which decides where grad_A f vanishes, as in the last problem.",
+    "eq-35.all-matrices", "(35)", problems=(ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B), spaces=spaces.ON_SCALARS
 )
-@of_layers_with_B
-def eq_35(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """(35) as printed, without 1/d and with B_i that move along Sigma^-1."""
-    rate, squares = _decrease(loss, trajectory.start, jnp.linalg.inv(loss.task.covariance), 1.0)
+def eq_35(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
+    r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i \Sigma^{-1}$, $\frac{d}{dt} f \le -\sum \lVert \nabla_{A_i}
+    f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$ at points of $\mathcal{S}$
+
+    On sampled prompts, at the start alone: the same statement as eq-35, false for the same reason. The decrease due to
+    A has a factor d to spare, as the 1/d of the text above is left out. That due to B is too small by the factor tr
+    Sigma^-1 where that is below 1, which decides where grad_A f vanishes, as in the last problem.
+    """
+    rate, squares = _decrease(loss, start, jnp.linalg.inv(loss.task.covariance), 1.0)
     return at_most(rate, -squares)
 
 
-@SECTION.claim(
-    "eq-35.all-matrices",
-    "(35)",
-    "Along dA_i/dt = -r_i Sigma^-1, dB_i/dt = -s_i I, with 1/d in r_i and s_i, d/dt f = -sum |grad_{A_i} f|_F^2 + "
-    f"|grad_{{B_i}} f|_F^2, to {_PER_CENT}",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=sampled_layers,
-    problems=ON_SCALARS,
-    spaces=spaces.ON_SCALARS,
-    form="corrected",
-    hypotheses=at_scalars,
-    note="On sampled prompts, at the start alone.",
-)
-@of_layers_with_B
-def eq_35_corrected(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """(35) with 1/d in r_i and s_i and B_i that move along I, for which the population sides are equal."""
+@ON_S.corrected(eq_35)
+def eq_35_corrected(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
+    r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i I$, with $1/d$ in $r_i$ and $s_i$, $\frac{d}{dt} f = -\sum
+    \lVert \nabla_{A_i} f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$, to $5$ per cent
+
+    On sampled prompts, at the start alone.
+    """
     d = float(loss.task.dimension)
-    rate, squares = _decrease(loss, trajectory.start, jnp.eye(loss.task.dimension), d)
+    rate, squares = _decrease(loss, start, jnp.eye(loss.task.dimension), d)
     return at_most(jnp.abs(rate + squares), _APART * squares)

@@ -8,17 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Relation
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import finite_context
 from flowsim.models.linear_attention import embed
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer_problems import ON_PROMPTS
 from flowsim.papers.ahn2023.prompts import Drawn, Row, layers, on_prompts, without_B
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
-from flowsim.papers.paper import Section
 from flowsim.tasks import Prompt
-
-SECTION = Section("ahn2023", *LAYERED)
 
 
 def _thetas(drawn: Drawn) -> Float[Array, "layers d"]:
@@ -31,21 +28,24 @@ def _thetas(drawn: Drawn) -> Float[Array, "layers d"]:
     return jax.jacfwd(label)(drawn.prompt.query)
 
 
-@SECTION.claim(
-    "eq-60",
-    "(59), (60)",
-    "After every layer there is a theta_l with y_l^{(i)} = <theta_l, x^{(i)}> + y^{(i)} for all i <= n + 1",
-    relation=Relation.IDENTITY,
-    along_flow=False,
+SECTION = Section(
+    "ahn2023",
+    *LAYERED,
     setting=layers_with_inverse_weights,
+    hypotheses=finite_context,
     problems=ON_PROMPTS,
     spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-    note="theta_l is computed as the derivative of the query's label with respect to the query.",
 )
+
+
+@SECTION.claim("eq-60", "(59), (60)")
 @on_prompts
 def eq_60(drawn: Drawn) -> tuple[Array, Array]:
-    """Every label after every layer against <theta_l, x_i> + y_i."""
+    r"""After every layer there is a $\theta_l$ with $y_l^{(i)} = \langle \theta_l, x^{(i)} \rangle + y^{(i)}$ for all
+    $i \le n + 1$
+
+    theta_l is computed as the derivative of the query's label with respect to the query.
+    """
     Z = embed(drawn.prompt)
     return layers(without_B(drawn), Z)[:, -1], _thetas(drawn)[1:] @ Z[:-1] + Z[-1][None]
 
@@ -58,58 +58,31 @@ def _recursion(drawn: Drawn, attending: Float[Array, "n d"]) -> Row:
     return labels
 
 
-@SECTION.claim(
-    "eq-61",
-    "(61)",
-    "y_i at layer l+1 is y_i + (1/n) sum_j x_{n+1}^T A_l x_j y_j, for i <= n",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-)
+@SECTION.claim("eq-61", "(61)")
 @on_prompts
 def eq_61_printed(drawn: Drawn) -> tuple[Row, Row]:
-    """(61) with x^{(n+1)} instead of x^{(i)}, as printed, against the labels of the layers."""
+    r"""$y_i$ at layer $l+1$ is $y_i + \tfrac{1}{n} \sum_j x_{n+1}^\top A_l x_j y_j$, for $i \le n$"""
     attending = jnp.broadcast_to(drawn.prompt.query, drawn.prompt.inputs.shape)
     return _recursion(drawn, attending), layers(without_B(drawn), embed(drawn.prompt))[-1, -1, :-1]
 
 
-@SECTION.claim(
-    "eq-61",
-    "(61)",
-    "y_i at layer l+1 is y_i + (1/n) sum_j x_i^T A_l x_j y_j, for i <= n",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    form="corrected",
-    hypotheses=finite_context,
-    note="With x_i instead of x_{n+1}, which is (57). In the line before it, y := <y_i, w*> should be <x_i, w*>.",
-)
+@SECTION.corrected(eq_61_printed)
 @on_prompts
 def eq_61_corrected(drawn: Drawn) -> tuple[Row, Row]:
-    """(61) with x^{(i)}, which is (57), against the labels of the layers."""
+    r"""$y_i$ at layer $l+1$ is $y_i + \tfrac{1}{n} \sum_j x_i^\top A_l x_j y_j$, for $i \le n$
+
+    With x_i instead of x_{n+1}, which is (57). In the line before it, y := <y_i, w*> should be <x_i, w*>.
+    """
     return _recursion(drawn, drawn.prompt.inputs), layers(without_B(drawn), embed(drawn.prompt))[-1, -1, :-1]
 
 
-@SECTION.claim(
-    "eq-63",
-    "(63)",
-    "theta_{l+1} = theta_l + (1/n) A_l X X^T (theta_l + w*)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-    note="theta_l is computed as the derivative of the query's label with respect to the query.",
-)
+@SECTION.claim("eq-63", "(63)")
 @on_prompts
 def eq_63(drawn: Drawn) -> tuple[Array, Array]:
-    """theta_{l+1} against theta_l + (1/n) A_l X X^T (theta_l + w*)."""
+    r"""$\theta_{l+1} = \theta_l + \tfrac{1}{n} A_l X X^\top (\theta_l + w_\star)$
+
+    theta_l is computed as the derivative of the query's label with respect to the query.
+    """
     thetas, inputs = _thetas(drawn), drawn.prompt.inputs
     gram = inputs.T @ inputs / inputs.shape[0]
     steps = jnp.einsum("kij,jl,kl->ki", drawn.A, gram, thetas[:-1] + drawn.weight[None])

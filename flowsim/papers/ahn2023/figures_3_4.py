@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
@@ -17,9 +18,6 @@ from flowsim.papers.ahn2023.multi_layer import Loss
 from flowsim.papers.ahn2023.multi_layer_problems import PAPER_B
 from flowsim.papers.ahn2023.scalars import Point, Points, local_minima, lowest, minima_constants, on_the_set
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", *LAYERED)
 
 _ON_S = "On S alone: for general B the loss of three layers has no exact form here and is left to Monte Carlo."
 _CONDITIONING = 1e3  # of sums of positive terms, with cancellation in their factors
@@ -31,37 +29,25 @@ _CONDITIONED = (
 )
 
 
+SECTION = Section(
+    "ahn2023", *LAYERED, setting=layers_with_inverse_weights, problems=(PAPER_B,), spaces=spaces.SECTION_6
+)
+
+
 @SECTION.claim(
     "figure-3.loss",
     "Figure 3 (c)",
-    "The loss converges to 0",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=(PAPER_B,),
-    spaces=spaces.SECTION_6,
     constants=minima_constants,
     note=_ON_S + " The least loss found on S is 0.0393 for d = 5, n = 10, k = 3, against 0.5794 without B.",
 )
-def loss_tends_to_zero(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The least loss known on S against 0, relative to that of predicting 0."""
+def loss_tends_to_zero(loss: Loss) -> Comparison:
+    """The loss converges to $0$"""
     return equal(on_the_set(loss).minimum[None], 0.0, float(loss.task.dimension))
 
 
-@SECTION.claim(
-    "figure-4",
-    "Figure 4",
-    "A_0, A_1, A_2 have increasing magnitude",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=(PAPER_B,),
-    spaces=spaces.SECTION_6,
-    constants=minima_constants,
-    note=_ON_S + " Judged at the best scalars.",
-)
-def increasing(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """a_i < a_{i+1} at the best scalars."""
+@SECTION.claim("figure-4", "Figure 4", constants=minima_constants, note=_ON_S + " Judged at the best scalars.")
+def increasing(loss: Loss) -> Comparison:
+    """$A_0$, $A_1$, $A_2$ have increasing magnitude"""
     a = lowest(loss)[: loss.layers]
     return rounded(at_least(a[1:], a[:-1]), jnp.asarray(_CONDITIONING))
 
@@ -69,18 +55,12 @@ def increasing(loss: Loss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "figure-4.elsewhere",
     "Figure 4",
-    "At some local minimum on S A_0, A_1, A_2 do not have increasing magnitude",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=(PAPER_B,),
-    spaces=spaces.SECTION_6,
     form="corrected",
     constants=minima_constants,
     note=_ON_S + " Whether they increase depends on where training ends.",
 )
-def not_increasing_elsewhere(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The largest a_i - a_{i+1} at any local minimum found, against 0."""
+def not_increasing_elsewhere(loss: Loss) -> Comparison:
+    r"""At some local minimum on $\mathcal{S}$ $A_0$, $A_1$, $A_2$ do not have increasing magnitude"""
     found = local_minima(loss)
     a = found.points[:, : loss.layers]
     falls = jnp.where(found.proper, jnp.max(a[:, :-1] - a[:, 1:], axis=1), -jnp.inf)
@@ -124,37 +104,27 @@ def conditioning_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Arra
 @SECTION.claim(
     "figure-4.conditioning",
     "section 6.1, 2., on Figure 4",
-    "At some local minimum on S with A_0, A_1, A_2 of increasing magnitude, X_2 is better conditioned than X_1",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
     setting=_sizes_of_the_paper,
-    problems=(PAPER_B,),
-    spaces=spaces.SECTION_6,
     constants=conditioning_constants,
     note=_CONDITIONED + "The text says so of the end of its training.",
 )
-def better_conditioned(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The largest share of better conditioned X_2 at a local minimum with a_0 < a_1 < a_2, against 1/2."""
+def better_conditioned(loss: Loss) -> Comparison:
+    r"""At some local minimum on $\mathcal{S}$ with $A_0$, $A_1$, $A_2$ of increasing magnitude, $X_2$ is better
+    conditioned than $X_1$
+    """
     found = local_minima(loss)
     increasing = jnp.all(jnp.diff(found.points[:, : loss.layers], axis=1) > 0, axis=1) & found.proper
     share = jnp.max(jnp.where(increasing, _shares(loss, found.points)[:, -1], 0.0))
     return at_least(share[None], 0.5, allowance=_OF_SHARE)
 
 
-@SECTION.claim(
-    "figure-4.conditioning",
-    "section 6.1, 2., on Figure 4",
-    "At the lowest minimum that is known on S, X_2 is worse conditioned than X_1",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
+@SECTION.corrected(
+    better_conditioned,
     setting=_sizes_of_the_paper,
-    problems=(PAPER_B,),
-    spaces=spaces.SECTION_6,
-    form="corrected",
     constants=conditioning_constants,
     note=_CONDITIONED + "What the B_i do to X_2 depends on where training ends: here the second step nearly "
     "annihilates some eigenvalues, which makes X_2 worse conditioned for four prompts in five.",
 )
-def worse_conditioned(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The share of better conditioned X_2 at the best scalars against 1/2."""
+def worse_conditioned(loss: Loss) -> Comparison:
+    r"""At the lowest minimum that is known on $\mathcal{S}$, $X_2$ is worse conditioned than $X_1$"""
     return at_most(_shares(loss, lowest(loss)[None])[:, -1], 0.5, allowance=_OF_SHARE)

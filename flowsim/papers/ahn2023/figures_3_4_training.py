@@ -6,17 +6,15 @@ Nothing bounds how far such a flow is from its limit, so statements about limits
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.figures import distance_to_go, distance_to_identity, loss_to_go
 from flowsim.papers.ahn2023.multi_layer_problems import SAMPLED
-from flowsim.papers.ahn2023.sampled_layers import moving, of_layers_with_B, sampled_layers
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", MultiLayerAttention)
+from flowsim.papers.ahn2023.sampled_layers import moving, sampled_layers
 
 Layers = Float[Array, "... d d"]
 
@@ -44,64 +42,29 @@ def ends(loss: MonteCarloLoss, trajectory: Trajectory) -> dict[str, Array]:
     return named
 
 
-@SECTION.claim(
-    "figure-3.training.loss",
-    "Figure 3 (c)",
-    "The loss converges to 0",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=sampled_layers,
-    problems=SAMPLED,
-    spaces=spaces.SAMPLED,
-    hypotheses=moving,
-    constants=ends,
-    note=_NOTE + _LIMIT,
+SECTION = Section(
+    "ahn2023", MultiLayerAttention, setting=sampled_layers, needs=moving, problems=SAMPLED, spaces=spaces.SAMPLED
 )
-@of_layers_with_B
-def loss_tends_to_zero(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """The loss at the end against 0, relative to that of predicting 0."""
-    allowance = loss_to_go(trajectory, jnp.asarray(trajectory.way_to_go))
-    return equal(trajectory.loss[-1:], 0.0, float(loss.task.dimension), allowance=allowance)
 
 
-@SECTION.claim(
-    "figure-3.training.B",
-    "section 6.1, Figure 3 (a), (b)",
-    "Dist(B_i, I) -> 0 from Gaussian starts",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=sampled_layers,
-    problems=SAMPLED,
-    spaces=spaces.SAMPLED,
-    hypotheses=moving,
-    constants=ends,
-    note=_NOTE + _LIMIT,
-)
-@of_layers_with_B
-def moves_to_identity(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """Dist(B_i, I) at the end against 0."""
-    B, way = trajectory.end.B, jnp.asarray(trajectory.way_to_go)
+@SECTION.claim("figure-3.training.loss", "Figure 3 (c)", constants=ends, note=_NOTE + _LIMIT)
+def loss_tends_to_zero(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
+    """The loss converges to $0$"""
+    allowance = loss_to_go(flow, jnp.asarray(flow.way_to_go))
+    return equal(flow.loss[-1:], 0.0, float(loss.task.dimension), allowance=allowance)
+
+
+@SECTION.claim("figure-3.training.B", "section 6.1, Figure 3 (a), (b)", constants=ends, note=_NOTE + _LIMIT)
+def moves_to_identity(flow: Trajectory) -> Comparison:
+    r"""$\operatorname{Dist}(B_i, I) \to 0$ from Gaussian starts"""
+    B, way = flow.end.B, jnp.asarray(flow.way_to_go)
     return equal(distance_to_identity(B), 0.0, 1.0, allowance=distance_to_go(B, way))
 
 
-@SECTION.claim(
-    "figure-3.training.B",
-    "section 6.1, Figure 3 (a), (b)",
-    "Dist(B_i, I) is smaller at t = 2000 than at its Gaussian start",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=sampled_layers,
-    problems=SAMPLED,
-    spaces=spaces.SAMPLED,
-    form="corrected",
-    hypotheses=moving,
-    constants=ends,
-    note=_NOTE + _SEEN,
-)
-@of_layers_with_B
-def nearer_to_identity(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """Dist(B_i, I) at t = 2000 against the start."""
-    return at_most(*(distance_to_identity(model.B) for model in (trajectory.at(_TRAINED), trajectory.start)))
+@SECTION.corrected(moves_to_identity, constants=ends, note=_NOTE + _SEEN)
+def nearer_to_identity(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
+    r"""$\operatorname{Dist}(B_i, I)$ is smaller at $t = 2000$ than at its Gaussian start"""
+    return at_most(*(distance_to_identity(model.B) for model in (flow.at(_TRAINED), flow.start)))
 
 
 def _primed(loss: MonteCarloLoss, A: Layers) -> Layers:
@@ -111,63 +74,28 @@ def _primed(loss: MonteCarloLoss, A: Layers) -> Layers:
     return root @ A @ root
 
 
-@SECTION.claim(
-    "figure-3.training.A",
-    "section 6.1, Figure 3 (d)-(f), blue",
-    "Dist(Sigma^{1/2} A_i Sigma^{1/2}, I) -> 0 from Gaussian starts",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=sampled_layers,
-    problems=SAMPLED,
-    spaces=spaces.SAMPLED,
-    hypotheses=moving,
-    constants=ends,
-    note=_NOTE + _LIMIT,
-)
-@of_layers_with_B
-def preconditions(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """Dist(Sigma^{1/2} A_i Sigma^{1/2}, I) at the end against 0."""
-    primed = _primed(loss, trajectory.end.A)
-    way = jnp.linalg.norm(loss.task.covariance, 2) * trajectory.way_to_go
+@SECTION.claim("figure-3.training.A", "section 6.1, Figure 3 (d)-(f), blue", constants=ends, note=_NOTE + _LIMIT)
+def preconditions(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
+    r"""$\operatorname{Dist}(\Sigma^{1/2} A_i \Sigma^{1/2}, I) \to 0$ from Gaussian starts"""
+    primed = _primed(loss, flow.end.A)
+    way = jnp.linalg.norm(loss.task.covariance, 2) * flow.way_to_go
     return equal(distance_to_identity(primed), 0.0, 1.0, allowance=distance_to_go(primed, way))
 
 
-@SECTION.claim(
-    "figure-3.training.A",
-    "section 6.1, Figure 3 (d)-(f), blue",
-    "Dist(Sigma^{1/2} A_i Sigma^{1/2}, I) is smaller at t = 2000 than at its Gaussian start",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=sampled_layers,
-    problems=SAMPLED,
-    spaces=spaces.SAMPLED,
-    form="corrected",
-    hypotheses=moving,
-    constants=ends,
-    note=_NOTE + _SEEN,
-)
-@of_layers_with_B
-def better_preconditioned(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """Dist(Sigma^{1/2} A_i Sigma^{1/2}, I) at t = 2000 against the start."""
-    models = trajectory.at(_TRAINED), trajectory.start
+@SECTION.corrected(preconditions, constants=ends, note=_NOTE + _SEEN)
+def better_preconditioned(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
+    r"""$\operatorname{Dist}(\Sigma^{1/2} A_i \Sigma^{1/2}, I)$ is smaller at $t = 2000$ than at its Gaussian start"""
+    models = flow.at(_TRAINED), flow.start
     return at_most(*(distance_to_identity(_primed(loss, model.A)) for model in models))
 
 
 @SECTION.claim(
     "figure-4.training",
     "section 6.1, Figure 4 (c)-(e)",
-    "At the end of training |A_0|_F < |A_1|_F < |A_2|_F",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=sampled_layers,
-    problems=SAMPLED,
-    spaces=spaces.SAMPLED,
-    hypotheses=moving,
     constants=ends,
     note=_NOTE + " The end of training is t = 2000, which the first problem does not reach.",
 )
-@of_layers_with_B
-def increasing(loss: MonteCarloLoss, trajectory: Trajectory) -> Comparison:
-    """|A_i|_F < |A_{i+1}|_F at t = 2000."""
-    sizes = jnp.linalg.norm(trajectory.at(_TRAINED).A, axis=(1, 2))
+def increasing(flow: Trajectory) -> Comparison:
+    r"""At the end of training $\lVert A_0 \rVert_F < \lVert A_1 \rVert_F < \lVert A_2 \rVert_F$"""
+    sizes = jnp.linalg.norm(flow.at(_TRAINED).A, axis=(1, 2))
     return at_least(sizes[1:], sizes[:-1])

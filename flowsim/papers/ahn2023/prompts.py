@@ -3,6 +3,7 @@
 The weights are drawn too, in the paper's own sign of A. The literal attention layers compute covariates and labels.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,9 +13,9 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar, Vector
 from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import takes_like
 from flowsim.claims.hypotheses import can_be_drawn
 from flowsim.claims.statements import rounded
-from flowsim.flow.trajectory import Trajectory
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.papers.ahn2023.multi_layer import Loss, basis
@@ -57,7 +58,7 @@ def _draws(loss: Loss, n: int) -> Drawn:
     return jax.vmap(lambda key: _draw(loss, n, key))(jax.random.split(jax.random.key(0), _PROMPTS))
 
 
-def on_prompts(sides):
+def on_prompts(sides: Callable[[Drawn], tuple[Array, Array]]) -> Callable[[Loss], Comparison]:
     """The comparison of the two arrays that ``sides`` returns per drawn prompt, relative to their largest entry.
 
     It is 0 = 0 where the context is too long to draw prompts.
@@ -65,7 +66,8 @@ def on_prompts(sides):
 
     both = eqx.filter_jit(jax.vmap(sides))
 
-    def compare(loss: Loss, trajectory: Trajectory) -> Comparison:
+    @takes_like(sides)
+    def compare(loss: Loss) -> Comparison:
         if not can_be_drawn(loss.task):
             return equal(jnp.zeros(1), 0.0, 1.0)
         n = int(loss.task.context_length)
@@ -76,7 +78,6 @@ def on_prompts(sides):
         # A layer sums over n tokens, and amplifies the rounding errors before it by at most about d.
         return rounded(equal(gap, 0.0, size), jnp.asarray(float(n) * loss.task.dimension**loss.layers))
 
-    compare.__module__, compare.__name__, compare.__doc__ = sides.__module__, sides.__name__, sides.__doc__
     return compare
 
 

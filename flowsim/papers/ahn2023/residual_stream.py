@@ -21,7 +21,6 @@ from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, equal
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import rounded
-from flowsim.flow.trajectory import Trajectory
 from flowsim.models import MultiLayerAttention
 from flowsim.moments import Cubature, cubature_size, wishart_cubature
 from flowsim.papers.ahn2023.multi_layer import Loss
@@ -107,11 +106,11 @@ def slopes(loss: Loss, points: Points) -> Slopes:
     return _slopes(loss.root, _chunks(cubature), (A, B))
 
 
-def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
+def where_known(compare: Callable[[Loss], Comparison]) -> Callable[[Loss], Comparison]:
     """The comparison where the cubature is feasible (see `within_reach`), and 0 = 0 elsewhere."""
 
     @functools.wraps(compare)
-    def reached(loss, trajectory):
+    def reached(loss):
         if loss.layers < 2 or _size(loss) > MOST_POINTS:
             return equal(jnp.zeros(1), 0.0, 1.0)
         return rounded(compare(loss), jnp.asarray(_CONDITIONING))

@@ -4,13 +4,6 @@ Sampling errors never vanish, so equations are stated as bounds on the differenc
 a flow on sampled prompts is from its limit, so statements about limits stay open.
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-import jax.numpy as jnp
-
-from flowsim.claims.claim import Comparison, at_most
 from flowsim.claims.hypotheses import Hypothesis, hypothesis, unmet
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.models import MultiLayerAttention
@@ -25,15 +18,3 @@ def sampled_layers(loss: AbstractPopulationLoss) -> Hypothesis | None:
 def moving(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothesis]:
     """The layers have matrices B_i."""
     return [hypothesis("matrices B_i", 0.0 if start.B is None else float(start.B.shape[0]), ">=", 1.0)]
-
-
-def of_layers_with_B(compare: Callable[[Any, Any], Comparison]) -> Callable[[Any, Any], Comparison]:
-    """The comparison, which promises nothing for layers without B."""
-
-    @functools.wraps(compare)
-    def promised(loss: Any, trajectory: Any) -> Comparison:
-        if trajectory.models.B is None:
-            return at_most(jnp.zeros(1), 1.0, promised=False)
-        return compare(loss, trajectory)
-
-    return promised

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
-from flowsim.claims.statements import joined, of_task
-from flowsim.flow.trajectory import Trajectory
+from flowsim.claims.statements import joined
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
 from flowsim.models.linear_attention import embed
@@ -37,50 +37,38 @@ from flowsim.papers.ahn2023.single_layer import (
     on_drawn,
     prompts_of,
 )
-from flowsim.papers.paper import Section
 from flowsim.tasks import Prompt
-
-SECTION = Section("ahn2023", MaskedAttention)
 
 _RESCALINGS = (1e-3, 0.1, -1.0, 7.0, 1e3)
 
 
-@SECTION.claim(
-    "eq-6",
-    "section 4, (6)",
-    "The in-context loss (5) of one layer is E[[Z_0 + Attn(Z_0)/n]_{d+1,n+1} + w^T x^(n+1)]",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=EVERY,
-    spaces=spaces.MASKED,
-    note="The expectation as printed is that of an odd function of x^(n+1), hence zero for all weights.",
-)
-@of_task
+SECTION = Section("ahn2023", MaskedAttention, setting=masked_layer)
+ON_EVERY = SECTION.on(EVERY, spaces.MASKED)
+ON_MASKED = SECTION.on((EASY, HARD, DIAGONAL, ONE), spaces.MASKED, hypotheses=finite_context)
+
+
+@ON_EVERY.claim("eq-6", "section 4, (6)")
+@eqx.filter_jit
 def without_square(task: Task) -> Comparison:
-    """(6) as printed, E[b^T C A + w^T] E[x_query], against the loss (5)."""
+    r"""The in-context loss (5) of one layer is $\mathbb{E}\bigl[[Z_0 + \operatorname{Attn}(Z_0)/n]_{d+1,n+1} + w^\top
+    x^{(n+1)}\bigr]$
+
+    The expectation as printed is that of an odd function of x^(n+1), hence zero for all weights.
+    """
     d, Sigma = task.dimension, task.covariance
     mean = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(Sigma).at[d, d].set(jnp.trace(Sigma))
     mean_query = jnp.zeros(d)
     return on_drawn(task, lambda model: model.b @ mean @ model.A @ mean_query, MaskedAttentionLoss(task))
 
 
-@SECTION.claim(
-    "eq-6",
-    "section 4, (6) with (15)",
-    "The in-context loss (5) of one layer is E[(b^T C A x^(n+1) + w^T x^(n+1))^2]",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=EVERY,
-    spaces=spaces.MASKED,
-    form="corrected",
-    note="The square that (6) lacks is there in (5), in (15) and where appendix A.1 repeats (6). Judged at drawn "
-    "weights: a sum of quadratic forms in b (A s)^T against the loss from the parts of the error odd and even in w.",
-)
-@of_task
+@ON_EVERY.corrected(without_square, "section 4, (6) with (15)")
+@eqx.filter_jit
 def with_square(task: Task) -> Comparison:
-    """(15), computed as in the appendix, against the loss (5), computed from the parity of the error."""
+    r"""The in-context loss (5) of one layer is $\mathbb{E}\bigl[(b^\top C A x^{(n+1)} + w^\top x^{(n+1)})^2\bigr]$
+
+    The square that (6) lacks is there in (5), in (15) and where appendix A.1 repeats (6). Judged at drawn weights: a
+    sum of quadratic forms in b (A s)^T against the loss from the parts of the error odd and even in w.
+    """
     return on_drawn(task, lambda model: in_context_loss(task, model), MaskedAttentionLoss(task))
 
 
@@ -103,42 +91,25 @@ def _read_off(prompts: Prompt, P: Square, Q: Square) -> Float[Array, " n"]:
     return jax.vmap(lambda prompt: attend(embed(prompt), P, Q)[-1, -1] / prompt.inputs.shape[0])(prompts)
 
 
-@SECTION.claim(
-    "sec-4.parameters",
-    "section 4, after (6)",
-    "The loss depends only on the last row of P and the first n columns of Q; the first n rows of P and the last "
-    "column of Q do not affect it",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=(EASY, HARD, DIAGONAL, ONE),
-    spaces=spaces.MASKED,
-    hypotheses=finite_context,
-    note="Judged by the predictions on 16 drawn prompts. For n < d, columns of Q that matter are left out; for n > d, "
-    "the last row of P is among its first n rows. At n = d, as in the last problem, the count is right.",
-)
-def parameters_as_printed(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The rows and columns that affect the prediction, counted by n."""
+@ON_MASKED.claim("sec-4.parameters", "section 4, after (6)")
+def parameters_as_printed(loss: Loss) -> Comparison:
+    """The loss depends only on the last row of $P$ and the first $n$ columns of $Q$; the first $n$ rows of $P$ and the
+    last column of $Q$ do not affect it
+
+    Judged by the predictions on 16 drawn prompts. For n < d, columns of Q that matter are left out; for n > d, the last
+    row of P is among its first n rows. At n = d, as in the last problem, the count is right.
+    """
     n = loss.task.context_length
     return nothing_drawn() if jnp.isinf(n) else _reaches(loss.task, int(n))
 
 
-@SECTION.claim(
-    "sec-4.parameters",
-    "section 4, after (6), with (7)",
-    "The loss depends only on the last row of P and the first d columns of Q; the first d rows of P and the last "
-    "column of Q do not affect it",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=(EASY, HARD, DIAGONAL, ONE),
-    spaces=spaces.MASKED,
-    form="corrected",
-    hypotheses=finite_context,
-    note="The count is d, not n, as in (7) and appendix A.1. Judged by the predictions on 16 drawn prompts.",
-)
-def parameters(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The rows and columns that affect the prediction, counted by d."""
+@ON_MASKED.corrected(parameters_as_printed, "section 4, after (6), with (7)")
+def parameters(loss: Loss) -> Comparison:
+    """The loss depends only on the last row of $P$ and the first $d$ columns of $Q$; the first $d$ rows of $P$ and the
+    last column of $Q$ do not affect it
+
+    The count is d, not n, as in (7) and appendix A.1. Judged by the predictions on 16 drawn prompts.
+    """
     return nothing_drawn() if not can_be_drawn(loss.task) else _reaches(loss.task, loss.task.dimension)
 
 
@@ -162,55 +133,40 @@ def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:
     return of_sums(task, equal(values, expected, sizes))
 
 
-@SECTION.claim(
-    "theorem-1",
-    "Theorem 1, (8)",
-    "b = e_{d+1}, A = -[U diag(1/(((n+1)/n) lambda_i + (1/n) sum_k lambda_k)) U^T; 0] is a global minimum of f",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=EVERY,
-    spaces=spaces.MASKED,
-    note="Value and gradient come from the quadratic forms of appendix A, the minimum from a sum of two squares, those "
-    "of the parts of the error odd and even in w.",
-)
-@of_task
+@ON_EVERY.claim("theorem-1", "Theorem 1, (8)")
+@eqx.filter_jit
 def minimum_at_8(task: Task) -> Comparison:
-    """f and its gradients at (8) against its minimum and zero."""
+    r"""$b = e_{d+1}$, $A = -\begin{bmatrix} U \operatorname{diag}\bigl(1/(\tfrac{n+1}{n} \lambda_i + \tfrac{1}{n}
+    \sum_k \lambda_k)\bigr) U^\top \\ 0 \end{bmatrix}$ is a global minimum of $f$
+
+    Value and gradient come from the quadratic forms of appendix A, the minimum from a sum of two squares, those of the
+    parts of the error odd and even in w.
+    """
     return _minimum_at(task, jnp.ones(1))
 
 
-@SECTION.claim(
-    "theorem-1.rescaling",
-    "Theorem 1",
-    "b <- gamma b and A <- A/gamma makes of (8) a global minimum again",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=EVERY,
-    spaces=spaces.MASKED,
-    note="Judged at gamma = 1e-3, 0.1, -1, 7 and 1e3.",
-)
-@of_task
+@ON_EVERY.claim("theorem-1.rescaling", "Theorem 1")
+@eqx.filter_jit
 def minimum_at_rescalings(task: Task) -> Comparison:
-    """The same at (8) with b <- gamma b and A <- A/gamma, for gamma = 1e-3, 0.1, -1, 7 and 1e3."""
+    r"""$b \gets \gamma b$ and $A \gets A/\gamma$ makes of (8) a global minimum again
+
+    Judged at gamma = 1e-3, 0.1, -1, 7 and 1e3.
+    """
     return _minimum_at(task, jnp.asarray(_RESCALINGS))
 
 
 @SECTION.claim(
     "theorem-1.isotropic",
     "display after Theorem 1",
-    "For Sigma = I (8) is A = -[I; 0]/((n-1)/n + (d+2)/n)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
+    hypotheses=isotropic,
     problems=(ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE, ISOTROPIC_INFINITE),
     spaces=spaces.MASKED_ISOTROPIC,
-    hypotheses=isotropic,
 )
-@of_task
+@eqx.filter_jit
 def isotropic_form(task: Task) -> Comparison:
-    """A of the display after Theorem 1 against (8)."""
+    r"""For $\Sigma = I$ (8) is $A = -\begin{bmatrix} I \\ 0 \end{bmatrix}\big/\bigl(\frac{n-1}{n} +
+    \frac{d+2}{n}\bigr)$
+    """
     d, n = task.dimension, task.context_length
     printed = -jnp.eye(d + 1, d) / ((1 - 1 / n) + (d + 2) / n)
     A = MaskedAttentionLoss(task).minimizer().A

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.critical_points.end_points import end_constants, ends_above_the_minimum, hessian
-from flowsim.claims.statements import joined, of_task
+from flowsim.claims.declaring import Section
+from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
@@ -18,9 +19,6 @@ from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.problems import DOMINANT, EASY, ELSEWHERE, HARD, INFINITE, ISOTROPIC, ISOTROPIC_PAIR, ONE
 from flowsim.papers.ahn2023.settings import masked_layer, two_dimensions
 from flowsim.papers.ahn2023.single_layer import Loss, Task, of_sums
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", MaskedAttention)
 
 _SURELY_FLAT, _POSSIBLY_FLAT = 1e-12, 1e-6  # relative to the largest eigenvalue of a Hessian with a unit diagonal
 _AT_MINIMUM = 1e-12  # relative to the loss at zero weights
@@ -52,39 +50,27 @@ def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, 
     return jnp.linalg.eigvalsh(scale[:, None] * H * scale[None, :])
 
 
+SECTION = Section("ahn2023", MaskedAttention, setting=masked_layer)
+
+
 @SECTION.claim(
     "theorem-1.unique",
     "section 1, main contributions",
-    "For d >= 2 the global optimum of one layer is unique, up to the re-scaling of Theorem 1",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE),
-    spaces=spaces.MASKED,
-    form="corrected",
-    hypotheses=two_dimensions,
-    note="Proof: at a minimum V = beta A_x + b_x alpha^T is -Gamma^-1, of rank d, and the part of the error even in w "
-    "vanishes, so beta alpha = 0. If beta were zero, V would have rank one; so alpha = 0 and A_x is invertible, and "
-    "b_x^T S A_x = 0 for every sample covariance S gives b_x = 0.",
-)
-@SECTION.claim(
-    "theorem-1.unique",
-    "section 1, main contributions",
-    "The global optimum of one layer is unique, up to the re-scaling of Theorem 1",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=masked_layer,
     problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE, ONE),
     spaces=spaces.MASKED,
-    note="Judged by the flat directions at (8) and by whether b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is a global "
-    "minimum too. At d = 1 it is, as C is symmetric. The text omits the re-scaling; this is not counted as an error.",
 )
-@of_task
 def unique_minimum(task: Task) -> Comparison:
-    """How many directions at (8) are flat, the re-scaling being one, and whether `swapped` is a minimum too.
+    """The global optimum of one layer is unique, up to the re-scaling of Theorem 1
 
-    Nothing is promised where rounding leaves it open whether a direction is flat.
+    Judged by the flat directions at (8) and by whether b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is a global minimum
+    too. At d = 1 it is, as C is symmetric. The text omits the re-scaling; this is not counted as an error.
     """
+    return _unique_minimum(task)
+
+
+@eqx.filter_jit
+def _unique_minimum(task: Task) -> Comparison:
+    """How many directions at (8) are flat, and whether the other point is a minimum."""
     loss = MaskedAttentionLoss(_in_eigenbasis(task))
     best = loss.minimizer(jnp.linalg.norm(loss.minimizer().A) ** 0.5)
     values = _inertia(loss, best)
@@ -92,6 +78,22 @@ def unique_minimum(task: Task) -> Comparison:
     other = (loss.excess(swapped(loss.task)) <= _AT_MINIMUM * jnp.trace(task.covariance)).astype(float)
     count = at_most(flat.astype(float)[None], 1.5, size=1.0, promised=flat == possibly)
     return joined([count, at_most(other[None], 0.5, size=1.0)])
+
+
+@SECTION.corrected(
+    unique_minimum,
+    hypotheses=two_dimensions,
+    problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE),
+    spaces=spaces.MASKED,
+)
+def unique_minimum_of_several_dimensions(task: Task) -> Comparison:
+    r"""For $d \ge 2$ the global optimum of one layer is unique, up to the re-scaling of Theorem 1
+
+    Proof: at a minimum V = beta A_x + b_x alpha^T is -Gamma^-1, of rank d, and the part of the error even in w
+    vanishes, so beta alpha = 0. If beta were zero, V would have rank one; so alpha = 0 and A_x is invertible, and b_x^T
+    S A_x = 0 for every sample covariance S gives b_x = 0.
+    """
+    return _unique_minimum(task)
 
 
 def _swapped_sides(task: Task) -> tuple[Scalar, Scalar]:
@@ -116,28 +118,23 @@ def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 @SECTION.claim(
     "theorem-1.local-minimum",
     "Theorem 1 with section 7",
-    "b = (u_1, 0), A = -e_{d+1} u_1^T/gamma_1 is critical, sum_{j>1} lambda_j^2/gamma_j above the minimum, and its "
-    "Hessian is semidefinite iff (lambda_1/gamma_1)^2 [(1 + 2/n) ((tr Sigma)^2 + 2 tr Sigma^2) - (tr Sigma + 2 "
-    "lambda_1/n)^2/(1 + 2/n)] >= n sum_{j>1} lambda_j^2",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=masked_layer,
-    problems=(EASY, HARD, DOMINANT, ISOTROPIC_PAIR, ISOTROPIC, INFINITE),
-    spaces=spaces.MASKED,
     form="corrected",
     hypotheses=two_dimensions,
+    problems=(EASY, HARD, DOMINANT, ISOTROPIC_PAIR, ISOTROPIC, INFINITE),
+    spaces=spaces.MASKED,
     constants=swapped_constants,
-    note="Section 7 leaves open whether training can end at a stationary point other than (8). Here lambda_1 is the "
-    "largest eigenvalue, u_1 its eigenvector, gamma_i = ((n+1)/n) lambda_i + (1/n) tr Sigma. The loss is constant "
-    "along the Hessian's null directions (the re-scaling and, where lambda_1 is not simple, rotations), so the point "
-    "is a local minimum where the inequality is strict. Where it fails, others can take its place (theorem-1.flow).",
 )
-@of_task
+@eqx.filter_jit
 def swapped_minimum(task: Task) -> Comparison:
-    """The gradient at `swapped` against zero, the excess against sum_{j > 1} lambda_j^2/gamma_j, and whether the
-    Hessian is semidefinite against whether the inequality holds.
+    r"""$b = (u_1, 0)$, $A = -e_{d+1} u_1^\top/\gamma_1$ is critical, $\sum_{j>1} \lambda_j^2/\gamma_j$ above the
+    minimum, and its Hessian is semidefinite iff $(\lambda_1/\gamma_1)^2 \Bigl[(1 + 2/n) \bigl((\operatorname{tr}
+    \Sigma)^2 + 2 \operatorname{tr} \Sigma^2\bigr) - \frac{(\operatorname{tr} \Sigma + 2 \lambda_1/n)^2}{1 + 2/n}\Bigr]
+    \ge n \sum_{j>1} \lambda_j^2$
 
-    The answers to both are numbers, 0 or 1, with an allowance of 1 where one of them is too close to call.
+    Section 7 leaves open whether training can end at a stationary point other than (8). Here lambda_1 is the largest
+    eigenvalue, u_1 its eigenvector, gamma_i = ((n+1)/n) lambda_i + (1/n) tr Sigma. The loss is constant along the
+    Hessian's null directions (the re-scaling and, where lambda_1 is not simple, rotations), so the point is a local
+    minimum where the inequality is strict. Where it fails, others can take its place (theorem-1.flow).
     """
     task = _in_eigenbasis(task)
     loss, model = MaskedAttentionLoss(task), swapped(task)
@@ -160,18 +157,19 @@ def swapped_minimum(task: Task) -> Comparison:
     )
 
 
-flow_ends_elsewhere = SECTION.claim(
+@SECTION.claim(
     "theorem-1.flow",
     "Theorem 1 with section 7",
-    "The gradient flow of f(b, A) can end at a local minimum above the global one",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=masked_layer,
+    form="corrected",
     problems=ELSEWHERE,
     spaces=spaces.MASKED_FLOWS,
-    form="corrected",
     constants=end_constants,
-    note="Shown by examples: what section 7 calls possible does happen. A flow that reaches the global minimum says "
-    "nothing about it. At the end of these flows no eigenvalue of the Hessian is negative; the zero ones belong to the "
-    "re-scaling and, for equal eigenvalues of Sigma, to rotations.",
-)(ends_above_the_minimum)
+)
+def flow_ends_elsewhere(loss: MaskedAttentionLoss, flow: Trajectory) -> Comparison:
+    """The gradient flow of $f(b, A)$ can end at a local minimum above the global one
+
+    Shown by examples: what section 7 calls possible does happen. A flow that reaches the global minimum says nothing
+    about it. At the end of these flows no eigenvalue of the Hessian is negative; the zero ones belong to the re-scaling
+    and, for equal eigenvalues of Sigma, to rotations.
+    """
+    return ends_above_the_minimum(loss, flow)

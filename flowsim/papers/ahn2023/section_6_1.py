@@ -8,15 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowsim._core.types import Matrix
-from flowsim.claims.claim import Relation
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import finite_context
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer_problems import ISOTROPIC, PAPER_B, SHORT
 from flowsim.papers.ahn2023.prompts import Drawn, covariates, inputs_of, masked, nearest_on_the_set, on_prompts
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
-from flowsim.papers.paper import Section
-
-SECTION = Section("ahn2023", *LAYERED)
 
 
 def _curved(drawn: Drawn, metric: Matrix) -> tuple[Array, Array]:
@@ -30,38 +27,33 @@ def _curved(drawn: Drawn, metric: Matrix) -> tuple[Array, Array]:
     return X[1:], X[:-1] - jnp.stack(steps)
 
 
-@SECTION.claim(
-    "sec-6.1.curvature",
-    "section 6.1, 1.",
-    "On S with a_i < 0 < b_i, X_{i+1} = X_i (I - |a_i b_i| M X_i^T X_i), with 1/n in the a_i",
-    relation=Relation.IDENTITY,
-    along_flow=False,
+SECTION = Section(
+    "ahn2023",
+    *LAYERED,
     setting=layers_with_inverse_weights,
+    hypotheses=finite_context,
     problems=(PAPER_B, SHORT, ISOTROPIC[0]),
     spaces=spaces.LAYERS,
-    hypotheses=finite_context,
-    note="The text states it with an approximate sign, at learned weights, which are near S. It holds for Sigma = I.",
 )
+
+
+@SECTION.claim("sec-6.1.curvature", "section 6.1, 1.")
 @on_prompts
 def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
-    """X_{i+1} against the right side with M X_i^T X_i, as printed."""
+    r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top X_i)$, with $1/n$ in
+    the $a_i$
+
+    The text states it with an approximate sign, at learned weights, which are near S. It holds for Sigma = I.
+    """
     return _curved(drawn, jnp.eye(drawn.weight.size))
 
 
-@SECTION.claim(
-    "sec-6.1.curvature",
-    "section 6.1, 1.",
-    "On S with a_i < 0 < b_i, X_{i+1} = X_i (I - |a_i b_i| M X_i^T Sigma^-1 X_i), with 1/n in the a_i",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=layers_with_inverse_weights,
-    problems=(PAPER_B, SHORT, ISOTROPIC[0]),
-    spaces=spaces.LAYERS,
-    form="corrected",
-    hypotheses=finite_context,
-    note="With the Sigma^-1 of A_i = a_i Sigma^-1.",
-)
+@SECTION.corrected(curvature_printed)
 @on_prompts
 def curvature_corrected(drawn: Drawn) -> tuple[Array, Array]:
-    """X_{i+1} against the right side with M X_i^T Sigma^-1 X_i."""
+    r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top \Sigma^{-1} X_i)$,
+    with $1/n$ in the $a_i$
+
+    With the Sigma^-1 of A_i = a_i Sigma^-1.
+    """
     return _curved(drawn, jnp.linalg.inv(drawn.root @ drawn.root))

@@ -6,18 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context, hypothesis, unmet
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
 from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss, MultiLayerLoss
 from flowsim.models import DiagonalLayers, MultiLayerAttention, ScalarLayers
 
 Hypotheses = Callable[[Any, Any], list[Hypothesis]]
 
 LAYERED = (MultiLayerAttention, ScalarLayers, DiagonalLayers)  # the models of the statements on several layers
-
-
-def of_finite_context(hypotheses: Hypotheses) -> Hypotheses:
-    """The hypotheses together with `finite_context`."""
-    return lambda loss, start: [*hypotheses(loss, start), *finite_context(loss, start)]
 
 
 # One layer

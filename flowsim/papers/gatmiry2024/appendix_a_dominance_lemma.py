@@ -2,11 +2,13 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core.types import Series
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most
+from flowsim.claims.claim import Comparison, at_least, at_most
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
@@ -19,7 +21,6 @@ from flowsim.papers.gatmiry2024.setting import (
     MODELS,
     Loss,
     Points,
-    all_of,
     at_points,
     compared,
     delta,
@@ -31,14 +32,10 @@ from flowsim.papers.gatmiry2024.setting import (
     least_eigenvalue,
     looped,
     loops,
-    of_loss,
     over_determined,
     whitened,
     without_bias,
 )
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 EPSILON = (
     problems.VERY_LONG,
@@ -91,43 +88,32 @@ def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.claim(
+SECTION = Section("gatmiry2024", *MODELS, setting=looped)
+ON_EPSILON = SECTION.on(EPSILON, spaces.ANY_COVARIANCE, hypotheses=(without_bias, over_determined, small_delta))
+ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM)
+ON_OPTIMUM = SECTION.on(LONG[:2], spaces.OPTIMUM, hypotheses=(over_determined, small_delta))
+
+
+@ON_EPSILON.claim(
     "lemma-a.10",
     "Lemma A.10",
-    "For 8 delta d^{3/(4L)} <= epsilon <= 1, 4 d delta^{4L-2} <= 1 and L(A, 0) >= epsilon^{2L} + "
-    "d delta^{2L} (epsilon + 2)^{2L}: |grad L|^2 >= epsilon^{4L-2}/4",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(without_bias, over_determined, small_delta),
     constants=epsilon_constants,
-    problems=EPSILON,
-    spaces=spaces.ANY_COVARIANCE,
     note=SMALL_COVARIANCE
     + "It also fails for large d: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
 )
-def epsilon_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|grad L|^2 against epsilon^{4L-2}/4, where L >= epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L}."""
-    return _epsilon_dominance(loss, trajectory, 1 / 4)
+def epsilon_dominance(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $8 \delta d^{3/(4L)} \le \epsilon \le 1$, $4 d \delta^{4L-2} \le 1$ and $\mathcal{L}(A, 0) \ge \epsilon^{2L}
+    + d \delta^{2L} (\epsilon + 2)^{2L}$: $\lVert \nabla \mathcal{L} \rVert^2 \ge \epsilon^{4L-2}/4$
+    """
+    return _epsilon_dominance(loss, flow, 1 / 4)
 
 
-@SECTION.claim(
-    "lemma-a.10",
-    "Lemma A.10",
-    "Under the same conditions |grad L|^2 >= lambda_d(Sigma*)^2 d^{-(L-1)/L} epsilon^{4L-2}/4",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(without_bias, over_determined, small_delta),
-    constants=epsilon_constants,
-    problems=EPSILON,
-    spaces=spaces.ANY_COVARIANCE,
-    note=WITH_COVARIANCE + HOELDER,
-)
-def epsilon_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|grad L|^2 against lambda_d^2 d^{-(L-1)/L} epsilon^{4L-2}/4, under the same conditions."""
-    return _epsilon_dominance(loss, trajectory, dominance_factor(loss) / 4)
+@ON_EPSILON.corrected(epsilon_dominance, constants=epsilon_constants, note=WITH_COVARIANCE + HOELDER)
+def epsilon_dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""Under the same conditions $\lVert \nabla \mathcal{L} \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L}
+    \epsilon^{4L-2}/4$
+    """
+    return _epsilon_dominance(loss, flow, dominance_factor(loss) / 4)
 
 
 class _Spread(NamedTuple):
@@ -171,40 +157,30 @@ def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
 @SECTION.claim(
     "lemma-a.10.eq-27",
     "proof of Lemma A.10, (27)",
-    "|grad L|^2 >= sum_i ((lambda_i - 1)^{2L-1} - delta^{2L} (lambda_1 + 1)^{2L-1})^2 >= sum_i "
-    "((lambda_i - 1)^{4L-2}/2 - delta^{4L} (lambda_1 + 1)^{4L-2}), and |grad L|^2 >= sum_i (lambda_i - 1)^{4L-2}/4",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=all_of(over_determined, small_delta),
+    hypotheses=(over_determined, small_delta),
     problems=LONG,
     spaces=spaces.OPTIMUM,
     note=_DRAWN
     + "The lambda_i are those of A^{1/2} Sigma* A^{1/2}, but the gradient has that form only at Sigma* = I.",
 )
-@of_loss
+@eqx.filter_jit
 def printed_lines(loss: Loss) -> Comparison:
-    """(27), and |grad L|^2 >= sum_i (lambda_i - 1)^{4L-2}/4."""
+    r"""$\lVert \nabla \mathcal{L} \rVert^2 \ge \sum_i \bigl((\lambda_i - 1)^{2L-1} - \delta^{2L} (\lambda_1 +
+    1)^{2L-1}\bigr)^2 \ge \sum_i \bigl((\lambda_i - 1)^{4L-2}/2 - \delta^{4L} (\lambda_1 + 1)^{4L-2}\bigr)$, and $\lVert
+    \nabla \mathcal{L} \rVert^2 \ge \sum_i (\lambda_i - 1)^{4L-2}/4$
+    """
     return _lines(loss, 1.0)
 
 
-@SECTION.claim(
-    "lemma-a.10.eq-27",
-    "proof of Lemma A.10, (27)",
-    "The same with lambda_d(Sigma*)^2 on the right of |grad L|^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=all_of(over_determined, small_delta),
-    problems=STEPS,
-    spaces=spaces.OPTIMUM,
+@ON_STEPS.corrected(
+    printed_lines,
+    hypotheses=(over_determined, small_delta),
     note=_DRAWN + "Where lambda_i < 1 the noise enters with the opposite sign; the factor 4 L^2 of the gradient, which "
     "the proof leaves out, makes up for it.",
 )
-@of_loss
+@eqx.filter_jit
 def lines(loss: Loss) -> Comparison:
-    """(27) and the inequality after it, with lambda_d(Sigma*)^2 on the right of |grad L|^2."""
+    r"""The same with $\lambda_d(\Sigma^*)^2$ on the right of $\lVert \nabla \mathcal{L} \rVert^2$"""
     return _lines(loss, least_eigenvalue(loss) ** 2)
 
 
@@ -217,40 +193,21 @@ def _noise(loss: Loss, offset) -> Comparison:
     return at_most(left, right, size=jnp.maximum(left, right), promised=promised)
 
 
-@SECTION.claim(
+@ON_OPTIMUM.claim(
     "lemma-a.10.noise",
     "proof of Lemma A.10",
-    "d delta^{4L} (lambda_1 + 1)^{4L-2} <= (lambda_1 - 1)^{4L-2}/4",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=all_of(over_determined, small_delta),
-    problems=LONG[:2],
-    spaces=spaces.OPTIMUM,
     note=_DRAWN + "Only the largest |lambda_i - 1| is known to be large; lambda_1 may be one.",
 )
-@of_loss
+@eqx.filter_jit
 def printed_noise(loss: Loss) -> Comparison:
-    """d delta^{4L} (lambda_1 + 1)^{4L-2} <= (lambda_1 - 1)^{4L-2}/4."""
+    r"""$d \delta^{4L} (\lambda_1 + 1)^{4L-2} \le (\lambda_1 - 1)^{4L-2}/4$"""
     return _noise(loss, lambda at: at.largest - 1.0)
 
 
-@SECTION.claim(
-    "lemma-a.10.noise",
-    "proof of Lemma A.10",
-    "d delta^{4L} (lambda_1 + 1)^{4L-2} <= max_i |lambda_i - 1|^{4L-2}/4",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=all_of(over_determined, small_delta),
-    problems=LONG[:2],
-    spaces=spaces.OPTIMUM,
-    note=_DRAWN,
-)
-@of_loss
+@ON_OPTIMUM.corrected(printed_noise, note=_DRAWN)
+@eqx.filter_jit
 def noise(loss: Loss) -> Comparison:
-    """d delta^{4L} (lambda_1 + 1)^{4L-2} <= max_i |lambda_i - 1|^{4L-2}/4."""
+    r"""$d \delta^{4L} (\lambda_1 + 1)^{4L-2} \le \max_i \lvert \lambda_i - 1 \rvert^{4L-2}/4$"""
     return _noise(loss, lambda at: jnp.max(jnp.abs(at.offsets), axis=1))
 
 
@@ -260,40 +217,24 @@ def _hoelder(loss: Loss, exponent: float, promised: Array, at: _Spread) -> Compa
     return at_least(at.sum_of_powers(4 * L - 2), right, promised=promised)
 
 
-@SECTION.claim(
-    "lemma-a.10.hoelder",
-    "proof of Lemma A.10",
-    "sum_i (lambda_i - 1)^{4L-2} >= d^{-(L-1)/(2L-1)} (sum_i (lambda_i - 1)^{2L})^{(2L-1)/L}",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    problems=STEPS,
-    spaces=spaces.OPTIMUM,
-    note="Fails at multiples of I, where d^{-(L-1)/L} makes it an equality; the last line of the proof then drops "
-    "the factor.",
-)
-@of_loss
+@ON_STEPS.claim("lemma-a.10.hoelder", "proof of Lemma A.10")
+@eqx.filter_jit
 def printed_hoelder(loss: Loss) -> Comparison:
-    """sum (lambda_i - 1)^{4L-2} >= d^{-(L-1)/(2L-1)} (sum (lambda_i - 1)^{2L})^{(2L-1)/L}."""
+    r"""$\sum_i (\lambda_i - 1)^{4L-2} \ge d^{-(L-1)/(2L-1)} \bigl(\sum_i (\lambda_i - 1)^{2L}\bigr)^{(2L-1)/L}$
+
+    Fails at multiples of I, where d^{-(L-1)/L} makes it an equality; the last line of the proof then drops the factor.
+    """
     L, at = loops(loss), _spread(loss)
     return _hoelder(loss, (L - 1) / (2 * L - 1), jnp.ones(at.largest.shape, dtype=bool), at)
 
 
-@SECTION.claim(
-    "lemma-a.10.hoelder",
-    "proof of Lemma A.10",
-    "sum_i (lambda_i - 1)^{4L-2} >= d^{-(L-1)/L} (sum_i (lambda_i - 1)^{2L})^{(2L-1)/L}",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    problems=STEPS,
-    spaces=spaces.OPTIMUM,
-    note="Judged where the |lambda_i - 1| differ, for L > 1; where they agree it is an equality.",
-)
-@of_loss
+@ON_STEPS.corrected(printed_hoelder)
+@eqx.filter_jit
 def hoelder(loss: Loss) -> Comparison:
-    """Hoelder's inequality with d^{-(L-1)/L}, where the |lambda_i - 1| are not all equal."""
+    r"""$\sum_i (\lambda_i - 1)^{4L-2} \ge d^{-(L-1)/L} \bigl(\sum_i (\lambda_i - 1)^{2L}\bigr)^{(2L-1)/L}$
+
+    Judged where the |lambda_i - 1| differ, for L > 1; where they agree it is an equality.
+    """
     L, at = loops(loss), _spread(loss)
     sizes = jnp.abs(at.offsets)
     apart = jnp.min(sizes, axis=1) < 0.99 * jnp.max(sizes, axis=1)

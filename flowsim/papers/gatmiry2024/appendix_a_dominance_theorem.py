@@ -1,10 +1,12 @@
 """gatmiry2024's appendix A: Theorem A.11 on gradient dominance, and its proof, (28)."""
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, Relation, at_least
+from flowsim.claims.claim import Comparison, at_least
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
@@ -25,7 +27,6 @@ from flowsim.papers.gatmiry2024.dominance import (
 from flowsim.papers.gatmiry2024.setting import (
     MODELS,
     Loss,
-    all_of,
     at_points,
     compared,
     delta,
@@ -37,13 +38,9 @@ from flowsim.papers.gatmiry2024.setting import (
     long_context,
     looped,
     loops,
-    of_loss,
     over_determined,
     without_bias,
 )
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 _FACTORS = (1.0 + 1e-6, 1.5, 2.0, 10.0, 100.0)  # times the least epsilon of a step
 
@@ -53,43 +50,40 @@ def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str
     return sharp_constants(loss, trajectory, appendix_threshold(loss))
 
 
+SECTION = Section("gatmiry2024", *MODELS, setting=looped)
+ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM, hypotheses=over_determined)
+
+
 @SECTION.claim(
     "theorem-a.11",
     "Theorem A.11",
-    "L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= L^{(2L-1)/L}/16",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(without_bias, over_determined),
-    constants=appendix_dominance_constants,
+    hypotheses=(without_bias, over_determined),
     problems=(*DOMINANCE, problems.SMALL_COVARIANCE),
     spaces=spaces.ANY_COVARIANCE,
+    constants=appendix_dominance_constants,
     note=f"{SMALL_COVARIANCE}{REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
 )
-def appendix_dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|grad L|^2 against L^{(2L-1)/L}/16, where L >= 2 (4 delta)^{2L}."""
-    return dominates(loss, everywhere(loss, trajectory), PRINTED_CONSTANT, appendix_threshold(loss))
+def appendix_dominance(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\mathcal{L}(A, 0) \ge 2 (4 \delta)^{2L}$ implies $\lVert \nabla \mathcal{L} \rVert^2 \ge
+    \mathcal{L}^{(2L-1)/L}/16$
+    """
+    return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, appendix_threshold(loss))
 
 
-@SECTION.claim(
-    "theorem-a.11",
-    "Theorem A.11",
-    "For 8 L d^2/sqrt(n) <= 2^{-2L}, L(A, 0) >= 2 (4 delta)^{2L} implies |grad L|^2 >= "
-    "lambda_d(Sigma*)^2 d^{-(L-1)/L} L^{(2L-1)/L}/16",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(without_bias, long_context),
-    constants=appendix_dominance_constants,
+@SECTION.corrected(
+    appendix_dominance,
+    hypotheses=(without_bias, long_context),
     problems=(*DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE),
     spaces=spaces.ANY_COVARIANCE,
+    constants=appendix_dominance_constants,
     note=WITH_COVARIANCE + HOELDER,
 )
-def appendix_dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|grad L|^2 against lambda_d^2 d^{-(L-1)/L} L^{(2L-1)/L}/16, where L >= 2 (4 delta)^{2L}."""
+def appendix_dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}(A, 0) \ge 2 (4 \delta)^{2L}$ implies $\lVert \nabla \mathcal{L}
+    \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L} \mathcal{L}^{(2L-1)/L}/16$
+    """
     constant = PRINTED_CONSTANT * dominance_factor(loss)
-    return dominates(loss, everywhere(loss, trajectory), constant, appendix_threshold(loss))
+    return dominates(loss, everywhere(loss, flow), constant, appendix_threshold(loss))
 
 
 def _restated(loss: Loss, factor: ArrayLike) -> Comparison:
@@ -101,42 +95,26 @@ def _restated(loss: Loss, factor: ArrayLike) -> Comparison:
     return compared(at_least(points.grad_norm_sq, bound, promised=promised), points)
 
 
-@SECTION.claim(
-    "theorem-a.11.eq-28",
-    "proof of Theorem A.11, (28)",
-    "For epsilon > 4 delta, L(A, 0) >= 2 epsilon^{2L} implies |grad L|^2 >= epsilon^{4L-2}/4",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=over_determined,
-    problems=STEPS,
-    spaces=spaces.OPTIMUM,
-    note="The proof uses Lemma A.10 without its conditions 8 delta d^{3/(4L)} <= epsilon <= 1, without Sigma* = I, "
-    "and without the d^{-(L-1)/L} of its proof.",
-)
-@of_loss
+@ON_STEPS.claim("theorem-a.11.eq-28", "proof of Theorem A.11, (28)")
+@eqx.filter_jit
 def printed_restated(loss: Loss) -> Comparison:
-    """(28) as printed."""
+    r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \ge 2 \epsilon^{2L}$ implies $\lVert \nabla \mathcal{L} \rVert^2
+    \ge \epsilon^{4L-2}/4$
+
+    The proof uses Lemma A.10 without its conditions 8 delta d^{3/(4L)} <= epsilon <= 1, without Sigma* = I, and without
+    the d^{-(L-1)/L} of its proof.
+    """
     return _restated(loss, 1.0)
 
 
-@SECTION.claim(
-    "theorem-a.11.eq-28",
-    "proof of Theorem A.11, (28)",
-    "For 8 L d^2/sqrt(n) <= 2^{-2L} and epsilon > 4 delta, L(A, 0) >= 2 epsilon^{2L} implies |grad L|^2 >= "
-    "lambda_d(Sigma*)^2 d^{-(L-1)/L} epsilon^{4L-2}/4",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=long_context,
-    problems=STEPS,
-    spaces=spaces.OPTIMUM,
-    note="Judged at drawn A.",
-)
-@of_loss
+@ON_STEPS.corrected(printed_restated, hypotheses=long_context)
+@eqx.filter_jit
 def restated(loss: Loss) -> Comparison:
-    """(28) with lambda_d(Sigma*)^2 d^{-(L-1)/L}."""
+    r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \ge 2 \epsilon^{2L}$ implies
+    $\lVert \nabla \mathcal{L} \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L} \epsilon^{4L-2}/4$
+
+    Judged at drawn A.
+    """
     return _restated(loss, dominance_factor(loss))
 
 
@@ -154,38 +132,22 @@ def _step(loss: Loss, least: Scalar) -> Comparison:
     return at_least(ratio, 1.0, promised=known)
 
 
-@SECTION.claim(
-    "theorem-a.11.step",
-    "proof of Theorem A.11",
-    "epsilon > 4 delta implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=over_determined,
-    problems=STEPS,
-    spaces=spaces.OPTIMUM,
-    note="Needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L. Theorem A.11 rests on this step.",
-)
-@of_loss
+@ON_STEPS.claim("theorem-a.11.step", "proof of Theorem A.11")
+@eqx.filter_jit
 def printed_step(loss: Loss) -> Comparison:
-    """epsilon > 4 delta implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}."""
+    r"""$\epsilon > 4 \delta$ implies $\epsilon^{2L} \ge d \delta^{2L} (\epsilon + 2)^{2L}$
+
+    Needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L. Theorem A.11 rests on this step.
+    """
     return _step(loss, 4.0 * delta(loss))
 
 
-@SECTION.claim(
-    "theorem-a.11.step",
-    "proof of Theorem A.11",
-    "For delta d^{1/(2L)} < 1/2, epsilon > 4 delta d^{1/(2L)} implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=short_of_half,
-    problems=STEPS,
-    spaces=spaces.OPTIMUM,
-    note="It gives a threshold on the loss that is d times that of Theorem A.11.",
-)
-@of_loss
+@ON_STEPS.corrected(printed_step, hypotheses=short_of_half)
+@eqx.filter_jit
 def step(loss: Loss) -> Comparison:
-    """epsilon > 4 delta d^{1/(2L)} implies epsilon^{2L} >= d delta^{2L} (epsilon + 2)^{2L}."""
+    r"""For $\delta d^{1/(2L)} < 1/2$, $\epsilon > 4 \delta d^{1/(2L)}$ implies $\epsilon^{2L} \ge d \delta^{2L}
+    (\epsilon + 2)^{2L}$
+
+    It gives a threshold on the loss that is d times that of Theorem A.11.
+    """
     return _step(loss, 4.0 * delta(loss) * dimension_root(loss))

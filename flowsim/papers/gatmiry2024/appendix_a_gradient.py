@@ -13,9 +13,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
-from flowsim.flow.trajectory import Trajectory
 from flowsim.moments.words import Terms, expected_traces
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.lemma_settings import (
@@ -31,9 +31,6 @@ from flowsim.papers.gatmiry2024.lemma_settings import (
     shape,
 )
 from flowsim.papers.gatmiry2024.setting import MODELS, Loss, over_determined
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 _MOST_FACTORS = 6  # of W in one expectation
 _SHORT = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
@@ -129,37 +126,24 @@ def _expanded(loss: Loss, swapped: bool) -> Comparison:
     return joined(parts)
 
 
-@SECTION.claim(
-    "lemma-a.10.eq-26",
-    "(25), (26)",
-    "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] = sum binom(2L-1-i, l_1) binom(i, l_2) (-1)^{l_1+l_2} "
-    "E[A^{-1/2} B^{l_1+1} A^{-1} B^{l_2} A^{1/2}], B = A^{1/2} Sigma A^{1/2}, l_1 <= i, l_2 <= 2L-1-i",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=_SHORT,
-    spaces=spaces.PAIRINGS,
-    note=_EXACT + "The two binomials are swapped.",
-)
-def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(26) with the binomials binom(2L-1-i, l_1) binom(i, l_2)."""
+SECTION = Section("gatmiry2024", *MODELS, setting=looped_with_finite_context)
+ON_SHORT = SECTION.on(_SHORT, spaces.PAIRINGS)
+ON_PAIRINGS = SECTION.on((PAPER, *_LONG), spaces.PAIRINGS, hypotheses=over_determined)
+ON_LONG = SECTION.on(_LONG, spaces.PAIRINGS, hypotheses=long_for_moments(4))
+
+
+@ON_SHORT.claim("lemma-a.10.eq-26", "(25), (26)", note=_EXACT + "The two binomials are swapped.")
+def printed_expansion(loss: Loss) -> Comparison:
+    r"""$\mathbb{E}\bigl[(I - \Sigma A)^i \Sigma (I - \Sigma A)^{2L-1-i}\bigr] = \sum \binom{2L-1-i}{l_1} \binom{i}{l_2}
+    (-1)^{l_1+l_2} \mathbb{E}[A^{-1/2} B^{l_1+1} A^{-1} B^{l_2} A^{1/2}]$, $B = A^{1/2} \Sigma A^{1/2}$, $l_1 \le i$,
+    $l_2 \le 2L-1-i$
+    """
     return _expanded(loss, swapped=True)
 
 
-@SECTION.claim(
-    "lemma-a.10.eq-26",
-    "(25), (26)",
-    "The same with binom(i, l_1) binom(2L-1-i, l_2)",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=_SHORT,
-    spaces=spaces.PAIRINGS,
-    note=_EXACT + "Compared with all factors multiplied out.",
-)
-def expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(26) with the binomials binom(i, l_1) binom(2L-1-i, l_2)."""
+@ON_SHORT.corrected(printed_expansion, note=_EXACT + "Compared with all factors multiplied out.")
+def expansion(loss: Loss) -> Comparison:
+    r"""The same with $\binom{i}{l_1} \binom{2L-1-i}{l_2}$"""
     return _expanded(loss, swapped=False)
 
 
@@ -177,59 +161,35 @@ def _gammas(loss: Loss, extra: int) -> Comparison:
     return at_most(_floats(errors), _floats(bounds))
 
 
-@SECTION.claim(
+@ON_PAIRINGS.claim(
     "lemma-a.10.gamma",
     "the bounds after (26)",
-    "E[A^{-1/2} B^{l_1} A^{-1} B^{l_2} A^{1/2}] = sum_j gamma_j u_j u_j^T with |gamma_j - lambda_j^{k-1}| <= "
-    "(4kd/sqrt(n)) lambda_1^{k-1}, k = l_1 + l_2 + 1",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    hypotheses=over_determined,
-    problems=(PAPER, *_LONG),
-    spaces=spaces.PAIRINGS,
     note=_EXACT + "This k belongs to the B^{l_1+1} of (26); with B^{l_1} there are l_1 + l_2 - 1 powers of lambda_j.",
 )
-def printed_gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The bound on gamma_j with k = l_1 + l_2 + 1."""
+def printed_gammas(loss: Loss) -> Comparison:
+    r"""$\mathbb{E}[A^{-1/2} B^{l_1} A^{-1} B^{l_2} A^{1/2}] = \sum_j \gamma_j u_j u_j^\top$ with $\lvert \gamma_j -
+    \lambda_j^{k-1} \rvert \le \tfrac{4kd}{\sqrt{n}} \lambda_1^{k-1}$, $k = l_1 + l_2 + 1$
+    """
     return _gammas(loss, 1)
 
 
-@SECTION.claim(
-    "lemma-a.10.gamma",
-    "the bounds after (26)",
-    "The same with k = l_1 + l_2, given n >= 4 k^2 d^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    hypotheses=long_for_moments(4),
-    problems=_LONG,
-    spaces=spaces.PAIRINGS,
-    note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
-)
-def gammas(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The bound on gamma_j with k = l_1 + l_2."""
+@ON_LONG.corrected(printed_gammas, note=_EXACT + "With the condition of Lemma A.2, whose proof is used.")
+def gammas(loss: Loss) -> Comparison:
+    r"""The same with $k = l_1 + l_2$, given $n \ge 4 k^2 d^2$"""
     return _gammas(loss, 0)
 
 
-@SECTION.claim(
+@ON_PAIRINGS.claim(
     "lemma-a.10.factors",
     "the displays before Lemma A.10",
-    "sum_j ((lambda_j - 1)^{2L-1} - delta^{2L} (lambda_1 + 1)^{2L-1}) u_j u_j^T <= "
-    "E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] <= "
-    "sum_j ((lambda_j - 1)^{2L-1} + delta^{2L} (lambda_j + 1)^{2L-1}) u_j u_j^T",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    hypotheses=over_determined,
-    problems=(PAPER, *_LONG),
-    spaces=spaces.PAIRINGS,
     note=_EXACT + "The power 2L - 1 is odd: (lambda_j - 1)^{2L-1} has the wrong sign. The upper bound, printed with "
     "a sign that reads as an approximation, has lambda_j in place of lambda_1.",
 )
-def printed_factors(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The eigenvalues of E[(I - W A)^i W (I - W A)^{2L-1-i}] against (lambda_j - 1)^{2L-1} plus and minus the noise."""
+def printed_factors(loss: Loss) -> Comparison:
+    r"""$\sum_j \bigl((\lambda_j - 1)^{2L-1} - \delta^{2L} (\lambda_1 + 1)^{2L-1}\bigr) u_j u_j^\top \preceq
+    \mathbb{E}\bigl[(I - \Sigma A)^i \Sigma (I - \Sigma A)^{2L-1-i}\bigr] \preceq \sum_j \bigl((\lambda_j - 1)^{2L-1} +
+    \delta^{2L} (\lambda_j + 1)^{2L-1}\bigr) u_j u_j^\top$
+    """
     known, n = _known(loss)
     L, noise = _loops(known), known.first_order(2 * _loops(known))
     m, parts = 2 * L - 1, []
@@ -241,22 +201,11 @@ def printed_factors(loss: Loss, trajectory: Trajectory) -> Comparison:
     return joined(parts)
 
 
-@SECTION.claim(
-    "lemma-a.10.factors",
-    "the displays before Lemma A.10",
-    "|E[(I - Sigma A)^i Sigma (I - Sigma A)^{2L-1-i}] - (I - A)^{2L-1}| <= delta^{2L} (lambda_1 + 1)^{2L-1}, given "
-    "n >= 4 k^2 d^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    hypotheses=long_for_moments(4),
-    problems=_LONG,
-    spaces=spaces.PAIRINGS,
-    note=_EXACT + "With the condition of Lemma A.2, whose proof is used.",
-)
-def factors(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|E[(I - W A)^i W (I - W A)^{2L-1-i}] - (I - A)^{2L-1}| against delta^{2L} (lambda_1 + 1)^{2L-1}."""
+@ON_LONG.corrected(printed_factors, note=_EXACT + "With the condition of Lemma A.2, whose proof is used.")
+def factors(loss: Loss) -> Comparison:
+    r"""$\bigl\lVert \mathbb{E}\bigl[(I - \Sigma A)^i \Sigma (I - \Sigma A)^{2L-1-i}\bigr] - (I - A)^{2L-1} \bigr\rVert
+    \le \delta^{2L} (\lambda_1 + 1)^{2L-1}$, given $n \ge 4 k^2 d^2$
+    """
     known, n = _known(loss)
     L, errors, bounds = _loops(known), [], []
     m = 2 * L - 1

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation
-from flowsim.flow.trajectory import Trajectory
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.layers import (
@@ -20,10 +20,7 @@ from flowsim.papers.gatmiry2024.layers import (
 )
 from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
 from flowsim.papers.gatmiry2024.setting import MODELS
-from flowsim.papers.paper import Section
 from flowsim.tasks import Prompt
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 _SIGN = (
     JUDGED
@@ -64,67 +61,36 @@ def _against(loss: LoopedLoss, sign: float, part: str) -> Comparison:
     return with_sums(gaps, found[f"{part}_size"], drawn)
 
 
-@SECTION.claim(
-    "theorem-a.1.eq-12",
-    "Theorem A.1, (12)",
-    "y^{(t)T} = w^T prod_{i<t} (I - Sigma A_i) X + sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) X",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=_SIGN,
-)
-def labels_plus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal rows of labels against (12) with a plus before the second sum."""
+SECTION = Section("gatmiry2024", *MODELS, setting=looped_by_matrices, problems=PROBLEMS, spaces=spaces.LEMMAS)
+
+
+@SECTION.claim("theorem-a.1.eq-12", "Theorem A.1, (12)", note=_SIGN)
+def labels_plus(loss: LoopedLoss) -> Comparison:
+    r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
+    A_j) X$
+    """
     return _against(loss, 1.0, "labels")
 
 
-@SECTION.claim(
-    "theorem-a.1.eq-12",
-    "Theorem A.1, (12)",
-    "y^{(t)T} = w^T prod_{i<t} (I - Sigma A_i) X - sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) X",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=_SIGN + "The proof writes X X^T = Sigma; Sigma is X X^T / n.",
-)
-def labels_minus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal rows of labels against (12) with a minus before the second sum."""
+@SECTION.corrected(labels_plus, note=_SIGN + "The proof writes X X^T = Sigma; Sigma is X X^T / n.")
+def labels_minus(loss: LoopedLoss) -> Comparison:
+    r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
+    A_j) X$
+    """
     return _against(loss, -1.0, "labels")
 
 
-@SECTION.claim(
-    "theorem-a.1.eq-13",
-    "Theorem A.1, (13)",
-    "y_q^{(t)} = y_q - w^T prod_{i<t} (I - Sigma A_i) x_q - sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) x_q",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=_SIGN,
-)
-def query_plus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal y_q against (13) with a plus before the second sum."""
+@SECTION.claim("theorem-a.1.eq-13", "Theorem A.1, (13)", note=_SIGN)
+def query_plus(loss: LoopedLoss) -> Comparison:
+    r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
+    \Sigma A_j) x_q$
+    """
     return _against(loss, 1.0, "query")
 
 
-@SECTION.claim(
-    "theorem-a.1.eq-13",
-    "Theorem A.1, (13)",
-    "y_q^{(t)} = y_q - w^T prod_{i<t} (I - Sigma A_i) x_q + sum_{i<t} u_i^T Sigma A_i prod_{i<j<t} (I - Sigma A_j) x_q",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=_SIGN,
-)
-def query_minus(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal y_q against (13) with a minus before the second sum."""
+@SECTION.corrected(query_plus, note=_SIGN)
+def query_minus(loss: LoopedLoss) -> Comparison:
+    r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
+    \Sigma A_j) x_q$
+    """
     return _against(loss, -1.0, "query")

@@ -5,8 +5,8 @@ import functools
 import itertools
 import math
 
-from flowsim.claims.claim import Comparison, Relation
-from flowsim.flow.trajectory import Trajectory
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import layer_terms
 from flowsim.moments import TracePolynomial, wishart_expectation
@@ -24,9 +24,6 @@ from flowsim.papers.gatmiry2024.layers import (
 )
 from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
 from flowsim.papers.gatmiry2024.setting import MODELS, over_determined
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 
 @functools.cache
@@ -44,43 +41,32 @@ def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
     return wishart_expectation(words, symmetric=letters)
 
 
-@SECTION.claim(
-    "lemma-a.3",
-    "Lemma A.3",
-    "L = E |Sigma^{-1/2} prod (I - Sigma A_i) Sigma^{1/2}|^2 + E |sum_i d_i^T Sigma A_i prod_{j>i} (I - Sigma A_j) "
-    "Sigma^{1/2}|^2",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    hypotheses=over_determined,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note="Sigma is read as the sample covariance throughout; Lemma 4.1 is then the case of equal layers. The outer "
-    "roots come from the laws of w and x_query, so they belong to the population covariance. Judged at d_i = 0 with at "
-    "most 3 symmetric layers.",
-)
-def printed_layers_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """E |Sigma^{-1/2} prod (I - Sigma A_i) Sigma^{1/2}|^2 against the loss of as many layers, at u = 0."""
+SECTION = Section("gatmiry2024", *MODELS, setting=looped_by_matrices, problems=PROBLEMS, spaces=spaces.LEMMAS)
+
+
+@SECTION.claim("lemma-a.3", "Lemma A.3", hypotheses=over_determined)
+def printed_layers_loss(loss: LoopedLoss) -> Comparison:
+    r"""$\mathcal{L} = \mathbb{E} \bigl\lVert \Sigma^{-1/2} \prod (I - \Sigma A_i) \Sigma^{1/2} \bigr\rVert^2 +
+    \mathbb{E} \bigl\lVert \sum_i d_i^\top \Sigma A_i \prod_{j>i} (I - \Sigma A_j) \Sigma^{1/2} \bigr\rVert^2$
+
+    Sigma is read as the sample covariance throughout; Lemma 4.1 is then the case of equal layers. The outer roots come
+    from the laws of w and x_query, so they belong to the population covariance. Judged at d_i = 0 with at most 3
+    symmetric layers.
+    """
     task, k = loss.task, min(loss.loops, MOST_LAYERS)
     rows = positive(drawn_layers(task, 4 * k).A).reshape(k, 4, task.dimension, task.dimension)
     matrices = dict(zip("ABC", rows, strict=False))
     return identity(_layers_words(k, True), _layers_words(k, False), task, matrices)
 
 
-@SECTION.claim(
-    "lemma-a.3",
-    "Lemma A.3",
-    "L = E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 + E |sum_i u_i^T Sigma A_i prod_{j>i} (I - Sigma A_j) S^{1/2}|^2",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
+@SECTION.corrected(
+    printed_layers_loss,
     note=JUDGED + "The outer roots are those of the population covariance S; the paper prints those of the sample's.",
 )
-def loss_of_layers(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal loss given the examples, with distinct layers that are not symmetric."""
+def loss_of_layers(loss: LoopedLoss) -> Comparison:
+    r"""$\mathcal{L} = \mathbb{E} \bigl\lVert S^{-1/2} \prod (I - \Sigma A_i) S^{1/2} \bigr\rVert^2 + \mathbb{E}
+    \bigl\lVert \sum_i u_i^\top \Sigma A_i \prod_{j>i} (I - \Sigma A_j) S^{1/2} \bigr\rVert^2$
+    """
     drawn = drawn_layers(loss.task, loss.loops)
     return with_sums(*gaps_of_loss(drawn), drawn)
 
@@ -95,39 +81,26 @@ def _bias_words(loops: int, sample_root: bool) -> TracePolynomial:
     return wishart_expectation(words, symmetric="AU")
 
 
-@SECTION.claim(
-    "corollary-a.4.u-term",
-    "Corollary A.4",
-    "L(A, u) - L(A, 0) = E |sum_{i < L} u^T Sigma A (I - Sigma A)^{L-1-i} Sigma^{1/2}|^2",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note="Sigma is read as the sample covariance, as Lemma 4.1 defines it. The last root comes from the query, so "
-    "it belongs to the population covariance. Judged with L at most 3.",
-)
-def printed_bias_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """E |sum_i u^T Sigma A (I - Sigma A)^{L-1-i} Sigma^{1/2}|^2, Sigma the sample's throughout, against the u-term."""
+@SECTION.claim("corollary-a.4.u-term", "Corollary A.4")
+def printed_bias_loss(loss: LoopedLoss) -> Comparison:
+    r"""$\mathcal{L}(A, u) - \mathcal{L}(A, 0) = \mathbb{E} \bigl\lVert \sum_{i < L} u^\top \Sigma A (I - \Sigma
+    A)^{L-1-i} \Sigma^{1/2} \bigr\rVert^2$
+
+    Sigma is read as the sample covariance, as Lemma 4.1 defines it. The last root comes from the query, so it belongs
+    to the population covariance. Judged with L at most 3.
+    """
     task, L = loss.task, min(loss.loops, MOST_LAYERS)
     drawn = drawn_layers(task, 4)
     matrices = {"A": positive(drawn.A), "U": drawn.u[:, :, None] * drawn.u[:, None, :]}
     return identity(_bias_words(L, True), _bias_words(L, False), task, matrices)
 
 
-@SECTION.claim(
-    "corollary-a.4.u-term",
-    "Corollary A.4",
-    "L(A, u) = E |(I - W A')^L|_F^2 + E |u^T (I - (I - Sigma A)^L) S^{1/2}|^2 with S^{1/2} the population's",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=JUDGED + "With the sample's root in place of S^{1/2}, as printed, both terms differ.",
+@SECTION.corrected(
+    printed_bias_loss, note=JUDGED + "With the sample's root in place of S^{1/2}, as printed, both terms differ."
 )
-def loss_of_loops_with_bias(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal loss given the examples, with one symmetric A and one u for all layers."""
+def loss_of_loops_with_bias(loss: LoopedLoss) -> Comparison:
+    r"""$\mathcal{L}(A, u) = \mathbb{E} \lVert (I - W A')^L \rVert_F^2 + \mathbb{E} \bigl\lVert u^\top \bigl(I - (I -
+    \Sigma A)^L\bigr) S^{1/2} \bigr\rVert^2$ with $S^{1/2}$ the population's
+    """
     drawn = repeated(drawn_layers(loss.task, 1), loss.loops, 1.0)
     return with_sums(*gaps_of_loss(drawn), drawn)

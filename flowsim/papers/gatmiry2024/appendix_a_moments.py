@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded
-from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import power_terms
 from flowsim.moments.spectrum import spectral_quadrature
@@ -45,41 +45,39 @@ from flowsim.papers.gatmiry2024.moments import (
 )
 from flowsim.papers.gatmiry2024.pairings import MOST_POWERS, shapes
 from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped, over_determined
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 _MATRICES = 4
 
 
-@SECTION.claim(
+SECTION = Section("gatmiry2024", *MODELS, setting=looped_with_finite_context)
+ON_LENGTHS = SECTION.on(LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=over_determined)
+ON_LONG_LENGTHS = SECTION.on(LONG_LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=long_for_moments(4))
+ON_LEMMAS = SECTION.on((SHORT, DEEP, ONE_DIMENSION, LONG), spaces.LEMMAS)
+ON_LEMMAS_2 = SECTION.on((PAPER, ONE_LOOP, ONE_DIMENSION), spaces.LEMMAS)
+
+
+@ON_LENGTHS.claim(
     "lemma-a.5",
     "Lemma A.5",
-    "|alpha^{(j)}_{n,d,k} - lambda_j^k| <= delta lambda_1^k for all j, with delta = 4kd/sqrt(n), given n >= 4 k^2 d^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=long_for_moments(4),
-    problems=LONG_LENGTHS,
-    spaces=spaces.MOMENTS,
-    note=CONDITION_KEPT + "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n).",
-)
-@SECTION.claim(
-    "lemma-a.5",
-    "Lemma A.5",
-    "|alpha^{(j)}_{n,d,k} - lambda_j^k| <= delta lambda_1^k for all j, with delta = 4kd/sqrt(n)",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=over_determined,
-    problems=LENGTHS,
-    spaces=spaces.MOMENTS,
     note=CONDITION_LOST + "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n).",
 )
 @of_moments
 def moment_controls_first_order(known: Shape, power: int) -> float:
-    """4 k d / sqrt(n), the delta of the proof."""
+    r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta \lambda_1^k$ for all $j$, with $\delta =
+    4kd/\sqrt{n}$
+    """
+    return known.first_order(power)
+
+
+@ON_LONG_LENGTHS.corrected(
+    moment_controls_first_order,
+    note=CONDITION_KEPT + "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n).",
+)
+@of_moments
+def moment_controls_at_long_contexts(known: Shape, power: int) -> float:
+    r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta \lambda_1^k$ for all $j$, with $\delta =
+    4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
+    """
     return known.first_order(power)
 
 
@@ -103,20 +101,14 @@ def paired_moments(eigenvalues: Spectrum, multiplicities: Sequence[int], length:
     return tuple(totals)
 
 
-@SECTION.claim(
-    "lemma-a.5.pairings",
-    "proof of Lemma A.5",
-    "E[(sum x_i x_i^T)^k] = sum_p n^{C(G_p)} (prod_{c without (1, 2k)} sum_i lambda_i^{|c|}) Sigma*^{|c*|}",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=(SHORT, DEEP, ONE_DIMENSION, LONG),
-    spaces=spaces.LEMMAS,
-    note="Judged on all pairings for k <= 2L and k <= 6, against integration by parts, in rationals. The display "
-    "before this one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power of lambda too many.",
-)
-def pairing_formula(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The sum over pairings, divided by alpha^{(j)} from integration by parts, against 1, for all j and k <= 2L, 6."""
+@ON_LEMMAS.claim("lemma-a.5.pairings", "proof of Lemma A.5")
+def pairing_formula(loss: Loss) -> Comparison:
+    r"""$\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top\bigr)^k\bigr] = \sum_p n^{C(G_p)} \Bigl(\prod_{c \not\ni (1, 2k)}
+    \sum_i \lambda_i^{\lvert c \rvert}\Bigr) {\Sigma^*}^{\lvert c^* \rvert}$
+
+    Judged on all pairings for k <= 2L and k <= 6, against integration by parts, in rationals. The display before this
+    one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power of lambda too many.
+    """
     known, ratios = shape(loss), []
     for k in _powers(loss):
         errors = moment_errors(known.eigenvalues, known.multiplicities, _length(loss), k)
@@ -157,60 +149,35 @@ def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
     return at_most(below, above, promised=np.asarray([a != b for a, b in links]))
 
 
-@SECTION.claim(
-    "lemma-a.5.proof",
-    "proof of Lemma A.5, last two displays",
-    "n^k lambda_j^k (1 - 4kd/sqrt(n)) <= n^k alpha^{(j)} <= sum_p n^{C(G_p)} (prod_{c != c*} d lambda_1^{|c|}) "
-    "lambda_j^{|c*|} <= sum_p n^{C(G_p)} d^{C(G'_p) - 1} lambda_j^k <= n^k lambda_j^k + n^k lambda_1^k 4kd/sqrt(n)",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    hypotheses=long_for_moments(4),
-    problems=LONG_LENGTHS,
-    spaces=spaces.MOMENTS,
-    note="Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The third step replaces "
-    "lambda_1 by lambda_j, which is smaller.",
-)
-def moments_proved(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The chain as printed."""
+@ON_LONG_LENGTHS.claim("lemma-a.5.proof", "proof of Lemma A.5, last two displays", setting=looped_with_finite_context)
+def moments_proved(loss: Loss) -> Comparison:
+    r"""$n^k \lambda_j^k (1 - 4kd/\sqrt{n}) \le n^k \alpha^{(j)} \le \sum_p n^{C(G_p)} \bigl(\prod_{c \ne c^*} d
+    \lambda_1^{\lvert c \rvert}\bigr) \lambda_j^{\lvert c^* \rvert} \le \sum_p n^{C(G_p)} d^{C(G'_p) - 1} \lambda_j^k
+    \le n^k \lambda_j^k + n^k \lambda_1^k 4kd/\sqrt{n}$
+
+    Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The third step replaces lambda_1 by
+    lambda_j, which is smaller.
+    """
     return _proof_of_moments(loss, printed=True)
 
 
-@SECTION.claim(
-    "lemma-a.5.proof",
-    "proof of Lemma A.5, last two displays",
-    "n^k lambda_j^k (1 - 4kd/sqrt(n)) <= n^k alpha^{(j)} <= sum_p n^{C(G_p)} (prod_{c != c*} d lambda_1^{|c|}) "
-    "lambda_j^{|c*|} <= n^k lambda_j^k + n^k lambda_1^k 4kd/sqrt(n)",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    hypotheses=long_for_moments(4),
-    problems=LONG_LENGTHS,
-    spaces=spaces.MOMENTS,
-    note="Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The sum with lambda_j^k is "
-    "left out.",
-)
-def moments_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The chain without its fourth member."""
+@ON_LONG_LENGTHS.corrected(moments_proved, setting=looped_with_finite_context)
+def moments_bounded(loss: Loss) -> Comparison:
+    r"""$n^k \lambda_j^k (1 - 4kd/\sqrt{n}) \le n^k \alpha^{(j)} \le \sum_p n^{C(G_p)} \bigl(\prod_{c \ne c^*} d
+    \lambda_1^{\lvert c \rvert}\bigr) \lambda_j^{\lvert c^* \rvert} \le n^k \lambda_j^k + n^k \lambda_1^k 4kd/\sqrt{n}$
+
+    Judged for n >= 4 k^2 d^2, as in Lemma A.2, k <= 2L and k <= 6, in rationals. The sum with lambda_j^k is left out.
+    """
     return _proof_of_moments(loss, printed=False)
 
 
-@SECTION.claim(
-    "lemma-a.6",
-    "Lemma A.6",
-    "E tr (I - A^{1/2} Sigma A^{1/2})^{2L} = tr E (I - Sigma~)^{2L}, Sigma~ of x~_i ~ N(0, A^{1/2} Sigma* A^{1/2})",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=(SHORT, DEEP, ONE_DIMENSION, LONG),
-    spaces=spaces.LEMMAS,
-    note="Judged at drawn A: the left side by matrices and integration by parts, the right side by eigenvalues and "
-    "pairings. The statement has an extra Sigma^{1/2} in its first trace, which it then drops.",
-)
-def changed_covariance(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """E tr (I - W A')^{2L}, A' = S^{1/2} A S^{1/2}, as a polynomial in traces at drawn positive A', against
-    tr E (I - Sigma~)^{2L} with the eigenvalues of A' as covariance, by pairings.
+@ON_LEMMAS.claim("lemma-a.6", "Lemma A.6", setting=looped_by_matrices)
+def changed_covariance(loss: LoopedLoss) -> Comparison:
+    r"""$\mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L} = \operatorname{tr} \mathbb{E} (I -
+    \tilde\Sigma)^{2L}$, $\tilde\Sigma$ of $\tilde x_i \sim \mathcal{N}(0, A^{1/2} \Sigma^* A^{1/2})$
+
+    Judged at drawn A: the left side by matrices and integration by parts, the right side by eigenvalues and pairings.
+    The statement has an extra Sigma^{1/2} in its first trace, which it then drops.
     """
     task, power = loss.task, min(2 * loss.loops, MOST_POWERS)
     noise = jax.random.normal(jax.random.key(0), (_MATRICES, task.dimension, task.dimension))
@@ -226,38 +193,32 @@ def changed_covariance(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
     return rounded(equal(left, jnp.asarray(right), jnp.asarray(sizes)), jnp.asarray(8.0 * task.dimension))
 
 
-@SECTION.claim(
+@ON_LENGTHS.claim(
     "lemma-a.7",
     "Lemma A.7",
-    "|beta_i^{(k)} - (lambda_i - 1)^k| <= delta^k (lambda_1 + 1)^k, with delta^k = 4kd/sqrt(n), given n >= 4 k^2 d^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=long_for_moments(4),
-    problems=LONG_LENGTHS,
-    spaces=spaces.MOMENTS,
-    note=CONDITION_KEPT
-    + "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
-    "should read (-1)^{k-i}.",
-)
-@SECTION.claim(
-    "lemma-a.7",
-    "Lemma A.7",
-    "|beta_i^{(k)} - (lambda_i - 1)^k| <= delta^k (lambda_1 + 1)^k, with delta^k = 4kd/sqrt(n)",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=over_determined,
-    problems=LENGTHS,
-    spaces=spaces.MOMENTS,
     note=CONDITION_LOST
     + "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
     "should read (-1)^{k-i}.",
 )
 @of_residuals
 def eigenvalue_approximation_first_order(known: Shape, power: int) -> float:
-    """4 k d / sqrt(n), which the appendix writes as delta^k."""
+    r"""$\lvert \beta_i^{(k)} - (\lambda_i - 1)^k \rvert \le \delta^k (\lambda_1 + 1)^k$, with $\delta^k =
+    4kd/\sqrt{n}$
+    """
+    return known.first_order(power)
+
+
+@ON_LONG_LENGTHS.corrected(
+    eigenvalue_approximation_first_order,
+    note=CONDITION_KEPT
+    + "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
+    "should read (-1)^{k-i}.",
+)
+@of_residuals
+def eigenvalue_approximation_at_long_contexts(known: Shape, power: int) -> float:
+    r"""$\lvert \beta_i^{(k)} - (\lambda_i - 1)^k \rvert \le \delta^k (\lambda_1 + 1)^k$, with $\delta^k =
+    4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
+    """
     return known.first_order(power)
 
 
@@ -278,36 +239,21 @@ def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
     return joined(parts)
 
 
-@SECTION.claim(
-    "lemma-a.7.eq-21",
-    "proof of Lemma A.7, (21)",
-    "E[A^{-1/2} (A^{1/2} Sigma A^{1/2} - I)^k A^{1/2}] = sum_{i=1}^k (-1)^i binom(k, i) E[A^{-1/2} "
-    "(A^{1/2} Sigma A^{1/2})^i A^{1/2}]",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=(PAPER, ONE_LOOP, ONE_DIMENSION),
-    spaces=spaces.LEMMAS,
-    note="Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals. The term i = 0 is missing, and "
-    "the sign should be (-1)^{k-i}.",
-)
-def printed_expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(21): sum_{i=1}^k (-1)^i binom(k, i)."""
+@ON_LEMMAS_2.claim("lemma-a.7.eq-21", "proof of Lemma A.7, (21)")
+def printed_expansion(loss: Loss) -> Comparison:
+    r"""$\mathbb{E}\bigl[A^{-1/2} (A^{1/2} \Sigma A^{1/2} - I)^k A^{1/2}\bigr] = \sum_{i=1}^k (-1)^i \binom{k}{i}
+    \mathbb{E}\bigl[A^{-1/2} (A^{1/2} \Sigma A^{1/2})^i A^{1/2}\bigr]$
+
+    Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals. The term i = 0 is missing, and the sign
+    should be (-1)^{k-i}.
+    """
     return _powers_about_one(loss, 1, lambda k, i: (-1) ** i)
 
 
-@SECTION.claim(
-    "lemma-a.7.eq-21",
-    "proof of Lemma A.7, (21)",
-    "The same with i from 0 on and (-1)^{k-i}",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=(PAPER, ONE_LOOP, ONE_DIMENSION),
-    spaces=spaces.LEMMAS,
-    note="Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals.",
-)
-def expansion(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(21) with i from 0 on and (-1)^{k-i}."""
+@ON_LEMMAS_2.corrected(printed_expansion)
+def expansion(loss: Loss) -> Comparison:
+    """The same with $i$ from $0$ on and $(-1)^{k-i}$
+
+    Judged at A = Sigma*^-1, for k <= 2L, by Gauss quadrature against rationals.
+    """
     return _powers_about_one(loss, 0, lambda k, i: (-1) ** (k - i))

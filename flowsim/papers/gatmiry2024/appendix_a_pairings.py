@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.lemma_settings import (
@@ -27,9 +28,6 @@ from flowsim.papers.gatmiry2024.lemma_settings import (
 from flowsim.papers.gatmiry2024.moments import isotropic_errors, powers
 from flowsim.papers.gatmiry2024.pairings import MOST_POWERS, census
 from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 PROBLEMS = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
 _ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
@@ -51,23 +49,25 @@ def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
+SECTION = Section("gatmiry2024", *MODELS, setting=looped_with_finite_context)
+ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.PAIRINGS)
+
+
 @SECTION.claim(
     "lemma-a.2",
     "Lemma A.2",
-    "1 <= alpha_{n,d,k} <= 1 + 4kd/sqrt(n) for E[(sum x_i x_i^T / n)^k] = alpha I, given n >= 4 k^2 d^2",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
     setting=looped,
     hypotheses=long_for_moments(4),
-    constants=isotropic_constants,
     problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL, PAPER),
     spaces=spaces.MOMENTS,
-    note="The display lacks the power k of the sum. The bound is far from sharp: alpha - 1 is k(k-1)(d+1)/(2n) to "
-    "leading order, while the printed bound on it falls only as 1/sqrt(n).",
+    constants=isotropic_constants,
 )
-def isotropic_moments(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """1 <= alpha_{n,d,k} <= 1 + 4 k d / sqrt(n), minus 1 throughout. At k = 1 alpha is 1, so the lower bound is an
-    equality and is left out.
+def isotropic_moments(loss: Loss) -> Comparison:
+    r"""$1 \le \alpha_{n,d,k} \le 1 + 4kd/\sqrt{n}$ for $\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top / n\bigr)^k\bigr] =
+    \alpha I$, given $n \ge 4 k^2 d^2$
+
+    The display lacks the power k of the sum. The bound is far from sharp: alpha - 1 is k(k-1)(d+1)/(2n) to leading
+    order, while the printed bound on it falls only as 1/sqrt(n).
     """
     known = shape(loss)
     errors = jnp.asarray([float(error) for error in isotropic_errors(known)])
@@ -99,54 +99,36 @@ def _moment_from_cycles(loss: Loss, second: int, less: int) -> Comparison:
     return equal(jnp.asarray(ratios), 1.0, jnp.maximum(jnp.asarray(ratios), 1.0))
 
 
-@SECTION.claim(
+@ON_PROBLEMS.claim(
     "lemma-a.2.eq-19",
     "proof of Lemma A.2",
-    "E[(sum x_i x_i^T)^k] = sum_p n^{C(G_p)} n^{C(G'_p)} I, by (16) and (19)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=PROBLEMS,
-    spaces=spaces.PAIRINGS,
     note=_ENUMERATED + "(18) sums over n basis vectors instead of d, and (19) also counts the cycle that is not free.",
 )
-def moment_with_n(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """sum_p n^{C(G_p)} n^{C(G'_p)} over n^k alpha_{n,d,k}, as (16) and (19) give it, against 1, for k <= 2L, 6."""
+def moment_with_n(loss: Loss) -> Comparison:
+    r"""$\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top\bigr)^k\bigr] = \sum_p n^{C(G_p)} n^{C(G'_p)} I$, by (16) and (19)"""
     return _moment_from_cycles(loss, second=1, less=0)
 
 
-@SECTION.claim(
-    "lemma-a.2.eq-19",
-    "proof of Lemma A.2",
-    "E[(sum x_i x_i^T)^k] = sum_p n^{C(G_p)} d^{C(G'_p) - 1} I",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=PROBLEMS,
-    spaces=spaces.PAIRINGS,
+@ON_PROBLEMS.corrected(
+    moment_with_n,
     note=_ENUMERATED + "The exponential sum of (19) is d^{C(G'_p) - 1} I, as in the display after it; integration by "
     "parts gives the moment as the same rational number.",
 )
-def moment_with_d(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """sum_p n^{C(G_p)} d^{C(G'_p) - 1} over n^k alpha_{n,d,k} against 1."""
+def moment_with_d(loss: Loss) -> Comparison:
+    r"""$\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top\bigr)^k\bigr] = \sum_p n^{C(G_p)} d^{C(G'_p) - 1} I$"""
     return _moment_from_cycles(loss, second=0, less=1)
 
 
-@SECTION.claim(
+@ON_PROBLEMS.claim(
     "lemma-a.2.cycle-count",
     "proof of Lemma A.2",
-    "C(G_p) <= r + floor((k - r)/2), C(G'_p) <= k - r + 1 and C(G_p) + C(G'_p) <= k + 1, r self-loops in G_p",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=PROBLEMS,
-    spaces=spaces.PAIRINGS,
     note=_ENUMERATED + "Whole numbers are compared with their bounds plus 1/2. That a pair is a self-loop in at most "
     "one of the graphs fails at k = 1, where both have only the node (1, 2).",
 )
-def cycle_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """C(G_p) <= r + floor((k - r)/2), C(G'_p) <= k - r + 1 and C(G_p) + C(G'_p) <= k + 1 for every p and k <= 2L, 6."""
+def cycle_counts(loss: Loss) -> Comparison:
+    r"""$C(G_p) \le r + \lfloor (k - r)/2 \rfloor$, $C(G'_p) \le k - r + 1$ and $C(G_p) + C(G'_p) \le k + 1$, $r$
+    self-loops in $G_p$
+    """
     pairs = []
     for k in _enumerated(shape(loss)):
         for r, first, second in census(k):
@@ -165,52 +147,27 @@ def _count_against(loss: Loss, less: int) -> Comparison:
     return equal(counts, expected, expected)
 
 
-@SECTION.claim(
-    "lemma-a.2.pairings",
-    "proof of Lemma A.2",
-    "2m indices can be allocated into pairs in C_m = (2m)!! ways",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=PROBLEMS,
-    spaces=spaces.PAIRINGS,
-    note=_ENUMERATED,
-)
-def pairing_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The number of ways to pair 2m indices against (2m)!!, for m <= 2L, 6."""
+@ON_PROBLEMS.claim("lemma-a.2.pairings", "proof of Lemma A.2", note=_ENUMERATED)
+def pairing_counts(loss: Loss) -> Comparison:
+    """$2m$ indices can be allocated into pairs in $C_m = (2m)!!$ ways"""
     return _count_against(loss, 0)
 
 
-@SECTION.claim(
-    "lemma-a.2.pairings",
-    "proof of Lemma A.2",
-    "2m indices can be allocated into pairs in C_m = (2m - 1)!! ways",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=PROBLEMS,
-    spaces=spaces.PAIRINGS,
-    note=_ENUMERATED + "The printed (2m)!! is too large by a factor of about sqrt(pi m).",
+@ON_PROBLEMS.corrected(
+    pairing_counts, note=_ENUMERATED + "The printed (2m)!! is too large by a factor of about sqrt(pi m)."
 )
-def odd_pairing_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The number of ways to pair 2m indices against (2m - 1)!!."""
+def odd_pairing_counts(loss: Loss) -> Comparison:
+    """$2m$ indices can be allocated into pairs in $C_m = (2m - 1)!!$ ways"""
     return _count_against(loss, 1)
 
 
-@SECTION.claim(
+@ON_PROBLEMS.claim(
     "lemma-a.2.pairings.at-least-r",
     "proof of Lemma A.2",
-    "At most binom(k, r) (2k - 2r)!! pairings have a G_p with at least r self-loops",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    problems=PROBLEMS,
-    spaces=spaces.PAIRINGS,
     note=_ENUMERATED + "True because the printed C_m is too large; binom(k, r) (2k - 2r - 1)!! would suffice.",
 )
-def self_loop_counts(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """#{p: G_p has at least r self-loops} <= binom(k, r) (2k - 2r)!! for all r <= k <= 2L, 6."""
+def self_loop_counts(loss: Loss) -> Comparison:
+    r"""At most $\binom{k}{r} (2k - 2r)!!$ pairings have a $G_p$ with at least $r$ self-loops"""
     pairs = []
     for k in _enumerated(shape(loss)):
         for r in range(k + 1):
@@ -251,21 +208,16 @@ def _joined(*comparisons: Comparison) -> Comparison:
 @SECTION.claim(
     "lemma-a.2.eq-20",
     "proof of Lemma A.2",
-    "alpha_{n,d,k} is at most each line of (20) in turn, and 1 + 4kd/sqrt(n), given n >= 4 k^2 d^2",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
     hypotheses=long_for_moments(4),
     problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL),
     spaces=spaces.PAIRINGS,
-    note="The fourth line is below the third, since (2s)!! is about sqrt(2 pi s)(2s/e)^s and not sqrt(2s)(2s/e)^s; "
-    "the fifth still follows from the third. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound is 3. "
-    "d^s in the second line is read as d^{k-r}.",
 )
-def printed_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The lines of (20) over n^k, for k <= 2L, with s = k - r.
+def printed_chain(loss: Loss) -> Comparison:
+    r"""$\alpha_{n,d,k}$ is at most each line of (20) in turn, and $1 + 4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
 
-    The second and the third line are then the same; the term s = 0, which the fourth leaves undefined, is read as 1.
+    The fourth line is below the third, since (2s)!! is about sqrt(2 pi s)(2s/e)^s and not sqrt(2s)(2s/e)^s; the fifth
+    still follows from the third. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound is 3. d^s in the second line is
+    read as d^{k-r}.
     """
     known, parts = shape(loss), []
     for k in range(1, 2 * known.loops + 1):
@@ -276,23 +228,16 @@ def printed_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
     return _joined(*parts)
 
 
-@SECTION.claim(
-    "lemma-a.2.eq-20",
-    "proof of Lemma A.2",
-    "alpha <= sum_p n^{r + floor((k-r)/2) - k} d^{k-r} <= sum_s binom(k, s)(2s - 1)!! (d/sqrt(n))^s <= "
-    "sum_s (2kd/sqrt(n))^s <= 1 + 4kd/sqrt(n), given n >= 16 k^2 d^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_finite_context,
-    hypotheses=long_for_moments(16),
-    problems=(TWICE_EDGE, ASTRONOMICAL, EDGE),
-    spaces=spaces.PAIRINGS,
-    note="The printed chain skips Stirling's sqrt(pi), and its last step needs sum_{s >= 1} y^s <= 2y with "
-    "y = 2kd/sqrt(n), that is, y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.",
+@SECTION.corrected(
+    printed_chain, hypotheses=long_for_moments(16), problems=(TWICE_EDGE, ASTRONOMICAL, EDGE), spaces=spaces.PAIRINGS
 )
-def mended_chain(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """alpha <= first line <= sum_s binom(k, s) (2s - 1)!! (d/sqrt(n))^s <= sum_s (2kd/sqrt(n))^s <= 1 + 4kd/sqrt(n)."""
+def mended_chain(loss: Loss) -> Comparison:
+    r"""$\alpha \le \sum_p n^{r + \lfloor (k-r)/2 \rfloor - k} d^{k-r} \le \sum_s \binom{k}{s}(2s - 1)!! (d/\sqrt{n})^s
+    \le \sum_s (2kd/\sqrt{n})^s \le 1 + 4kd/\sqrt{n}$, given $n \ge 16 k^2 d^2$
+
+    The printed chain skips Stirling's sqrt(pi), and its last step needs sum_{s >= 1} y^s <= 2y with y = 2kd/sqrt(n),
+    that is, y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.
+    """
     known, parts = shape(loss), []
     for k in range(1, 2 * known.loops + 1):
         x, orders = known.dimension / known.root_length, range(1, k + 1)

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.deep.residual_energy import loop_terms
 from flowsim.losses.deep.scalar_minima import scalar_minimum
@@ -22,9 +23,6 @@ from flowsim.papers.gatmiry2024.figures import (
 )
 from flowsim.papers.gatmiry2024.lemma_settings import looped_with_few_dimensions, shape
 from flowsim.papers.gatmiry2024.setting import MODELS, Loss
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 _EXACT_LOOPS = 6  # beyond this the mean at another covariance has no closed form here
 _MEDIAN = "Judged on 2000 drawn contexts, exact over w and x_query. "
@@ -45,82 +43,59 @@ def test_loop_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {name: jnp.asarray(value) for name, value in named.items()}
 
 
-@SECTION.claim(
-    "figure-3.in-distribution",
-    "Figure 3, section 5.3",
-    "Of a model trained with L loops, every loop more at test, up to 50, lowers the mean loss",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
+SECTION = Section(
+    "gatmiry2024",
+    *MODELS,
     setting=looped_with_few_dimensions,
     hypotheses=identity,
-    constants=test_loop_constants,
     problems=LENGTHS,
     spaces=spaces.FIGURES,
-    note="The iterations diverge on contexts where W has an eigenvalue beyond 2/a. These are rare, but l loops weigh "
-    "them by a 2l-th power, so the mean first falls and then grows without bound.",
 )
-def mean_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The mean risk of A_opt on prompts as in training falls with each further loop at test, from L to 50."""
+
+
+@SECTION.claim("figure-3.in-distribution", "Figure 3, section 5.3", constants=test_loop_constants)
+def mean_keeps_falling(loss: Loss) -> Comparison:
+    """Of a model trained with $L$ loops, every loop more at test, up to $50$, lowers the mean loss
+
+    The iterations diverge on contexts where W has an eigenvalue beyond 2/a. These are rare, but l loops weigh them by a
+    2l-th power, so the mean first falls and then grows without bound.
+    """
     d, n, L, a = _trained(loss)
     return falls(mean_risks(d, n, a, range(L, MOST_TEST_LOOPS + 1)))
 
 
-@SECTION.claim(
-    "figure-3.in-distribution",
-    "Figure 3, section 5.3",
-    "Of a model trained with L loops, every loop more at test, up to 50, lowers the loss of the median context",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_few_dimensions,
-    hypotheses=identity,
+@SECTION.corrected(
+    mean_keeps_falling,
     constants=test_loop_constants,
-    problems=LENGTHS,
-    spaces=spaces.FIGURES,
     note=_MEDIAN + "Averages over a few thousand prompts show this behaviour, not that of the mean.",
 )
-def median_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The median risk of A_opt over drawn contexts falls with each further loop, from L to 50."""
+def median_keeps_falling(loss: Loss) -> Comparison:
+    """Of a model trained with $L$ loops, every loop more at test, up to $50$, lowers the loss of the median context"""
     d, n, L, a = _trained(loss)
     return falls(np.median(prompt_risks(d, n, a, (1.0,) * d), axis=0)[L - 1 :])
 
 
-@SECTION.claim(
-    "figure-3.out-of-distribution",
-    "Figure 3, section 5.3",
-    "On prompts of another covariance every loop more at test lowers the mean loss",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_few_dimensions,
-    hypotheses=identity,
-    problems=LENGTHS,
-    spaces=spaces.FIGURES,
-    note="The other covariance has eigenvalues from 0.5 to 1.5. Judged up to 6 loops, exactly.",
-)
-def other_mean_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The mean risk of A_opt on prompts with another covariance falls with each further loop, from L to 6."""
+@SECTION.claim("figure-3.out-of-distribution", "Figure 3, section 5.3")
+def other_mean_keeps_falling(loss: Loss) -> Comparison:
+    """On prompts of another covariance every loop more at test lowers the mean loss
+
+    The other covariance has eigenvalues from 0.5 to 1.5. Judged up to 6 loops, exactly.
+    """
     d, n, L, a = _trained(loss)
     A = jnp.diag(a * jnp.asarray(other_covariance(d)))
     means = [float(loop_terms(count, True, False)(n, A=A)) for count in range(L, _EXACT_LOOPS + 1)]
     return falls(np.array(means))
 
 
-@SECTION.claim(
-    "figure-3.out-of-distribution",
-    "Figure 3, section 5.3",
-    "On prompts of another covariance every loop more at test, up to 50, lowers the loss of the median context, "
-    "given n > d",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_with_few_dimensions,
+@SECTION.corrected(
+    other_mean_keeps_falling,
     hypotheses=more_examples,
-    problems=LENGTHS,
-    spaces=spaces.FIGURES,
     note=_MEDIAN + "The other covariance has eigenvalues from 0.5 to 1.5. For n < d the median can grow slowly in the "
     "end, as at d = 4, n = 2.",
 )
-def other_median_keeps_falling(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The median risk of A_opt over contexts with another covariance falls with each further loop, from L to 50."""
+def other_median_keeps_falling(loss: Loss) -> Comparison:
+    """On prompts of another covariance every loop more at test, up to $50$, lowers the loss of the median context,
+    given $n > d$
+    """
     d, n, L, a = _trained(loss)
     return falls(np.median(prompt_risks(d, n, a, other_covariance(d)), axis=0)[L - 1 :])

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from flowsim.claims.claim import Comparison, at_most
+from flowsim.claims.declaring import takes_like
 from flowsim.flow.trajectory import Trajectory
 from flowsim.moments.words import Terms, expected_traces
 from flowsim.papers.gatmiry2024.lemma_settings import (
@@ -89,8 +90,8 @@ def powers(known: Shape) -> range:
 def of_moments(bound: Bound) -> Compare:
     """Compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) times lambda_1^k, for all j and k <= 2L."""
 
-    @functools.wraps(bound)
-    def compare(loss: Loss, trajectory: Trajectory) -> Comparison:
+    @takes_like(bound)
+    def compare(loss: Loss) -> Comparison:
         known = shape(loss)
         largest = float(known.eigenvalues[0])
         errors = [moment_errors(known.eigenvalues, known.multiplicities, known.length, k) for k in powers(known)]
@@ -112,8 +113,8 @@ def of_residuals(bound: Bound) -> Compare:
     the spectra of several A.
     """
 
-    @functools.wraps(bound)
-    def compare(loss: Loss, trajectory: Trajectory) -> Comparison:
+    @takes_like(bound)
+    def compare(loss: Loss) -> Comparison:
         known, parts = shape(loss), []
         for values, counts in _spectra(known):
             errors = [residual_errors(values, counts, known.length, k) for k in powers(known)]

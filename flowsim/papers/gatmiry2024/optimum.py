@@ -11,7 +11,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024.setting import Loss, delta, dimension_root, loops, of_loss, whitened
+from flowsim.papers.gatmiry2024.setting import Loss, delta, delta_power, dimension_root, loops, whitened
 
 _MOST_LOOPS_WITH_BIAS = 2  # beyond this the exact loss with u is slow to build
 
@@ -32,16 +32,20 @@ def _from_identity(loss: Loss) -> Series:
     return jnp.max(jnp.abs(whitened(loss, best) - 1.0), axis=1)
 
 
-def _within(loss: Loss, factor: float) -> Comparison:
+@eqx.filter_jit
+def minimum_below(loss: Loss) -> Comparison:
+    """min L <= d 4^L delta^{2L}; nothing is promised at n = inf, where both are zero."""
+    bound = loss.task.dimension * 4.0 ** loops(loss) * delta_power(loss)
+    return at_most(loss.minimum[None], bound[None], promised=jnp.isfinite(loss.task.context_length))
+
+
+@eqx.filter_jit
+def within(loss: Loss, factor: float) -> Comparison:
     """(1 - e) Sigma*^-1 <= A_opt <= (1 + e) Sigma*^-1 with e = factor delta d^{1/(2L)}, both halves in one number;
     nothing is promised at n = inf, where both are equalities.
     """
     bound = factor * delta(loss) * dimension_root(loss)
     return at_most(_from_identity(loss), bound[None], promised=jnp.isfinite(loss.task.context_length))
-
-
-within_eight = of_loss(lambda loss: _within(loss, 8.0))
-within_four = of_loss(lambda loss: _within(loss, 4.0))
 
 
 def bias_is_zero(loss: Loss) -> Comparison:

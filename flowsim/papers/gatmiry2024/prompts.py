@@ -1,6 +1,5 @@
 """Drawn prompts on which gatmiry2024's statements about one prompt (sections 3.2 to 3.6) are judged."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import takes_like
 from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
@@ -68,8 +68,8 @@ def of_prompts(*, symmetric: bool):
     """Turns a function that gives both sides at one prompt into their comparison at all drawn prompts."""
 
     def decorate(both: Callable[[LoopedLoss, Drawn], tuple[Array, Array]]):
-        @functools.wraps(both)
-        def compare(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
+        @takes_like(both)
+        def compare(loss: LoopedLoss) -> Comparison:
             left, right = jax.vmap(lambda one: both(loss, one))(drawn(loss, symmetric))
             left, right = left.reshape(_PROMPTS, -1), right.reshape(_PROMPTS, -1)
             size = jnp.linalg.norm(left, axis=1, keepdims=True) + jnp.linalg.norm(right, axis=1, keepdims=True)
@@ -82,12 +82,12 @@ def of_prompts(*, symmetric: bool):
     return decorate
 
 
-def conditioned(made: Compare) -> Compare:
+def conditioned(made: Callable[[LoopedLoss], Comparison]) -> Callable[[LoopedLoss], Comparison]:
     """The comparison with rounding errors scaled by the condition numbers of the prompts' sample covariances."""
 
-    @functools.wraps(made)
-    def compare(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-        comparison, X = made(loss, trajectory), drawn(loss, True).X
+    @takes_like(made)
+    def compare(loss: LoopedLoss) -> Comparison:
+        comparison, X = made(loss), drawn(loss, True).X
         values = jnp.linalg.eigvalsh(X @ jnp.swapaxes(X, 1, 2))
         return rounded(comparison, jnp.max(values[:, -1] / values[:, 0]))
 

@@ -9,34 +9,29 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_most
-from flowsim.flow.trajectory import Trajectory
+from flowsim.claims.claim import Comparison, at_most
+from flowsim.claims.declaring import Section
 from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
 from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, conditioned, drawn, of_prompts
 from flowsim.papers.gatmiry2024.setting import MODELS, over_determined
-from flowsim.papers.paper import Section
 
-SECTION = Section("gatmiry2024", *MODELS)
-
-
-@SECTION.claim(
-    "sec-3.2.pseudo-inverse",
-    "section 3.2",
-    "w* = (X X^T)^-1 X y, given n > d",
-    relation=Relation.IDENTITY,
-    along_flow=False,
+SECTION = Section(
+    "gatmiry2024",
+    *MODELS,
     setting=looped_by_matrices,
     hypotheses=over_determined,
     problems=PROBLEMS,
     spaces=spaces.LEMMAS,
-    note=JUDGED,
 )
+
+
+@SECTION.claim("sec-3.2.pseudo-inverse", "section 3.2", note=JUDGED)
 @conditioned
 @of_prompts(symmetric=True)
 def pseudo_inverse(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """(X X^T)^-1 X y against w*."""
+    r"""$w^* = (X X^\top)^{-1} X y$, given $n > d$"""
     return jnp.linalg.solve(one.X @ one.X.T, one.X @ (one.X.T @ one.w)), one.w
 
 
@@ -48,35 +43,19 @@ def _hessian(one: Drawn) -> Float[Array, "d d"]:
 @SECTION.claim(
     "sec-3.2.hessian",
     "section 3.2",
-    "The Hessian of |X^T w - y|^2 is X X^T",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
+    hypotheses=(),
     note=JUDGED + "A factor of two is missing, as in the gradient of Proposition 3.1.",
 )
 @of_prompts(symmetric=True)
 def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The Hessian against X X^T."""
+    r"""The Hessian of $\lVert X^\top w - y \rVert^2$ is $X X^\top$"""
     return _hessian(one), one.X @ one.X.T
 
 
-@SECTION.claim(
-    "sec-3.2.hessian",
-    "section 3.2",
-    "The Hessian of |X^T w - y|^2 is 2 X X^T",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=JUDGED,
-)
+@SECTION.corrected(printed_hessian, hypotheses=(), note=JUDGED)
 @of_prompts(symmetric=True)
 def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The Hessian against 2 X X^T."""
+    r"""The Hessian of $\lVert X^\top w - y \rVert^2$ is $2 X X^\top$"""
     return _hessian(one), 2 * one.X @ one.X.T
 
 
@@ -89,35 +68,20 @@ def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Arra
 @SECTION.claim(
     "sec-3.2.step-size",
     "section 3.2",
-    "Gradient descent on |X^T w - y|^2 with step size 1/kappa, kappa the Hessian's condition number, converges",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    hypotheses=over_determined,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
     note=JUDGED + "The step size is meant for a Hessian of norm one. For other norms it converges only where "
     "2 kappa > |H|_2, that is, where the least eigenvalue of the Hessian, which is of order n, is below 2.",
 )
-def printed_step_size(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """|I - (1/kappa) H|_2 < 1."""
+def printed_step_size(loss: LoopedLoss) -> Comparison:
+    r"""Gradient descent on $\lVert X^\top w - y \rVert^2$ with step size $1/\kappa$, $\kappa$ the Hessian's condition
+    number, converges
+    """
     return at_most(_contraction(loss, lambda values: values[:, 0] / values[:, -1])[0], 1.0)
 
 
-@SECTION.claim(
-    "sec-3.2.step-size",
-    "section 3.2",
-    "With step size 1/|H|_2 each step of it contracts by e^{-1/kappa}, so that O(kappa) steps do",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    hypotheses=over_determined,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=JUDGED,
-)
-def step_size(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """|I - H/|H|_2|_2 <= e^{-1/kappa}."""
+@SECTION.corrected(printed_step_size, note=JUDGED)
+def step_size(loss: LoopedLoss) -> Comparison:
+    r"""With step size $1/\lVert H \rVert_2$ each step of it contracts by $e^{-1/\kappa}$, so that $O(\kappa)$
+    steps do
+    """
     norms, condition = _contraction(loss, lambda values: 1 / values[:, -1])
     return at_most(norms, jnp.exp(-1 / condition))

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
-from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.models.linear_attention import embed
@@ -20,10 +20,7 @@ from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
 from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, of_prompts
 from flowsim.papers.gatmiry2024.setting import MODELS, matrices
-from flowsim.papers.paper import Section
 from flowsim.tasks import Prompt
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 _LITERAL = 32  # prompts for the literal transformer
 _FACTORS = (
@@ -60,55 +57,46 @@ def _descends(loss: LoopedLoss, size: float) -> Comparison:
     return equal(predicted, descended, jnp.abs(predicted) + jnp.max(jnp.abs(predicted)))
 
 
+SECTION = Section("gatmiry2024", *MODELS, setting=looped_by_matrices)
+ON_PROMPTS = SECTION.on((problems.RANDOM, problems.SHORT), spaces.PROMPTS, setting=matrices, hypotheses=finite_context)
+ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.LEMMAS)
+
+
 @SECTION.claim(
     "proposition-3.1",
     "Proposition 3.1, (5)",
-    "L loops with Q = [A 0; 0 0], P = [0 0; 0 1] predict w_L^T x_q of L steps of preconditioned gradient descent",
-    relation=Relation.IDENTITY,
-    along_flow=False,
     setting=matrices,
     hypotheses=finite_context,
     problems=(problems.RANDOM, problems.SHORT, problems.OVERSHOT),
     spaces=spaces.PROMPTS,
-    note="Judged on 32 drawn prompts and A that are not symmetric. The preconditioner is A^T, and the steps have size "
-    "1/(2n) on |X^T w - y|^2.",
 )
-def implements_descent(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The prediction against L steps of size 1/(2n) on |X^T w - y|^2, that is, 1/n on half of it."""
+def implements_descent(loss: LoopedLoss) -> Comparison:
+    r"""$L$ loops with $Q = \begin{bmatrix} A & 0 \\ 0 & 0 \end{bmatrix}$, $P = \begin{bmatrix} 0 & 0 \\ 0 & 1
+    \end{bmatrix}$ predict $w_L^\top x_q$ of $L$ steps of preconditioned gradient descent
+
+    Judged on 32 drawn prompts and A that are not symmetric. The preconditioner is A^T, and the steps have size 1/(2n)
+    on |X^T w - y|^2.
+    """
     return _descends(loss, 0.5)
 
 
-@SECTION.claim(
-    "proposition-3.1.step",
-    "proof of Proposition 3.1",
-    "The steps are w_t = w_{t-1} - (1/n) A grad |X^T w - y|^2",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=matrices,
-    hypotheses=finite_context,
-    problems=(problems.RANDOM, problems.SHORT),
-    spaces=spaces.PROMPTS,
-    note="The proof takes the gradient of |X^T w - y|^2 at zero to be X y; it is -2 X y. The transformer's steps "
-    "are half as long. Judged with A^T in place of A, which is the same for symmetric A.",
-)
-def implements_printed_steps(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The prediction against L steps of the printed size 1/n on |X^T w - y|^2."""
+@ON_PROMPTS.claim("proposition-3.1.step", "proof of Proposition 3.1")
+def implements_printed_steps(loss: LoopedLoss) -> Comparison:
+    r"""The steps are $w_t = w_{t-1} - \tfrac{1}{n} A \nabla \lVert X^\top w - y \rVert^2$
+
+    The proof takes the gradient of |X^T w - y|^2 at zero to be X y; it is -2 X y. The transformer's steps are half as
+    long. Judged with A^T in place of A, which is the same for symmetric A.
+    """
     return _descends(loss, 1.0)
 
 
-implemented_steps = SECTION.claim(
-    "proposition-3.1.step",
-    "proof of Proposition 3.1",
-    "The steps are w_t = w_{t-1} - (1/(2n)) A^T grad |X^T w - y|^2",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=matrices,
-    hypotheses=finite_context,
-    problems=(problems.RANDOM, problems.SHORT),
-    spaces=spaces.PROMPTS,
-    note="Half the printed step on the printed function, that is, 1/n on half of it.",
-)(implements_descent)
+@ON_PROMPTS.corrected(implements_printed_steps)
+def implemented_steps(loss: LoopedLoss) -> Comparison:
+    r"""The steps are $w_t = w_{t-1} - \tfrac{1}{2n} A^\top \nabla \lVert X^\top w - y \rVert^2$
+
+    Half the printed step on the printed function, that is, 1/n on half of it.
+    """
+    return _descends(loss, 0.5)
 
 
 def _attention(one: Drawn) -> Float[Array, "rows columns"]:
@@ -131,109 +119,53 @@ def _descent(one: Drawn, step: float, transposed: bool, count: int) -> Float[Arr
     return jnp.stack(found)
 
 
-@SECTION.claim(
-    "proposition-3.1.eq-6",
-    "proof of Proposition 3.1, (6)",
-    "The last row of Attn(Z; Q, P) is y^T X^T A [X x_q]",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=JUDGED,
-)
+@ON_PROBLEMS.claim("proposition-3.1.eq-6", "proof of Proposition 3.1, (6)", note=JUDGED)
 @of_prompts(symmetric=False)
 def labels_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The last row of the attention against y^T X^T A [X x_q]."""
+    r"""The last row of $\operatorname{Attn}(Z; Q, P)$ is $y^\top X^\top A [X \; x_q]$"""
     return _attention(one)[-1], (one.X.T @ one.w) @ one.X.T @ one.A @ one.columns
 
 
-@SECTION.claim(
-    "proposition-3.1.eq-7",
-    "proof of Proposition 3.1, (7)",
-    "The first n entries of that row are -(0 - (1/n) A grad l(0))^T X, l(w) = |X^T w - y|^2",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=_FACTORS,
-)
+@ON_PROBLEMS.claim("proposition-3.1.eq-7", "proof of Proposition 3.1, (7)", note=_FACTORS)
 @of_prompts(symmetric=True)
 def printed_slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The first n entries of the last row against -(0 - (1/n) A grad l(0))^T X."""
+    r"""The first $n$ entries of that row are $-\bigl(0 - \tfrac{1}{n} A \nabla \ell(0)\bigr)^\top X$, $\ell(w) = \lVert
+    X^\top w - y \rVert^2$
+    """
     n = one.X.shape[1]
     return _attention(one)[-1, :-1], (one.A @ one.slope(jnp.zeros_like(one.w)) / n) @ one.X
 
 
-@SECTION.claim(
-    "proposition-3.1.eq-7",
-    "proof of Proposition 3.1, (7)",
-    "That row is -(1/2) (A^T grad l(0))^T [X x_q]",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=_FACTORS + "A need not be symmetric here.",
-)
+@ON_PROBLEMS.corrected(printed_slope_row, note=_FACTORS + "A need not be symmetric here.")
 @of_prompts(symmetric=False)
 def slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The last row against -(1/2) (A^T grad l(0))^T [X x_q]."""
+    r"""That row is $-\tfrac{1}{2} \bigl(A^\top \nabla \ell(0)\bigr)^\top [X \; x_q]$"""
     return _attention(one)[-1], -(one.A.T @ one.slope(jnp.zeros_like(one.w)) / 2) @ one.columns
 
 
-@SECTION.claim(
+@ON_PROBLEMS.claim(
     "proposition-3.1.eq-8",
     "proof of Proposition 3.1, (8)",
-    "The first d rows of Attn(Z; Q, P) are zero",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
     note=JUDGED + "Compares [X x_q] plus these rows with [X x_q].",
 )
 @of_prompts(symmetric=False)
 def other_rows(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The first d rows of Z plus the attention against [X x_q]: the attention adds nothing to them."""
+    r"""The first $d$ rows of $\operatorname{Attn}(Z; Q, P)$ are zero"""
     Z, added = embed(one.prompt), _attention(one)
     return Z[:-1] + added[:-1], one.columns
 
 
-@SECTION.claim(
-    "proposition-3.1.first-step",
-    "proof of Proposition 3.1",
-    "That row is -w_1^T [X x_q] with w_1 = -(1/n) A grad l(0)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=_FACTORS,
-)
+@ON_PROBLEMS.claim("proposition-3.1.first-step", "proof of Proposition 3.1", note=_FACTORS)
 @of_prompts(symmetric=True)
 def printed_step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The last row against -w_1^T [X x_q] with w_1 = -(1/n) A grad l(0)."""
+    r"""That row is $-w_1^\top [X \; x_q]$ with $w_1 = -\tfrac{1}{n} A \nabla \ell(0)$"""
     return _attention(one)[-1], -_descent(one, 1.0, False, 1)[0] @ one.columns
 
 
-@SECTION.claim(
-    "proposition-3.1.first-step",
-    "proof of Proposition 3.1",
-    "That row is n w_1^T [X x_q] with w_1 = -(1/(2n)) A^T grad l(0)",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=JUDGED,
-)
+@ON_PROBLEMS.corrected(printed_step_row, note=JUDGED)
 @of_prompts(symmetric=False)
 def step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """The last row against n w_1^T [X x_q] with w_1 = -(1/(2n)) A^T grad l(0)."""
+    r"""That row is $n w_1^\top [X \; x_q]$ with $w_1 = -\tfrac{1}{2n} A^\top \nabla \ell(0)$"""
     return _attention(one)[-1], one.X.shape[1] * _descent(one, 0.5, True, 1)[0] @ one.columns
 
 
@@ -249,36 +181,23 @@ def _after_steps(loss: LoopedLoss, one: Drawn, step: float, transposed: bool) ->
     return jnp.stack(found), jnp.stack(expected)
 
 
-@SECTION.claim(
+@ON_PROBLEMS.claim(
     "proposition-3.1.eq-9",
     "proof of Proposition 3.1, (9)",
-    "Z^(t) = [X x_q; (y - X^T w_t)^T, -w_t^T x_q] for all t <= L, w_t = w_{t-1} - (1/n) A grad l(w_{t-1})",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
     note=JUDGED + "The steps are twice those of the transformer, for symmetric A too.",
 )
 @of_prompts(symmetric=True)
 def printed_layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """(9) for every t, with steps -(1/n) A grad l."""
+    r"""$Z^{(t)} = \begin{bmatrix} X & x_q \\ (y - X^\top w_t)^\top & -w_t^\top x_q \end{bmatrix}$ for all $t \le L$,
+    $w_t = w_{t-1} - \tfrac{1}{n} A \nabla \ell(w_{t-1})$
+    """
     return _after_steps(loss, one, 1.0, False)
 
 
-@SECTION.claim(
-    "proposition-3.1.eq-9",
-    "proof of Proposition 3.1, (9)",
-    "Z^(t) = [X x_q; (y - X^T w_t)^T, -w_t^T x_q] for all t <= L, w_t = w_{t-1} - (1/(2n)) A^T grad l(w_{t-1})",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note=JUDGED + "A need not be symmetric.",
-)
+@ON_PROBLEMS.corrected(printed_layers, note=JUDGED + "A need not be symmetric.")
 @of_prompts(symmetric=False)
 def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
-    """(9) for every t, with steps -(1/(2n)) A^T grad l."""
+    r"""$Z^{(t)} = \begin{bmatrix} X & x_q \\ (y - X^\top w_t)^\top & -w_t^\top x_q \end{bmatrix}$ for all $t \le L$,
+    $w_t = w_{t-1} - \tfrac{1}{2n} A^\top \nabla \ell(w_{t-1})$
+    """
     return _after_steps(loss, one, 0.5, True)

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowsim._core.types import Scalar, Series
-from flowsim.claims.claim import Comparison, Relation, at_most
+from flowsim.claims.claim import Comparison, at_most
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
@@ -19,11 +20,10 @@ from flowsim.papers.gatmiry2024.dominance import (
     dominates,
     sharp_constants,
 )
-from flowsim.papers.gatmiry2024.optimum import OPTIMUM, bias_is_zero, minimiser_constants, within_eight
+from flowsim.papers.gatmiry2024.optimum import OPTIMUM, bias_is_zero, minimiser_constants, minimum_below, within
 from flowsim.papers.gatmiry2024.setting import (
     MODELS,
     Loss,
-    all_of,
     delta_power,
     deviation,
     dimension_loss,
@@ -34,13 +34,9 @@ from flowsim.papers.gatmiry2024.setting import (
     long_context,
     looped,
     loops,
-    of_loss,
     over_determined,
     several_loops,
 )
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 FLOW = (
     problems.EASY,
@@ -60,45 +56,32 @@ def minimum_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"minimum": loss.minimum, "bound": d * 4.0**L * delta_power(loss), "order": d * (d / n) ** L}
 
 
-@SECTION.claim(
-    "theorem-3.2.loss",
-    "Theorem 3.2, 1",
-    "8 L d^2/sqrt(n) <= 2^{-2L} implies L(A_opt, u_opt) <= 8 L d^2 2^{2L}/sqrt(n)",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=long_context,
-    constants=minimum_constants,
-    problems=OPTIMUM,
-    spaces=spaces.OPTIMUM,
-    note="The minimum is of the order d (d/n)^L, far below the bound.",
-)
-@of_loss
+SECTION = Section("gatmiry2024", *MODELS, setting=looped)
+ON_OPTIMUM = SECTION.on(OPTIMUM, spaces.OPTIMUM, hypotheses=long_context)
+ON_FLOW = SECTION.on(FLOW, spaces.ISOTROPIC_FLOWS, hypotheses=(identity_covariance, over_determined, several_loops))
+
+
+@ON_OPTIMUM.claim("theorem-3.2.loss", "Theorem 3.2, 1", constants=minimum_constants)
 def minimum_bounded(loss: Loss) -> Comparison:
-    """L(A_opt, u_opt) against d (2 delta)^{2L} = 8 L d^2 2^{2L} / sqrt(n)."""
-    bound = loss.task.dimension * 4.0 ** loops(loss) * delta_power(loss)
-    return at_most(loss.minimum[None], bound[None], promised=jnp.isfinite(loss.task.context_length))
+    r"""$8 L d^2/\sqrt{n} \le 2^{-2L}$ implies $\mathcal{L}(A_{\mathrm{opt}}, u_{\mathrm{opt}}) \le 8 L d^2
+    2^{2L}/\sqrt{n}$
+
+    The minimum is of the order d (d/n)^L, far below the bound.
+    """
+    return minimum_below(loss)
 
 
-@SECTION.claim(
-    "theorem-3.2.minimiser",
-    "Theorem 3.2, 2",
-    "Under that condition (1 - c) Sigma*^-1 <= A_opt <= (1 + c) Sigma*^-1, c = 8 delta d^{1/(2L)}, and u_opt = 0",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=long_context,
-    constants=minimiser_constants,
-    problems=OPTIMUM,
-    spaces=spaces.OPTIMUM,
-    note="1 - c > 0 needs sqrt(n) > 8 L d^2 8^{2L}; the condition allows c up to 4. Both halves are compared at "
-    "every finite n, for the A_opt of symmetric matrices; over all A there is a lower one (theorem-3.3.stability). The "
-    "distance is of the order d/n, so the remark that the estimate is the best one can hope for is wrong. u_opt = 0 is "
-    "judged for L <= 2; the term in u is the mean of a square at every L.",
-)
-def minimiser_bounded(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The distance of A_opt from Sigma*^-1 against 8 delta d^{1/(2L)}, and u_opt = 0."""
-    return joined([within_eight(loss, trajectory), bias_is_zero(loss)])
+@ON_OPTIMUM.claim("theorem-3.2.minimiser", "Theorem 3.2, 2", constants=minimiser_constants)
+def minimiser_bounded(loss: Loss) -> Comparison:
+    r"""Under that condition $(1 - c) {\Sigma^*}^{-1} \preceq A_{\mathrm{opt}} \preceq (1 + c) {\Sigma^*}^{-1}$, $c = 8
+    \delta d^{1/(2L)}$, and $u_{\mathrm{opt}} = 0$
+
+    1 - c > 0 needs sqrt(n) > 8 L d^2 8^{2L}; the condition allows c up to 4. Both halves are compared at every finite
+    n, for the A_opt of symmetric matrices; over all A there is a lower one (theorem-3.3.stability). The distance is of
+    the order d/n, so the remark that the estimate is the best one can hope for is wrong. u_opt = 0 is judged for L <=
+    2; the term in u is the mean of a square at every L.
+    """
+    return joined([within(loss, 8.0), bias_is_zero(loss)])
 
 
 def exponents(loss: Loss) -> tuple[float, float, float]:
@@ -152,44 +135,28 @@ def time_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.claim(
-    "theorem-3.3.time",
-    "Theorem 3.3, 1",
-    "For Sigma* = I and xi >= 2 (4 delta)^{2L}, L(A(t)) <= xi from t = (1/xi)^{(L-1)/L} (16L/(L-1))^{(L-1)/(2L-1)} on",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, over_determined, several_loops),
-    constants=time_constants,
-    problems=FLOW,
-    spaces=spaces.ISOTROPIC_FLOWS,
-    note="At n = inf, from A = 0, xi is reached at t = ((d/xi)^{(L-1)/L} - 1)/(4 L (L-1)), later than printed where d "
-    "is large (d > 645 for two loops and small xi). The proof takes the constant of Theorem 3.4, which lacks "
-    "d^{-(L-1)/L}, and misplaces the exponent of 16L/(L-1).",
-)
-def in_printed_time(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """L(A(t)) against the least xi whose printed time has passed."""
-    return _in_time(loss, trajectory, _printed_level)
+@ON_FLOW.claim("theorem-3.3.time", "Theorem 3.3, 1", constants=time_constants)
+def in_printed_time(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $\Sigma^* = I$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t = (1/\xi)^{(L-1)/L}
+    \bigl(\frac{16L}{L-1}\bigr)^{(L-1)/(2L-1)}$ on
+
+    At n = inf, from A = 0, xi is reached at t = ((d/xi)^{(L-1)/L} - 1)/(4 L (L-1)), later than printed where d is large
+    (d > 645 for two loops and small xi). The proof takes the constant of Theorem 3.4, which lacks d^{-(L-1)/L}, and
+    misplaces the exponent of 16L/(L-1).
+    """
+    return _in_time(loss, flow, _printed_level)
 
 
-@SECTION.claim(
-    "theorem-3.3.time",
-    "Theorem 3.3, 1",
-    "For Sigma* = I, 8 L d^2/sqrt(n) <= 2^{-2L} and xi >= 2 (4 delta)^{2L}, L(A(t)) <= xi from "
-    "t = (d/xi)^{(L-1)/L} 16L/(L-1) on",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, several_loops, long_context),
-    constants=time_constants,
-    problems=FLOW,
-    spaces=spaces.ISOTROPIC_FLOWS,
-    note="Follows from solving the differential inequality of the corrected Theorem 3.4.",
+@ON_FLOW.corrected(
+    in_printed_time, hypotheses=(identity_covariance, several_loops, long_context), constants=time_constants
 )
-def in_time(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """L(A(t)) against the least xi whose time (d/xi)^{(L-1)/L} 16 L/((L-1) lambda_d^2) has passed."""
-    return _in_time(loss, trajectory, _level)
+def in_time(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $\Sigma^* = I$, $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$
+    from $t = (d/\xi)^{(L-1)/L} \frac{16L}{L-1}$ on
+
+    Follows from solving the differential inequality of the corrected Theorem 3.4.
+    """
+    return _in_time(loss, flow, _level)
 
 
 def neighbourhood_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
@@ -199,27 +166,17 @@ def neighbourhood_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Arr
     return {"factor": jnp.asarray(factor), "context_length_needed": jnp.asarray(float(needed) ** 2)}
 
 
-@SECTION.claim(
-    "theorem-3.3.neighbourhood",
-    "Theorem 3.3, 2",
-    "From that time on (1 - c) A_opt <= A(t) <= (1 + c) A_opt with c = 8 (1 + 4 d^{1/(2L)}) xi^{1/(2L)}",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, over_determined, several_loops),
-    constants=neighbourhood_constants,
-    problems=FLOW,
-    spaces=spaces.ISOTROPIC_FLOWS,
-    note="Survives the failure of the printed time, since c is large.",
-)
-def neighbourhood(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The distance of A(t) from A_opt, above and below, against 8 (1 + 4 d^{1/(2L)}) xi^{1/(2L)}, with the xi of the
-    printed time.
+@ON_FLOW.claim("theorem-3.3.neighbourhood", "Theorem 3.3, 2", constants=neighbourhood_constants)
+def neighbourhood(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""From that time on $(1 - c) A_{\mathrm{opt}} \preceq A(t) \preceq (1 + c) A_{\mathrm{opt}}$ with $c = 8 (1 + 4
+    d^{1/(2L)}) \xi^{1/(2L)}$
+
+    Survives the failure of the printed time, since c is large.
     """
-    xi = _reached(loss, trajectory.t, _printed_level)
+    xi = _reached(loss, flow.t, _printed_level)
     bound = 8.0 * (1.0 + 4.0 * dimension_root(loss)) * xi ** (1 / (2 * loops(loss)))
     promised = jnp.isfinite(bound) & (bound > 0)
-    return at_most(deviation(loss, trajectory.models), jnp.where(promised, bound, 1.0), promised=promised)
+    return at_most(deviation(loss, flow.models), jnp.where(promised, bound, 1.0), promised=promised)
 
 
 def printed_threshold(loss: Loss) -> Scalar:
@@ -238,38 +195,31 @@ def dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 @SECTION.claim(
     "theorem-3.4",
     "Theorem 3.4",
-    "For Sigma* = I, L(A, 0) >= 16 L d 4^L/sqrt(n) implies |grad L|^2 >= L^{(2L-1)/L}/16",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, over_determined),
-    constants=dominance_constants,
+    hypotheses=(identity_covariance, over_determined),
     problems=DOMINANCE,
     spaces=spaces.ISOTROPIC_FLOWS,
+    constants=dominance_constants,
     note=REFUTED,
 )
-def dominance(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|grad L|^2 against L^{(2L-1)/L}/16, where L >= 16 L d 4^L / sqrt(n)."""
-    return dominates(loss, everywhere(loss, trajectory), PRINTED_CONSTANT, printed_threshold(loss))
+def dominance(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $\Sigma^* = I$, $\mathcal{L}(A, 0) \ge 16 L d 4^L/\sqrt{n}$ implies $\lVert \nabla \mathcal{L} \rVert^2 \ge
+    \mathcal{L}^{(2L-1)/L}/16$
+    """
+    return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, printed_threshold(loss))
 
 
-@SECTION.claim(
-    "theorem-3.4",
-    "Theorem 3.4",
-    "For Sigma* = I and 8 L d^2/sqrt(n) <= 2^{-2L}, L(A, 0) >= 16 L d 4^L/sqrt(n) implies |grad L|^2 >= "
-    "d^{-(L-1)/L} L^{(2L-1)/L}/16",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, long_context),
-    constants=dominance_constants,
+@SECTION.corrected(
+    dominance,
+    hypotheses=(identity_covariance, long_context),
     problems=DOMINANCE_OF_LONG_CONTEXTS,
     spaces=spaces.LONG_FLOWS,
+    constants=dominance_constants,
     note=f"{HOELDER} Corrected by it and by Theorem 3.2's condition on n. In the limit the sharp constant is "
     "4 L^2 d^{-(L-1)/L}.",
 )
-def dominance_with_dimension(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|grad L|^2 against d^{-(L-1)/L} L^{(2L-1)/L}/16, where L >= 16 L d 4^L / sqrt(n)."""
+def dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $\Sigma^* = I$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}(A, 0) \ge 16 L d 4^L/\sqrt{n}$ implies
+    $\lVert \nabla \mathcal{L} \rVert^2 \ge d^{-(L-1)/L} \mathcal{L}^{(2L-1)/L}/16$
+    """
     constant = PRINTED_CONSTANT * dimension_loss(loss)
-    return dominates(loss, everywhere(loss, trajectory), constant, printed_threshold(loss))
+    return dominates(loss, everywhere(loss, flow), constant, printed_threshold(loss))

@@ -4,19 +4,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most
+from flowsim.claims.claim import Comparison, at_least, at_most
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import rounded
-from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.lemma_settings import DEEP, ONE_DIMENSION, SHORT, SINGLE, SKEW, problem
 from flowsim.papers.gatmiry2024.setting import MODELS, long_context, loops, matrices
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
-
 
 Pairs = Float[Array, "pairs 2 d d"]
 
@@ -73,36 +69,36 @@ def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     return [*several, *_few_loops(loss, start), *long_context(loss, start)]
 
 
+SECTION = Section("gatmiry2024", *MODELS, setting=matrices)
+
+
 @SECTION.claim(
     "sec-3.7.non-convex",
     "after Theorem 3.3",
-    "For L > 1, d > 1 and 8 L d^2/sqrt(n) <= 2^{-2L}, L((A + A^T)/2, 0) > L(A, 0) for some A",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=matrices,
-    hypotheses=long_and_several,
-    problems=(_INFINITE, _LONG),
-    spaces=spaces.LANDSCAPES,
-    note="At n = inf all A with (Sigma*^{1/2} A Sigma*^{1/2} - I)^L = 0 have loss 0, so Sigma*^-1 is not the only "
-    "minimiser among matrices that need not be symmetric.",
-)
-@SECTION.claim(
-    "sec-3.7.non-convex",
-    "after Theorem 3.3",
-    "The landscape of the loss in A is highly non-convex: L((A + B)/2, 0) > (L(A, 0) + L(B, 0))/2 for some A, B",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=matrices,
     hypotheses=_decided,
     problems=(SHORT, DEEP, _INFINITE, SINGLE, ONE_DIMENSION),
     spaces=spaces.LANDSCAPES,
-    note="Judged at B = A^T, Sigma*^{1/2} A Sigma*^{1/2} = c I + r e_1 e_d^T. At L = 1 the loss is quadratic, and "
-    "at d = 1 it is a mean of even powers; both are convex. At short contexts no such pair may be found, as for two "
-    "loops at n = 5, d = 3; the row is then unresolved.",
 )
-def not_convex(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The loss halfway between A and A^T against the mean of theirs, at the A where the gap is largest."""
+def not_convex(loss: LoopedLoss) -> Comparison:
+    r"""The landscape of the loss in $A$ is highly non-convex: $\mathcal{L}\bigl((A + B)/2, 0\bigr) >
+    \bigl(\mathcal{L}(A, 0) + \mathcal{L}(B, 0)\bigr)/2$ for some $A$, $B$
+
+    Judged at B = A^T, Sigma*^{1/2} A Sigma*^{1/2} = c I + r e_1 e_d^T. At L = 1 the loss is quadratic, and at d = 1 it
+    is a mean of even powers; both are convex. At short contexts no such pair may be found, as for two loops at n = 5, d
+    = 3; the row is then unresolved.
+    """
+    middle, mean = _best_pair(loss)
+    return at_least(middle[None], mean[None], size=middle[None])
+
+
+@SECTION.corrected(not_convex, hypotheses=long_and_several, problems=(_INFINITE, _LONG), spaces=spaces.LANDSCAPES)
+def not_convex_of_several_loops(loss: LoopedLoss) -> Comparison:
+    r"""For $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}\bigl((A + A^\top)/2, 0\bigr) >
+    \mathcal{L}(A, 0)$ for some $A$
+
+    At n = inf all A with (Sigma*^{1/2} A Sigma*^{1/2} - I)^L = 0 have loss 0, so Sigma*^-1 is not the only minimiser
+    among matrices that need not be symmetric.
+    """
     middle, mean = _best_pair(loss)
     return at_least(middle[None], mean[None], size=middle[None])
 
@@ -123,19 +119,16 @@ def _infinite(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
 @SECTION.claim(
     "sec-3.7.convex-on-symmetric",
     "after Theorem 3.3",
-    "At n = inf the loss is convex on symmetric A, to which A^{1/2} and the flow of Theorem 3.3 belong",
     form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=matrices,
     hypotheses=_infinite,
     problems=(_INFINITE, _INFINITE_DEEP),
     spaces=spaces.LANDSCAPES,
-    note="The loss is tr (I - Sigma*^{1/2} A Sigma*^{1/2})^{2L}, the trace of a convex function. So convex analysis "
-    "does apply in the limit that Theorem 3.3 speaks of; only strong convexity is lost, for L > 1. Judged at drawn A "
-    "and B.",
 )
-def convex_on_symmetric(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The loss halfway between drawn symmetric matrices against the mean of theirs."""
+def convex_on_symmetric(loss: LoopedLoss) -> Comparison:
+    r"""At $n = \infty$ the loss is convex on symmetric $A$, to which $A^{1/2}$ and the flow of Theorem 3.3 belong
+
+    The loss is tr (I - Sigma*^{1/2} A Sigma*^{1/2})^{2L}, the trace of a convex function. So convex analysis does apply
+    in the limit that Theorem 3.3 speaks of; only strong convexity is lost, for L > 1. Judged at drawn A and B.
+    """
     middle, mean = _halfway(loss, _symmetric(loss))
     return rounded(at_most(middle, mean), jnp.asarray(float(loss.task.dimension)))

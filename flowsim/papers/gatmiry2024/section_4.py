@@ -4,7 +4,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation, at_most
+from flowsim.claims.claim import Comparison, at_most
+from flowsim.claims.declaring import Section
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms, power_terms
@@ -44,7 +45,6 @@ from flowsim.papers.gatmiry2024.moments import (
 from flowsim.papers.gatmiry2024.setting import (
     MODELS,
     Loss,
-    all_of,
     compared,
     delta,
     dimension_root,
@@ -54,9 +54,6 @@ from flowsim.papers.gatmiry2024.setting import (
     over_determined,
     without_bias,
 )
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 PROXIMITY = (
     problems.VERY_LONG,
@@ -76,40 +73,31 @@ def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     return {"largest_share_below": jnp.max(1 - printed / true)}
 
 
-@SECTION.claim(
-    "lemma-4.1",
-    "Lemma 4.1",
-    "L(A, 0) = E tr (I - A^{1/2} Sigma A^{1/2})^{2L}",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    constants=gap_constants,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-    note="The expression is the |.|_F^2 of the loss with the sample covariance in place of the population's. They are "
-    "equal for every prompt if A is a multiple of S^-1; otherwise the expression is below the loss by a share of order "
-    "1/n.",
-)
-def printed_looped_loss(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """E tr (I - A^{1/2} Sigma A^{1/2})^{2L} against L(A, 0), at drawn A and at S^-1."""
+SECTION = Section("gatmiry2024", *MODELS, setting=looped)
+ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.LEMMAS, setting=looped_by_matrices)
+ON_LENGTHS = SECTION.on(LENGTHS, spaces.MOMENTS, hypotheses=over_determined)
+ON_LONG_LENGTHS = SECTION.on(LONG_LENGTHS, spaces.MOMENTS, hypotheses=long_for_moments(4))
+
+
+@ON_PROBLEMS.claim("lemma-4.1", "Lemma 4.1", constants=gap_constants)
+def printed_looped_loss(loss: LoopedLoss) -> Comparison:
+    r"""$\mathcal{L}(A, 0) = \mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L}$
+
+    The expression is the |.|_F^2 of the loss with the sample covariance in place of the population's. They are equal
+    for every prompt if A is a multiple of S^-1; otherwise the expression is below the loss by a share of order 1/n.
+    """
     task, L = loss.task, loss.loops
     return identity(power_terms(2 * L), loop_terms(L, True, False), task, {"A": drawn_matrices(task, 4)})
 
 
-@SECTION.claim(
-    "lemma-4.1",
-    "Lemma 4.1",
-    "E[(prediction - y_query)^2 | X] = |(I - W A')^L|_F^2, whose mean is L(A, 0), A' = S^{1/2} A S^{1/2}",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=looped_by_matrices,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
+@ON_PROBLEMS.corrected(
+    printed_looped_loss,
     note=JUDGED + "The printed trace is that of (I - W A')^{2L}; the loss is that of (I - W A')^L (I - A' W)^L.",
 )
-def loss_of_loops(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The literal loss given the examples, with one symmetric A and u = 0 for all layers."""
+def loss_of_loops(loss: LoopedLoss) -> Comparison:
+    r"""$\mathbb{E}\bigl[(\text{prediction} - y_{\mathrm{query}})^2 \mid X\bigr] = \lVert (I - W A')^L \rVert_F^2$,
+    whose mean is $\mathcal{L}(A, 0)$, $A' = S^{1/2} A S^{1/2}$
+    """
     drawn = repeated(drawn_layers(loss.task, 1), loss.loops, 0.0)
     return with_sums(*gaps_of_loss(drawn), drawn)
 
@@ -117,18 +105,18 @@ def loss_of_loops(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "lemma-4.1.gap",
     "Lemma 4.1",
-    "E tr (I - A^{1/2} Sigma A^{1/2})^{2L} < L(A, 0) unless A is a multiple of S^-1",
     form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
     setting=looped_by_matrices,
-    constants=gap_constants,
     problems=(SHORT, SINGLE, DEEP, LONG),
     spaces=spaces.LEMMAS,
-    note="By Weyl's inequality, |tr M^{2L}| <= |M^L|_F^2 for every M. At L = 1 the gap is (d tr A'^2 - (tr A')^2)/n.",
+    constants=gap_constants,
 )
-def printed_looped_loss_below(loss: LoopedLoss, trajectory: Trajectory) -> Comparison:
-    """The printed expression against L(A, 0), at drawn A that are not multiples of S^-1."""
+def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
+    r"""$\mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L} < \mathcal{L}(A, 0)$ unless $A$ is a multiple of
+    $S^{-1}$
+
+    By Weyl's inequality, |tr M^{2L}| <= |M^L|_F^2 for every M. At L = 1 the gap is (d tr A'^2 - (tr A')^2)/n.
+    """
     task, L = loss.task, loss.loops
     drawn = {"A": drawn_matrices(task, 4)[:-1]}
     printed, true, sums = both_expectations(power_terms(2 * L), loop_terms(L, True, False), task, drawn)
@@ -161,73 +149,57 @@ def moment_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"delta": jnp.asarray(known.accuracy), "holds_from_n": jnp.asarray(float(high))}
 
 
-@SECTION.claim(
+@ON_LENGTHS.claim(
     "lemma-4.2",
     "Lemma 4.2",
-    "|alpha^{(j)}_{n,d,k} - lambda_j^k| <= delta^k lambda_1^k for all k <= 2L and j, with delta = "
-    "(8Ld/sqrt(n))^{1/(2L)}, given n >= 4 k^2 d^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=long_for_moments(4),
     constants=moment_constants,
-    problems=LONG_LENGTHS,
-    spaces=spaces.MOMENTS,
-    note=CONDITION_KEPT + "The lower half holds at every n by Jensen's inequality.",
-)
-@SECTION.claim(
-    "lemma-4.2",
-    "Lemma 4.2",
-    "|alpha^{(j)}_{n,d,k} - lambda_j^k| <= delta^k lambda_1^k for all k <= 2L and j, with delta = "
-    "(8Ld/sqrt(n))^{1/(2L)}",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=over_determined,
-    constants=moment_constants,
-    problems=LENGTHS,
-    spaces=spaces.MOMENTS,
     note=CONDITION_LOST + "The lower half holds at every n by Jensen's inequality.",
 )
 @of_moments
 def moment_controls(known: Shape, power: int) -> float:
-    """delta^k with the delta of section 3.5."""
+    r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta^k \lambda_1^k$ for all $k \le 2L$ and $j$, with
+    $\delta = (8Ld/\sqrt{n})^{1/(2L)}$
+    """
     return known.accuracy**power
 
 
-@SECTION.claim(
-    "lemma-4.3",
-    "Lemma 4.3",
-    "|beta_i^{(k)} - (1 - lambda_i)^k| <= delta^k (lambda_1 + 1)^k for all k <= 2L and i, with delta = "
-    "(8Ld/sqrt(n))^{1/(2L)}, given n >= 4 k^2 d^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=long_for_moments(4),
-    problems=LONG_LENGTHS,
-    spaces=spaces.MOMENTS,
-    note=CONDITION_KEPT
-    + "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone.",
+@ON_LONG_LENGTHS.corrected(
+    moment_controls,
+    constants=moment_constants,
+    note=CONDITION_KEPT + "The lower half holds at every n by Jensen's inequality.",
 )
-@SECTION.claim(
+@of_moments
+def moment_controls_at_long_contexts(known: Shape, power: int) -> float:
+    r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta^k \lambda_1^k$ for all $k \le 2L$ and $j$, with
+    $\delta = (8Ld/\sqrt{n})^{1/(2L)}$, given $n \ge 4 k^2 d^2$
+    """
+    return known.accuracy**power
+
+
+@ON_LENGTHS.claim(
     "lemma-4.3",
     "Lemma 4.3",
-    "|beta_i^{(k)} - (1 - lambda_i)^k| <= delta^k (lambda_1 + 1)^k for all k <= 2L and i, with delta = "
-    "(8Ld/sqrt(n))^{1/(2L)}",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=over_determined,
-    problems=LENGTHS,
-    spaces=spaces.MOMENTS,
     note=CONDITION_LOST
     + "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone.",
 )
 @of_residuals
 def eigenvalue_approximation(known: Shape, power: int) -> float:
-    """delta^k with the delta of section 3.5."""
+    r"""$\lvert \beta_i^{(k)} - (1 - \lambda_i)^k \rvert \le \delta^k (\lambda_1 + 1)^k$ for all $k \le 2L$ and $i$,
+    with $\delta = (8Ld/\sqrt{n})^{1/(2L)}$
+    """
+    return known.accuracy**power
+
+
+@ON_LONG_LENGTHS.corrected(
+    eigenvalue_approximation,
+    note=CONDITION_KEPT
+    + "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone.",
+)
+@of_residuals
+def eigenvalue_approximation_at_long_contexts(known: Shape, power: int) -> float:
+    r"""$\lvert \beta_i^{(k)} - (1 - \lambda_i)^k \rvert \le \delta^k (\lambda_1 + 1)^k$ for all $k \le 2L$ and $i$,
+    with $\delta = (8Ld/\sqrt{n})^{1/(2L)}$, given $n \ge 4 k^2 d^2$
+    """
     return known.accuracy**power
 
 
@@ -253,20 +225,18 @@ def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 @SECTION.claim(
     "theorem-4.4",
     "Theorem 4.4",
-    "For epsilon > 4 delta, L(A, 0) <= epsilon^{2L}/2 implies (1 - c epsilon) A_opt <= A <= (1 + c epsilon) A_opt, "
-    "c = 4 + 16 d^{1/(2L)}",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(without_bias, over_determined),
-    constants=proximity_constants,
+    hypotheses=(without_bias, over_determined),
     problems=PROXIMITY,
     spaces=spaces.PROXIMITY,
-    note="Judges both halves, along the flow and at drawn A. 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.",
+    constants=proximity_constants,
 )
-def proximity(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The distance of A from A_opt against c epsilon, for the least epsilon above 4 delta with L <= epsilon^{2L}/2."""
-    points = everywhere(loss, trajectory)
+def proximity(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L}/2$ implies $(1 - c \epsilon) A_{\mathrm{opt}}
+    \preceq A \preceq (1 + c \epsilon) A_{\mathrm{opt}}$, $c = 4 + 16 d^{1/(2L)}$
+
+    Judges both halves, along the flow and at drawn A. 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.
+    """
+    points = everywhere(loss, flow)
     epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * loops(loss))), 4.0 * delta(loss))
     bound = proximity_factor(loss) * epsilon
     return compared(at_most(points.deviation, bound, promised=bound > 0), points)

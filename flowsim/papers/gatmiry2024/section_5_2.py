@@ -5,7 +5,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from flowsim._core.types import Series
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
@@ -16,16 +17,12 @@ from flowsim.papers.gatmiry2024.setting import (
     CLOSE,
     MODELS,
     Loss,
-    all_of,
     deviation,
     identity_covariance,
     looped,
     loops,
     whitened,
 )
-from flowsim.papers.paper import Section
-
-SECTION = Section("gatmiry2024", *MODELS)
 
 PROBLEMS = (problems.TEN, problems.FEW, problems.FEW_DEEP, problems.FEW_RANDOM)
 
@@ -48,60 +45,43 @@ def end_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.claim(
-    "sec-5.2",
-    "section 5.2, Figure 1",
-    "For Sigma* = I and all n > 1, even n < d, A converges very close to I: |A - I| <= 0.1 in the limit",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, at_least_two_examples),
-    constants=end_constants,
-    problems=PROBLEMS,
-    spaces=spaces.SHORT_FLOWS,
-    note="The text gives no number for close; all rows of this paper read it as 10%. At n < d, A ends nearer to zero "
-    "than to I. That the loss converges is true of every gradient flow of a positive loss.",
-)
-def tends_near_identity(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|A - I| in the limit of the flow against 0.1."""
-    return at_most(_end_from_identity(loss, trajectory), CLOSE, allowance=trajectory.way_to_go)
+SECTION = Section("gatmiry2024", *MODELS, setting=looped, hypotheses=(identity_covariance, at_least_two_examples))
+ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.SHORT_FLOWS)
 
 
-@SECTION.claim(
-    "sec-5.2",
-    "section 5.2, Figure 1",
-    "For Sigma* = I and all n > 1 the loss converges to its minimum and A to A_opt = a I",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, at_least_two_examples),
-    constants=end_constants,
-    problems=PROBLEMS,
-    spaces=spaces.SHORT_FLOWS,
-    note="a tends to 1 as d/n tends to 0; its value is among the constants.",
-)
-def tends_to_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The distance of A from A_opt = a I in the limit of the flow, relative to a, against zero."""
-    to_go = trajectory.way_to_go / loss.energy.centres[0]
-    return equal(deviation(loss, trajectory.models)[-1:], 0.0, 1.0, allowance=to_go)
+@ON_PROBLEMS.claim("sec-5.2", "section 5.2, Figure 1", constants=end_constants)
+def tends_near_identity(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $\Sigma^* = I$ and all $n > 1$, even $n < d$, $A$ converges very close to $I$: $\lVert A - I \rVert \le 0.1$
+    in the limit
+
+    The text gives no number for close; all rows of this paper read it as 10%. At n < d, A ends nearer to zero than to
+    I. That the loss converges is true of every gradient flow of a positive loss.
+    """
+    return at_most(_end_from_identity(loss, flow), CLOSE, allowance=flow.way_to_go)
+
+
+@ON_PROBLEMS.corrected(tends_near_identity, constants=end_constants)
+def tends_to_minimum(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""For $\Sigma^* = I$ and all $n > 1$ the loss converges to its minimum and $A$ to $A_{\mathrm{opt}} = a I$
+
+    a tends to 1 as d/n tends to 0; its value is among the constants.
+    """
+    to_go = flow.way_to_go / loss.energy.centres[0]
+    return equal(deviation(loss, flow.models)[-1:], 0.0, 1.0, allowance=to_go)
 
 
 @SECTION.claim(
     "sec-5.2.scale",
     "section 5.2, Figure 1",
-    "For Sigma* = I and all n > 1 the limit is A_opt = a I with 0 < a < 1",
     form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=looped,
-    hypotheses=all_of(identity_covariance, at_least_two_examples),
     problems=(problems.TEN, problems.FEW, problems.FEW_DEEP, problems.VERY_LONG),
     spaces=spaces.STILL_ISOTROPIC,
-    note="This much of the printed claim, close to I, is true at every n.",
 )
-def shrinks(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """0 < 1 - a < 1 for A_opt = a I."""
+def shrinks(loss: Loss) -> Comparison:
+    r"""For $\Sigma^* = I$ and all $n > 1$ the limit is $A_{\mathrm{opt}} = a I$ with $0 < a < 1$
+
+    This much of the printed claim, close to I, is true at every n.
+    """
     n = float(loss.task.context_length)
     short = jnp.asarray([scalar_shortfall(loss.task.dimension, n, loops(loss))])
     finite = bool(np.isfinite(n))

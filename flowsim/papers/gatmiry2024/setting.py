@@ -4,9 +4,7 @@ The loss is a function of symmetric matrices with u = 0, or of their eigenvalues
 dimension and number of loops, Sigma* its covariance, and A_opt = c Sigma*^-1 its minimiser.
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -138,15 +136,6 @@ def several_loops(loss: Loss, start: PyTree) -> list[Hypothesis]:
     return [hypothesis("L > 1", float(loops(loss)), ">", 1.0)]
 
 
-def all_of(*parts: Callable[[Loss, PyTree], list[Hypothesis]]) -> Callable[[Loss, PyTree], list[Hypothesis]]:
-    """A function that lists the hypotheses of all parts."""
-
-    def hypotheses(loss: Loss, start: PyTree) -> list[Hypothesis]:
-        return [condition for part in parts for condition in part(loss, start)]
-
-    return hypotheses
-
-
 # Points
 
 
@@ -210,14 +199,3 @@ def compared(comparison: Comparison, points: Points) -> Comparison:
     known = points.conditioning * _EPSILON < 10.0**-_FEWEST_DIGITS
     moved = comparison.promised & known, comparison.scale * points.conditioning
     return eqx.tree_at(lambda c: (c.promised, c.scale), comparison, moved)
-
-
-def of_loss(statement: Callable[[Any], Comparison]) -> Callable[[Loss, Trajectory], Comparison]:
-    """Turns a statement about the loss alone into a comparison, compiled."""
-    compiled = eqx.filter_jit(statement)
-
-    @functools.wraps(statement)
-    def compare(loss, trajectory):
-        return compiled(loss)
-
-    return compare

@@ -3,33 +3,24 @@
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.claims.claim import Comparison, Relation, at_most
-from flowsim.flow.trajectory import Trajectory
+from flowsim.claims.claim import Comparison, at_most
+from flowsim.claims.declaring import Section
 from flowsim.losses import MultiHeadLoss
-from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.conditions import MODELS, few_coordinates, heads_on_isotropic, promised_where
+from flowsim.papers.xie2025.conditions import MODELS, few_coordinates, heads_on_isotropic
 from flowsim.papers.xie2025.setting import label_energy, same
-
-SECTION = Section("xie2025", *MODELS)
 
 _DRAWN = 8
 
 
-@SECTION.claim(
-    "appendix-a.4.positive",
-    "appendix A.4",
-    "(u, v)^T M (u, v) = |u + v w*|^2 + d v^2, so that M is positive semi-definite",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.TASKS,
-    spaces=spaces.TASKS,
+SECTION = Section(
+    "xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS
 )
-@promised_where(few_coordinates)
-def positive_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """(u, v)^T E G (u, v) against |u + v w*|^2 + d v^2, at drawn u and v."""
+
+
+@SECTION.claim("appendix-a.4.positive", "appendix A.4")
+def positive_mean(loss: MultiHeadLoss) -> Comparison:
+    r"""$(u, v)^\top M (u, v) = \lVert u + v w_\star \rVert^2 + d v^2$, so that $M$ is positive semi-definite"""
     task, w = loss.task, loss.risk.prior_mean
     d = task.dimension
     z = np.random.default_rng(4).integers(-3, 4, size=(_DRAWN, d + 1)).astype(float)
@@ -39,22 +30,13 @@ def positive_mean(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
     return same(task, left, right, label_energy(task) * jnp.sum(z**2, axis=1))
 
 
-@SECTION.claim(
-    "appendix-a.4.convex",
-    "appendix A.4",
-    "L_i is convex in M_i",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.TASKS,
-    spaces=spaces.TASKS,
-    note="Judged at drawn matrices, for i = 1. L_i is the mean of the square of an affine function of M_i. The Hessian "
-    "2 M of the proof has the wrong shape: it is 2 E[G x G], which (23) turns into 2 M x M.",
-)
-@promised_where(few_coordinates)
-def convex_in_forms(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """L_1 midway between two drawn matrices below the mean of L_1 at both."""
+@SECTION.claim("appendix-a.4.convex", "appendix A.4")
+def convex_in_forms(loss: MultiHeadLoss) -> Comparison:
+    """$L_i$ is convex in $M_i$
+
+    Judged at drawn matrices, for i = 1. L_i is the mean of the square of an affine function of M_i. The Hessian 2 M of
+    the proof has the wrong shape: it is 2 E[G x G], which (23) turns into 2 M x M.
+    """
     known = exact.moments(loss.task)
     normals = np.random.default_rng(5).integers(-3, 4, size=(_DRAWN, 2, *known.first.shape))
     sides = []

@@ -3,63 +3,43 @@
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.claims.claim import Comparison, Relation
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
-from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
-from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import exact, problems, spaces
 from flowsim.papers.xie2025.conditions import (
     MODELS,
-    all_of,
     few_coordinates,
     finite_context,
     heads_on_isotropic,
-    promised_where,
 )
 from flowsim.papers.xie2025.setting import drawn_heads, gradient, risks, same
 
-SECTION = Section("xie2025", *MODELS)
+SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
 
 
-@SECTION.claim(
-    "appendix-b.3.risk",
-    "appendix B.3",
-    "R = sum_j E t_j^2, t_j = <G, b a_j^T> + <G, b a_{d+1}^T> v_j + v_j - w-hat_j",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.TASKS,
-    spaces=spaces.TASKS,
-    note="The preceding display lacks a square, and the first one counts v^T x_q in addition to y_q.",
-)
-@promised_where(few_coordinates)
-def sum_of_parts(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """sum_j E t_j^2, by exact moments, against the closed form of the risk at drawn weights of y_q-LSA."""
+@ON_TASKS.claim("appendix-b.3.risk", "appendix B.3")
+def sum_of_parts(loss: MultiHeadLoss) -> Comparison:
+    r"""$R = \sum_j \mathbb{E} t_j^2$, $t_j = \langle G, b a_j^\top \rangle + \langle G, b a_{d+1}^\top \rangle v_j +
+    v_j - \hat w_j$
+
+    The preceding display lacks a square, and the first one counts v^T x_q in addition to y_q.
+    """
     task = loss.task
     found = jnp.stack([risks(task, drawn_heads(task.dimension, 1, seed, trainable=True)) for seed in (6, 7)])
     return same(task, found[:, 0], found[:, 1], found[:, 1])
 
 
-@SECTION.claim(
-    "appendix-b.3.gradient",
-    "appendix B.3, step 1",
-    "dR/db = 2 sum_j E[t_j (G a_j + v_j G a_{d+1})], dR/da_j = 2 E[t_j G b], dR/da_{d+1} = 2 sum_j E[t_j v_j G b], "
-    "dR/dv_j = 2 E[t_j (1 + b^T G a_{d+1})]",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.TASKS,
-    spaces=spaces.TASKS,
-    note="In dR/dv_j step 2 writes b^T G a_j for b^T G a_{d+1}, which is 0 there.",
-)
-@promised_where(few_coordinates)
-def listed_derivatives(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The listed derivatives in b, a_1, .., a_{d+1} and v, by exact moments, against those of the closed form by JAX.
+@ON_TASKS.claim("appendix-b.3.gradient", "appendix B.3, step 1")
+def listed_derivatives(loss: MultiHeadLoss) -> Comparison:
+    r"""$\partial R/\partial b = 2 \sum_j \mathbb{E}\bigl[t_j (G a_j + v_j G a_{d+1})\bigr]$, $\partial R/\partial a_j =
+    2 \mathbb{E}[t_j G b]$, $\partial R/\partial a_{d+1} = 2 \sum_j \mathbb{E}[t_j v_j G b]$, $\partial R/\partial v_j =
+    2 \mathbb{E}\bigl[t_j (1 + b^\top G a_{d+1})\bigr]$
 
-    They are taken at drawn weights of y_q-LSA.
+    In dR/dv_j step 2 writes b^T G a_j for b^T G a_{d+1}, which is 0 there.
     """
     task = loss.task
     model = drawn_heads(task.dimension, 1, 8, trainable=True)
@@ -71,41 +51,24 @@ def listed_derivatives(loss: MultiHeadLoss, trajectory: Trajectory) -> Compariso
     return joined(pairs)
 
 
-@SECTION.claim(
-    "appendix-b.3.squares",
-    "appendix B.3, step 2",
-    "E[(sum_i x_i[j] x_i^T)(sum_k x_k[j] x_k)] = C (C - 1) + C (d + 2)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(finite_context, few_coordinates),
-    problems=problems.FINITE,
-    spaces=spaces.FINITE,
-)
-@promised_where(few_coordinates)
-def squared_row(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """C (C - 1) + C (d + 2) against E |sum_i x_i[j] x_i|^2, j = 1, .., d."""
+@ON_FINITE.claim("appendix-b.3.squares", "appendix B.3, step 2")
+def squared_row(loss: MultiHeadLoss) -> Comparison:
+    r"""$\mathbb{E}\bigl[\bigl(\sum_i x_i[j] x_i^\top\bigr)\bigl(\sum_k x_k[j] x_k\bigr)\bigr] = C (C - 1) + C
+    (d + 2)$
+    """
     task, d = loss.task, loss.task.dimension
     C, second = float(task.context_length), exact.moments(task).second
     found = exact.floats(np.asarray([sum(second[j, m, j, m] for m in range(d)) for j in range(d)], dtype=object))
     return same(task, C**2 * found, C * (C - 1) + C * (d + 2), C**2 * (d + 2.0))
 
 
-@SECTION.claim(
-    "appendix-b.3.map",
-    "appendix B.3, step 2",
-    "E[w^T (sum_i x_i x_i[j]) (sum_k x_k x_k^T) w] = C (C + 1) w_j w + C |w|^2 e_j",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(finite_context, few_coordinates),
-    problems=problems.FINITE,
-    spaces=spaces.FINITE,
-    note="The preceding line has the number C (C - 1) w_j |w|^2 where it means C (C - 1) w_j w.",
-)
-@promised_where(few_coordinates)
-def squared_map(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """C (C + 1) w_j w + C |w|^2 e_j against E[w^T (sum_i x_i x_i[j]) (sum_k x_k x_k^T) w] at a drawn w."""
+@ON_FINITE.claim("appendix-b.3.map", "appendix B.3, step 2")
+def squared_map(loss: MultiHeadLoss) -> Comparison:
+    r"""$\mathbb{E}\bigl[w^\top \bigl(\sum_i x_i x_i[j]\bigr) \bigl(\sum_k x_k x_k^\top\bigr) w\bigr] = C (C + 1) w_j w
+    + C \lVert w \rVert^2 e_j$
+
+    The preceding line has the number C (C - 1) w_j |w|^2 where it means C (C - 1) w_j w.
+    """
     task, d = loss.task, loss.task.dimension
     C, second = float(task.context_length), exact.moments(task).second[:d, :d, :d, :d]
     w = np.random.default_rng(9).integers(1, 5, size=d)

@@ -1,14 +1,12 @@
 """The setting of xie2025, the hypotheses of its statements, and the conditions under which they can be judged."""
 
-import functools
 from collections.abc import Callable
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from flowsim.claims import hypotheses
-from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.claim import Comparison
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MultiHeadLoss
@@ -25,11 +23,6 @@ def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """None in the setting of the paper, heads with a guess and w-hat ~ N(w*, I); elsewhere the unmet hypothesis."""
     fits = isinstance(loss, MultiHeadLoss)
     return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
-
-
-def all_of(*conditions: Conditions) -> Conditions:
-    """All hypotheses of several conditions, one after the other."""
-    return lambda loss, start: [found for of in conditions for found in of(loss, start)]
 
 
 def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
@@ -71,21 +64,3 @@ def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
 def drawable(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     """The prompts on which a claim is judged fit into memory."""
     return hypotheses.finite_context(loss, start)
-
-
-def promised_where(conditions: Conditions) -> Callable[[Compare], Compare]:
-    """A decorator that lets a comparison promise nothing on problems where it cannot be made.
-
-    **Arguments:** conditions: when it can be made, for any start; the claim has them among its hypotheses.
-    """
-
-    def guard(compare: Compare) -> Compare:
-        @functools.wraps(compare)
-        def guarded(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-            if all(condition.met for condition in conditions(loss, None)):
-                return compare(loss, trajectory)
-            return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
-
-        return guarded
-
-    return guard

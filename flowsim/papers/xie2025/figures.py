@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most
+from flowsim.claims.claim import Comparison, at_least, at_most
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.limits import limit
 from flowsim.flow.trajectory import Trajectory
@@ -13,13 +14,10 @@ from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.models.multi_head import AnyHeads
-from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import problems, prompts, spaces
 from flowsim.papers.xie2025.conditions import MODELS, heads_on_isotropic
 from flowsim.papers.xie2025.exact import Moments
 from flowsim.papers.xie2025.minima import BEST_STEP
-
-SECTION = Section("xie2025", *MODELS)
 
 _FLOWS = (
     problems.ONE_HEAD,
@@ -75,85 +73,64 @@ def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, 
     return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
 
 
-@SECTION.claim(
-    "figure-1",
-    "Figure 1",
-    "with w* != 0 the risk of LSA stays above that of one step of gradient descent with eta* = C/(C+d+1) along "
-    "training",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=heads_on_isotropic,
-    hypotheses=fixed_guess,
-    problems=_FLOWS,
-    spaces=spaces.FLOWS,
-    note=BEST_STEP,
-)
-def above_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk along the flow against that of one step of gradient descent from w*, both by moments given w-hat."""
-    known = _moments(loss)
-    return at_least(jax.vmap(known)(trajectory.models), known(_descent(loss)))
+SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic)
+ON_FLOWS = SECTION.on(_FLOWS, spaces.FLOWS, hypotheses=fixed_guess)
 
 
-@SECTION.claim(
-    "figure-2",
-    "Figure 2",
-    "training ends at the least risk of as many heads",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=heads_on_isotropic,
-    hypotheses=fixed_guess,
-    problems=_FLOWS,
-    spaces=spaces.FLOWS,
-    note="Judged from the drawn starts. With fewer than d + 1 heads, what the figure shows depends on the start.",
-)
-def ends_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The distance of the risk at the end, by moments given w-hat, from the least risk of as many heads, against 1e-3
-    of the risk of gradient descent.
+@ON_FLOWS.claim("figure-1", "Figure 1", note=BEST_STEP)
+def above_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""with $w_\star \ne 0$ the risk of LSA stays above that of one step of gradient descent with $\eta^* = C/(C+d+1)$
+    along training
     """
-    distance = jnp.abs(_moments(loss)(trajectory.end) - loss.minimum)
-    return at_most(distance[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, trajectory))
+    known = _moments(loss)
+    return at_least(jax.vmap(known)(flow.models), known(_descent(loss)))
 
 
-@SECTION.claim(
-    "figure-4",
-    "Figure 4",
-    "with d + 1 heads training ends above one step of gradient descent with eta* = C/(C+d+1) by "
-    "(|w* - y_q_guess|^2 + y_q_bias^2) 2/(d C + 2)",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=heads_on_isotropic,
-    hypotheses=all_heads,
-    problems=(problems.GUESSED, problems.FOUR_HEADS),
-    spaces=spaces.GUESSED_FLOWS,
-    note="To within 1e-3 of the risk of gradient descent. The caption says that only the guess w*^T x_q without a bias "
-    "reaches this risk. " + BEST_STEP,
-)
+@ON_FLOWS.claim("figure-2", "Figure 2")
+def ends_least(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    """training ends at the least risk of as many heads
+
+    Judged from the drawn starts. With fewer than d + 1 heads, what the figure shows depends on the start.
+    """
+    distance = jnp.abs(_moments(loss)(flow.end) - loss.minimum)
+    return at_most(distance[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, flow))
+
+
 @SECTION.claim(
     "figure-3",
     "Figure 3",
-    "with d + 1 heads and y_q = 0 training ends above one step of gradient descent with eta* = C/(C+d+1) by "
-    "2 |w*|^2/(d C + 2)",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=heads_on_isotropic,
     hypotheses=all_heads,
     problems=(problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD),
     spaces=spaces.FLOWS,
     note="To within 1e-3 of the risk of gradient descent. The caption says that the gap is approximately linear "
     "in |w*|^2. " + BEST_STEP,
 )
-def ends_at_gap(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk at the end minus that of gradient descent, by moments given w-hat, against
-    (|w* - w|^2 + bias^2) 2/(d C + 2).
-
-    The two may differ by 1e-3 of the risk of gradient descent.
+def ends_at_gap(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""with $d + 1$ heads and $y_q = 0$ training ends above one step of gradient descent with $\eta^* = C/(C+d+1)$ by
+    $\frac{2 \lVert w_\star \rVert^2}{d C + 2}$
     """
-    model, known = trajectory.start.reduced(), _moments(loss)
+    model, known = flow.start.reduced(), _moments(loss)
     inverse_C = 1 / loss.task.context_length
     missed = jnp.sum((known.prior_mean - model.w) ** 2) + model.bias**2
-    gap = known(trajectory.end) - known(_descent(loss))
+    gap = known(flow.end) - known(_descent(loss))
     expected = missed * 2 * inverse_C / (loss.task.dimension + 2 * inverse_C)
-    return at_most(jnp.abs(gap - expected)[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, trajectory))
+    return at_most(jnp.abs(gap - expected)[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, flow))
+
+
+@SECTION.claim(
+    "figure-4",
+    "Figure 4",
+    hypotheses=all_heads,
+    problems=(problems.GUESSED, problems.FOUR_HEADS),
+    spaces=spaces.GUESSED_FLOWS,
+    note="To within 1e-3 of the risk of gradient descent. The caption says that only the guess w*^T x_q without a bias "
+    "reaches this risk. " + BEST_STEP,
+)
+def ends_at_gap_of_guess(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""with $d + 1$ heads training ends above one step of gradient descent with $\eta^* = C/(C+d+1)$ by $(\lVert
+    w_\star - y_{\text{q\_guess}} \rVert^2 + y_{\text{q\_bias}}^2) \frac{2}{d C + 2}$
+    """
+    return ends_at_gap.compare(loss, flow)
 
 
 def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
@@ -177,11 +154,6 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
 @SECTION.claim(
     "figure-5",
     "Figure 5",
-    "training y_q-LSA ends at one step of gradient descent with eta* = C/(C+d+1): in predictions, in derivatives by "
-    "x_q, and in their cosine",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=heads_on_isotropic,
     hypotheses=trained_guess,
     problems=(
         problems.TRAINED_GUESS,
@@ -193,13 +165,10 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
     spaces=spaces.TRAINED_GUESS,
     note="To within 1e-3, in mean squares over prompts. " + BEST_STEP,
 )
-def matches_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The relative mean squared difference from gradient descent at the end, and one minus the cosine, against 1e-3.
-
-    The difference is that of the derivatives in x_q, which equals that of the predictions. As these form a linear space
-    of which gradient descent is the best, it is the excess, which falls, and one minus the cosine is at most the
-    relative difference.
+def matches_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""training $y_q$-LSA ends at one step of gradient descent with $\eta^* = C/(C+d+1)$: in predictions, in
+    derivatives by $x_q$, and in their cosine
     """
-    difference, cosine, size = alignment(loss.risk, trajectory.end)
-    allowance = jnp.broadcast_to(_still_to_fall(loss, trajectory) / size, 2)
+    difference, cosine, size = alignment(loss.risk, flow.end)
+    allowance = jnp.broadcast_to(_still_to_fall(loss, flow) / size, 2)
     return at_most(jnp.stack([difference / size, 1 - cosine]), _REACHED, allowance=allowance)

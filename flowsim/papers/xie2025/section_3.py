@@ -5,23 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
-from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import GradientDescentStep, MultiHeadAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import exact, problems, spaces
 from flowsim.papers.xie2025.appendix_a_2 import product_of_means, product_with_spread
 from flowsim.papers.xie2025.conditions import (
     MODELS,
-    all_of,
     few_coordinates,
     finite_context,
     heads_on_isotropic,
     infinite_context,
     prior_mean,
-    promised_where,
     zero_prior_mean,
 )
 from flowsim.papers.xie2025.landscape import at_rest, midpoint, mirrored
@@ -41,27 +38,24 @@ from flowsim.tasks import LinearRegression
 
 Task = LinearRegression
 
-SECTION = Section("xie2025", *MODELS)
 
 _AT_REST = 1e-10
 
 
-@SECTION.claim(
-    "theorem-1",
-    "Theorem 1",
-    "the least risk of d + 1 heads is that of d + 2 heads",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.TASKS,
-    spaces=spaces.TASKS,
-    constants=optimum_constants,
-    note="Both are the least risk of any number of heads, d (d+1)/(C+d+1) + 2 |w*|^2/(d C + 2) with y_q = 0.",
+SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
+ON_ZERO_MEAN_LIMITS = SECTION.on(
+    problems.ZERO_MEAN_LIMITS, spaces.ZERO_MEAN_LIMITS, hypotheses=(zero_prior_mean, infinite_context)
 )
-@promised_where(few_coordinates)
-def saturated(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The least risks of d + 1 and of d + 2 heads, and their forms, against those of any number."""
+
+
+@ON_TASKS.claim("theorem-1", "Theorem 1", constants=optimum_constants)
+def saturated(loss: MultiHeadLoss) -> Comparison:
+    """the least risk of $d + 1$ heads is that of $d + 2$ heads
+
+    Both are the least risk of any number of heads, d (d+1)/(C+d+1) + 2 |w*|^2/(d C + 2) with y_q = 0.
+    """
     task, d = loss.task, loss.task.dimension
     pairs = []
     for H in (d + 1, d + 2):
@@ -90,21 +84,19 @@ def cost_of_a_head(task: Task) -> Array:
 @SECTION.claim(
     "theorem-1.fewest",
     "Theorem 1",
-    "at finite C and for w* != 0, d heads with y_q = 0 reach the least risk of any number, and d - 1 do not",
     form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(prior_mean, finite_context, few_coordinates),
+    hypotheses=(prior_mean, finite_context),
     problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
     spaces=spaces.FINITE,
-    note="The printed number d + 1 is one too many: only the symmetric parts of the M_i matter, and M_i whose last "
-    "row is zero can realize the optimal ones. With y_q = w*^T x_q one head is enough. It is proved that d - 1 heads "
-    "stay above; how far above is numerical.",
 )
-@promised_where(few_coordinates)
-def fewest_heads(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """Whether d heads miss the least risk of any number, and whether d - 1 heads reach it (only for d > 1)."""
+def fewest_heads(loss: MultiHeadLoss) -> Comparison:
+    r"""at finite $C$ and for $w_\star \ne 0$, $d$ heads with $y_q = 0$ reach the least risk of any number, and $d - 1$
+    do not
+
+    The printed number d + 1 is one too many: only the symmetric parts of the M_i matter, and M_i whose last row is zero
+    can realize the optimal ones. With y_q = w*^T x_q one head is enough. It is proved that d - 1 heads stay above; how
+    far above is numerical.
+    """
     task, d = loss.task, loss.task.dimension
     bound = least(task)
     _, found = reached(task, zero_heads(d, d))
@@ -123,57 +115,41 @@ def _step_from_zero(d: int) -> MultiHeadAttention:
     return MultiHeadAttention(step.b, step.A)
 
 
-@SECTION.claim(
-    "theorem-2",
-    "Theorem 2",
-    "as C -> infinity and for w* != 0, grad R != 0 at all weights but trivial ones",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
-    problems=problems.LIMITS,
-    spaces=spaces.LIMITS,
-    note="The proof rests on (24), which multiplies means over w-hat. One head reaches R = 0, at a global minimum.",
-)
-@promised_where(few_coordinates)
-def no_stationary_point(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """Whether the gradient at one step from 0 is zero, by both routes."""
+@ON_LIMITS.claim("theorem-2", "Theorem 2")
+def no_stationary_point(loss: MultiHeadLoss) -> Comparison:
+    r"""as $C \to \infty$ and for $w_\star \ne 0$, $\nabla R \ne 0$ at all weights but trivial ones
+
+    The proof rests on (24), which multiplies means over w-hat. One head reaches R = 0, at a global minimum.
+    """
     task, best = loss.task, _step_from_zero(loss.task.dimension)
     return counted(jnp.all(slopes(task, best) <= _AT_REST * slope_of_parts(task, best)))
 
 
-@SECTION.claim(
-    "theorem-2.exception",
-    "Theorem 2, its exception",
-    "as C -> infinity and for w* = 0, grad R = 0 at weights that are not trivial",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(zero_prior_mean, infinite_context, few_coordinates),
-    problems=problems.ZERO_MEAN_LIMITS,
-    spaces=spaces.ZERO_MEAN_LIMITS,
-    note="At one head with b = (0, 1) and A = [I 0; 0 0], as at every other w*: w* = 0 is no exception.",
-)
-@SECTION.claim(
-    "theorem-2",
-    "Theorem 2",
-    "as C -> infinity, one head with y_q = 0, b = (0, 1) and A = [I 0; 0 0] is at a global minimum, R = 0",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
-    problems=problems.LIMITS,
-    spaces=spaces.LIMITS,
-    note="The opposite of the printed statement, for every w*: as C -> infinity, b^T G = (w-hat, |w-hat|^2) reveals "
-    "w-hat. (b, A) are products of the weights W^K, W^Q, W^V, W^P, so the same holds for these weights.",
-)
-@promised_where(few_coordinates)
-def least_in_the_limit(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
+@ON_LIMITS.corrected(no_stationary_point)
+def least_in_the_limit(loss: MultiHeadLoss) -> Comparison:
+    r"""as $C \to \infty$, one head with $y_q = 0$, $b = (0, 1)$ and $A = \begin{bmatrix} I & 0 \\ 0 & 0 \end{bmatrix}$
+    is at a global minimum, $R = 0$
+
+    The opposite of the printed statement, for every w*: as C -> infinity, b^T G = (w-hat, |w-hat|^2) reveals w-hat. (b,
+    A) are products of the weights W^K, W^Q, W^V, W^P, so the same holds for these weights.
+    """
+    return _least_at_a_step(loss)
+
+
+def _least_at_a_step(loss: MultiHeadLoss) -> Comparison:
     """The risk at one step from 0, and the gradient there, against zero."""
     task, best = loss.task, _step_from_zero(loss.task.dimension)
     pairs = [same(task, risks(task, best), 0.0, label_energy(task))]
     return joined([*pairs, at_rest(task, best)])
+
+
+@ON_ZERO_MEAN_LIMITS.claim("theorem-2.exception", "Theorem 2, its exception")
+def least_without_a_mean(loss: MultiHeadLoss) -> Comparison:
+    r"""as $C \to \infty$ and for $w_\star = 0$, $\nabla R = 0$ at weights that are not trivial
+
+    At one head with b = (0, 1) and A = [I 0; 0 0], as at every other w*: w* = 0 is no exception.
+    """
+    return _least_at_a_step(loss)
 
 
 def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
@@ -189,59 +165,31 @@ def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
     return same(loss.task, jnp.stack([least(i) for i in range(loss.task.dimension)]), 0.0, 1.0)
 
 
-@SECTION.claim(
-    "theorem-2.exception.eq-25",
-    "Theorem 2, its exception, with (25)",
-    "(25), from which Theorem 2 follows, is zero at some M_i where w* = 0",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(zero_prior_mean, infinite_context, few_coordinates),
-    problems=problems.ZERO_MEAN_LIMITS,
-    spaces=spaces.ZERO_MEAN_LIMITS,
-    note="At w* = 0 (25) is 2 <M, M_i> M - 2 N_i, where <M, N_i> = 0 and N_i != 0. So the proof, which nowhere uses "
-    "w* != 0, excludes a stationary point there too: it contradicts the exception that the theorem makes.",
-)
-@promised_where(few_coordinates)
-def exception_by_the_proof(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The least size of (25) over all M_i against zero."""
+@ON_ZERO_MEAN_LIMITS.claim("theorem-2.exception.eq-25", "Theorem 2, its exception, with (25)")
+def exception_by_the_proof(loss: MultiHeadLoss) -> Comparison:
+    r"""(25), from which Theorem 2 follows, is zero at some $M_i$ where $w_\star = 0$
+
+    At w* = 0 (25) is 2 <M, M_i> M - 2 N_i, where <M, N_i> = 0 and N_i != 0. So the proof, which nowhere uses w* != 0,
+    excludes a stationary point there too: it contradicts the exception that the theorem makes.
+    """
     return _least_slopes(loss, product_of_means)
 
 
-@SECTION.claim(
-    "theorem-2.exception.eq-25",
-    "Theorem 2, its exception, with (25)",
-    "The corrected (25) is zero at some M_i where w* = 0",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(zero_prior_mean, infinite_context, few_coordinates),
-    problems=problems.ZERO_MEAN_LIMITS,
-    spaces=spaces.ZERO_MEAN_LIMITS,
-    note="As at every other w*: eq-25.nonzero names the M_i.",
-)
-@promised_where(few_coordinates)
-def exception_by_the_corrected_proof(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The least size of the corrected (25) over all M_i against zero."""
+@ON_ZERO_MEAN_LIMITS.corrected(exception_by_the_proof)
+def exception_by_the_corrected_proof(loss: MultiHeadLoss) -> Comparison:
+    r"""The corrected (25) is zero at some $M_i$ where $w_\star = 0$
+
+    As at every other w*: eq-25.nonzero names the M_i.
+    """
     return _least_slopes(loss, product_with_spread)
 
 
-@SECTION.claim(
-    "lemma-1",
-    "Lemma 1",
-    "R is not convex in the weights",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.TASKS,
-    spaces=spaces.TASKS,
-    note="(b, A) and (-b, -A) predict alike, and the zero weights midway between them predict worse. With more heads "
-    "the risk contains that of one head, so it is not convex either.",
-)
-@promised_where(few_coordinates)
-def not_convex(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """`midpoint` for the best weights of one and of d + 1 heads with y_q = 0."""
+@ON_TASKS.claim("lemma-1", "Lemma 1")
+def not_convex(loss: MultiHeadLoss) -> Comparison:
+    """$R$ is not convex in the weights
+
+    (b, A) and (-b, -A) predict alike, and the zero weights midway between them predict worse. With more heads the risk
+    contains that of one head, so it is not convex either.
+    """
     task, d = loss.task, loss.task.dimension
     return joined([midpoint(task, *mirrored(reached(task, zero_heads(d, H))[0])) for H in (1, d + 1)])

@@ -5,24 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_least
+from flowsim.claims.claim import Comparison, at_least
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded
-from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
-from flowsim.papers.paper import Section
 from flowsim.papers.xie2025 import exact, problems, spaces
 from flowsim.papers.xie2025.appendix_b_2 import block_of
 from flowsim.papers.xie2025.conditions import (
     MODELS,
-    all_of,
     few_coordinates,
     finite_context,
     heads_on_isotropic,
     infinite_context,
     prior_mean,
-    promised_where,
 )
 from flowsim.papers.xie2025.landscape import at_rest, midpoint, mirrored
 from flowsim.papers.xie2025.minima import (
@@ -39,62 +36,40 @@ from flowsim.tasks import LinearRegression
 
 Task = LinearRegression
 
-SECTION = Section("xie2025", *MODELS)
+
+SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
+ON_TASKS = SECTION.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE)
 
 
-@SECTION.claim(
-    "theorem-4",
-    "Theorem 4",
-    "as C -> infinity, the weights (7) with w = w* and any step size eta are a stationary point of y_q-LSA",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(prior_mean, infinite_context, few_coordinates),
-    problems=problems.LIMITS,
-    spaces=spaces.LIMITS,
-    note="Judged with W^P = -eta I, because (3) divides by C, at eta = 0.5 and 1. The theorem leaves eta open, but its "
-    "proof sets b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.",
-)
-@promised_where(few_coordinates)
-def any_step_at_rest(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient in W^K, W^Q, W^V, W^P and w at one step from w*, for eta = 0.5 and 1."""
+@ON_LIMITS.claim("theorem-4", "Theorem 4")
+def any_step_at_rest(loss: MultiHeadLoss) -> Comparison:
+    r"""as $C \to \infty$, the weights (7) with $w = w_\star$ and any step size $\eta$ are a stationary point of
+    $y_q$-LSA
+
+    Judged with W^P = -eta I, because (3) divides by C, at eta = 0.5 and 1. The theorem leaves eta open, but its proof
+    sets b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.
+    """
     return at_rest(loss.task, *(descent_heads(loss.risk.prior_mean, eta) for eta in STEPS))
 
 
-@SECTION.claim(
-    "theorem-4",
-    "Theorem 4",
-    "as C -> infinity, the weights (7) with w = w* and W^P = -I (eta = 1) are a stationary point of y_q-LSA",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(infinite_context, few_coordinates),
-    problems=problems.LIMITS,
-    spaces=spaces.LIMITS,
-    note="The printed statement leaves eta open; dR/d eta = 2 d (eta - 1) in the limit.",
-)
-@promised_where(few_coordinates)
-def unit_step_at_rest(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient in W^K, W^Q, W^V, W^P and w at one step from w*, for eta = 1."""
+@ON_LIMITS.corrected(any_step_at_rest, hypotheses=infinite_context)
+def unit_step_at_rest(loss: MultiHeadLoss) -> Comparison:
+    r"""as $C \to \infty$, the weights (7) with $w = w_\star$ and $W^P = -I$ ($\eta = 1$) are a stationary point of
+    $y_q$-LSA
+
+    The printed statement leaves eta open; dR/d eta = 2 d (eta - 1) in the limit.
+    """
     return at_rest(loss.task, descent_heads(loss.risk.prior_mean, 1.0))
 
 
-@SECTION.claim(
-    "lemma-2",
-    "Lemma 2",
-    "the risk of y_q-LSA is not convex",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.TASKS,
-    spaces=spaces.TASKS,
-    note="As for Lemma 1, with the same w. The paper's proof writes X w = y, which does not hold.",
-)
-@promised_where(few_coordinates)
-def not_convex_with_guess(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """`midpoint` for one step of gradient descent from w*; both ends have this w."""
+@SECTION.claim("lemma-2", "Lemma 2", problems=problems.TASKS, spaces=spaces.TASKS)
+def not_convex_with_guess(loss: MultiHeadLoss) -> Comparison:
+    """the risk of $y_q$-LSA is not convex
+
+    As for Lemma 1, with the same w. The paper's proof writes X w = y, which does not hold.
+    """
     step = GradientDescentStep(loss.risk.step_size, loss.risk.prior_mean).reduced()
     return midpoint(loss.task, *mirrored(step))
 
@@ -104,84 +79,45 @@ def _is_least(task: Task, found: Array) -> Comparison:
     return same(task, found, least_with_trained_guess(task), float(task.dimension))
 
 
-@SECTION.claim(
-    "sec-4.2.conjecture",
-    "section 4.2",
-    "the stationary point of Theorem 4 (eta = 1) is the global optimum of y_q-LSA",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=(problems.LIMIT, *problems.FINITE),
-    spaces=spaces.TASKS,
-    note="In the limit its risk is 0. At finite C it is d (d+1)/C, above d (d+1)/(C+d+1).",
-)
-@promised_where(few_coordinates)
-def unit_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk of one step with eta = 1 from w* against the least risk with a trained guess."""
+@ON_TASKS.claim("sec-4.2.conjecture", "section 4.2")
+def unit_step_is_least(loss: MultiHeadLoss) -> Comparison:
+    r"""the stationary point of Theorem 4 $(\eta = 1)$ is the global optimum of $y_q$-LSA
+
+    In the limit its risk is 0. At finite C it is d (d+1)/C, above d (d+1)/(C+d+1).
+    """
     return _is_least(loss.task, risks(loss.task, descent_step(loss.task, 1.0)))
 
 
-@SECTION.claim(
-    "sec-4.2.conjecture",
-    "section 4.2",
-    "one step of gradient descent from w* with eta = C/(C+d+1) is the global optimum of y_q-LSA, at every C",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=(problems.LIMIT, *problems.FINITE),
-    spaces=spaces.TASKS,
-    constants=optimum_constants,
-    note="True of the best step size instead of 1. It is the optimum of any number of heads with a trained guess: "
-    "R is d (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.",
-)
-@promised_where(few_coordinates)
-def best_step_is_least(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk of the best step from w*, and its forms, against those of the optimum with a trained guess."""
+@ON_TASKS.corrected(unit_step_is_least, constants=optimum_constants)
+def best_step_is_least(loss: MultiHeadLoss) -> Comparison:
+    r"""one step of gradient descent from $w_\star$ with $\eta = C/(C+d+1)$ is the global optimum of $y_q$-LSA, at every
+    $C$
+
+    True of the best step size instead of 1. It is the optimum of any number of heads with a trained guess: R is d
+    (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.
+    """
     task = loss.task
     step = descent_step(task, HeadRisk(task).step_size).reduced()
     forms = same_forms(task, step, exact.moments(task).centred, np.zeros(task.dimension))
     return joined([_is_least(task, best_descent_risks(task)), *forms])
 
 
-@SECTION.claim(
-    "sec-4.2.lower-bound",
-    "section 4.2",
-    "the risk of one step of gradient descent from w*, of any step size eta, is a lower bound of that of y_q-LSA",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.FINITE,
-    spaces=spaces.FINITE,
-    note=ANY_STEP + " At finite C y_q-LSA has a lower risk than both.",
+@ON_FINITE.claim(
+    "sec-4.2.lower-bound", "section 4.2", note=ANY_STEP + " At finite C y_q-LSA has a lower risk than both."
 )
-@promised_where(few_coordinates)
-def descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The least risk of y_q-LSA above that of one step from w*, for eta = 0.5 and 1."""
+def descent_is_a_lower_bound(loss: MultiHeadLoss) -> Comparison:
+    r"""the risk of one step of gradient descent from $w_\star$, of any step size $\eta$, is a lower bound of that of
+    $y_q$-LSA
+    """
     return at_least(least_with_trained_guess(loss.task)[None], descent_risks(loss.task))
 
 
-@SECTION.claim(
-    "sec-4.2.lower-bound",
-    "section 4.2",
-    "at finite C the risk of one step of gradient descent from w* with eta* = C/(C+d+1) is a lower bound of that of "
-    "y_q-LSA",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=all_of(finite_context, few_coordinates),
-    problems=problems.FINITE,
-    spaces=spaces.FINITE,
-    note="Judged at drawn weights and near the step, which reaches the bound: see sec-5.2 and sec-4.2.conjecture.",
-)
-@promised_where(few_coordinates)
-def best_descent_is_a_lower_bound(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk of y_q-LSA by exact moments, at drawn weights and near one step from w* with eta* = C/(C+d+1), above
-    that of this step.
+@ON_FINITE.corrected(descent_is_a_lower_bound, hypotheses=finite_context)
+def best_descent_is_a_lower_bound(loss: MultiHeadLoss) -> Comparison:
+    r"""at finite $C$ the risk of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$ is a lower bound
+    of that of $y_q$-LSA
+
+    Judged at drawn weights and near the step, which reaches the bound: see sec-5.2 and sec-4.2.conjecture.
     """
     task, step = loss.task, descent_step(loss.task, loss.risk.step_size).reduced()
     known, drawn = exact.moments(task), drawn_heads(task.dimension, 1, 10, trainable=True)
@@ -199,47 +135,30 @@ def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
     return jnp.append(risks(loss.task, model), least_with_trained_guess(loss.task))
 
 
-@SECTION.claim(
+@ON_FINITE.claim(
     "sec-4.2.newton",
     "section 4.2",
-    "the linear transformer block, whose global optimum is a Newton step, stays above the risk of one step of "
-    "gradient descent from w*, of any step size eta",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
-    problems=problems.FINITE,
-    spaces=spaces.FINITE,
     note=ANY_STEP
     + " The text says that the block fails to bridge the performance gap between one-step GD and single-head LSA.",
 )
-@promised_where(few_coordinates)
-def block_stays_above(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The least risk of a linear transformer block above that of one step from w*, for eta = 0.5 and 1.
-
-    The block is one head with a trained guess, for which the last column of A is zero.
+def block_stays_above(loss: MultiHeadLoss) -> Comparison:
+    r"""the linear transformer block, whose global optimum is a Newton step, stays above the risk of one step of
+    gradient descent from $w_\star$, of any step size $\eta$
     """
     return at_least(_risks_of_block(loss)[-1:], descent_risks(loss.task))
 
 
-@SECTION.claim(
-    "sec-4.2.newton",
-    "section 4.2",
-    "the global optimum of the linear transformer block is one step of gradient descent from w* with eta* = C/(C+d+1)",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=heads_on_isotropic,
-    hypotheses=few_coordinates,
+@SECTION.corrected(
+    block_stays_above,
     problems=(problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT),
     spaces=spaces.TASKS,
-    note="Because x ~ N(0, I), the block's preconditioner is a multiple of I: a Newton step on the mean Hessian is a "
-    "step of gradient descent. The block contains y_q-LSA and has its least risk.",
 )
-@promised_where(few_coordinates)
-def block_is_descent(loss: MultiHeadLoss, trajectory: Trajectory) -> Comparison:
-    """The risk of the block that takes one step from w* with eta* = C/(C+d+1), and the least risk of any block, against
-    the risk of this step.
+def block_is_descent(loss: MultiHeadLoss) -> Comparison:
+    r"""the global optimum of the linear transformer block is one step of gradient descent from $w_\star$ with $\eta^* =
+    C/(C+d+1)$
+
+    Because x ~ N(0, I), the block's preconditioner is a multiple of I: a Newton step on the mean Hessian is a step of
+    gradient descent. The block contains y_q-LSA and has its least risk.
     """
     task = loss.task
     gaps = _risks_of_block(loss)[None] - best_descent_risks(task)[:, None]

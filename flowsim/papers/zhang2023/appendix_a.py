@@ -1,16 +1,17 @@
 """zhang2023's appendix A, the proof of Theorem 4.1: Lemmas A.1 to A.5, Corollary A.2, and steps of their proofs."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from flowsim.claims.claim import Comparison, Relation, at_least, at_most, equal
-from flowsim.claims.statements import joined, of_task, rounded, stays_positive
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
+from flowsim.claims.statements import joined, rounded, stays_positive
 from flowsim.flow.systems import norm_sq
 from flowsim.flow.trajectory import Trajectory
-from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss
+from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import u_lower_bound_sq
 from flowsim.papers.zhang2023.literal import second_moment
@@ -22,25 +23,23 @@ from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss
 
-SECTION = Section("zhang2023", LinearAttention)
 
 _AT_ONE = "At d = 1 the two sides are equal, and nothing is judged."
 
 
-@SECTION.claim(
-    "eq-a.7",
-    "before (A.7)",
-    "E[Lambdahat^2] = (N + 1)/N Lambda^2 + tr(Lambda) Lambda/N = Gamma Lambda",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="The expectation is computed by a cubature that is exact for it.",
-)
-@of_task
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+ON_FLOWS = SECTION.on(FLOWS, spaces.BALANCED, hypotheses=assumption_and_scale)
+ON_SEVERAL_DIMENSIONS = SECTION.on(SEVERAL_DIMENSIONS, spaces.BALANCED, hypotheses=assumption_and_scale)
+
+
+@SECTION.claim("eq-a.7", "before (A.7)", problems=STILL, spaces=spaces.STILL)
+@eqx.filter_jit
 def mean_square_of_sample_covariance(task: LinearRegression) -> Comparison:
-    """E[Lambdahat^2] by cubature against (N+1)/N Lambda^2 + tr(Lambda) Lambda/N and Gamma Lambda."""
+    r"""$\mathbb{E}[\hat\Lambda^2] = \frac{N + 1}{N} \Lambda^2 + \frac{\operatorname{tr}(\Lambda) \Lambda}{N} = \Gamma
+    \Lambda$
+
+    The expectation is computed by a cubature that is exact for it.
+    """
     Lambda, N = task.covariance, task.context_length
     printed = (1 + 1 / N) * Lambda @ Lambda + jnp.trace(Lambda) / N * Lambda
     distances = [jnp.linalg.norm(second_moment(task) - each) for each in (printed, task.gamma() @ Lambda)]
@@ -48,19 +47,9 @@ def mean_square_of_sample_covariance(task: LinearRegression) -> Comparison:
     return rounded(equal(jnp.stack(distances), 0.0, size), jnp.asarray(float(task.dimension)))
 
 
-@SECTION.claim(
-    "lemma-a.1",
-    "Lemma A.1",
-    "The flow of L is that of (A.11), and L - l is constant (it is tr(Lambda)/2)",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-)
-def same_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The gradient of (A.11) against that of the exact loss, and the difference of the losses against tr(Lambda)/2."""
+@ON_FLOWS.claim("lemma-a.1", "Lemma A.1", hypotheses=assumption)
+def same_loss(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""The flow of $L$ is that of (A.11), and $L - \ell$ is constant (it is $\operatorname{tr}(\Lambda)/2$)"""
     constant = jnp.trace(loss.task.covariance) / 2
 
     def deviation(model):
@@ -70,24 +59,15 @@ def same_loss(loss: Loss, trajectory: Trajectory) -> Comparison:
         difference = jnp.abs(loss(model) - printed_loss(loss, model) - constant)
         return gap / jnp.maximum(size, jnp.finfo(float).tiny) + difference / (constant + jnp.abs(loss(model)))
 
-    return equal(jax.lax.map(deviation, trajectory.models), jnp.zeros(()), jnp.ones(()))
+    return equal(jax.lax.map(deviation, flow.models), jnp.zeros(()), jnp.ones(()))
 
 
-@SECTION.claim(
-    "corollary-a.2",
-    "Corollary A.2",
-    "min l = -tr(Lambda^2 Gamma^-1)/2 and l - min l = |Gamma^{1/2}(u Lambda^{1/2} U11 Lambda^{1/2} - "
-    "Lambda Gamma^-1)|_F^2/2",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="Judged by subtraction, along the trajectory and at u_{-1} U11 = Gamma^-1, where the minimum is attained.",
-)
-def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The printed loss minus the printed minimum, and the excess of the exact loss, against the printed square; and the
-    printed loss at u_{-1} U11 = Gamma^-1 against the minimum.
+@ON_FLOWS.claim("corollary-a.2", "Corollary A.2", hypotheses=())
+def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\min \ell = -\operatorname{tr}(\Lambda^2 \Gamma^{-1})/2$ and $\ell - \min \ell = \bigl\lVert \Gamma^{1/2}(u
+    \Lambda^{1/2} U_{11} \Lambda^{1/2} - \Lambda \Gamma^{-1}) \bigr\rVert_F^2/2$
+
+    Judged by subtraction, along the trajectory and at u_{-1} U11 = Gamma^-1, where the minimum is attained.
     """
     Lambda, Gamma = loss.task.covariance, loss.task.gamma()
     values, vectors = jnp.linalg.eigh(Lambda)
@@ -101,65 +81,33 @@ def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
         square = jnp.sum((gamma_root @ inner) ** 2) / 2
         return printed_loss(loss, model) - minimum, loss.excess(model), square, square - minimum
 
-    left, excess, right, size = jax.lax.map(sides, trajectory.models)
+    left, excess, right, size = jax.lax.map(sides, flow.models)
     attained = printed_loss(loss, LinearAttention(jnp.linalg.inv(Gamma), 1.0))
     comparisons = [equal(left, right, size), equal(attained[None], minimum, -minimum), equal(excess, right, size)]
     return joined(comparisons)
 
 
-@SECTION.claim(
-    "lemma-a.3",
-    "Lemma A.3, (A.12)",
-    "u_{-1}^2 = tr(U11 U11^T) for all t",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-)
-def stays_balanced(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
-    """u_{-1}^2 against tr(U11 U11^T) along the flow, (A.12)."""
-    models = trajectory.models
+@ON_FLOWS.claim("lemma-a.3", "Lemma A.3, (A.12)", hypotheses=assumption)
+def stays_balanced(flow: Trajectory) -> Comparison:
+    r"""$u_{-1}^2 = \operatorname{tr}(U_{11} U_{11}^\top)$ for all $t$"""
+    models = flow.models
     size = models.u_minus1**2 + jnp.sum(models.U11**2, axis=(1, 2))
     return equal(models.u_minus1**2, jnp.sum(models.U11**2, axis=(1, 2)), jnp.max(size))
 
 
-@SECTION.claim(
-    "lemma-a.4",
-    "Lemma A.4",
-    "u_{-1} > 0 for all t",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-)
-def u_positive(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
-    """u_{-1} > 0 along the flow, relative to |U11|_F, which equals |u_{-1}|."""
-    models = trajectory.models
+@ON_FLOWS.claim("lemma-a.4", "Lemma A.4")
+def u_positive(flow: Trajectory) -> Comparison:
+    """$u_{-1} > 0$ for all $t$"""
+    models = flow.models
     return stays_positive(models.u_minus1, jnp.sqrt(jnp.sum(models.U11**2, axis=(1, 2))))
 
 
-@SECTION.claim(
-    "lemma-a.4.start",
-    "proof of Lemma A.4",
-    "l(0) <= (sigma^2/2) |Lambda Theta|_F^2 (sqrt(d) sigma^2 |Gamma|_op - 2), which is below the saddle's 0",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    problems=SEVERAL_DIMENSIONS,
-    spaces=spaces.BALANCED,
-    note=_AT_ONE,
-)
-def starts_below_the_saddle(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """l at the start by cubature against (sigma^2/2) |Lambda Theta|_F^2 (sqrt(d) sigma^2 |Gamma|_op - 2).
-
-    At d = 1 the two are equal.
+@ON_SEVERAL_DIMENSIONS.claim("lemma-a.4.start", "proof of Lemma A.4", note=_AT_ONE)
+def starts_below_the_saddle(loss: Loss, start: PyTree) -> Comparison:
+    r"""$\ell(0) \le \tfrac{\sigma^2}{2} \lVert \Lambda \Theta \rVert_F^2 \bigl(\sqrt{d} \sigma^2 \lVert \Gamma
+    \rVert_{\mathrm{op}} - 2\bigr)$, which is below the saddle's $0$
     """
-    start, Lambda, d = trajectory.start, loss.task.covariance, loss.task.dimension
+    Lambda, d = loss.task.covariance, loss.task.dimension
     value = literal_loss(loss.task, start.u_minus1 * start.U11)
     square = jnp.trace(Lambda @ Lambda @ start.U11) / start.u_minus1
     operator = jnp.linalg.eigvalsh(loss.task.gamma())[-1]
@@ -174,23 +122,15 @@ def u_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"u_lower_bound": jnp.sqrt(bound_sq), "sharp_u_lower_bound": jnp.min(trajectory.models.u_minus1)}
 
 
-@SECTION.claim(
-    "lemma-a.5",
-    "Lemma A.5, (A.14)",
-    "u_{-1}^2 >= sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op)/(2 sqrt(d) |Lambda|_op^2) for all t",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    constants=u_constants,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="The extracted text leaves open how far the root in (A.14) extends; (A.15) squares the whole product.",
-)
-def u_bounded_below(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """u_{-1} along the flow against the lower bound (A.14), where that bound is positive."""
-    bound_sq = u_lower_bound_sq(loss.task, trajectory.start)
-    return at_least(trajectory.models.u_minus1, jnp.sqrt(jnp.maximum(bound_sq, 0.0)), promised=bound_sq > 0)
+@ON_FLOWS.claim("lemma-a.5", "Lemma A.5, (A.14)", constants=u_constants)
+def u_bounded_below(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$u_{-1}^2 \ge \frac{\sigma^2 \lVert \Lambda \Theta \rVert_F^2 (2 - \sqrt{d} \sigma^2 \lVert \Gamma
+    \rVert_{\mathrm{op}})}{2 \sqrt{d} \lVert \Lambda \rVert_{\mathrm{op}}^2}$ for all $t$
+
+    The extracted text leaves open how far the root in (A.14) extends; (A.15) squares the whole product.
+    """
+    bound_sq = u_lower_bound_sq(loss.task, flow.start)
+    return at_least(flow.models.u_minus1, jnp.sqrt(jnp.maximum(bound_sq, 0.0)), promised=bound_sq > 0)
 
 
 def _residual(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
@@ -203,28 +143,20 @@ def _residual(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
     return jnp.sum((Gamma @ root @ (grown - target) @ root) ** 2), size
 
 
-@SECTION.claim(
-    "eq-a.15",
-    "(A.15)",
-    "|dl/dU11|_F^2 = u_{-1}^2 |Gamma Lambda^{1/2} (u_{-1} Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) "
-    "Lambda^{1/2}|_F^2",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="The gradient is that of the exact loss, by automatic differentiation.",
-)
-def slope_of_the_matrix(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|dl/dU11|_F^2 of the exact loss against the right-hand side of (A.15)."""
+@ON_FLOWS.claim("eq-a.15", "(A.15)", hypotheses=assumption)
+def slope_of_the_matrix(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\lVert \partial \ell/\partial U_{11} \rVert_F^2 = u_{-1}^2 \bigl\lVert \Gamma \Lambda^{1/2} (u_{-1}
+    \Lambda^{1/2} U_{11} \Lambda^{1/2} - \Lambda \Gamma^{-1}) \Lambda^{1/2} \bigr\rVert_F^2$
+
+    The gradient is that of the exact loss, by automatic differentiation.
+    """
 
     def sides(model):
         square, size = _residual(loss, model)
         slope = jnp.sum(loss.gradient(model).U11 ** 2)
         return slope, model.u_minus1**2 * square, model.u_minus1**2 * size
 
-    return equal(*jax.lax.map(sides, trajectory.models))
+    return equal(*jax.lax.map(sides, flow.models))
 
 
 def _last_line(loss: Loss, trajectory: Trajectory, power: int) -> Comparison:
@@ -237,62 +169,42 @@ def _last_line(loss: Loss, trajectory: Trajectory, power: int) -> Comparison:
     return at_least(slopes, bound_sq * residuals, promised=(bound_sq > 0) & (trajectory.excess > 0))
 
 
-@SECTION.claim(
-    "eq-a.15.bound",
-    "(A.15), last line",
-    "|dl/dU11|_F^2 >= sigma^2/(2 sqrt(d)) |Lambda|_op^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op) "
-    "|Gamma Lambda^{1/2} (u_{-1} Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="As extracted, |Lambda|_op^2 stands in the numerator; (A.14), from which the line comes, and (5.7), to which "
-    "it leads, have it in the denominator. The line fails at a large Lambda and a small start. Whether the paper or "
-    "only its extracted text misplaces it cannot be told.",
-)
-def printed_last_line(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The last line of (A.15) with |Lambda|_op^2 as a factor."""
-    return _last_line(loss, trajectory, 4)
+@ON_FLOWS.claim("eq-a.15.bound", "(A.15), last line")
+def printed_last_line(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\lVert \partial \ell/\partial U_{11} \rVert_F^2 \ge \frac{\sigma^2}{2 \sqrt{d}} \lVert \Lambda
+    \rVert_{\mathrm{op}}^2 \lVert \Lambda \Theta \rVert_F^2 (2 - \sqrt{d} \sigma^2 \lVert \Gamma \rVert_{\mathrm{op}})
+    \bigl\lVert \Gamma \Lambda^{1/2} (u_{-1} \Lambda^{1/2} U_{11} \Lambda^{1/2} - \Lambda \Gamma^{-1}) \Lambda^{1/2}
+    \bigr\rVert_F^2$
+
+    As extracted, |Lambda|_op^2 stands in the numerator; (A.14), from which the line comes, and (5.7), to which it
+    leads, have it in the denominator. The line fails at a large Lambda and a small start. Whether the paper or only its
+    extracted text misplaces it cannot be told.
+    """
+    return _last_line(loss, flow, 4)
 
 
-@SECTION.claim(
-    "eq-a.15.bound",
-    "(A.15), last line",
-    "|dl/dU11|_F^2 >= sigma^2 |Lambda Theta|_F^2 (2 - sqrt(d) sigma^2 |Gamma|_op)/(2 sqrt(d) |Lambda|_op^2) "
-    "|Gamma Lambda^{1/2} (u_{-1} Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) Lambda^{1/2}|_F^2",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="With |Lambda|_op^2 in the denominator, as in (A.14). With (A.16) it gives the mu of (5.7).",
-)
-def last_line(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The last line of (A.15) with |Lambda|_op^2 in the denominator."""
-    return _last_line(loss, trajectory, 0)
+@ON_FLOWS.corrected(printed_last_line)
+def last_line(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\lVert \partial \ell/\partial U_{11} \rVert_F^2 \ge \frac{\sigma^2 \lVert \Lambda \Theta \rVert_F^2 (2 -
+    \sqrt{d} \sigma^2 \lVert \Gamma \rVert_{\mathrm{op}})}{2 \sqrt{d} \lVert \Lambda \rVert_{\mathrm{op}}^2} \bigl\lVert
+    \Gamma \Lambda^{1/2} (u_{-1} \Lambda^{1/2} U_{11} \Lambda^{1/2} - \Lambda \Gamma^{-1}) \Lambda^{1/2}
+    \bigr\rVert_F^2$
+
+    With |Lambda|_op^2 in the denominator, as in (A.14). With (A.16) it gives the mu of (5.7).
+    """
+    return _last_line(loss, flow, 0)
 
 
-@SECTION.claim(
+@ON_SEVERAL_DIMENSIONS.claim(
     "eq-a.16",
     "(A.16)",
-    "l - min l <= (1/2) |Gamma Lambda^{1/2} (u_{-1} Lambda^{1/2} U11 Lambda^{1/2} - Lambda Gamma^-1) "
-    "Lambda^{1/2}|_F^2 tr(Gamma^-1 Lambda^-1) tr(Lambda^-1)",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=one_covariance,
     hypotheses=assumption,
-    problems=SEVERAL_DIMENSIONS,
-    spaces=spaces.BALANCED,
     note=f"The squared norm is computed from the gradient by (A.15). {_AT_ONE}",
 )
-def excess_by_the_slope(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(A.16) with (A.15) for the square: l - min l <= (1/2) (|dl/dU11|_F^2/u^2) tr(Gamma^-1 Lambda^-1) tr(Lambda^-1).
-
-    At d = 1 the two are equal.
+def excess_by_the_slope(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\ell - \min \ell \le \tfrac{1}{2} \bigl\lVert \Gamma \Lambda^{1/2} (u_{-1} \Lambda^{1/2} U_{11} \Lambda^{1/2} -
+    \Lambda \Gamma^{-1}) \Lambda^{1/2} \bigr\rVert_F^2 \operatorname{tr}(\Gamma^{-1} \Lambda^{-1})
+    \operatorname{tr}(\Lambda^{-1})$
     """
     lam, gam = jnp.linalg.eigvalsh(loss.task.covariance), jnp.linalg.eigvalsh(loss.task.gamma())
     factor = jnp.sum(1 / (gam * lam)) * jnp.sum(1 / lam) / 2
@@ -300,5 +212,5 @@ def excess_by_the_slope(loss: Loss, trajectory: Trajectory) -> Comparison:
     def bound(model):
         return factor * jnp.sum(loss.gradient(model).U11 ** 2) / model.u_minus1**2
 
-    promised = (trajectory.excess > 0) & (loss.task.dimension > 1)
-    return at_most(trajectory.excess, jax.lax.map(bound, trajectory.models), promised=promised)
+    promised = (flow.excess > 0) & (loss.task.dimension > 1)
+    return at_most(flow.excess, jax.lax.map(bound, flow.models), promised=promised)

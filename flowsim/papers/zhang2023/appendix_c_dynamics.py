@@ -8,18 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.problems import NO_COMMON_EIGENBASIS, RANDOM_FLOWS
 from flowsim.papers.zhang2023.setting import assumption, independent_variances, random_covariances
 
 Loss = RandomCovarianceLoss
-
-SECTION = Section("zhang2023", LinearAttention)
 
 
 def gamma_of(loss: Loss, Lambda: Array) -> Array:
@@ -50,26 +48,21 @@ def _field_gap(loss: Loss, model: LinearAttention, field: tuple[Array, Array]) -
     )
 
 
-@SECTION.claim(
-    "lemma-c.1",
-    "Lemma C.1",
-    "dU11/dt and du_{-1}/dt are (C.1), and u12 = u21 = 0 for all t, whatever the law of Lambda",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=random_covariances,
-    hypotheses=assumption,
-    problems=(*RANDOM_FLOWS, NO_COMMON_EIGENBASIS),
-    spaces=spaces.RANDOM,
-    note="Compared with the gradient of the exact loss over all weights, u12 and u21 included.",
-)
-def dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The gradient of the exact loss over all weights against minus (C.1), and against zero for u12 and u21."""
+SECTION = Section("zhang2023", LinearAttention, setting=random_covariances, hypotheses=assumption)
+
+
+@SECTION.claim("lemma-c.1", "Lemma C.1", problems=(*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces=spaces.RANDOM)
+def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$dU_{11}/dt$ and $du_{-1}/dt$ are (C.1), and $u_{12} = u_{21} = 0$ for all $t$, whatever the law of $\Lambda$
+
+    Compared with the gradient of the exact loss over all weights, u12 and u21 included.
+    """
 
     def deviation(model):
         dU, du, size = matrix_field(loss, model)
         return _field_gap(loss, model, (dU, du)), size
 
-    value, size = jax.lax.map(deviation, trajectory.models)
+    value, size = jax.lax.map(deviation, flow.models)
     return equal(value, jnp.zeros(()), size)
 
 
@@ -98,18 +91,10 @@ def entry_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
 
 
 @SECTION.claim(
-    "corollary-c.2",
-    "Corollary C.2",
-    "With diagonal covariances (C.1) is (C.4), entry by entry",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
-    hypotheses=assumption,
-    problems=RANDOM_FLOWS,
-    spaces=spaces.RANDOM,
+    "corollary-c.2", "Corollary C.2", setting=independent_variances, problems=RANDOM_FLOWS, spaces=spaces.RANDOM
 )
-def entrywise_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """(C.4) with the coefficients (C.3) against (C.1) and against the gradient of the exact loss."""
+def entrywise_dynamics(loss: Loss, flow: Trajectory) -> Comparison:
+    """With diagonal covariances (C.1) is (C.4), entry by entry"""
 
     def deviation(model):
         dU, du, size = matrix_field(loss, model)
@@ -117,5 +102,5 @@ def entrywise_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
         gap = jnp.sqrt(jnp.sum((dU - entry_dU) ** 2) + (du - entry_du) ** 2)
         return gap + _field_gap(loss, model, (entry_dU, entry_du)), size
 
-    value, size = jax.lax.map(deviation, trajectory.models)
+    value, size = jax.lax.map(deviation, flow.models)
     return equal(value, jnp.zeros(()), size)

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowsim._core.types import Matrix, Scalar
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.appendix_c_dynamics import coefficients, entry_field, gamma_of, matrix_field
 from flowsim.papers.zhang2023.minima import U_MINUS1
@@ -18,8 +18,6 @@ from flowsim.papers.zhang2023.problems import RANDOM_FLOWS
 from flowsim.papers.zhang2023.setting import assumption, independent_variances
 
 Loss = RandomCovarianceLoss
-
-SECTION = Section("zhang2023", LinearAttention)
 
 
 def matrix_loss(loss: Loss, model: LinearAttention) -> Array:
@@ -42,19 +40,14 @@ def entry_loss(loss: Loss, model: LinearAttention) -> Array:
     return jnp.sum(gamma * u**2 * diagonal**2) / 2 + off / 2 - jnp.sum(xi * diagonal * u)
 
 
-@SECTION.claim(
-    "lemma-c.3",
-    "Lemma C.3",
-    "(C.4) is the gradient flow of (C.5), whose two lines agree",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
-    hypotheses=assumption,
-    problems=RANDOM_FLOWS,
-    spaces=spaces.RANDOM,
+SECTION = Section(
+    "zhang2023", LinearAttention, setting=independent_variances, problems=RANDOM_FLOWS, spaces=spaces.RANDOM
 )
-def loss_of_the_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The gradient of (C.5) against minus (C.4), and both lines of (C.5) against each other."""
+
+
+@SECTION.claim("lemma-c.3", "Lemma C.3", hypotheses=assumption)
+def loss_of_the_dynamics(loss: Loss, flow: Trajectory) -> Comparison:
+    """(C.4) is the gradient flow of (C.5), whose two lines agree"""
 
     def deviation(model):
         gradient = jax.grad(lambda m: matrix_loss(loss, m))(model)
@@ -65,23 +58,14 @@ def loss_of_the_dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
         energy = jnp.sum(loss.structure.drive * loss.structure.target) + jnp.abs(second)
         return gap / jnp.where(size > 0, size, 1.0) + jnp.abs(first - second) / energy
 
-    return equal(jax.lax.map(deviation, trajectory.models), jnp.zeros(()), jnp.ones(()))
+    return equal(jax.lax.map(deviation, flow.models), jnp.zeros(()), jnp.ones(()))
 
 
-@SECTION.claim(
-    "lemma-c.4",
-    "Lemma C.4",
-    "min l = -(1/2) sum xi_i^2/gamma_i, and l - min l is (C.7)",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
-    problems=RANDOM_FLOWS,
-    spaces=spaces.RANDOM,
-    note="Judged by subtraction, along the trajectory and at weights of (C.8), where the minimum is attained.",
-)
-def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """Both lines of (C.5) minus (C.6), and the excess of the exact loss, against (C.7); and the loss at weights of
-    (C.8) against (C.6).
+@SECTION.claim("lemma-c.4", "Lemma C.4")
+def minimum_and_excess(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\min \ell = -\tfrac{1}{2} \sum \xi_i^2/\gamma_i$, and $\ell - \min \ell$ is (C.7)
+
+    Judged by subtraction, along the trajectory and at weights of (C.8), where the minimum is attained.
     """
     gamma, xi, zeta = coefficients(loss)
     minimum = -jnp.sum(xi**2 / gamma) / 2
@@ -93,7 +77,7 @@ def minimum_and_excess(loss: Loss, trajectory: Trajectory) -> Comparison:
         above = jnp.stack([entry_loss(loss, model) - minimum, matrix_loss(loss, model) - minimum, loss.excess(model)])
         return above, square, square - minimum
 
-    above, right, size = jax.lax.map(sides, trajectory.models)
+    above, right, size = jax.lax.map(sides, flow.models)
     attained = entry_loss(loss, LinearAttention(jnp.diag(xi / gamma) / 2, 2.0))
     comparisons = [equal(above[:, k], right, size) for k in range(3)]
     return joined([*comparisons, equal(attained[None], minimum, -minimum)])
@@ -111,21 +95,12 @@ def minimiser(loss: Loss) -> tuple[Matrix, Scalar]:
     return V, at(V)
 
 
-@SECTION.claim(
-    "lemma-c.4.minima",
-    "Lemma C.4, (C.8)",
-    "u_{-1} u_ij = delta_ij xi_i/gamma_i at every global minimum of (C.5)",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
-    problems=RANDOM_FLOWS,
-    spaces=spaces.RANDOM,
-    note="For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its "
-    "minimum. Judged where the gradient in U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.",
-)
-def every_random_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """u_{-1} U11 against (C.8), both lines of (C.5) against (C.6) and the excess against zero, at global minima with
-    u_{-1} of both signs from 1e-3 to 1e3; and the gradient there against zero.
+@SECTION.claim("lemma-c.4.minima", "Lemma C.4, (C.8)")
+def every_random_minimum(loss: Loss) -> Comparison:
+    r"""$u_{-1} u_{ij} = \delta_{ij} \xi_i/\gamma_i$ at every global minimum of (C.5)
+
+    For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its minimum.
+    Judged where the gradient in U11 is zero, for u_{-1} of both signs from 1e-3 to 1e3.
     """
     gamma, xi, _ = coefficients(loss)
     printed, minimum = jnp.diag(xi / gamma), -jnp.sum(xi**2 / gamma) / 2

@@ -4,15 +4,16 @@ Statements about all matrices are judged on drawn ones, which include hard cases
 scaled.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
-from flowsim.claims.statements import joined, of_task, rounded
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
+from flowsim.claims.statements import joined, rounded
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.literal import gaussian_sum
 from flowsim.papers.zhang2023.problems import STILL
@@ -21,7 +22,6 @@ from flowsim.tasks import LinearRegression
 
 Matrices = Float[Array, "n rows columns"]
 
-SECTION = Section("zhang2023", LinearAttention)
 
 _DRAWN = 16
 # Pairs surely commute where |AB - BA| is below the first times |A| |B|, and surely do not where it is above the second.
@@ -45,41 +45,32 @@ def _derivatives(d: int) -> list[tuple[Array, Array]]:
     ]
 
 
-@SECTION.claim(
-    "lemma-d.1",
-    "Lemma D.1",
-    "The derivatives of x^T B x, tr(X B X^T), tr(A X^T) and tr(A X B X^T C); Vec(A X B) = (B^T (x) A) Vec(X); and "
-    "tr(A^T B) = Vec(A)^T Vec(B)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="Judged on drawn matrices of d, d + 1 and d + 2 rows.",
-)
-@of_task
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance, problems=STILL, spaces=spaces.STILL)
+
+
+@SECTION.claim("lemma-d.1", "Lemma D.1")
+@eqx.filter_jit
 def matrix_calculus(task: LinearRegression) -> Comparison:
-    """Derivatives by automatic differentiation, and Vec computed directly, against Lemma D.1."""
+    r"""The derivatives of $x^\top B x$, $\operatorname{tr}(X B X^\top)$, $\operatorname{tr}(A X^\top)$ and
+    $\operatorname{tr}(A X B X^\top C)$; $\operatorname{Vec}(A X B) = (B^\top \otimes A) \operatorname{Vec}(X)$; and
+    $\operatorname{tr}(A^\top B) = \operatorname{Vec}(A)^\top \operatorname{Vec}(B)$
+
+    Judged on drawn matrices of d, d + 1 and d + 2 rows.
+    """
     pairs = _derivatives(task.dimension)
     distances = jnp.stack([jnp.linalg.norm(left - right) for left, right in pairs])
     sizes = jnp.stack([jnp.linalg.norm(right) for _, right in pairs]) * (task.dimension + 2.0)
     return equal(distances, 0.0, sizes)
 
 
-@SECTION.claim(
-    "lemma-d.2",
-    "Lemma D.2",
-    "E[X X^T A X X^T] = Lambda (A + A^T) Lambda + tr(A Lambda) Lambda for X ~ N(0, Lambda) and every A",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.",
-)
-@of_task
+@SECTION.claim("lemma-d.2", "Lemma D.2")
+@eqx.filter_jit
 def fourth_moment(task: LinearRegression) -> Comparison:
-    """E[X X^T A X X^T] by cubature, which is exact for it, against Lambda (A + A^T) Lambda + tr(A Lambda) Lambda."""
+    r"""$\mathbb{E}[X X^\top A X X^\top] = \Lambda (A + A^\top) \Lambda + \operatorname{tr}(A \Lambda) \Lambda$ for $X
+    \sim \mathcal{N}(0, \Lambda)$ and every $A$
+
+    Judged on 20 matrices A, with the expectation by a cubature that is exact for polynomials of degree 5.
+    """
     Lambda, d = task.covariance, task.dimension
     root = jnp.linalg.cholesky(Lambda)
     drawn = jax.random.normal(jax.random.key(0), (_DRAWN, d, d))
@@ -106,20 +97,14 @@ def _pairs(d: int, n: int) -> tuple[Matrices, Matrices]:
     return jnp.concatenate([U, falling * U, U]), jnp.concatenate([V, V, U + 1e-3 * noise])
 
 
-@SECTION.claim(
-    "lemma-d.3",
-    "Lemma D.3",
-    "tr(U^T V) <= sum sigma_i(U) sigma_i(V) <= |U|_op sum sigma_i(V) <= sqrt(d) |U|_op |V|_F for d <= n",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="Judged on 48 pairs for each of n = d and n = d + 3.",
-)
-@of_task
+@SECTION.claim("lemma-d.3", "Lemma D.3")
+@eqx.filter_jit
 def von_neumann(task: LinearRegression) -> Comparison:
-    """The three inequalities in turn. At d = 1 the last two are equalities, and so is the first at n = 1."""
+    r"""$\operatorname{tr}(U^\top V) \le \sum \sigma_i(U) \sigma_i(V) \le \lVert U \rVert_{\mathrm{op}} \sum \sigma_i(V)
+    \le \sqrt{d} \lVert U \rVert_{\mathrm{op}} \lVert V \rVert_F$ for $d \le n$
+
+    Judged on 48 pairs for each of n = d and n = d + 3.
+    """
     d, comparisons = task.dimension, []
     for n in (d, d + 3):
         U, V = _pairs(d, n)
@@ -159,24 +144,14 @@ def _symmetric_part(products: Matrices) -> tuple[Array, Array]:
     return jnp.linalg.eigvalsh((products + transposed) / 2)[:, 0], jnp.linalg.norm(products - transposed, axis=(1, 2))
 
 
-@SECTION.claim(
-    "lemma-d.4",
-    "Lemma D.4",
-    "For semidefinite A and B: tr(AB) >= 0, and AB >= 0 if and only if A and B commute",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="Judged on 50 pairs, where AB >= 0 means that AB is symmetric and semidefinite. If it means only that "
-    "x^T A B x >= 0 for every x, the pair need not commute.",
-)
-@of_task
+@SECTION.claim("lemma-d.4", "Lemma D.4")
+@eqx.filter_jit
 def products_of_semidefinite(task: LinearRegression) -> Comparison:
-    """tr(AB) against its positive part, and whether AB is symmetric semidefinite against whether A and B commute.
+    r"""For semidefinite $A$ and $B$: $\operatorname{tr}(AB) \ge 0$, and $AB \succeq 0$ if and only if $A$ and $B$
+    commute
 
-    The two truth values are compared as numbers, with an allowance of 1 where rounding leaves open whether A and B
-    commute.
+    Judged on 50 pairs, where AB >= 0 means that AB is symmetric and semidefinite. If it means only that x^T A B x >= 0
+    for every x, the pair need not commute.
     """
     A, B = _semidefinite_pairs(task)
     sizes = jnp.linalg.norm(A, axis=(1, 2)) * jnp.linalg.norm(B, axis=(1, 2))

@@ -6,21 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.losses.prompt_risk import risk, zero_predictor_error
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.literal import linear_risk
 from flowsim.papers.zhang2023.setting import exponential_and_long, independent_variances, isotropic, one_covariance
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 from flowsim.tasks.sampling import least_squares
-
-SECTION = Section("zhang2023", LinearAttention)
 
 SCALES = (1.0, 4.0, 9.0)  # c: test covariances are c times those of training
 _LONGEST = 200
@@ -73,15 +71,13 @@ def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict
     return lines | {f"at_100_c_{c:g}": normalised_risk(finite, c, 100.0) for c in SCALES}
 
 
+SECTION = Section("zhang2023", LinearAttention, setting=independent_variances)
+
+
 @SECTION.claim(
     "figure-1",
     "Figure 1 and (4.13)",
-    "Trained on Exponential(1) variances, linear attention's error at M, N -> infinity is the black dashed line",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=independent_variances,
     hypotheses=exponential_and_long,
-    constants=dashed_constants,
     problems=(
         {
             "name": "d = 20, Exponential(1), N infinite",
@@ -93,13 +89,15 @@ def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict
         },
     ),
     spaces=spaces.DASHED,
-    note="By (4.13) the line is 1 - 4c/3 + 2c^2/3 times the error of predicting zero, which is above that error for "
-    "c = 4 and 9. Judged on predictions of the literal model by cubature. Of the curves in the figure, only those of "
-    "linear attention and least squares are judged.",
+    constants=dashed_constants,
 )
-def dashed_line(loss: RandomCovarianceLoss, trajectory: Trajectory) -> Comparison:
-    """The normalised risk at M = N = infinity for every scale c, by the literal model and by moments of the law,
-    against 1 - 4c/3 + 2c^2/3, the mean square of (4.13) minus the label for Exponential(1).
+def dashed_line(loss: RandomCovarianceLoss) -> Comparison:
+    r"""Trained on $\operatorname{Exponential}(1)$ variances, linear attention's error at $M, N \to \infty$ is the black
+    dashed line
+
+    By (4.13) the line is 1 - 4c/3 + 2c^2/3 times the error of predicting zero, which is above that error for c = 4 and
+    9. Judged on predictions of the literal model by cubature. Of the curves in the figure, only those of linear
+    attention and least squares are judged.
     """
     c = jnp.asarray(SCALES)
     lines, sizes = 1 - 4 * c / 3 + 2 * c**2 / 3, 1 + 4 * c / 3 + 2 * c**2 / 3
@@ -130,9 +128,6 @@ def _unseen(dimension: int) -> Array:
 @SECTION.claim(
     "figure-1.least-squares",
     "section 4.3 and Figure 1",
-    "Least squares is optimal for this task: at no M is its error above that of linear attention trained at N",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
     setting=one_covariance,
     hypotheses=isotropic,
     problems=tuple(
@@ -144,11 +139,13 @@ def _unseen(dimension: int) -> Array:
         for N in (40, 70, 100)
     ),
     spaces=spaces.PANEL,
-    note="Judged for M = 1 to 200 on the panel with a fixed covariance. Where M < d, least squares is the solution of "
-    "least norm, computed on drawn examples, on which its error does not depend.",
 )
-def least_squares_below(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The risk of least squares on M examples, lambda E|w_M - w|^2, against that of (4.1), for M = 1 to 200."""
+def least_squares_below(loss: LinearAttentionLoss) -> Comparison:
+    """Least squares is optimal for this task: at no $M$ is its error above that of linear attention trained at $N$
+
+    Judged for M = 1 to 200 on the panel with a fixed covariance. Where M < d, least squares is the solution of least
+    norm, computed on drawn examples, on which its error does not depend.
+    """
     d = loss.task.dimension
     model = balanced_minimum(loss.structure)
     lengths = jnp.arange(1.0, _LONGEST + 1)

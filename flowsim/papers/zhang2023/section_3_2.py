@@ -1,14 +1,15 @@
 """zhang2023's section 3.2: which weights reach the prediction, (3.6), and what the query's own column adds to it."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Vector
-from flowsim.claims.claim import Comparison, Relation, equal
-from flowsim.claims.statements import joined, of_task, rounded
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
+from flowsim.claims.statements import joined, rounded
 from flowsim.models import LinearAttention, MaskedAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.problems import STILL
 from flowsim.papers.zhang2023.prompts import DRAWN_LENGTHS, drawn_prompts
@@ -18,8 +19,6 @@ from flowsim.tasks import LinearRegression, Prompt
 Task = LinearRegression
 Tokens = Float[Array, "rows columns"]
 Weights = Float[Array, "rows rows"]
-
-SECTION = Section("zhang2023", LinearAttention)
 
 
 def _embedded(inputs: Float[Array, "N d"], labels: Float[Array, " N"], query: Vector) -> Tokens:
@@ -59,21 +58,17 @@ def _on_prompts(task: Task, sides) -> Comparison:
     return rounded(joined(comparisons), jnp.asarray(float(rows)))
 
 
-@SECTION.claim(
-    "eq-3.6",
-    "(3.6)",
-    "(3.3) predicts yhat = (u12^T, u_{-1}) (E E^T/N) [U11; u21^T] x_query, with the last row of W^PV and the first d "
-    "columns of W^KQ alone",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="Judged on drawn prompts with all entries of W^PV and W^KQ drawn, for (3.6) and for the model that flows.",
-)
-@of_task
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance, problems=STILL, spaces=spaces.STILL)
+
+
+@SECTION.claim("eq-3.6", "(3.6)")
+@eqx.filter_jit
 def last_row_and_first_columns(task: Task) -> Comparison:
-    """(3.6) and the prediction of `LinearAttention` against the bottom-right entry of (3.3)."""
+    r"""(3.3) predicts $\hat y = (u_{12}^\top, u_{-1}) (E E^\top/N) \begin{bmatrix} U_{11} \\ u_{21}^\top \end{bmatrix}
+    x_{\mathrm{query}}$, with the last row of $W^{PV}$ and the first $d$ columns of $W^{KQ}$ alone
+
+    Judged on drawn prompts with all entries of W^PV and W^KQ drawn, for (3.6) and for the model that flows.
+    """
 
     def sides(inputs, labels, query, W_PV, W_KQ):
         E = _embedded(inputs, labels, query)
@@ -84,24 +79,14 @@ def last_row_and_first_columns(task: Task) -> Comparison:
     return _on_prompts(task, sides)
 
 
-@SECTION.claim(
-    "eq-3.6.query-column",
-    "(3.4) with (3.6)",
-    "The query's column adds u12^T x_query x_query^T U11 x_query/N to the prediction: where u12 = 0, as along every "
-    "flow from Assumption 3.3, it may be masked out",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="The paper keeps the column, and (4.2) drops its term x_query x_query^T/M in a step; ahn2023 masks it out. "
-    "Judged on drawn prompts, at drawn weights and at these with u12 = 0.",
-)
-@of_task
+@SECTION.claim("eq-3.6.query-column", "(3.4) with (3.6)", form="corrected")
+@eqx.filter_jit
 def query_column(task: Task) -> Comparison:
-    """The prediction of `LinearAttention` minus that of `MaskedAttention` with the same weights against
-    u12^T x_query x_query^T U11 x_query/N, and against zero at u12 = 0.
+    r"""The query's column adds $u_{12}^\top x_{\mathrm{query}} x_{\mathrm{query}}^\top U_{11} x_{\mathrm{query}}/N$ to
+    the prediction: where $u_{12} = 0$, as along every flow from Assumption 3.3, it may be masked out
+
+    The paper keeps the column, and (4.2) drops its term x_query x_query^T/M in a step; ahn2023 masks it out. Judged on
+    drawn prompts, at drawn weights and at these with u12 = 0.
     """
 
     def sides(inputs, labels, query, W_PV, W_KQ):

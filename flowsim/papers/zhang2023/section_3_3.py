@@ -6,16 +6,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
-from flowsim.claims.claim import Comparison, Relation, at_least
+from flowsim.claims.claim import Comparison, at_least
 from flowsim.claims.critical_points.end_points import end_constants, ends_above_the_minimum
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.initialization import balanced
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import assumption_3_3
 from flowsim.papers.zhang2023.limits import distance_to_limit
@@ -25,7 +26,6 @@ from flowsim.papers.zhang2023.setting import assumption, one_covariance
 
 Loss = LinearAttentionLoss
 
-SECTION = Section("zhang2023", LinearAttention)
 
 _RANDOM_STARTS = 32
 
@@ -63,20 +63,17 @@ def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
     return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", size, ">", 0.0)]
 
 
-@SECTION.claim(
-    "assumption-3.3",
-    "remark after Assumption 3.3",
-    "If M has i.i.d. entries from a continuous law, Theta Theta^T = M M^T/|M M^T|_F meets the assumption a.s.",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=(EASY, HARD),
-    spaces=spaces.BALANCED,
-    note="Judged on 32 random M; Theta Theta^T is built from M as stated.",
-)
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+
+
+@SECTION.claim("assumption-3.3", "remark after Assumption 3.3", problems=(EASY, HARD), spaces=spaces.BALANCED)
 @eqx.filter_jit
-def random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|Theta Lambda|_F > 0 and |Theta Theta^T|_F = 1, the only parts that can fail, for random Theta of full rank."""
+def random_thetas_meet_it(loss: Loss) -> Comparison:
+    r"""If $M$ has i.i.d. entries from a continuous law, $\Theta \Theta^\top = M M^\top/\lVert M M^\top \rVert_F$ meets
+    the assumption a.s.
+
+    Judged on 32 random M; Theta Theta^T is built from M as stated.
+    """
     Lambda, d = loss.task.covariance, loss.task.dimension
 
     def theta_lambda(key):
@@ -93,23 +90,19 @@ def random_thetas_meet_it(loss: Loss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "assumption-3.3.nonzero",
     "Assumption 3.3",
-    "Theta Lambda != 0 follows from |Theta Theta^T|_F = 1 and Lambda > 0: |Theta Lambda|_F >= lambda_min",
     form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
     hypotheses=all_but("Theta Lambda != 0"),
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="The part Theta Lambda != 0 of the assumption follows from the others, so it is not needed.",
 )
 @eqx.filter_jit
-def theta_lambda_follows(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|Theta Lambda|_F >= lambda_min |Theta|_F >= lambda_min |Theta Theta^T|_F^{1/2} = lambda_min > 0.
+def theta_lambda_follows(loss: Loss, start: PyTree) -> Comparison:
+    r"""$\Theta \Lambda \ne 0$ follows from $\lVert \Theta \Theta^\top \rVert_F = 1$ and $\Lambda \succ 0$: $\lVert
+    \Theta \Lambda \rVert_F \ge \lambda_{\min}$
 
-    At d = 1 the first two are equal.
+    The part Theta Lambda != 0 of the assumption follows from the others, so it is not needed.
     """
-    Lambda, start = loss.task.covariance, trajectory.start
+    Lambda = loss.task.covariance
     value, least = jnp.sqrt(jnp.trace(Lambda @ Lambda @ start.U11) / start.u_minus1), jnp.linalg.eigvalsh(Lambda)[:1]
     positive = at_least(value[None], 0.0, size=least)
     return joined([positive, at_least(value[None], least, promised=loss.task.dimension > 1)])
@@ -118,70 +111,75 @@ def theta_lambda_follows(loss: Loss, trajectory: Trajectory) -> Comparison:
 @SECTION.claim(
     "assumption-3.3.balance",
     "Assumption 3.3 with (5.9)",
-    "Without |Theta Theta^T|_F = 1: u_{-1}^2 -> (c + sqrt(c^2 + 4 |Gamma^-1|_F^2))/2, u_{-1} U11 -> Gamma^-1",
     form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
     hypotheses=all_but("|Theta Theta^T|_F = 1"),
     problems=(UNBALANCED, *FLOWS),
     spaces=spaces.UNBALANCED + spaces.BALANCED,
-    note="Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved "
-    "c = u_{-1}(0)^2 - |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).",
 )
-def limit_without_balance(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """u^2 = (c + sqrt(c^2 + 4 |Gamma^-1|_F^2))/2 with the conserved c = u(0)^2 - |U11(0)|_F^2, and U11 = Gamma^-1/u."""
-    c = loss.conserved(trajectory.start)
+def limit_without_balance(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""Without $\lVert \Theta \Theta^\top \rVert_F = 1$: $u_{-1}^2 \to \bigl(c + \sqrt{c^2 + 4 \lVert \Gamma^{-1}
+    \rVert_F^2}\bigr)/2$, $u_{-1} U_{11} \to \Gamma^{-1}$
+
+    Balance is needed for the limit (5.9) itself, not for global convergence: with the conserved c = u_{-1}(0)^2 -
+    |U11(0)|_F^2 the flow ends elsewhere on the same set of minima; c = 0 gives (5.9).
+    """
+    c = loss.conserved(flow.start)
     inverse = jnp.linalg.inv(loss.task.gamma())
     u = jnp.sqrt((c + jnp.sqrt(c**2 + 4 * jnp.sum(inverse**2))) / 2)
-    return distance_to_limit(loss, trajectory, LinearAttention(inverse / u, u))
+    return distance_to_limit(loss, flow, LinearAttention(inverse / u, u))
 
 
-without_semidefiniteness = SECTION.claim(
+@SECTION.claim(
     "assumption-3.3.semidefinite",
     "Assumption 3.3 with (5.9)",
-    "Without Theta Theta^T >= 0, from a symmetric balanced start with u_{-1}(0) > 0, the flow tends to (5.9)",
     form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
     hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
     problems=(INDEFINITE,),
     spaces=spaces.INDEFINITE,
-    note="Semidefiniteness makes the loss negative at the start, and so keeps the flow off the saddle at 0. An "
-    "indefinite start also reaches (5.9) unless it lies on the saddle's stable set, as "
-    "U11(0) = -u_{-1}(0) I/sqrt(d) does when Lambda is a multiple of I.",
-)(tends_to_limit)
+)
+def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""Without $\Theta \Theta^\top \succeq 0$, from a symmetric balanced start with $u_{-1}(0) > 0$, the flow tends to
+    (5.9)
 
-without_zero_blocks = SECTION.claim(
+    Semidefiniteness makes the loss negative at the start, and so keeps the flow off the saddle at 0. An indefinite
+    start also reaches (5.9) unless it lies on the saddle's stable set, as U11(0) = -u_{-1}(0) I/sqrt(d) does when
+    Lambda is a multiple of I.
+    """
+    return tends_to_limit(loss, flow)
+
+
+@SECTION.claim(
     "assumption-3.3.zero-blocks",
     "Assumption 3.3 with Theorem 4.1",
-    "Without u12(0) = u21(0) = 0 the flow can end at another local minimum, above the global one",
     form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=one_covariance,
     hypotheses=blocks_not_zero,
-    constants=end_constants,
     problems=(ALL_WEIGHTS,),
     spaces=spaces.ALL_WEIGHTS,
-    note="An example that meets every other part shows what the zero blocks are needed for; a flow that reaches the "
-    "global minimum says nothing about this. At the end of this flow no eigenvalue of the Hessian is negative, and one "
-    "is zero, that of the rescaling.",
-)(ends_above_the_minimum)
+    constants=end_constants,
+)
+def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
+    """Without $u_{12}(0) = u_{21}(0) = 0$ the flow can end at another local minimum, above the global one
 
-without_the_scale_condition = SECTION.claim(
+    An example that meets every other part shows what the zero blocks are needed for; a flow that reaches the global
+    minimum says nothing about this. At the end of this flow no eigenvalue of the Hessian is negative, and one is zero,
+    that of the rescaling.
+    """
+    return ends_above_the_minimum(loss, flow)
+
+
+@SECTION.claim(
     "assumption-3.3.scale",
     "Theorem 4.1 without its scale condition",
-    "From Assumption 3.3 alone, at any sigma > 0, the flow tends to (5.9)",
     form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
     hypotheses=assumption,
-    constants=limit_constants,
     problems=(BEYOND, *FLOWS),
     spaces=spaces.BALANCED,
-    note="The condition on sigma is sufficient, not necessary: for a semidefinite start the diagonal of U11 in the "
-    "eigenbasis stays nonnegative and u_{-1} positive whatever sigma is.",
-)(tends_to_limit)
+    constants=limit_constants,
+)
+def without_the_scale_condition(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""From Assumption 3.3 alone, at any $\sigma > 0$, the flow tends to (5.9)
+
+    The condition on sigma is sufficient, not necessary: for a semidefinite start the diagonal of U11 in the eigenbasis
+    stays nonnegative and u_{-1} positive whatever sigma is.
+    """
+    return tends_to_limit(loss, flow)

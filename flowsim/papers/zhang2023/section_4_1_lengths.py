@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Matrix, Scalar
-from flowsim.claims.claim import Comparison, Relation
-from flowsim.claims.statements import of_task
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.papers.zhang2023.problems import COVARIANCES, ISOTROPIC, STILL_EASY, STILL_HARD, STILL_ONE
@@ -29,7 +29,6 @@ from flowsim.tasks import LinearRegression
 
 Task = LinearRegression
 
-SECTION = Section("zhang2023", LinearAttention)
 
 _EPSILONS = (0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 
@@ -75,22 +74,19 @@ def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[s
     return {name: jnp.asarray(value, dtype=float) for name, value in constants.items()}
 
 
-@SECTION.claim(
-    "corollary-4.3.test-length",
-    "Corollary 4.3",
-    "M >= 2(d+1) tr(Lambda)/epsilon is enough for a risk of epsilon, at every N that is long enough",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    constants=lengths_at_one_percent,
-    problems=COVARIANCES,
-    spaces=spaces.STILL,
-    note="Judged at epsilon from 0.5 to 1e-8 and at the N of the derivation, ten times this N, and infinity. "
-    "The constants are for epsilon = tr(Lambda)/100.",
-)
-@of_task
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+ON_COVARIANCES = SECTION.on(COVARIANCES, spaces.STILL)
+
+
+@ON_COVARIANCES.claim("corollary-4.3.test-length", "Corollary 4.3", constants=lengths_at_one_percent)
+@eqx.filter_jit
 def long_enough_in_test(task: Task) -> Comparison:
-    """The risk at M = 2(d+1) tr(Lambda)/epsilon, with the sufficient N, ten times this N, and N = infinity."""
+    r"""$M \ge 2(d+1) \operatorname{tr}(\Lambda)/\epsilon$ is enough for a risk of $\epsilon$, at every $N$ that is long
+    enough
+
+    Judged at epsilon from 0.5 to 1e-8 and at the N of the derivation, ten times this N, and infinity. The constants are
+    for epsilon = tr(Lambda)/100.
+    """
 
     def lengths(epsilon):
         M = _whole(sufficient_test_length(task.covariance, epsilon))
@@ -113,62 +109,45 @@ def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Com
 @SECTION.claim(
     "corollary-4.3.train-length",
     "Corollary 4.3",
-    "N >= sqrt(2(1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2}) is enough for a risk of epsilon, at every M "
-    "that is long enough",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    constants=lengths_at_one_percent,
     problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE),
     spaces=spaces.STILL,
-    note="As extracted, the root spans epsilon^{-1/2}. N then grows only as epsilon^{-1/4}, but a risk of epsilon "
-    "needs N of the order epsilon^{-1/2} even at M = infinity. Whether the paper or only its extracted text sets the "
-    "root this way cannot be told.",
+    constants=lengths_at_one_percent,
 )
-@of_task
+@eqx.filter_jit
 def printed_length_in_training(task: Task) -> Comparison:
-    """The risk at N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda) epsilon^{-1/2})."""
+    r"""$N \ge \sqrt{2(1 + 2d + d^2 \kappa) \operatorname{tr}(\Lambda) \epsilon^{-1/2}}$ is enough for a risk of
+    $\epsilon$, at every $M$ that is long enough
+
+    As extracted, the root spans epsilon^{-1/2}. N then grows only as epsilon^{-1/4}, but a risk of epsilon needs N of
+    the order epsilon^{-1/2} even at M = infinity. Whether the paper or only its extracted text sets the root this way
+    cannot be told.
+    """
     return _train_length(task, printed_context_length)
 
 
-@SECTION.claim(
-    "corollary-4.3.train-length",
-    "Corollary 4.3",
-    "N >= sqrt(2(1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2} is enough for a risk of epsilon, at every M "
-    "that is long enough",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    constants=lengths_at_one_percent,
-    problems=COVARIANCES,
-    spaces=spaces.STILL,
-    note="The root ends before epsilon^{-1/2}, as the averaged bound before the corollary implies; in the printed "
-    "form, as extracted, it does not.",
-)
-@of_task
+@ON_COVARIANCES.corrected(printed_length_in_training, constants=lengths_at_one_percent)
+@eqx.filter_jit
 def long_enough_in_training(task: Task) -> Comparison:
-    """The risk at N = sqrt(2(1 + 2d + d^2 kappa) tr(Lambda)) epsilon^{-1/2}."""
+    r"""$N \ge \sqrt{2(1 + 2d + d^2 \kappa) \operatorname{tr}(\Lambda)} \epsilon^{-1/2}$ is enough for a risk of
+    $\epsilon$, at every $M$ that is long enough
+
+    The root ends before epsilon^{-1/2}, as the averaged bound before the corollary implies; in the printed form, as
+    extracted, it does not.
+    """
     return _train_length(task, sufficient_context_length)
 
 
-@SECTION.claim(
-    "corollary-4.3.definition-3.2",
-    "Corollary 4.3 with Definition 3.2",
-    "The model trained at N in-context learns linear models: for every epsilon in (0, 1) its risk is at most "
-    "epsilon on all prompts that are long enough",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    constants=lengths_at_one_percent,
-    problems=COVARIANCES,
-    spaces=spaces.STILL,
-    note="Definition 3.2 requires one model for every epsilon. At a finite N the risk stays above the last term of "
-    "(4.6) however long the prompts are. The N of the corollary depends on epsilon, and so does the model.",
+@ON_COVARIANCES.claim(
+    "corollary-4.3.definition-3.2", "Corollary 4.3 with Definition 3.2", constants=lengths_at_one_percent
 )
-@of_task
+@eqx.filter_jit
 def one_model_for_all(task: Task) -> Comparison:
-    """The risk at M = infinity of the model trained at N against several epsilon, one below this risk by (4.6)."""
+    r"""The model trained at $N$ in-context learns linear models: for every $\epsilon \in (0, 1)$ its risk is at most
+    $\epsilon$ on all prompts that are long enough
+
+    Definition 3.2 requires one model for every epsilon. At a finite N the risk stays above the last term of (4.6)
+    however long the prompts are. The N of the corollary depends on epsilon, and so does the model.
+    """
     Lambda, N = task.covariance, task.context_length
     axes = jnp.sqrt(float(task.dimension)) * jnp.eye(task.dimension)
     floor = jnp.mean(jax.lax.map(lambda w: noiseless_risk(Lambda, w, N, jnp.inf)[1], axes))
@@ -178,24 +157,15 @@ def one_model_for_all(task: Task) -> Comparison:
     return bounded(value, bound, jnp.trace(Lambda), conditioning(task))
 
 
-@SECTION.claim(
-    "corollary-4.3.definition-3.2",
-    "Corollary 4.3 with Definition 3.2",
-    "For every epsilon in (0, 1) a model trained at the N of the corollary, or longer, has a risk of at most "
-    "epsilon on all prompts from its M on",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    constants=lengths_at_one_percent,
-    problems=COVARIANCES,
-    spaces=spaces.STILL,
-    note="With the N of the corrected corollary. Judged at epsilon from 0.5 to 1e-8, at N and 10 N, and at M, "
-    "M + 1, 100 M and infinity. At N = infinity one model serves every epsilon.",
-)
-@of_task
+@ON_COVARIANCES.corrected(one_model_for_all, constants=lengths_at_one_percent)
+@eqx.filter_jit
 def a_model_for_each(task: Task) -> Comparison:
-    """The risk at lengths M from that of the corollary on, with its N and ten times its N."""
+    r"""For every $\epsilon \in (0, 1)$ a model trained at the $N$ of the corollary, or longer, has a risk of at most
+    $\epsilon$ on all prompts from its $M$ on
+
+    With the N of the corrected corollary. Judged at epsilon from 0.5 to 1e-8, at N and 10 N, and at M, M + 1, 100 M and
+    infinity. At N = infinity one model serves every epsilon.
+    """
 
     def lengths(epsilon):
         M = _whole(sufficient_test_length(task.covariance, epsilon))

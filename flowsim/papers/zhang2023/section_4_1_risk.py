@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from flowsim._core.types import Matrix, Scalar, Vector
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
-from flowsim.claims.statements import joined, of_task, rounded
+from flowsim.claims.statements import joined, rounded
 from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import best_linear_error
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.papers.zhang2023.literal import polynomial_rule
@@ -35,8 +36,6 @@ from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
 
 Task = LinearRegression
-
-SECTION = Section("zhang2023", LinearAttention)
 
 
 def _inverse_gamma_squared(covariance: Matrix, context_length: Scalar) -> Matrix:
@@ -70,23 +69,28 @@ def nonlinear_risk(law: JointLaw, context_length: ArrayLike, test_length: ArrayL
     return best_linear_error(law), jnp.trace(law.spread @ readout) / M, train / N**2
 
 
-@SECTION.claim(
-    "theorem-4.2",
-    "Theorem 4.2, (4.6)",
-    "E(yhat - y_query)^2 = error of the best linear predictor + tr(Sigma Gamma^-2 Lambda)/M + (1/N^2) "
-    "(|a|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |a|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |a|^2_{Gamma^-2 Lambda})",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=ALL_LENGTHS,
-    spaces=spaces.STILL + spaces.STILL_INFINITE,
-    note="Judged against the exact risk and, up to d = 4, that of the literal model by cubature, on linear, noisy, "
-    "quadratic (E[y] != 0) and cubic labels at M = 1, 2, 7, 50, 1e4 and infinity. E[y^2] must be finite too, "
-    "which the printed hypotheses do not imply: y may be large where x is small.",
-)
-@of_task
+def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
+    """N is finite: at N = inf, Gamma = Lambda and both sides of the bounds are equal."""
+    return [hypothesis("N finite, so that Gamma > Lambda", loss.task.context_length, "<", jnp.inf)]
+
+
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+ON_ALL_LENGTHS = SECTION.on(ALL_LENGTHS, spaces.STILL + spaces.STILL_INFINITE)
+ON_FINITE_LENGTHS = SECTION.on(FINITE_LENGTHS, spaces.STILL, hypotheses=finite_training)
+
+
+@ON_ALL_LENGTHS.claim("theorem-4.2", "Theorem 4.2, (4.6)")
+@eqx.filter_jit
 def nonlinear(task: Task) -> Comparison:
-    """(4.6) against the exact risk and that of the literal model."""
+    r"""$\mathbb{E}(\hat y - y_{\mathrm{query}})^2 = \text{error of the best linear predictor} +
+    \frac{\operatorname{tr}(\Sigma \Gamma^{-2} \Lambda)}{M} + \tfrac{1}{N^2} \bigl(\lVert a \rVert^2_{\Gamma^{-2}
+    \Lambda^3} + 2 \operatorname{tr}(\Lambda) \lVert a \rVert^2_{\Gamma^{-2} \Lambda^2} + \operatorname{tr}(\Lambda)^2
+    \lVert a \rVert^2_{\Gamma^{-2} \Lambda}\bigr)$
+
+    Judged against the exact risk and, up to d = 4, that of the literal model by cubature, on linear, noisy, quadratic
+    (E[y] != 0) and cubic labels at M = 1, 2, 7, 50, 1e4 and infinity. E[y^2] must be finite too, which the printed
+    hypotheses do not imply: y may be large where x is small.
+    """
     N, model = task.context_length, limit(task)
 
     def sides(terms):
@@ -103,20 +107,14 @@ def nonlinear(task: Task) -> Comparison:
     return rounded(equal(*each(sides, polynomials(task.covariance))), DEGREE * conditioning(task))
 
 
-@SECTION.claim(
-    "theorem-4.2.spread",
-    "after Theorem 4.2",
-    "For y = <w, x> the Sigma of (4.5) is |w|^2_Lambda Lambda + Lambda w w^T Lambda",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=STILL,
-    spaces=spaces.STILL,
-    note="Judged by cubature, for w along the extreme eigenvectors and for a random w.",
-)
-@of_task
+@SECTION.claim("theorem-4.2.spread", "after Theorem 4.2", problems=STILL, spaces=spaces.STILL)
+@eqx.filter_jit
 def spread_of_linear_labels(task: Task) -> Comparison:
-    """The covariance of xy for y = <w, x> by cubature against |w|^2_Lambda Lambda + Lambda w w^T Lambda."""
+    r"""For $y = \langle w, x \rangle$ the $\Sigma$ of (4.5) is $\lVert w \rVert^2_\Lambda \Lambda + \Lambda w w^\top
+    \Lambda$
+
+    Judged by cubature, for w along the extreme eigenvectors and for a random w.
+    """
     Lambda, nothing = task.covariance, jnp.zeros(())
 
     def sides(w):
@@ -163,28 +161,17 @@ def noiseless_risk(
     return test / M, _training_part(covariance, weight, readout) / N**2
 
 
-@SECTION.claim(
-    "theorem-4.2.noiseless",
-    "display after Theorem 4.2, first line",
-    "For y = <w, x> the risk is (|w|^2_{Gamma^-2 Lambda^3} + tr(Gamma^-2 Lambda^2) |w|^2_Lambda)/M + (1/N^2) "
-    "(|w|^2_{Gamma^-2 Lambda^3} + 2 tr(Lambda) |w|^2_{Gamma^-2 Lambda^2} + tr(Lambda)^2 |w|^2_{Gamma^-2 Lambda})",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=ALL_LENGTHS,
-    spaces=spaces.STILL + spaces.STILL_INFINITE,
-)
-@of_task
+@ON_ALL_LENGTHS.claim("theorem-4.2.noiseless", "display after Theorem 4.2, first line")
+@eqx.filter_jit
 def noiseless(task: Task) -> Comparison:
-    """The display for y = <w, x> against the exact risk."""
+    r"""For $y = \langle w, x \rangle$ the risk is $\frac{\lVert w \rVert^2_{\Gamma^{-2} \Lambda^3} +
+    \operatorname{tr}(\Gamma^{-2} \Lambda^2) \lVert w \rVert^2_\Lambda}{M} + \tfrac{1}{N^2} \bigl(\lVert w
+    \rVert^2_{\Gamma^{-2} \Lambda^3} + 2 \operatorname{tr}(\Lambda) \lVert w \rVert^2_{\Gamma^{-2} \Lambda^2} +
+    \operatorname{tr}(\Lambda)^2 \lVert w \rVert^2_{\Gamma^{-2} \Lambda}\bigr)$
+    """
     value, formula, energy = _on_every_weight(task, noiseless_risk)
     size = (task.dimension + 2) * energy + formula  # a mean of predictions carries the rounding error of each
     return rounded(equal(value, formula, size), conditioning(task))
-
-
-def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[Hypothesis]:
-    """N is finite: at N = inf, Gamma = Lambda and both sides of the bounds are equal."""
-    return [hypothesis("N finite, so that Gamma > Lambda", loss.task.context_length, "<", jnp.inf)]
 
 
 def noiseless_bound(
@@ -203,21 +190,13 @@ def noiseless_bound(
     return (d + 1) * size / jnp.asarray(test_length, dtype=float), train / jnp.asarray(context_length, dtype=float) ** 2
 
 
-@SECTION.claim(
-    "theorem-4.2.noiseless-bound",
-    "display after Theorem 4.2, second line",
-    "For y = <w, x> the risk is at most (d+1) |w|^2_Lambda/M + "
-    "(|w|^2_Lambda + 2 |w|^2 tr(Lambda) + |w|^2_{Lambda^-1} tr(Lambda)^2)/N^2",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    hypotheses=finite_training,
-    problems=FINITE_LENGTHS,
-    spaces=spaces.STILL,
-)
-@of_task
+@ON_FINITE_LENGTHS.claim("theorem-4.2.noiseless-bound", "display after Theorem 4.2, second line")
+@eqx.filter_jit
 def noiseless_bounded(task: Task) -> Comparison:
-    """The risk for y = <w, x> against the bound of the display."""
+    r"""For $y = \langle w, x \rangle$ the risk is at most $\frac{(d+1) \lVert w \rVert^2_\Lambda}{M} + \frac{\lVert w
+    \rVert^2_\Lambda + 2 \lVert w \rVert^2 \operatorname{tr}(\Lambda) + \lVert w \rVert^2_{\Lambda^{-1}}
+    \operatorname{tr}(\Lambda)^2}{N^2}$
+    """
     value, bound, energy = _on_every_weight(task, noiseless_bound)
     return bounded(value, bound, energy, conditioning(task))
 
@@ -237,22 +216,16 @@ def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: 
     return test + train / N**2, test + conditioned_trace(values) / N**2
 
 
-@SECTION.claim(
-    "theorem-4.2.averaged-bound",
-    "display before Corollary 4.3",
-    "Averaged over w ~ N(0, I) the risk is at most (d+1) tr(Lambda)/M + (tr(Lambda) + 2d tr(Lambda) + "
-    "tr(Lambda^-1) tr(Lambda)^2)/N^2 <= (d+1) tr(Lambda)/M + (1 + 2d + d^2 kappa) tr(Lambda)/N^2",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    hypotheses=finite_training,
-    problems=FINITE_LENGTHS,
-    spaces=spaces.STILL,
-    note="The two bounds are equal at kappa = 1, where the second inequality is left out.",
-)
-@of_task
+@ON_FINITE_LENGTHS.claim("theorem-4.2.averaged-bound", "display before Corollary 4.3")
+@eqx.filter_jit
 def averaged_bounded(task: Task) -> Comparison:
-    """Risk <= first bound <= second bound; the two bounds are compared only where kappa > 1, as they are equal at 1."""
+    r"""Averaged over $w \sim \mathcal{N}(0, I)$ the risk is at most $\frac{(d+1) \operatorname{tr}(\Lambda)}{M} +
+    \frac{\operatorname{tr}(\Lambda) + 2d \operatorname{tr}(\Lambda) + \operatorname{tr}(\Lambda^{-1})
+    \operatorname{tr}(\Lambda)^2}{N^2} \le \frac{(d+1) \operatorname{tr}(\Lambda)}{M} + \frac{(1 + 2d + d^2 \kappa)
+    \operatorname{tr}(\Lambda)}{N^2}$
+
+    The two bounds are equal at kappa = 1, where the second inequality is left out.
+    """
     found = two_routes(limit(task), task)
 
     def at(M):

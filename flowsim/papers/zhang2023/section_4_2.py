@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Matrix, Scalar
-from flowsim.claims.claim import Comparison, Relation, equal
-from flowsim.claims.statements import joined, of_task, rounded
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
+from flowsim.claims.statements import joined, rounded
 from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import risk, zero_predictor_error
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import limit
 from flowsim.papers.zhang2023.problems import COVARIANCES, INFINITE, ISOTROPIC, STILL_EASY, STILL_HARD, STILL_ONE
@@ -36,7 +36,6 @@ from flowsim.tasks.joint_law import JointLaw
 
 Task = LinearRegression
 
-SECTION = Section("zhang2023", LinearAttention)
 
 _SCALES = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
 _ROUNDING = float(jnp.finfo(jnp.float64).eps)
@@ -76,23 +75,22 @@ def noisy_rates(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
     return _rates(loss.task, _at_infinity(loss.task.covariance, label_noise=0.5))
 
 
-@SECTION.claim(
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+ON_COVARIANCES = SECTION.on(COVARIANCES, spaces.STILL)
+ON_STILL_INFINITE = SECTION.on(
+    (STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE, INFINITE), spaces.STILL + spaces.STILL_INFINITE
+)
+
+
+@ON_COVARIANCES.claim(
     "sec-4.2.task-shift",
     "section 4.2, task shifts",
-    "For every w and label noise, and for nonlinear labels, the risk tends to the best linear predictor's",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
     constants=noisy_rates,
-    problems=COVARIANCES,
-    spaces=spaces.STILL,
     note=f"{_AT_LIMIT} The constants are for a label noise of 1/2.",
 )
-@of_task
+@eqx.filter_jit
 def task_shift(task: Task) -> Comparison:
-    """The risk on noisy labels of any w, and on nonlinear labels, against the best linear predictor's error,
-    label_noise^2 + 3 b^2 (v^T Lambda v)^2 + 6 c^2 (v^T Lambda v)^3.
-    """
+    """For every $w$ and label noise, and for nonlinear labels, the risk tends to the best linear predictor's"""
     Lambda = task.covariance
     model = limit(_at_infinity(Lambda))
 
@@ -127,21 +125,17 @@ def query_rates(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
     return _rates(loss.task, _at_infinity(loss.task.covariance, query_covariance=queries))
 
 
-@SECTION.claim(
+@ON_COVARIANCES.claim(
     "sec-4.2.query-shift",
     "section 4.2, query shifts, (4.8)",
-    "For every law of the query that is independent of the context, yhat tends to <w, x_query>: the risk to 0",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
     constants=query_rates,
-    problems=COVARIANCES,
-    spaces=spaces.STILL,
     note=f"{_AT_LIMIT} Judged on Gaussian queries: the risk depends only on the query's covariance.",
 )
-@of_task
+@eqx.filter_jit
 def query_shift(task: Task) -> Comparison:
-    """The risk under a query shift against zero."""
+    r"""For every law of the query that is independent of the context, $\hat y$ tends to $\langle w, x_{\mathrm{query}}
+    \rangle$: the risk to $0$
+    """
     model = limit(_at_infinity(task.covariance))
 
     def sides(queries):
@@ -172,58 +166,36 @@ def _on_queries_orthogonal_to(task: Task, transform: Callable[[Matrix], Matrix])
     return joined(comparisons)
 
 
-@SECTION.claim(
-    "sec-4.2.orthogonal-query",
-    "section 4.2, query shifts",
-    "If the query is orthogonal to the span of the x_i, the prediction is zero",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE, INFINITE),
-    spaces=spaces.STILL + spaces.STILL_INFINITE,
-    note="yhat = x_query^T Gamma^-1 S w, and Gamma^-1 turns S w out of the span of the x_i unless Lambda is a "
-    "multiple of the identity. The same is true of (4.7), which has Lambda in place of Gamma.",
-)
-@of_task
+@ON_STILL_INFINITE.claim("sec-4.2.orthogonal-query", "section 4.2, query shifts")
+@eqx.filter_jit
 def orthogonal_query(task: Task) -> Comparison:
-    """yhat against 0 where x_query is orthogonal to span{x_i}."""
+    """If the query is orthogonal to the span of the $x_i$, the prediction is zero
+
+    yhat = x_query^T Gamma^-1 S w, and Gamma^-1 turns S w out of the span of the x_i unless Lambda is a multiple of the
+    identity. The same is true of (4.7), which has Lambda in place of Gamma.
+    """
     return _on_queries_orthogonal_to(task, lambda gamma: jnp.eye(gamma.shape[0]))
 
 
-@SECTION.claim(
-    "sec-4.2.orthogonal-query",
-    "section 4.2, query shifts",
-    "If the query is orthogonal to the span of the Gamma^-1 x_i, the prediction is zero",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE, INFINITE),
-    spaces=spaces.STILL + spaces.STILL_INFINITE,
-    note="The printed form, without Gamma^-1, is the special case where Lambda is a multiple of the identity.",
-)
-@of_task
+@ON_STILL_INFINITE.corrected(orthogonal_query)
+@eqx.filter_jit
 def query_orthogonal_after_gamma(task: Task) -> Comparison:
-    """yhat against 0 where x_query is orthogonal to Gamma^-1 span{x_i}."""
+    r"""If the query is orthogonal to the span of the $\Gamma^{-1} x_i$, the prediction is zero
+
+    The printed form, without Gamma^-1, is the special case where Lambda is a multiple of the identity.
+    """
     return _on_queries_orthogonal_to(task, jnp.linalg.inv)
 
 
-@SECTION.claim(
-    "sec-4.2.covariate-shift",
-    "section 4.2, covariate shifts",
-    "For covariates c times as large yhat tends to c^2 <w, x_query>: the risk to (c^2 - 1)^2 E<w, x_query>^2, "
-    "which is positive unless c = 1",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=COVARIANCES,
-    spaces=spaces.STILL,
-    note="Judged exactly at N = M = infinity and at c = 0.1, 0.5, 0.9, 1.1, 2 and 10. The middle expression of the "
-    "display lacks its factor w.",
-)
-@of_task
+@ON_COVARIANCES.claim("sec-4.2.covariate-shift", "section 4.2, covariate shifts")
+@eqx.filter_jit
 def covariate_shift(task: Task) -> Comparison:
-    """The risk on covariates c times as large against (c^2 - 1)^2 E<w, c x>^2 = (c^2 - 1)^2 c^2 tr(Lambda)."""
+    r"""For covariates $c$ times as large $\hat y$ tends to $c^2 \langle w, x_{\mathrm{query}} \rangle$: the risk to
+    $(c^2 - 1)^2 \mathbb{E}\langle w, x_{\mathrm{query}} \rangle^2$, which is positive unless $c = 1$
+
+    Judged exactly at N = M = infinity and at c = 0.1, 0.5, 0.9, 1.1, 2 and 10. The middle expression of the display
+    lacks its factor w.
+    """
     prompts = _at_infinity(task.covariance)
     model = limit(prompts)
 

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.appendix_c_convergence import limit_constants
 from flowsim.papers.zhang2023.appendix_c_dynamics import gamma_of
@@ -36,55 +36,49 @@ from flowsim.tasks.covariance_laws import DiagonalLaw
 
 Loss = RandomCovarianceLoss
 
-SECTION = Section("zhang2023", LinearAttention)
 
 _DRAWN = 12
 _QUERIES = (0.1, 1.0, 3.0)
 
 
+SECTION = Section("zhang2023", LinearAttention, setting=independent_variances)
+ON_RANDOM_FLOWS = SECTION.on(RANDOM_FLOWS, spaces.RANDOM, hypotheses=assumption_and_random_scale)
+ON_EXPONENTIAL = SECTION.on((EXPONENTIAL,), spaces.EXPONENTIAL, hypotheses=exponential_and_long)
+
+
 @SECTION.claim(
     "theorem-4.5.scale",
     "Theorem 4.5 without its condition (4.11)",
-    "From Assumption 3.3 and E[Lambda] Theta != 0 alone, at any sigma > 0, W^PV and W^KQ tend to (4.12)",
     form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
     hypotheses=assumption,
-    constants=limit_constants,
     problems=(RANDOM_BEYOND, *RANDOM_FLOWS),
     spaces=spaces.RANDOM,
-    note="The condition (4.11) on sigma is sufficient, not necessary: as for one covariance, the diagonal of U11 stays "
-    "nonnegative and u_{-1} positive whatever sigma is. The first problem breaks it.",
+    constants=limit_constants,
 )
-def matrix_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The limit and the end of the flow against (4.12)."""
+def matrix_limit(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""From Assumption 3.3 and $\mathbb{E}[\Lambda] \Theta \ne 0$ alone, at any $\sigma > 0$, $W^{PV}$ and $W^{KQ}$
+    tend to (4.12)
+
+    The condition (4.11) on sigma is sufficient, not necessary: as for one covariance, the diagonal of U11 stays
+    nonnegative and u_{-1} positive whatever sigma is. The first problem breaks it.
+    """
     operator, square = loss.task.law.expectation(
         lambda Lambda: (gamma_of(loss, Lambda) @ Lambda @ Lambda, Lambda @ Lambda)
     )
     product = jnp.linalg.solve(operator, square)
     u = jnp.sqrt(jnp.linalg.norm(product))
-    return distance_to_limit(loss, trajectory, LinearAttention(product / u, u))
+    return distance_to_limit(loss, flow, LinearAttention(product / u, u))
 
 
-@SECTION.claim(
-    "theorem-4.5",
-    "Theorem 4.5",
-    "Under Assumption 3.3, E[Lambda] Theta != 0 and (4.11), W^PV and W^KQ tend to (4.12), a global minimum",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
-    hypotheses=assumption_and_random_scale,
-    constants=limit_constants,
-    problems=RANDOM_FLOWS,
-    spaces=spaces.RANDOM,
-)
-def tends_to_random_global_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The limit of the flow against (4.12), and its loss (C.5) against the minimum."""
-    limit, doubt = limit_of_flow(loss, trajectory)
+@ON_RANDOM_FLOWS.claim("theorem-4.5", "Theorem 4.5", constants=limit_constants)
+def tends_to_random_global_minimum(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""Under Assumption 3.3, $\mathbb{E}[\Lambda] \Theta \ne 0$ and (4.11), $W^{PV}$ and $W^{KQ}$ tend to (4.12), a
+    global minimum
+    """
+    limit, doubt = limit_of_flow(loss, flow)
     minimum = minimiser(loss)[1]
     value = matrix_loss(loss, limit)
-    return joined([matrix_limit(loss, trajectory), equal(value[None], minimum, -minimum, allowance=doubt)])
+    return joined([matrix_limit.compare(loss, flow), equal(value[None], minimum, -minimum, allowance=doubt)])
 
 
 @eqx.filter_jit
@@ -113,22 +107,14 @@ def _random_prediction(loss: Loss) -> Comparison:
     return equal(*(leaf.reshape(-1) for leaf in values))
 
 
-@SECTION.claim(
-    "eq-4.13",
-    "(4.13)",
-    "At (4.12) the prediction is x_query^T E[Lambda^2] E[Gamma Lambda^2]^-1 ((1/M) sum x_i x_i^T) w, which tends "
-    "to that with Lambda_new in place of the mean",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=independent_variances,
-    problems=RANDOM_FLOWS,
-    spaces=spaces.RANDOM,
-    note="Judged on the literal model with 12 drawn prompts, and for the limit on examples with (1/M) sum x_i x_i^T "
-    "= Lambda_new.",
-)
-def random_prediction(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """Predictions of the literal model (4.12) against x_query^T E[Lambda^2] E[Gamma Lambda^2]^-1 S w, where S is the
-    mean of x_i x_i^T, and on examples with S = Lambda_new against the limit.
+@ON_RANDOM_FLOWS.claim("eq-4.13", "(4.13)", hypotheses=())
+def random_prediction(loss: Loss) -> Comparison:
+    r"""At (4.12) the prediction is $x_{\mathrm{query}}^\top \mathbb{E}[\Lambda^2] \mathbb{E}[\Gamma \Lambda^2]^{-1}
+    \bigl(\tfrac{1}{M} \sum x_i x_i^\top\bigr) w$, which tends to that with $\Lambda_{\mathrm{new}}$ in place of the
+    mean
+
+    Judged on the literal model with 12 drawn prompts, and for the limit on examples with (1/M) sum x_i x_i^T =
+    Lambda_new.
     """
     return _random_prediction(loss)
 
@@ -183,41 +169,23 @@ def factors_at_the_end(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.claim(
-    "sec-4.3.one-third",
-    "section 4.3, after (4.13)",
-    "With variances Exponential(1) and M, N -> infinity, E[yhat | x_query, w] -> <w, x_query>/3",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
-    hypotheses=exponential_and_long,
-    constants=factors_at_the_end,
-    problems=(EXPONENTIAL,),
-    spaces=spaces.EXPONENTIAL,
-    note="The query is drawn from N(0, Lambda_new), so E[Lambda_new | x_query] is not E[Lambda_new]. The factor 1/3 is "
-    "right for a query that is independent of Lambda_new. Judged at N = infinity; the mean does not depend on M.",
-)
-def one_third(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """E[yhat | x_query, w] against <w, x_query>/3."""
-    return _on_average(loss, trajectory, lambda query: jnp.full(query.shape, 1 / 3))
+@ON_EXPONENTIAL.claim("sec-4.3.one-third", "section 4.3, after (4.13)", constants=factors_at_the_end)
+def one_third(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""With variances $\operatorname{Exponential}(1)$ and $M, N \to \infty$, $\mathbb{E}[\hat y \mid
+    x_{\mathrm{query}}, w] \to \langle w, x_{\mathrm{query}} \rangle/3$
+
+    The query is drawn from N(0, Lambda_new), so E[Lambda_new | x_query] is not E[Lambda_new]. The factor 1/3 is right
+    for a query that is independent of Lambda_new. Judged at N = infinity; the mean does not depend on M.
+    """
+    return _on_average(loss, flow, lambda query: jnp.full(query.shape, 1 / 3))
 
 
-@SECTION.claim(
-    "sec-4.3.one-third",
-    "section 4.3, after (4.13)",
-    "With variances Exponential(1) and M, N -> infinity, E[yhat | x_query, w] -> "
-    "sum_i (|x_i|/sqrt 2 + 1/2)/3 w_i x_i with x = x_query",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=independent_variances,
-    hypotheses=exponential_and_long,
-    constants=factors_at_the_end,
-    problems=(EXPONENTIAL,),
-    spaces=spaces.EXPONENTIAL,
-    note="E[lambda | x] = |x|/sqrt 2 + 1/2 replaces the paper's E[lambda] = 1. The factor is .19, .40 and .87 at |x| = "
-    ".1, 1 and 3, and 2/3 in the mean over queries that figure-1 takes. The paper's conclusion stands.",
-)
-def by_the_query(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """E[yhat | x_query, w] against sum_i (|x_i|/sqrt 2 + 1/2)/3 w_i x_i."""
-    return _on_average(loss, trajectory, lambda query: (jnp.abs(query) / jnp.sqrt(2.0) + 0.5) / 3)
+@ON_EXPONENTIAL.corrected(one_third, constants=factors_at_the_end)
+def by_the_query(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""With variances $\operatorname{Exponential}(1)$ and $M, N \to \infty$, $\mathbb{E}[\hat y \mid
+    x_{\mathrm{query}}, w] \to \sum_i \frac{\lvert x_i \rvert/\sqrt 2 + 1/2}{3} w_i x_i$ with $x = x_{\mathrm{query}}$
+
+    E[lambda | x] = |x|/sqrt 2 + 1/2 replaces the paper's E[lambda] = 1. The factor is .19, .40 and .87 at |x| = .1, 1
+    and 3, and 2/3 in the mean over queries that figure-1 takes. The paper's conclusion stands.
+    """
+    return _on_average(loss, flow, lambda query: (jnp.abs(query) / jnp.sqrt(2.0) + 0.5) / 3)

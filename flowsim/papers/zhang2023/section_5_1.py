@@ -9,20 +9,18 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from flowsim.claims.claim import Comparison, Relation, at_least, equal
+from flowsim.claims.claim import Comparison, at_least, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.problems import FLOWS
 from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
-
-SECTION = Section("zhang2023", LinearAttention)
 
 _PROMPTS = 64
 _TOKENS = 1024
@@ -84,27 +82,25 @@ def _both_sides(task: LinearRegression, start: LinearAttention) -> tuple[Array, 
     return jax.lax.map(one, _keys())
 
 
-@SECTION.claim(
-    "lemma-5.1",
-    "Lemma 5.1",
-    "yhat = u^T H u with H = (1/2) X (x) (E E^T/N), u = Vec(U)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
+SECTION = Section(
+    "zhang2023",
+    LinearAttention,
     setting=one_covariance,
     hypotheses=finite_context,
     problems=FLOWS,
     spaces=spaces.BALANCED,
-    note="Judged on 64 random prompts; u12, u21 and the entries of W^PV and W^KQ that affect no prediction are random.",
 )
-def quadratic_form(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The entry (d + 1, N + 1) of (3.3) against u^T H u with H = X/2 (x) E E^T/N, over random prompts.
 
-    U11 and u_{-1} are those of the start; all other entries of W^PV and W^KQ are random, even those that affect no
-    prediction.
+
+@SECTION.claim("lemma-5.1", "Lemma 5.1")
+def quadratic_form(loss: LinearAttentionLoss, start: PyTree) -> Comparison:
+    r"""$\hat y = u^\top H u$ with $H = \tfrac{1}{2} X \otimes (E E^\top/N)$, $u = \operatorname{Vec}(U)$
+
+    Judged on 64 random prompts; u12, u21 and the entries of W^PV and W^KQ that affect no prediction are random.
     """
     if not can_be_drawn(loss.task):
         return equal(jnp.zeros(1), 0.0, 1.0)
-    return equal(*_both_sides(loss.task, trajectory.start))
+    return equal(*_both_sides(loss.task, start))
 
 
 def _negative_eigenvalues(loss: LinearAttentionLoss) -> tuple[Array, Array]:
@@ -135,45 +131,25 @@ def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array
     return {"fewest_negative_eigenvalues": jnp.min(count), "d_plus_one": jnp.asarray(loss.task.dimension + 1.0)}
 
 
-@SECTION.claim(
-    "sec-5.1.negative-eigenvalues",
-    "section 5.1",
-    "H has at least d + 1 negative eigenvalues almost surely",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=one_covariance,
-    hypotheses=finite_context,
-    constants=counts,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="X has one negative eigenvalue, so H has one for each positive eigenvalue of E E^T. The rank of E E^T is "
-    "min(N, d) + 1 almost surely: labels are linear in the covariates, so a context spans at most d dimensions, or N "
-    "when N < d.",
-)
-def at_least_d_plus_one(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The number of negative eigenvalues of H against d + 1."""
+@SECTION.claim("sec-5.1.negative-eigenvalues", "section 5.1", constants=counts)
+def at_least_d_plus_one(loss: LinearAttentionLoss) -> Comparison:
+    """$H$ has at least $d + 1$ negative eigenvalues almost surely
+
+    X has one negative eigenvalue, so H has one for each positive eigenvalue of E E^T. The rank of E E^T is min(N, d) +
+    1 almost surely: labels are linear in the covariates, so a context spans at most d dimensions, or N when N < d.
+    """
     count, unsure = _negative_eigenvalues(loss)
     d = loss.task.dimension
     # A count is at least d + 1 if it exceeds d + 1/2, which leaves room on both sides.
     return at_least(count, d + 0.5, size=d + 1.0, promised=unsure == 0)
 
 
-@SECTION.claim(
-    "sec-5.1.negative-eigenvalues",
-    "section 5.1",
-    "H has exactly min(N, d) + 1 negative eigenvalues almost surely",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    hypotheses=finite_context,
-    constants=counts,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="The printed count d + 1 needs N >= d. The form is non-convex either way.",
-)
-def exactly_rank(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The number of negative eigenvalues of H against min(N, d) + 1, the rank of E E^T."""
+@SECTION.corrected(at_least_d_plus_one, constants=counts)
+def exactly_rank(loss: LinearAttentionLoss) -> Comparison:
+    r"""$H$ has exactly $\min(N, d) + 1$ negative eigenvalues almost surely
+
+    The printed count d + 1 needs N >= d. The form is non-convex either way.
+    """
     count, unsure = _negative_eigenvalues(loss)
     expected = jnp.minimum(loss.task.context_length, loss.task.dimension) + 1.0
     return equal(count, expected, expected, allowance=unsure)

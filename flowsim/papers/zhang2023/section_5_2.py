@@ -5,20 +5,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation, equal
+from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.minima import U_MINUS1, minimiser, whitening
 from flowsim.papers.zhang2023.problems import FLOWS
 from flowsim.papers.zhang2023.setting import assumption, one_covariance
 
 Loss = LinearAttentionLoss
-
-SECTION = Section("zhang2023", LinearAttention)
 
 
 def printed_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Array]:
@@ -32,20 +30,15 @@ def printed_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Arr
     return dU, -(pull - push), size
 
 
-@SECTION.claim(
-    "lemma-5.2",
-    "Lemma 5.2",
-    "dU11/dt and du_{-1}/dt are (5.4), and u12 = u21 = 0 for all t",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="Compared with the gradient of the exact loss over all weights, u12 and u21 included.",
-)
-def dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The gradient of the exact loss over all weights against minus (5.4), and against zero for u12 and u21."""
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance, problems=FLOWS, spaces=spaces.BALANCED)
+
+
+@SECTION.claim("lemma-5.2", "Lemma 5.2", hypotheses=assumption)
+def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
+    """$dU_{11}/dt$ and $du_{-1}/dt$ are (5.4), and $u_{12} = u_{21} = 0$ for all $t$
+
+    Compared with the gradient of the exact loss over all weights, u12 and u21 included.
+    """
 
     def deviation(model):
         dU, du, size = printed_field(loss, model)
@@ -53,7 +46,7 @@ def dynamics(loss: Loss, trajectory: Trajectory) -> Comparison:
         square = jnp.sum((gradient.U11 + dU) ** 2) + (gradient.u_minus1 + du) ** 2
         return jnp.sqrt(square + jnp.sum(gradient.u12**2) + jnp.sum(gradient.u21**2)), size
 
-    value, size = jax.lax.map(deviation, trajectory.models)
+    value, size = jax.lax.map(deviation, flow.models)
     return equal(value, jnp.zeros(()), size)
 
 
@@ -79,22 +72,12 @@ def _every_minimum(loss: Loss) -> Comparison:
     return rounded(joined([equal(*each) for each in sides]), whitening(task))
 
 
-@SECTION.claim(
-    "lemma-5.3",
-    "Lemma 5.3",
-    "u_{-1} U11 = Gamma^-1 at every global minimum of (5.5)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=one_covariance,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    note="For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its "
-    "minimum. Judged at the solutions of the normal equations for u_{-1} of both signs from 1e-3 to 1e3, with "
-    "E[Lambdahat^2] by cubature.",
-)
-def every_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """u_{-1} U11 against Gamma^-1, (5.5) against its minimum and the excess against zero, at global minima.
+@SECTION.claim("lemma-5.3", "Lemma 5.3")
+def every_minimum(loss: Loss) -> Comparison:
+    r"""$u_{-1} U_{11} = \Gamma^{-1}$ at every global minimum of (5.5)
 
-    Their u_{-1} are of both signs, from 1e-3 to 1e3.
+    For each u_{-1} != 0 the loss is a strictly convex quadratic function of U11; at u_{-1} = 0 it is above its minimum.
+    Judged at the solutions of the normal equations for u_{-1} of both signs from 1e-3 to 1e3, with E[Lambdahat^2] by
+    cubature.
     """
     return _every_minimum(loss)

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from flowsim.claims.claim import Comparison, Relation
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.claims.inequalities import polyak_lojasiewicz, sharp_constant
 from flowsim.claims.rates import decayed, exponential_envelope
 from flowsim.claims.statements import joined
@@ -11,7 +12,6 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.arrowhead import local_rate
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import limit, pl_constant
 from flowsim.papers.zhang2023.limits import distance_to_limit
@@ -20,8 +20,6 @@ from flowsim.papers.zhang2023.problems import FLOWS
 from flowsim.papers.zhang2023.setting import assumption_and_scale, one_covariance
 
 Loss = LinearAttentionLoss
-
-SECTION = Section("zhang2023", LinearAttention)
 
 
 def _mu(loss: Loss, trajectory: Trajectory) -> Array:
@@ -33,21 +31,20 @@ def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"mu": _mu(loss, trajectory), "sharp_mu": sharp_constant(trajectory)}
 
 
-@SECTION.claim(
-    "lemma-5.4.pl",
-    "Lemma 5.4, (5.8)",
-    "|grad l|^2 >= mu (l - min l) for all t, with mu of (5.7)",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
+SECTION = Section(
+    "zhang2023",
+    LinearAttention,
     setting=one_covariance,
     hypotheses=assumption_and_scale,
-    constants=pl_constants,
     problems=FLOWS,
     spaces=spaces.BALANCED,
 )
-def pl(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """|grad l|^2 against mu (l - min l) along the flow, (5.8)."""
-    return polyak_lojasiewicz(trajectory, _mu(loss, trajectory))
+
+
+@SECTION.claim("lemma-5.4.pl", "Lemma 5.4, (5.8)", constants=pl_constants)
+def pl(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\lVert \nabla \ell \rVert^2 \ge \mu (\ell - \min \ell)$ for all $t$, with $\mu$ of (5.7)"""
+    return polyak_lojasiewicz(flow, _mu(loss, flow))
 
 
 def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
@@ -61,21 +58,10 @@ def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.claim(
-    "lemma-5.4.rate",
-    "proof of Lemma 5.4",
-    "l(t) - min l <= e^{-mu t} (l(0) - min l), with mu of (5.7)",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    constants=rate_constants,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-)
-def rate(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The exponential bound of the proof of Lemma 5.4."""
-    return exponential_envelope(trajectory, _mu(loss, trajectory))
+@SECTION.claim("lemma-5.4.rate", "proof of Lemma 5.4", constants=rate_constants)
+def rate(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""$\ell(t) - \min \ell \le e^{-\mu t} \bigl(\ell(0) - \min \ell\bigr)$, with $\mu$ of (5.7)"""
+    return exponential_envelope(flow, _mu(loss, flow))
 
 
 def tends_to_limit(loss: Loss, trajectory: Trajectory) -> Comparison:
@@ -90,18 +76,9 @@ def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"u_limit": limit(loss.task).u_minus1, "u_end": trajectory.end.u_minus1}
 
 
-@SECTION.claim(
-    "lemma-5.4.limit",
-    "Lemma 5.4, (5.9)",
-    "The flow tends to the global minimum: u_{-1} -> |Gamma^-1|_F^{1/2}, U11 -> |Gamma^-1|_F^{-1/2} Gamma^-1",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    constants=limit_constants,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-)
-def tends_to_global_minimum(loss: Loss, trajectory: Trajectory) -> Comparison:
-    """The limit of the flow against (5.9), and its loss against the minimum."""
-    return joined([tends_to_limit(loss, trajectory), limit_is_a_minimum(loss, trajectory)])
+@SECTION.claim("lemma-5.4.limit", "Lemma 5.4, (5.9)", constants=limit_constants)
+def tends_to_global_minimum(loss: Loss, flow: Trajectory) -> Comparison:
+    r"""The flow tends to the global minimum: $u_{-1} \to \lVert \Gamma^{-1} \rVert_F^{1/2}$, $U_{11} \to \lVert
+    \Gamma^{-1} \rVert_F^{-1/2} \Gamma^{-1}$
+    """
+    return joined([tends_to_limit(loss, flow), limit_is_a_minimum(loss, flow)])

@@ -4,16 +4,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import conserved, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, TokenHeads
 from flowsim.models.heads import with_weights
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2025 import problems, spaces
 from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
 from flowsim.papers.zhang2025.setting import (
@@ -29,49 +29,40 @@ from flowsim.papers.zhang2025.setting import (
     white,
 )
 
-SECTION = Section("zhang2025", MergedHeads)
-
 _ABOUT = 0.02
 # How far from a fixed point a search starts, and the slope, over the smallest curvature, below which a point counts as
 # fixed.
 _NEAR, _STILL = 1e-2, 1e-9
 
 
-@SECTION.claim(
-    "eq-6",
-    "(6)",
-    "ATTN_M(X)_{D+1,N+1} = w_2^T W_1 z, a two-layer linear network on the cubic features z = vec(beta x_q^T) of (7)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=drawable,
-    problems=problems.MERGED_FINITE,
-    spaces=spaces.MERGED,
-    note="Judged on 16 prompts, at standard normal weights of the start's shape.",
-)
-def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The prediction of the layer, by its matrices, against the network on the cubic features."""
-    model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
+SECTION = Section("zhang2025", MergedHeads, setting=plain)
+ON_MERGED_FINITE = SECTION.on(problems.MERGED_FINITE, spaces.MERGED, setting=drawable)
+ON_MERGED = SECTION.on(problems.MERGED, spaces.MERGED)
+
+
+@ON_MERGED_FINITE.claim("eq-6", "(6)")
+def network(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""$\mathrm{ATTN}_M(X)_{D+1,N+1} = w_2^\top W_1 z$, a two-layer linear network on the cubic features $z =
+    \operatorname{vec}(\beta x_q^\top)$ of (7)
+
+    Judged on 16 prompts, at standard normal weights of the start's shape.
+    """
+    model, prompts = drawn_like(start), drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
     features = jax.vmap(cubic_features)(prompts)
     expected = jnp.einsum("h,hij,pij->p", model.v, model.U, features)
     return equal(found, expected, jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.U**2) * jnp.sum(features**2)))
 
 
-@SECTION.claim(
-    "sec-2.3.blocks",
-    "section 2.3",
-    "Blocks of W^V and W^KQ that are zero at first remain zero throughout training: v_i and U_i alone are learned",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    problems=problems.MERGED,
-    spaces=spaces.MERGED,
-    note="Judged by the gradient of the layer with all its blocks and the query's token, at standard normal v and U.",
-)
+@ON_MERGED.claim("sec-2.3.blocks", "section 2.3")
 @eqx.filter_jit
-def blocks(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient in the zero blocks against zero."""
-    model = drawn_like(trajectory.start)
+def blocks(loss: AttentionLoss, start: PyTree) -> Comparison:
+    """Blocks of $W^V$ and $W^{KQ}$ that are zero at first remain zero throughout training: $v_i$ and $U_i$ alone are
+    learned
+
+    Judged by the gradient of the layer with all its blocks and the query's token, at standard normal v and U.
+    """
+    model = drawn_like(start)
     d, zeros = loss.task.dimension, jnp.zeros_like
     p = jnp.concatenate([zeros(model.U[:, 0]), model.v[:, None]], axis=1)
     Q = jnp.concatenate([model.U, zeros(model.U[:, :1])], axis=1)
@@ -81,9 +72,9 @@ def blocks(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     return equal(jnp.stack([jnp.linalg.norm(slope.p[:, :d]), jnp.linalg.norm(slope.Q[:, d])]), 0.0, others)
 
 
-def _on_the_minimum(loss: AttentionLoss, trajectory: Trajectory) -> MergedHeads:
+def _on_the_minimum(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
     """Random weights on the manifold (9b)."""
-    drawn, best = drawn_like(trajectory.start), learned(loss.task, jnp.ones(loss.task.dimension))
+    drawn, best = drawn_like(start), learned(loss.task, jnp.ones(loss.task.dimension))
     v = drawn.v.at[-1].set(1.0)
     rest = best - jnp.tensordot(v[:-1], drawn.U[:-1], 1)
     return eqx.tree_at(lambda m: (m.v, m.U), drawn, (v, drawn.U.at[-1].set(rest)))
@@ -93,21 +84,15 @@ def _zero(model: MergedHeads) -> MergedHeads:
     return jax.tree.map(jnp.zeros_like, model)
 
 
-@SECTION.claim(
-    "eq-9.fixed",
-    "(9)",
-    "Zero weights, and all with w_2^T W_1 = E[y_q z^T] E[z z^T]^-1, are fixed points of (8)",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    problems=problems.MERGED,
-    spaces=spaces.MERGED,
-    note="Judged at zero and at random weights of the second kind, relative to |Lambda^2| times their size.",
-)
+@ON_MERGED.claim("eq-9.fixed", "(9)")
 @eqx.filter_jit
-def fixed_points(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient at both kinds of weights against zero."""
-    drawn, random = drawn_like(trajectory.start), _on_the_minimum(loss, trajectory)
+def fixed_points(loss: AttentionLoss, start: MergedHeads) -> Comparison:
+    r"""Zero weights, and all with $w_2^\top W_1 = \mathbb{E}[y_q z^\top] \mathbb{E}[z z^\top]^{-1}$, are fixed points
+    of (8)
+
+    Judged at zero and at random weights of the second kind, relative to |Lambda^2| times their size.
+    """
+    drawn, random = drawn_like(start), _on_the_minimum(loss, start)
     slopes = jnp.stack([size(loss.gradient(model)) for model in (_zero(drawn), random)])
     square = loss.task.covariance @ loss.task.covariance
     return equal(slopes, 0.0, jnp.linalg.norm(square) * jnp.stack([size(drawn), size(random)]))
@@ -126,46 +111,32 @@ def several_dimensions(loss: AttentionLoss, start: MergedHeads) -> list[Hypothes
     return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
 
 
-@SECTION.claim(
-    "eq-9",
-    "(9)",
-    "(8) has two manifolds of fixed points: zero weights, and w_2^T W_1 = E[y_q z^T] E[z z^T]^-1",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    hypotheses=several_dimensions,
-    problems=problems.MERGED,
-    spaces=spaces.MERGED_PLANE,
-    note="Weights with w_2 = 0 and W_1 E[z y_q] = 0 are fixed points too. Judged by the distance of such weights from "
-    "both manifolds, where the gradient is zero.",
-)
+@SECTION.claim("eq-9", "(9)", hypotheses=several_dimensions, problems=problems.MERGED, spaces=spaces.MERGED_PLANE)
 @eqx.filter_jit
-def two_manifolds(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The distance of a fixed point from the nearer manifold; for the second, that of its readout."""
-    model = _idle(loss, trajectory.start)
+def two_manifolds(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""(8) has two manifolds of fixed points: zero weights, and $w_2^\top W_1 = \mathbb{E}[y_q z^\top] \mathbb{E}[z
+    z^\top]^{-1}$
+
+    Weights with w_2 = 0 and W_1 E[z y_q] = 0 are fixed points too. Judged by the distance of such weights from both
+    manifolds, where the gradient is zero.
+    """
+    model = _idle(loss, start)
     missed = jnp.linalg.norm(model.readout - learned(loss.task, jnp.ones(loss.task.dimension)))
     rounding = 1e-12 * size(model) * jnp.linalg.norm(loss.task.covariance) ** 2
     comparison = equal(jnp.minimum(size(model), missed)[None], 0.0, size(model))
     return eqx.tree_at(lambda c: c.promised, comparison, size(loss.gradient(model))[None] <= rounding)
 
 
-@SECTION.claim(
-    "eq-9",
-    "(9)",
-    "(8) has two fixed points in function space: at each w_2^T W_1 is 0 or E[y_q z^T] E[z z^T]^-1",
-    form="corrected",
-    relation=Relation.INEQUALITY,
-    along_flow=False,
-    setting=plain,
-    problems=problems.MERGED,
-    spaces=spaces.MERGED,
-    note="Judged at zeros of the gradient that the Levenberg-Marquardt method finds from random weights, and from "
-    "weights near w_2 = 0 with W_1 E[z y_q] = 0.",
-)
+@ON_MERGED.corrected(two_manifolds)
 @eqx.filter_jit
-def two_functions(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The readouts at the fixed points found, against the nearer of the two."""
-    drawn, idle = drawn_like(trajectory.start), _idle(loss, trajectory.start)
+def two_functions(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""(8) has two fixed points in function space: at each $w_2^\top W_1$ is $0$ or $\mathbb{E}[y_q z^\top]
+    \mathbb{E}[z z^\top]^{-1}$
+
+    Judged at zeros of the gradient that the Levenberg-Marquardt method finds from random weights, and from weights near
+    w_2 = 0 with W_1 E[z y_q] = 0.
+    """
+    drawn, idle = drawn_like(start), _idle(loss, start)
     near = jax.tree.map(lambda x, y: x + _NEAR * y, idle, drawn)
     found = [_fixed_point(loss, model) for model in (drawn, near)]
     best = learned(loss.task, jnp.ones(loss.task.dimension))
@@ -188,21 +159,14 @@ def _fixed_point(loss: AttentionLoss, model: MergedHeads) -> MergedHeads:
     return with_weights(model, {"v": solution.value[0], "U": solution.value[1]})
 
 
-@SECTION.claim(
-    "sec-3.2.minimum",
-    "section 3.2",
-    "The second manifold is the global minimum",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    problems=problems.MERGED,
-    spaces=spaces.MERGED,
-    note="The loss there, by moments that the loss does not use, and the minimum are compared with (19) for all "
-    "eigenvectors, and the loss at zero with tr(Lambda).",
-)
+@ON_MERGED.claim("sec-3.2.minimum", "section 3.2")
 @eqx.filter_jit
-def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The losses by moments, and the minimum, against the formulas."""
+def losses(loss: AttentionLoss) -> Comparison:
+    """The second manifold is the global minimum
+
+    The loss there, by moments that the loss does not use, and the minimum are compared with (19) for all eigenvectors,
+    and the loss at zero with tr(Lambda).
+    """
     task, d = loss.task, loss.task.dimension
     ends = [jnp.zeros((d, d)), learned(task, jnp.ones(d))]
     found = [squared_error(task.covariance, task.context_length, end) for end in ends]
@@ -210,24 +174,15 @@ def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     return equal(jnp.stack([*found, 2 * loss.minimum]), jnp.stack([*expected, expected[1]]), expected[0])
 
 
-@SECTION.claim(
-    "sec-3.3.balance",
-    "section 3.3",
-    "w_2 w_2^T - W_1 W_1^T is conserved, as in every two-layer linear network",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=plain,
-    problems=problems.MERGED_FLOWS,
-    spaces=spaces.MERGED,
-)
-def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """All entries along the flow against their initial values."""
+@SECTION.claim("sec-3.3.balance", "section 3.3", problems=problems.MERGED_FLOWS, spaces=spaces.MERGED)
+def balance(flow: Trajectory) -> Comparison:
+    r"""$w_2 w_2^\top - W_1 W_1^\top$ is conserved, as in every two-layer linear network"""
 
     def kept(m: MergedHeads) -> Array:
         W_1 = m.U.reshape(m.v.size, -1)
         return jnp.outer(m.v, m.v) - W_1 @ W_1.T
 
-    models = trajectory.models
+    models = flow.models
     return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(size)(models) ** 2))
 
 
@@ -238,46 +193,32 @@ def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
     return [*white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, size(start))]
 
 
-@SECTION.claim(
-    "eq-10",
-    "(10)",
-    "For Lambda = lambda I, sum_i v_i U_i = sigma(t) I, sigma = e/(lambda (1 + (1+D)/N)(e - 1) + sqrt(D)/w_init^2), "
-    "e = exp(2 lambda^2 sqrt(D) t), w_init^2 = sum_i v_i(0)^2",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=plain,
-    hypotheses=aligned,
-    problems=problems.WHITE,
-    spaces=spaces.WHITE,
-    note="The paper has it for lambda = 1 and an infinitesimal start; from U_i = v_i I/sqrt(D) it is exact.",
-)
-def time_course(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """sum_i v_i U_i along the flow against the logistic curve sigma(t) I."""
+@SECTION.claim("eq-10", "(10)", hypotheses=aligned, problems=problems.WHITE, spaces=spaces.WHITE)
+def time_course(loss: AttentionLoss, flow: Trajectory) -> Comparison:
+    r"""For $\Lambda = \lambda I$, $\sum_i v_i U_i = \sigma(t) I$, $\sigma = \frac{e}{\lambda \bigl(1 + (1+D)/N\bigr)(e
+    - 1) + \sqrt{D}/w_{\mathrm{init}}^2}$, $e = \exp(2 \lambda^2 \sqrt{D} t)$, $w_{\mathrm{init}}^2 = \sum_i v_i(0)^2$
+
+    The paper has it for lambda = 1 and an infinitesimal start; from U_i = v_i I/sqrt(D) it is exact.
+    """
     d, (values, _) = loss.task.dimension, spectrum(loss.task)
     root, top = jnp.sqrt(float(d)), values[0]
     factor = top * inflation(values, 1 / loss.task.context_length)[0]
     # Both terms of the fraction are divided by e, which overflows.
-    decay = jnp.exp(-2 * top**2 * root * trajectory.t)
-    sigma = 1 / (factor * (1 - decay) + decay * root / jnp.sum(trajectory.start.v**2))
-    readouts = jax.vmap(lambda m: m.readout)(trajectory.models)
+    decay = jnp.exp(-2 * top**2 * root * flow.t)
+    sigma = 1 / (factor * (1 - decay) + decay * root / jnp.sum(flow.start.v**2))
+    readouts = jax.vmap(lambda m: m.readout)(flow.models)
     off = jnp.linalg.norm(readouts - sigma[:, None, None] * jnp.eye(d)[None], axis=(1, 2))
     return equal(off, 0.0, root * sigma)
 
 
-@SECTION.claim(
-    "eq-11",
-    "(11)",
-    "On the second manifold the prediction is beta^T (Lambda + (Lambda + tr(Lambda) I)/N)^-1 x_q",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=drawable,
-    problems=problems.MERGED_FINITE,
-    spaces=spaces.MERGED,
-    note="Judged on the layer by its matrices, for 16 prompts and random weights on the manifold.",
-)
-def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The prediction of the layer against (11)."""
-    model, prompts = _on_the_minimum(loss, trajectory), drawn_prompts(loss.task)
+@ON_MERGED_FINITE.claim("eq-11", "(11)")
+def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
+    r"""On the second manifold the prediction is $\beta^\top \Bigl(\Lambda + \bigl(\Lambda + \operatorname{tr}(\Lambda)
+    I\bigr)/N\Bigr)^{-1} x_q$
+
+    Judged on the layer by its matrices, for 16 prompts and random weights on the manifold.
+    """
+    model, prompts = _on_the_minimum(loss, start), drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
     inverse = jnp.linalg.inv(loss.task.gamma())
     features = jax.vmap(cubic_features)(prompts)
@@ -306,21 +247,19 @@ def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
 @SECTION.claim(
     "sec-3.3.escape",
     "section 3.3",
-    "A small start escapes in about ln(1/w_init)/|Lambda^2|_F: the norm of v_i + <U_i, Lambda^2>/|Lambda^2|_F over the "
-    "heads grows as exp(|Lambda^2|_F t)",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=plain,
     hypotheses=small,
-    constants=first_rate,
     problems=problems.SMALL_MERGED,
     spaces=spaces.SMALL_MERGED,
-    note="Judged to within 2%, as long as the loss has fallen by at most a hundredth.",
+    constants=first_rate,
 )
-def escape(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """How far the norm over the exponential differs from its initial value, relative to that value."""
+def escape(loss: AttentionLoss, flow: Trajectory) -> Comparison:
+    r"""A small start escapes in about $\ln(1/w_{\mathrm{init}})/\lVert \Lambda^2 \rVert_F$: the norm of $v_i + \langle
+    U_i, \Lambda^2 \rangle/\lVert \Lambda^2 \rVert_F$ over the heads grows as $\exp(\lVert \Lambda^2 \rVert_F t)$
+
+    Judged to within 2%, as long as the loss has fallen by at most a hundredth.
+    """
     square = loss.task.covariance @ loss.task.covariance
-    rate, models = jnp.linalg.norm(square), trajectory.models
+    rate, models = jnp.linalg.norm(square), flow.models
     growing = jnp.linalg.norm(models.v + jnp.einsum("thij,ij->th", models.U, square) / rate, axis=1)
-    off = jnp.abs(growing / growing[0] * jnp.exp(-rate * trajectory.t) - 1)
-    return at_most(off, _ABOUT, promised=trajectory.loss >= 0.99 * trajectory.loss[0])
+    off = jnp.abs(growing / growing[0] * jnp.exp(-rate * flow.t) - 1)
+    return at_most(off, _ABOUT, promised=flow.loss >= 0.99 * flow.loss[0])

@@ -4,15 +4,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from flowsim.claims.claim import Comparison, Relation, at_most, equal
+from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import conserved, joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AttentionLoss
 from flowsim.models import SeparateHeads
-from flowsim.papers.paper import Section
 from flowsim.papers.zhang2023.literal import gaussian_sum
 from flowsim.papers.zhang2025 import problems, spaces
 from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
@@ -30,8 +30,6 @@ from flowsim.papers.zhang2025.setting import (
     subsets,
 )
 
-SECTION = Section("zhang2025", SeparateHeads)
-
 
 def several_dimensions(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
     """D >= 2: in one dimension every matrix is its own transpose."""
@@ -41,21 +39,19 @@ def several_dimensions(loss: AttentionLoss, start: SeparateHeads) -> list[Hypoth
 _NEAR = 0.01  # as a fraction of a drop
 
 
-@SECTION.claim(
-    "eq-13",
-    "(13)",
-    "ATTN_S(X)_{D+1,N+1} = sum_i v_i q_i^T K_i z with the convolution K_i of k_i: a sum of three-layer linear networks",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=drawable,
-    problems=problems.SEPARATE_FINITE,
-    spaces=spaces.SEPARATE,
-    note="Judged on 16 prompts, at standard normal weights of the start's shape. For R > 1 each head also sums over "
-    "its keys.",
-)
-def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The prediction of the layer, by its matrices, against the convolutional networks."""
-    model, prompts = drawn_like(trajectory.start), drawn_prompts(loss.task)
+SECTION = Section("zhang2025", SeparateHeads, setting=plain)
+ON_SEPARATE_FINITE = SECTION.on(problems.SEPARATE_FINITE, spaces.SEPARATE, setting=drawable)
+ON_SEPARATE = SECTION.on(problems.SEPARATE, spaces.SEPARATE)
+
+
+@ON_SEPARATE_FINITE.claim("eq-13", "(13)")
+def network(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""$\mathrm{ATTN}_S(X)_{D+1,N+1} = \sum_i v_i q_i^\top K_i z$ with the convolution $K_i$ of $k_i$: a sum of
+    three-layer linear networks
+
+    Judged on 16 prompts, at standard normal weights of the start's shape. For R > 1 each head also sums over its keys.
+    """
+    model, prompts = drawn_like(start), drawn_prompts(loss.task)
     found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
     d = loss.task.dimension
     # vec stacks columns, so each block of vec(beta x_q^T) is beta times an entry of x_q.
@@ -67,9 +63,9 @@ def network(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
     return equal(found, expected, whole)
 
 
-def _equations(loss: AttentionLoss, trajectory: Trajectory, transposed: bool) -> Comparison:
+def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> Comparison:
     """(14) at standard normal weights against minus the gradient; (14c) with the sum over heads or its transpose."""
-    model, task = drawn_like(trajectory.start), loss.task
+    model, task = drawn_like(start), loss.task
     Lambda, total = task.covariance, model.readout
     square = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(task.dimension)) @ Lambda / task.context_length
     missed = Lambda @ Lambda - square @ total @ Lambda
@@ -85,51 +81,35 @@ def _equations(loss: AttentionLoss, trajectory: Trajectory, transposed: bool) ->
 @SECTION.claim(
     "eq-14",
     "(14)",
-    "The flow is (14a) to (14c), dq_i/dt = v_i (Lambda^2 - Lambda sum_i' v_i' k_i' q_i'^T E[Lambdahat^2]) k_i the last",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
     hypotheses=several_dimensions,
     problems=problems.SEPARATE,
     spaces=spaces.SEPARATE_PLANE,
-    note="(14c) lacks a transpose: its sum should be of q_i' k_i'^T.",
 )
 @eqx.filter_jit
-def equations_as_printed(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """(14) as printed against minus the gradient."""
-    return _equations(loss, trajectory, False)
+def equations_as_printed(loss: AttentionLoss, start: SeparateHeads) -> Comparison:
+    r"""The flow is (14a) to (14c), $dq_i/dt = v_i \bigl(\Lambda^2 - \Lambda \sum_{i'} v_{i'} k_{i'} q_{i'}^\top
+    \mathbb{E}[\hat\Lambda^2]\bigr) k_i$ the last
+
+    (14c) lacks a transpose: its sum should be of q_i' k_i'^T.
+    """
+    return _equations(loss, start, False)
 
 
-@SECTION.claim(
-    "eq-14",
-    "(14)",
-    "The flow is (14a), (14b) and dq_i/dt = v_i (Lambda^2 - Lambda sum_i' v_i' q_i' k_i'^T E[Lambdahat^2]) k_i",
-    form="corrected",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    problems=problems.SEPARATE,
-    spaces=spaces.SEPARATE,
-)
+@ON_SEPARATE.corrected(equations_as_printed)
 @eqx.filter_jit
-def equations(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """(14) with the transpose in (14c) against minus the gradient."""
-    return _equations(loss, trajectory, True)
+def equations(loss: AttentionLoss, start: SeparateHeads) -> Comparison:
+    r"""The flow is (14a), (14b) and $dq_i/dt = v_i \bigl(\Lambda^2 - \Lambda \sum_{i'} v_{i'} q_{i'} k_{i'}^\top
+    \mathbb{E}[\hat\Lambda^2]\bigr) k_i$
+    """
+    return _equations(loss, start, True)
 
 
-@SECTION.claim(
-    "eq-15",
-    "(15)",
-    "E[Lambdahat^2] = Lambda^2 + ((Lambda + tr(Lambda) I)/N) Lambda",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=drawable,
-    problems=problems.SEPARATE_FINITE,
-    spaces=spaces.SEPARATE,
-    note="Judged by a cubature of degree 5 over the covariates, which is exact for this mean.",
-)
-def second_moment(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """E[Lambdahat^2] by cubature against the formula."""
+@ON_SEPARATE_FINITE.claim("eq-15", "(15)")
+def second_moment(loss: AttentionLoss) -> Comparison:
+    r"""$\mathbb{E}[\hat\Lambda^2] = \Lambda^2 + \tfrac{\Lambda + \operatorname{tr}(\Lambda) I}{N} \Lambda$
+
+    Judged by a cubature of degree 5 over the covariates, which is exact for this mean.
+    """
     Lambda, N = loss.task.covariance, loss.task.context_length
     identity = jnp.eye(loss.task.dimension)
     stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * identity) @ Lambda / N
@@ -150,21 +130,15 @@ def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[
     return chosen, [start.of_readout(learned(loss.task, jnp.asarray(ones)), start.w) for ones in chosen]
 
 
-@SECTION.claim(
-    "eq-18",
-    "(16)-(18)",
-    "Heads with sum_i v_i k_i q_i^T = sum_{d in S} e_d e_d^T/(lambda_d + (lambda_d + tr Lambda)/N), for any set S of "
-    "eigenvectors, and k_i, q_i in its span are at a fixed point: 2^D sets",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    problems=problems.SEPARATE,
-    spaces=spaces.SEPARATE,
-    note="Judged on all sets for D <= 6, else on 64 drawn ones and on the first m eigenvectors for each m.",
-)
-def fixed_points(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The gradient at each of these points against zero."""
-    _, heads = _fixed(loss, trajectory.start)
+@ON_SEPARATE.claim("eq-18", "(16)-(18)")
+def fixed_points(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""Heads with $\sum_i v_i k_i q_i^\top = \sum_{d \in S} \frac{e_d e_d^\top}{\lambda_d + (\lambda_d +
+    \operatorname{tr} \Lambda)/N}$, for any set $S$ of eigenvectors, and $k_i$, $q_i$ in its span are at a fixed point:
+    $2^D$ sets
+
+    Judged on all sets for D <= 6, else on 64 drawn ones and on the first m eigenvectors for each m.
+    """
+    _, heads = _fixed(loss, start)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heads)
     slopes, sizes = _slopes_and_sizes(loss, stacked)
     square = jnp.linalg.norm(loss.task.covariance @ loss.task.covariance)
@@ -176,22 +150,16 @@ def _slopes_and_sizes(loss: AttentionLoss, heads: SeparateHeads) -> tuple[Array,
     return jax.vmap(lambda model: size(loss.gradient(model)))(heads), jax.vmap(size)(heads)
 
 
-@SECTION.claim(
-    "eq-19",
-    "(19)",
-    "The loss at such a fixed point is tr(Lambda) - sum_{d in S} lambda_d (1 + (1 + tr(Lambda)/lambda_d)/N)^-1",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    problems=problems.SEPARATE,
-    spaces=spaces.SEPARATE,
-    note="Judged by moments that the loss does not use; for the largest set that heads can learn, also by the "
-    "minimum of the loss.",
-)
-def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """The loss of each set by moments, and the minimum, against the formula."""
-    chosen, task = jnp.asarray(subsets(loss.task.dimension, trajectory.start.rank)), loss.task
-    best = jnp.where(jnp.arange(task.dimension) < trajectory.start.rank, 1.0, 0.0)
+@ON_SEPARATE.claim("eq-19", "(19)")
+def losses(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""The loss at such a fixed point is $\operatorname{tr}(\Lambda) - \sum_{d \in S} \lambda_d \Bigl(1 + \bigl(1 +
+    \operatorname{tr}(\Lambda)/\lambda_d\bigr)/N\Bigr)^{-1}$
+
+    Judged by moments that the loss does not use; for the largest set that heads can learn, also by the minimum of the
+    loss.
+    """
+    chosen, task = jnp.asarray(subsets(loss.task.dimension, start.rank)), loss.task
+    best = jnp.where(jnp.arange(task.dimension) < start.rank, 1.0, 0.0)
     risk = lambda ones: squared_error(task.covariance, task.context_length, learned(task, ones))
     found = jax.vmap(risk)(chosen)
     expected = jax.vmap(lambda ones: level(task, ones))(chosen)
@@ -200,24 +168,18 @@ def losses(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
 
 
 @SECTION.claim(
-    "appendix-e.8.balance",
-    "section 4.3, appendix E.8",
-    "v_i^2 - sum_r |k_ir|^2 of every head and all products k_ir^T k_is - q_ir^T q_is are conserved, so that |k_i| and "
-    "|q_i| stay as equal as they begin",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=plain,
-    problems=problems.SEPARATE_FLOWS,
-    spaces=spaces.SEPARATE,
+    "appendix-e.8.balance", "section 4.3, appendix E.8", problems=problems.SEPARATE_FLOWS, spaces=spaces.SEPARATE
 )
-def balance(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """Each quantity along the flow against its initial value."""
+def balance(flow: Trajectory) -> Comparison:
+    r"""$v_i^2 - \sum_r \lVert k_{ir} \rVert^2$ of every head and all products $k_{ir}^\top k_{is} - q_{ir}^\top q_{is}$
+    are conserved, so that $\lVert k_i \rVert$ and $\lVert q_i \rVert$ stay as equal as they begin
+    """
 
     def kept(m: SeparateHeads) -> Array:
         products = m.k @ jnp.swapaxes(m.k, 1, 2) - m.q @ jnp.swapaxes(m.q, 1, 2)
         return jnp.concatenate([m.balances.reshape(-1), products.reshape(-1)])
 
-    models = trajectory.models
+    models = flow.models
     return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(size)(models) ** 2))
 
 
@@ -237,32 +199,21 @@ def one_head(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
     ]
 
 
-@SECTION.claim(
-    "eq-21",
-    "(21)",
-    "One head with k = q = v e_d stays so, and "
-    "dv/dt = lambda_d^2 v^2 - lambda_d^3 (1 + (1 + tr(Lambda)/lambda_d)/N) v^5",
-    relation=Relation.IDENTITY,
-    along_flow=True,
-    setting=plain,
-    hypotheses=one_head,
-    problems=problems.ONE_HEAD,
-    spaces=spaces.ONE_HEAD,
-    note="The other heads are at rest at zero.",
-)
-def scalar_equation(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """-dL/dv against the right-hand side, and k and q against v e_d."""
+@SECTION.claim("eq-21", "(21)", hypotheses=one_head, problems=problems.ONE_HEAD, spaces=spaces.ONE_HEAD)
+def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
+    r"""One head with $k = q = v e_d$ stays so, and $dv/dt = \lambda_d^2 v^2 - \lambda_d^3 \Bigl(1 + \bigl(1 +
+    \operatorname{tr}(\Lambda)/\lambda_d\bigr)/N\Bigr) v^5$
+
+    The other heads are at rest at zero.
+    """
     values, vectors = spectrum(loss.task)
-    direction = jnp.argmax(jnp.abs(vectors.T @ trajectory.start.k[0, 0]))
+    direction = jnp.argmax(jnp.abs(vectors.T @ flow.start.k[0, 0]))
     top = values[direction]
-    e = trajectory.start.k[0, 0] / jnp.linalg.norm(trajectory.start.k[0, 0])
-    v = trajectory.models.v[:, 0]
-    slope = -jax.vmap(lambda m: loss.gradient(m).v[0])(trajectory.models)
+    e = flow.start.k[0, 0] / jnp.linalg.norm(flow.start.k[0, 0])
+    v = flow.models.v[:, 0]
+    slope = -jax.vmap(lambda m: loss.gradient(m).v[0])(flow.models)
     growth, decay = top**2 * v**2, top**3 * inflation(values, 1 / loss.task.context_length)[direction] * v**5
-    aside = [
-        jnp.linalg.norm(x[:, 0, 0] - v[:, None] * e[None, :], axis=1)
-        for x in (trajectory.models.k, trajectory.models.q)
-    ]
+    aside = [jnp.linalg.norm(x[:, 0, 0] - v[:, None] * e[None, :], axis=1) for x in (flow.models.k, flow.models.q)]
     return joined([equal(slope, growth - decay, growth + decay), *(equal(off, 0.0, v) for off in aside)])
 
 
@@ -284,48 +235,33 @@ def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesi
 
 
 @SECTION.claim(
-    "sec-4.3.saddles",
-    "section 4.3",
-    "From small weights rank-one heads rest near the fixed points with the first m eigenvectors, those of the largest "
-    "eigenvalues, for m = 0, 1, .., D in turn",
-    relation=Relation.INEQUALITY,
-    along_flow=True,
-    setting=plain,
-    hypotheses=small_and_apart,
-    problems=problems.SADDLES,
-    spaces=spaces.SADDLES,
-    note="Where |grad L| is least between the middles of two drops, the loss is off its level by at most 1% of the "
-    "next drop.",
+    "sec-4.3.saddles", "section 4.3", hypotheses=small_and_apart, problems=problems.SADDLES, spaces=spaces.SADDLES
 )
-def saddles(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """How far the loss is off each level where the flow near it is slowest, as a fraction of the next drop."""
+def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
+    r"""From small weights rank-one heads rest near the fixed points with the first $m$ eigenvectors, those of the
+    largest eigenvalues, for $m = 0, 1, \dots, D$ in turn
+
+    Where |grad L| is least between the middles of two drops, the loss is off its level by at most 1% of the next drop.
+    """
     task, d = loss.task, loss.task.dimension
     levels = jax.vmap(lambda ones: level(task, ones))(jnp.asarray(np.tri(d + 1, d, -1))) / 2
     drops = levels[:-1] - levels[1:]
     half = (levels[:-1] + levels[1:]) / 2
     above, below = jnp.append(jnp.inf, half), jnp.append(half, -jnp.inf)
-    here = (trajectory.loss[None, :] <= above[:, None]) & (trajectory.loss[None, :] > below[:, None])
-    slowest = jnp.argmin(jnp.where(here, trajectory.grad_norm_sq[None, :], jnp.inf), axis=1)
-    off = jnp.abs(trajectory.loss[slowest] - levels) / jnp.append(drops, drops[-1])
+    here = (flow.loss[None, :] <= above[:, None]) & (flow.loss[None, :] > below[:, None])
+    slowest = jnp.argmin(jnp.where(here, flow.grad_norm_sq[None, :], jnp.inf), axis=1)
+    off = jnp.abs(flow.loss[slowest] - levels) / jnp.append(drops, drops[-1])
     return at_most(off, _NEAR, promised=jnp.any(here, axis=1))
 
 
-@SECTION.claim(
-    "eq-22",
-    "(22)",
-    "With N -> infinity the prediction at a fixed point is principal component regression, w^T sum_{d in S} e_d e_d^T "
-    "x_q",
-    relation=Relation.IDENTITY,
-    along_flow=False,
-    setting=plain,
-    hypotheses=infinite,
-    problems=problems.LONG,
-    spaces=spaces.LONG,
-    note="Judged by the heads' own readout, with beta = Lambda w, and by the error of what is not learned.",
-)
-def regression(loss: AttentionLoss, trajectory: Trajectory) -> Comparison:
-    """Lambda times the readout against the projection, and its error against the sum of the eigenvalues left."""
-    chosen, heads = _fixed(loss, trajectory.start)
+@SECTION.claim("eq-22", "(22)", hypotheses=infinite, problems=problems.LONG, spaces=spaces.LONG)
+def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""With $N \to \infty$ the prediction at a fixed point is principal component regression, $w^\top \sum_{d \in S}
+    e_d e_d^\top x_q$
+
+    Judged by the heads' own readout, with beta = Lambda w, and by the error of what is not learned.
+    """
+    chosen, heads = _fixed(loss, start)
     values, vectors = spectrum(loss.task)
     off = [
         jnp.linalg.norm(loss.task.covariance @ model.readout - (vectors * jnp.asarray(ones)[None, :]) @ vectors.T)

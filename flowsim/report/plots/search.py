@@ -80,7 +80,7 @@ def _two_sides(axes: Axes, found: Counterexample) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.invert_yaxis()
     axes.margins(x=0.25)
-    statement = textwrap.fill(found.claim.statement, _LINE)
+    statement = textwrap.fill(found.claim.text, _LINE)
     axes.set_xlabel(f"{statement}\nat {found.verdict.where_text()}", parse_math=False)
 
 

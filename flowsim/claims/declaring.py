@@ -1,0 +1,157 @@
+"""How a claim is declared: a function that returns both sides, and whose docstring is the statement."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from flowsim._core import checks
+from flowsim.claims.claim import Claim, Comparison, equal
+from flowsim.claims.hypotheses import Conditions, all_of
+from flowsim.claims.spaces import Space
+
+Compare = Callable[[Any, Any], Comparison]
+Declare = Callable[[Callable[..., Comparison]], Claim]
+
+_TAKES: dict[str, Callable[[Any, Any], Any]] = {
+    "loss": lambda loss, flow: loss,
+    "task": lambda loss, flow: loss.task,
+    "start": lambda loss, flow: flow.start,
+    "flow": lambda loss, flow: flow,
+}
+
+
+def claim(
+    id: str,
+    source: str,
+    *,
+    hypotheses: Conditions | Sequence[Conditions] = (),
+    needs: Conditions | None = None,
+    **fields: Any,
+) -> Declare:
+    r"""A decorator that makes a `Claim` of a function that returns the comparison of its two sides.
+
+        @flowsim.claim("mine.pl", "my notes, (3)")
+        def gradient_dominates(flow):
+            r'''$\lVert \nabla L \rVert^2 \ge 2 L$ for all $t$'''
+            return flowsim.at_least(flow.grad_norm_sq, 2 * flow.excess)
+
+    The function takes what it compares, by name: ``loss``, ``task`` (that of the loss), ``start`` (the model at t = 0)
+    or ``flow`` (the `Trajectory`). A claim that takes the flow is judged along it. The docstring is the statement, with
+    formulas in ``$..$``. What follows after an empty line is the note.
+
+    **Arguments:**
+
+    - id, source, fields: those of `Claim`.
+    - hypotheses: one function (loss, start) -> list of `Hypothesis`, or several.
+    - needs: a hypothesis without which the sides cannot be computed. The claim promises nothing where it is not met.
+
+    **Raises:** `ValueError` on a function without a docstring, or with an argument of another name.
+    """
+    conditions = [hypotheses] if callable(hypotheses) else [*hypotheses]
+
+    def declare(sides: Callable[..., Comparison]) -> Claim:
+        statement, note = _said(sides)
+        takes = _taken(sides)
+
+        @functools.wraps(sides)
+        def compare(loss: Any, flow: Any) -> Comparison:
+            if needs is not None and not all(condition.met for condition in needs(loss, flow.start)):
+                return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
+            return sides(*(_TAKES[name](loss, flow) for name in takes))
+
+        own = {"note": note, "along_flow": "flow" in takes, **fields}
+        return Claim(id, source, statement, compare, hypotheses=all_of(*conditions, *([needs] if needs else [])), **own)
+
+    return declare
+
+
+def _said(sides: Callable[..., Any]) -> tuple[str, str]:
+    """The statement and the note of a docstring, each in one line."""
+    statement, *note = inspect.cleandoc(sides.__doc__ or "").split("\n\n")
+    if not statement:
+        checks.refuse("a claim", "a function whose docstring states it", f"{sides.__name__} has no docstring")
+    return " ".join(statement.split()), " ".join(" ".join(note).split())
+
+
+def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of what a function compares; what has a default is its own."""
+    parameters = inspect.signature(sides).parameters.values()
+    names = tuple(one.name for one in parameters if one.default is one.empty)
+    if unknown := [name for name in names if name not in _TAKES]:
+        checks.refuse(f"an argument of {sides.__name__}", f"one of {', '.join(_TAKES)}", f'it is "{unknown[0]}"')
+    return names
+
+
+def takes_like(sides: Callable[..., Any]) -> Callable[[Callable], Callable]:
+    """A decorator that gives a function the name and docstring of another, and leaves it its own arguments."""
+
+    def dress(function: Callable) -> Callable:
+        dressed = functools.update_wrapper(function, sides)
+        del dressed.__wrapped__
+        return dressed
+
+    return dress
+
+
+class Section:
+    """The claims of one part of a paper, in the order in which they are declared, with what they share.
+
+        SECTION = Section("smith2025", LinearAttention, setting=one_covariance, hypotheses=balanced)
+        FLOWS = SECTION.on(problems.FLOWS, spaces.BALANCED)
+
+        @FLOWS.claim("lemma-4", "Lemma 4")
+        def positive(flow):
+            r'''$u_{-1}(t) > 0$ for all $t$'''
+            return at_least(flow.models.u_minus1, 0.0, size=flow.start.u_minus1)
+
+    **Arguments:**
+
+    - paper: its id.
+    - models: the classes of models that the claims are about.
+    - shared: arguments of `claim` that its claims have unless they say otherwise.
+    """
+
+    def __init__(self, paper: str, *models: type[eqx.Module], **shared: Any):
+        self.paper, self._shared = paper, {"models": models, **shared}
+        self._claims: list[Claim] = []
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """All that are declared, on whatever problems."""
+        return tuple(self._claims)
+
+    def on(self, problems: Sequence[Mapping[str, Any]], spaces: Sequence[Space], **shared: Any) -> "Section":
+        """The same section for claims on these problems, and whatever else they share."""
+        part = Section(self.paper)
+        part._shared = {**self._shared, "problems": tuple(problems), "spaces": tuple(spaces), **shared}
+        part._claims = self._claims
+        return part
+
+    def claim(self, part: str, source: str, **own: Any) -> Declare:
+        """A decorator that declares a claim.
+
+        **Arguments:**
+
+        - part: the id without the paper's.
+        - source: the place without the paper's id.
+        - own: arguments of `claim` that differ from the section's.
+        """
+        return self._declared(f"{self.paper}.{part}", f"{self.paper}, {source}", own)
+
+    def corrected(self, printed: Claim, source: str = "", **own: Any) -> Declare:
+        """A decorator that declares what holds instead of a printed claim, at the same place or at another."""
+        place = f"{self.paper}, {source}" if source else printed.source
+        return self._declared(printed.id, place, {"form": "corrected", **own})
+
+    def _declared(self, id: str, source: str, own: dict[str, Any]) -> Declare:
+        declare = claim(id, source, **{**self._shared, **own})
+
+        def kept(sides: Callable[..., Comparison]) -> Claim:
+            self._claims.append(declare(sides))
+            return self._claims[-1]
+
+        return kept

@@ -1,0 +1,65 @@
+"""What the papers' data files say: what is wrong with statements that are violated, symbols, and references."""
+
+import enum
+import functools
+import pathlib
+
+import msgspec
+
+from flowsim._core.latex import escaped
+from flowsim.claims import Verdict
+
+_PAPERS = pathlib.Path(__file__).parent
+
+
+class Weight(enum.StrEnum):
+    """What is wrong with a statement that is violated as printed.
+
+    SLIP: a sign, a letter, a relation or a factor differs from the paper's own definitions, proof or other displays,
+    and the statement holds with theirs; WRONG_CONSTANT: it holds with another number, factor or exponent;
+    CONDITION_LEFT_OUT: it holds under a condition that it does not name, and that more than exceptional weights meet;
+    FALSE: none of these repairs it, and a different statement holds instead. Where a statement has a slip or a wrong
+    constant and also lacks a condition, the weight names the slip or the constant.
+    """
+
+    SLIP = "slip"
+    WRONG_CONSTANT = "wrong-constant"
+    CONDITION_LEFT_OUT = "condition-left-out"
+    FALSE = "false"
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is wrong with a statement, and the ids of the statements whose printed argument uses it."""
+
+    weight: Weight
+    rests: tuple[str, ...]
+
+
+def fault_of(verdict: Verdict) -> Fault | None:
+    """What is wrong with the statement of a verdict; None unless it is a paper's printed one, known to be violated."""
+    return _faults_of(verdict.id.partition(".")[0]).get(verdict.id) if verdict.form == "printed" else None
+
+
+def latex_of_name(name: str) -> str:
+    """The name of a condition, or a label that ends with a constant, as text-mode LaTeX."""
+    symbols = _symbols()
+    before, _, last = name.rpartition(" ")
+    if name not in symbols and before and last in symbols:
+        return f"{escaped(before)} {symbols[last]}"
+    return symbols.get(name) or escaped(name)
+
+
+def bibtex_of(paper: str) -> str:
+    """The BibTeX entry of a paper, whose key is its id."""
+    return (_PAPERS / paper / "paper.bib").read_text(encoding="utf-8")
+
+
+@functools.cache
+def _symbols() -> dict[str, str]:
+    return msgspec.toml.decode((_PAPERS / "symbols.toml").read_bytes(), type=dict[str, str])
+
+
+@functools.cache
+def _faults_of(paper: str) -> dict[str, Fault]:
+    file = _PAPERS / paper / "faults.toml"
+    return msgspec.toml.decode(file.read_bytes(), type=dict[str, Fault]) if paper and file.is_file() else {}
