@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import json
 
 import equinox as eqx
@@ -13,7 +14,6 @@ from helpers import regression
 
 import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
-from flowsim.claims.statements import of_task
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers.ahn2023 import (
@@ -188,8 +188,8 @@ PLANTS = [
 
 def fresh(claim):
     """The claim with a comparison of its own, so that nothing compiled for the true one is used."""
-    statement = claim.compare.__wrapped__
-    return dataclasses.replace(claim, compare=of_task(functools.wraps(statement)(lambda task: statement(task))))
+    statement = inspect.unwrap(claim.compare)
+    return dataclasses.replace(claim, compare=lambda loss, flow: statement(loss.task))
 
 
 @pytest.mark.parametrize(("name", "home", "attribute", "plant", "problem"), PLANTS, ids=[plant[0] for plant in PLANTS])
@@ -225,13 +225,13 @@ def test_a_minimum_that_is_not_the_only_one_is_counted(monkeypatch):
 
 
 def test_strictly_above_the_minimum_at_8_is_unresolved():
-    @of_task
-    def compare(task):
+    @flowsim.claim("test.strict", "test")
+    def strict(task):
+        """$f(8) > \\min f$"""
         loss = MaskedAttentionLoss(task)
         return flowsim.at_least(single_layer.in_context_loss(task, loss.minimizer())[None], loss.minimum)
 
-    claim = flowsim.Claim("test.strict", "test", "f(8) > min f", compare, along_flow=False)
-    assert judge_on(claim, evidence_of(problems.EASY)).verdict is Judgement.UNRESOLVED
+    assert judge_on(strict, evidence_of(problems.EASY)).verdict is Judgement.UNRESOLVED
 
 
 def three_variances(x: float) -> flowsim.LinearRegression:

@@ -11,7 +11,7 @@ from flowsim._core import checks
 from flowsim._core.lines import LONGEST, one_line
 from flowsim.claims import Claim
 from flowsim.claims.claim import Judgement
-from flowsim.claims.inequalities import polyak_lojasiewicz
+from flowsim.claims.statements import polyak_lojasiewicz
 from flowsim.cli import common, main
 from flowsim.experiments.audit import judge_all
 from flowsim.problem import ProblemError, ProblemSpec, toml

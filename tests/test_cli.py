@@ -21,7 +21,7 @@ from flowsim import papers
 from flowsim._core import VERSION
 from flowsim._core.files import held
 from flowsim.claims import Claim, find_claims
-from flowsim.claims.inequalities import polyak_lojasiewicz
+from flowsim.claims.statements import polyak_lojasiewicz
 from flowsim.cli import main
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.prompt_risk import risk

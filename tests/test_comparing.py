@@ -49,7 +49,6 @@ CLAIMS = (
         "start",
         lambda loss, flow: flowsim.equal(loss(flow.start), 11.0, 11.0),
         along_flow=False,
-        relation=flowsim.Relation.IDENTITY,
     ),
 )
 

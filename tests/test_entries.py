@@ -42,7 +42,7 @@ def test_an_identity_of_entries_is_judged_as_one_of_numbers(evidence):
         exact = flow.start.x[None] * jnp.exp(-flow.t[:, None] * RATES[None])
         return flowsim.equal(flow.models.x, exact, size=jnp.abs(flow.start.x)[None])
 
-    claim = flowsim.Claim("mine.exact", "", "x(t)", compare, relation=flowsim.Relation.IDENTITY)
+    claim = flowsim.Claim("mine.exact", "", "x(t)", compare)
     assert judge_or_note(claim, evidence).verdict is flowsim.Judgement.HOLDS
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from flowsim import LinearRegression, gradient_flow
 from flowsim.claims import Claim, Evidence, Judgement, judge_on
-from flowsim.claims.inequalities import dominance_floor, gradient_dominance, sharp_dominance
+from flowsim.claims.statements import dominance_floor, gradient_dominance, sharp_dominance
 from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.losses import DiagonalLayersLoss, LinearAttentionLoss, LoopedLoss
 from flowsim.models import DiagonalLayers, LoopedAttention

@@ -9,7 +9,7 @@ import pytest
 from helpers import Weight
 
 import flowsim
-from flowsim import Claim, FunctionLoss, Relation, Status, at_least, at_most, equal, gradient_flow
+from flowsim import Claim, FunctionLoss, Status, at_least, at_most, equal, gradient_flow
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.cli.main import main
 from flowsim.flow.solvers.kinks import BEFORE, meets_kink
@@ -29,8 +29,8 @@ def lasso(scale: float = 1.0, penalty: float = 1.0, minimum: float | None = None
 TIME = float(np.log(3.7 / 0.7))
 
 
-def claim(compare, relation=Relation.INEQUALITY) -> Claim:
-    return Claim("mine.kink", "here", "of a kink", lambda loss, flow: compare(flow), relation=relation)
+def claim(compare) -> Claim:
+    return Claim("mine.kink", "here", "of a kink", lambda loss, flow: compare(flow))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
@@ -47,7 +47,7 @@ def test_what_comes_before_a_kink_is_judged_and_nothing_after_it():
     loss, start = lasso()
     evidence = Evidence(loss, gradient_flow(loss, start))
     exact = lambda flow: -0.7 + 3.7 * jnp.exp(-flow.t)
-    known = judge_on(claim(lambda flow: equal(flow.models.x[:, 1], exact(flow), 3.0), Relation.IDENTITY), evidence)
+    known = judge_on(claim(lambda flow: equal(flow.models.x[:, 1], exact(flow), 3.0)), evidence)
     assert known.verdict is Judgement.HOLDS and known.cut  # after the kink it is false
     assert known.until is not None and TIME * (1 - 10 * BEFORE) < known.until < TIME
     falls = judge_on(claim(lambda flow: at_least(flow.models.x[:, 1], 0.1)), evidence)

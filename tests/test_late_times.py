@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from flowsim import Claim, FunctionLoss, Relation, Trajectory, at_least, at_most, equal, gradient_flow
+from flowsim import Claim, FunctionLoss, Trajectory, at_least, at_most, equal, gradient_flow
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.claims.critical_points.plateaus import plateaus
 from flowsim.flow.solvers.clock import counted, lengths, origin_moves
@@ -198,8 +198,8 @@ def _two(run):
     return run.models.b * run.models.c
 
 
-def _claim(compare, relation=Relation.INEQUALITY):
-    return Claim(id="late", source="-", statement="-", compare=compare, relation=relation)
+def _claim(compare):
+    return Claim(id="late", source="-", statement="-", compare=compare)
 
 
 DECIDED = {
@@ -228,7 +228,7 @@ OPEN = {
 def test_what_reads_no_times_is_judged_and_what_reads_them_is_not(weights):
     run = gradient_flow(LOSS, three(1e-15, weights))
     claims = [_claim(compare) for compare, _ in DECIDED.values()]
-    claims += [_claim(BALANCE, Relation.IDENTITY), *map(_claim, OPEN.values())]
+    claims += [_claim(BALANCE), *map(_claim, OPEN.values())]
     evidence = Evidence(LOSS, run, claims=claims)
     verdicts = [judge_on(claim, evidence) for claim in claims]
     expected = [judgement for _, judgement in DECIDED.values()] + [Judgement.HOLDS]
@@ -246,7 +246,7 @@ def test_a_false_identity_is_refused_by_a_little():
     run = gradient_flow(LOSS, three(1e-15, WEIGHTS))
     off = lambda by: lambda _, run: equal(run.models.c**2 - run.models.a**2, (8 + by) * 1e-30, run.models.c**2)
     evidence = Evidence(LOSS, run)
-    judged = lambda by: judge_on(_claim(off(by), Relation.IDENTITY), evidence).verdict
+    judged = lambda by: judge_on(_claim(off(by)), evidence).verdict
     assert judged(0.0) is Judgement.HOLDS and judged(1e-6) is Judgement.VIOLATED
 
 

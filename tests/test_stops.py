@@ -166,7 +166,7 @@ def test_a_false_limit_is_refused_and_an_unproved_one_is_not_judged():
     def tends(factor):
         expected = jax.tree.map(lambda x: factor * x, limit(loss.task))
         compare = lambda loss, flow: distance_to_limit(loss, flow, expected)
-        return Claim("a.limit", "a test", "U -> ..", compare, relation=flowsim.Relation.IDENTITY)
+        return Claim("a.limit", "a test", "U -> ..", compare)
 
     run = gradient_flow(loss, start)
     assert flowsim.check(tends(1.0), loss, run).verdict is Judgement.HOLDS

@@ -21,7 +21,6 @@ from benchmarks.verdict_families.limits import solved
 from benchmarks.verdict_families.resting import LOST, passage
 from benchmarks.verdict_families.saddles import Saddle
 from benchmarks.verdict_families.theorems import beyond, theorems, true_theorems
-from flowsim import Relation
 from flowsim.claims import Evidence, judge_on
 
 # What cancels in double precision, or rests in it, has tests of its own.
@@ -188,7 +187,7 @@ def check_statements(problem: base.Problem) -> None:
     run = path_at(problem, inside)
     last = None if problem.limit is None else path_to_the_limit(problem)
     for stated in problem.statements(run):
-        identity, fails = stated.claim.relation is Relation.IDENTITY, stated.fails
+        identity, fails = stated.identity, stated.fails
         true, wrong = (-2e-8, -base.RESOLVED) if identity else (-1e-9, 0.0)
         if slack_of(stated, run)[0].shape[0] == 1:  # of the limit, or of the start
             assert last is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowsim
-from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow, initialization
+from flowsim import Claim, FunctionLoss, at_least, at_most, equal, gradient_flow, initialization
 from flowsim.claims import Evidence, Judgement
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
@@ -49,9 +49,8 @@ SOFT = FunctionLoss(lambda m: jnp.log(jnp.cosh(m.x)), minimum=0.0)
 PRODUCT = FunctionLoss(lambda m: (m.a * m.b - 1) ** 2 / 2, minimum=0.0)
 
 
-def judged(compare, loss, start, *, identity=False, along_flow=True, **how) -> flowsim.Verdict:
-    relation = Relation.IDENTITY if identity else Relation.INEQUALITY
-    claim = Claim("own.claim", "here", "a statement", compare, relation=relation, along_flow=along_flow)
+def judged(compare, loss, start, *, along_flow=True, **how) -> flowsim.Verdict:
+    claim = Claim("own.claim", "here", "a statement", compare, along_flow=along_flow)
     return flowsim.check(claim, loss, gradient_flow(loss, start, **how))
 
 
@@ -105,7 +104,7 @@ def test_constants_that_cancel_are_no_violation(shift, expected):
     def compare(loss, flow):
         return equal(flow.models.x, to + (start - to) * jnp.exp(-flow.t) + shift, jnp.abs(flow.models.x))
 
-    assert judged(compare, parabola(to), weight(start), identity=True, t1=3.0).verdict is expected
+    assert judged(compare, parabola(to), weight(start), t1=3.0).verdict is expected
 
 
 # Far out.
@@ -236,7 +235,7 @@ def test_what_weights_pass_through_between_two_outputs_is_seen(width):
 def test_an_identity_that_fails_between_two_outputs_is_seen():
     bell = lambda flow: jnp.exp(-(((flow.models.x - 0.55) / 1e-3) ** 2))
     compare = lambda loss, flow: equal(flow.models.x + bell(flow), flow.models.x, jnp.ones_like(flow.t))
-    assert judged(compare, parabola(), weight(1), identity=True).verdict is VIOLATED
+    assert judged(compare, parabola(), weight(1)).verdict is VIOLATED
 
 
 @pytest.mark.slow
@@ -442,7 +441,7 @@ def test_the_end_is_no_limit(allowance):
     def compare(loss, flow):
         return equal(flow.end.x, 2.0, 1.0, allowance=flow.way_to_go if allowance == "way" else 0.0)
 
-    found = judged(compare, parabola(2.0), weight(1), identity=True)
+    found = judged(compare, parabola(2.0), weight(1))
     assert found.verdict is (HOLDS if allowance == "way" else UNRESOLVED), found
 
 
@@ -484,7 +483,7 @@ def test_a_function_of_the_limit_comes_with_its_allowance(expected, verdict):
         value, allowance = flowsim.limit(flow, lambda model: model.x**3)
         return equal(value, expected, 8.0, allowance=allowance)
 
-    assert judged(compare, parabola(2.0), weight(1), identity=True).verdict is verdict
+    assert judged(compare, parabola(2.0), weight(1)).verdict is verdict
 
 
 @pytest.mark.slow
@@ -498,7 +497,7 @@ def test_a_limit_on_a_continuum_of_minima_is_bounded_across_it(off, verdict):
         value, allowance = flowsim.limit(flow, lambda model: model.a)
         return equal(value, a + off, 1.0, allowance=allowance)
 
-    assert judged(compare, PRODUCT, factors(0.5, 0.1), identity=True).verdict is verdict
+    assert judged(compare, PRODUCT, factors(0.5, 0.1)).verdict is verdict
 
 
 @pytest.mark.slow
@@ -507,15 +506,15 @@ def test_a_start_at_rest_in_a_minimum_is_its_own_limit():
         value, allowance = flowsim.limit(flow, lambda model: model.a)
         return equal(value, 1.0, 1.0, allowance=allowance)
 
-    assert judged(compare, PRODUCT, factors(1, 1), identity=True).verdict is HOLDS
+    assert judged(compare, PRODUCT, factors(1, 1)).verdict is HOLDS
 
 
 @pytest.mark.slow
 def test_the_model_at_a_time_is_asked_for_by_the_time():
     for off, expected in ((0.0, HOLDS), (1e-3, VIOLATED)):
         compare = lambda loss, flow, off=off: equal(flow.at(0.5).x, 1 - np.exp(-0.5) + off, 1.0)
-        assert judged(compare, parabola(1.0), weight(0), identity=True).verdict is expected
-    late = judged(lambda loss, flow: equal(flow.at(500.0).x, 1.0, 1.0), parabola(1.0), weight(0), identity=True)
+        assert judged(compare, parabola(1.0), weight(0)).verdict is expected
+    late = judged(lambda loss, flow: equal(flow.at(500.0).x, 1.0, 1.0), parabola(1.0), weight(0))
     assert late.verdict is UNRESOLVED and "500" in late.note
 
 

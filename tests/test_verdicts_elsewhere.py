@@ -10,12 +10,12 @@ import pytest
 from helpers import Weight, pair
 
 import flowsim
-from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow
+from flowsim import Claim, FunctionLoss, at_least, at_most, equal, gradient_flow
 from flowsim._core.balls.centred import is_smooth
 from flowsim._core.balls.enclosure import Traced, enclose
 from flowsim._core.balls.operations import UndecidedError
 from flowsim.claims import Judgement
-from flowsim.claims.inequalities import sharp_constant
+from flowsim.claims.statements import sharp_constant
 from flowsim.flow.systems import loss_system
 from flowsim.losses.deep.scalar_layers import ScalarLoopLoss
 from flowsim.models import ScalarLoop
@@ -47,9 +47,8 @@ def integral(flow, values):
     return jnp.concatenate([jnp.zeros(1), jnp.cumsum(steps)])
 
 
-def judged(problem, compare, *, identity=False, **how):
-    relation = Relation.IDENTITY if identity else Relation.INEQUALITY
-    claim = Claim("own.claim", "here", "a statement", lambda loss, flow: compare(flow), relation=relation)
+def judged(problem, compare, **how):
+    claim = Claim("own.claim", "here", "a statement", lambda loss, flow: compare(flow))
     return flowsim.check(claim, problem[0], gradient_flow(*problem, **how))
 
 
@@ -73,11 +72,11 @@ def test_what_fails_after_the_end_is_not_said_for_all_t(problem, compare, t1):
 
 
 def test_weights_that_are_zero_so_far_are_not_zero_for_ever():
-    same = judged((GATE, pair(0.0, 0.0)), lambda f: equal(f.models.b, 0.0, 1.0), identity=True, t1=0.6)
+    same = judged((GATE, pair(0.0, 0.0)), lambda f: equal(f.models.b, 0.0, 1.0), t1=0.6)
     assert same.until == pytest.approx(0.6)
     # Where the field keeps them, they are.
     kept = FunctionLoss(lambda m: 0.5 * (m.a - 1) ** 2 + 0.5 * m.b**2 * m.a**2, minimum=0.0)
-    stays = judged((kept, pair(0.5, 0.0)), lambda f: equal(f.models.b, 0.0, 1.0), identity=True, t1=0.6)
+    stays = judged((kept, pair(0.5, 0.0)), lambda f: equal(f.models.b, 0.0, 1.0), t1=0.6)
     assert stays.verdict is Judgement.HOLDS
     assert stays.until is None
 
@@ -209,7 +208,7 @@ def test_a_program_that_branches_is_not_smooth(function, expected):
 def test_a_choice_in_a_loop_through_the_times_may_switch(loop):
     # Between two rows, and too narrow to be looked for where sides are equated.
     narrow = lambda m: jnp.where(jnp.abs(m.x - 0.7654321) < 1e-9, 0.5, m.x)
-    stated = judged(BOWL, lambda flow: equal(loop(narrow, flow.models), flow.models.x, 1.0), identity=True)
+    stated = judged(BOWL, lambda flow: equal(loop(narrow, flow.models), flow.models.x, 1.0))
     assert stated.verdict is Judgement.UNRESOLVED
     wide = judged(BOWL, lambda flow: at_most(loop(lambda m: jax.nn.relu(m.x), flow.models), 1.1))
     assert wide.verdict is Judgement.HOLDS

@@ -13,7 +13,7 @@ from helpers import Pair, pair, weight
 from jax.scipy.special import erf
 
 import flowsim
-from flowsim import Claim, FunctionLoss, Relation, at_least, at_most, equal, gradient_flow
+from flowsim import Claim, FunctionLoss, at_least, at_most, equal, gradient_flow
 from flowsim._core.balls.centred import is_analytic, is_smooth
 from flowsim._core.balls.enclosure import Traced, enclose, lower, upper
 from flowsim._core.balls.operations import UndecidedError, balls
@@ -95,9 +95,8 @@ def evidence(name: str, t1: float | None) -> Evidence:
     return Evidence(loss, gradient_flow(loss, start, t1=t1))
 
 
-def judged(name: str, t1: float | None, compare, *, identity: bool = False, along_flow: bool = True):
-    relation = Relation.IDENTITY if identity else Relation.INEQUALITY
-    claim = Claim("own.claim", "here", "s", lambda loss, flow: compare(flow), relation=relation, along_flow=along_flow)
+def judged(name: str, t1: float | None, compare, *, along_flow: bool = True):
+    claim = Claim("own.claim", "here", "s", lambda loss, flow: compare(flow), along_flow=along_flow)
     return judge_on(claim, evidence(name, t1))
 
 
@@ -199,12 +198,12 @@ def test_what_is_false_later_does_not_hold_for_longer(name, t1, compare, fails):
     ],
 )
 def test_an_identity_that_fails_later_holds_until_the_end(name, t1, compare):
-    verdict = judged(name, t1, compare, identity=True)
+    verdict = judged(name, t1, compare)
     assert verdict.verdict is Judgement.HOLDS and verdict.until == t1
 
 
 def test_no_size_makes_any_allowance_small():
-    assert judged("bowl", 3.0, found_limit, identity=True).verdict is not Judgement.HOLDS  # it is 1/2
+    assert judged("bowl", 3.0, found_limit).verdict is not Judgement.HOLDS  # it is 1/2
 
 
 def test_what_reads_more_than_the_start_on_the_flow_alone_is_seen():

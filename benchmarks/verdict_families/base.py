@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 import flowsim
-from flowsim import Claim, Relation, Stop
+from flowsim import Claim, Stop
 from flowsim.claims.claim import Comparison
 
 LITTLE = 1e-5  # by which a false inequality is false
@@ -52,12 +52,13 @@ class Stated:
     """A statement with what is true of it.
 
     fails: see above; expected: whether a person would expect a verdict on it: it can be decided in double precision
-    with modest effort.
+    with modest effort; identity: whether it equates its sides.
     """
 
     claim: Claim
     fails: float | None
-    expected: bool = True
+    expected: bool
+    identity: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +104,8 @@ def said(
 ) -> Stated:
     """A statement with a number and its truth."""
     statement = Statement(jnp.asarray(np.asarray(number, dtype=float)), compare, time)
-    relation = Relation.IDENTITY if identity else Relation.INEQUALITY
-    claim = Claim(f"fuzz.{name}", "a random problem", name, statement, relation=relation, along_flow=along_flow)
-    return Stated(claim, None if fails is None else float(fails), bool(expected))
+    claim = Claim(f"fuzz.{name}", "a random problem", name, statement, along_flow=along_flow)
+    return Stated(claim, None if fails is None else float(fails), bool(expected), identity)
 
 
 def a_time(end: float) -> float:

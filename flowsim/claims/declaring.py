@@ -41,7 +41,8 @@ def claim(
 
     The function takes what it compares, by name: ``loss``, ``task`` (that of the loss), ``start`` (the model at t = 0)
     or ``flow`` (the `Trajectory`). A claim that takes the flow is judged along it. The docstring is the statement, with
-    formulas in ``$..$``. What follows after an empty line is the note.
+    formulas in ``$..$``. What follows after an empty line is the note. Where the statement holds a number that is known
+    only at run time, ``statement=`` says it instead.
 
     **Arguments:**
 
@@ -54,7 +55,6 @@ def claim(
     conditions = [hypotheses] if callable(hypotheses) else [*hypotheses]
 
     def declare(sides: Callable[..., Comparison]) -> Claim:
-        statement, note = _said(sides)
         takes = _taken(sides)
 
         @functools.wraps(sides)
@@ -63,18 +63,19 @@ def claim(
                 return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
             return sides(*(_TAKES[name](loss, flow) for name in takes))
 
-        own = {"note": note, "along_flow": "flow" in takes, **fields}
-        return Claim(id, source, statement, compare, hypotheses=all_of(*conditions, *([needs] if needs else [])), **own)
+        said = {} if "statement" in fields else _said(sides)
+        own = {"along_flow": "flow" in takes, **said, **fields}
+        return Claim(id, source, compare=compare, hypotheses=all_of(*conditions, *([needs] if needs else [])), **own)
 
     return declare
 
 
-def _said(sides: Callable[..., Any]) -> tuple[str, str]:
+def _said(sides: Callable[..., Any]) -> dict[str, str]:
     """The statement and the note of a docstring, each in one line."""
     statement, *note = inspect.cleandoc(sides.__doc__ or "").split("\n\n")
     if not statement:
         checks.refuse("a claim", "a function whose docstring states it", f"{sides.__name__} has no docstring")
-    return " ".join(statement.split()), " ".join(" ".join(note).split())
+    return {"statement": " ".join(statement.split()), "note": " ".join(" ".join(note).split())}
 
 
 def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
-"""Statements of kinds that many papers make: about a task alone, several at once, and of what a flow conserves."""
+"""Statements of kinds that many papers make: several at once, what a flow conserves, and inequalities between the
+gradient and the excess, or the loss itself.
+"""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from flowsim.claims.claim import Comparison, at_least, equal
+from flowsim.flow.trajectory import Trajectory
 
 
 def rounded(comparison: Comparison, conditioning: Float[Array, ""]) -> Comparison:
@@ -26,3 +29,46 @@ def conserved(value: Array, size: Array) -> Comparison:
 def stays_positive(value: Array, size: Array) -> Comparison:
     """value(t) > 0, relative to ``size``."""
     return at_least(value, jnp.zeros(()), size=size)
+
+
+def polyak_lojasiewicz(trajectory: Trajectory, mu: Float[Array, ""]) -> Comparison:
+    """|grad L|^2 >= mu (L - min L) at every output time with a positive excess."""
+    return at_least(trajectory.grad_norm_sq, mu * trajectory.excess, promised=trajectory.excess > 0)
+
+
+def sharp_constant(trajectory: Trajectory) -> Float[Array, ""]:
+    """The largest mu for which |grad L|^2 >= mu (L - min L) along a trajectory: its smallest ratio."""
+    excess = trajectory.excess
+    ratios = trajectory.grad_norm_sq / jnp.where(excess > 0, excess, 1.0)
+    return jnp.min(jnp.where(excess > 0, ratios, jnp.inf))
+
+
+def gradient_dominance(
+    grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], constant: ArrayLike, power: float, threshold: ArrayLike
+) -> Comparison:
+    """|grad L|^2 >= c L^p at every point with L >= threshold. L is the loss, not its excess.
+
+    **Arguments:** grad_norm_sq, loss: at any points, those of a trajectory or others; constant: c; power: p;
+    threshold: below which nothing is promised.
+
+    **Source:** gatmiry2024, Theorem 3.4, with p = (2L - 1)/L.
+    """
+    return at_least(grad_norm_sq, jnp.asarray(constant) * loss**power, promised=loss >= threshold)
+
+
+def sharp_dominance(
+    grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], power: float, threshold: ArrayLike
+) -> Float[Array, ""]:
+    """The largest c for which |grad L|^2 >= c L^p where L >= threshold; infinite where there is no such point."""
+    promised = (loss >= threshold) & (loss > 0)
+    return jnp.min(jnp.where(promised, grad_norm_sq / jnp.where(promised, loss, 1.0) ** power, jnp.inf))
+
+
+def dominance_floor(
+    grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], constant: ArrayLike, power: float
+) -> Float[Array, ""]:
+    """The largest loss at which |grad L|^2 < c L^p; zero if there is none.
+
+    Where the minimum is positive the inequality fails near it, since the gradient vanishes and L does not.
+    """
+    return jnp.max(jnp.where(grad_norm_sq < jnp.asarray(constant) * loss**power, loss, 0.0), initial=0.0)

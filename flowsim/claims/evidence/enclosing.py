@@ -82,9 +82,7 @@ class Rows:
 
 
 class Roundings(NamedTuple):
-    """How far numbers may be off, relative to their size: the weights; the numbers of the loss; and those of the
-    statement, except short ones.
-    """
+    """How far numbers of each kind may be off, relative to their size; short numbers of a statement are exact."""
 
     weights: float = ROUNDING
     loss: float = ROUNDING

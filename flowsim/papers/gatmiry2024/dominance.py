@@ -5,7 +5,7 @@ from jaxtyping import Array, ArrayLike
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison
-from flowsim.claims.inequalities import dominance_floor, gradient_dominance, sharp_dominance
+from flowsim.claims.statements import dominance_floor, gradient_dominance, sharp_dominance
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024.setting import (

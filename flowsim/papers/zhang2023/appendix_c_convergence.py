@@ -5,8 +5,8 @@ from jaxtyping import Array, PyTree
 
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.declaring import Section
-from flowsim.claims.inequalities import polyak_lojasiewicz, sharp_constant
 from flowsim.claims.rates import exponential_envelope
+from flowsim.claims.statements import polyak_lojasiewicz, sharp_constant
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum

@@ -5,9 +5,8 @@ from jaxtyping import Array
 
 from flowsim.claims.claim import Comparison
 from flowsim.claims.declaring import Section
-from flowsim.claims.inequalities import polyak_lojasiewicz, sharp_constant
 from flowsim.claims.rates import decayed, exponential_envelope
-from flowsim.claims.statements import joined
+from flowsim.claims.statements import joined, polyak_lojasiewicz, sharp_constant
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.arrowhead import local_rate
