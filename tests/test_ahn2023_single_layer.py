@@ -16,15 +16,7 @@ import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
-from flowsim.papers.ahn2023 import (
-    CLAIMS,
-    appendix_a_3,
-    components,
-    problems,
-    section_4,
-    section_4_landscape,
-    single_layer,
-)
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, section_4, section_4_landscape, single_layer
 from flowsim.problem import spec_of
 
 pytestmark = pytest.mark.slow
@@ -171,18 +163,18 @@ PLANTS = [
         problems.EASY,
     ),
     ("eq-6", section_4, "in_context_loss", scaled, problems.EASY),
-    ("lemma-6", components, "unit", scaled, problems.ISOTROPIC),
-    ("lemma-6.sum", components, "component", scaled, problems.ISOTROPIC),
-    ("lemma-6.unique", components, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
+    ("lemma-6", single_layer, "unit", scaled, problems.ISOTROPIC),
+    ("lemma-6.sum", single_layer, "component", scaled, problems.ISOTROPIC),
+    ("lemma-6.unique", single_layer, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
      problems.ISOTROPIC),
-    ("eq-17", components, "_pair", scaled, problems.ISOTROPIC),
-    ("eq-18", components, "unit", scaled, problems.ISOTROPIC),
-    ("eq-19", components, "_pair", scaled, problems.ISOTROPIC),
-    ("lemma-7", components, "unit", scaled, problems.EASY),
-    ("lemma-7.sum", components, "component", scaled, problems.EASY),
-    ("eq-20", components, "_pair", scaled, problems.EASY),
-    ("eq-21", components, "_pair", scaled, problems.EASY),
-    ("sec-a.3.rotation", appendix_a_3, "in_context_loss", scaled, problems.EASY),
+    ("eq-17", single_layer, "_pair", scaled, problems.ISOTROPIC),
+    ("eq-18", single_layer, "unit", scaled, problems.ISOTROPIC),
+    ("eq-19", single_layer, "_pair", scaled, problems.ISOTROPIC),
+    ("lemma-7", single_layer, "unit", scaled, problems.EASY),
+    ("lemma-7.sum", single_layer, "component", scaled, problems.EASY),
+    ("eq-20", single_layer, "_pair", scaled, problems.EASY),
+    ("eq-21", single_layer, "_pair", scaled, problems.EASY),
+    ("sec-a.3.rotation", appendix_a, "in_context_loss", scaled, problems.EASY),
 ]  # fmt: skip
 
 

@@ -19,19 +19,14 @@ from flowsim.models import ScalarLayers
 from flowsim.models import multi_layer as layers
 from flowsim.papers import ahn2023
 from flowsim.papers.ahn2023 import (
-    appendix_b_1,
-    appendix_b_2,
+    appendix_b_1_2,
     appendix_b_4,
-    figures_1_2,
-    figures_3_4,
+    figures,
     multi_layer,
-    multi_layer_problems,
     prompts,
     residual_stream,
     scalars,
-    section_5_1,
-    section_5_2,
-    section_5_3,
+    section_5,
     section_6,
 )
 from flowsim.papers.ahn2023.settings import LAYERED
@@ -109,11 +104,11 @@ def test_every_verdict(key):
 
 
 def test_every_problem_is_one():
-    problems = {str(problem): problem for claim in CLAIMS for problem in claim.problems}
-    for problem in problems.values():
+    known = {str(problem): problem for claim in CLAIMS for problem in claim.problems}
+    for problem in known.values():
         spec_of({name: table for name, table in problem.items() if name != "name"})
-    assert len({problem["name"] for problem in problems.values()}) == len(problems)
-    assert multi_layer_problems.PAPER["task"]["context_length"] == 20
+    assert len({problem["name"] for problem in known.values()}) == len(known)
+    assert problems.PAPER["task"]["context_length"] == 20
 
 
 def scaled(factor):
@@ -135,43 +130,47 @@ def bent_losses(real):
 
 
 PLANTS = {
-    ("theorem-3.rotation", "printed"): (appendix_b_1, "losses_at", bent_losses),
+    ("theorem-3.rotation", "printed"): (appendix_b_1_2, "losses_at", bent_losses),
     ("figure-4.conditioning", "printed"): (
-        figures_3_4,
+        figures,
         "local_minima",
         lambda real: lambda loss: jax.tree.map(lambda of: of[:1], real(loss)),
     ),
     ("figure-4.conditioning", "corrected"): (
-        figures_3_4,
+        figures,
         "lowest",
         lambda real: lambda loss: real(loss).at[-1].multiply(0.1),
     ),
-    ("theorem-3", "printed"): (section_5_1, "diagonals", scaled(0.0)),
-    ("theorem-3.multiples", "corrected"): (section_5_1, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-3.proof", "printed"): (appendix_b_1, "at_most", lambda real: lambda x, y: real(y, x)),
-    ("theorem-3.convex", "printed"): (appendix_b_1, "at_least", lambda real: lambda x, y, size: real(-x, y, size=size)),
-    ("theorem-4", "printed"): (section_5_2, "best_scalars", scaled(1.001)),
+    ("theorem-3", "printed"): (section_5, "diagonals", scaled(0.0)),
+    ("theorem-3.multiples", "corrected"): (section_5, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-3.proof", "printed"): (appendix_b_1_2, "at_most", lambda real: lambda x, y: real(y, x)),
+    ("theorem-3.convex", "printed"): (
+        appendix_b_1_2,
+        "at_least",
+        lambda real: lambda x, y, size: real(-x, y, size=size),
+    ),
+    ("theorem-4", "printed"): (section_5, "best_scalars", scaled(1.001)),
     ("theorem-4.minimum", "corrected"): (multi_layer, "best_scalars", scaled(0.1)),
-    ("theorem-4.global", "corrected"): (section_5_3, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-4.global", "corrected"): (section_5, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
     ("theorem-4.on-the-set", "corrected"): (appendix_b_4, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-4.gradient", "corrected"): (appendix_b_2, "gradients", bent),
-    ("eq-25", "corrected"): (appendix_b_2, "gradients", bent),
-    ("eq-26", "printed"): (appendix_b_2, "_decrease", first_scaled(0.499)),
-    ("eq-26", "corrected"): (appendix_b_2, "_decrease", first_scaled(1 + 1e-9)),
+    ("theorem-4.gradient", "corrected"): (appendix_b_1_2, "gradients", bent),
+    ("eq-25", "corrected"): (appendix_b_1_2, "gradients", bent),
+    ("eq-26", "printed"): (appendix_b_1_2, "_decrease", first_scaled(0.499)),
+    ("eq-26", "corrected"): (appendix_b_1_2, "_decrease", first_scaled(1 + 1e-9)),
     ("lemma-8", "printed"): (appendix_b_4, "_permuted", lambda real: lambda *a: real(*a) * jnp.array([[1, 1 + 1e-9]])),
     ("theorem-5", "printed"): (section_6, "lowest", scaled(1.001)),
-    ("figure-1.preconditioner", "printed"): (figures_1_2, "preconditioned", lambda real: lambda loss, A: A),
+    ("figure-1.preconditioner", "printed"): (figures, "preconditioned", lambda real: lambda loss, A: A),
     ("figure-1.plain", "corrected"): (
-        figures_1_2,
+        figures,
         "distance_to_identity",
         lambda real: lambda M: real(M) + 0.01 * M.ndim,
     ),
     ("figure-1.loss", "corrected"): (
-        figures_1_2,
+        figures,
         "equal",
         lambda real: lambda value, expected, size, allowance: real(value, 1.001 * expected, size, allowance=allowance),
     ),
-    ("figure-2", "printed"): (figures_1_2, "best_scalars", scaled(1.001)),
+    ("figure-2", "printed"): (figures, "best_scalars", scaled(1.001)),
 }
 
 
@@ -284,7 +283,7 @@ def test_at_the_noise_floor_nothing_is_decided(monkeypatch: pytest.MonkeyPatch):
     assert judge_on(BY_KEY["eq-26", "printed"], static("one")).verdict is Judgement.UNRESOLVED
     # Lemma 8's matrices off S put on S; Theorem 3's matrices diagonal from the first.
     points = lambda loss, key: multi_layer.drawn_scalars(loss)[:, :, None, None] * jnp.eye(2)[None, None]
-    for home in (appendix_b_1, appendix_b_4):
+    for home in (appendix_b_1_2, appendix_b_4):
         monkeypatch.setattr(home, "drawn_matrices", points)
     assert judge_on(BY_KEY["lemma-8.general", "corrected"], static("small")).verdict is not Judgement.HOLDS
     assert judge_on(BY_KEY["theorem-3.proof", "printed"], static("isotropic")).verdict is Judgement.UNRESOLVED

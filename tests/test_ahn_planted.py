@@ -10,16 +10,7 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
-from flowsim.papers.ahn2023 import (
-    CLAIMS,
-    appendix_a_2,
-    components,
-    prompts,
-    section_4,
-    section_5_2,
-    single_layer,
-    turned_prompts,
-)
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, prompts, section_4, section_5, single_layer
 from flowsim.problem import spec_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -53,9 +44,9 @@ def first_louder(function):
 
 
 MOMENT = (single_layer, "token_covariance_times_form", louder)
-LINEAR = (components, "weight_times_token_covariance", louder)
+LINEAR = (single_layer, "weight_times_token_covariance", louder)
 LAYER = (prompts, "attend", louder)
-TURN = (turned_prompts, "_turns", first_louder)
+TURN = (prompts, "_turns", first_louder)
 BREAKS = {
     ("eq-6", "corrected"): MOMENT,
     ("sec-4.parameters", "corrected"): (section_4, "attend", other_rows),
@@ -65,9 +56,9 @@ BREAKS = {
     ("theorem-1.local-minimum", "corrected"): (MaskedAttentionLoss, "excess", louder),
     ("lemma-6", "printed"): MOMENT,
     ("lemma-6.sum", "printed"): MOMENT,
-    ("lemma-6.inner-product", "corrected"): (appendix_a_2, "embed", louder),
+    ("lemma-6.inner-product", "corrected"): (appendix_a, "embed", louder),
     ("eq-17", "printed"): LINEAR,
-    ("eq-18", "printed"): (appendix_a_2, "token_covariance_times_form", louder),
+    ("eq-18", "printed"): (appendix_a, "token_covariance_times_form", louder),
     ("eq-19", "printed"): MOMENT,
     ("lemma-7", "printed"): LINEAR,
     ("lemma-7.sum", "corrected"): MOMENT,
@@ -75,13 +66,13 @@ BREAKS = {
     ("eq-21", "printed"): MOMENT,
     ("sec-a.3.rotation", "printed"): MOMENT,
     ("lemma-2", "printed"): (multi_layer, "attend", louder),
-    ("sec-5.2.hessian", "corrected"): (section_5_2, "risk", louder),
+    ("sec-5.2.hessian", "corrected"): (section_5, "risk", louder),
     ("eq-61", "corrected"): LAYER,
     ("eq-22", "printed"): LAYER,
     ("theorem-3.trace", "corrected"): LAYER,
     ("eq-28", "corrected"): LAYER,
     ("lemma-9", "printed"): LAYER,
-    ("sec-5.2.distorted", "corrected"): (section_5_2, "_distorted", first_louder),
+    ("sec-5.2.distorted", "corrected"): (section_5, "_distorted", first_louder),
     ("sec-5.2.newton", "printed"): LAYER,
     ("eq-54", "printed"): LAYER,
     ("lemma-10", "printed"): (prompts, "attend", leaking),

@@ -15,7 +15,7 @@ from flowsim.claims.hypotheses import hypothesis
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 from flowsim.papers import zhang2023
-from flowsim.papers.zhang2023 import appendix_a, problems, section_3_3, section_5_1, section_5_2, section_5_3
+from flowsim.papers.zhang2023 import appendix_a, problems, section_3, section_5
 from flowsim.papers.zhang2023.conditions import limit, pl_constant
 from flowsim.problem import spec_of
 
@@ -37,7 +37,7 @@ def task_of(problem) -> flowsim.LinearRegression:
 
 @functools.cache
 def evidence_of(index: int) -> Evidence:
-    problem = build((*problems.FLOWS, section_3_3.UNBALANCED, section_3_3.BEYOND)[index])
+    problem = build((*problems.FLOWS, section_3.UNBALANCED, section_3.BEYOND)[index])
     return Evidence(problem.loss, problem.run())
 
 
@@ -97,7 +97,7 @@ def test_without_balance_the_printed_limit_fails_and_the_corrected_one_holds():
 
 @pytest.mark.slow
 def test_without_zero_blocks_a_flow_ends_at_another_local_minimum():
-    example = {**section_3_3.ALL_WEIGHTS, "flow": {"rtol": 1e-6}}
+    example = {**section_3.ALL_WEIGHTS, "flow": {"rtol": 1e-6}}
     problem = build(example)
     verdict = judge_on(BY_KEY[ZERO_BLOCKS], Evidence(problem.loss, problem.run()))
     assert verdict.verdict is Judgement.HOLDS
@@ -121,9 +121,9 @@ def scaled_model(function, factor):
 GAMMA = (flowsim.LinearRegression, "gamma", lambda real: scaled(real, 1.001))
 # claim -> (where, name there, what to put in its place): a false constant or formula for every claim
 PLANTS = {
-    ("assumption-3.3", "printed"): (section_3_3, "balanced", lambda real: scaled_model(real, 1.001)),
+    ("assumption-3.3", "printed"): (section_3, "balanced", lambda real: scaled_model(real, 1.001)),
     ("assumption-3.3.balance", "corrected"): (
-        section_3_3,
+        section_3,
         "distance_to_limit",
         lambda real: lambda l, t, m: real(l, t, limit(l.task)),
     ),
@@ -133,12 +133,12 @@ PLANTS = {
     ("corollary-4.3.convergence", "printed"): GAMMA,
     ("lemma-5.3", "printed"): GAMMA,
     ("lemma-5.1", "printed"): (
-        section_5_1,
+        section_5,
         "_summed",
         lambda real: lambda *args: real(*args)._replace(attended=1.01 * real(*args).attended),
     ),
     ("sec-5.1.negative-eigenvalues", "corrected"): (
-        section_5_1,
+        section_5,
         "_negative_eigenvalues",
         lambda real: lambda l: (real(l)[0] - 1, real(l)[1]),
     ),
@@ -146,8 +146,8 @@ PLANTS = {
     ("lemma-a.1", "printed"): (appendix_a, "printed_loss", lambda real: scaled(real, 1.000001)),
     ("corollary-a.2", "printed"): (appendix_a, "printed_loss", lambda real: scaled(real, 1.000001)),
     ("lemma-5.4.limit", "printed"): GAMMA,
-    ("lemma-5.4.pl", "printed"): (section_5_3, "pl_constant", lambda real: scaled(real, 1e3)),
-    ("lemma-5.4.rate", "printed"): (section_5_3, "pl_constant", lambda real: scaled(real, 1e3)),
+    ("lemma-5.4.pl", "printed"): (section_5, "pl_constant", lambda real: scaled(real, 1e3)),
+    ("lemma-5.4.rate", "printed"): (section_5, "pl_constant", lambda real: scaled(real, 1e3)),
     ("eq-a.15.bound", "corrected"): (appendix_a, "u_lower_bound_sq", lambda real: scaled(real, 1.01)),
     ("lemma-a.5", "printed"): (appendix_a, "u_lower_bound_sq", lambda real: scaled(real, 4.0)),
 }
@@ -167,8 +167,8 @@ def test_planted_errors_are_refused(key, monkeypatch):
     owner, name, plant = PLANTS[key]
     index = {"assumption-3.3.balance": UNBALANCED, "eq-a.15.bound": ONE}.get(key[0], EASY)
     # What was compiled for the true statement is not used.
-    monkeypatch.setattr(section_5_2, "_every_minimum", section_5_2._every_minimum.__wrapped__)
-    monkeypatch.setattr(section_5_1, "_both_sides", section_5_1._both_sides.__wrapped__)
+    monkeypatch.setattr(section_5, "_every_minimum", section_5._every_minimum.__wrapped__)
+    monkeypatch.setattr(section_5, "_both_sides", section_5._both_sides.__wrapped__)
     monkeypatch.setattr(owner, name, plant(getattr(owner, name)))
     verdict = judge_on(fresh(BY_KEY[key]), evidence_of(index))
     assert verdict.verdict is Judgement.VIOLATED, verdict

@@ -21,15 +21,11 @@ from flowsim.moments.spectrum import mean_trace_power
 from flowsim.papers.gatmiry2024 import (
     CLAIMS,
     appendix_a_layers,
-    appendix_a_loss,
     appendix_a_pairings,
-    figure_2,
-    figure_3,
-    figure_4,
     figures,
+    figures_1_to_4,
     layers,
     moments,
-    pairings,
     section_4,
 )
 from flowsim.papers.gatmiry2024 import lemma_settings as settings
@@ -102,9 +98,9 @@ def test_exact_moments_agree_with_the_spectrum_and_with_the_second_moment_in_clo
 
 
 def test_pairings_are_those_of_isserlis():
-    assert [sum(pairings.census(k).values()) for k in range(1, 6)] == [1, 3, 15, 105, 945]
-    assert pairings.census(2) == {(2, 2, 1): 1, (0, 1, 2): 1, (0, 1, 1): 1}
-    without = sum(number for cycles, number in pairings.census(5).items() if cycles.loops == 0)
+    assert [sum(moments.census(k).values()) for k in range(1, 6)] == [1, 3, 15, 105, 945]
+    assert moments.census(2) == {(2, 2, 1): 1, (0, 1, 2): 1, (0, 1, 1): 1}
+    without = sum(number for cycles, number in moments.census(5).items() if cycles.loops == 0)
     assert appendix_a_pairings._without_self_loops(5) == without
     for part in ("eq-19", "pairings"):
         both(f"lemma-a.2.{part}", VIOLATED, HOLDS, settings.TWICE_EDGE)
@@ -158,12 +154,12 @@ def test_the_printed_value_term_by_sampling_sample_roots():
     residual = np.eye(2) - np.linalg.matrix_power(np.eye(2) - W @ A, 2)
     rows = np.einsum("i,tij->tj", u, residual)
     for sample_root, values in ((True, np.einsum("ti,tij,tj->t", rows, W, rows)), (False, np.sum(rows**2, axis=1))):
-        exact = float(appendix_a_loss._bias_words(2, sample_root)(task.context_length, A=A, U=np.outer(u, u)))
+        exact = float(appendix_a_layers._bias_words(2, sample_root)(task.context_length, A=A, U=np.outer(u, u)))
         assert abs(np.mean(values) - exact) < 4 * np.std(values) / math.sqrt(values.size)
 
 
 def test_figures(monkeypatch):
-    monkeypatch.setattr(figure_3, "MOST_TEST_LOOPS", 12)
+    monkeypatch.setattr(figures_1_to_4, "MOST_TEST_LOOPS", 12)
     printed = {"figure-2": VIOLATED, "figure-4": VIOLATED, "figure-4.slower": VIOLATED, "figure-2.loops": HOLDS}
     for part, expected in printed.items():
         assert verdict((part, "printed"), PLAIN).verdict is expected, part
@@ -209,7 +205,7 @@ def test_curves_of_the_figures_by_second_routes():
     errors = np.std(risks, axis=0) / math.sqrt(len(risks))
     assert np.all(np.abs(np.mean(risks, axis=0) - exact) < 4 * errors)
     # One loop is exponential, with rate 2 (n + d + 1)/n.
-    assert figure_4.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
+    assert figures_1_to_4.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
 
 
 PLANTS = {  # claim -> (module, name, what to put in its place, problem): a false constant or formula
@@ -235,9 +231,9 @@ PLANTS = {  # claim -> (module, name, what to put in its place, problem): a fals
         settings.TWICE_EDGE,
     ),
     ("lemma-4.1.gap", "corrected"): (section_4, "power_terms", lambda m: loop_terms(3, True, False), TINY),
-    ("figure-2.loops", "printed"): (figure_2, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
-    ("figure-2", "corrected"): (figure_2, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
-    ("figure-4", "corrected"): (figure_4, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
+    ("figure-2.loops", "printed"): (figures_1_to_4, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
+    ("figure-2", "corrected"): (figures_1_to_4, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
+    ("figure-4", "corrected"): (figures_1_to_4, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
 }
 
 
@@ -245,7 +241,7 @@ PLANTS = {  # claim -> (module, name, what to put in its place, problem): a fals
 def test_planted_errors_are_refused(key, monkeypatch):
     place, name, wrong, problem = PLANTS[key]
     if place is appendix_a_pairings and name == "census":
-        wrong = functools.partial(lambda make, k: {pairings.Cycles(*c): m for c, m in make(k).items()}, wrong)
+        wrong = functools.partial(lambda make, k: {moments.Cycles(*c): m for c, m in make(k).items()}, wrong)
     monkeypatch.setattr(place, name, wrong)
     plain = dataclasses.replace(BY_KEY[key], constants=lambda loss, run: {})
     assert verdict(plain, problem).verdict is VIOLATED

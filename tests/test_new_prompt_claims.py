@@ -11,7 +11,7 @@ import pytest
 
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers import zhang2023
-from flowsim.papers.zhang2023 import appendix_d, problems, prompts, section_4_1_lengths, section_4_1_risk, section_4_2
+from flowsim.papers.zhang2023 import appendix_d, problems, prompts, section_4_1, section_4_1_lengths, section_4_2
 from flowsim.problem import spec_of
 
 PARTS = ("eq-4.2", "theorem-4.2", "corollary-4.3", "sec-4.2", "lemma-d")
@@ -101,17 +101,17 @@ PLANTS = [
     ("eq-4.2", "printed", EASY, prompts, "limit", scaled_weights),
     ("eq-4.2", "printed", EASY, prompts, "limit", of_another_length),
     *[
-        ("theorem-4.2", "printed", EASY, section_4_1_risk, "nonlinear_risk", scaled_term(index, 1.000001))
+        ("theorem-4.2", "printed", EASY, section_4_1, "nonlinear_risk", scaled_term(index, 1.000001))
         for index in range(3)
     ],
     *[
-        ("theorem-4.2.noiseless", "printed", EASY, section_4_1_risk, "noiseless_risk", scaled_term(index, 1.000001))
+        ("theorem-4.2.noiseless", "printed", EASY, section_4_1, "noiseless_risk", scaled_term(index, 1.000001))
         for index in range(2)
     ],
-    ("theorem-4.2.noiseless-bound", "printed", LONG, section_4_1_risk, "noiseless_bound", scaled_term(0, 0.99)),
-    ("theorem-4.2.noiseless-bound", "printed", LONG, section_4_1_risk, "noiseless_bound", scaled_term(1, 0.9)),
-    ("theorem-4.2.averaged-bound", "printed", LONG, section_4_1_risk, "averaged_bounds", scaled_term(0, 0.99)),
-    ("theorem-4.2.averaged-bound", "printed", LONG, section_4_1_risk, "averaged_bounds", scaled_term(1, 0.9)),
+    ("theorem-4.2.noiseless-bound", "printed", LONG, section_4_1, "noiseless_bound", scaled_term(0, 0.99)),
+    ("theorem-4.2.noiseless-bound", "printed", LONG, section_4_1, "noiseless_bound", scaled_term(1, 0.9)),
+    ("theorem-4.2.averaged-bound", "printed", LONG, section_4_1, "averaged_bounds", scaled_term(0, 0.99)),
+    ("theorem-4.2.averaged-bound", "printed", LONG, section_4_1, "averaged_bounds", scaled_term(1, 0.9)),
     ("corollary-4.3.test-length", "printed", ONE, section_4_1_lengths, "sufficient_test_length", scaled(0.4)),
     ("corollary-4.3.train-length", "corrected", ONE, section_4_1_lengths, "sufficient_context_length", scaled(0.7)),
     ("corollary-4.3.definition-3.2", "corrected", ONE, section_4_1_lengths, "sufficient_test_length", scaled(0.4)),

@@ -102,7 +102,9 @@ def test_one_percent_is_refused(name, monkeypatch):
     module = section_4_3 if name == "mean_prediction" else mean_prediction
     monkeypatch.setattr(module, name, off(getattr(module, name)))
     claim = dataclasses.replace(
-        BY_FORM["corrected"], compare=lambda loss, run: section_4_3.by_the_query(loss, run), constants=lambda *_: {}
+        BY_FORM["corrected"],
+        compare=lambda loss, run: section_4_3.by_the_query.compare(loss, run),
+        constants=lambda *_: {},
     )
     assert judge_on(claim, trained()).verdict is Judgement.VIOLATED
 

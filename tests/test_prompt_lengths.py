@@ -13,12 +13,7 @@ from flowsim.papers.zhang2023.prompt_lengths import (
     sufficient_context_length,
     sufficient_test_length,
 )
-from flowsim.papers.zhang2023.section_4_1_risk import (
-    averaged_bounds,
-    noiseless_bound,
-    noiseless_risk,
-    nonlinear_risk,
-)
+from flowsim.papers.zhang2023.section_4_1 import averaged_bounds, noiseless_bound, noiseless_risk, nonlinear_risk
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
 

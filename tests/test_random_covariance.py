@@ -18,13 +18,7 @@ from flowsim.initialization import balanced
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum, local_rate
 from flowsim.papers import zhang2023
-from flowsim.papers.zhang2023 import (
-    appendix_c_convergence,
-    appendix_c_dynamics,
-    appendix_c_minima,
-    problems,
-    section_4_3,
-)
+from flowsim.papers.zhang2023 import appendix_c, problems, section_4_3
 from flowsim.papers.zhang2023.conditions import random_scale_bound
 from flowsim.problem import spec_of
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
@@ -178,19 +172,19 @@ def wrong_field(real):
 
 PLANTS = {
     ("theorem-4.5", "printed"): (section_4_3, "gamma_of", lambda real: scaled(real, 1.001)),
-    ("lemma-c.1", "printed"): (appendix_c_dynamics, "gamma_of", lambda real: scaled(real, 1.000001)),
-    ("corollary-c.2", "printed"): (appendix_c_dynamics, "entry_field", wrong_field),
-    ("lemma-c.3", "printed"): (appendix_c_minima, "entry_loss", lambda real: scaled(real, 1.000001)),
-    ("lemma-c.4", "printed"): (appendix_c_minima, "entry_loss", lambda real: scaled(real, 1.000001)),
+    ("lemma-c.1", "printed"): (appendix_c, "gamma_of", lambda real: scaled(real, 1.000001)),
+    ("corollary-c.2", "printed"): (appendix_c, "entry_field", wrong_field),
+    ("lemma-c.3", "printed"): (appendix_c, "entry_loss", lambda real: scaled(real, 1.000001)),
+    ("lemma-c.4", "printed"): (appendix_c, "entry_loss", lambda real: scaled(real, 1.000001)),
     ("lemma-c.6.proof-equality", "corrected"): (
-        appendix_c_convergence,
+        appendix_c,
         "proof_of_positivity",
         lambda real: lambda *a: real(*a)[::-1],
     ),
-    ("lemma-c.7", "printed"): (appendix_c_convergence, "random_u_lower_bound_sq", lambda real: scaled(real, 4.0)),
-    ("lemma-c.8.pl", "printed"): (appendix_c_convergence, "random_pl_constant", lambda real: scaled(real, 1e2)),
-    ("lemma-c.8.limit", "corrected"): (appendix_c_convergence, "coefficients", wrong_coefficients),
-    ("eq-c.17", "printed"): (appendix_c_convergence, "coefficients", wrong_coefficients),
+    ("lemma-c.7", "printed"): (appendix_c, "random_u_lower_bound_sq", lambda real: scaled(real, 4.0)),
+    ("lemma-c.8.pl", "printed"): (appendix_c, "random_pl_constant", lambda real: scaled(real, 1e2)),
+    ("lemma-c.8.limit", "corrected"): (appendix_c, "coefficients", wrong_coefficients),
+    ("eq-c.17", "printed"): (appendix_c, "coefficients", wrong_coefficients),
 }
 
 

@@ -20,7 +20,7 @@ from flowsim.models import (
     LinearTransformerBlock,
     MultiHeadAttention,
 )
-from flowsim.papers.xie2025 import CLAIMS, appendix_a_1, exact, moments, prompts, setting
+from flowsim.papers.xie2025 import CLAIMS, appendix_a_1_2, exact, moments, prompts, setting
 from flowsim.tasks import LinearRegression
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -72,7 +72,7 @@ def term(of):
 
 def weights(patch):
     """The b_h of Theorem 1's proof."""
-    patch.setattr(appendix_a_1, "MultiHeadAttention", lambda b, *others: MultiHeadAttention(OFF * b, *others))
+    patch.setattr(appendix_a_1_2, "MultiHeadAttention", lambda b, *others: MultiHeadAttention(OFF * b, *others))
 
 
 def more(risk):

@@ -12,7 +12,7 @@ from helpers import assert_close
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep
 from flowsim.papers.xie2025 import exact, prompts
-from flowsim.papers.xie2025.appendix_b_2 import block_of
+from flowsim.papers.xie2025.appendix_b import block_of
 from flowsim.papers.xie2025.setting import descent_heads, drawn_heads
 from flowsim.tasks import LinearRegression
 

@@ -9,7 +9,7 @@ from jaxtyping import Array
 from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import finite_context
 from flowsim.papers.ahn2023 import spaces
-from flowsim.papers.ahn2023.multi_layer_problems import ON_PROMPTS
+from flowsim.papers.ahn2023.problems import ON_PROMPTS
 from flowsim.papers.ahn2023.prompts import (
     Drawn,
     covariates,
@@ -18,9 +18,10 @@ from flowsim.papers.ahn2023.prompts import (
     on_prompts,
     product,
     states_from,
+    turned,
+    turned_slopes,
 )
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
-from flowsim.papers.ahn2023.turned_prompts import turned, turned_slopes
 
 SECTION = Section(
     "ahn2023",

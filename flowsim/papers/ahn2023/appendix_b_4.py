@@ -13,7 +13,7 @@ from flowsim.claims.declaring import Section
 from flowsim.claims.statements import rounded
 from flowsim.papers.ahn2023 import spaces
 from flowsim.papers.ahn2023.multi_layer import Loss, cancellation, drawn_matrices, drawn_scalars, losses_at, many_starts
-from flowsim.papers.ahn2023.multi_layer_problems import DEEP, STATIC
+from flowsim.papers.ahn2023.problems import DEEP, STATIC
 from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights, several_layers
 
 

@@ -1,4 +1,4 @@
-"""Drawn prompts for ahn2023's statements about single prompts, and the states of the layers on them.
+"""Drawn prompts for ahn2023's statements about single prompts, the states of the layers on them, and how these turn.
 
 The weights are drawn too, in the paper's own sign of A. The literal attention layers compute covariates and labels.
 """
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim._core.types import Scalar, Vector
+from flowsim._core.types import Matrix, Scalar, Vector
 from flowsim.claims.claim import Comparison, equal
 from flowsim.claims.declaring import takes_like
 from flowsim.claims.hypotheses import can_be_drawn
@@ -143,3 +143,33 @@ def product(drawn: Drawn, X: Columns, sign: float = 1.0) -> Columns:
     for A, X_i in zip(drawn.A, covariates(drawn, X), strict=False):
         total = total @ (jnp.eye(X.shape[1]) + sign * masked(X_i).T @ A @ X_i / n)
     return total
+
+
+def _turns(drawn: Drawn) -> tuple[Matrix, Matrix]:
+    """U_Sigma and its inverse as the paper writes it, Sigma^{1/2} U^T Sigma^{-1/2}."""
+    inverse = jnp.linalg.inv(drawn.root)
+    return drawn.root @ drawn.turn @ inverse, drawn.root @ drawn.turn.T @ inverse
+
+
+def turned(drawn: Drawn, function: Callable[[Drawn, Columns], Array]) -> tuple[Array, Array]:
+    """The function at U_Sigma X_0, and U_Sigma times the function at X_0."""
+    turn, X = _turns(drawn)[0], inputs_of(drawn)
+    return function(drawn, turn @ X), turn @ function(drawn, X)
+
+
+def _slope(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str, steps: Array, X: Columns) -> Array:
+    """The derivatives of a function in each A_j, or in each B_j, along its step."""
+    of = lambda matrices: function(drawn._replace(**{name: matrices}), X)
+    matrices = getattr(drawn, name)
+    along = [jnp.zeros_like(steps).at[j].set(steps[j]) for j in range(steps.shape[0])]
+    return jnp.stack([jax.jvp(of, (matrices,), (step,))[1] for step in along])
+
+
+def turned_slopes(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str) -> tuple[Array, Array]:
+    """U_Sigma^-1 d/dt of a function at U_Sigma X_0 along drawn R_j (name "A") or S_j ("B"), and d/dt at X_0 along the
+    turned step U_Sigma^T R_j U_Sigma or U_Sigma^-1 S_j U_Sigma, both at the nearest point of S.
+    """
+    (turn, back), X, point = _turns(drawn), inputs_of(drawn), nearest_on_the_set(drawn)
+    steps = getattr(drawn, name)
+    moved = (turn.T if name == "A" else back) @ steps @ turn
+    return back @ _slope(point, function, name, steps, turn @ X), _slope(point, function, name, moved, X)

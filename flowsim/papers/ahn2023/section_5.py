@@ -1,20 +1,49 @@
-"""ahn2023's section 5: layers of attention take steps of preconditioned gradient descent.
+"""ahn2023's section 5, layers without B: preconditioned gradient descent, Theorems 3 and 4, and the best point of S.
 
-Everything is judged on drawn prompts with drawn weights, in the paper's own sign of A. The literal attention layers
-compute the labels.
+Statements about single prompts are judged on drawn prompts with drawn weights, in the paper's own sign of A. Theorems 3
+and 4 are judged in the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowsim._core.types import Matrix
+from flowsim.claims.claim import Comparison, at_least, equal
 from flowsim.claims.declaring import Section
-from flowsim.claims.hypotheses import finite_context
+from flowsim.claims.hypotheses import Hypothesis, finite_context, hypothesis
+from flowsim.claims.statements import rounded
 from flowsim.models import MultiLayerAttention
+from flowsim.models.linear_attention import embed
 from flowsim.papers.ahn2023 import spaces
-from flowsim.papers.ahn2023.multi_layer_problems import ON_PROMPTS
-from flowsim.papers.ahn2023.prompts import Drawn, Row, on_prompts, risk
-from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
+from flowsim.papers.ahn2023.multi_layer import (
+    Loss,
+    basis,
+    best_primed,
+    best_scalars,
+    cancellation,
+    gradients,
+    hessian_on_the_space,
+    landscape_constants,
+    many_starts,
+)
+from flowsim.papers.ahn2023.problems import (
+    DEEP,
+    FREE,
+    FREE_DEEP,
+    ISOTROPIC_LAYERS,
+    LARGE,
+    ON_PROMPTS,
+    ONE_LAYER,
+    PAPER,
+    PAPER_B,
+    SHORT,
+    STATIC,
+)
+from flowsim.papers.ahn2023.prompts import Drawn, Row, layers, on_prompts, risk
+from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights, two_isotropic_layers
 
 
 def _descents(drawn: Drawn, *, own: bool) -> Float[Array, "layers d"]:
@@ -32,7 +61,7 @@ def _predictions(drawn: Drawn) -> Row:
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
 
 
-SECTION = Section(
+SECTION_5 = Section(
     "ahn2023",
     *LAYERED,
     setting=layers_with_inverse_weights,
@@ -42,7 +71,7 @@ SECTION = Section(
 )
 
 
-@SECTION.claim("lemma-2", "Lemma 2, (64)")
+@SECTION_5.claim("lemma-2", "Lemma 2, (64)")
 @on_prompts
 def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
     r"""After layer $i$ the model predicts $\langle x^{(n+1)}, w_i \rangle$, with $w_0 = 0$ and $w_{i+1} = w_i + A_i
@@ -54,7 +83,7 @@ def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
     return _descents(drawn, own=False) @ drawn.prompt.query, _predictions(drawn)
 
 
-@SECTION.claim("eq-11", "(11)")
+@SECTION_5.claim("eq-11", "(11)")
 @on_prompts
 def eq_11(drawn: Drawn) -> tuple[Row, Row]:
     r"""Lemma 2 with $w_{k+1} = w_k + A_k \nabla R_{w_k}(w_k)$
@@ -63,3 +92,160 @@ def eq_11(drawn: Drawn) -> tuple[Row, Row]:
     misprint may be the paper's or that of its extracted text.
     """
     return _descents(drawn, own=True) @ drawn.prompt.query, _predictions(drawn)
+
+
+def diagonals(loss: Loss) -> Float[Array, "d d d"]:
+    """A basis of the diagonal matrices."""
+    return jax.vmap(jnp.diag)(jnp.eye(loss.task.dimension))
+
+
+def _lowest(excess: Float[Array, " n"]) -> Float[Array, " 1"]:
+    return jnp.nanmin(excess)[None]
+
+
+SECTION_5_1 = Section(
+    "ahn2023",
+    *LAYERED,
+    setting=layers_with_inverse_weights,
+    hypotheses=two_isotropic_layers,
+    problems=ISOTROPIC_LAYERS,
+    spaces=spaces.ISOTROPIC_LAYERS,
+)
+
+
+@SECTION_5_1.claim("theorem-3", "Theorem 3", constants=landscape_constants)
+def theorem_3(loss: Loss) -> Comparison:
+    r"""For two layers and $\Sigma = I$ some diagonal $A_0$, $A_1$ minimise $f$ over symmetric matrices
+
+    The least loss from 16 starts over symmetric pairs against that from 16 starts over diagonal pairs. The indices of
+    the products in the proof run sometimes from 1 to 2 and sometimes from 0 to 1.
+    """
+    everywhere, diagonal = (_lowest(many_starts(loss, units)) for units in (basis(loss), diagonals(loss)))
+    return rounded(equal(everywhere, diagonal, loss.minimum), cancellation(loss))
+
+
+@SECTION_5_1.claim("theorem-3.multiples", "Theorem 3", form="corrected", constants=landscape_constants)
+def theorem_3_multiples(loss: Loss) -> Comparison:
+    r"""For $k = 2$ and $\Sigma = I$ two different multiples of $I$, in either order, minimise $f$ over symmetric
+    matrices
+
+    Sharper than the theorem, but found by minimisation from 16 starts, not proved: the step sizes differ between
+    layers, not between coordinates.
+    """
+    return rounded(equal(_lowest(many_starts(loss, basis(loss))), 0.0, loss.minimum), cancellation(loss))
+
+
+def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array, Array]:
+    """W with W W^T = Sigma, w-bar ~ N(0, I), x_i = W x-bar_i and y_i = <x-bar_i, w-bar>, for x-bar_i ~ N(0, I)."""
+    W, latent = drawn.root @ drawn.turn, drawn.root @ drawn.weight
+    hidden = drawn.prompt.inputs @ jnp.linalg.inv(drawn.root)
+    return W, latent, hidden @ W.T, hidden @ latent
+
+
+SECTION_5_2 = Section("ahn2023", *LAYERED, setting=layers_with_inverse_weights, hypotheses=finite_context)
+ON_ON_PROMPTS = SECTION_5_2.on(ON_PROMPTS, spaces.LAYERS)
+ON_LAYERS = SECTION_5_2.on((*STATIC, ONE_LAYER, DEEP, FREE_DEEP), spaces.LAYERS, hypotheses=())
+
+
+@ON_ON_PROMPTS.claim("sec-5.2.distorted", "section 5.2")
+@on_prompts
+def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
+    r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = \Sigma^{-1/2} \bar w$, $y = \langle \bar x, \bar w
+    \rangle$ is $\langle x, w_\star \rangle$
+
+    True only for W = Sigma^{1/2}: x^T Sigma^{-1/2} wbar = xbar^T W^T Sigma^{-1/2} wbar. Judged at W = Sigma^{1/2} U
+    with drawn orthogonal U.
+    """
+    _, latent, observed, labels = _distorted(drawn)
+    return observed @ jnp.linalg.inv(drawn.root) @ latent, labels
+
+
+@ON_ON_PROMPTS.corrected(distorted_printed)
+@on_prompts
+def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
+    r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = W^{-\top} \bar w$, $y = \langle \bar x, \bar w \rangle$
+    is $\langle x, w_\star \rangle$
+
+    W^{-T} wbar has the law N(0, Sigma^-1) too, which is all that Theorem 4 needs.
+    """
+    W, latent, observed, labels = _distorted(drawn)
+    return observed @ jnp.linalg.solve(W.T, latent), labels
+
+
+@ON_ON_PROMPTS.claim("sec-5.2.hessian", "section 5.2")
+@on_prompts
+def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
+    r"""The Hessian of (10) is $X X^\top/(2n)$"""
+    X, n = drawn.prompt.inputs.T, drawn.prompt.inputs.shape[0]
+    return X @ X.T / (2 * n), jax.hessian(risk, argnums=1)(drawn, drawn.weight, drawn.weight)
+
+
+@ON_ON_PROMPTS.corrected(hessian_printed)
+@on_prompts
+def hessian_corrected(drawn: Drawn) -> tuple[Array, Array]:
+    r"""The Hessian of (10) is $X X^\top/n$
+
+    Differentiating the square cancels the 1/2 of (10). Likewise E[X X^T] is n Sigma, not Sigma.
+    """
+    X, n = drawn.prompt.inputs.T, drawn.prompt.inputs.shape[0]
+    return X @ X.T / n, jax.hessian(risk, argnums=1)(drawn, drawn.weight, drawn.weight)
+
+
+def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
+    """X X^T is invertible, and prompts can be drawn."""
+    enough = hypothesis("n >= d", loss.task.context_length, ">=", float(loss.task.dimension))
+    return [enough, *finite_context(loss, start)]
+
+
+@SECTION_5_2.claim(
+    "sec-5.2.newton", "section 5.2", hypotheses=_invertible, problems=(PAPER, PAPER_B), spaces=spaces.LAYERS
+)
+@on_prompts
+def newton(drawn: Drawn) -> tuple[Array, Array]:
+    r"""For any fixed prompt one layer with $A_0 = -n (X X^\top)^{-1}$, Newton's method, predicts the query's label
+
+    The text says only that A_0 is proportional to (X X^T)^-1; the factor is that of the Hessian X X^T/n.
+    """
+    inputs = drawn.prompt.inputs
+    A = -jnp.linalg.inv(inputs.T @ inputs / inputs.shape[0])
+    one = drawn._replace(A=A[None], B=jnp.zeros_like(A)[None])
+    label = drawn.weight @ drawn.prompt.query
+    return -layers(one, embed(drawn.prompt))[-1:, -1, -1], label[None]
+
+
+@ON_LAYERS.claim("theorem-4", "Theorem 4, (24)", constants=landscape_constants)
+def theorem_4(loss: Loss) -> Comparison:
+    r"""$\inf$ over $\mathcal{S}$ of $\sum_i \lVert \nabla_{A_i} f \rVert_F^2$ is $0$
+
+    Judged by the gradient over all matrices at the best a_i, which are the reciprocals of the zeros of the orthogonal
+    polynomial of degree k for x times the mean spectrum. The infimum of footnote 1 is attained.
+    """
+    best = best_scalars(loss)
+    squares = jnp.sum(gradients(loss, jnp.stack([best, jnp.zeros_like(best)])) ** 2, axis=(1, 2, 3))
+    return equal(squares[:1], 0.0, squares[1:])
+
+
+@ON_LAYERS.claim("theorem-4.minimum", "section 5.2", form="corrected", constants=landscape_constants)
+def theorem_4_minimum(loss: Loss) -> Comparison:
+    r"""$A_i \propto \Sigma^{-1}$ is ``locally optimal'': the Hessian over all matrices is positive definite at the best
+    of $\mathcal{S}$
+
+    The text says that this appears to be so; Theorem 4 does not assert it. The minimum is isolated.
+    """
+    values = jnp.linalg.eigvalsh(hessian_on_the_space(loss, best_primed(loss)))
+    return rounded(at_least(values[:1], 0.0, size=values[-1]), values[-1] / jnp.abs(values[0]))
+
+
+SECTION_5_3 = Section(
+    "ahn2023", *LAYERED, setting=layers_with_inverse_weights, problems=(SHORT, LARGE, FREE, PAPER), spaces=spaces.LAYERS
+)
+
+
+@SECTION_5_3.claim("theorem-4.global", "section 5.3", form="corrected")
+def every_start(loss: Loss) -> Comparison:
+    r"""The best point of $\mathcal{S}$ is a global minimum, as it ``appears'': many starts over all matrices end at its
+    loss
+
+    Each of 16 Gaussian starts reaches it. This is evidence, not a proof.
+    """
+    return rounded(equal(many_starts(loss, basis(loss)), 0.0, loss.minimum), cancellation(loss))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
-from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss, MultiLayerLoss
+from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss, MonteCarloLoss, MultiLayerLoss
 from flowsim.models import DiagonalLayers, MultiLayerAttention, ScalarLayers
 
 Hypotheses = Callable[[Any, Any], list[Hypothesis]]
@@ -65,3 +65,14 @@ def anisotropic(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypoth
     """Sigma is not a multiple of I."""
     values = jnp.linalg.eigvalsh(loss.task.covariance)
     return [hypothesis("condition of Sigma > 1.000001", values[-1] / values[0], ">", 1 + 1e-6)]
+
+
+def sampled_layers(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """The setting of Theorem 5, with a Monte Carlo loss that has no exact form."""
+    fits = isinstance(loss, MonteCarloLoss) and loss.exact is None and loss.task.weights == "inverse-covariance"
+    return None if fits else unmet("a loss by prompts alone, w ~ N(0, Sigma^-1)")
+
+
+def moving(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothesis]:
+    """The layers have matrices B_i."""
+    return [hypothesis("matrices B_i", 0.0 if start.B is None else float(start.B.shape[0]), ">=", 1.0)]

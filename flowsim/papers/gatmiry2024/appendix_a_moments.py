@@ -38,12 +38,13 @@ from flowsim.papers.gatmiry2024.moments import (
     CONDITION_LOST,
     LENGTHS,
     LONG_LENGTHS,
+    MOST_POWERS,
     Spectrum,
     moment_errors,
     of_moments,
     of_residuals,
+    shapes,
 )
-from flowsim.papers.gatmiry2024.pairings import MOST_POWERS, shapes
 from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped, over_determined
 
 _MATRICES = 4

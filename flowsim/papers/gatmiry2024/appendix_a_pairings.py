@@ -25,8 +25,7 @@ from flowsim.papers.gatmiry2024.lemma_settings import (
     looped_with_finite_context,
     shape,
 )
-from flowsim.papers.gatmiry2024.moments import isotropic_errors, powers
-from flowsim.papers.gatmiry2024.pairings import MOST_POWERS, census
+from flowsim.papers.gatmiry2024.moments import MOST_POWERS, census, isotropic_errors, powers
 from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped
 
 PROBLEMS = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)

@@ -11,8 +11,7 @@ from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.section_3_7 import neighbourhood, neighbourhood_constants
-from flowsim.papers.gatmiry2024.section_3_7_convexity import long_and_several
+from flowsim.papers.gatmiry2024.section_3_7 import long_and_several, neighbourhood, neighbourhood_constants
 from flowsim.papers.gatmiry2024.section_5_2 import end_constants, tends_to_minimum
 from flowsim.papers.gatmiry2024.setting import (
     MODELS,

@@ -6,36 +6,31 @@ Section 5.3 is left out: it prompts large language models, which is not a flow, 
 from flowsim.claims.claim import Claim
 from flowsim.papers.paper import Paper
 from flowsim.papers.xie2025 import (
-    appendix_a_1,
-    appendix_a_2,
-    appendix_a_3,
-    appendix_a_4,
-    appendix_b_2,
-    appendix_b_3,
+    appendix_a_1_2,
+    appendix_a_3_4,
+    appendix_b,
     figures,
     section_1,
     section_3,
-    section_4_1,
-    section_4_2,
-    section_5_1,
-    section_5_2,
+    section_4,
+    section_5,
 )
 from flowsim.papers.xie2025.conditions import MODELS
 
 CLAIMS: tuple[Claim, ...] = (
     *section_1.SECTION.claims,
     *section_3.SECTION.claims,
-    *section_4_1.SECTION.claims,
-    *section_4_2.SECTION.claims,
-    *section_5_1.SECTION.claims,
-    *section_5_2.SECTION.claims,
+    *section_4.SECTION_4_1.claims,
+    *section_4.SECTION_4_2.claims,
+    *section_5.SECTION_5_1.claims,
+    *section_5.SECTION_5_2.claims,
     *figures.SECTION.claims,
-    *appendix_a_1.SECTION.claims,
-    *appendix_a_2.SECTION.claims,
-    *appendix_a_3.SECTION.claims,
-    *appendix_a_4.SECTION.claims,
-    *appendix_b_2.SECTION.claims,
-    *appendix_b_3.SECTION.claims,
+    *appendix_a_1_2.SECTION_A_1.claims,
+    *appendix_a_1_2.SECTION_A_2.claims,
+    *appendix_a_3_4.SECTION_A_3.claims,
+    *appendix_a_3_4.SECTION_A_4.claims,
+    *appendix_b.SECTION_B_2.claims,
+    *appendix_b.SECTION_B_3.claims,
 )
 
 PAPER = Paper(

@@ -1,25 +1,57 @@
-"""Least risks of heads, and the risk of one step of gradient descent from w*, which xie2025 compares.
+"""Least risks of heads, stationary points and convexity of the risk of xie2025, by both routes.
 
-The normal equations in exact moments give the least risks. They are compared with the closed forms, and with the risks,
-by both routes, of the weights that are said to reach them.
+The normal equations in exact moments give the least risks. They are compared with the closed forms, and with the risks
+of the weights that are said to reach them.
 """
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison
+from flowsim.claims.claim import Comparison, at_least
+from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.models import GradientDescentStep, MultiHeadAttention
+from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep, MultiHeadAttention
 from flowsim.papers.xie2025 import exact
-from flowsim.papers.xie2025.setting import STEPS, reached, risks, same
+from flowsim.papers.xie2025.setting import STEPS, label_energy, reached, risks, same, slope_of_parts, slopes
 from flowsim.tasks import LinearRegression
 
 Task = LinearRegression
+
+
+def at_rest(task: Task, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
+    """The gradient at each model, in all its weights and by both routes, against zero."""
+    return joined([same(task, slopes(task, model), 0.0, slope_of_parts(task, model)) for model in models])
+
+
+def midpoint(task: Task, one: FactoredMultiHeadAttention, other: FactoredMultiHeadAttention) -> Comparison:
+    """The statement that R midway between the weights of two models is at least the mean of R at both."""
+    middle = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
+    ends = (risks(task, one) + risks(task, other)) / 2
+    return at_least(risks(task, middle), ends, size=label_energy(task))
+
+
+def mirrored(model: MultiHeadAttention) -> tuple[FactoredMultiHeadAttention, FactoredMultiHeadAttention]:
+    """Two factored models of a model's heads, with W^K = W^P = I and with W^Q and W^V of either sign.
+
+    Both predict as the model does, because the signs cancel in the products of b and A.
+    """
+    H, rows, _ = model.A.shape
+    identity = jnp.broadcast_to(jnp.eye(rows), (H, rows, rows))
+    W_V = jnp.zeros((H, rows, rows)).at[:, -1].set(model.b)
+    signs = (
+        FactoredMultiHeadAttention(identity, s * model.A, s * W_V, identity, model.w, trainable=model.trainable)
+        for s in (1.0, -1.0)
+    )
+    one, other = signs
+    return one, other
+
+
 Descent = Callable[[Task], Float[Array, " n"]]
 
 SAME = 1e-9  # relative difference below which two risks count as equal

@@ -1,6 +1,7 @@
-"""Moments and risks as weighted means over finitely many weights and prompts, exact for polynomials of their degree."""
+"""Exact means over finitely many weights and prompts, and what two models predict on drawn prompts of xie2025."""
 
 import itertools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -8,10 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from flowsim.claims.claim import Comparison
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
+from flowsim.claims.statements import rounded
 from flowsim.losses import MultiHeadLoss
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models.multi_head import AnyHeads
 from flowsim.papers.xie2025.exact import Moments
+from flowsim.papers.xie2025.setting import same
 from flowsim.tasks import LinearRegression, Prompt
 
 MOST_PROMPTS = 60_000
@@ -91,3 +96,23 @@ def _errors(
     over_queries = jax.vmap(error, (None, None, 0))
     over_weights = jax.vmap(over_queries, (None, 0, None))
     return jax.lax.map(lambda X: over_weights(X, weights, queries), inputs)
+
+
+Task = LinearRegression
+Predictor = Callable[[Prompt], Array]
+
+_PROMPTS = 16
+
+
+def alike(task: Task, one: Predictor, other: Predictor) -> Comparison:
+    """The statement that two models predict the same on drawn prompts of a task."""
+    prompts = jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
+    left, right = (jax.vmap(model)(prompts) for model in (one, other))
+    # Labels of the size of |w*| cancel, which magnifies rounding errors.
+    labels = 1 + jnp.max(jnp.abs(HeadRisk(task).prior_mean))
+    return rounded(same(task, left, right, jnp.max(jnp.abs(right))), labels)
+
+
+def normals(*shape: int) -> Float[Array, "..."]:
+    """Standard normal numbers, the same ones on each call with the same shape."""
+    return jnp.asarray(np.random.default_rng([2, *shape]).standard_normal(shape))

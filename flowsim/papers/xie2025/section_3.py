@@ -11,7 +11,7 @@ from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.appendix_a_2 import product_of_means, product_with_spread
+from flowsim.papers.xie2025.appendix_a_1_2 import product_of_means, product_with_spread
 from flowsim.papers.xie2025.conditions import (
     MODELS,
     few_coordinates,
@@ -21,8 +21,7 @@ from flowsim.papers.xie2025.conditions import (
     prior_mean,
     zero_prior_mean,
 )
-from flowsim.papers.xie2025.landscape import at_rest, midpoint, mirrored
-from flowsim.papers.xie2025.minima import SAME, least, optimum_constants, same_forms
+from flowsim.papers.xie2025.minima import SAME, at_rest, least, midpoint, mirrored, optimum_constants, same_forms
 from flowsim.papers.xie2025.moments import Moment, derivative
 from flowsim.papers.xie2025.setting import (
     counted,

@@ -17,7 +17,7 @@ from flowsim.papers.zhang2023.conditions import u_lower_bound_sq
 from flowsim.papers.zhang2023.literal import second_moment
 from flowsim.papers.zhang2023.minima import literal_loss
 from flowsim.papers.zhang2023.problems import FLOWS, SEVERAL_DIMENSIONS, STILL
-from flowsim.papers.zhang2023.section_5_2 import printed_field, printed_loss
+from flowsim.papers.zhang2023.section_5 import printed_field, printed_loss
 from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, one_covariance
 from flowsim.tasks import LinearRegression
 

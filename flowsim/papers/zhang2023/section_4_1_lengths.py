@@ -23,7 +23,7 @@ from flowsim.papers.zhang2023.prompt_lengths import (
     sufficient_test_length,
 )
 from flowsim.papers.zhang2023.prompts import asymptotic, bounded, conditioning, each, two_routes
-from flowsim.papers.zhang2023.section_4_1_risk import noiseless_risk
+from flowsim.papers.zhang2023.section_4_1 import noiseless_risk
 from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
 

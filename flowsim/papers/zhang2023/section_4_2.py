@@ -29,7 +29,7 @@ from flowsim.papers.zhang2023.prompts import (
     predicted,
     two_routes,
 )
-from flowsim.papers.zhang2023.section_4_1_risk import nonlinear_risk
+from flowsim.papers.zhang2023.section_4_1 import nonlinear_risk
 from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw

@@ -19,9 +19,7 @@ from flowsim.losses import RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.appendix_c_convergence import limit_constants
-from flowsim.papers.zhang2023.appendix_c_dynamics import gamma_of
-from flowsim.papers.zhang2023.appendix_c_minima import matrix_loss, minimiser
+from flowsim.papers.zhang2023.appendix_c import gamma_of, limit_constants, matrix_loss, minimiser
 from flowsim.papers.zhang2023.limits import distance_to_limit, limit_of_flow, short_way
 from flowsim.papers.zhang2023.mean_prediction import mean_prediction, variances_given
 from flowsim.papers.zhang2023.problems import EXPONENTIAL, RANDOM_BEYOND, RANDOM_FLOWS

@@ -1,4 +1,4 @@
-"""xie2025, section 5.1, multi-head LSA: the least risk by heads, by the prior mean and by the initial guess."""
+"""xie2025, section 5: the least risk by heads, prior mean and guess, and that of y_q-LSA, against gradient descent."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +8,7 @@ from flowsim.claims.claim import Comparison, at_least
 from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
+from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.papers.xie2025 import problems, spaces
 from flowsim.papers.xie2025.conditions import (
     MODELS,
@@ -24,6 +25,7 @@ from flowsim.papers.xie2025.minima import (
     best_descent_risks,
     descent_risks,
     least,
+    least_with_trained_guess,
     optimum_constants,
     same_gaps,
 )
@@ -48,12 +50,12 @@ def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
     return found[:, -1], bool(off | jnp.any(jnp.abs(found[-2:, -1] - bound) > SAME * bound))
 
 
-SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean)
-ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
+SECTION_5_1 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+ON_FINITE = SECTION_5_1.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean)
+ON_TASKS = SECTION_5_1.on(problems.TASKS, spaces.TASKS)
 
 
-@SECTION.claim(
+@SECTION_5_1.claim(
     "sec-5.1.heads",
     "section 5.1.1",
     hypotheses=prior_mean,
@@ -69,7 +71,7 @@ def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     return counted(risks[1:] >= (1 - SAME) * risks[:-1], unknown=wrong)
 
 
-@SECTION.corrected(
+@SECTION_5_1.corrected(
     more_heads_help,
     hypotheses=(prior_mean, finite_context),
     problems=(problems.EASY, problems.SHORT, problems.ONE),
@@ -195,3 +197,33 @@ def best_gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     with $\eta^* = C/(C+d+1)$ by $(\lVert y_{\text{q\_guess}} \rVert^2 + y_{\text{q\_bias}}^2) \frac{2}{d C + 2}$
     """
     return _gap_of_guess(loss, best_descent_risks)
+
+
+def _guess_closes_gap(task: Task, descent: Descent) -> Comparison:
+    like = zero_heads(task.dimension, 1, True, HeadRisk(task).prior_mean)
+    return same_gaps(task, like, least_with_trained_guess(task), 0.0, descent(task))
+
+
+SECTION_5_2 = Section(
+    "xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS
+)
+
+
+@SECTION_5_2.claim(
+    "sec-5.2", "section 5.2", note=ANY_STEP + " At finite C the least risk of y_q-LSA is below that of both."
+)
+def guess_closes_gap(loss: MultiHeadLoss) -> Comparison:
+    r"""$y_q$-LSA reaches the risk of one step of gradient descent from $w_\star$, of any step size $\eta$, whatever
+    $w_\star$
+    """
+    return _guess_closes_gap(loss.task, descent_risks)
+
+
+@SECTION_5_2.corrected(guess_closes_gap)
+def guess_closes_best_gap(loss: MultiHeadLoss) -> Comparison:
+    r"""the least risk of $y_q$-LSA is that of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$,
+    whatever $w_\star$
+
+    True of the best step size.
+    """
+    return _guess_closes_gap(loss.task, best_descent_risks)

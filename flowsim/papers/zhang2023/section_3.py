@@ -1,4 +1,4 @@
-"""zhang2023's section 3.3: Assumption 3.3 on the start, which starts meet it, and why each of its parts is needed."""
+"""zhang2023's section 3: which weights reach the prediction, and why each part of Assumption 3.3 is needed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,23 +6,113 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
-from flowsim.claims.claim import Comparison, at_least
+from flowsim._core.types import Vector
+from flowsim.claims.claim import Comparison, at_least, equal
 from flowsim.claims.critical_points.end_points import end_constants, ends_above_the_minimum
 from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
-from flowsim.claims.statements import joined
+from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.initialization import balanced
 from flowsim.losses import LinearAttentionLoss
-from flowsim.models import LinearAttention
+from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import assumption_3_3
 from flowsim.papers.zhang2023.limits import distance_to_limit
-from flowsim.papers.zhang2023.problems import EASY, FLOWS, HARD
-from flowsim.papers.zhang2023.section_5_3 import limit_constants, tends_to_limit
+from flowsim.papers.zhang2023.problems import EASY, FLOWS, HARD, STILL
+from flowsim.papers.zhang2023.prompts import DRAWN_LENGTHS, drawn_prompts
+from flowsim.papers.zhang2023.section_5 import limit_constants, tends_to_limit
 from flowsim.papers.zhang2023.setting import assumption, one_covariance
+from flowsim.tasks import LinearRegression, Prompt
+
+Task = LinearRegression
+Tokens = Float[Array, "rows columns"]
+Weights = Float[Array, "rows rows"]
+
+
+def _embedded(inputs: Float[Array, "N d"], labels: Float[Array, " N"], query: Vector) -> Tokens:
+    """E of (3.4)."""
+    return jnp.block([[inputs.T, query[:, None]], [labels[None], jnp.zeros((1, 1))]])
+
+
+def _matrix_output(E: Tokens, W_PV: Weights, W_KQ: Weights) -> Array:
+    """The bottom-right entry of (3.3), rho = N."""
+    return (E + W_PV @ E @ (E.T @ W_KQ @ E) / (E.shape[1] - 1))[-1, -1]
+
+
+def _last_row(E: Tokens, W_PV: Weights, W_KQ: Weights) -> Array:
+    """(3.6): the last row of W^PV and the first d columns of W^KQ alone."""
+    return W_PV[-1] @ (E @ E.T / (E.shape[1] - 1)) @ W_KQ[:, :-1] @ E[:-1, -1]
+
+
+def _on_prompts(task: Task, sides) -> Comparison:
+    """An identity on drawn prompts of 1 and 7 examples with drawn weights, relative to the size of the terms.
+
+    **Arguments:** sides: (inputs, labels, query, W^PV, W^KQ) -> both sides, of any one shape.
+    """
+    rows, comparisons = task.dimension + 1, []
+    for length in DRAWN_LENGTHS:
+        inputs, queries, weights = drawn_prompts(task, length)
+        labels = jnp.einsum("pmd,pd->pm", inputs, weights)
+        drawn = jax.random.normal(jax.random.key(3), (2, len(inputs), rows, rows))
+
+        def one(case):
+            E, W_PV, W_KQ = _embedded(*case[:3]), *case[3:]
+            size = jnp.linalg.norm(W_PV) * jnp.linalg.norm(W_KQ) * jnp.sum(E**2) * jnp.linalg.norm(case[2])
+            left, right = sides(*case)
+            return left, right, jnp.full(left.shape, size / (E.shape[1] - 1))
+
+        found = jax.lax.map(one, (inputs, labels, queries, *drawn))
+        comparisons.append(equal(*(side.reshape(-1) for side in found)))
+    return rounded(joined(comparisons), jnp.asarray(float(rows)))
+
+
+SECTION_3_2 = Section("zhang2023", LinearAttention, setting=one_covariance, problems=STILL, spaces=spaces.STILL)
+
+
+@SECTION_3_2.claim("eq-3.6", "(3.6)")
+@eqx.filter_jit
+def last_row_and_first_columns(task: Task) -> Comparison:
+    r"""(3.3) predicts $\hat y = (u_{12}^\top, u_{-1}) (E E^\top/N) \begin{bmatrix} U_{11} \\ u_{21}^\top \end{bmatrix}
+    x_{\mathrm{query}}$, with the last row of $W^{PV}$ and the first $d$ columns of $W^{KQ}$ alone
+
+    Judged on drawn prompts with all entries of W^PV and W^KQ drawn, for (3.6) and for the model that flows.
+    """
+
+    def sides(inputs, labels, query, W_PV, W_KQ):
+        E = _embedded(inputs, labels, query)
+        model = LinearAttention(W_KQ[:-1, :-1], W_PV[-1, -1], W_PV[-1, :-1], W_KQ[-1, :-1])
+        whole = _matrix_output(E, W_PV, W_KQ)
+        return jnp.stack([_last_row(E, W_PV, W_KQ), model(Prompt(inputs, labels, query))]), jnp.stack([whole, whole])
+
+    return _on_prompts(task, sides)
+
+
+@SECTION_3_2.claim("eq-3.6.query-column", "(3.4) with (3.6)", form="corrected")
+@eqx.filter_jit
+def query_column(task: Task) -> Comparison:
+    r"""The query's column adds $u_{12}^\top x_{\mathrm{query}} x_{\mathrm{query}}^\top U_{11} x_{\mathrm{query}}/N$ to
+    the prediction: where $u_{12} = 0$, as along every flow from Assumption 3.3, it may be masked out
+
+    The paper keeps the column, and (4.2) drops its term x_query x_query^T/M in a step; ahn2023 masks it out. Judged on
+    drawn prompts, at drawn weights and at these with u12 = 0.
+    """
+
+    def sides(inputs, labels, query, W_PV, W_KQ):
+        prompt, U11, u21 = Prompt(inputs, labels, query), W_KQ[:-1, :-1], W_KQ[-1, :-1]
+
+        def added(u12):
+            masked = MaskedAttention(-jnp.append(u12, W_PV[-1, -1]), W_KQ[:, :-1])
+            return LinearAttention(U11, W_PV[-1, -1], u12, u21)(prompt) - masked(prompt)
+
+        u12 = W_PV[-1, :-1]
+        term = (u12 @ query) * (query @ U11 @ query) / labels.size
+        return jnp.stack([added(u12), added(0 * u12)]), jnp.stack([term, 0 * term])
+
+    return _on_prompts(task, sides)
+
 
 Loss = LinearAttentionLoss
 
@@ -63,10 +153,10 @@ def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
     return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", size, ">", 0.0)]
 
 
-SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+SECTION_3_3 = Section("zhang2023", LinearAttention, setting=one_covariance)
 
 
-@SECTION.claim("assumption-3.3", "remark after Assumption 3.3", problems=(EASY, HARD), spaces=spaces.BALANCED)
+@SECTION_3_3.claim("assumption-3.3", "remark after Assumption 3.3", problems=(EASY, HARD), spaces=spaces.BALANCED)
 @eqx.filter_jit
 def random_thetas_meet_it(loss: Loss) -> Comparison:
     r"""If $M$ has i.i.d. entries from a continuous law, $\Theta \Theta^\top = M M^\top/\lVert M M^\top \rVert_F$ meets
@@ -87,7 +177,7 @@ def random_thetas_meet_it(loss: Loss) -> Comparison:
     return eqx.tree_at(lambda c: c.slack, comparison, jnp.where(broken, -comparison.size, comparison.slack))
 
 
-@SECTION.claim(
+@SECTION_3_3.claim(
     "assumption-3.3.nonzero",
     "Assumption 3.3",
     form="corrected",
@@ -108,7 +198,7 @@ def theta_lambda_follows(loss: Loss, start: PyTree) -> Comparison:
     return joined([positive, at_least(value[None], least, promised=loss.task.dimension > 1)])
 
 
-@SECTION.claim(
+@SECTION_3_3.claim(
     "assumption-3.3.balance",
     "Assumption 3.3 with (5.9)",
     form="corrected",
@@ -129,7 +219,7 @@ def limit_without_balance(loss: Loss, flow: Trajectory) -> Comparison:
     return distance_to_limit(loss, flow, LinearAttention(inverse / u, u))
 
 
-@SECTION.claim(
+@SECTION_3_3.claim(
     "assumption-3.3.semidefinite",
     "Assumption 3.3 with (5.9)",
     form="corrected",
@@ -148,7 +238,7 @@ def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
     return tends_to_limit(loss, flow)
 
 
-@SECTION.claim(
+@SECTION_3_3.claim(
     "assumption-3.3.zero-blocks",
     "Assumption 3.3 with Theorem 4.1",
     form="corrected",
@@ -167,7 +257,7 @@ def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
     return ends_above_the_minimum(loss, flow)
 
 
-@SECTION.claim(
+@SECTION_3_3.claim(
     "assumption-3.3.scale",
     "Theorem 4.1 without its scale condition",
     form="corrected",

@@ -1,8 +1,4 @@
-"""xie2025, appendix A.2, the proof of Theorem 2: (17) to (25), the parts L_i of the risk and the moments of G.
-
-One side of a comparison is the paper's formula at drawn matrices, with the closed forms of the risk for the moments
-that it leaves open. The other side is exact.
-"""
+"""xie2025, appendices A.1 and A.2: the proofs of Theorems 1 and 2, (17) to (25), by the moments of G."""
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +14,7 @@ from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
 from flowsim.papers.xie2025 import exact, moments, problems, prompts, spaces
 from flowsim.papers.xie2025.conditions import (
     MODELS,
+    drawable,
     few_coordinates,
     heads_on_isotropic,
     independent_guess,
@@ -36,8 +33,24 @@ from flowsim.papers.xie2025.moments import (
     second_moment,
     weighted_moments,
 )
+from flowsim.papers.xie2025.prompts import alike
 from flowsim.papers.xie2025.setting import counted, drawn_heads, risks, same
 from flowsim.tasks import LinearRegression
+
+SECTION_A_1 = Section(
+    "xie2025", *MODELS, setting=heads_on_isotropic, needs=drawable, problems=problems.FINITE, spaces=spaces.FINITE
+)
+
+
+@SECTION_A_1.claim("theorem-1.classes", "Theorem 1, appendix A.1")
+def same_class(loss: MultiHeadLoss) -> Comparison:
+    """$d + 1$ heads with $b_h = e_h$ and $a_i^h = M_i[h]$ predict as the $d + 2$ heads do that make the $M_i$"""
+    d = loss.task.dimension
+    more = drawn_heads(d, d + 2, 11)
+    M = jnp.einsum("hm,hni->imn", more.b, more.A)
+    fewer = MultiHeadAttention(jnp.eye(d + 1), jnp.einsum("imn->mni", M), more.w, more.bias)
+    return alike(loss.task, fewer, more)
+
 
 Task = LinearRegression
 
@@ -46,13 +59,15 @@ _GUESSES = (problems.BIASED, problems.LINEAR, problems.EASY, problems.PAPER_GUES
 _ZERO = 1e-10
 
 
-SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, hypotheses=infinite_context, needs=few_coordinates)
-ON_GUESSES = SECTION.on(_GUESSES, spaces.GUESSES, hypotheses=())
-ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, hypotheses=())
-ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS)
+SECTION_A_2 = Section(
+    "xie2025", *MODELS, setting=heads_on_isotropic, hypotheses=infinite_context, needs=few_coordinates
+)
+ON_GUESSES = SECTION_A_2.on(_GUESSES, spaces.GUESSES, hypotheses=())
+ON_TASKS = SECTION_A_2.on(problems.TASKS, spaces.TASKS, hypotheses=())
+ON_LIMITS = SECTION_A_2.on(problems.LIMITS, spaces.LIMITS)
 
 
-@SECTION.claim(
+@SECTION_A_2.claim(
     "eq-17",
     "(17)",
     hypotheses=(),

@@ -1,4 +1,4 @@
-"""zhang2023's section 4.1, Theorem 4.2 and the displays after it: the risk of the limit (4.1) on new prompts."""
+"""zhang2023's section 4.1: Theorem 4.1 on where training ends, and Theorem 4.2 on the risk there on new prompts."""
 
 from collections.abc import Callable
 
@@ -12,28 +12,110 @@ from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined, rounded
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import best_linear_error
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.conditions import limit
+from flowsim.papers.zhang2023.limits import distance_to_limit
 from flowsim.papers.zhang2023.literal import polynomial_rule
-from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FINITE_LENGTHS, STILL
+from flowsim.papers.zhang2023.minima import limit_is_a_minimum
+from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FINITE_LENGTHS, FLOWS, ISOTROPIC, STILL, STILL_ONE
 from flowsim.papers.zhang2023.prompt_lengths import conditioned_trace
 from flowsim.papers.zhang2023.prompts import (
     DEGREE,
+    DRAWN_LENGTHS,
     at_every_length,
     bounded,
     conditioning,
+    drawn_prompts,
     each,
     extreme_weights,
     polynomial_routes,
     polynomials,
+    predicted,
     two_routes,
 )
-from flowsim.papers.zhang2023.setting import one_covariance
+from flowsim.papers.zhang2023.section_3 import BEYOND
+from flowsim.papers.zhang2023.section_5 import limit_constants
+from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, isotropic, one_covariance
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
+
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+
+
+@SECTION.claim(
+    "corollary-4.3.convergence",
+    "Corollary 4.3, first sentence",
+    hypotheses=assumption,
+    problems=(BEYOND, *FLOWS),
+    spaces=spaces.BALANCED,
+    constants=limit_constants,
+)
+def tends_to_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison:
+    r"""From Assumption 3.3, with no condition on $\sigma$, gradient flow converges to the $W^{PV}$ and $W^{KQ}$ of
+    (4.1)
+
+    Theorem 4.1, from which the corollary follows, has the condition sigma^2 |Gamma|_op sqrt(d) < 2. It is not needed:
+    see assumption-3.3.scale.
+    """
+    inverse = jnp.linalg.inv(loss.task.gamma())
+    fourth_root = jnp.trace(inverse @ inverse) ** 0.25
+    return distance_to_limit(loss, flow, LinearAttention(inverse / fourth_root, fourth_root))
+
+
+@SECTION.claim(
+    "theorem-4.1",
+    "Theorem 4.1",
+    hypotheses=assumption_and_scale,
+    problems=FLOWS,
+    spaces=spaces.BALANCED,
+    constants=limit_constants,
+)
+def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison:
+    r"""Under Assumption 3.3 and $\sigma^2 \lVert \Gamma \rVert_{\mathrm{op}} \sqrt{d} < 2$, $W^{PV}$ and $W^{KQ}$ tend
+    to (4.1), a global minimum
+
+    To judge that the limit is a global minimum, the loss there is compared with the minimum by normal equations, with
+    E[Lambdahat^2] by cubature.
+    """
+    return joined([tends_to_matrices.compare(loss, flow), limit_is_a_minimum(loss, flow)])
+
+
+@SECTION.claim(
+    "sec-4.1.isotropic",
+    "remark after Theorem 4.1",
+    hypotheses=isotropic,
+    problems=(ISOTROPIC, STILL_ONE),
+    spaces=spaces.PANEL,
+)
+@eqx.filter_jit
+def isotropic_limit(task: LinearRegression) -> Comparison:
+    r"""For $\Lambda = I$ the limit has $u_{-1} U_{11} = \bigl(1 + (d + 1)/N\bigr)^{-1} I$
+
+    For Lambda = lambda I the product is 1/lambda times this.
+    """
+    model, d = limit(task), task.dimension
+    expected = jnp.eye(d) / (1 + (d + 1) / task.context_length) / task.covariance[0, 0]
+    return equal(jnp.linalg.norm(model.u_minus1 * model.U11 - expected)[None], 0.0, jnp.linalg.norm(expected))
+
+
+@SECTION.claim("eq-4.2", "(4.2)", problems=ALL_LENGTHS, spaces=spaces.STILL + spaces.STILL_INFINITE)
+@eqx.filter_jit
+def prediction(task: LinearRegression) -> Comparison:
+    r"""At (4.1) the prediction is $\hat y = x_{\mathrm{query}}^\top \Gamma^{-1} \bigl(\tfrac{1}{M} \sum x_i
+    x_i^\top\bigr) w$, for every prompt and $M$
+
+    Judged on the literal model with 12 prompts for each of M = 1 and M = 7, and w of size 1e-2 to 1e2.
+    """
+
+    def formula(queries, means, inverse):
+        return jnp.einsum("pd,de,pe->p", queries, inverse, means)
+
+    return joined([predicted(task, *drawn_prompts(task, length), formula) for length in DRAWN_LENGTHS])
+
 
 Task = LinearRegression
 
@@ -74,7 +156,6 @@ def finite_training(loss: LinearAttentionLoss, start: LinearAttention) -> list[H
     return [hypothesis("N finite, so that Gamma > Lambda", loss.task.context_length, "<", jnp.inf)]
 
 
-SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
 ON_ALL_LENGTHS = SECTION.on(ALL_LENGTHS, spaces.STILL + spaces.STILL_INFINITE)
 ON_FINITE_LENGTHS = SECTION.on(FINITE_LENGTHS, spaces.STILL, hypotheses=finite_training)
 

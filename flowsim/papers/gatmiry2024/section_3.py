@@ -1,26 +1,100 @@
-"""gatmiry2024's section 3.4: Proposition 3.1, and (6) to (9) of its proof.
+"""gatmiry2024's sections 3.2 to 3.6: gradient descent on a prompt, Proposition 3.1, delta, and preconditioners.
 
-One side is the literal attention, the other gradient descent with gradients by JAX.
+One side is the literal attention or JAX's gradient, the other the printed formula.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices
-from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, of_prompts
-from flowsim.papers.gatmiry2024.setting import MODELS, matrices
+from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices, looped_with_finite_context, shape
+from flowsim.papers.gatmiry2024.moments import LENGTHS, powers
+from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, conditioned, drawn, of_prompts
+from flowsim.papers.gatmiry2024.setting import MODELS, Loss, delta, matrices, over_determined
 from flowsim.tasks import Prompt
+
+SECTION_3_2 = Section(
+    "gatmiry2024",
+    *MODELS,
+    setting=looped_by_matrices,
+    hypotheses=over_determined,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+)
+
+
+@SECTION_3_2.claim("sec-3.2.pseudo-inverse", "section 3.2", note=JUDGED)
+@conditioned
+@of_prompts(symmetric=True)
+def pseudo_inverse(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
+    r"""$w^* = (X X^\top)^{-1} X y$, given $n > d$"""
+    return jnp.linalg.solve(one.X @ one.X.T, one.X @ (one.X.T @ one.w)), one.w
+
+
+def _hessian(one: Drawn) -> Float[Array, "d d"]:
+    """The Hessian of |X^T w - y|^2, by JAX."""
+    return jax.hessian(one.squares)(one.w)
+
+
+@SECTION_3_2.claim(
+    "sec-3.2.hessian",
+    "section 3.2",
+    hypotheses=(),
+    note=JUDGED + "A factor of two is missing, as in the gradient of Proposition 3.1.",
+)
+@of_prompts(symmetric=True)
+def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
+    r"""The Hessian of $\lVert X^\top w - y \rVert^2$ is $X X^\top$"""
+    return _hessian(one), one.X @ one.X.T
+
+
+@SECTION_3_2.corrected(printed_hessian, hypotheses=(), note=JUDGED)
+@of_prompts(symmetric=True)
+def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
+    r"""The Hessian of $\lVert X^\top w - y \rVert^2$ is $2 X X^\top$"""
+    return _hessian(one), 2 * one.X @ one.X.T
+
+
+def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """|I - s H|_2 and the condition number of the Hessian H at each drawn prompt, with s = step(eigenvalues of H)."""
+    values = jax.vmap(lambda one: jnp.linalg.eigvalsh(_hessian(one)))(drawn(loss, True))
+    return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
+
+
+@SECTION_3_2.claim(
+    "sec-3.2.step-size",
+    "section 3.2",
+    note=JUDGED + "The step size is meant for a Hessian of norm one. For other norms it converges only where "
+    "2 kappa > |H|_2, that is, where the least eigenvalue of the Hessian, which is of order n, is below 2.",
+)
+def printed_step_size(loss: LoopedLoss) -> Comparison:
+    r"""Gradient descent on $\lVert X^\top w - y \rVert^2$ with step size $1/\kappa$, $\kappa$ the Hessian's condition
+    number, converges
+    """
+    return at_most(_contraction(loss, lambda values: values[:, 0] / values[:, -1])[0], 1.0)
+
+
+@SECTION_3_2.corrected(printed_step_size, note=JUDGED)
+def step_size(loss: LoopedLoss) -> Comparison:
+    r"""With step size $1/\lVert H \rVert_2$ each step of it contracts by $e^{-1/\kappa}$, so that $O(\kappa)$
+    steps do
+    """
+    norms, condition = _contraction(loss, lambda values: 1 / values[:, -1])
+    return at_most(norms, jnp.exp(-1 / condition))
+
 
 _LITERAL = 32  # prompts for the literal transformer
 _FACTORS = (
@@ -57,12 +131,14 @@ def _descends(loss: LoopedLoss, size: float) -> Comparison:
     return equal(predicted, descended, jnp.abs(predicted) + jnp.max(jnp.abs(predicted)))
 
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped_by_matrices)
-ON_PROMPTS = SECTION.on((problems.RANDOM, problems.SHORT), spaces.PROMPTS, setting=matrices, hypotheses=finite_context)
-ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.LEMMAS)
+SECTION_3_4 = Section("gatmiry2024", *MODELS, setting=looped_by_matrices)
+ON_PROMPTS = SECTION_3_4.on(
+    (problems.RANDOM, problems.SHORT), spaces.PROMPTS, setting=matrices, hypotheses=finite_context
+)
+ON_PROBLEMS = SECTION_3_4.on(PROBLEMS, spaces.LEMMAS)
 
 
-@SECTION.claim(
+@SECTION_3_4.claim(
     "proposition-3.1",
     "Proposition 3.1, (5)",
     setting=matrices,
@@ -201,3 +277,79 @@ def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     $w_t = w_{t-1} - \tfrac{1}{2n} A^\top \nabla \ell(w_{t-1})$
     """
     return _after_steps(loss, one, 0.5, True)
+
+
+def _of_remark(loss: Loss, power: int) -> Array:
+    """4kd/sqrt(n), the delta of the remark on Theorem 3.2."""
+    known = shape(loss)
+    return jnp.asarray(4.0 * power * known.dimension / known.root_length)
+
+
+def _of_lemma(loss: Loss, power: int) -> Array:
+    """(4kd/sqrt(n))^{1/k}, the delta of Lemma A.7."""
+    return jnp.asarray(shape(loss).first_order(power) ** (1 / power))
+
+
+def delta_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+    """The delta of section 3.5, and the other two at k = 2L."""
+    last = powers(shape(loss))[-1]
+    return {"section_3_5": delta(loss), "remark": _of_remark(loss, last), "lemma_a_7": _of_lemma(loss, last)}
+
+
+SECTION_3_5 = Section(
+    "gatmiry2024",
+    *MODELS,
+    setting=looped_with_finite_context,
+    hypotheses=over_determined,
+    problems=LENGTHS,
+    spaces=spaces.MOMENTS,
+)
+
+
+@SECTION_3_5.claim("sec-3.5.delta", "section 3.5, remark on Theorem 3.2, Lemma A.7", constants=delta_constants)
+def one_delta(loss: Loss) -> Comparison:
+    r"""$\delta$ is one number: $(8Ld/\sqrt{n})^{1/(2L)} = 4kd/\sqrt{n} = (4kd/\sqrt{n})^{1/k}$ for all $k \le 2L$
+
+    The first stands in section 3.5 and Theorem 3.2, the second in the remark on the theorem and in the proof of Lemma
+    A.5, which leaves its delta open, the third in Lemma A.7. Both lemmas are said to restate Lemmas 4.2 and 4.3, where
+    delta is the first.
+    """
+    others = [of(loss, k) for k in powers(shape(loss)) for of in (_of_remark, _of_lemma)]
+    return equal(jnp.stack(others), delta(loss), delta(loss))
+
+
+@SECTION_3_5.corrected(one_delta, constants=delta_constants)
+def same_delta_at_the_last_power(loss: Loss) -> Comparison:
+    r"""At $k = 2L$ the $\delta$ of Lemma A.7 is that of section 3.5, and the remark's is its power $2L$
+
+    For k < 2L and delta < 1, 4kd/sqrt(n) is below delta^k, so that Lemmas A.5 and A.7 bound more strictly than Lemmas
+    4.2 and 4.3.
+    """
+    last = powers(shape(loss))[-1]
+    found = jnp.stack([_of_lemma(loss, last), _of_remark(loss, last) ** (1 / last)])
+    return equal(found, delta(loss), delta(loss))
+
+
+SECTION_3_6 = Section(
+    "gatmiry2024",
+    *MODELS,
+    setting=looped_by_matrices,
+    hypotheses=over_determined,
+    problems=PROBLEMS,
+    spaces=spaces.LEMMAS,
+)
+
+
+@SECTION_3_6.claim(
+    "sec-3.6.one-step",
+    "section 3.6",
+    note=JUDGED + "The transformer has one loop, and A is the inverse of the sample covariance of its prompt.",
+)
+@conditioned
+@of_prompts(symmetric=True)
+def one_step(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
+    r"""One step with the inverse of the data covariance as preconditioner gives $w^* = (X X^\top)^{-1} X y$, given $n >
+    d$
+    """
+    A = jnp.linalg.inv(one.X @ one.X.T / one.X.shape[1])
+    return LoopedAttention(A, loops=1)(one.prompt)[None], (one.w @ one.query)[None]

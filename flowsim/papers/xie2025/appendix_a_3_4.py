@@ -1,15 +1,16 @@
-"""xie2025, appendix A.3, finite contexts: (26) to (29), the moments of G at every C, and the gradient of Theorem 4."""
+"""xie2025, appendices A.3 and A.4: (26) to (29) at finite contexts, and the proof of Lemma 1."""
 
 import jax.numpy as jnp
+import numpy as np
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.declaring import Section
 from flowsim.claims.statements import rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.papers.xie2025 import moments, problems, prompts, spaces
-from flowsim.papers.xie2025.appendix_a_2 import product_of_means
+from flowsim.papers.xie2025 import exact, moments, problems, prompts, spaces
+from flowsim.papers.xie2025.appendix_a_1_2 import product_of_means
 from flowsim.papers.xie2025.conditions import (
     MODELS,
     few_coordinates,
@@ -17,7 +18,7 @@ from flowsim.papers.xie2025.conditions import (
     heads_on_isotropic,
     infinite_context,
 )
-from flowsim.papers.xie2025.landscape import at_rest
+from flowsim.papers.xie2025.minima import at_rest
 from flowsim.papers.xie2025.moments import (
     SHARED_WEIGHTS,
     Square,
@@ -28,12 +29,12 @@ from flowsim.papers.xie2025.moments import (
     same_slopes,
     second_moment,
 )
-from flowsim.papers.xie2025.setting import descent_heads, slopes
+from flowsim.papers.xie2025.setting import descent_heads, label_energy, same, slopes
 from flowsim.tasks import LinearRegression
 
-SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=infinite_context)
-ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
+SECTION_A_3 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+ON_LIMITS = SECTION_A_3.on(problems.LIMITS, spaces.LIMITS, hypotheses=infinite_context)
+ON_FINITE = SECTION_A_3.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
 
 
 @ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)
@@ -148,7 +149,7 @@ def residual_gradient(loss: MultiHeadLoss) -> Comparison:
     return rounded(equal(left, right, right), 100 * jnp.asarray((task.dimension + 1.0) ** 2))
 
 
-@SECTION.claim(
+@SECTION_A_3.claim(
     "theorem-4.finite-context.best-step",
     "appendix A.3",
     form="corrected",
@@ -162,3 +163,40 @@ def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     The printed remark has eta = 1, where the gradient vanishes only as C -> infinity.
     """
     return at_rest(loss.task, descent_heads(loss.risk.prior_mean, loss.risk.step_size))
+
+
+_DRAWN = 8
+
+
+SECTION_A_4 = Section(
+    "xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS
+)
+
+
+@SECTION_A_4.claim("appendix-a.4.positive", "appendix A.4")
+def positive_mean(loss: MultiHeadLoss) -> Comparison:
+    r"""$(u, v)^\top M (u, v) = \lVert u + v w_\star \rVert^2 + d v^2$, so that $M$ is positive semi-definite"""
+    task, w = loss.task, loss.risk.prior_mean
+    d = task.dimension
+    z = np.random.default_rng(4).integers(-3, 4, size=(_DRAWN, d + 1)).astype(float)
+    M = exact.floats(exact.moments(task).first)
+    left = jnp.einsum("km,mn,kn->k", z, M, z)
+    right = jnp.sum((z[:, :d] + z[:, d:] * w[None]) ** 2, axis=1) + d * z[:, d] ** 2
+    return same(task, left, right, label_energy(task) * jnp.sum(z**2, axis=1))
+
+
+@SECTION_A_4.claim("appendix-a.4.convex", "appendix A.4")
+def convex_in_forms(loss: MultiHeadLoss) -> Comparison:
+    """$L_i$ is convex in $M_i$
+
+    Judged at drawn matrices, for i = 1. L_i is the mean of the square of an affine function of M_i. The Hessian 2 M of
+    the proof has the wrong shape: it is 2 E[G x G], which (23) turns into 2 M x M.
+    """
+    known = exact.moments(loss.task)
+    normals = np.random.default_rng(5).integers(-3, 4, size=(_DRAWN, 2, *known.first.shape))
+    sides = []
+    for one, other in (tuple(map(exact.rationals, pair)) for pair in normals):
+        ends = (known.component(one, 0) + known.component(other, 0)) / 2
+        sides.append([known.component((one + other) / 2, 0), ends])
+    middle, ends = exact.floats(np.asarray(sides, dtype=object)).T
+    return at_most(middle, ends)

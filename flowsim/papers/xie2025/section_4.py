@@ -1,4 +1,4 @@
-"""xie2025, section 4.2, the analysis of y_q-LSA: its stationary point, its least risk, and that of a linear block."""
+"""xie2025, section 4, y_q-LSA: what it predicts, its stationary point, its least risk, and that of a linear block."""
 
 import jax
 import jax.numpy as jnp
@@ -12,35 +12,126 @@ from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.appendix_b_2 import block_of
+from flowsim.papers.xie2025.appendix_b import block_of
 from flowsim.papers.xie2025.conditions import (
     MODELS,
+    drawable,
     few_coordinates,
     finite_context,
     heads_on_isotropic,
     infinite_context,
     prior_mean,
 )
-from flowsim.papers.xie2025.landscape import at_rest, midpoint, mirrored
 from flowsim.papers.xie2025.minima import (
     ANY_STEP,
+    at_rest,
     best_descent_risks,
     descent_risks,
     descent_step,
     least_with_trained_guess,
+    midpoint,
+    mirrored,
     optimum_constants,
     same_forms,
 )
+from flowsim.papers.xie2025.prompts import alike, normals
 from flowsim.papers.xie2025.setting import STEPS, descent_heads, drawn_heads, label_energy, risks, same
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, Prompt
+
+_ETA = 0.7
+_BIAS = 0.3
+
+
+def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
+    """(3) at the weights (7) with W^P = -factor eta I against y_q - (eta/C) (w*^T X^T - y^T) X x_q.
+
+    eta = 0.7, and y_q is 0, a bias, or linear in x_q with a bias.
+    """
+    w, d = loss.risk.prior_mean, loss.task.dimension
+
+    def comparison(guess: Array, bias: float) -> Comparison:
+        def stated(prompt: Prompt) -> Array:
+            X, y = prompt.inputs, prompt.labels
+            return guess @ prompt.query + bias - _ETA / y.size * ((w @ X.T - y) @ X @ prompt.query)
+
+        return alike(loss.task, descent_heads(w, factor * _ETA, guess, bias), stated)
+
+    return joined([comparison(jnp.zeros(d), 0.0), comparison(jnp.zeros(d), _BIAS), comparison(normals(d), _BIAS)])
+
+
+SECTION_4_1 = Section(
+    "xie2025", *MODELS, setting=heads_on_isotropic, needs=drawable, problems=problems.FINITE, spaces=spaces.FINITE
+)
+
+
+@SECTION_4_1.claim("eq-8", "(8)")
+def eq_8_as_printed(loss: MultiHeadLoss) -> Comparison:
+    r"""(3) at the weights (7) is $y_q - \tfrac{\eta}{C} (w_\star^\top X^\top - y^\top) X x_q$
+
+    Both (3) and W^P = -(eta/C) I in (7) divide by C, so the step is C times too short.
+    """
+    return _eq_8(loss, 1 / loss.task.context_length)
+
+
+@SECTION_4_1.corrected(eq_8_as_printed)
+def eq_8(loss: MultiHeadLoss) -> Comparison:
+    r"""(3) at the weights (7) with $W^P = -\eta I$ is $y_q - \tfrac{\eta}{C} (w_\star^\top X^\top - y^\top) X x_q$
+
+    The printed W^P divides by C again, although (3) has already done so.
+    """
+    return _eq_8(loss, 1.0)
+
+
+@SECTION_4_1.claim("eq-9", "(9)")
+def eq_9(loss: MultiHeadLoss) -> Comparison:
+    r"""(8) with $y_q = w_\star^\top x_q$ is $\bigl(w_\star - \tfrac{\eta}{C} X^\top (X w_\star - y)\bigr)^\top x_q$, a
+    step down the gradient of $\frac{\lVert X w - y \rVert^2}{2 C}$
+
+    Judged at w* of any size; the surrounding text has w* = 0.
+    """
+    w = loss.risk.prior_mean
+
+    def rewritten(prompt: Prompt) -> Array:
+        X, y = prompt.inputs, prompt.labels
+        return w @ prompt.query - _ETA / y.size * ((w @ X.T - y) @ X @ prompt.query)
+
+    def step(prompt: Prompt) -> Array:
+        X, y = prompt.inputs, prompt.labels
+        down = jax.grad(lambda w: jnp.sum((X @ w - y) ** 2) / (2 * y.size))(w)
+        return (w - _ETA * down) @ prompt.query
+
+    return joined([alike(loss.task, rewritten, step), alike(loss.task, GradientDescentStep(_ETA, w), step)])
+
+
+@SECTION_4_1.claim("eq-10", "(10)")
+def eq_10_as_printed(loss: MultiHeadLoss) -> Comparison:
+    r"""(3) at the weights (7) with $y_q = w_\star^\top x_q$ is $\bigl(w_\star - \tfrac{\eta}{C} X^\top (X w_\star -
+    y)\bigr)^\top x_q$
+
+    Both (3) and W^P = -(eta/C) I in (7) divide by C, so the step is C times too short.
+    """
+    w = loss.risk.prior_mean
+    return alike(loss.task, descent_heads(w, _ETA / loss.task.context_length), GradientDescentStep(_ETA, w))
+
+
+@SECTION_4_1.corrected(eq_10_as_printed)
+def eq_10(loss: MultiHeadLoss) -> Comparison:
+    r"""(3) at the weights (7) with $W^P = -\eta I$ and $y_q = w_\star^\top x_q$ is $\bigl(w_\star - \tfrac{\eta}{C}
+    X^\top (X w_\star - y)\bigr)^\top x_q$
+
+    The printed W^P divides by C again, although (3) has already done so.
+    """
+    w = loss.risk.prior_mean
+    return alike(loss.task, descent_heads(w, _ETA), GradientDescentStep(_ETA, w))
+
 
 Task = LinearRegression
 
 
-SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
-ON_TASKS = SECTION.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
-ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE)
+SECTION_4_2 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+ON_LIMITS = SECTION_4_2.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
+ON_TASKS = SECTION_4_2.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
+ON_FINITE = SECTION_4_2.on(problems.FINITE, spaces.FINITE)
 
 
 @ON_LIMITS.claim("theorem-4", "Theorem 4")
@@ -64,7 +155,7 @@ def unit_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     return at_rest(loss.task, descent_heads(loss.risk.prior_mean, 1.0))
 
 
-@SECTION.claim("lemma-2", "Lemma 2", problems=problems.TASKS, spaces=spaces.TASKS)
+@SECTION_4_2.claim("lemma-2", "Lemma 2", problems=problems.TASKS, spaces=spaces.TASKS)
 def not_convex_with_guess(loss: MultiHeadLoss) -> Comparison:
     """the risk of $y_q$-LSA is not convex
 
@@ -148,7 +239,7 @@ def block_stays_above(loss: MultiHeadLoss) -> Comparison:
     return at_least(_risks_of_block(loss)[-1:], descent_risks(loss.task))
 
 
-@SECTION.corrected(
+@SECTION_4_2.corrected(
     block_stays_above,
     problems=(problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT),
     spaces=spaces.TASKS,

@@ -1,0 +1,147 @@
+"""xie2025, appendix B: y_q-LSA as a linear transformer block, and the proof of Theorem 4 by derivatives of the risk."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
+from flowsim.claims.statements import joined, rounded
+from flowsim.losses import MultiHeadLoss
+from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock
+from flowsim.papers.xie2025 import exact, problems, spaces
+from flowsim.papers.xie2025.conditions import (
+    MODELS,
+    drawable,
+    few_coordinates,
+    finite_context,
+    heads_on_isotropic,
+)
+from flowsim.papers.xie2025.prompts import alike, normals
+from flowsim.papers.xie2025.setting import drawn_heads, gradient, risks, same
+
+
+def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False) -> LinearTransformerBlock:
+    """The linear transformer block that the proof of Lemma 3 builds from one head with a guess.
+
+    W_3 = [I 0; w^T 0] stands after W^Q, and with ``keys_and_values`` also after W^K and W^V; c = 1 + |w|^2 in (31).
+    """
+    w = head.w
+    d = w.size
+    W_K, W_Q, W_V, W_P = (leaf[0] for leaf in (head.W_K, head.W_Q, head.W_V, head.W_P))
+    W_3 = jnp.eye(d + 1).at[d, :d].set(w).at[d, d].set(0.0)
+    W_1 = jnp.eye(d + 1).at[d, :d].set(w).at[:d, d].set(w).at[d, d].set(1 + w @ w)
+    key, value = (W_K @ W_3, W_V @ W_3) if keys_and_values else (W_K, W_V)
+    return LinearTransformerBlock(W_1, jnp.eye(d + 1), key, W_Q @ W_3, value, jnp.linalg.solve(W_1, W_P))
+
+
+def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
+    """A linear transformer block against y_q-LSA at drawn weights."""
+    d = loss.task.dimension
+    W_K, W_Q, W_V, W_P = normals(4, 1, d + 1, d + 1)
+    head = FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, normals(d), trainable=True)
+    return rounded(alike(loss.task, block_of(head, keys_and_values=keys_and_values), head), jnp.asarray(1e2))
+
+
+SECTION_B_2 = Section("xie2025", *MODELS, setting=heads_on_isotropic)
+ON_FINITE = SECTION_B_2.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context, needs=drawable)
+
+
+@ON_FINITE.claim("lemma-3", "Lemma 3")
+def block(loss: MultiHeadLoss) -> Comparison:
+    """$y_q$-LSA is a linear transformer block
+
+    Judged by a block that predicts as y_q-LSA does at drawn weights. It is not that of the proof: see lemma-3.proof.
+    """
+    return _block(loss, False)
+
+
+@ON_FINITE.claim("lemma-3.proof", "proof of Lemma 3")
+def block_of_the_proof(loss: MultiHeadLoss) -> Comparison:
+    """$y_q$-LSA is the linear transformer block with $W_3$ after each of $W^K$, $W^Q$ and $W^V$
+
+    W_3 replaces the labels of the context by X w, where (11) keeps them: the proof holds only if y = X w.
+    """
+    return _block(loss, True)
+
+
+@ON_FINITE.corrected(block_of_the_proof, hypotheses=(finite_context, drawable), needs=None)
+def block_as_corrected(loss: MultiHeadLoss) -> Comparison:
+    """$y_q$-LSA is the linear transformer block with $W_3$ after $W^Q$ alone
+
+    W^K and W^V stay as they are: the printed ones overwrite the labels.
+    """
+    return _block(loss, False)
+
+
+@SECTION_B_2.claim("eq-31", "(31)", needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS)
+def determinant(loss: MultiHeadLoss) -> Comparison:
+    r"""$W_1 = \begin{bmatrix} I & w \\ w^\top & c \end{bmatrix}$ is invertible where $c \ne \lVert w \rVert^2$: its
+    determinant is $c - \lVert w \rVert^2$
+    """
+    w = normals(loss.task.dimension)
+    d, squares = w.size, jnp.sum(w**2)
+    c = jnp.stack([jnp.zeros(()), jnp.ones(()), squares, jnp.asarray(100.0)])
+    W_1 = jax.vmap(lambda c: jnp.eye(d + 1).at[d, :d].set(w).at[:d, d].set(w).at[d, d].set(c))(c)
+    return same(loss.task, jnp.linalg.det(W_1), c - squares, 1 + c + squares)
+
+
+SECTION_B_3 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+ON_TASKS = SECTION_B_3.on(problems.TASKS, spaces.TASKS)
+ON_FINITE_B_3 = SECTION_B_3.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
+
+
+@ON_TASKS.claim("appendix-b.3.risk", "appendix B.3")
+def sum_of_parts(loss: MultiHeadLoss) -> Comparison:
+    r"""$R = \sum_j \mathbb{E} t_j^2$, $t_j = \langle G, b a_j^\top \rangle + \langle G, b a_{d+1}^\top \rangle v_j +
+    v_j - \hat w_j$
+
+    The preceding display lacks a square, and the first one counts v^T x_q in addition to y_q.
+    """
+    task = loss.task
+    found = jnp.stack([risks(task, drawn_heads(task.dimension, 1, seed, trainable=True)) for seed in (6, 7)])
+    return same(task, found[:, 0], found[:, 1], found[:, 1])
+
+
+@ON_TASKS.claim("appendix-b.3.gradient", "appendix B.3, step 1")
+def listed_derivatives(loss: MultiHeadLoss) -> Comparison:
+    r"""$\partial R/\partial b = 2 \sum_j \mathbb{E}\bigl[t_j (G a_j + v_j G a_{d+1})\bigr]$, $\partial R/\partial a_j =
+    2 \mathbb{E}[t_j G b]$, $\partial R/\partial a_{d+1} = 2 \sum_j \mathbb{E}[t_j v_j G b]$, $\partial R/\partial v_j =
+    2 \mathbb{E}\bigl[t_j (1 + b^\top G a_{d+1})\bigr]$
+
+    In dR/dv_j step 2 writes b^T G a_j for b^T G a_{d+1}, which is 0 there.
+    """
+    task = loss.task
+    model = drawn_heads(task.dimension, 1, 8, trainable=True)
+    found = exact.gradient(exact.moments(task), model).reduced()
+    expected = gradient(loss.risk, model).reduced()
+    pairs = []
+    for one, other in ((found.b, expected.b), (found.A, expected.A), (found.w, expected.w)):
+        pairs.append(same(task, one.reshape(-1), other.reshape(-1), jnp.max(jnp.abs(other))))
+    return joined(pairs)
+
+
+@ON_FINITE_B_3.claim("appendix-b.3.squares", "appendix B.3, step 2")
+def squared_row(loss: MultiHeadLoss) -> Comparison:
+    r"""$\mathbb{E}\bigl[\bigl(\sum_i x_i[j] x_i^\top\bigr)\bigl(\sum_k x_k[j] x_k\bigr)\bigr] = C (C - 1) + C
+    (d + 2)$
+    """
+    task, d = loss.task, loss.task.dimension
+    C, second = float(task.context_length), exact.moments(task).second
+    found = exact.floats(np.asarray([sum(second[j, m, j, m] for m in range(d)) for j in range(d)], dtype=object))
+    return same(task, C**2 * found, C * (C - 1) + C * (d + 2), C**2 * (d + 2.0))
+
+
+@ON_FINITE_B_3.claim("appendix-b.3.map", "appendix B.3, step 2")
+def squared_map(loss: MultiHeadLoss) -> Comparison:
+    r"""$\mathbb{E}\bigl[w^\top \bigl(\sum_i x_i x_i[j]\bigr) \bigl(\sum_k x_k x_k^\top\bigr) w\bigr] = C (C + 1) w_j w
+    + C \lVert w \rVert^2 e_j$
+
+    The preceding line has the number C (C - 1) w_j |w|^2 where it means C (C - 1) w_j w.
+    """
+    task, d = loss.task, loss.task.dimension
+    C, second = float(task.context_length), exact.moments(task).second[:d, :d, :d, :d]
+    w = np.random.default_rng(9).integers(1, 5, size=d)
+    found = exact.floats(np.einsum("jabc,a,c->jb", second, w, w))
+    stated = C * (C + 1) * np.multiply.outer(w, w) + C * float(w @ w) * np.eye(d)
+    return same(task, C**2 * found.reshape(-1), stated.reshape(-1), float(np.max(stated)))
