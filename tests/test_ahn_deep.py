@@ -23,6 +23,7 @@ from flowsim.papers.ahn2023 import (
     appendix_b_4,
     figures,
     multi_layer,
+    problems,
     prompts,
     residual_stream,
     scalars,
