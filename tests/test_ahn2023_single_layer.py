@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import json
 
 import equinox as eqx
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from anew import anew
 from helpers import regression
 
 import flowsim
@@ -178,17 +178,11 @@ PLANTS = [
 ]  # fmt: skip
 
 
-def fresh(claim):
-    """The claim with a comparison of its own, so that nothing compiled for the true one is used."""
-    statement = inspect.unwrap(claim.compare)
-    return dataclasses.replace(claim, compare=lambda loss, flow: statement(loss.task))
-
-
 @pytest.mark.parametrize(("name", "home", "attribute", "plant", "problem"), PLANTS, ids=[plant[0] for plant in PLANTS])
 def test_planted_errors_are_refused(name, home, attribute, plant, problem, monkeypatch):
     claim = BY_KEY.get((name, "corrected")) or BY_KEY[name, "printed"]
     monkeypatch.setattr(home, attribute, plant(getattr(home, attribute)))
-    verdict = judge_on(fresh(claim), evidence_of(problem))
+    verdict = judge_on(anew(claim), evidence_of(problem))
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 
@@ -209,7 +203,7 @@ def test_long_sums_round_more():
 
 def test_a_minimum_that_is_not_the_only_one_is_counted(monkeypatch):
     monkeypatch.setattr(section_4_landscape, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
-    verdict = judge_on(fresh(BY_KEY["theorem-1.unique", "corrected"]), evidence_of(problems.EASY))
+    verdict = judge_on(anew(BY_KEY["theorem-1.unique", "corrected"]), evidence_of(problems.EASY))
     assert verdict.verdict is Judgement.VIOLATED
 
 

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from anew import anew
 
 import flowsim
 import flowsim.claims.statements
@@ -153,14 +154,6 @@ PLANTS = {
 }
 
 
-def fresh(claim):
-    """The claim with functions of its own, so that nothing compiled for the true one is used, nor the reverse."""
-    compare, constants = getattr(claim.compare, "__wrapped__", claim.compare), claim.constants
-    return dataclasses.replace(
-        claim, compare=lambda loss, run: compare(loss, run), constants=lambda loss, run: constants(loss, run)
-    )
-
-
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
 @pytest.mark.slow
 def test_planted_errors_are_refused(key, monkeypatch):
@@ -170,7 +163,7 @@ def test_planted_errors_are_refused(key, monkeypatch):
     monkeypatch.setattr(section_5, "_every_minimum", section_5._every_minimum.__wrapped__)
     monkeypatch.setattr(section_5, "_both_sides", section_5._both_sides.__wrapped__)
     monkeypatch.setattr(owner, name, plant(getattr(owner, name)))
-    verdict = judge_on(fresh(BY_KEY[key]), evidence_of(index))
+    verdict = judge_on(anew(BY_KEY[key]), evidence_of(index))
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 

@@ -1,14 +1,13 @@
 """gatmiry2024 on minimum, gradient dominance, flow and other prompts: what holds, what fails, and by how much."""
 
-import dataclasses
 import functools
-import inspect
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from anew import anew
 from matplotlib.figure import Figure
 
 from flowsim import LinearRegression, gradient_flow
@@ -263,13 +262,6 @@ def test_the_turned_minimum_has_a_lower_loss_on_drawn_prompts():
     assert abs(np.mean(gain) - exact) < 4 * np.std(gain) / len(z) ** 0.5
 
 
-def fresh(claim):
-    """The claim with a comparison of its own, so that nothing compiled for the true one is used."""
-    statement = inspect.unwrap(claim.compare)
-    alone = len(inspect.signature(statement).parameters) == 1
-    return dataclasses.replace(claim, compare=lambda *both: statement(*both[:1] if alone else both))
-
-
 def scaled(factor):
     return lambda real: lambda *args: factor * real(*args)
 
@@ -321,7 +313,7 @@ def wider(real):
 def test_planted_errors_are_refused(key, monkeypatch):
     case, module, name, plant = PLANTS[key]
     monkeypatch.setattr(module, name, plant(getattr(module, name)))
-    assert judge_on(fresh(BY_KEY[key]), evidence_of(case)).verdict is VIOLATED
+    assert judge_on(anew(BY_KEY[key]), evidence_of(case)).verdict is VIOLATED
 
 
 @pytest.mark.parametrize("offset", [1e-15, -1e-15])

@@ -1,14 +1,13 @@
 """Every row of gatmiry2024 against an error of one percent in what it speaks of: refused, or why it cannot be."""
 
-import dataclasses
 import functools
-import inspect
 import json
 from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import pytest
+from anew import anew
 
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
@@ -166,14 +165,6 @@ def evidence_of(text: str, flow: bool) -> Evidence:
     return Evidence(problem.loss, problem.run() if flow else start_alone(problem.loss, problem.start))
 
 
-def fresh(claim):
-    """The claim with a comparison of its own and without constants, so that nothing compiled before is used."""
-    statement = inspect.unwrap(claim.compare)
-    alone = len(inspect.signature(statement).parameters) == 1
-    compare = (lambda loss, run: statement(loss)) if alone else (lambda loss, run: claim.compare(loss, run))
-    return dataclasses.replace(claim, compare=compare, constants=lambda loss, run: {})
-
-
 def test_every_row_that_is_not_refuted_is_planted_or_explained():
     standing = {(part, form) for part, form in BY_KEY if form == "corrected" or part not in CORRECTED}
     assert set(PLANTS) | set(REASONS) == standing
@@ -184,11 +175,11 @@ def test_every_row_that_is_not_refuted_is_planted_or_explained():
 def test_one_percent_is_refused(key, monkeypatch):
     problem, module, name, plant = PLANTS[key]
     evidence = evidence_of(json.dumps(problem), BY_KEY[key].along_flow)
-    assert judge_on(fresh(BY_KEY[key]), evidence).verdict is Judgement.HOLDS
+    assert judge_on(anew(BY_KEY[key]), evidence).verdict is Judgement.HOLDS
     if module in COMPILED:
         jax.clear_caches()
     monkeypatch.setattr(module, name, plant(getattr(module, name)))
-    assert judge_on(fresh(BY_KEY[key]), evidence).verdict is Judgement.VIOLATED
+    assert judge_on(anew(BY_KEY[key]), evidence).verdict is Judgement.VIOLATED
     monkeypatch.undo()
     if module in COMPILED:
         jax.clear_caches()

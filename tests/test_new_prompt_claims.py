@@ -1,6 +1,5 @@
 """Claims about new prompts and technical lemmas: their verdicts on their own problems, and planted errors refused."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -8,6 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from anew import anew
 
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers import zhang2023
@@ -144,13 +144,6 @@ PLANTS = [
 ]
 
 
-def fresh(claim):
-    """The claim compiled anew, so that nothing compiled for the true statement is used."""
-    statement = claim.compare.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
-    anew = eqx.filter_jit(lambda task: statement(task))
-    return dataclasses.replace(claim, compare=lambda loss, run: anew(loss.task))
-
-
 @pytest.mark.parametrize("plant", PLANTS, ids=[f"{plant[0]}-{plant[4]}-{i}" for i, plant in enumerate(PLANTS)])
 @pytest.mark.slow
 def test_planted_errors_are_refused(plant, monkeypatch):
@@ -158,7 +151,7 @@ def test_planted_errors_are_refused(plant, monkeypatch):
     claim = BY_KEY[part, form]
     monkeypatch.setattr(module, name, change(getattr(module, name)))
     # Near the last digits a violation that cannot be confirmed is unresolved.
-    assert judge_on(fresh(claim), evidence_of(problem)).verdict in (Judgement.VIOLATED, Judgement.UNRESOLVED)
+    assert judge_on(anew(claim), evidence_of(problem)).verdict in (Judgement.VIOLATED, Judgement.UNRESOLVED)
 
 
 def evidence_at(context_length, covariance: Any = "identity") -> Evidence:
@@ -177,7 +170,7 @@ def test_bounds_that_are_attained_to_rounding_are_unresolved(part):
 
 def test_the_printed_training_length_is_enough_for_a_coarse_epsilon_only(monkeypatch):
     monkeypatch.setattr(section_4_1_lengths, "_EPSILONS", (0.9, 0.8))
-    coarse = fresh(BY_KEY["corollary-4.3.train-length", "printed"])
+    coarse = anew(BY_KEY["corollary-4.3.train-length", "printed"])
     assert judge_on(coarse, evidence_of(EASY)).verdict is Judgement.HOLDS
 
 

@@ -4,12 +4,12 @@ Each row names a mutation: of the loss that flows, of a formula of the paper, or
 Rows of the same kind share one problem, so that few flows are solved.
 """
 
-import dataclasses
 import functools
 
 import equinox as eqx
 import jax
 import pytest
+from anew import anew
 
 import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
@@ -102,13 +102,7 @@ def test_a_formula_that_is_one_percent_off_is_refused(key, monkeypatch):
     module, name, change = FORMULAS[key]
     monkeypatch.setattr(module, name, change(getattr(module, name)))
     claim = BY_KEY[key]
-    if claim.along_flow:
-        fresh = lambda loss, run: claim.compare(loss, run)
-    else:
-        statement = claim.compare.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
-        anew = eqx.filter_jit(lambda task: statement(task))
-        fresh = lambda loss, run: anew(loss.task)
-    verdict = judge_on(dataclasses.replace(claim, compare=fresh, constants=lambda *_: {}), shared(claim.problems[0]))
+    verdict = judge_on(anew(claim), shared(claim.problems[0]))
     assert verdict.verdict in (Judgement.VIOLATED, Judgement.UNRESOLVED), verdict
 
 
