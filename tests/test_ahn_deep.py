@@ -194,7 +194,8 @@ def test_planted_errors_on_prompts_are_refused():
             [prompts.layers(drawn, prompts.embed(drawn.prompt))[-1, -1, -1]]
         )
 
-    verdict = judge_on(dataclasses.replace(BY_KEY["lemma-9", "printed"], compare=without_the_label), static("small"))
+    planted = dataclasses.replace(BY_KEY["lemma-9", "printed"], compare=lambda loss, flow: without_the_label(loss))
+    verdict = judge_on(planted, static("small"))
     assert verdict.verdict is Judgement.VIOLATED, verdict
 
 
