@@ -1,5 +1,6 @@
 """Claims about a flow, and verdicts on them."""
 
+from flowsim.claims.bands import confidence_band as confidence_band
 from flowsim.claims.claim import Claim as Claim
 from flowsim.claims.claim import Comparison as Comparison
 from flowsim.claims.claim import Judgement as Judgement
@@ -16,7 +17,6 @@ from flowsim.claims.critical_points.end_points import end_point as end_point
 from flowsim.claims.critical_points.plateaus import Plateau as Plateau
 from flowsim.claims.critical_points.plateaus import plateaus as plateaus
 from flowsim.claims.evidence import Evidence as Evidence
-from flowsim.claims.evidence.bands import confidence_band as confidence_band
 from flowsim.claims.hypotheses import Hypothesis as Hypothesis
 from flowsim.claims.judging import check as check
 from flowsim.claims.judging import judge as judge

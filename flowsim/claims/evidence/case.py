@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, PyTree
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.course import Course
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings, weights_of
 from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import astray, padded, padded_with, rows_of, scaled, taken
+from flowsim.claims.evidence.series import astray, padded, padded_with, scaled, taken
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
-from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, uncertified
+from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
@@ -32,6 +32,9 @@ _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
 _NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
 _NO_TIMES = np.zeros(0)
+AT_ONCE = 32  # spans of time that are looked at
+SPANS = 2 * AT_ONCE + 2  # rows of these
+_REMEMBERED = 64  # looks
 
 
 class Case:
@@ -44,9 +47,12 @@ class Case:
         repetitions: AbstractRepetitions,
         solve: Callable[[AbstractRepetitions], Trajectory],
         further: np.ndarray = _NO_TIMES,
+        traces: dict | None = None,
     ):
         self._repetitions, self._solve, self._further = repetitions, solve, further
+        self._traces: dict = {} if traces is None else traces
         self._finer: dict[bytes, Case] = {}
+        self._looks: dict[tuple[bytes, bytes], Enclosed] = {}
         self._thinned: dict[tuple[float, ...], list[tuple[np.ndarray, Trajectory]]] = {}
 
     @property
@@ -60,14 +66,16 @@ class Case:
         run = self._with_times(self._repetitions.loss, self._solve(self._repetitions))
         if not self._repetitions.stated.subtracts:
             return run
-        excess = self._enclosed(run, ()).exact().excess(COSTLY)
+        excess = self._enclosed(run, ()).exact.excess(COSTLY)
         return run if excess is None else dataclasses.replace(run, excess=jax.device_put(excess))
 
     def at(self, further: np.ndarray) -> "Case":
         """The same solve with further times."""
         if not further.size:
             return self
-        return self._finer.setdefault(further.tobytes(), Case(self._repetitions, self._solve, further))
+        return self._finer.setdefault(
+            further.tobytes(), Case(self._repetitions, self._solve, further, self._traces)
+        )
 
     @functools.cached_property
     def settled(self) -> "Case":
@@ -76,12 +84,13 @@ class Case:
 
     def going(self, way: float) -> "Case":
         """The same solve, which still has this way to go at most."""
-        case = Case(self._repetitions, self._solve, self._further)
-        case.run, case.way = self.run, way
+        case = Case(self._repetitions, self._solve, self._further, self._traces)
+        case.run, case.way, case._unsettled = self.run, way, self
         case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.way))
         return case
 
     way = math.inf
+    _unsettled: "Case | None" = None
 
     @property
     def status(self) -> Status:
@@ -179,6 +188,8 @@ class Case:
     @functools.cached_property
     def enclosed(self) -> Enclosed:
         """The solve in balls."""
+        if self._unsettled is not None:
+            return dataclasses.replace(self._unsettled.enclosed, way=self.way)
         count = self.run.t.size
         base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
         # A difference of two numbers is known to what these are.
@@ -193,11 +204,25 @@ class Case:
             return found
         return found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], np.asarray(self.run.t)))
 
+    def within(self, low: np.ndarray, high: np.ndarray) -> Enclosed:
+        """The solve in balls on spans of time, from ``low`` to ``high``.
+
+        **Raises:** `OpenError` where there are too many weights.
+        """
+        if SPANS * weights_of(self.run) > CHEAP:
+            raise OpenError("there are too many weights")
+        key = low.tobytes(), high.tobytes()
+        if key not in self._looks:
+            if len(self._looks) == _REMEMBERED:
+                self._looks.clear()
+            self._looks[key] = self.enclosed.within(self.course.spans(low, high, AT_ONCE))
+        return self._looks[key]
+
     def _enclosed(self, run: Trajectory, errors: tuple[np.ndarray, ...]) -> Enclosed:
         repetitions = self._repetitions
         system = None if repetitions.loss.sampled else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
-        return Enclosed(system, repetitions.stated, run, errors, self.way, rounding, stay=repetitions.stay)
+        return Enclosed(system, repetitions.stated, run, errors, self.way, rounding, repetitions.stay, traces=self._traces)
 
     @functools.cached_property
     def padded(self) -> Trajectory:
@@ -208,20 +233,11 @@ class Case:
         """Whether a comparison at points that are no times has as many of them as the padded solve has times, or more:
         it has no more where there are more times.
         """
-        loss, run = self._repetitions.stated, self.padded
-        length = self.panel.compared(claim, loss, run).slack.shape[0]
-        if length < run.t.size:
+        length = self.panel.compared(claim, self._repetitions.stated, self.padded).slack.shape[0]
+        if length < self.padded.t.size:
             return False
-        twice = lambda leaf: jnp.concatenate([leaf, leaf]) if eqx.is_array(leaf) else leaf
-
-        def on_twice_as_many(loss, models, series):
-            t, value, excess, grad_norm_sq, dissipated = map(twice, series)
-            models = jax.tree.map(twice, models)
-            return claim.compare(loss, uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent))
-
         try:
-            found = eqx.filter_eval_shape(on_twice_as_many, loss, run.models, rows_of(run))
-            return found.slack.shape[0] == length
+            return self._enclosed(self.run, ()).length(claim, SPANS) == length
         except jax.errors.JAXTypeError:
             # It is not computed by jax.numpy alone.
             return False
