@@ -25,7 +25,7 @@ from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, judg
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.claims.evidence.comparing import relative, size_of
+from flowsim.claims.evidence.comparing import CostlyError, relative, size_of
 from flowsim.claims.evidence.narrow import unseen
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -93,11 +93,13 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
 @np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
-    verdict = _judged(claim, evidence)
+    try:
+        verdict = _judged(claim, evidence)
+    except CostlyError as error:
+        verdict = _verdict(claim, (), Judgement.UNRESOLVED, None, {}, str(error))
     if verdict.verdict in (Judgement.VACUOUS, Judgement.NOT_APPLICABLE) or not evidence.samples_matter(claim):
         return verdict
-    reason = evidence.distrust
-    if reason is None:
+    if (reason := evidence.distrust) is None:
         return verdict
     return dataclasses.replace(verdict, verdict=Judgement.UNRESOLVED, note=f"{verdict.note} {reason}".strip())
 

@@ -120,12 +120,12 @@ class Traced:
     @functools.cached_property
     def equations(self) -> list[tuple[JaxprEqn, int]]:
         """Every operation of the program, and how often it is carried out; once in a loop of unknown length."""
-        return list(_equations(self.jaxpr))
+        return list(equations(self.jaxpr))
 
     @functools.cached_property
     def operations(self) -> float:
         """How many operations on numbers it takes."""
-        return float(sum(repeats * _operations(eqn) for eqn, repeats in self.equations))
+        return float(sum(repeats * operations(eqn) for eqn, repeats in self.equations))
 
     def on(
         self,
@@ -154,16 +154,17 @@ class Traced:
         return jax.tree.unflatten(jax.tree.structure(self._out), results)
 
 
-def _equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
+def equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
+    """Every operation of a program, and how often it is carried out."""
     for eqn in jaxpr.eqns:
         yield eqn, repeats
         inside = repeats * (eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1)
         for value in jax.tree.leaves(eqn.params, is_leaf=_is_program):
             if _is_program(value):
-                yield from _equations(_open(value)[0], inside)
+                yield from equations(_open(value)[0], inside)
 
 
-def _operations(eqn: JaxprEqn) -> int:
+def operations(eqn: JaxprEqn) -> int:
     """How many operations on numbers an operation on arrays takes."""
     numbers = [var for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64]
     size = sum(math.prod(_shape(var)) for var in numbers)

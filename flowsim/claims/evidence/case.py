@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, PyTree
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.course import Course
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings, weights_of
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
 from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import astray, padded, padded_with, scaled, taken
+from flowsim.claims.evidence.series import Item, Made, astray, is_large, padded, padded_with, scaled, taken, weights_of
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
@@ -53,7 +53,8 @@ class Case:
         self._traces: dict = {} if traces is None else traces
         self._finer: dict[bytes, Case] = {}
         self._looks: dict[tuple[bytes, bytes], Enclosed] = {}
-        self._thinned: dict[tuple[float, ...], list[tuple[np.ndarray, Trajectory]]] = {}
+        self._thinned: dict[tuple[float, ...], Made[tuple[np.ndarray, Trajectory]]] = {}
+        self._records: dict[float, tuple[Array, Array, Array]] = {}
 
     @property
     def panel(self) -> Panel:
@@ -73,9 +74,11 @@ class Case:
         """The same solve with further times."""
         if not further.size:
             return self
-        return self._finer.setdefault(
-            further.tobytes(), Case(self._repetitions, self._solve, further, self._traces)
-        )
+        if further.tobytes() not in self._finer:
+            if is_large(self.run):
+                self._finer.clear()
+            self._finer[further.tobytes()] = Case(self._repetitions, self._solve, further, self._traces)
+        return self._finer[further.tobytes()]
 
     @functools.cached_property
     def settled(self) -> "Case":
@@ -85,7 +88,7 @@ class Case:
     def going(self, way: float) -> "Case":
         """The same solve, which still has this way to go at most."""
         case = Case(self._repetitions, self._solve, self._further, self._traces)
-        case.run, case.way, case._unsettled = self.run, way, self
+        case.run, case.way, case._unsettled, case._records = self.run, way, self, self._records
         case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.way))
         return case
 
@@ -137,14 +140,15 @@ class Case:
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
     @functools.cached_property
-    def ending_elsewhere(self) -> list[Trajectory]:
+    def ending_elsewhere(self) -> Made[Trajectory]:
         """The padded solve whose last row is no number, which is seen in most of what reads it; and whose repeated end
         has far smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false.
         The end itself may be asked for as a time.
         """
         repeated = slice(self.run.t.size, None)
-        last = scaled(self.padded, slice(-1, None), np.nan, np.nan)
-        return [last, *(scaled(self.padded, repeated, *factors) for factors in _ELSEWHERE)]
+        last = functools.partial(scaled, self.padded, slice(-1, None), np.nan, np.nan)
+        others = (functools.partial(scaled, self.padded, repeated, *factors) for factors in _ELSEWHERE)
+        return self._made(last, *others)
 
     @functools.cached_property
     def at_other_times(self) -> Trajectory:
@@ -152,12 +156,15 @@ class Case:
         return dataclasses.replace(self.padded, t=jax.device_put(np.asarray(self.padded.t) * _OTHER_TIMES))
 
     @functools.cached_property
-    def with_others(self) -> list[Trajectory]:
+    def with_others(self) -> Made[Trajectory]:
         """The padded solve with other numbers at every second time, except for the start and the end."""
         others = slice(1, self.run.t.size - 1, 2)
-        return [scaled(self.padded, others, *factors) for factors in _AS_OTHERS]
+        return self._made(*(functools.partial(scaled, self.padded, others, *factors) for factors in _AS_OTHERS))
 
-    def thinned(self, asked: Sequence[float]) -> list[tuple[np.ndarray, Trajectory]]:
+    def _made(self, *makers: Callable[[], Item]) -> Made[Item]:
+        return Made(makers, keep=not is_large(self.padded))
+
+    def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Trajectory]]:
         """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both
         ends stay, and the times that are asked for.
         """
@@ -168,7 +175,7 @@ class Case:
             for one in asked:
                 stays |= np.abs(t - one) <= SAME * one
             phases = [np.flatnonzero(stays | (np.arange(t.size) % 3 == phase)) for phase in range(3)]
-            self._thinned[key] = [(rows, taken(self.padded, rows)) for rows in phases]
+            self._thinned[key] = self._made(*(lambda rows=rows: (rows, taken(self.padded, rows)) for rows in phases))
         return self._thinned[key]
 
     @functools.cached_property
@@ -222,7 +229,8 @@ class Case:
         repetitions = self._repetitions
         system = None if repetitions.loss.sampled else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
-        return Enclosed(system, repetitions.stated, run, errors, self.way, rounding, repetitions.stay, traces=self._traces)
+        stated, stay = repetitions.stated, repetitions.stay
+        return Enclosed(system, stated, run, errors, self.way, rounding, stay, traces=self._traces)
 
     @functools.cached_property
     def padded(self) -> Trajectory:
@@ -266,19 +274,22 @@ class Case:
         ]
 
     @functools.cached_property
-    def nudged(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+    def nudged(self) -> Made[tuple[AbstractPopulationLoss, Trajectory]]:
         """The loss and the padded solve with everything recomputed from its weights: as they are, and with every number
         in both moved by a few units in the last place, up and down in turn.
         """
         loss = self._repetitions.stated
-        return [(nudged_loss(loss, amount), self._recomputed(amount)) for amount in (0.0, ROUNDING, -ROUNDING)]
+        losses = {amount: nudged_loss(loss, amount) for amount in (0.0, ROUNDING, -ROUNDING)}
+        return self._made(*(lambda at=at: (losses[at], self._recomputed(at)) for at in losses))
 
     def _with_times(self, loss: AbstractPopulationLoss, run: Trajectory) -> Trajectory:
         return self._repetitions.with_times(loss, run, self._further) if self._further.size else run
 
     def _recomputed(self, amount: float) -> Trajectory:
         models = nudged(self.padded.models, amount)
-        value, excess, grad_norm_sq, _ = _evaluate(self._repetitions.system, models)
+        if amount not in self._records:
+            self._records[amount] = _evaluate(self._repetitions.system, models)[:3]
+        value, excess, grad_norm_sq = self._records[amount]
         dissipated = jax.device_put(np.asarray(self.padded.dissipated) * (1 + amount))
         return padded_with(self.padded, models, value, excess, grad_norm_sq, dissipated)
 

@@ -26,6 +26,7 @@ from flowsim.claims.evidence.bounds import Bounds, bounds_of
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
+from flowsim.claims.evidence.series import weights_of
 from flowsim.claims.limits import ending_at
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import Trajectory, uncertified
@@ -34,11 +35,6 @@ from flowsim.losses.closed_form import is_closed_form
 
 NOT_TRACED = "not traced"  # in place of what jumps, where that cannot be seen
 CHEAP, COSTLY = 3e4, 2e6  # operations
-
-
-def weights_of(run: Trajectory) -> int:
-    """How many weights flow."""
-    return sum(leaf[0].size for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)))
 
 
 class OpenError(Exception):
