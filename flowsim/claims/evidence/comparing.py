@@ -21,7 +21,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
-_MOST_OPERATIONS = 1e11  # of one comparison of many weights, of which some twenty are made
+_MOST_OPERATIONS = 3e11  # of one comparison of many weights, of which some twenty are made
 _MOST_MEMORY = 0.5  # of what there is, the same
 _ROUNDING = 1e-9  # of the bound
 WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
@@ -95,10 +95,10 @@ def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Com
 
 
 def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> Any:
-    if claim.along_flow:
-        with contextlib.suppress(*_NEEDS_VALUES):
-            if is_large(run) and (reason := _too_costly(function, loss, run)):
-                raise CostlyError(reason)
+    with contextlib.suppress(*_NEEDS_VALUES):
+        if is_large(run) and (reason := _too_costly(function, loss, run)):
+            raise CostlyError(reason)
+        if claim.along_flow:
             return _compiled(function, loss, run)
     return function(loss, run)
 
