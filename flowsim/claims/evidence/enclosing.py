@@ -286,6 +286,11 @@ class Enclosed:
         """The numbers of the loss as balls."""
         return _as_known(self.loss, self.rounding.loss)
 
+    @functools.cached_property
+    def _numbers_of_system(self) -> PyTree:
+        """The numbers of the system as balls."""
+        return _as_known(self.system, self.rounding.loss)
+
     def _traced(self, of: tuple[Any, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
         """The trace of a function of so many rows, which is the same for one claim, or for one part of a system."""
         # With what it is of: an identity is one's own only as long as one lives.
@@ -337,7 +342,7 @@ class Enclosed:
         if self.system is None:
             raise UndecidedError("the loss is known by samples")
         fixed = eqx.filter(self.system, eqx.is_inexact_array, inverse=True)
-        arrays, rest = _as_known(self.system, self.rounding.loss), self._rest(rows)
+        arrays, rest = self._numbers_of_system, self._rest(rows)
 
         def record(all_of_it, arrays, models):
             system = eqx.combine(arrays, fixed)
