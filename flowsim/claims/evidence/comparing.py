@@ -21,7 +21,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
-_MOST_OPERATIONS = 3e11  # of one comparison of many weights, of which some twenty are made
+_MOST_OPERATIONS = 1e11  # of one comparison of many weights, of which some twenty are made
 _MOST_MEMORY = 0.5  # of what there is, the same
 _ROUNDING = 1e-9  # of the bound
 WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
