@@ -109,7 +109,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     loss, run = evidence.stated, evidence.trajectory
     if foreign := claim.foreign(loss, run.start):
         return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
-    hypotheses = tuple(claim.hypotheses(loss, run.start))
+    hypotheses = evidence.hypotheses(claim)
     verdict = functools.partial(_verdict, claim, hypotheses)
     if reason := evidence.too_low:
         return verdict(Judgement.UNRESOLVED, None, {}, reason)
@@ -163,7 +163,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
 
 def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
     """The verdict on a claim whose sides are not compared, for a reason: its hypotheses are looked at."""
-    hypotheses = tuple(claim.hypotheses(evidence.stated, evidence.trajectory.start))
+    hypotheses = evidence.hypotheses(claim)
     unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
     judgement = Judgement.NOT_APPLICABLE if unmet else Judgement.UNRESOLVED
     return _verdict(claim, hypotheses, judgement, None, {}, f"Not met: {unmet}. {reason}" if unmet else reason)
