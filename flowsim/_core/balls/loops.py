@@ -39,7 +39,10 @@ def all_turns(params: dict[str, Any]) -> ClosedJaxpr | None:
         jax.ShapeDtypeStruct(aval.shape if axis is None else (length, *aval.shape), aval.dtype)
         for aval, axis in zip(program.in_avals, axes, strict=True)
     ]
-    return jax.make_jaxpr(jax.vmap(jaxpr_as_fun(program), in_axes=axes, axis_size=length))(*given)
+    try:
+        return jax.make_jaxpr(jax.vmap(jaxpr_as_fun(program), in_axes=axes, axis_size=length))(*given)
+    except NotImplementedError:  # of an operation that JAX cannot do for several
+        return None
 
 
 def _operations_of_turns(jaxpr: Jaxpr, constants: int) -> Iterator[tuple[str, Shapes]]:
