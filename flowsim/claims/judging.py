@@ -91,7 +91,10 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (), Judgement.UNRESOLVED, None, {}, reason)
 
 
-@np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
+_not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
+
+
+@_not_finite
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
     try:
@@ -179,6 +182,7 @@ def _fails_first(claim: Claim, evidence: Evidence) -> bool:
     return sides is not None and bool(np.any(sides.fails[0]))
 
 
+@_not_finite
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
     """The three solves with the times that the claim asks for and those between the run's at which the margin may be
     least, and how much lower it may still be between any times.
