@@ -1,6 +1,7 @@
 """Trajectories put together: with their end repeated, with further times, and how far two of them are apart."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -42,7 +43,8 @@ def padded(run: Trajectory, times: int = 0) -> Trajectory:
 
 def weights_of(run: Trajectory) -> int:
     """How many weights flow."""
-    return sum(leaf[0].size for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)))
+    weights = jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array))
+    return sum(math.prod(leaf.shape[1:]) for leaf in weights)
 
 
 class Made(Generic[Item]):
