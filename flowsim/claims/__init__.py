@@ -1,6 +1,5 @@
 """Claims about a flow, and verdicts on them."""
 
-from flowsim.claims.bands import confidence_band as confidence_band
 from flowsim.claims.claim import Claim as Claim
 from flowsim.claims.claim import Comparison as Comparison
 from flowsim.claims.claim import Judgement as Judgement
@@ -16,6 +15,7 @@ from flowsim.claims.critical_points.end_points import EndPoint as EndPoint
 from flowsim.claims.critical_points.end_points import end_point as end_point
 from flowsim.claims.critical_points.plateaus import Plateau as Plateau
 from flowsim.claims.critical_points.plateaus import plateaus as plateaus
+from flowsim.claims.deciding.bands import confidence_band as confidence_band
 from flowsim.claims.evidence import Evidence as Evidence
 from flowsim.claims.hypotheses import Hypothesis as Hypothesis
 from flowsim.claims.judging import check as check

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
+from flowsim._core.balls.costs import cost_of, memory_of_device
 from flowsim._core.checks import ProblemError, refuse
-from flowsim._core.costs import cost_of, memory_of_device
 from flowsim._core.lines import in_short
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.series import is_large, padded
