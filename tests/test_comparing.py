@@ -8,7 +8,7 @@ from systems import Vector
 
 import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
-from flowsim.claims.evidence import comparing, padded
+from flowsim.claims.evidence import comparing, padded, series
 from flowsim.claims.judging import judge_or_note
 
 RATES = jnp.asarray([1.0, 2.0, 5.0])
@@ -141,3 +141,40 @@ def test_claims_that_do_not_fit_into_memory_together_are_compared_alone(run, mon
     evidence = Evidence(LOSS, run, claims=claims)
     found = [judge_or_note(one, evidence).verdict for one in claims]
     assert found == [Judgement.HOLDS, Judgement.VIOLATED] and len(tried) == 1
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Any flow is taken for one of many weights."""
+    monkeypatch.setattr(series, "LARGE", 0)
+    monkeypatch.setattr(series, "_MANY", 0)
+    comparing._said_of_cost.cache_clear()
+    yield monkeypatch
+    comparing._said_of_cost.cache_clear()
+
+
+def test_a_flow_of_many_weights_is_judged_as_others_are(run, large):
+    large.undo()
+    before = flowsim.judge(CLAIMS, LOSS, run)
+    large.setattr(series, "LARGE", 0)
+    large.setattr(series, "_MANY", 0)
+    evidence = Evidence(LOSS, run, claims=CLAIMS)
+    assert evidence.cases[0].padded.t.size < run.t.size + 10
+    first, second = (next(iter(evidence.cases[0].nudged)) for _ in range(2))
+    assert first[1] is not second[1]  # no copy is kept
+    after = [judge_on(one, evidence) for one in CLAIMS]
+    for one, other in zip(before, after, strict=True):
+        assert (one.verdict, one.until, one.constants) == (other.verdict, other.until, other.constants)
+        assert other.margin == pytest.approx(one.margin, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "words"),
+    [("_MOST_OPERATIONS", 10.0, "operations to compare once"), ("_MOST_MEMORY", 1e-9, "GB at this size")],
+)
+def test_what_takes_too_much_is_unresolved_and_says_how_much(name, most, words, run, large):
+    large.setattr(comparing, name, most)
+    unmet = claim("unmet", slope, hypotheses=lambda loss, start: [flowsim.claims.hypotheses.unmet("it is so")])
+    verdicts = flowsim.judge((*CLAIMS[:3], unmet), LOSS, run)
+    assert [one.verdict for one in verdicts] == [Judgement.UNRESOLVED] * 3 + [Judgement.NOT_APPLICABLE]
+    assert all(words in one.note for one in verdicts)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from flowsim import FunctionLoss, LinearAttentionLoss, LoopedAttention, LoopedLoss
+from flowsim._core.balls import enclosure
 from flowsim._core.balls.enclosure import enclose, lower, upper
+from flowsim._core.balls.loops import all_turns
 from flowsim._core.balls.operations import UndecidedError, balls
 from flowsim.flow.basin import Landscape, way_to_go
 from flowsim.losses.closed_form import is_closed_form
@@ -23,6 +25,13 @@ def chain(x):
     return jax.lax.scan(lambda carry, row: (carry * 0.5 + jnp.sum(row), carry * row), 1.0, x)
 
 
+def over_rows(x):
+    """A loop whose turns do not read each other: with what is the same in each, a choice and a loop inside."""
+    fixed = jnp.diagonal(jnp.linalg.cholesky(gram(x)))
+    of_row = lambda row: (row @ jnp.linalg.inv(gram(x)) @ row, jnp.where(row > 0, row, fixed * row), row[::-1])
+    return jax.lax.map(of_row, x), jax.lax.map(lambda row: jax.lax.map(jnp.sin, row), x)
+
+
 def gram(x):
     return x.T @ x + jnp.eye(x.shape[1])
 
@@ -34,6 +43,7 @@ FUNCTIONS = {
     "functions": lambda x: (jnp.tanh(x), jnp.sqrt(x**2 + 1), jnp.log1p(x**2), x / (2 + jnp.sin(x)), jnp.cumsum(x, 1)),
     "powers": lambda x: (x**3, (x**2) ** 0.3, jnp.square(x), x**-2, jnp.expm1(x)),
     "loops": lambda x: (chain(x), jax.lax.fori_loop(0, 3, lambda i, y: y * x[0, 0] + i, 1.0), jax.lax.map(jnp.sum, x)),
+    "rows": over_rows,
     "gradients": lambda x: jax.grad(lambda y: jnp.sum(jnp.tanh(y[1:] @ y[:2].T)) + jnp.linalg.norm(y))(x),
     "factors": lambda x: (jnp.linalg.inv(gram(x)), jnp.linalg.solve(gram(x), x[0]), jnp.linalg.cholesky(gram(x))),
     "batches": lambda x: (jnp.linalg.inv(x[:, :1, None] * gram(x)[None]), jnp.linalg.det(gram(x))),
@@ -64,6 +74,29 @@ def test_an_enclosure_over_a_box_holds_the_values_at_its_points(name):
         for value, ball in zip(jax.tree.leaves(function(jnp.asarray(point))), found, strict=True):
             room = 1e-14 * (1 + np.abs(np.asarray(value)))
             assert np.all(lower(ball) - room <= value) and np.all(value <= upper(ball) + room)
+
+
+def test_turns_together_give_the_same_balls_as_one_after_the_other(monkeypatch):
+    around = balls(MATRIX, 1e-3)
+    together = jax.tree.leaves(enclose(over_rows, around))
+    walked = []
+    monkeypatch.setattr(enclosure, "all_turns", lambda params: walked.append(params["length"]))
+    for one, other in zip(together, jax.tree.leaves(enclose(over_rows, around)), strict=True):
+        assert np.array_equal(lower(one), lower(other)) and np.array_equal(upper(one), upper(other))
+    assert walked.count(MATRIX.shape[0]) == 2
+
+
+def test_a_loop_whose_turns_read_each_other_or_branch_is_walked():
+    loops = {
+        "alike": lambda x: jax.lax.map(jnp.sum, x),
+        "carried": lambda x: jax.lax.scan(lambda total, row: (total + row, total), x[0], x),
+        "branched": lambda x: jax.lax.map(lambda row: jax.lax.cond(row[0] > 0, jnp.sin, jnp.cos, row), x),
+    }
+    found = {}
+    for name, loop in loops.items():
+        (scan,) = [eqn for eqn in jax.make_jaxpr(loop)(MATRIX).jaxpr.eqns if eqn.primitive.name == "scan"]
+        found[name] = all_turns(scan.params) is not None
+    assert found == {"alike": True, "carried": False, "branched": False}
 
 
 def test_more_digits_than_float64_has():

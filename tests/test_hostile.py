@@ -25,6 +25,13 @@ import sys, jax, jax.numpy as jnp, equinox as eqx, flowsim
 class W(eqx.Module):
     x: jax.Array
 """
+KEEPS = """before = []
+def loss(m):
+    value = (m.x**2).sum() + sum(before)
+    before.append(value)
+    return value
+def make(): return flowsim.FunctionLoss(loss, minimum=0.0), W(jnp.ones(2))
+"""
 MADE = "def make(): return flowsim.FunctionLoss(lambda m: (m.x**2).sum(), minimum=0.0), "
 OWN = f"""{HEAD}
 from beside import RATE
@@ -40,7 +47,7 @@ def _as_before(monkeypatch):
     monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
-    for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks"):
+    for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks", "jax_disable_jit"):
         jax.config.update(name, False)
 
 
@@ -172,16 +179,24 @@ def test_arrays_are_kept_under_any_name(name, tmp_path):
         (f"jax.config.update('jax_debug_nans', True)\n{MADE}W(jnp.ones(2))", 2, "jax_debug_nans must be off"),
         (f"{MADE}(jax.config.update('jax_debug_infs', True), W(jnp.ones(2)))[1]", 2, "jax_debug_infs must be off"),
         (f"jax.config.update('jax_check_tracer_leaks', 1)\n{MADE}W(jnp.ones(2))", 2, "jax_check_tracer_leaks must"),
+        (f"{MADE}(jax.config.update('jax_disable_jit', True), W(jnp.ones(2)))[1]", 2, "jax_disable_jit must be off"),
         ("claim = flowsim.Claim('a', 'b', 'c', print, problems={'task': {}})", 2, "line 6 raises"),
         ("claim = flowsim.Claim('a', 'b', 'c', print, spaces=(3,))", 2, "line 6 raises"),
         (f"claim = flowsim.Claim('{'é' * 70}', 'b', 'c', print)", 2, "of at most 120 bytes"),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_what_a_file_does_is_told_in_a_line(text, status, words, tmp_path, capsys):
     (tmp_path / "own.py").write_text(f"{HEAD}\n{text}\n")
     line = line_of(capsys, status, "run", f"{tmp_path / 'own.py'}:make", "--out", tmp_path / "out")
     assert words in line and not (tmp_path / "out").exists()
+
+
+def test_a_loss_that_keeps_what_it_was_traced_with_is_refused_in_a_line(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(f"{HEAD}\n{KEEPS}")
+    line = line_of(capsys, 2, "run", f"{tmp_path / 'own.py'}:make", "--out", tmp_path / "out")
+    assert "loss must be one that keeps nothing of its weights from one call to the next" in line
+    assert not (tmp_path / "out" / "problem.toml").exists()
 
 
 def test_truncated_and_changed_files_of_arrays_are_damaged(tmp_path):

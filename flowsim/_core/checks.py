@@ -4,6 +4,7 @@ Values under a JAX transformation cannot be looked at, so a traced array passes 
 value; shapes are always checked.
 """
 
+import contextlib
 import difflib
 import os
 from collections.abc import Iterable, Iterator
@@ -48,11 +49,24 @@ def require_float64() -> None:
         )
 
 
+@contextlib.contextmanager
+def nothing_kept(name: str) -> Iterator[None]:
+    """Refuse a function that keeps what JAX traced it with: within, or around a function as a decorator.
+
+    **Arguments:** name: of what is refused.
+    """
+    try:
+        yield
+    except jax.errors.UnexpectedTracerError as error:
+        expected = "one that keeps nothing of its weights from one call to the next, in a global or on an object"
+        raise ProblemError(f"{name} must be {expected}, but it reads what an earlier call kept") from error
+
+
 def refuse_debugging() -> None:
     """Refuse settings of JAX under which NaN and infinity raise, which are met on purpose, or nothing comes to an
     end.
     """
-    for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks"):
+    for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks", "jax_disable_jit"):
         if jax.config.values[name]:
             refuse(name, "off", "it is on")
 

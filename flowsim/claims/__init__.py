@@ -14,8 +14,8 @@ from flowsim.claims.critical_points.end_points import EndPoint as EndPoint
 from flowsim.claims.critical_points.end_points import end_point as end_point
 from flowsim.claims.critical_points.plateaus import Plateau as Plateau
 from flowsim.claims.critical_points.plateaus import plateaus as plateaus
+from flowsim.claims.deciding.bands import confidence_band as confidence_band
 from flowsim.claims.evidence import Evidence as Evidence
-from flowsim.claims.evidence.bands import confidence_band as confidence_band
 from flowsim.claims.hypotheses import Hypothesis as Hypothesis
 from flowsim.claims.judging import check as check
 from flowsim.claims.judging import judge as judge

@@ -23,9 +23,10 @@ from flowsim.claims.deciding.ending import (
 )
 from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, judgement_at_the_limit
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
+from flowsim.claims.deciding.places import place_of
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.claims.evidence.comparing import relative, size_of
+from flowsim.claims.evidence.comparing import CostlyError, relative, size_of
 from flowsim.claims.evidence.narrow import unseen
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
@@ -90,14 +91,19 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (), Judgement.UNRESOLVED, None, {}, reason)
 
 
-@np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
+_not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
+
+
+@_not_finite
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
-    verdict = _judged(claim, evidence)
+    try:
+        verdict = _judged(claim, evidence)
+    except CostlyError as error:
+        verdict = _unjudged(claim, evidence, str(error))
     if verdict.verdict in (Judgement.VACUOUS, Judgement.NOT_APPLICABLE) or not evidence.samples_matter(claim):
         return verdict
-    reason = evidence.distrust
-    if reason is None:
+    if (reason := evidence.distrust) is None:
         return verdict
     return dataclasses.replace(verdict, verdict=Judgement.UNRESOLVED, note=f"{verdict.note} {reason}".strip())
 
@@ -106,7 +112,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     loss, run = evidence.stated, evidence.trajectory
     if foreign := claim.foreign(loss, run.start):
         return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
-    hypotheses = tuple(claim.hypotheses(loss, run.start))
+    hypotheses = evidence.hypotheses(claim)
     verdict = functools.partial(_verdict, claim, hypotheses)
     if reason := evidence.too_low:
         return verdict(Judgement.UNRESOLVED, None, {}, reason)
@@ -158,6 +164,14 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     return verdict(sharper.judgement, sharper, constants)
 
 
+def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
+    """The verdict on a claim whose sides are not compared, for a reason: its hypotheses are looked at."""
+    hypotheses = evidence.hypotheses(claim)
+    unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
+    judgement = Judgement.NOT_APPLICABLE if unmet else Judgement.UNRESOLVED
+    return _verdict(claim, hypotheses, judgement, None, {}, f"Not met: {unmet}. {reason}" if unmet else reason)
+
+
 def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
     return jax.tree.map(lambda side: side.reshape(1, -1), compare(*read))
 
@@ -168,6 +182,7 @@ def _fails_first(claim: Claim, evidence: Evidence) -> bool:
     return sides is not None and bool(np.any(sides.fails[0]))
 
 
+@_not_finite
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
     """The three solves with the times that the claim asks for and those between the run's at which the margin may be
     least, and how much lower it may still be between any times.
@@ -287,7 +302,7 @@ def _told(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Find
     found = _Finding(
         judgement,
         margin=float(margin),
-        where=_place(worst, sides.slack.shape, case, claim, evidence.steepest),
+        where=place_of(worst, sides.slack.shape, case, claim, evidence.steepest),
         floor=float(floor),
         tightness=float(sides.tightness[worst]) or None,
         note=note if judgement is Judgement.UNRESOLVED else "",
@@ -346,24 +361,6 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     if not (derived or evidence.loss.sampled):
         return _ALLOWS_TOO_LITTLE
     return "" if allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
-
-
-def _place(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, later: float) -> float | str:
-    """A time, or the number of a point, and which of several entries there."""
-    place = _point(index[0], shape[0], case, claim, later)
-    if len(shape) == 1:
-        return place
-    return f"{place if isinstance(place, str) else f't = {place:.4g}'}, entry {index[1] + 1} of {shape[1]}"
-
-
-def _point(row: int, length: int, case: Case, claim: Claim, later: float) -> float | str:
-    """A time, or the number of a point; points of a claim along the flow may follow the times."""
-    times = case.padded.t.size
-    if case.has_times(claim, length) or (claim.along_flow and row < times < length):
-        return later + float(case.padded.t[row])
-    if claim.along_flow and length > times:
-        row, length = row - times, length - times
-    return f"point {row + 1} of {length}" if length > 1 else "one point"
 
 
 def _alone(finding: _Finding) -> str:

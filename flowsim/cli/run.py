@@ -19,7 +19,7 @@ from flowsim._core.hosts import by_first, is_first
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Tables
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, confidence_band
-from flowsim.claims.evidence.bands import Band, ends
+from flowsim.claims.deciding.bands import Band, ends
 from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.claims.judging import judge_or_note
 from flowsim.cli.common import UNFINISHED, check_format, exit_status, folder_of, print_json, table_of, tables_of

@@ -56,6 +56,7 @@ _TINY, _SLOW = 1e-6, (1e-4, 10.0)  # of the largest weight; of the rate at which
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
+@checks.nothing_kept("loss")
 def gradient_flow(
     loss: AbstractPopulationLoss,
     model: PyTree,

@@ -162,7 +162,12 @@ class ArrowheadSystem(AbstractSystem):
         return Record(state, self.minimum + excess, excess, norm_sq(self.field(state)), u**2 - squares, u**2 + squares)
 
     def way_to_go(self, state: State, start: State) -> float:
-        return float(self.arrowhead.way_to_go(state))
+        return float(_way_of_arrowhead(self.arrowhead, state))
+
+
+@eqx.filter_jit
+def _way_of_arrowhead(arrowhead: AbstractArrowhead, state: State) -> Scalar:
+    return arrowhead.way_to_go(state)
 
 
 class ReducedSystem(AbstractSystem):

@@ -102,6 +102,10 @@ PLAIN: dict[str, Callable] = {
             "gt": np.greater,
             "ge": np.greater_equal,
             "not": np.invert,
+            "and": np.bitwise_and,
+            "or": np.bitwise_or,
         }.items()
     },
+    "reduce_and": lambda params, x: np.bitwise_and.reduce(x, axis=params["axes"]),
+    "reduce_or": lambda params, x: np.bitwise_or.reduce(x, axis=params["axes"]),
 }

@@ -19,6 +19,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from flowsim._core.balls.array_moves import MOVES, PLAIN
+from flowsim._core.balls.loops import all_turns
 from flowsim._core.balls.operations import (
     BRANCHING,
     OPERATIONS,
@@ -113,16 +114,18 @@ class Traced:
         # What no output depends on is left out.
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
         self.jaxpr, self._consts = jaxpr, closed.consts
+        self.shapes = [var.aval.shape for var in jaxpr.outvars]
+        self._together: dict[int, ClosedJaxpr | None] = {}
 
     @functools.cached_property
     def equations(self) -> list[tuple[JaxprEqn, int]]:
         """Every operation of the program, and how often it is carried out; once in a loop of unknown length."""
-        return list(_equations(self.jaxpr))
+        return list(equations(self.jaxpr))
 
     @functools.cached_property
     def operations(self) -> float:
         """How many operations on numbers it takes."""
-        return float(sum(repeats * _operations(eqn) for eqn, repeats in self.equations))
+        return float(sum(repeats * operations(eqn) for eqn, repeats in self.equations))
 
     def on(
         self,
@@ -146,21 +149,22 @@ class Traced:
         leaves = jax.tree.leaves(arguments)
         with flint.ctx.workprec(BITS):
             given = [leaf if np.asarray(leaf).dtype == object else balls(leaf) for leaf in leaves]
-            arithmetic = _Arithmetic(proved, of_middles, open_branches, rounding, [] if choices is None else choices)
+            arithmetic = _Arithmetic(proved, of_middles, open_branches, rounding, choices, self._together)
             results = arithmetic.run(self.jaxpr, self._consts, [np.asarray(leaf) for leaf in given])
         return jax.tree.unflatten(jax.tree.structure(self._out), results)
 
 
-def _equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
+def equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
+    """Every operation of a program, and how often it is carried out."""
     for eqn in jaxpr.eqns:
         yield eqn, repeats
         inside = repeats * (eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1)
         for value in jax.tree.leaves(eqn.params, is_leaf=_is_program):
             if _is_program(value):
-                yield from _equations(_open(value)[0], inside)
+                yield from equations(_open(value)[0], inside)
 
 
-def _operations(eqn: JaxprEqn) -> int:
+def operations(eqn: JaxprEqn) -> int:
     """How many operations on numbers an operation on arrays takes."""
     numbers = [var for var in eqn.outvars if getattr(var.aval, "dtype", None) == jnp.float64]
     size = sum(math.prod(_shape(var)) for var in numbers)
@@ -197,13 +201,17 @@ def _is_key(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """Carries out programs on balls; see `enclose`."""
+    """Carries out programs on balls; see `enclose`.
+
+    together: loops whose turns are carried out at once, by the identity of their bodies.
+    """
 
     proved: bool
     of_middles: bool
     open_branches: bool
     rounding: float
-    choices: list[tuple[JaxprEqn, Value]]
+    choices: list[tuple[JaxprEqn, Value]] | None
+    together: dict[int, ClosedJaxpr | None]
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Value]) -> list[Value]:
         values: dict[Any, Value] = {}
@@ -237,7 +245,8 @@ class _Arithmetic:
         if name in self._CONTROL:
             return self._CONTROL[name](self, params, inputs)
         keys = any(map(_is_key, inputs))
-        if name == "select_n" or (name == "convert_element_type" and _is_truth(eqn.invars[0])):
+        chosen = name == "select_n" or (name == "convert_element_type" and _is_truth(eqn.invars[0]))
+        if chosen and self.choices is not None:
             self.choices.append((eqn, inputs[0]))
         if name == "select_n" and is_balls(inputs[0]):
             return [selection(*inputs)]
@@ -270,6 +279,8 @@ class _Arithmetic:
         return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
     def _scan(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
+        if self.choices is None and (program := self._all_turns(params)) is not None:
+            return self._call(program, inputs)
         constants, carried = parts_of_scan(params)
         fixed, carry, rows = inputs[:constants], inputs[constants : constants + carried], inputs[constants + carried :]
         order = range(params["length"])
@@ -284,6 +295,12 @@ class _Arithmetic:
             columns = _open(params["jaxpr"])[0].outvars[carried:]
             return [*carry, *[np.zeros((0, *_shape(var)), dtype=object) for var in columns]]
         return [*carry, *[np.stack([np.asarray(value) for value in column]) for column in zip(*kept, strict=True)]]
+
+    def _all_turns(self, params: dict[str, Any]) -> ClosedJaxpr | None:
+        body = params["jaxpr"]
+        if id(body) not in self.together:
+            self.together[id(body)] = all_turns(params)
+        return self.together[id(body)]
 
     def _while(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
         of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]

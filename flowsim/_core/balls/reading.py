@@ -24,7 +24,7 @@ def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Itera
         if inside:
             yield eqn
         looped = eqn.primitive.name == "scan" and eqn.params["length"] == turns
-        for program in _programs(eqn):
+        for program in programs_of(eqn):
             yield from operations_in_loops(program, turns, inside or looped)
 
 
@@ -45,7 +45,7 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
     for eqn in jaxpr.eqns:
         inputs = [names(var) for var in eqn.invars]
         everything = frozenset().union(*inputs)
-        programs = _programs(eqn)
+        programs = programs_of(eqn)
         outputs = [everything] * len(eqn.outvars)
         if eqn.primitive.name == "scan":
             outputs = _through(eqn, programs[0], inputs, found)
@@ -83,7 +83,7 @@ def parts_of_scan(params: dict[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
-def _programs(eqn: JaxprEqn) -> list[Jaxpr]:
+def programs_of(eqn: JaxprEqn) -> list[Jaxpr]:
     """The programs that an operation calls."""
     found = [value for value in _flat(eqn.params.values()) if isinstance(value, ClosedJaxpr | Jaxpr)]
     return [program.jaxpr if isinstance(program, ClosedJaxpr) else program for program in found]

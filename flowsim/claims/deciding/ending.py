@@ -28,13 +28,13 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
     ours = case.panel.compared(claim, loss, case.padded)
     length, count = ours.slack.shape[0], case.run.t.size
     repeated = case.padded.t.size - count
-    last, *elsewhere = case.ending_elsewhere
+    elsewhere = iter(case.ending_elsewhere)
 
     def changed(other: Comparison) -> np.ndarray:
         return np.asarray(_differs(ours, other).reshape(length, -1).any(axis=1))
 
     try:
-        spoilt = case.panel.compared(claim, loss, last)
+        spoilt = case.panel.compared(claim, loss, next(elsewhere))
         # Of each series along the flow it is the last entry alone that reads it.
         reads, differs = bool(np.sum(changed(spoilt)) > length // case.padded.t.size), False
     except ValueError:

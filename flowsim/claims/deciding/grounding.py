@@ -11,8 +11,9 @@ from flowsim._core.balls.operations import balls
 from flowsim.claims.claim import Claim, Judgement
 from flowsim.claims.deciding.sides import LEAST_ERROR, Errors, Mask, Sides, solver_error
 from flowsim.claims.evidence import Case
+from flowsim.claims.evidence.bounds import NOTHING, Bounds
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, NOTHING, Bounds, Enclosed, OpenError
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, Enclosed, OpenError
 from flowsim.flow.trajectory import Status
 
 _CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
@@ -92,7 +93,7 @@ class _Look:
     def quietly(self, rough: Case, found: Sides) -> tuple["_Look", Sides] | None:
         """The same with the solver's error from both solves in balls, where these can be had."""
         every = np.arange(self._count)
-        other, ours = (self._bounds(case.enclosed.exact(), every, COSTLY) for case in (rough, self._case))
+        other, ours = (self._bounds(case.enclosed.exact, every, COSTLY) for case in (rough, self._case))
         if other is None or ours is None:
             return None
         places = self._places(every)
@@ -139,7 +140,7 @@ class _Look:
         # Balls are wide for the many times that a number occurs: where exact numbers give a margin that is clear of all
         # that was measured, it stands.
         rows = self._rows
-        exact = self._bounds(self._case.enclosed.unrounded(), rows, COSTLY)
+        exact = self._bounds(self._case.enclosed.unrounded, rows, COSTLY)
         return found if exact is None else self._cleared(found, exact, rows)
 
     def _without_balls(self) -> Sides:
@@ -178,7 +179,7 @@ class _Look:
         if self._rows is None or not open_.any():
             return found
         rows = np.arange(count) if throughout else np.asarray([0, count - 1])
-        bounds = self._bounds(self._case.enclosed.exact(), rows, COSTLY)
+        bounds = self._bounds(self._case.enclosed.exact, rows, COSTLY)
         if bounds is None:
             return found
         middle, half = (part[: rows.size] for part in _middle(bounds))
@@ -324,7 +325,7 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
     where no bound of that is known, by what the loss may still fall; unresolved where balls cannot be had.
     """
     settled, count = case.settled, case.run.t.size
-    enclosed = settled.enclosed.exact() if case.status is Status.STATIONARY else settled.enclosed
+    enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed
     try:
         bounds = enclosed.settled(claim, np.arange(count), settled.way + case.end_error, COSTLY)
     except OpenError:
@@ -362,7 +363,7 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
         ends = np.concatenate([[0.0], end * 10.0 ** np.arange(-_DECADES, 0), ends])
     spans = balls((ends[:-1] + ends[1:]) / 2, (ends[1:] - ends[:-1]) / 2)
     t = np.append(spans, np.asarray([flint.arb("inf")], dtype=object))
-    enclosed = settled.enclosed.exact() if case.status is Status.STATIONARY else settled.enclosed
+    enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed
     try:
         bounds = enclosed.beyond(claim, t, settled.way + case.end_error, COSTLY)
     except OpenError:

@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, PyTree
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.course import Course
-from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, Roundings
+from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
 from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import astray, padded, padded_with, rows_of, scaled, taken
+from flowsim.claims.evidence.series import Item, Made, astray, is_large, padded, padded_with, scaled, taken, weights_of
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
-from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, uncertified
+from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
@@ -32,6 +32,9 @@ _END_SAFETY = 4.0
 _AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
 _NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
 _NO_TIMES = np.zeros(0)
+AT_ONCE = 32  # spans of time that are looked at
+SPANS = 2 * AT_ONCE + 2  # rows of these
+_REMEMBERED = 64  # looks
 
 
 class Case:
@@ -44,10 +47,14 @@ class Case:
         repetitions: AbstractRepetitions,
         solve: Callable[[AbstractRepetitions], Trajectory],
         further: np.ndarray = _NO_TIMES,
+        traces: dict | None = None,
     ):
         self._repetitions, self._solve, self._further = repetitions, solve, further
+        self._traces: dict = {} if traces is None else traces
         self._finer: dict[bytes, Case] = {}
-        self._thinned: dict[tuple[float, ...], list[tuple[np.ndarray, Trajectory]]] = {}
+        self._looks: dict[tuple[bytes, bytes], Enclosed] = {}
+        self._thinned: dict[tuple[float, ...], Made[tuple[np.ndarray, Trajectory]]] = {}
+        self._records: dict[float, tuple[Array, Array, Array]] = {}
 
     @property
     def panel(self) -> Panel:
@@ -60,14 +67,18 @@ class Case:
         run = self._with_times(self._repetitions.loss, self._solve(self._repetitions))
         if not self._repetitions.stated.subtracts:
             return run
-        excess = self._enclosed(run, ()).exact().excess(COSTLY)
+        excess = self._enclosed(run, ()).exact.excess(COSTLY)
         return run if excess is None else dataclasses.replace(run, excess=jax.device_put(excess))
 
     def at(self, further: np.ndarray) -> "Case":
         """The same solve with further times."""
         if not further.size:
             return self
-        return self._finer.setdefault(further.tobytes(), Case(self._repetitions, self._solve, further))
+        if further.tobytes() not in self._finer:
+            if is_large(self.run):
+                self._finer.clear()
+            self._finer[further.tobytes()] = Case(self._repetitions, self._solve, further, self._traces)
+        return self._finer[further.tobytes()]
 
     @functools.cached_property
     def settled(self) -> "Case":
@@ -76,12 +87,13 @@ class Case:
 
     def going(self, way: float) -> "Case":
         """The same solve, which still has this way to go at most."""
-        case = Case(self._repetitions, self._solve, self._further)
-        case.run, case.way = self.run, way
+        case = Case(self._repetitions, self._solve, self._further, self._traces)
+        case.run, case.way, case._unsettled, case._records = self.run, way, self, self._records
         case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.way))
         return case
 
     way = math.inf
+    _unsettled: "Case | None" = None
 
     @property
     def status(self) -> Status:
@@ -128,14 +140,15 @@ class Case:
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
     @functools.cached_property
-    def ending_elsewhere(self) -> list[Trajectory]:
+    def ending_elsewhere(self) -> Made[Trajectory]:
         """The padded solve whose last row is no number, which is seen in most of what reads it; and whose repeated end
         has far smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false.
         The end itself may be asked for as a time.
         """
         repeated = slice(self.run.t.size, None)
-        last = scaled(self.padded, slice(-1, None), np.nan, np.nan)
-        return [last, *(scaled(self.padded, repeated, *factors) for factors in _ELSEWHERE)]
+        last = functools.partial(scaled, self.padded, slice(-1, None), np.nan, np.nan)
+        others = (functools.partial(scaled, self.padded, repeated, *factors) for factors in _ELSEWHERE)
+        return self._made(last, *others)
 
     @functools.cached_property
     def at_other_times(self) -> Trajectory:
@@ -143,12 +156,15 @@ class Case:
         return dataclasses.replace(self.padded, t=jax.device_put(np.asarray(self.padded.t) * _OTHER_TIMES))
 
     @functools.cached_property
-    def with_others(self) -> list[Trajectory]:
+    def with_others(self) -> Made[Trajectory]:
         """The padded solve with other numbers at every second time, except for the start and the end."""
         others = slice(1, self.run.t.size - 1, 2)
-        return [scaled(self.padded, others, *factors) for factors in _AS_OTHERS]
+        return self._made(*(functools.partial(scaled, self.padded, others, *factors) for factors in _AS_OTHERS))
 
-    def thinned(self, asked: Sequence[float]) -> list[tuple[np.ndarray, Trajectory]]:
+    def _made(self, *makers: Callable[[], Item]) -> Made[Item]:
+        return Made(makers, keep=not is_large(self.padded))
+
+    def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Trajectory]]:
         """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both
         ends stay, and the times that are asked for.
         """
@@ -159,7 +175,7 @@ class Case:
             for one in asked:
                 stays |= np.abs(t - one) <= SAME * one
             phases = [np.flatnonzero(stays | (np.arange(t.size) % 3 == phase)) for phase in range(3)]
-            self._thinned[key] = [(rows, taken(self.padded, rows)) for rows in phases]
+            self._thinned[key] = self._made(*(lambda rows=rows: (rows, taken(self.padded, rows)) for rows in phases))
         return self._thinned[key]
 
     @functools.cached_property
@@ -179,6 +195,8 @@ class Case:
     @functools.cached_property
     def enclosed(self) -> Enclosed:
         """The solve in balls."""
+        if self._unsettled is not None:
+            return dataclasses.replace(self._unsettled.enclosed, way=self.way)
         count = self.run.t.size
         base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
         # A difference of two numbers is known to what these are.
@@ -193,13 +211,26 @@ class Case:
             return found
         return found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], np.asarray(self.run.t)))
 
+    def within(self, low: np.ndarray, high: np.ndarray) -> Enclosed:
+        """The solve in balls on spans of time, from ``low`` to ``high``.
+
+        **Raises:** `OpenError` where there are too many weights.
+        """
+        if SPANS * weights_of(self.run) > CHEAP:
+            raise OpenError("there are too many weights")
+        key = low.tobytes(), high.tobytes()
+        if key not in self._looks:
+            if len(self._looks) == _REMEMBERED:
+                self._looks.clear()
+            self._looks[key] = self.enclosed.within(self.course.spans(low, high, AT_ONCE))
+        return self._looks[key]
+
     def _enclosed(self, run: Trajectory, errors: tuple[np.ndarray, ...]) -> Enclosed:
         repetitions = self._repetitions
         system = None if repetitions.loss.sampled else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
-        return Enclosed(
-            system, repetitions.stated, run, errors, self.way, self._is_identity, rounding, stay=repetitions.stay
-        )
+        stated, stay = repetitions.stated, repetitions.stay
+        return Enclosed(system, stated, run, errors, self.way, self._is_identity, rounding, stay, traces=self._traces)
 
     def _is_identity(self, claim: Claim) -> bool:
         return bool(self.panel.compared(claim, self._repetitions.stated, self.padded).identity.all())
@@ -213,20 +244,11 @@ class Case:
         """Whether a comparison at points that are no times has as many of them as the padded solve has times, or more:
         it has no more where there are more times.
         """
-        loss, run = self._repetitions.stated, self.padded
-        length = self.panel.compared(claim, loss, run).slack.shape[0]
-        if length < run.t.size:
+        length = self.panel.compared(claim, self._repetitions.stated, self.padded).slack.shape[0]
+        if length < self.padded.t.size:
             return False
-        twice = lambda leaf: jnp.concatenate([leaf, leaf]) if eqx.is_array(leaf) else leaf
-
-        def on_twice_as_many(loss, models, series):
-            t, value, excess, grad_norm_sq, dissipated = map(twice, series)
-            models = jax.tree.map(twice, models)
-            return claim.compare(loss, uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent))
-
         try:
-            found = eqx.filter_eval_shape(on_twice_as_many, loss, run.models, rows_of(run))
-            return found.slack.shape[0] == length
+            return self._enclosed(self.run, ()).length(claim, SPANS) == length
         except jax.errors.JAXTypeError:
             # It is not computed by jax.numpy alone.
             return False
@@ -255,19 +277,22 @@ class Case:
         ]
 
     @functools.cached_property
-    def nudged(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
+    def nudged(self) -> Made[tuple[AbstractPopulationLoss, Trajectory]]:
         """The loss and the padded solve with everything recomputed from its weights: as they are, and with every number
         in both moved by a few units in the last place, up and down in turn.
         """
         loss = self._repetitions.stated
-        return [(nudged_loss(loss, amount), self._recomputed(amount)) for amount in (0.0, ROUNDING, -ROUNDING)]
+        losses = {amount: nudged_loss(loss, amount) for amount in (0.0, ROUNDING, -ROUNDING)}
+        return self._made(*(lambda at=at: (losses[at], self._recomputed(at)) for at in losses))
 
     def _with_times(self, loss: AbstractPopulationLoss, run: Trajectory) -> Trajectory:
         return self._repetitions.with_times(loss, run, self._further) if self._further.size else run
 
     def _recomputed(self, amount: float) -> Trajectory:
         models = nudged(self.padded.models, amount)
-        value, excess, grad_norm_sq, _ = _evaluate(self._repetitions.system, models)
+        if amount not in self._records:
+            self._records[amount] = _evaluate(self._repetitions.system, models)[:3]
+        value, excess, grad_norm_sq = self._records[amount]
         dissipated = jax.device_put(np.asarray(self.padded.dissipated) * (1 + amount))
         return padded_with(self.padded, models, value, excess, grad_norm_sq, dissipated)
 

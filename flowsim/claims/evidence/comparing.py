@@ -1,7 +1,9 @@
 """Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import functools
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -9,15 +11,18 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
+from flowsim._core.balls.costs import cost_of, memory_of_device
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.lines import in_short
 from flowsim.claims.claim import Claim, Comparison
-from flowsim.claims.evidence.series import padded
+from flowsim.claims.evidence.series import is_large, padded
 from flowsim.claims.limits import TracedFlowError
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
+_MOST_OPERATIONS = 1e11  # of one comparison of many weights, of which some twenty are made
+_MOST_MEMORY = 0.5  # of what there is, the same
 _ROUNDING = 1e-9  # of the bound
 WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
 
@@ -37,17 +42,29 @@ class Panel:
         self._claims = tuple(claims) if len(claims) > 1 else ()
         # With the loss and the run themselves: an identity is one's own only as long as one lives.
         self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
+        self._remembered: dict[tuple[int, int, int], tuple[weakref.ref, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
         """As `compared` has it."""
+        if is_large(run):
+            return self._alone(claim, loss, run)
         sides = self._sides(claim, loss, run)
         return compared(claim, loss, run) if sides is None else _on_the_host(claim, sides[0], run)
 
     def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
         """The claim's constants by name."""
-        sides = self._sides(claim, loss, run)
+        sides = None if is_large(run) else self._sides(claim, loss, run)
         found = _evaluated(claim, claim.constants, loss, run) if sides is None else sides[1]
         return {name: float(value) for name, value in found.items()}
+
+    def _alone(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
+        """The comparison of a claim by a program of its own, remembered for as long as the run is."""
+        key = (id(claim), id(loss), id(run))
+        of_run, found = self._remembered.get(key, (None, None))
+        if of_run is None or found is None or of_run() is not run:
+            found = compared(claim, loss, run)
+            self._remembered[key] = weakref.ref(run), found
+        return found
 
     def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
         """What one program found for all, this claim's part of it; None of a claim that is compared alone."""
@@ -78,10 +95,50 @@ def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Com
 
 
 def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> Any:
-    if claim.along_flow:
-        with contextlib.suppress(*_NEEDS_VALUES):
+    with contextlib.suppress(*_NEEDS_VALUES):
+        if is_large(run) and (reason := _too_costly(function, loss, run)):
+            raise CostlyError(reason)
+        if claim.along_flow:
             return _compiled(function, loss, run)
     return function(loss, run)
+
+
+class CostlyError(Exception):
+    """A comparison takes more operations, or memory, than is spent on one; the message says how much."""
+
+
+def _too_costly(function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> str:
+    """Why a function is not computed of a flow of many weights; empty where it is."""
+    arrays, rest = eqx.partition((loss, run), eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    return _said_of_cost(function, shapes, structure, _Fixed(rest), memory_of_device(run.t))
+
+
+class _Fixed:
+    """What is no array in a module, known by its value."""
+
+    def __init__(self, rest: PyTree):
+        leaves, structure = jax.tree.flatten(rest)
+        self.rest, self._value = rest, (structure, *leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fixed) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+@functools.lru_cache(256)
+def _said_of_cost(function: Callable, shapes: tuple, structure: Hashable, fixed: _Fixed, memory: float) -> str:
+    of_arrays = lambda *leaves: function(*eqx.combine(jax.tree.unflatten(structure, leaves), fixed.rest))
+    cost = cost_of(of_arrays, *shapes, most_operations=_MOST_OPERATIONS)
+    if cost.operations > _MOST_OPERATIONS:
+        most = f"more than {_MOST_OPERATIONS:.0e} are not spent"
+        return f"It takes {cost.operations:.1e} operations to compare once at this size, and {most}."
+    if cost.memory > _MOST_MEMORY * memory:
+        return f"It needs {cost.memory / 1e9:.3g} GB at this size, and may take {_MOST_MEMORY * memory / 1e9:.3g} GB."
+    return ""
 
 
 def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> bool:

@@ -58,10 +58,16 @@ class Course:
         return np.min(inside, axis=0), np.max(inside, axis=0)
 
     def _cubic(self, values: ArrayLike, slopes: ArrayLike, t: Times) -> np.ndarray:
-        # Imported here, as it takes .4 s and most runs of a problem do not need it.
-        from scipy.interpolate import CubicHermiteSpline
-
-        return CubicHermiteSpline(np.asarray(self.run.t), np.asarray(values), np.asarray(slopes))(t)
+        known, values, slopes = (np.asarray(part) for part in (self.run.t, values, slopes))
+        left = np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
+        of_row = lambda times: times.reshape(-1, *[1] * (values.ndim - 1))
+        length, since = of_row((known[1:] - known[:-1])[left]), of_row(t - known[left])
+        begin, chord = slopes[left], (values[left + 1] - values[left]) / length
+        bend = (begin + slopes[left + 1] - 2 * chord) / length
+        square = since * since
+        return (
+            values[left] + begin * since + ((chord - begin) / length - bend) * square + bend / length * (square * since)
+        )
 
     def spans(self, low: Times, high: Times, count: int) -> Spans:
         """So many spans of time, from ``low`` to ``high``, of which the last is repeated where there are fewer."""

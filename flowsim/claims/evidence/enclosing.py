@@ -19,12 +19,14 @@ import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
 from flowsim._core.balls.centred import common, is_smooth, middles, nearer, not_negative
-from flowsim._core.balls.enclosure import Traced, lower, rounded, truth, upper
-from flowsim._core.balls.operations import Balls, UndecidedError, balls, is_balls
+from flowsim._core.balls.enclosure import Traced, lower, rounded, upper
+from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim.claims.claim import Claim
+from flowsim.claims.evidence.bounds import Bounds, bounds_of
 from flowsim.claims.evidence.course import Spans
 from flowsim.claims.evidence.jumps import jumps_in
 from flowsim.claims.evidence.moving import NEGLIGIBLE, ROUNDING
+from flowsim.claims.evidence.series import weights_of
 from flowsim.claims.limits import ending_at
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import Trajectory, uncertified
@@ -33,7 +35,6 @@ from flowsim.losses.closed_form import is_closed_form
 
 NOT_TRACED = "not traced"  # in place of what jumps, where that cannot be seen
 CHEAP, COSTLY = 3e4, 2e6  # operations
-NOTHING = 1e-28  # of the larger side
 
 
 class OpenError(Exception):
@@ -42,27 +43,6 @@ class OpenError(Exception):
     def __init__(self, message: str, jumps: tuple[str, ...] = ()):
         super().__init__(message)
         self.jumps = jumps
-
-
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """What balls say of a comparison at some rows, each array (rows,) or (rows, entries).
-
-    low, high: of the slack; possible, certain: where the statement may promise something, and where it does;
-    difference: of the sides, at its middle; allowance, scale: at most; size: at least; zero: where the slack is zero
-    exactly; jumps: operations in it that jump from one time to the next.
-    """
-
-    low: Float[np.ndarray, "*points"]
-    high: Float[np.ndarray, "*points"]
-    possible: Bool[np.ndarray, "*points"]
-    certain: Bool[np.ndarray, "*points"]
-    allowance: Float[np.ndarray, "*points"]
-    scale: Float[np.ndarray, "*points"]
-    size: Float[np.ndarray, "*points"]
-    difference: Float[np.ndarray, "*points"]
-    zero: Bool[np.ndarray, "*points"]
-    jumps: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +76,8 @@ class Enclosed:
     system: the coordinates of the flow, None where its loss is known by samples; loss: that claims read; run: the
     solve; errors: of its loss, excess and |grad|^2 as they were measured, for a loss that balls cannot read; way: how
     far the weights still move after the end, at most; rounding: of numbers; spread: how far off each array of weights
-    may be beyond that, (T,); stay: which weights are zero for ever, truth values; None for no one; is_identity: whether
-    a claim equates its sides.
+    may be beyond that, (T,); stay: which weights are zero for ever, truth values, None for no one; times: of the rows
+    where these are spans of time; is_identity: whether a claim equates its sides.
     """
 
     system: AbstractSystem | None
@@ -107,10 +87,11 @@ class Enclosed:
     way: float
     is_identity: Callable[[Claim], bool]
     rounding: Roundings = Roundings()
-    spread: PyTree = None
     stay: PyTree = None
-    # What is traced for so many rows serves all of them, and all that is made of this by `dataclasses.replace`.
-    _traces: dict[tuple[Any, ...], tuple[Any, Traced]] = dataclasses.field(default_factory=dict, repr=False)
+    spread: PyTree = None
+    times: Balls | None = None
+    traces: dict[tuple[Any, ...], tuple[Any, Traced]] = dataclasses.field(default_factory=dict, repr=False)
+    _known: dict[tuple[bytes, bytes, float], Rows] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
     def compared(self, claim: Claim, rows: np.ndarray, most_operations: float) -> Bounds:
         """The comparison of a claim on some rows of the run, of which the last one is its end.
@@ -138,39 +119,42 @@ class Enclosed:
         times = np.concatenate([balls(np.asarray(self.run.t)[[0, -1]]), t])
         return self._compared(claim, times, rows, np.where(np.arange(rows.size) > 1, radius, -1.0), most_operations)
 
-    def between(self, claim: Claim, spans: Spans, most_operations: float) -> Bounds:
-        """The comparison at the start, at the middles of spans, on the whole of each, and at the end.
+    def within(self, spans: Spans) -> "Enclosed":
+        """The same at the start of the flow, at the middles of spans of time, on the whole of each, and at the end."""
+        errors = (np.full(spans.t.size, np.inf),) * 3
+        return dataclasses.replace(self.exact, run=spans.run, times=spans.t, spread=spans.spread, errors=errors)
+
+    def between(self, claim: Claim, most_operations: float) -> Bounds:
+        """The comparison at all rows of spans of time.
 
         **Raises:** `OpenError`.
         """
-        rows = np.arange(spans.t.size)
-        within = self._within(spans)
-        return within._compared(claim, spans.t, rows, np.zeros(rows.size), most_operations, look_between=False)
+        assert self.times is not None
+        rows = np.arange(self.times.size)
+        return self._compared(claim, self.times, rows, np.zeros(rows.size), most_operations, look_between=False)
 
-    def records(self, spans: Spans | None, most_operations: float) -> tuple[Balls, Balls]:
-        """The loss and |grad|^2 at the same places; without spans at all rows, of the numbers as they stand.
+    def records(self, most_operations: float) -> tuple[Balls, Balls]:
+        """The loss and |grad|^2 at all rows.
 
         **Raises:** `OpenError`.
         """
-        found = (self.exact() if spans is None else self._within(spans))._all(most_operations)
+        found = self._all(most_operations)
         if found is None:
             raise OpenError("the loss cannot be had")
         return found[0], found[2]
 
-    def _within(self, spans: Spans) -> "Enclosed":
-        errors = (np.full(spans.t.size, np.inf),) * 3
-        return dataclasses.replace(self.exact(), run=spans.run, spread=spans.spread, errors=errors)
-
+    @functools.cached_property
     def exact(self) -> "Enclosed":
         """The same with all numbers as they stand."""
         return dataclasses.replace(self, rounding=Roundings(0.0, 0.0, 0.0), spread=None)
 
+    @functools.cached_property
     def unrounded(self) -> "Enclosed":
         """The same with all numbers as they stand, except for weights that are off by more than their rounding."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
         more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf) + 2 * NEGLIGIBLE, spread, 0.0)
-        return dataclasses.replace(self.exact(), spread=jax.tree.map(more, weights, self.spread))
+        return dataclasses.replace(self.exact, spread=jax.tree.map(more, weights, self.spread))
 
     def wider(self, further: Float[np.ndarray, " T"]) -> "Enclosed":
         """The same with all weights as much further off."""
@@ -210,7 +194,7 @@ class Enclosed:
     def _around(self, rows: np.ndarray, further: np.ndarray, most_operations: float) -> PyTree:
         """The weights as balls, each row as much wider, unless there are too many; those that stay zero are zero."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
-        if rows.size * sum(leaf[0].size for leaf in jax.tree.leaves(weights)) > most_operations:
+        if rows.size * self._size > most_operations:
             raise UndecidedError("there are too many weights", is_costly=True)
         spread = jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), weights) if self.spread is None else self.spread
 
@@ -223,6 +207,11 @@ class Enclosed:
             return balls(values[rows], self.rounding.weights * np.abs(values[rows]) + np.where(moves, room, 0.0))
 
         return jax.tree.map(around, weights, spread, stay)
+
+    @functools.cached_property
+    def _size(self) -> int:
+        """How many weights there are."""
+        return weights_of(self.run)
 
     def _rest(self, rows: np.ndarray) -> PyTree:
         at = lambda leaf: np.asarray(leaf)[rows] if eqx.is_array(leaf) else leaf
@@ -241,24 +230,12 @@ class Enclosed:
         """The comparison at rows; ``further``: how much wider each is that stands for what comes after the end, and at
         most 0 for the others; look_between: whether to see what jumps from row to row.
         """
-        rest = self._rest(rows)
-        arrays, fixed = _numbers(self.loss, self.rounding.loss)
         jumps: tuple[str, ...] = ()
         try:
             known = self._rows(t, rows, further, most_operations)
-
-            def sides(arrays, series, models):
-                t, loss, excess, grad_norm_sq, dissipated = series
-                weights = eqx.combine(models, rest)
-                run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent)
-                run = dataclasses.replace(run, way_to_go=jnp.asarray(self.way))
-                with ending_at(self.run.end, self.way):
-                    ours = claim.compare(eqx.combine(arrays, fixed), run)
-                return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
-
             series = (known.t, known.loss, known.excess, known.grad_norm_sq, known.dissipated)
-            given = (arrays, series, known.models)
-            traced = Traced(sides, *given) if look_between else self._traced((claim,), rows.size, sides, *given)
+            given = (self._numbers, series, known.models)
+            traced = self._trace(claim, rows.size)
             if look_between:
                 whole = rows.size == self.run.t.size and not np.any(further > 0)
                 jumps = jumps_in(traced, given, whole, most_operations)
@@ -276,21 +253,64 @@ class Enclosed:
             raise OpenError(str(error), jumps) from error
         except (jax.errors.JAXTypeError, TypeError, ValueError) as error:
             raise OpenError(str(error), (NOT_TRACED,)) from error
-        return _bounds(slack, promised, allowance, scale, size, difference, jumps)
+        return bounds_of(slack, promised, allowance, scale, size, difference, jumps)
+
+    def length(self, claim: Claim, rows: int) -> int:
+        """How many points the comparison of a claim has on so many rows.
+
+        **Raises:** what JAX raises.
+        """
+        return (*self._trace(claim, rows).shapes[0], 1)[0]
+
+    def _trace(self, claim: Claim, rows: int) -> Traced:
+        """The trace of a claim on so many rows: numbers of the loss, series and weights -> parts of a `Comparison`."""
+        arrays, fixed = eqx.partition(self.loss, eqx.is_inexact_array)
+        rest = self._rest(np.zeros(rows, dtype=int))
+
+        def sides(arrays, series, models):
+            t, loss, excess, grad_norm_sq, dissipated = series
+            weights = eqx.combine(models, rest)
+            run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent)
+            run = dataclasses.replace(run, way_to_go=jnp.asarray(self.way))
+            with ending_at(self.run.end, self.way):
+                ours = claim.compare(eqx.combine(arrays, fixed), run)
+            return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
+
+        at_rows = lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), float)
+        weights = jax.tree.map(at_rows, eqx.filter(self.run.models, eqx.is_inexact_array))
+        return self._traced((claim, self.way), rows, sides, arrays, (at_rows(self.run.t),) * 5, weights)
+
+    @functools.cached_property
+    def _numbers(self) -> PyTree:
+        """The numbers of the loss as balls."""
+        return _as_known(self.loss, self.rounding.loss)
+
+    @functools.cached_property
+    def _numbers_of_system(self) -> PyTree:
+        """The numbers of the system as balls."""
+        return _as_known(self.system, self.rounding.loss)
 
     def _traced(self, of: tuple[Any, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
         """The trace of a function of so many rows, which is the same for one claim, or for one part of a system."""
         # With what it is of: an identity is one's own only as long as one lives.
-        key = *map(id, of), rows
-        if key not in self._traces:
-            self._traces[key] = of, Traced(function, *given)
-        return self._traces[key][1]
+        key = *(one if isinstance(one, bool | float) else id(one) for one in of), rows
+        if key not in self.traces:
+            self.traces[key] = of, Traced(function, *given)
+        return self.traces[key][1]
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
         """What a trajectory records at weights that are balls; where the loss cannot be had in balls, what it recorded.
 
         **Raises:** what JAX raises.
         """
+        key = rows.tobytes(), further.tobytes(), most_operations
+        if (known := self._known.get(key)) is None:
+            known = self._found_at(t, rows, further, most_operations)
+            if rows.size * self._size <= CHEAP:
+                self._known[key] = known
+        return dataclasses.replace(known, t=t)
+
+    def _found_at(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
         models = self._around(rows, further, most_operations)
         try:
             loss, excess, grad_norm_sq, slopes = self._recorded(
@@ -320,8 +340,8 @@ class Enclosed:
     ) -> tuple[Balls, ...]:
         if self.system is None:
             raise UndecidedError("the loss is known by samples")
-        arrays, fixed = _numbers(self.system, self.rounding.loss)
-        rest = self._rest(rows)
+        fixed = eqx.filter(self.system, eqx.is_inexact_array, inverse=True)
+        arrays, rest = self._numbers_of_system, self._rest(rows)
 
         def record(all_of_it, arrays, models):
             system = eqx.combine(arrays, fixed)
@@ -361,40 +381,6 @@ def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Ba
     return np.asarray([common(ball, room) if after else ball for ball, after in zip(series, later, strict=True)])
 
 
-def _numbers(module: PyTree, rounding: float) -> tuple[PyTree, PyTree]:
-    """The numbers of a module as balls, and what else it has."""
-    arrays, fixed = eqx.partition(module, eqx.is_inexact_array)
-    return jax.tree.map(lambda leaf: rounded(leaf, rounding), arrays), fixed
-
-
-def _bounds(
-    slack: Balls, promised: Any, allowance: Any, scale: Any, size: Any, difference: Any, jumps: tuple[str, ...]
-) -> Bounds:
-    shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
-    shape = shape or (1,)
-    possible, certain = truth(promised)
-    most = np.where(_zero(allowance), 0.0, upper(allowance)) if is_balls(allowance) else allowance
-    largest = upper(scale) if is_balls(scale) else scale
-    inline = lambda part: np.asarray(part).reshape(shape)
-    return Bounds(
-        low=inline(lower(slack)),
-        high=inline(upper(slack)),
-        possible=inline(possible),
-        certain=inline(certain),
-        allowance=inline(most),
-        scale=inline(largest),
-        size=inline(lower(size) if is_balls(size) else size),
-        difference=inline(np.asarray(middles(difference), dtype=float) if is_balls(difference) else difference),
-        zero=inline(_vanishes(slack, largest)),
-        jumps=jumps,
-    )
-
-
-def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:
-    """Whether a slack is zero to far more digits than anything is given with."""
-    small = lambda ball, size: bool(ball.is_finite() and ball.contains(0)) and float(ball.rad()) <= NOTHING * size
-    return np.vectorize(small, otypes=[bool])(slack, np.where(np.isfinite(scale), scale, 0.0))
-
-
-def _zero(slack: Balls) -> np.ndarray:
-    return np.vectorize(lambda ball: bool(ball.is_zero()), otypes=[bool])(slack)
+def _as_known(module: PyTree, rounding: float) -> PyTree:
+    """The numbers of a module as balls."""
+    return jax.tree.map(lambda leaf: rounded(leaf, rounding), eqx.filter(module, eqx.is_inexact_array))

@@ -1,6 +1,7 @@
 """All that the claims on one flow are judged by."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.evidence.narrow import stepped_over
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import merged, shifted, shortened
+from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 from flowsim.losses.closed_form import is_closed_form
@@ -89,6 +91,18 @@ class Evidence(AbstractRepetitions):
             return ""
         reached = f"{loss[lowest]:.6g} at t = {run.t[lowest]:.4g}"
         return f"The loss states that its minimum is {stated:.6g}, and is {reached}."
+
+    def hypotheses(self, claim: Claim) -> tuple[Hypothesis, ...]:
+        """The conditions of a claim's statement, which several claims may have in common."""
+        # With the function itself: an identity is one's own only as long as one lives.
+        key, conditions = id(claim.hypotheses), claim.hypotheses
+        if key not in self._conditions:
+            self._conditions[key] = conditions, tuple(conditions(self.stated, self.trajectory.start))
+        return self._conditions[key][1]
+
+    @functools.cached_property
+    def _conditions(self) -> dict[int, tuple[Callable, tuple[Hypothesis, ...]]]:
+        return {}
 
     def reads_more_than_the_start(self, claim: Claim) -> bool:
         """Whether a claim that says it reads the start of a flow alone reads more of it."""

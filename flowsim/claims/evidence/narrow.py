@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from flowsim._core.balls.enclosure import lower, upper
 from flowsim.claims.claim import Claim, Comparison
-from flowsim.claims.evidence.case import Case
+from flowsim.claims.evidence.case import AT_ONCE, SPANS, Case
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION, size_of
 from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, OpenError
@@ -28,7 +28,6 @@ Asked = Float[np.ndarray, " asked"]
 More = Float[np.ndarray, " more"]
 Mask = Bool[np.ndarray, " spans"]
 
-_AT_ONCE = 32  # spans
 _HALVINGS, _OF_FEW = 12, 28  # of spans, and while there are few
 _OF_IDENTITIES = 10  # whose sides balls nearly always leave open
 _MOST = 64  # spans that are halved
@@ -74,8 +73,8 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     beside = promised[:-1] | promised[1:]
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
-        bounds = case.enclosed.between(claim, case.course.spans(low, high, _AT_ONCE), CHEAP)
-        times = 2 * _AT_ONCE + 2
+        bounds = case.within(low, high).between(claim, CHEAP)
+        times = SPANS
         if bounds.low.shape[0] != times + ours.slack.shape[0] - case.padded.t.size:
             raise OpenError("it has no row for each time")
         rows = lambda side: np.asarray(side)[:times].reshape(times, -1)
@@ -83,7 +82,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         possible, certain = rows(bounds.possible), rows(bounds.certain)
         below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1, initial=-np.inf)
         fails, may_fail = _anywhere(certain & (most < enough)), _anywhere(possible & ~(least >= enough))
-        middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
+        middles, spans = slice(1, low.size + 1), slice(AT_ONCE + 1, AT_ONCE + 1 + low.size)
         new = ~beside[left]
         return Found(
             may=may_fail[spans] | new & _anywhere(possible)[spans],
@@ -163,7 +162,7 @@ def _off_course(case: Case, steeper: float) -> More:
         return np.zeros(0)
     try:
         # What float64 has of a loss that cancels is rounding.
-        losses, steep = ((lower(one) + upper(one)) / 2 for one in case.enclosed.records(None, COSTLY))
+        losses, steep = ((lower(one) + upper(one)) / 2 for one in case.enclosed.exact.records(COSTLY))
     except OpenError:
         return np.zeros(0)
     exact = dataclasses.replace(case.run, loss=jax.device_put(losses), grad_norm_sq=jax.device_put(steep))
@@ -172,9 +171,9 @@ def _off_course(case: Case, steeper: float) -> More:
     steepest, least = steeper * _steepest(steep), _least(steep) / steeper
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
-        loss, slope = case.enclosed.records(case.course.spans(low, high, _AT_ONCE), CHEAP)
+        loss, slope = case.within(low, high).records(CHEAP)
         (_, first), (lowest, highest), (last, _) = (course.loss(t) for t in (low, (low + high) / 2, high))
-        middles, spans = slice(1, low.size + 1), slice(_AT_ONCE + 1, _AT_ONCE + 1 + low.size)
+        middles, spans = slice(1, low.size + 1), slice(AT_ONCE + 1, AT_ONCE + 1 + low.size)
         above, beneath = lower(loss[middles]) - highest, lowest - upper(loss[middles])
         over, under = upper(loss[spans]) - first, last - lower(loss[spans])
         much = np.maximum(np.maximum(over, under) / room[left], upper(slope[spans]) / steepest[left])
@@ -193,9 +192,9 @@ def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found]
         return np.zeros(0)
     left, low, high = np.arange(last), t[:last], t[1 : last + 1]
     for halvings in range(_OF_FEW):
-        if halvings > (_HALVINGS if thorough else _OF_IDENTITIES) and (low.size > _AT_ONCE or not thorough):
+        if halvings > (_HALVINGS if thorough else _OF_IDENTITIES) and (low.size > AT_ONCE or not thorough):
             break
-        parts = [slice(begin, begin + _AT_ONCE) for begin in range(0, low.size, _AT_ONCE)]
+        parts = [slice(begin, begin + AT_ONCE) for begin in range(0, low.size, AT_ONCE)]
         try:
             looks = [look(left[part], low[part], high[part]) for part in parts]
         except OpenError:

@@ -1,7 +1,9 @@
 """Trajectories put together: with their end repeated, with further times, and how far two of them are apart."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,8 +12,12 @@ from jaxtyping import Array, PyTree
 
 from flowsim.flow.trajectory import Status, Trajectory, uncertified
 
+Item = TypeVar("Item")
+
+LARGE = 5e6  # numbers
 _SHORTEST = 64
 _SPARE = 40  # further times that a claim asks for before another shape is compiled
+_MANY, _ROUNDED = 10_000, 8  # weights, from which on rows are few: then up to so many times
 
 
 def padded(run: Trajectory, times: int = 0) -> Trajectory:
@@ -19,8 +25,11 @@ def padded(run: Trajectory, times: int = 0) -> Trajectory:
 
     **Arguments:** times: how many the flow has without the further ones of a claim, for which there is room.
     """
-    least = max((times or run.t.size) + _SPARE, run.t.size, _SHORTEST)
-    length = 1 << (least - 1).bit_length()
+    if weights_of(run) < _MANY:
+        least = max((times or run.t.size) + _SPARE, run.t.size, _SHORTEST)
+        length = 1 << (least - 1).bit_length()
+    else:
+        length = -(-(run.t.size + 2) // _ROUNDED) * _ROUNDED
 
     def stretch(leaf):
         leaf = np.asarray(leaf)
@@ -30,6 +39,34 @@ def padded(run: Trajectory, times: int = 0) -> Trajectory:
     models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
     # What is static in a trajectory would be compiled in.
     return uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent)
+
+
+def weights_of(run: Trajectory) -> int:
+    """How many weights flow."""
+    weights = jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array))
+    return sum(math.prod(leaf.shape[1:]) for leaf in weights)
+
+
+class Made(Generic[Item]):
+    """Some things, each made when it is come to, and kept for the next time if that is asked for."""
+
+    def __init__(self, makers: Sequence[Callable[[], Item]], keep: bool):
+        self._makers, self._keep = makers, keep
+        self._kept: dict[int, Item] = {}
+
+    def __iter__(self) -> Iterator[Item]:
+        for place, make in enumerate(self._makers):
+            if not self._keep:
+                yield make()
+                continue
+            if place not in self._kept:
+                self._kept[place] = make()
+            yield self._kept[place]
+
+
+def is_large(run: Trajectory) -> bool:
+    """Whether its weights at all times are so many that no second copy of them is kept."""
+    return run.t.size * weights_of(run) > LARGE
 
 
 def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:

@@ -32,16 +32,16 @@ def gaussian_sum(terms: Callable[[Float[Array, "K d"], Float[Array, " K"]], PyTr
     """
     identity = jnp.sqrt(3.0) * jnp.eye(d)
 
-    def block(first):
+    def add(total, first):
         index, axis = first
         signs = [(s, t) for s in (1.0, -1.0) for t in (1.0, -1.0)]
         points = jnp.concatenate([axis[None], -axis[None], *[s * axis[None] + t * identity for s, t in signs]])
         pair = jnp.where(jnp.arange(d) == index, 0.0, 1 / 72)  # each pair appears twice
-        return terms(points, jnp.concatenate([jnp.full(2, (4 - d) / 18), *[pair] * 4]))
+        block = terms(points, jnp.concatenate([jnp.full(2, (4 - d) / 18), *[pair] * 4]))
+        return jax.tree.map(jnp.add, total, block), None
 
-    blocks = jax.lax.map(block, (jnp.arange(d), identity))
     middle = terms(jnp.zeros((1, d)), jnp.full(1, 1 + (d**2 - 7 * d) / 18))
-    return jax.tree.map(lambda rest, one: jnp.sum(rest, axis=0) + one, blocks, middle)
+    return jax.lax.scan(add, middle, (jnp.arange(d), identity))[0]
 
 
 def second_moment(task: LinearRegression) -> Matrix:

@@ -138,7 +138,9 @@ def predictions(task: LinearRegression | RandomCovarianceRegression, start: Line
             conditions.append(random_scale_condition(loss, start))
             zeta = loss.structure.curvature
             coefficients = {"gamma": jnp.diagonal(zeta), "xi": loss.structure.drive, "zeta": zeta}
-    bound, mu, scale, rate, excess = (float(value) for value in _evaluate(scalars, loss, start))
+    # On u12 = u21 = 0 it takes no tensor of third order.
+    arrow = loss.arrowhead(start)
+    bound, mu, scale, rate, excess = (float(value) for value in _evaluate(scalars, loss, start, arrow))
     return Predictions(
         conditions=tuple(conditions),
         coefficients=coefficients,
@@ -153,8 +155,9 @@ def predictions(task: LinearRegression | RandomCovarianceRegression, start: Line
 
 
 @eqx.filter_jit
-def _evaluate(scalars, loss, start):
-    return *scalars(loss, start), local_rate(loss.structure), loss.excess(start)
+def _evaluate(scalars, loss, start, arrow):
+    excess = loss.excess(start) if arrow is None else arrow.excess(arrow.state(start))
+    return *scalars(loss, start), local_rate(loss.structure), excess
 
 
 def _fixed_scalars(loss: LinearAttentionLoss, start: LinearAttention) -> tuple[Scalar, Scalar, Scalar]:

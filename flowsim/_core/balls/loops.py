@@ -1,0 +1,62 @@
+"""Loops whose turns do not depend on each other, as one program for all turns together."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+from flowsim._core.balls.array_moves import MOVES, PLAIN
+from flowsim._core.balls.operations import OPERATIONS
+from flowsim._core.balls.reading import parts_of_scan, programs_of
+
+Shapes = list[tuple[int, ...]]
+
+MOST_TOGETHER = 1e6  # numbers that are held at a time
+
+# Those of which JAX makes others for several turns: a choice of branches evaluates them all.
+_OTHERS = {"dynamic_slice", "scatter-add"}
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
+_TOGETHER = (OPERATIONS.keys() | MOVES.keys() | PLAIN.keys() | _CALLS | {"scan"}) - _OTHERS
+
+
+def all_turns(params: dict[str, Any]) -> ClosedJaxpr | None:
+    """The program of all turns of a scan together, of the same inputs; None where a turn reads the one before it, does
+    what is done otherwise to several, or makes more numbers than should be held.
+    """
+    constants, carried = parts_of_scan(params)
+    program, length = params["jaxpr"], params["length"]
+    if carried or length < 2:
+        return None
+    made = 0
+    for name, shapes in _operations_of_turns(program.jaxpr, constants):
+        made += sum(map(math.prod, shapes))
+        if name not in _TOGETHER or length * made > MOST_TOGETHER:
+            return None
+    axes = [None if place < constants else 0 for place in range(len(program.in_avals))]
+    given = [
+        jax.ShapeDtypeStruct(aval.shape if axis is None else (length, *aval.shape), aval.dtype)
+        for aval, axis in zip(program.in_avals, axes, strict=True)
+    ]
+    try:
+        return jax.make_jaxpr(jax.vmap(jaxpr_as_fun(program), in_axes=axes, axis_size=length))(*given)
+    except NotImplementedError:  # of an operation that JAX cannot do for several
+        return None
+
+
+def _operations_of_turns(jaxpr: Jaxpr, constants: int) -> Iterator[tuple[str, Shapes]]:
+    """The name of each operation that is another one in each turn, with the shapes of what it makes."""
+    read_in_turn = set(jaxpr.invars[constants:])
+    for eqn in jaxpr.eqns:
+        if read_in_turn.intersection(var for var in eqn.invars if not isinstance(var, Literal)):
+            read_in_turn.update(eqn.outvars)
+            yield from _operations(eqn)
+
+
+def _operations(eqn: JaxprEqn) -> Iterator[tuple[str, Shapes]]:
+    """The name of an operation with the shapes of what it makes, and of all in the programs that it calls."""
+    yield eqn.primitive.name, [getattr(var.aval, "shape", ()) for var in eqn.outvars]
+    for program in programs_of(eqn):
+        for inner in program.eqns:
+            yield from _operations(inner)

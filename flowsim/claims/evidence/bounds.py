@@ -1,0 +1,68 @@
+"""What balls say of both sides of a comparison, in float64."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from flowsim._core.balls.centred import middles
+from flowsim._core.balls.enclosure import lower, truth, upper
+from flowsim._core.balls.operations import Balls, is_balls
+
+NOTHING = 1e-28  # of the larger side
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What balls say of a comparison at some rows, each array (rows,) or (rows, entries).
+
+    low, high: of the slack; possible, certain: where the statement may promise something, and where it does;
+    difference: of the sides, at its middle; allowance, scale: at most; size: at least; zero: where the slack is zero
+    exactly; jumps: operations in it that jump from one time to the next.
+    """
+
+    low: Float[np.ndarray, "*points"]
+    high: Float[np.ndarray, "*points"]
+    possible: Bool[np.ndarray, "*points"]
+    certain: Bool[np.ndarray, "*points"]
+    allowance: Float[np.ndarray, "*points"]
+    scale: Float[np.ndarray, "*points"]
+    size: Float[np.ndarray, "*points"]
+    difference: Float[np.ndarray, "*points"]
+    zero: Bool[np.ndarray, "*points"]
+    jumps: tuple[str, ...]
+
+
+def bounds_of(
+    slack: Balls, promised: Any, allowance: Any, scale: Any, size: Any, difference: Any, jumps: tuple[str, ...]
+) -> Bounds:
+    """The bounds of the parts of a comparison in balls."""
+    shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
+    shape = shape or (1,)
+    possible, certain = truth(promised)
+    most = np.where(_zero(allowance), 0.0, upper(allowance)) if is_balls(allowance) else allowance
+    largest = upper(scale) if is_balls(scale) else scale
+    inline = lambda part: np.asarray(part).reshape(shape)
+    return Bounds(
+        low=inline(lower(slack)),
+        high=inline(upper(slack)),
+        possible=inline(possible),
+        certain=inline(certain),
+        allowance=inline(most),
+        scale=inline(largest),
+        size=inline(lower(size) if is_balls(size) else size),
+        difference=inline(np.asarray(middles(difference), dtype=float) if is_balls(difference) else difference),
+        zero=inline(_vanishes(slack, largest)),
+        jumps=jumps,
+    )
+
+
+def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:
+    """Whether a slack is zero to far more digits than anything is given with."""
+    small = lambda ball, size: bool(ball.is_finite() and ball.contains(0)) and float(ball.rad()) <= NOTHING * size
+    return np.vectorize(small, otypes=[bool])(slack, np.where(np.isfinite(scale), scale, 0.0))
+
+
+def _zero(slack: Balls) -> np.ndarray:
+    return np.vectorize(lambda ball: bool(ball.is_zero()), otypes=[bool])(slack)
