@@ -13,7 +13,7 @@ from flowsim.claims.critical_points.plateaus import plateaus
 from flowsim.flow.solvers.clock import counted, lengths, origin_moves
 from flowsim.flow.solvers.dense.kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import follow
-from flowsim.flow.solvers.summary import STATUSES, Ends, Scales, Summarizing, crossing
+from flowsim.flow.solvers.summary import STATUSES, UNTOLD, Ends, Scales, Summarizing, crossing
 from flowsim.flow.systems import loss_system
 from flowsim.flow.trajectory import Status
 from flowsim.report.plots import flows
@@ -121,6 +121,17 @@ def test_three_heads_leave_one_after_the_other_however_small(scale, minimum):
         x = np.asarray(run.models.a[:, i])
         row = int(np.argmax(x > float(strength) ** (1 / 3) / 2))
         assert float(run.t[row]) == pytest.approx(1 / (float(strength) * scale), rel=1e-6)
+
+
+@pytest.mark.parametrize("minimum", [0.0, None])
+def test_in_lockstep_nothing_is_said_of_a_saddle_that_tiny_heads_leave(minimum):
+    """Such a flow is one to be integrated by itself."""
+    at, start = jnp.asarray, Three(*[jnp.full(3, 1e-20)] * 3)
+    kernel = DenseKernel.of(loss_system(three_heads(minimum), start), start, at(1e-9))
+    ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
+    observer = Summarizing(ends, Scales(*[at(jnp.inf)] * 3), kernel.timescale, at(0.0), False)
+    summary, view = eqx.filter_jit(follow)(kernel, observer, observer.last)
+    assert int(summary.status) == UNTOLD and float(three_heads()(view.point)) > 0.4
 
 
 def test_a_statement_on_two_late_drops_is_left_open():

@@ -63,11 +63,24 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
     return away | (jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now)))
 
 
+def may_creep(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
+    """Whether tiny weights move in directions that are flat, so that `leaves` has to be asked.
+
+    **Arguments:** as of `leads_away`.
+    """
+    moves = (_is_tiny(weights) & ((weights != 0) | (slope != 0))).astype(float)
+    flat = jnp.abs(rates) <= _FLAT * jnp.max(jnp.abs(rates))
+    return jnp.any(flat & (moves @ basis**2 > 0.5))
+
+
+def _is_tiny(weights: Array) -> Bool[Array, " n"]:
+    return jnp.abs(weights) < _TINY * jnp.max(jnp.abs(weights))
+
+
 def _aside(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
     """Random directions among all weights that move, and among the tiny ones alone; what is not flat is damped."""
     draws = jax.random.normal(jax.random.key(0), (_DRAWS, point.size))
-    tiny = (jnp.abs(point) < _TINY * jnp.max(jnp.abs(point))).astype(float)
     flat = jnp.minimum(1.0, _FLAT * jnp.max(jnp.abs(rates)) / jnp.maximum(jnp.abs(rates), jnp.finfo(float).tiny))
-    of = jnp.concatenate([draws * moves[None], draws * (moves * tiny)[None]])
+    of = jnp.concatenate([draws * moves[None], draws * (moves * _is_tiny(point).astype(float))[None]])
     directions = (of @ basis * flat[None]) @ basis.T
     return jnp.concatenate([directions, -directions])
