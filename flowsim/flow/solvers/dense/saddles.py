@@ -21,7 +21,7 @@ _BESIDE = (1e-1, 1e-2, 1e-3)  # of the largest weight
 _DRAWS = 8  # of each kind, and as many in the opposite directions
 _TINY = 1e-3  # of the largest weight, beside which others may lead away alone
 _FLAT = 1e-8  # of the largest curvature, up to which a direction is flat
-_STEPS = 20  # downhill
+_STEPS = 10  # downhill
 _ROUNDING = 64  # eps of the loss
 _LESS = 1e-12  # of what the loss has fallen by, a difference that counts
 
