@@ -10,8 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, ArrayLike, Bool, PyTree
+from jaxtyping import ArrayLike, PyTree
 
 from flowsim._core import checks
 from flowsim._core import hosts as hosts
@@ -24,6 +23,7 @@ from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
 from flowsim.flow.solvers.clock import since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
+from flowsim.flow.solvers.dense.saddles import leaves
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
 from flowsim.flow.solvers.kinks import rows_before_kink
 from flowsim.flow.solvers.lockstep import FIRST_STEP
@@ -34,7 +34,6 @@ from flowsim.flow.systems import (
     ReducedSystem,
     identity,
     is_rounding,
-    leads_away,
     loss_system,
     norm_sq,
     own_sizes,
@@ -52,7 +51,6 @@ _CHUNK_ENTRIES = {"arrowhead": 2**17, "implicit": 2**15, "explicit": 2**17}
 _CHUNK_STEPS = {"arrowhead": (16, 256), "implicit": (8, 256), "explicit": (16, 256)}
 _WEIGHTS_WITH_STEPS = 2**13  # of a flow all of whose steps are kept
 _EPS = float(np.finfo(float).eps)
-_TINY, _SLOW = 1e-6, (1e-4, 10.0)  # of the largest weight; of the rate at which rounding changes large ones
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
@@ -153,8 +151,8 @@ def gradient_flow(
     asked_for = (state, requested, t1, points_per_decade, least_steps, dataclasses.asdict(settings))
     store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
     earliest = requested[-1] if requested.size else 0.0
-    rests, leaves = functools.partial(_rests, system), functools.partial(_leaves, system, loss.sampled)
-    search = StopSearch(stop if stops else None, first, earliest, rests, leaves)
+    rests, leaves_it = functools.partial(_rests, system), functools.partial(_leaves, system, loss.sampled, state)
+    search = StopSearch(stop if stops else None, first, earliest, rests, leaves_it)
 
     begin = time.monotonic()
     chunks: list[Chunk] = [first]
@@ -277,17 +275,17 @@ _is_rounding = eqx.filter_jit(is_rounding)
 
 
 def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
-    """Whether a flow with a small gradient stays where it is."""
+    """Whether nothing is left of a gradient but rounding, or it is below rounding of the largest so far."""
     if bool(_is_rounding(system, state)):
         return True
-    # Below rounding of the largest gradient so far.
-    small = float(_speed(system, state)) <= RESTING * _EPS * largest
-    return small and _has_curvature(system, state) and bool(_attracts(system, state) & ~_creeps(system, state))
+    return _has_curvature(system, state) and float(_speed(system, state)) <= RESTING * _EPS * largest
 
 
-def _leaves(system: AbstractSystem, sampled: bool, state: PyTree) -> bool:
+def _leaves(system: AbstractSystem, sampled: bool, start: PyTree, state: PyTree, still: bool) -> bool:
     """Whether a flow with a small gradient leaves where it is, as far as its curvature is worth its cost."""
-    return not sampled and _has_curvature(system, state) and bool(_leads_away(system, state))
+    if sampled or not _has_curvature(system, state):
+        return False
+    return bool(leaves(system, state, start, jnp.asarray(still)))
 
 
 def _has_curvature(system: AbstractSystem, state: PyTree) -> bool:
@@ -297,47 +295,6 @@ def _has_curvature(system: AbstractSystem, state: PyTree) -> bool:
 @eqx.filter_jit
 def _speed(system: AbstractSystem, state: PyTree) -> Scalar:
     return system.speed(state)
-
-
-@eqx.filter_jit
-def _attracts(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
-    """Whether no direction leads away: none of the Jacobian's eigenvalues is positive by more than rounding of theirs.
-    Weights that are zero and stay so lead nowhere.
-    """
-    point, slope, jacobian = _curvature_at(system, state)
-    moves = jnp.where((point != 0) | (slope != 0), 1.0, 0.0)
-    rates = jnp.linalg.eigvalsh(jacobian * jnp.outer(moves, moves))
-    return rates[-1] <= 32 * _EPS * jnp.max(jnp.abs(rates))
-
-
-@eqx.filter_jit
-def _creeps(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
-    """Whether weights that are tiny beside others change, by no rounding, too slowly for the Hessian to tell: as three
-    factors do for a long time. What is slower by far is as slow as rounding of the others.
-    """
-    point, unravel = ravel_pytree(state)
-    field = lambda x: ravel_pytree(system.field(unravel(x)))[0]
-    slope, size = field(point), jnp.abs(point)
-    rounding = jnp.maximum(*[jnp.abs(field(point * (1 + nudge)) - slope) for nudge in (4 * _EPS, -4 * _EPS)])
-    tiny = (size > 0) & (size < _TINY * jnp.max(size))
-    noise = jnp.max(jnp.where(tiny | (size == 0), 0.0, rounding / jnp.where(size > 0, size, 1.0)))
-    rate = jnp.abs(slope) / jnp.where(tiny, size, jnp.inf)
-    return jnp.any((jnp.abs(slope) > 8 * rounding) & (rate > _SLOW[0] * noise) & (rate < _SLOW[1] * noise))
-
-
-@eqx.filter_jit
-def _leads_away(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
-    point, slope, jacobian = _curvature_at(system, state)
-    rates, basis = jnp.linalg.eigh(jacobian)
-    return leads_away(rates, basis, point, slope)
-
-
-def _curvature_at(system: AbstractSystem, state: PyTree) -> tuple[Array, Array, Array]:
-    """The weights of a state as a vector, the field there, and its Jacobian."""
-    point, unravel = ravel_pytree(state)
-    field = lambda x: ravel_pytree(system.field(unravel(x)))[0]
-    slopes, jacobian = jax.vmap(lambda column: jax.jvp(field, (point,), (column,)))(jnp.eye(point.size))
-    return point, slopes[0], (jacobian + jacobian.T) / 2
 
 
 def _weights(state: PyTree) -> int:

@@ -42,7 +42,8 @@ class StopSearch:
 
     **Arguments:** stop: what ends the run, None where only its last time does; start: its first chunk; earliest: the
     time before which it does not end; rests: (state, largest |grad|) -> whether nothing is left of the field there but
-    rounding; leaves: state -> whether a flow with a small gradient leaves it.
+    rounding; leaves: (state, whether the gradient is but rounding) -> whether a flow with a small gradient leaves the
+    state.
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class StopSearch:
         start: Chunk,
         earliest: float,
         rests: Callable[[PyTree, float], bool],
-        leaves: Callable[[PyTree], bool],
+        leaves: Callable[[PyTree, bool], bool],
     ):
         self._stop, self._earliest, self._rests, self._leaves = stop, earliest, rests, leaves
-        self._leaving = 0.0
+        self._leaving = 0.0  # since the origin
         self._excess = start.record.excess[0]
         self._largest = self._latest = start.record.grad_norm_sq[0]
         self._met: tuple[float, Status] | None = None
@@ -65,13 +66,13 @@ class StopSearch:
         if stop is None:
             return NEVER
         if self._met is not None:
-            return ending(max(self._met[0], self._earliest), math.inf, math.inf, math.inf, math.inf)
+            return ending(max(self._met[0], self._earliest), math.inf, math.inf, math.inf, math.inf, 0.0)
         excess = stop.excess * self._excess if stop.excess > 0 else -math.inf
         rounding = (RESTING * np.finfo(float).eps) ** 2 * self._largest
         # A flow that was let go on from there is not at rest.
         rounding = -math.inf if self._latest <= rounding else rounding
-        earliest = max(self._earliest, self._leaving)
-        return ending(earliest, excess, stop.grad_norm**2 * self._largest, self._least, rounding)
+        small = stop.grad_norm**2 * self._largest
+        return ending(self._earliest, excess, small, self._least, rounding, self._leaving)
 
     def first(self, chunk: Chunk) -> tuple[int, Status | None]:
         """How much of a chunk to keep, and how the run ended in it; None where it did not."""
@@ -109,17 +110,16 @@ class StopSearch:
         for row in np.flatnonzero((chunk.roles == Role.REGULAR) & (small_excess | small_gradient)):
             if small_excess[row]:
                 return int(row), Status.EXCESS
+            if record.excess[row] <= least[row]:
+                return int(row), Status.GRAD_NORM
+            # Elsewhere it may be a saddle that the flow still leaves: that is looked at now and again.
             state = jax.tree.map(lambda leaf, row=row: leaf[row], record.state)
-            if np.isnan(record.excess[row]):
-                # Where no minimum is known a saddle is told by its curvature, now and again.
-                if chunk.t[row] < self._leaving:
-                    continue
-                if self._leaves(state):
-                    self._leaving = chunk.origins[row] + _AGAIN * chunk.since[row]
-                    continue
-            elif record.excess[row] > least[row] and not self._rests(state, float(np.sqrt(largest[row]))):
+            known = not np.isnan(record.excess[row])
+            if chunk.since[row] < self._leaving or (known and not self._rests(state, float(np.sqrt(largest[row])))):
                 continue
-            return int(row), Status.GRAD_NORM
+            if not self._leaves(state, known):
+                return int(row), Status.GRAD_NORM
+            self._leaving = _AGAIN * chunk.since[row]
         return None
 
 

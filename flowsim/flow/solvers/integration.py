@@ -66,7 +66,7 @@ class Asked(NamedTuple):
 
 class Ending(NamedTuple):
     """Where a stretch may end before its last time, from the time ``earliest`` on: at an excess; at a |grad|^2 with an
-    excess that is least, or unknown; or at one that may be rounding.
+    excess that is least, or unknown; or at one that may be rounding. At a gradient it may from ``leaving`` on alone.
     """
 
     earliest: ArrayLike
@@ -74,6 +74,7 @@ class Ending(NamedTuple):
     grad_norm_sq: ArrayLike
     least: ArrayLike
     rounding: ArrayLike
+    leaving: ArrayLike
 
 
 def ending(*numbers: ArrayLike) -> Ending:
@@ -81,7 +82,7 @@ def ending(*numbers: ArrayLike) -> Ending:
     return Ending(*[np.asarray(number, dtype=float) for number in numbers])
 
 
-NEVER = ending(math.inf, -math.inf, -math.inf, -math.inf, -math.inf)
+NEVER = ending(math.inf, -math.inf, -math.inf, -math.inf, -math.inf, 0.0)
 
 
 class Steps(NamedTuple):
@@ -189,7 +190,7 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
             at_least = jnp.isnan(excess) | (excess <= ending.least)
             threshold = jnp.where(at_least, ending.grad_norm_sq, ending.rounding)
             # Squares of tiny gradients are zero, and so is a share of them.
-            small = (threshold > 0) & (grad_norm_sq <= threshold)
+            small = (threshold > 0) & (grad_norm_sq <= threshold) & (t >= ending.leaving)
             return small | (excess <= ending.excess)
 
         def met_where_slow():

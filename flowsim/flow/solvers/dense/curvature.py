@@ -54,6 +54,13 @@ class Curvature(NamedTuple):
         along = parts[..., :k] @ self.basis.T
         return along if k == n else along + parts[..., k:]
 
+    def spread(self, sizes: Weights, damping: Float[Array, " parts"]) -> Weights:
+        """How large a vector of such sizes may be when each part of it is damped."""
+        n, k = self.basis.shape
+        absolute = jnp.abs(self.basis)
+        along = absolute @ (absolute.T @ sizes / damping[:k])
+        return along if k == n else along + sizes / damping[k:]
+
     def noise(self, y: Weights) -> Weights:
         """How far rounding moves the field at y, where weights may have become smaller than they were."""
         terms = _terms(self.eigenvalues, self.basis, self.rest, y)
@@ -116,16 +123,20 @@ def _at_once(lanes: int, weights: int) -> int:
 
 def _eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "n n"]]:
     """Eigenvalues and eigenvectors of the symmetric part. Weights that have nothing to do with each other share none,
-    so that large ones do not round small ones: each block is shifted by a number of its own, which leaves its
-    eigenvectors as they are.
+    so that large ones do not round small ones: each block is in units of its largest entry, and shifted by a number of
+    its own, which leaves its eigenvectors as they are.
     """
     jacobian = (jacobian + jacobian.T) / 2
-    largest = jnp.max(jnp.abs(jacobian))
-    blocks = _blocks(jnp.abs(jacobian) > _EPS * largest)
-    shifts = largest * (_GOLDEN * blocks.astype(float) % 1.0)
-    eigenvalues, basis = jnp.linalg.eigh(jacobian + jnp.diag(shifts))
+    sizes = jnp.sqrt(jnp.max(jnp.abs(jacobian), axis=1))
+    blocks = _blocks(jnp.abs(jacobian) > _EPS * sizes[:, None] * sizes[None])
+    units = jax.ops.segment_max(sizes, blocks, sizes.size)[blocks]
+    units = jnp.where(units > 0, units, 1.0)
+    alone = jnp.where(blocks[:, None] == blocks[None], jacobian / jnp.outer(units, units), 0.0)
+    shifts = _GOLDEN * blocks.astype(float) % 1.0
+    eigenvalues, basis = jnp.linalg.eigh(alone + jnp.diag(shifts))
     of = jnp.argmax(jnp.abs(basis), axis=0)
-    return eigenvalues - shifts[of], jnp.where(blocks[:, None] == blocks[of][None], basis, 0.0)
+    eigenvalues = (eigenvalues - shifts[of]) * units[of] ** 2
+    return eigenvalues, jnp.where(blocks[:, None] == blocks[of][None], basis, 0.0)
 
 
 def _blocks(coupled: Bool[Array, "n n"]) -> Int[Array, " n"]:
@@ -158,10 +169,20 @@ def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
         basis = span @ rotation
     # Beside them the field is taken to fall half as fast as in the slowest of them.
     rest = -jnp.min(jnp.abs(eigenvalues)) / 2
-    signs = jnp.asarray(1.0 - 2.0 * (np.arange(n) % 2))
+    return Curvature(eigenvalues, basis, rest, _moved(field, y), _terms(eigenvalues, basis, rest, y))
+
+
+def unknown(field, y: Weights, directions: int) -> Curvature:
+    """What is known of the curvature at y before it is computed: how far rounding moves the field."""
+    none = jnp.zeros_like(y)
+    return Curvature(jnp.zeros(directions), jnp.zeros((y.size, directions)), jnp.zeros(()), _moved(field, y), none)
+
+
+def _moved(field, y: Weights) -> Weights:
+    """How far rounding of the weights moves the field."""
+    signs = jnp.asarray(1.0 - 2.0 * (np.arange(y.size) % 2))
     slopes = jax.vmap(field)(y[None] * (1 + NUDGE * jnp.stack([0 * signs, signs, -signs])))
-    moved = jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0)
-    return Curvature(eigenvalues, basis, rest, moved, _terms(eigenvalues, basis, rest, y))
+    return jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0)
 
 
 def _terms(eigenvalues: Float[Array, " k"], basis: Float[Array, "n k"], rest: Scalar, y: Weights) -> Weights:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.dense.radau import DenseRadau, Kept
+from flowsim.flow.solvers.dense.saddles import may_creep
 from flowsim.flow.solvers.lockstep import FIRST_STEP, AbstractKernel, View
 from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, leads_away, norm_sq, own_sizes, pace
 from flowsim.losses import AbstractPopulationLoss
@@ -53,7 +54,8 @@ class DenseKernel(AbstractKernel):
         weights, rates = ravel_pytree(y[0])[0], kept.curvature.eigenvalues
         at_rest = jnp.max(rates) <= 32 * _EPS * jnp.max(jnp.abs(rates))
         still = at_rest | jnp.all(jnp.abs(kept.slope) <= 8 * kept.curvature.noise(weights))
-        leaves = leads_away(rates, kept.curvature.basis, weights, kept.slope)
+        there = rates, kept.curvature.basis, weights, kept.slope
+        leaves = leads_away(*there) | may_creep(*there)
         return kept, self._view(t + length, y, view, still, leaves), error
 
     def anew(self, kept: Kept, t: Scalar) -> Kept:

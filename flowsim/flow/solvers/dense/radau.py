@@ -26,7 +26,7 @@ from flowsim.flow.solvers.collocation import (
     radau_tableau,
     solve_small,
 )
-from flowsim.flow.solvers.dense.curvature import NUDGE, Curvature, Weights, renewed
+from flowsim.flow.solvers.dense.curvature import NUDGE, Curvature, Weights, renewed, unknown
 
 Stages = Float[Array, "stages n"]
 
@@ -38,6 +38,7 @@ _ITERATIONS = 12
 _DIVERGING = 0.9  # the contraction of a Newton iteration that is given up
 _SLOW = 0.3  # and of one after which the Hessian is computed again
 _UNKNOWN = 0.5  # the contraction that a first iteration is taken to have
+_FELT = 8.0  # times what rounding makes of a field, above which it is one
 _MIDDLE = 2  # the stage at which the Hessian is computed
 
 
@@ -109,10 +110,8 @@ class DenseRadau(AbstractRadau):
         """What the first step begins with: no Hessian yet, so that it computes one."""
         field, y = _flat(terms, t0, y0, args)
         points = jnp.broadcast_to(y, (STAGES + 1, y.size))
-        none = jnp.zeros_like(y)
-        k = self.directions
-        unknown = Curvature(jnp.zeros(k), jnp.zeros((y.size, k)), jnp.zeros(()), none, none)
-        return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, unknown, jnp.asarray(True), jnp.asarray(0))
+        nothing = unknown(field, y, self.directions)
+        return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, nothing, jnp.asarray(True), jnp.asarray(0))
 
     def within(self, terms, t0, t1, y0, y1, args, kept: Kept) -> Kept:
         """What is known of the steps that begin at t0 and end before t1, where the flow is at y1."""
@@ -128,16 +127,19 @@ class DenseRadau(AbstractRadau):
         length, kept = jnp.asarray(t1 - t0), solver_state
         nodes, matrix, _ = radau_tableau()
         A = jnp.asarray(matrix)
-        done, curvature, fields = self._newton(jax.vmap(field), field, y, kept, t0, length, A, jnp.asarray(nodes))
+        moves = self._moves(kept, y, length)
+        done, curvature, fields = self._newton(moves, field, y, kept, t0, length, A, jnp.asarray(nodes))
         split, join, rates = curvature.split, curvature.join, curvature.rates
         # The field where the iteration ended, not where it last looked.
-        slopes = done.slopes + join(split(done.correction) * rates[None])
+        slopes = done.slopes + join(split(done.correction) * rates[None]) * moves[None]
         points = jnp.concatenate([y[None], y[None] + done.increments])
         end = points[-1]
-        error = self._error(curvature, points, jnp.concatenate([kept.slope[None], slopes]), length)
+        error = self._error(curvature, points, jnp.concatenate([(kept.slope * moves)[None], slopes]), length)
         converged = done.standing == _CONVERGED
         error = jnp.where(converged & jnp.isfinite(error), error, jnp.inf)
-        dissipated = y0[1] + length * (A[-1] @ jnp.sum(slopes**2, axis=1))
+        # Of weights at rest rounding is left, which would add up over a long time.
+        felt = jnp.where(jnp.abs(slopes) > _FELT * curvature.noise(jnp.abs(y))[None], slopes, 0.0)
+        dissipated = y0[1] + length * (A[-1] @ jnp.sum(felt**2, axis=1))
         slow = (done.contraction > _SLOW) | ~converged
         kept = Kept(field(end), jnp.asarray(t0), length, points, curvature, slow, fields + 1)
         y1 = (unravel(end), dissipated)
@@ -154,8 +156,10 @@ class DenseRadau(AbstractRadau):
         """The error of a step, by its points at 0 and the nodes and the field there, in units of the tolerance."""
         _, _, differences = radau_tableau()
         rule, start, end = ESTIMATE_WEIGHT * length * jnp.asarray(differences), points[0], points[-1]
-        parts = curvature.split(rule @ slopes) / (1 + DAMPING * length * jnp.abs(curvature.rates))
-        rounding = ESTIMATE_WEIGHT * length * curvature.noise(jnp.maximum(jnp.abs(start), jnp.abs(end)))
+        damping = 1 + DAMPING * length * jnp.abs(curvature.rates)
+        parts = curvature.split(rule @ slopes) / damping
+        noise = curvature.noise(jnp.maximum(jnp.abs(start), jnp.abs(end)))
+        rounding = curvature.spread(ESTIMATE_WEIGHT * length * noise, damping)
         errors = jnp.abs(curvature.join(parts)) / (self._tolerance(start, end) + rounding)
         leaving = self._leaving(curvature, start, end) + jnp.abs(curvature.basis.T) @ rounding
         return jnp.maximum(jnp.max(errors), jnp.max(jnp.abs(parts[: leaving.size]) / leaving))
@@ -173,12 +177,21 @@ class DenseRadau(AbstractRadau):
         tolerance = jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
         return jnp.where(curvature.eigenvalues > 0, tolerance, jnp.inf)
 
-    def _newton(self, fields, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature, Int[Array, ""]]:
+    def _moves(self, kept: Kept, y: Weights, length: Scalar) -> Weights:
+        """1 of weights that move in a step, 0 of those that stay: where nothing is left of their field but rounding,
+        and the step is so long that this would move them by more than they are known to.
+        """
+        noise = kept.curvature.noise(y)
+        still = (jnp.abs(kept.slope) <= _FELT * noise) & (length * noise > self._tolerance(y, y))
+        return jnp.where(still, 0.0, 1.0)
+
+    def _newton(self, moves, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature, Int[Array, ""]]:
+        fields = lambda points: jax.vmap(field)(points) * moves[None]
         guess = lagrange((t0 - kept.begin + length * nodes) / kept.length) @ kept.points - y[None]
         # Extrapolated, what no longer moves would be rounding, many times over.
         rounding = kept.length * kept.curvature.noise(y)
-        moves = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1]) + rounding
-        guess = jnp.where(moves[None], guess, 0.0)
+        moved = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1]) + rounding
+        guess = jnp.where(moved[None], guess, 0.0) * moves[None]
 
         def iterate(now: _Newton, curvature: Curvature, noise: Weights) -> _Newton:
             slopes = fields(y[None] + now.increments)
@@ -190,7 +203,7 @@ class DenseRadau(AbstractRadau):
             system = [[-length * A[i, j] * rates + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
             right = curvature.split(residual)
             parts = jnp.stack(solve_small(system, [right[i] for i in range(STAGES)]))
-            correction = curvature.join(parts)
+            correction = curvature.join(parts) * moves[None]
             increments = now.increments + correction
             ends = y, y + increments[-1]
             # A weight whose equation holds to rounding is as good as it gets.
