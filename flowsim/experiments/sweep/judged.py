@@ -1,0 +1,143 @@
+"""What a map says of claims: the margin that each leaves in a cell, and whether its hypotheses are met there."""
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from flowsim import papers
+from flowsim._core.types import Scalar
+from flowsim.claims import Claim
+from flowsim.experiments.margins import seen, traced_start
+from flowsim.flow.solvers.summary import is_known
+from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.problem import Problem
+
+_ENTRIES = 2**22  # of the models along flows that are judged at once
+
+
+class Judged:
+    """The claims of a sweep by what their margins are called in its map; of those of one name, one speaks of a loss."""
+
+    def __init__(self, claims: Mapping[str, Sequence[Claim]]):
+        self.claims = {name: tuple(of_name) for name, of_name in claims.items()}
+        self._key = tuple((name, *map(id, of_name)) for name, of_name in self.claims.items())
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Judged) and self._key == other._key
+
+    def parts(self) -> "list[Judged]":
+        """Each name by itself."""
+        return [Judged({name: of_name}) for name, of_name in self.claims.items()]
+
+
+class Left(NamedTuple):
+    """What a claim leaves in a cell.
+
+    margin: NaN where it promises nothing; t: when it is least; counts: whether it may be compared with other margins;
+    met: whether the hypotheses are; which: of the claims of a name, -1 where none speaks of the loss.
+    """
+
+    margin: Scalar
+    t: Scalar
+    counts: Bool[Array, ""]
+    met: Bool[Array, ""]
+    which: Array
+
+
+def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
+    """The claims about some problems whose ids match a pattern; without one, those that papers name for maps."""
+    if pattern is None:
+        return Judged(papers.MAPPED)
+    problems = list(problems)
+    own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim)]
+    found: dict[str, list[Claim]] = {}
+    for claim in (*papers.ALL_CLAIMS, *own):
+        if fnmatch.fnmatchcase(claim.id, pattern) and any(claim.is_about(problem.start) for problem in problems):
+            name = claim.id if claim.form == "printed" else f"{claim.id}.{claim.form}"
+            found.setdefault(name, []).append(claim)
+    return Judged(found)
+
+
+def lanes_judged(
+    judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array
+) -> tuple[dict[str, Left], dict[str, np.ndarray]]:
+    """What claims leave of flows, lanes leading, and the columns that papers bring: by one program for all of them;
+    claims that cannot be traced, flow by flow.
+
+    **Arguments:** subtracted: as in `flowsim.flow.solvers.summary.rounding_of`.
+    """
+    given = (losses, starts, runs, subtracted)
+    try:
+        return jax.tree.map(np.asarray, (_program(judged, *given), _columns(*given)))
+    except Exception:
+        left = {}
+        for part in judged.parts():
+            left |= _traced_or_not(part, given)
+        return left, jax.tree.map(np.asarray, _columns(*given))
+
+
+def _traced_or_not(judged: Judged, given: tuple) -> dict[str, Left]:
+    try:
+        return jax.tree.map(np.asarray, _program(judged, *given))
+    except Exception:
+        lanes = range(given[-1].shape[0])
+        at = lambda lane: jax.tree.map(lambda leaf: leaf[lane] if eqx.is_array(leaf) else leaf, given)
+        found = [_one(judged, *at(lane)) for lane in lanes]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+
+@eqx.filter_jit
+def _program(judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> dict[str, Left]:
+    arrays, others = eqx.partition((losses, starts, runs, subtracted), eqx.is_array)
+    entries = sum(leaf[0].size for leaf in jax.tree.leaves(eqx.filter(runs, eqx.is_array)))
+    size = max(1, _ENTRIES // entries)
+    one = lambda arrays: _one(judged, *eqx.combine(arrays, others))
+    return jax.lax.map(one, arrays, batch_size=min(size, subtracted.shape[0]))
+
+
+@eqx.filter_jit
+def _columns(losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> dict[str, Array]:
+    return eqx.filter_vmap(lambda loss, start, run, _: papers.columns_of(loss, run))(losses, starts, runs, subtracted)
+
+
+def _one(judged: Judged, loss: Any, start: PyTree, run: Trajectory, subtracted: Scalar) -> dict[str, Left]:
+    loss, run = loss.stated(), _until_rounding(run, subtracted)
+    return {name: _left(claims, loss, start, run) for name, claims in judged.claims.items()}
+
+
+def _left(claims: Sequence[Claim], loss: Any, start: PyTree, run: Trajectory) -> Left:
+    """What the claim leaves that speaks of the loss."""
+    nan, no = jnp.asarray(jnp.nan), jnp.asarray(False)
+    for which, claim in enumerate(claims):
+        if claim.foreign(loss, start) is not None:
+            continue
+        along = run if claim.along_flow else traced_start(loss, start)
+        found = seen(claim, loss, start, along)
+        room, met = found.room, jnp.all(jnp.asarray([True, *found.met]))
+        # Where the sides have different signs, these alone tell that a statement holds.
+        told = jnp.isfinite(room.margin) & ~((room.margin > 0) & (room.value * room.bound < 0))
+        # Nothing is relative to a bound of zero, and an identity has no room.
+        counts = told & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
+        t = along.t[jnp.minimum(room.row, along.t.shape[0] - 1)]
+        margin, t = (jnp.where(told, value, nan) for value in (room.margin, t))
+        return Left(margin, t, counts, met, jnp.asarray(which))
+    return Left(nan, nan, no, no, jnp.asarray(-1))
+
+
+def _until_rounding(run: Trajectory, subtracted: Scalar) -> Trajectory:
+    """The flow as far as its excess is more than rounding, the last such row repeated."""
+    lost = ~is_known(run.excess, subtracted) & jnp.isfinite(run.excess)
+    rows = jnp.arange(run.t.shape[0])
+    last = jnp.max(jnp.where(lost, 0, rows))
+    pick = lambda leaf: leaf[jnp.minimum(rows, last)] if eqx.is_array(leaf) else leaf
+    series = map(pick, (run.loss, run.excess, run.grad_norm_sq, run.dissipated))
+    return uncertified(pick(run.t), jax.tree.map(pick, run.models), *series)
