@@ -1,4 +1,4 @@
-"""One layer of linear self-attention, written out as zhang2023 (3.3)-(3.6)."""
+"""One layer of linear self-attention, written out."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from flowsim.tasks import Prompt
 
 
 def embed(prompt: Prompt) -> Float[Array, "rows columns"]:
-    """The embedding E of a prompt: columns (x_i, y_i), then (x_query, 0). **Source:** zhang2023 (3.4)."""
+    """The embedding E of a prompt: columns (x_i, y_i), then (x_query, 0)."""
     context = jnp.concatenate([prompt.inputs, prompt.labels[:, None]], axis=1)
     query = jnp.concatenate([prompt.query, jnp.zeros(1)])
     return jnp.concatenate([context, query[None, :]], axis=0).T
@@ -28,8 +28,6 @@ class LinearAttention(eqx.Module):
     u12: (d,) value weights of the covariates, default zero; u21: (d,) key weights of the label, default zero.
 
     **Raises:** `ValueError` naming a weight of the wrong shape or with entries that are not finite.
-
-    **Source:** zhang2023 (3.3)-(3.6), Lemma 5.1.
     """
 
     U11: Float[Array, "d d"]

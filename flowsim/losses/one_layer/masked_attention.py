@@ -30,8 +30,6 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
     **Arguments:** task: as for `LinearAttentionLoss`; Sigma is its covariance, n its context length.
 
     **Raises:** `ValueError` for another task.
-
-    **Source:** ahn2023 (6), whose expectation lacks the square that (5) and (15) have, (15) and Theorem 1.
     """
 
     unmasked: LinearAttentionLoss
@@ -56,8 +54,6 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         """b = gamma e_{d+1}, A = -[Gamma^-1; 0]/gamma with Gamma = ((n+1)/n) Sigma + (tr Sigma/n) I.
 
         **Raises:** `ValueError` for gamma = 0.
-
-        **Source:** ahn2023, Theorem 1 (8).
         """
         scale = checks.as_array("gamma", gamma, ())
         if checks.is_concrete(scale) and float(scale) == 0:
