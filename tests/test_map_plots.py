@@ -11,9 +11,9 @@ from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from flowsim.experiments.sweep.axes import GridAxis
-from flowsim.experiments.sweep.judged import chosen
+from flowsim.experiments.sweep.judged import chosen, dtypes
 from flowsim.experiments.sweep.maps import Map
-from flowsim.experiments.sweep.records import DTYPES, OUTCOMES, dtypes
+from flowsim.experiments.sweep.records import DTYPES, OUTCOMES
 from flowsim.report.plots import maps
 
 SCALES = tuple(np.geomspace(1e-3, 10, 12).tolist())

@@ -108,7 +108,7 @@ def test_a_claim_of_ones_own_is_looked_at_whether_it_can_be_traced_or_not(own, t
     np.testing.assert_allclose(found["smallest_margin"], expected, rtol=1e-9)
 
 
-def test_a_claim_that_raises_is_no_margin(own, tmp_path):
+def test_a_mistake_in_a_claim_is_told(own, tmp_path):
     with pytest.raises(AttributeError, match="nothing"):
         sweep(own, {"scale": "geom:0.01:0.5:6"}, claims="own.raising", out=tmp_path / "map")
 

@@ -15,8 +15,8 @@ from jaxtyping import Array, PyTree
 from flowsim._core.types import Scalar
 from flowsim.claims.evidence import padded
 from flowsim.claims.rates import decayed
-from flowsim.experiments.sweep.judged import Judged, chosen, lanes_judged
-from flowsim.experiments.sweep.records import MapRecord, margins, record
+from flowsim.experiments.sweep.judged import Judged, chosen, record_of_claims
+from flowsim.experiments.sweep.records import MapRecord, record
 from flowsim.flow.solvers.dense.kernel import DenseKernel, can_go_in_lockstep
 from flowsim.flow.solvers.lockstep import follow
 from flowsim.flow.solvers.rows import trajectory_of
@@ -149,8 +149,8 @@ def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judge
     fill = [(0, lanes - len(problems))]
     ends = jax.tree.map(lambda leaf: jnp.asarray(np.pad(leaf, fill, mode="edge")), ends)
     summary, scales, models, runs, whole, subtracted = integrate(losses, starts, ends)
-    left, columns = lanes_judged(judged, losses, starts, runs, subtracted)
-    found = record(*jax.tree.map(np.asarray, (summary, scales, ends.rtol))) | margins(judged, left) | columns
+    found = record(*jax.tree.map(np.asarray, (summary, scales, ends.rtol)))
+    found |= record_of_claims(judged, losses, starts, runs, subtracted)
     found |= {name: np.asarray(values) for name, values in problems[0].observed(models).items()}
     told = [code != UNTOLD and STATUSES[code].finished for code in np.asarray(summary.status)] & np.asarray(whole)
     return [_at(found, slice(lane, lane + 1)) if told[lane] else None for lane in range(len(problems))]
@@ -216,10 +216,9 @@ def alone(problem: Problem, judged: Judged) -> MapRecord:
     )
     series = (seen.t, seen.models, seen.loss, seen.excess, seen.grad_norm_sq, seen.dissipated)
     one = jax.tree.map(_lane, (loss, start, uncertified(*series), subtracted))
-    left, columns = lanes_judged(judged, *one)
     lane = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (summary, scales))
     observed = {name: np.asarray(values[-1:]) for name, values in problem.observed(run.models).items()}
-    return record(*lane, rtol=np.asarray([problem.spec.flow.rtol])) | margins(judged, left) | columns | observed
+    return record(*lane, rtol=np.asarray([problem.spec.flow.rtol])) | record_of_claims(judged, *one) | observed
 
 
 def _lane(leaf: Any) -> Any:

@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowsim import initialization
-from flowsim.experiments.sweep import judged as claims
-from flowsim.experiments.sweep.judged import Judged
-from flowsim.experiments.sweep.records import MapRecord, margins
+from flowsim.experiments.sweep.judged import Judged, record_of_claims
+from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.solvers.arrowhead.kernel import ReducedKernel, models_of
 from flowsim.flow.solvers.lockstep import Record, Row, follow
 from flowsim.flow.solvers.rows import trajectory_of
@@ -132,14 +131,14 @@ def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], 
     return jax.vmap(one)(tasks, scales, seeds)
 
 
-def lanes_judged(judged: Judged, group: Group, record: Record) -> MapRecord:
+def record_of_group(judged: Judged, group: Group, record: Record) -> MapRecord:
     """What claims leave of a group of flows, from the record of their batch, and the columns that papers bring."""
     lanes = np.asarray(group.lanes + group.lanes[-1:] * (record.whole.size - len(group.lanes)))
     used = 1 << (int(np.max(record.count)) - 1).bit_length()
     rows = jax.tree.map(lambda leaf: leaf[lanes, : min(used, leaf.shape[1])], record.rows)
     runs = _runs(group.tasks, group.starts, rows)
-    left, columns = claims.lanes_judged(judged, group.tasks.loss, group.starts, runs, jnp.zeros(lanes.size))
-    return {name: values[: len(group.lanes)] for name, values in (margins(judged, left) | columns).items()}
+    found = record_of_claims(judged, group.tasks.loss, group.starts, runs, jnp.zeros(lanes.size))
+    return {name: values[: len(group.lanes)] for name, values in found.items()}
 
 
 @jax.jit

@@ -173,7 +173,7 @@ def _finish_batch(
     judged = chosen(pattern, [specs[0].build()])
     rows = record(summary, scales, np.asarray(rtol))
     for group in groups:
-        for name, values in arrowheads.lanes_judged(judged, group, steps).items():
+        for name, values in arrowheads.record_of_group(judged, group, steps).items():
             if name not in rows:
                 rows[name] = np.zeros(rtol.size, values.dtype)
             rows[name][group.lanes] = values

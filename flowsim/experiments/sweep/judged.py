@@ -14,6 +14,7 @@ from flowsim import papers
 from flowsim._core.types import Scalar
 from flowsim.claims import Claim
 from flowsim.experiments.margins import seen, traced_start
+from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.solvers.summary import is_known
 from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.problem import Problem
@@ -67,32 +68,64 @@ def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
     return Judged(found)
 
 
-def lanes_judged(
-    judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array
-) -> tuple[dict[str, Left], dict[str, np.ndarray]]:
-    """What claims leave of flows, lanes leading, and the columns that papers bring: by one program for all of them;
-    claims that cannot be traced, flow by flow.
+def dtypes(judged: Judged) -> dict[str, np.dtype]:
+    """The kinds of a map's arrays about claims."""
+    ids = [claim.id for claims in judged.claims.values() for claim in claims]
+    return {
+        **{f"margin_{name}{part}": np.dtype(float) for name in judged.claims for part in ("", "_time")},
+        **{f"met_{name}": np.dtype(bool) for name in judged.claims},
+        **{name: np.dtype(float) for name in ("smallest_margin", "smallest_margin_time")},
+        "smallest_margin_name": np.dtype(f"<U{max(map(len, ids))}"),
+    }
+
+
+def record_of_claims(judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> MapRecord:
+    """What a map holds of claims along flows, lanes leading, with the arrays that papers bring.
 
     **Arguments:** subtracted: as in `flowsim.flow.solvers.summary.rounding_of`.
     """
-    given = (losses, starts, runs, subtracted)
-    try:
-        return jax.tree.map(np.asarray, (_program(judged, *given), _columns(*given)))
-    except Exception:
-        left = {}
-        for part in judged.parts():
-            left |= _traced_or_not(part, given)
-        return left, jax.tree.map(np.asarray, _columns(*given))
+    columns = {name: np.asarray(values) for name, values in _columns(losses, runs).items()}
+    names = tuple(judged.claims)
+    if not names:
+        return columns
+    left = _left_of(judged, losses, starts, runs, subtracted)
+    values, times, counts = (
+        np.stack([getattr(left[name], part) for name in names]) for part in ("margin", "t", "counts")
+    )
+    known = np.any(counts, axis=0)
+    smallest = np.argmin(np.where(counts, values, np.inf), axis=0)[None]
+    pick = lambda rows: np.take_along_axis(rows, smallest, axis=0)[0]
+    ids = np.stack([np.asarray([*(claim.id for claim in judged.claims[name]), ""])[left[name].which] for name in names])
+    return columns | {
+        **{f"margin_{name}": row for name, row in zip(names, values, strict=True)},
+        **{f"margin_{name}_time": row for name, row in zip(names, times, strict=True)},
+        **{f"met_{name}": np.asarray(left[name].met) for name in names},
+        "smallest_margin": np.where(known, pick(values), np.nan),
+        "smallest_margin_time": np.where(known, pick(times), np.nan),
+        "smallest_margin_name": np.where(known, pick(ids), ""),
+    }
 
 
-def _traced_or_not(judged: Judged, given: tuple) -> dict[str, Left]:
+def _left_of(judged: Judged, *given: Any) -> dict[str, Left]:
+    """What claims leave of flows by one program for all; where one cannot be traced, each by itself, that one flow by
+    flow.
+    """
     try:
         return jax.tree.map(np.asarray, _program(judged, *given))
     except Exception:
-        lanes = range(given[-1].shape[0])
-        at = lambda lane: jax.tree.map(lambda leaf: leaf[lane] if eqx.is_array(leaf) else leaf, given)
-        found = [_one(judged, *at(lane)) for lane in lanes]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+        if len(judged.claims) > 1:
+            return {name: left for part in judged.parts() for name, left in _left_of(part, *given).items()}
+    at = lambda lane: jax.tree.map(lambda leaf: leaf[lane] if eqx.is_array(leaf) else leaf, given)
+    found = [_by_itself(judged, *at(lane)) for lane in range(given[-1].shape[0])]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+
+def _by_itself(judged: Judged, *given: Any) -> dict[str, Left]:
+    """What claims leave of one flow, nothing where they cannot be compared."""
+    try:
+        return _one(judged, *given)
+    except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError):
+        return dict.fromkeys(judged.claims, _nothing())
 
 
 @eqx.filter_jit
@@ -105,8 +138,8 @@ def _program(judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, s
 
 
 @eqx.filter_jit
-def _columns(losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> dict[str, Array]:
-    return eqx.filter_vmap(lambda loss, start, run, _: papers.columns_of(loss, run))(losses, starts, runs, subtracted)
+def _columns(losses: PyTree, runs: Trajectory) -> dict[str, Array]:
+    return eqx.filter_vmap(papers.columns_of)(losses, runs)
 
 
 def _one(judged: Judged, loss: Any, start: PyTree, run: Trajectory, subtracted: Scalar) -> dict[str, Left]:
@@ -116,7 +149,6 @@ def _one(judged: Judged, loss: Any, start: PyTree, run: Trajectory, subtracted: 
 
 def _left(claims: Sequence[Claim], loss: Any, start: PyTree, run: Trajectory) -> Left:
     """What the claim leaves that speaks of the loss."""
-    nan, no = jnp.asarray(jnp.nan), jnp.asarray(False)
     for which, claim in enumerate(claims):
         if claim.foreign(loss, start) is not None:
             continue
@@ -128,8 +160,13 @@ def _left(claims: Sequence[Claim], loss: Any, start: PyTree, run: Trajectory) ->
         # Nothing is relative to a bound of zero, and an identity has no room.
         counts = told & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
         t = along.t[jnp.minimum(room.row, along.t.shape[0] - 1)]
-        margin, t = (jnp.where(told, value, nan) for value in (room.margin, t))
+        margin, t = (jnp.where(told, value, jnp.nan) for value in (room.margin, t))
         return Left(margin, t, counts, met, jnp.asarray(which))
+    return _nothing()
+
+
+def _nothing() -> Left:
+    nan, no = jnp.asarray(jnp.nan), jnp.asarray(False)
     return Left(nan, nan, no, no, jnp.asarray(-1))
 
 

@@ -12,9 +12,9 @@ from flowsim._core.types import Tables
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
-from flowsim.experiments.sweep.judged import chosen
+from flowsim.experiments.sweep.judged import chosen, dtypes
 from flowsim.experiments.sweep.kept import OF_BATCHES
-from flowsim.experiments.sweep.records import DTYPES, dtypes
+from flowsim.experiments.sweep.records import DTYPES
 from flowsim.problem import AbstractSpec, known_fields
 
 

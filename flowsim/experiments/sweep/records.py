@@ -1,11 +1,9 @@
-"""What a map holds of each cell: what became of the flow, and what claims leave of it."""
+"""What a map holds of each cell's flow: where it ended, how long it took, and how well it was integrated."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from flowsim.experiments.sweep.judged import Judged, Left
 from flowsim.flow.solvers.summary import STATUSES
 from flowsim.flow.trajectory import Status
 
@@ -57,39 +55,6 @@ def record(summary: Any, scales: Any, rtol: np.ndarray) -> MapRecord:
         "rejected_steps": summary.rejected_steps,
     }
     return {name: found[name].astype(dtype) for name, dtype in DTYPES.items()}
-
-
-def margins(judged: Judged, left: Mapping[str, Left]) -> MapRecord:
-    """The margins of claims in cells, which lead every array, and the smallest of those that are compared."""
-    names = tuple(judged.claims)
-    if not names:
-        return {}
-    values, times = (np.stack([getattr(left[name], part) for name in names]) for part in ("margin", "t"))
-    counts = np.stack([left[name].counts for name in names])
-    known = np.any(counts, axis=0)
-    smallest = np.argmin(np.where(counts, values, np.inf), axis=0)[None]
-    pick = lambda rows: np.where(known, np.take_along_axis(rows, smallest, axis=0)[0], np.nan)
-    ids = np.stack([np.asarray([*(claim.id for claim in judged.claims[name]), ""])[left[name].which] for name in names])
-    found: MapRecord = {
-        **{f"margin_{name}": row for name, row in zip(names, values, strict=True)},
-        **{f"margin_{name}_time": row for name, row in zip(names, times, strict=True)},
-        **{f"met_{name}": np.asarray(left[name].met) for name in names},
-        "smallest_margin": pick(values),
-        "smallest_margin_time": pick(times),
-        "smallest_margin_name": np.where(known, np.take_along_axis(ids, smallest, axis=0)[0], ""),
-    }
-    return found
-
-
-def dtypes(judged: Judged) -> dict[str, np.dtype]:
-    """The kinds of the arrays that `margins` gives."""
-    ids = [claim.id for claims in judged.claims.values() for claim in claims]
-    return {
-        **{f"margin_{name}{part}": np.dtype(float) for name in judged.claims for part in ("", "_time")},
-        **{f"met_{name}": np.dtype(bool) for name in judged.claims},
-        **{name: np.dtype(float) for name in ("smallest_margin", "smallest_margin_time")},
-        "smallest_margin_name": np.dtype(f"<U{max(map(len, ids))}"),
-    }
 
 
 def _outcome(summary: Any, scales: Any, closest: np.ndarray, rtol: np.ndarray) -> np.ndarray:
