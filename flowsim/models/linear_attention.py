@@ -57,6 +57,12 @@ class LinearAttention(eqx.Module):
         # The query's column alone is asked for; all of E^T W^KQ E would take N^2 numbers.
         return (E[:, -1] + W_PV @ E @ (E.T @ (W_KQ @ E[:, -1])) / N)[-1]
 
+    @property
+    def balance(self) -> Float[Array, ""]:
+        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, conserved as the prediction is bilinear in the two groups."""
+        added = self.u_minus1**2 + jnp.sum(self.u12**2)
+        return added - jnp.sum(self.U11**2) - jnp.sum(self.u21**2)
+
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
         """(I - u_{-1} Lambdahat U11; 0): what is missed is (w^T, 1) times it times x_query, given Lambdahat.
 

@@ -38,6 +38,11 @@ class MaskedAttention(eqx.Module):
             checks.refuse("A", "an array of shape (d + 1, d)", f"its shape is {self.A.shape}")
         self.b = checks.as_array("b", b, (rows,))
 
+    @property
+    def balance(self) -> Float[Array, ""]:
+        """|b|^2 - |A|_F^2: the prediction depends on the products of their entries alone, which conserves it."""
+        return jnp.sum(self.b**2) - jnp.sum(self.A**2)
+
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         Z = embed(prompt)
         rows, d = self.A.shape

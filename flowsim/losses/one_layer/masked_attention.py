@@ -80,5 +80,4 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: MaskedAttention) -> Scalar:
-        """|b|^2 - |A|_F^2: f depends on the products of their entries alone, so that <b, df/db> = <A, df/dA>."""
-        return jnp.sum(model.b**2) - jnp.sum(model.A**2)
+        return model.balance

@@ -8,7 +8,7 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead, balanced_minimum
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.one_layer.single_layer import balance, even_energy, on_the_arrow
+from flowsim.losses.one_layer.single_layer import even_energy, on_the_arrow
 from flowsim.models import LinearAttention
 from flowsim.tasks import RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
@@ -58,8 +58,7 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: LinearAttention) -> Scalar:
-        """The balance u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2."""
-        return balance(model)
+        return model.balance
 
     def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
         """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves."""

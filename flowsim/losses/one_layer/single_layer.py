@@ -83,8 +83,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: LinearAttention) -> Scalar:
-        """The balance u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2."""
-        return balance(model)
+        return model.balance
 
     @property
     def structure(self) -> Arrowhead:
@@ -105,12 +104,6 @@ def token_head(model: LinearAttention) -> TokenHeads:
     """The one head on tokens that the layer is."""
     p = jnp.append(model.u12, model.u_minus1)
     return TokenHeads(p[None], jnp.concatenate([model.U11, model.u21[None]])[None], query_token=True)
-
-
-def balance(model: LinearAttention) -> Scalar:
-    """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, conserved as the prediction is bilinear in the two groups."""
-    value = model.u_minus1**2 + jnp.sum(model.u12**2)
-    return value - jnp.sum(model.U11**2) - jnp.sum(model.u21**2)
 
 
 def on_the_arrow(model: LinearAttention) -> bool:

@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import equinox as eqx
 import matplotlib.style
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
@@ -27,7 +28,6 @@ from flowsim._core.numbers import in_tex
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
-from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers.paper import Predictions
 from flowsim.problem.architecture import Curve
 
@@ -40,8 +40,6 @@ _BOUND: _Role = {"color": "C1", "linestyle": "--"}
 _PREDICTION: _Role = {"color": "C2", "linestyle": "-."}
 _SECOND: _Role = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
 _LARGEST = 1e200  # on a logarithmic axis, whose margins would overflow beyond
-# The weights whose squares the conserved quantity adds; it subtracts the others'.
-_VALUES = {LinearAttention: ("u_minus1", "u12"), MaskedAttention: ("b",)}
 
 
 @contextlib.contextmanager
@@ -146,19 +144,17 @@ def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -
 def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     """What an exact flow keeps at zero, relative to the size of its terms, over time.
 
-    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, for linear attention, the drift of
-    u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, for masked attention that of |b|^2 - |A|_F^2, with the solver's tolerance
-    beside them. Exact zeros have no place on a logarithmic axis and are left out.
+    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, of a model that has one, the drift of its balance, with
+    the solver's tolerance beside them. Exact zeros have no place on a logarithmic axis and are left out.
     """
     t, dissipated = counted(trajectory)[0], np.asarray(trajectory.dissipated)
     known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
     energy = _relative(np.asarray(known[0] - known) - dissipated, dissipated)
     curves = [(energy, "energy defect", _DATA)]
-    added = _VALUES.get(type(trajectory.models))
-    if added is not None:
-        squared = {name: _squared_norm(leaf) for name, leaf in weights(trajectory.models).items()}
-        balance = np.sum([square if name in added else -square for name, square in squared.items()], axis=0)
-        drift = _relative(balance - balance[0], np.sum(list(squared.values()), axis=0))
+    if hasattr(trajectory.start, "balance"):
+        balance = np.asarray(eqx.filter_vmap(lambda model: model.balance)(trajectory.models))
+        size = np.sum([_squared_norm(leaf) for leaf in weights(trajectory.models).values()], axis=0)
+        drift = _relative(balance - balance[0], size)
         curves.append((drift, "balance drift", _SECOND))
     if not any(np.any(np.isfinite(values)) for values, _, _ in curves):
         return _nothing(axes, "zero at every output time")
