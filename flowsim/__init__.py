@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
     from flowsim.papers import predictions as predictions
-    from flowsim.papers.zhang2023.prompt_lengths import prompt_lengths as prompt_lengths
+    from flowsim.papers import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
     from flowsim.report import plots as plots
@@ -132,8 +132,7 @@ _HOMES = {
     ),
     "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
-    "flowsim.papers": "ALL_CLAIMS predictions",
-    "flowsim.papers.zhang2023.prompt_lengths": "prompt_lengths",
+    "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",

@@ -38,7 +38,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, li
         verdicts[sigma] = flowsim.judge(claims, loss, flow)
         needed[sigma] = np.interp(-np.log(EPSILON), -np.log(flow.excess), flow.t)
         print(f"{sigma:<8.2g}", *(f"{verdict.verdict:15}" for verdict in verdicts[sigma]), f"{needed[sigma]:.3g}")
-    bound = predict(1.0).scale_bound
+    bound = predict(1.0).constants["scale_bound"]
     below = bound * (1 - np.geomspace(1 - 1e-6 / bound, 1e-4, 100))
     path = pathlib.Path(out or ".", "zhang2023_scale_condition.png")
     with plots.drawing(path) as figure:

@@ -6,7 +6,8 @@ import numpy as np
 
 from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.models import LinearAttention
-from flowsim.papers.zhang2023.predictions import FIXED, Predictions
+from flowsim.papers.paper import Predictions
+from flowsim.papers.zhang2023.predictions import FIXED, Told
 
 TIMES = np.array([0.0, 0.01, 0.1, 1.0, 10.0])
 
@@ -50,14 +51,10 @@ def trajectory(
 
 def predictions(*, mu: float = 0.25, scale_bound: float = 4.0) -> Predictions:
     """mu below the smallest ratio of the trajectory, a limit at its end."""
-    return Predictions(
-        conditions=(),
-        coefficients={},
-        mu=mu,
-        u_lower_bound=0.5 if mu > 0 else float("nan"),
-        limit=LinearAttention(3 * jnp.eye(2) / np.sqrt(2), 3.0),
-        local_rate=1.0,
-        scale_bound=scale_bound,
-        excess=2.0,
-        equations=FIXED,
-    )
+    constants = {
+        "mu": mu,
+        "u_lower_bound": 0.5 if mu > 0 else float("nan"),
+        "local_rate": 1.0,
+        "scale_bound": scale_bound,
+    }
+    return Told(1.0, constants, LinearAttention(3 * jnp.eye(2) / np.sqrt(2), 3.0), 2.0, FIXED).predictions((), {}, None)

@@ -111,12 +111,44 @@ def test_only_the_flow_knows_the_integrator():
     assert knowing == {"flow"}
 
 
-def test_no_room_before_the_papers_imports_one():
-    """The order says that they import none; what they are called is known there alone, too."""
-    for path in FILES:
-        if stage(path) in ORDER[: ORDER.index("papers")]:
-            names = {name.id for name in ast.walk(ast.parse(path.read_text())) if isinstance(name, ast.Name)}
-            assert not names & PAPERS, path
+# The name of a paper, a numbered statement, or the number of an equation in a section or an appendix.
+OF_A_PAPER = re.compile(
+    rf"{'|'.join(PAPERS)}"
+    r"|\b(Lemma|Theorem|Corollary|Proposition|Assumption|Definition)s? ([A-F]\.)?\d|(?<![\w.])\([A-F1-9]\.\d+\)"
+)
+
+
+def of_papers(text: str) -> list[str]:
+    """The lines of a file, code, strings or comments, that name a paper or something of one."""
+    return [line for line in text.splitlines() if OF_A_PAPER.search(line)]
+
+
+def test_no_room_but_its_own_names_a_paper():
+    """Names, strings, docstrings, comments and templates, in the rooms before the papers and in those after them."""
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".jinja", ".toml", ".mplstyle"}]
+    elsewhere = [path for path in files if stage(path) != "papers"]
+    assert {stage(path) for path in elsewhere} >= {*ORDER} - {"papers"}
+    assert not {path: found for path in elsewhere if (found := of_papers(path.read_text()))}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from flowsim.papers.zhang2023.conditions import scale_value",
+        'help = "such as xie2025.eq-23"',
+        "# as ahn2023 has it",
+        '    """The balance (Lemma A.3)."""',
+        "    **Source:** Theorem 4.1.",
+        "    the bound of (A.14) or (5.7)",
+        "gatmiry2024 = None",
+    ],
+)
+def test_what_names_a_paper_is_found(line):
+    assert of_papers(f"import jax\n{line}\n") == [line]
+
+
+def test_what_names_no_paper_is_not():
+    assert not of_papers("x.at[0].set(2.0) * (1.5 + a)  # Isserlis' theorem, equation (3), smith2025.lemma-3\n")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

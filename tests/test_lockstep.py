@@ -12,6 +12,7 @@ import flowsim
 import flowsim.initialization
 from flowsim.experiments.sweep import any_loss, integration
 from flowsim.experiments.sweep.axes import GridAxis
+from flowsim.experiments.sweep.judged import chosen
 from flowsim.experiments.sweep.maps import specs
 from flowsim.flow.gradient_flow import gradient_flow
 from flowsim.flow.solvers.dense.curvature import Curvature, renewed
@@ -71,7 +72,7 @@ def both(cells):
     together = {}
     for name in records[0]:
         together[name] = np.concatenate([record[name] for record in records])[np.argsort(order)]
-    alone = [any_loss._alone(cell.build()) for cell in cells]
+    alone = [any_loss.alone(cell.build(), chosen(None, [])) for cell in cells]
     return together, {name: np.concatenate([row[name] for row in alone]) for name in alone[0]}
 
 
@@ -90,7 +91,7 @@ def agree(together, alone, least=LEAST):
 def counted(monkeypatch):
     """The numbers of cells that go together, and those of cells that go alone, as they come."""
     numbers = []
-    for name in ("_together", "_alone"):
+    for name in ("_together", "alone"):
         plain = getattr(any_loss, name)
 
         def noted(problems, *rest, plain=plain):
@@ -166,8 +167,8 @@ def test_the_scales_of_a_loss_are_those_of_its_arrowhead_from_any_start():
 def test_a_lane_does_not_depend_on_its_neighbours(own):
     problems = [spec_of({"make": own, "seed": seed}).build() for seed in range(6)]
     ends = jax.tree.map(np.asarray, integration._ends([problem.spec for problem in problems]))
-    few = any_loss._together(problems[:4], any_loss._at(ends, slice(4)), lanes=4)
-    many = any_loss._together(problems, ends, lanes=8)
+    few = any_loss._together(problems[:4], any_loss._at(ends, slice(4)), 4, chosen(None, []))
+    many = any_loss._together(problems, ends, 8, chosen(None, []))
     for one, other in zip(few, many, strict=False):
         assert one is not None and other is not None
         for name in (*TIMES, *SIZES):

@@ -1,4 +1,4 @@
-"""The picture of a map: every cell in its place, the theorem's edge between the right ones, nothing by colour alone."""
+"""The picture of a map: every cell in its place, its edges between the right ones, nothing by colour alone."""
 
 import itertools
 import pathlib
@@ -11,20 +11,24 @@ from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from flowsim.experiments.sweep.axes import GridAxis
+from flowsim.experiments.sweep.judged import chosen, dtypes
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import DTYPES, OUTCOMES
 from flowsim.report.plots import maps
 
 SCALES = tuple(np.geomspace(1e-3, 10, 12).tolist())
 KINDS = ("balanced", "balanced-indefinite", "random")
+KINDS_OF_ARRAYS = DTYPES | dtypes(chosen(None, []))
 
 
 def table(*axes: GridAxis) -> Map:
-    """A map in which the condition holds for the first seven values of the first axis; outcomes take turns."""
+    """A map in which the hypotheses of one claim are met for the first seven values of the first axis; outcomes take
+    turns.
+    """
     shape = tuple(len(axis.values) for axis in axes)
     place = np.indices(shape)[0]
-    quantities = {name: np.ones(shape, dtype) for name, dtype in DTYPES.items()}
-    quantities["condition_met"] = place < 7
+    quantities = {name: np.ones(shape, dtype) for name, dtype in KINDS_OF_ARRAYS.items()}
+    quantities["met_pl"] = place < 7
     quantities["outcome"] = np.resize(np.asarray(OUTCOMES), shape)
     quantities["convergence_time"] = 10.0 ** (place - 2)
     quantities["escape_time"] = np.where(place == 0, np.inf, 10.0 ** (place - 3))
@@ -128,7 +132,7 @@ def test_labels_of_ticks_do_not_collide(axis):
 def test_nothing_to_draw_is_drawn(shape, value, tmp_path):
     names = ("init.scale", "init.seed", "init.rank")
     found = table(*(GridAxis(name, tuple(range(1, n + 1))) for name, n in zip(names, shape, strict=False)))
-    for name, dtype in DTYPES.items():
+    for name, dtype in KINDS_OF_ARRAYS.items():
         if dtype.kind == "f":
             found.quantities[name][...] = value
     maps.draw(found, tmp_path / "map.png")

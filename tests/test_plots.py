@@ -23,12 +23,12 @@ from synthetic import TIMES, predictions, trajectory
 from flowsim.cli import main
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.trajectory import Trajectory
+from flowsim.papers.paper import Predictions
 from flowsim.report import plots
 
 pytestmark = pytest.mark.slow
 
 ABOUT_THE_FLOW = (plots.excess, plots.pl_ratio, plots.conservation)
-ABOUT_PREDICTIONS = (plots.value_weight, plots.distance, plots.scale_condition)
 
 
 def axes() -> Axes:
@@ -54,13 +54,17 @@ def at(line: Artist, height: float) -> bool:
     return bool(np.all(data(line)[1] == height))
 
 
+def predicted_curve(name: str, predicted: Predictions, ax: Axes) -> Axes:
+    return plots.curve(trajectory(), predicted.curves[name], predicted.limit, ax=ax)
+
+
 def test_every_function_returns_the_axes_it_was_given():
     for draw in ABOUT_THE_FLOW:
         place = axes()
         assert draw(trajectory(), ax=place) is place
-    for draw in ABOUT_PREDICTIONS:
-        place = axes()
-        assert draw(trajectory(), predictions(), ax=place) is place
+    place = axes()
+    assert plots.scale_condition(predictions(), ax=place) is place
+    assert predicted_curve("distance", predictions(), place) is place
 
 
 def test_excess_and_its_envelope_follow_their_formulas():
@@ -85,9 +89,7 @@ def test_no_promise_no_line(mu: float):
     drawn = plots.excess(trajectory(), predictions(mu=mu), ax=axes())
     assert [str(line.get_label()).split()[0] for line in drawn.lines] == ["computed", "rate"]
     assert len(plots.pl_ratio(trajectory(), predictions(mu=mu), ax=axes()).lines) == 2
-    assert not any(
-        "lower bound" in text for text in texts(plots.value_weight(trajectory(), predictions(mu=mu), ax=axes()))
-    )
+    assert not any("lower bound" in text for text in texts(predicted_curve("value-weight", predictions(mu=mu), axes())))
 
 
 def test_the_smallest_ratio_is_marked_where_it_is():
@@ -100,7 +102,7 @@ def test_the_smallest_ratio_is_marked_where_it_is():
 
 
 def test_value_weight_lies_between_its_bound_and_its_limit():
-    u, bound, limit = plots.value_weight(trajectory(), predictions(), ax=axes()).lines
+    u, bound, limit = predicted_curve("value-weight", predictions(), axes()).lines
     np.testing.assert_allclose(data(u)[1], 3 - 2 * np.exp(-TIMES))
     assert at(bound, 0.5)
     assert at(limit, 3.0)
@@ -108,7 +110,7 @@ def test_value_weight_lies_between_its_bound_and_its_limit():
 
 
 def test_distance_is_relative():
-    (line,) = plots.distance(trajectory(), predictions(), ax=axes()).lines
+    (line,) = predicted_curve("distance", predictions(), axes()).lines
     u = 3 - 2 * np.exp(-TIMES)
     np.testing.assert_allclose(data(line)[1], np.abs(u**2 - 9) / 9, rtol=1e-10)
 
@@ -142,7 +144,7 @@ def test_conservation_without_a_known_minimum_takes_the_loss():
 
 
 def test_scale_condition_marks_the_start_on_the_promise():
-    drawn = plots.scale_condition(trajectory(), predictions(mu=0.25, scale_bound=4.0), ax=axes())
+    drawn = plots.scale_condition(predictions(mu=0.25, scale_bound=4.0), ax=axes())
     bound, promise, start = drawn.lines
     assert list(data(bound)[0]) == [4.0, 4.0]
     assert data(start) == (1.0, 0.25)
@@ -156,7 +158,7 @@ def test_scale_condition_marks_the_start_on_the_promise():
 
 @pytest.mark.parametrize("bound", [0.5, 1.0, 1e-3])
 def test_a_start_beyond_the_bound_stands_on_the_axis(bound: float):
-    drawn = plots.scale_condition(trajectory(), predictions(mu=0.25 * (bound - 1), scale_bound=bound), ax=axes())
+    drawn = plots.scale_condition(predictions(mu=0.25 * (bound - 1), scale_bound=bound), ax=axes())
     start = drawn.lines[-1]
     assert data(start)[0] == 1.0
     assert start.get_transform() == drawn.get_xaxis_transform()

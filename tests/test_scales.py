@@ -101,7 +101,7 @@ def test_so_does_a_flow_in_lockstep(problem):
         start = jax.tree.map(lambda leaf: jnp.where(leaf == 0, 0.0, scale), start)
         system = loss_system(loss, start)
         kernel = DenseKernel.of(system, start, jnp.asarray(1e-9))
-        (steps, _), view = follow(kernel, Counting(end=t), t)
+        (steps, _), view, _ = follow(kernel, Counting(end=t), t)
         return steps, lateness(view.point, which)
 
     for scale in SCALES:
@@ -153,7 +153,7 @@ def test_a_gradient_whose_square_is_zero_is_a_gradient():
     ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
     kernel = DenseKernel.of(loss_system(loss, start), start, at(1e-9))
     observer = Summarizing(ends, Scales(at(jnp.inf), at(jnp.inf), at(jnp.inf)), kernel.timescale, at(0.0), False)
-    summary, _ = eqx.filter_jit(follow)(kernel, observer, observer.last)
+    summary, _, _ = eqx.filter_jit(follow)(kernel, observer, observer.last)
     assert STATUSES[int(summary.status)] is Status.EXCESS
 
 

@@ -391,10 +391,10 @@ def make(scale=0.3, ridge=0.1):
 """
     )
     regularised = spec_of({"make": f"{tmp_path / 'ridge.py'}:make"}).build()
-    assert papers.promises_of(regularised) is None
+    assert papers.predictions_of(regularised) is None
     assert papers.limits_of(regularised) == {}
     plain = spec_of({"make": f"{tmp_path / 'ridge.py'}:make", "ridge": 0}).build()
-    assert papers.promises_of(plain) is not None
+    assert papers.predictions_of(plain) is not None
     for claim in papers.ALL_CLAIMS:
         assert claim.foreign(regularised.loss, regularised.start) is not None
 

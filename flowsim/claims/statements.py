@@ -51,7 +51,7 @@ def gradient_dominance(
     **Arguments:** grad_norm_sq, loss: at any points, those of a trajectory or others; constant: c; power: p;
     threshold: below which nothing is promised.
 
-    **Source:** gatmiry2024, Theorem 3.4, with p = (2L - 1)/L.
+    For L loops p is (2L - 1)/L.
     """
     return at_least(grad_norm_sq, jnp.asarray(constant) * loss**power, promised=loss >= threshold)
 

@@ -12,7 +12,8 @@ from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import plain, versions
 from flowsim._core.types import Document
 from flowsim.cli.common import FINISHED, print_json, read
-from flowsim.papers import AbstractPromises, constants_of, limits_of, promises_of
+from flowsim.papers import constants_of, limits_of, predictions_of
+from flowsim.papers.paper import Predictions
 from flowsim.problem import Problem
 
 
@@ -21,48 +22,48 @@ def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: 
     if not epsilon > 0:
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
     problem = read(path, overrides)
-    promised = promises_of(problem)
-    lengths = None if risk is None else _prompt_lengths(problem, promised, risk)
+    predicted = predictions_of(problem)
+    lengths = None if risk is None else _prompt_lengths(problem, predicted, risk)
     if as_json:
-        print_json(plain(_document(problem, promised, epsilon, lengths)))
-    elif promised is None:
+        print_json(plain(_document(problem, predicted, epsilon, lengths)))
+    elif predicted is None:
         print("What is known before anything is integrated")
         _print_rows(_rows_of_least_loss(problem))
     else:
-        print(promised.heading)
-        width = max(len(condition.name) for condition in promised.conditions)
-        for condition in promised.conditions:
+        print(predicted.heading)
+        width = max(len(condition.name) for condition in predicted.conditions)
+        for condition in predicted.conditions:
             met = "met    " if condition.met else "not met"
             print(
                 f"  {met}  {condition.name:{width}}  {condition.value:.6g} {condition.relation} {condition.bound:.6g}"
             )
-        print(f"What follows ({promised.paper})")
-        time = {f"time guaranteed for an excess of {epsilon:g}": promised.guaranteed_time(epsilon)}
-        rows = promised.facts() | time | ({} if lengths is None else lengths.facts())
+        print(f"What follows ({predicted.paper})")
+        time = {f"time guaranteed for an excess of {epsilon:g}": predicted.guaranteed_time(epsilon)}
+        rows = dict(predicted.facts) | time | ({} if lengths is None else lengths.facts())
         _print_rows({label: _text(value) for label, value in rows.items()})
     return FINISHED
 
 
-def _document(problem: Problem, promised: AbstractPromises | None, epsilon: float, lengths: Any) -> Document:
+def _document(problem: Problem, predicted: Predictions | None, epsilon: float, lengths: Any) -> Document:
     """What is printed with --json."""
     shared = {"problem": problem.spec, "versions": versions(), "limits": limits_of(problem), "prompt_lengths": lengths}
     constants = constants_of(problem)
-    if promised is None:
+    if predicted is None:
         value, excess = _at_the_start(problem)
         found = {"hypotheses": [], "constants": constants | {"loss": value, "excess": excess}, "guaranteed_time": None}
         return shared | found
     return shared | {
-        "hypotheses": promised.conditions,
-        **promised.coefficients,
-        "constants": constants | {"excess": promised.excess},
-        "guaranteed_time": {"epsilon": epsilon, "t": promised.guaranteed_time(epsilon)},
+        "hypotheses": predicted.conditions,
+        **predicted.coefficients,
+        "constants": constants | {"excess": predicted.excess},
+        "guaranteed_time": {"epsilon": epsilon, "t": predicted.guaranteed_time(epsilon)},
     }
 
 
-def _prompt_lengths(problem: Problem, promised: AbstractPromises | None, epsilon: float) -> Any:
+def _prompt_lengths(problem: Problem, predicted: Predictions | None, epsilon: float) -> Any:
     """How long prompts must be for a risk of epsilon, where a paper says."""
     try:
-        lengths = None if promised is None else promised.prompt_lengths(problem.task, epsilon)
+        lengths = predicted.prompt_lengths(epsilon) if predicted and predicted.prompt_lengths else None
     except ValueError as error:
         raise ProblemError(f"--risk: {error}") from None
     if lengths is None:
@@ -71,7 +72,7 @@ def _prompt_lengths(problem: Problem, promised: AbstractPromises | None, epsilon
 
 
 def _rows_of_least_loss(problem: Problem) -> dict[str, str]:
-    """What is known of a flow that no paper makes a promise of."""
+    """What is known of a flow of which no paper predicts anything."""
     value, excess = _at_the_start(problem)
     return (
         {"loss at the start": f"{value:.10g}", "excess at the start": f"{excess:.10g}"}

@@ -71,7 +71,7 @@ def run(
     Args:
         problem: the problem file, or a function of your own that gives (loss, model).
         out: where the results go; it must not hold another run.
-        claims: judge those whose ids match, such as "zhang2023.lemma-5.*", whether they read the flow or not.
+        claims: judge those whose ids match, such as "smith2025.lemma-3.*", whether they read the flow or not.
         all_claims: judge every claim about the model, also those about a paper's formulas alone.
         resume: go on with the run in DIR.
         json: print verdicts.json alone.
@@ -149,8 +149,8 @@ def check(
     """Judge one claim, printed and corrected, on its own problems.
 
     Args:
-        claim_id: such as zhang2023.lemma-5.4.pl; zhang2023.lemma-5.4 takes all its parts; or FILE.py:NAME for a claim
-            of your own.
+        claim_id: such as smith2025.lemma-3.rate; smith2025.lemma-3 takes all its parts; or FILE.py:NAME for a claim of
+            your own.
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """
@@ -175,7 +175,7 @@ def audit(
 
     Args:
         out: where verdicts.json and the pages of the ledger go; what is finished there is not judged again.
-        paper: only the claims of one paper, such as zhang2023, or of FILE.py.
+        paper: only the claims of one paper, by its id, or of FILE.py.
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
         fresh: judge again what is finished, too.
@@ -193,6 +193,7 @@ def sweep(
     over: Axes,
     out: Folder,
     overrides: Overrides = (),
+    claims: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None,
     resume: bool = False,
     json: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
@@ -209,6 +210,7 @@ def sweep(
         problem: the problem file that all cells share, or a function of your own that gives (loss, model).
         over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; once an axis.
         out: where the map goes; it must not hold another sweep.
+        claims: whose margins are kept, by a pattern of their ids; without it a few that papers name.
         resume: go on with the sweep in DIR.
         json: print JSON.
         format: of the figure.
@@ -224,6 +226,7 @@ def sweep(
         out,
         over=sum(over, ()),
         overrides=sum(overrides, ()),
+        claims=claims,
         resume=resume,
         as_json=json,
         format=format,
@@ -255,7 +258,7 @@ def refute(
     """Search for a problem that meets a claim's hypotheses and breaks it.
 
     Args:
-        claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
         over: search an axis of the claim over LOW:HIGH or a list; once an axis.
         out: where the counterexample goes, and batches that a killed search goes on from.
         json: print JSON.
@@ -289,7 +292,7 @@ def sharpen(
     """Search for the best constant of a claim's bound, and how it grows.
 
     Args:
-        claim_id: such as zhang2023.lemma-5.4.pl, or FILE.py:NAME for a claim of your own.
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
         over: search an axis of the claim over LOW:HIGH or a list, and show the growth with it; once an axis.
         out: where the constants and their picture go.
         json: print JSON.

@@ -26,7 +26,7 @@ from flowsim.cli.common import UNFINISHED, check_format, exit_status, folder_of,
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.flow.risk_curve import risk_curve
 from flowsim.flow.trajectory import Trajectory, metadata_of
-from flowsim.papers import constants_of, limits_of, promises_of
+from flowsim.papers import constants_of, limits_of, predictions_of
 from flowsim.problem import AbstractSpec, Problem, ProblemError, differing_field, spec_of, toml
 from flowsim.report.documents import summary, verdicts_document
 from flowsim.report.facts import run_facts, sharp_constants, test_facts
@@ -136,9 +136,9 @@ def _draw(
     from flowsim.report.plots.dominance import of_verdicts
     from flowsim.report.plots.plateaus import of_plateaus
 
-    promised, tested = promises_of(problem), None
-    if promised is not None and problem.test is not None:
-        tested = risk_curve(trajectory, problem.test, promised.limit)
+    predicted, tested = predictions_of(problem), None
+    if predicted is not None and problem.test is not None:
+        tested = risk_curve(trajectory, problem.test, predicted.limit)
         tested.save(out / "test_risk.npz")
         facts = facts | (test_facts(tested) if trajectory.status.finished else {})
     say(*(f"{label}: {text}" for label, text in facts.items()), "")
@@ -150,8 +150,8 @@ def _draw(
         for name, drawn in curves.items()
     }
     more = own | of_verdicts(verdicts, trajectory) | of_band(trajectory, band) | of_plateaus(trajectory)
-    figures = plots.draw_all(out / "figures", trajectory, promised, format, tested, more)
-    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, promised, facts, captions)
+    figures = plots.draw_all(out / "figures", trajectory, predicted, format, tested, more)
+    write_report(out / "report.html", problem.spec, trajectory, verdicts, figures, predicted, facts, captions)
     return out / "report.html"
 
 

@@ -12,6 +12,7 @@ from flowsim.experiments.executors import executor_of
 from flowsim.experiments.sweep import maps
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
+from flowsim.experiments.sweep.planning import checked
 from flowsim.problem import toml
 
 
@@ -21,6 +22,7 @@ def sweep(
     *,
     over: Sequence[str],
     overrides: Sequence[str],
+    claims: str | None,
     as_json: bool,
     resume: bool,
     format: str,
@@ -39,8 +41,8 @@ def sweep(
         toml.override(tables, assignment)
     tables, axes = maps.tables_of(tables), tuple(GridAxis.parse(axis) for axis in over)
     mesh = mesh_over(devices, Hosts())
-    plan = maps.checked(tables, axes, disk_budget, mesh)
-    unfinished, part = Map(tables, axes, {}, out), part_of(shard, out)
+    plan = checked(tables, axes, claims, disk_budget, mesh)
+    unfinished, part = Map(tables, axes, {}, out, claims), part_of(shard, out)
     with folder_of(out), executor_of(jobs, scheduler) as executor:
         if shard is not None:
             missing = maps.integrate_part(unfinished, plan, part, not quiet, mesh, executor)

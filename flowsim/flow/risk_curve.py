@@ -27,7 +27,7 @@ def risk_along(trajectory: Trajectory, task: Task, test_length: ArrayLike) -> Fl
 class RiskCurve:
     """Test risk against flow time, and the levels to read it against.
 
-    t, risk: (T,); limit: the risk of the limit (4.1), (4.12); best_linear_error: of the best linear predictor;
+    t, risk: (T,); limit: the risk of the limit; best_linear_error: of the best linear predictor;
     zero_predictor_error: of predicting zero; test_length: M.
     """
 

@@ -30,7 +30,7 @@ class Curriculum(eqx.Module):
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** zhang2023, appendix E, after Garg et al. (2022): (5, 1), (11, 2) and 2000 where d = 20.
+    **Source:** Garg et al. (2022): (5, 1), (11, 2) and 2000 where d = 20.
     """
 
     dimensions: tuple[int, int] = eqx.field(static=True)
@@ -59,8 +59,6 @@ def position_loss(
     """The squared error averaged over the first ``length`` positions of a prompt, default all N + 1.
 
     Later positions are masked and not cut off, so that shapes stay; for a model that is causal it is the same.
-
-    **Source:** zhang2023, appendix E.
     """
     errors = (predictions(prompt) - jnp.append(prompt.labels, label)) ** 2
     if length is None:
@@ -92,7 +90,7 @@ def train(
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** zhang2023, appendix E: 500000 steps of batch 64 at 1e-4; xie2025, appendix C.1: 5000 of 2048 at 5e-4.
+    Papers take 500000 steps of batch 64 at 1e-4, or 5000 of 2048 at 5e-4.
     """
     steps, batch = checks.count("steps", steps), checks.count("batch", batch)
     rate = checks.positive("learning_rate", learning_rate)

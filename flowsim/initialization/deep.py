@@ -30,8 +30,6 @@ def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = 
     **Arguments:** scale: the standard deviation, positive; dimension: d; layers: k, for (k, d, d) instead of (d, d).
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** ahn2023, sections 5.3 and 6.1.
     """
     size, d = checks.positive("scale", scale), checks.count("dimension", dimension)
     count = 1 if layers is None else checks.count("layers", layers)

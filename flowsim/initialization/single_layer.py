@@ -18,8 +18,6 @@ def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
     **Arguments:** scale: sigma > 0; theta: (d, r) M, not zero.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2023, Assumption 3.3 and the remark after it.
     """
     return _start(scale, _gram(theta), normalised=True)
 
@@ -31,7 +29,7 @@ def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> Linear
 
 
 def unbalanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """u_{-1} = sigma, U11 = sigma M M^T, not normalised: what Assumption 3.3 leaves out; M (d, r)."""
+    """u_{-1} = sigma, U11 = sigma M M^T, not normalised; M (d, r)."""
     return _start(scale, _gram(theta), normalised=False)
 
 

@@ -118,8 +118,6 @@ class Arrowhead(AbstractArrowhead):
 
     basis: (d, d) orthogonal Q. For one layer with a fixed covariance its columns are the eigenvectors, a_ij = gamma_i
     lambda_i lambda_j and b_i = lambda_i^2; with independent random variances Q = I, a_ij = zeta_ij and b_i = xi_i.
-
-    **Source:** zhang2023 (5.4) in the eigenbasis of Lambda, (C.4).
     """
 
     curvature: Float[Array, "d d"]
@@ -138,8 +136,6 @@ class OperatorArrowhead(AbstractArrowhead):
 
     basis: (d^2, d^2) orthogonal, its columns the eigenvectors of U11 -> E[Gamma_tau Lambda_tau U11 Lambda_tau], row by
     row. For random covariances that share no eigenbasis.
-
-    **Source:** zhang2023 (C.1).
     """
 
     curvature: Float[Array, "n n"]
@@ -157,7 +153,7 @@ class OperatorArrowhead(AbstractArrowhead):
 def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
     """The global minimum with u_{-1} = |U11|_F: u_{-1} = |T|_F^{1/2}, U11 = T/u_{-1} with the best T = u_{-1} U11.
 
-    T = Gamma^-1 with one covariance, diag(xi_i/gamma_i) with random diagonal ones. **Source:** zhang2023 (5.9), (4.12).
+    T = Gamma^-1 with one covariance, diag(xi_i/gamma_i) with random diagonal ones.
     """
     u = jnp.sqrt(jnp.linalg.norm(structure.target))
     return LinearAttention(structure.matrix(jnp.diag(structure.target)) / u, u)

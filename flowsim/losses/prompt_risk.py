@@ -22,7 +22,7 @@ def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
 
     On prompts as in training, of any covariance and with isotropic w, over all weights. On others, where
     u12 = u21 = 0: with V = u_{-1} U11 the prediction is yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the
-    error of the best linear predictor plus squares, as in (4.6), which is V = Gamma^-1.
+    error of the best linear predictor plus squares.
 
     **Arguments:** model; task: the law of the test prompts, whose own context_length does not matter; test_length: M,
     a whole number of at least 1, or infinity.
@@ -31,7 +31,7 @@ def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
     not zero on prompts that have label noise, a query covariance, a w of another law or a `JointLaw`. Where the weights
     are traced the last gives NaN.
 
-    **Source:** zhang2023, Theorem 4.2 (4.6), for every V; LinearAttentionLoss.
+    **Source:** LinearAttentionLoss, over all weights.
     """
     check_model(model, task)
     return risk_function(task, test_length)(model)
@@ -66,10 +66,7 @@ def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: Arra
 
 
 def best_linear_error(task: Task) -> Scalar:
-    """min_a E(<a, x_query> - y_query)^2, the first term of (4.6); a may depend on the w of a prompt.
-
-    **Source:** zhang2023, Theorem 4.2.
-    """
+    """min_a E(<a, x_query> - y_query)^2, the first term of `risk`; a may depend on the w of a prompt."""
     if isinstance(task, RandomCovarianceRegression):
         return jnp.zeros(())
     if isinstance(task, JointLaw):
@@ -125,7 +122,7 @@ def _joint_excess(V: Matrix, covariance: Matrix, cross: Array, spread: Matrix, M
 
 
 def _as_in_training(task: LinearRegression) -> bool:
-    """Whether zhang2023 trains on such prompts, so that the exact loss knows them over all weights of a model."""
+    """Whether these are prompts that `LinearAttentionLoss` knows, over all weights of a model."""
     return not task.shifts and task.weights == "isotropic"
 
 

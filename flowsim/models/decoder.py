@@ -41,15 +41,14 @@ class Decoder(eqx.Module):
     A linear read-in, learnt absolute position embeddings, pre-LayerNorm blocks of causal attention and a GELU MLP four
     times as wide, a last LayerNorm and a linear read-out. Biases are used throughout, dropout nowhere. The weights of
     the blocks have the layer first. They start as Equinox starts them, position embeddings from N(0, 0.02^2) as GPT-2's
-    do: those beyond the prompts trained on stay there, which zhang2023 conjectures to cause the error there.
+    do: those beyond the prompts trained on stay there.
 
     **Arguments:** dimension: d; embedding: the width, a multiple of heads; layers: how many blocks; heads: of each
     attention; longest: the most examples of a prompt, for which there are positions; key: from which weights are drawn.
 
     **Raises:** `ValueError` naming the argument; on a prompt of another dimension, or with more examples than longest.
 
-    **Source:** zhang2023, section 4.3 and appendix E (d = 20, embedding 256, 12 layers, 8 heads), after Garg et al.
-    (2022).
+    **Source:** Garg et al. (2022): d = 20, embedding 256, 12 layers, 8 heads.
     """
 
     read_in: eqx.nn.Linear

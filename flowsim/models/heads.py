@@ -70,7 +70,7 @@ def with_weights(heads: Heads, weights: Mapping[str, ArrayLike]) -> Heads:
 class AbstractLabelHeads(AbstractHeads):
     """Heads whose values are the labels, yhat = beta^T Gamma x_q + w^T x_q + bias with beta = (1/N) sum y_n x_n.
 
-    These are the zero blocks of zhang2023 and zhang2025: of a head's value matrix the label's entry alone is not zero,
+    Of a head's value matrix the label's entry alone is not zero,
     and of its key-query matrix the block of the covariates.
     """
 
@@ -95,8 +95,6 @@ class MergedHeads(AbstractLabelHeads):
     default zero; bias: of the guess, default zero; trainable: whether w is a weight.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2025, ATTN_M; zhang2023 (5.2) for H = 1.
     """
 
     v: Float[Array, " H"]
@@ -150,8 +148,6 @@ class SeparateHeads(AbstractLabelHeads):
     `MergedHeads`.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2025, ATTN_S.
     """
 
     v: Float[Array, " H"]
@@ -224,8 +220,6 @@ class TokenHeads(AbstractHeads):
     divided by N as the others are.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2023 (3.3) for H = 1 with the query's token, ahn2023 (3) without it.
     """
 
     p: Float[Array, "H rows"]

@@ -1,4 +1,4 @@
-"""One layer of linear self-attention, written out as zhang2023 (3.3)-(3.6)."""
+"""One layer of linear self-attention, written out."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from flowsim.tasks import Prompt
 
 
 def embed(prompt: Prompt) -> Float[Array, "rows columns"]:
-    """The embedding E of a prompt: columns (x_i, y_i), then (x_query, 0). **Source:** zhang2023 (3.4)."""
+    """The embedding E of a prompt: columns (x_i, y_i), then (x_query, 0)."""
     context = jnp.concatenate([prompt.inputs, prompt.labels[:, None]], axis=1)
     query = jnp.concatenate([prompt.query, jnp.zeros(1)])
     return jnp.concatenate([context, query[None, :]], axis=0).T
@@ -28,8 +28,6 @@ class LinearAttention(eqx.Module):
     u12: (d,) value weights of the covariates, default zero; u21: (d,) key weights of the label, default zero.
 
     **Raises:** `ValueError` naming a weight of the wrong shape or with entries that are not finite.
-
-    **Source:** zhang2023 (3.3)-(3.6), Lemma 5.1.
     """
 
     U11: Float[Array, "d d"]
@@ -58,6 +56,12 @@ class LinearAttention(eqx.Module):
         N = prompt.inputs.shape[0]
         # The query's column alone is asked for; all of E^T W^KQ E would take N^2 numbers.
         return (E[:, -1] + W_PV @ E @ (E.T @ (W_KQ @ E[:, -1])) / N)[-1]
+
+    @property
+    def balance(self) -> Float[Array, ""]:
+        """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, conserved as the prediction is bilinear in the two groups."""
+        added = self.u_minus1**2 + jnp.sum(self.u12**2)
+        return added - jnp.sum(self.U11**2) - jnp.sum(self.u21**2)
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
         """(I - u_{-1} Lambdahat U11; 0): what is missed is (w^T, 1) times it times x_query, given Lambdahat.

@@ -1,4 +1,4 @@
-"""One layer of linear self-attention that does not attend to the query, written out as ahn2023 (3)-(7)."""
+"""One layer of linear self-attention that does not attend to the query, written out."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from flowsim.tasks import Prompt
 def attend(
     Z: Float[Array, "rows columns"], P: Float[Array, "rows rows"], Q: Float[Array, "rows rows"]
 ) -> Float[Array, "rows columns"]:
-    """Attn(Z) = P Z M (Z^T Q Z), with the mask M = diag(1, .., 1, 0) of the query. **Source:** ahn2023 (2), (3)."""
+    """Attn(Z) = P Z M (Z^T Q Z), with the mask M = diag(1, .., 1, 0) of the query."""
     return P @ Z.at[:, -1].set(0.0) @ (Z.T @ Q @ Z)
 
 
@@ -26,8 +26,6 @@ class MaskedAttention(eqx.Module):
     **Arguments:** b: (d + 1,) the last row of P; A: (d + 1, d) the first d columns of Q.
 
     **Raises:** `ValueError` naming a weight of the wrong shape or with entries that are not finite.
-
-    **Source:** ahn2023 (3)-(7).
     """
 
     b: Float[Array, " rows"]
@@ -39,6 +37,11 @@ class MaskedAttention(eqx.Module):
         if rows != d + 1:
             checks.refuse("A", "an array of shape (d + 1, d)", f"its shape is {self.A.shape}")
         self.b = checks.as_array("b", b, (rows,))
+
+    @property
+    def balance(self) -> Float[Array, ""]:
+        """|b|^2 - |A|_F^2: the prediction depends on the products of their entries alone, which conserves it."""
+        return jnp.sum(self.b**2) - jnp.sum(self.A**2)
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         Z = embed(prompt)

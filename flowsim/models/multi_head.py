@@ -23,8 +23,6 @@ class MultiHeadAttention(eqx.Module):
     default zero; trainable: whether w is a weight, which a flow moves. The bias never is.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** xie2025 (2)-(6), Definition 3, section 5.1.3, appendix A.1.
     """
 
     b: Float[Array, "H rows"]
@@ -75,8 +73,6 @@ class FactoredMultiHeadAttention(eqx.Module):
     **Arguments:** W_K, W_Q, W_V, W_P: (H, d+1, d+1); w, bias, trainable: as for `MultiHeadAttention`.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** xie2025 (2), (5), (6).
     """
 
     W_K: Float[Array, "H rows rows"]
@@ -138,8 +134,6 @@ class LinearTransformerBlock(eqx.Module):
     **Arguments:** W_1, W_2: (width, d+1); W_K, W_Q, W_V, W_P: (d+1, d+1).
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** xie2025, appendix B.2 (30).
     """
 
     W_1: Float[Array, "width rows"]
@@ -190,8 +184,6 @@ class GradientDescentStep(eqx.Module):
     **Arguments:** eta: the step size; w: (d,) where it begins.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** xie2025 (10), section 5.2.
     """
 
     eta: Float[Array, ""]

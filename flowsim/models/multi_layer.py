@@ -23,8 +23,6 @@ class LoopedAttention(eqx.Module):
     whole number of at least 1.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** gatmiry2024 (2)-(5), section 3.5.
     """
 
     A: Float[Array, "d d"]
@@ -63,16 +61,14 @@ class MultiLayerAttention(eqx.Module):
 
         X_{i+1} = X_i - (1/n) B_i X_i M X_i^T A_i X_i,     Y_{i+1} = Y_i - (1/n) Y_i M X_i^T A_i X_i.
 
-    Without B the label is missed by w^T (I - Sigmahat A_0) .. (I - Sigmahat A_{k-1}) x_query. A has gatmiry2024's sign,
-    positive at the optimum; ahn2023's A_i are minus these.
+    Without B the label is missed by w^T (I - Sigmahat A_0) .. (I - Sigmahat A_{k-1}) x_query. A has the sign in
+    which it is positive at the optimum.
 
-    **Arguments:** A: (k, d, d) the preconditioners; B: (k - 1, d, d) what moves the covariates, in ahn2023's sign
-    (the last layer's does not reach the prediction), or None for covariates that stay; symmetric: whether the A_i are
-    symmetric and stay so along a flow.
+    **Arguments:** A: (k, d, d) the preconditioners; B: (k - 1, d, d) what moves the covariates (the last layer's does
+    not reach the prediction), or None for covariates that stay; symmetric: whether the A_i are symmetric and stay so
+    along a flow.
 
     **Raises:** `ValueError` naming the argument, for an A that is not symmetric with ``symmetric`` too.
-
-    **Source:** ahn2023 (3)-(5), (9), (13), (53), (54).
     """
 
     A: Float[Array, "k d d"]

@@ -30,8 +30,6 @@ def layered_residual(
         H_{i+1} = H_i - H_i Sigmahat T_i,     G_{i+1} = G_i - B_i G_i Sigmahat T_i,     R = H_k,
 
     where the last B does not count; without B, R = (I - Sigmahat A_0) ... (I - Sigmahat A_{k-1}).
-
-    **Source:** ahn2023 (53), (54), with A_i = -(the paper's).
     """
     layers, d, _ = A.shape
     identity = jnp.broadcast_to(beside(jnp.eye(d), covariance), covariance.shape)

@@ -12,15 +12,13 @@ from flowsim.tasks import Prompt
 
 
 class ScalarLayers(eqx.Module):
-    """`MultiLayerAttention` with A_i = a_i S^-1 and B_i = b_i I, the set S of ahn2023's Theorems 4 and 5.
+    """`MultiLayerAttention` with A_i = a_i S^-1 and B_i = b_i I.
 
     It predicts on prompts of covariance I, where A_i = a_i I; others are to be multiplied by S^{-1/2} first.
 
-    **Arguments:** a: (k,) positive at the optimum; b: (k - 1,) in ahn2023's sign, or None for covariates that stay.
+    **Arguments:** a: (k,) positive at the optimum; b: (k - 1,), or None for covariates that stay.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** ahn2023, Theorems 4 and 5, with a_i = -(the paper's).
     """
 
     a: Float[Array, " k"]
@@ -50,8 +48,6 @@ class ScalarLoop(eqx.Module):
     **Arguments:** a: scalar, positive at the optimum; loops: L.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** gatmiry2024, sections 3.4 and 3.5.
     """
 
     a: Float[Array, ""]

@@ -28,8 +28,6 @@ class SoftmaxAttention(eqx.Module):
     only rescale W^KQ, and with it the time of a flow.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2023, section 3.2, the softmax module merged as in (3.3), the embedding (3.4).
     """
 
     W_PV: Float[Array, "k rows rows"]

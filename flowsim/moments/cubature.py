@@ -51,7 +51,7 @@ def wishart_cubature(dimension: int, context_length: int | float, degree: int) -
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** Muirhead, Aspects of Multivariate Statistical Theory (1982), Theorem 3.2.14.
+    **Source:** Muirhead, Aspects of Multivariate Statistical Theory (1982), section 3.2.
     """
     d = checks.count("dimension", dimension)
     if math.isinf(context_length):

@@ -11,10 +11,7 @@ from flowsim._core.types import Matrix, Scalar
 
 
 def sample_covariance_sandwich(middle: Matrix, covariance: Matrix, length: Scalar) -> Matrix:
-    """E[S M S] = Lambda M Lambda + (Lambda M^T Lambda + tr(M Lambda) Lambda)/N for a fixed (d, d) M.
-
-    **Source:** zhang2023, Lemma D.2, summed over the examples.
-    """
+    """E[S M S] = Lambda M Lambda + (Lambda M^T Lambda + tr(M Lambda) Lambda)/N for a fixed (d, d) M."""
     pairs = covariance @ middle.T @ covariance + jnp.trace(middle @ covariance) * covariance
     return covariance @ middle @ covariance + pairs / length
 
@@ -26,8 +23,6 @@ def token_covariance_times_form(
 
     Given w it is <M, X> M + 2 M X M / N with M = E[z z^T | w], where X stands for its symmetric part; every entry is
     then a polynomial of degree four in w.
-
-    **Source:** ahn2023, proofs of Lemmas 6 and 7, for every X.
     """
     Lambda, X = covariance, _symmetric(form)
     P, q, s = X[:-1, :-1], X[:-1, -1], X[-1, -1]

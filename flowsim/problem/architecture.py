@@ -55,16 +55,27 @@ class Restriction:
 
 
 @dataclasses.dataclass(frozen=True)
+class Level:
+    """A value that a curve is drawn beside: a bound that it stays above, or what it is predicted to tend to."""
+
+    value: float
+    label: str
+    is_bound: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Curve:
     """A quantity along a flow, drawn over time.
 
     label: of its axis; caption: what a reader is to see; values: (trajectory, model of least known loss) -> one number
-    a time.
+    a time; levels: drawn beside it; logarithmic: whether its axis is so even where the values are of one size.
     """
 
     label: str
     caption: str
     values: Callable[[Trajectory, PyTree], Series]
+    levels: tuple[Level, ...] = ()
+    logarithmic: bool = True
 
 
 def _no_defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, Any]:

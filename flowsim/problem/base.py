@@ -38,8 +38,8 @@ class StopTable(AbstractTable, frozen=True):
 class FlowTable(AbstractTable, frozen=True):
     """[flow]: how far to integrate, and how accurately.
 
-    restrict: "inverse-covariance" to matrices A_i = a_i covariance^-1 and B_i = b_i I, among which the flow is that of
-    ahn2023's Theorems 4 and 5; "eigenbasis" to matrices that are diagonal in the eigenbasis of the covariance, which
+    restrict: "inverse-covariance" to matrices A_i = a_i covariance^-1 and B_i = b_i I, where the
+    flow is constrained to these; "eigenbasis" to matrices that are diagonal in the eigenbasis of the covariance, which
     the flow never leaves: it is integrated by eigenvalues, so that the dimension may be a million.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from flowsim.claims import Evidence, Verdict, end_point, fit_rate
 from flowsim.flow.risk_curve import RiskCurve
-from flowsim.papers import promises_of
+from flowsim.papers import predictions_of
 from flowsim.problem import Problem
 
 
@@ -15,7 +15,7 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     if not evidence.status.finished:
         return {}
     facts = {}
-    if promises_of(problem) is None and not math.isnan(problem.loss.minimum):
+    if predictions_of(problem) is None and not math.isnan(problem.loss.minimum):
         facts["least loss that is known"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
     for loss in (evidence.stated, *([] if evidence.stated is evidence.loss else [evidence.loss])):
         facts |= loss.facts(trajectory.end)
@@ -52,7 +52,7 @@ def test_facts(tested: RiskCurve) -> dict[str, str]:
 
 
 def sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
-    """The tightest constants along the flow beside the theorem's, label and text."""
+    """The tightest constants along the flow beside the claims' own, label and text."""
     return {
         f"{verdict.id}, sharp {name}": f"{verdict.constants[f'sharp_{name}']:.6g}, the theorem's is {value:.6g}"
         for verdict in verdicts

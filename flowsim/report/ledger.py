@@ -17,10 +17,6 @@ _HEAD = """# Every claim
 
 Written by `flowsim audit --out docs`: every statement that flowsim knows, printed and corrected, judged on its own
 problems, a page for each paper. [verdicts.md](verdicts.md) says what a verdict, its margin and its floor mean.
-
-Out of reach: section 5.3 of xie2025 prompts large language models. That is no gradient flow of a population loss, and
-the weights of those models are not public.
-
 """
 
 _HEAD_OF_FILE = """# Every claim of {file}
@@ -52,7 +48,9 @@ def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
     if file is not None:
         head = _HEAD_OF_FILE.format(file=file)
         return {"claims.md": "\n".join([head, _summary(groups), *(_section(group, False) for group in groups)])}
-    pages = {"claims.md": _HEAD + "".join(_INDEXED.format(**_described(paper)) for paper in papers.PAPERS)}
+    out_of_reach = "".join(f"\nOut of reach: {paper.out_of_reach}\n" for paper in papers.PAPERS if paper.out_of_reach)
+    index = "".join(_INDEXED.format(**_described(paper)) for paper in papers.PAPERS)
+    pages = {"claims.md": f"{_HEAD}{out_of_reach}\n{index}"}
     for paper in papers.PAPERS:
         if found := [group for group in groups if group[0].claim.id.startswith(f"{paper.id}.")]:
             head, sources = _HEAD_OF_PAPER.format(**_described(paper)), _SOURCES.format(digest=paper_digest(paper.id))

@@ -15,8 +15,7 @@ from flowsim._core.numbers import in_unicode
 from flowsim.claims.claim import Judgement, Verdict, citation, own_stop
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Trajectory
-from flowsim.papers import AbstractPromises
-from flowsim.papers.zhang2023.predictions import Predictions
+from flowsim.papers.paper import Predictions
 from flowsim.problem import AbstractSpec
 from flowsim.report.documents import MARKS, ORDER
 from flowsim.report.mathml import name_in_html, statement_in_html
@@ -30,15 +29,15 @@ def write_report(
     trajectory: Trajectory,
     verdicts: Sequence[Verdict],
     figures: Mapping[str, pathlib.Path],
-    predictions: AbstractPromises | None,
+    predictions: Predictions | None,
     facts: Mapping[str, str],
     captions: Mapping[str, str] | None = None,
 ) -> None:
     """Write report.html, which needs nothing else to be read: problem, verdicts, figures, how it was computed.
 
     **Arguments:** figures: names and files (png or svg) as `flowsim.report.plots.draw_all` returns them;
-    predictions: what the theorem promises here, if anything; facts: what else was found at the end of the flow,
-    label and text; captions: of figures that the page does not know.
+    predictions: what a paper says of the start, None where none does; facts: what else was found at the end of the
+    flow, label and text; captions: of figures that the page does not know.
 
     **Raises:** `ValueError` on a figure that a page cannot show.
     """
@@ -70,12 +69,19 @@ def write_report(
         marks=MARKS,
         hypotheses=_hypotheses(told),
         figures={name: _data_uri(figure) for name, figure in figures.items()},
-        predictions=predictions if isinstance(predictions, Predictions) else None,
+        promised=predictions.promised if predictions else {},
         facts=facts,
-        captions=captions or {},
+        captions=_captions(predictions) | dict(captions or {}),
         versions=versions(),
     )
     write_whole(path, lambda file: file.write(html.encode()))
+
+
+def _captions(predictions: Predictions | None) -> dict[str, str]:
+    """A paper's own captions of figures."""
+    if predictions is None:
+        return {}
+    return {name: drawn.caption for name, drawn in predictions.curves.items()} | dict(predictions.captions)
 
 
 def _counts(told: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:

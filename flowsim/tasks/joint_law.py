@@ -12,7 +12,7 @@ _ROUNDING = 1e-12
 
 
 class JointLaw(eqx.Module):
-    """D of Theorem 4.2: x ~ N(0, Lambda) and a label y of any kind, by its moments.
+    """A joint law: x ~ N(0, Lambda) and a label y of any kind, by its moments.
 
     The context and (x_query, y_query) are independent draws of it.
 
@@ -20,8 +20,6 @@ class JointLaw(eqx.Module):
     label_energy: E[y^2], at least E[xy]^T Lambda^-1 E[xy].
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2023, Theorem 4.2, (4.5).
     """
 
     covariance: Float[Array, "d d"]
@@ -55,7 +53,7 @@ class JointLaw(eqx.Module):
 
     @property
     def best_weight(self) -> Float[Array, " d"]:
-        """a = Lambda^-1 E[xy], the weight of the best linear predictor. **Source:** zhang2023 (4.5)."""
+        """a = Lambda^-1 E[xy], the weight of the best linear predictor."""
         return jnp.linalg.solve(self.covariance, self.cross)
 
     @staticmethod

@@ -80,9 +80,6 @@ class LinearRegression(eqx.Module):
     label_noise, query_covariance, weight, prior_mean, prior_covariance and length_law are None where they are left out.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2023, section 3.3; the shifts section 4.2; w ~ N(0, Lambda^-1) ahn2023, section 5.2;
-    w ~ N(w*, I) xie2025, section 2.
     """
 
     covariance: Float[Array, "d d"]
@@ -190,8 +187,6 @@ class LinearRegression(eqx.Module):
         Weights of the law "inverse-covariance" are then w ~ N(0, (c^2 Lambda)^-1), so that the labels keep their law.
 
         **Raises:** `ValueError` unless c > 0.
-
-        **Source:** zhang2023, section 4.2, covariate shifts.
         """
         square = checks.positive("c", c) ** 2
         return LinearRegression(
@@ -209,9 +204,7 @@ class LinearRegression(eqx.Module):
     def gamma(self) -> Float[Array, "d d"]:
         """Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, so that E[Lambdahat^2] = Gamma Lambda.
 
-        Lambdahat = (1/N) sum x_i x_i^T is the context's sample covariance. **Source:** zhang2023,
-        Theorem 4.1.
-        """
+        Lambdahat = (1/N) sum x_i x_i^T is the context's sample covariance."""
         inverse_n = 1 / self.context_length
         identity = jnp.eye(self.dimension)
         return (1 + inverse_n) * self.covariance + inverse_n * jnp.trace(self.covariance) * identity
@@ -282,8 +275,6 @@ class RandomCovarianceRegression(eqx.Module):
     **Arguments:** law: of Lambda_tau; context_length: N, a whole number of at least 1, or infinity for the exact limit.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2023, section 4.3.
     """
 
     law: AbstractCovarianceLaw

@@ -34,8 +34,6 @@ def squared_errors(
     examples, so that they belong together.
 
     **Raises:** `ValueError` on a length that is not between 1 and the task's.
-
-    **Source:** zhang2023, appendix E.
     """
     longest = int(float(task.context_length))
     for length in lengths:
@@ -69,7 +67,7 @@ def bootstrap_interval(
 
     **Raises:** `ValueError` on a level that is not between 0 and 1.
 
-    **Source:** zhang2023, appendix E: 90% over 1000 trials.
+    Papers take 90% over 1000 trials.
     """
     if not 0 < level < 1:
         checks.refuse("level", "between 0 and 1", f"it is {level}")

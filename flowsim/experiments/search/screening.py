@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import msgspec
@@ -14,25 +13,25 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar, Values
-from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.claim import Claim
 from flowsim.claims.evidence import padded
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.claims.spaces import Each, Real, Space, Whole
+from flowsim.experiments.margins import Seen, error_of, room, seen, traced_start
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.dense.kernel import can_go_in_lockstep
 from flowsim.flow.solvers.rows import traced_flow
 from flowsim.flow.systems import ArrowheadSystem, loss_system
-from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.problem import AbstractSpec, Problem, spec_of
 
 LANES = 32
 _FEW, _SOME = 8, 16  # flows, each of which is integrated alone, and problems that are looked at one by one
 FLOW_RTOL = 1e-7
-_FLOW_ERROR, _ROUNDING_ERROR = 1e-5, 1e-11  # relative, of sides that are only looked at
 _TRACED = ("context_length", "seed", "rotation_seed")
 
 
@@ -56,36 +55,6 @@ class Margin(NamedTuple):
         if self.unmet:
             return 1e12 * (1 + self.distance)
         return self.margin if math.isfinite(self.margin) else 1e9
-
-
-class _Seen(NamedTuple):
-    """A margin under a transformation, whether the flow came near to its minimum, with both sides of each hypothesis
-    and whether it is met.
-    """
-
-    margin: Scalar
-    factor: Scalar
-    clear: Bool[Array, ""]
-    finished: Bool[Array, ""]
-    values: list[Scalar]
-    bounds: list[Scalar]
-    met: list[Bool[Array, ""]]
-
-
-def room(comparison: Comparison, error: float) -> tuple[Scalar, Scalar, Bool[Array, ""]]:
-    """The least margin, what the bound may be multiplied by, and whether the statement fails by more than errors."""
-    slack, promised = comparison.slack + comparison.allowance, comparison.promised
-    size = jnp.where(comparison.size > 0, comparison.size, jnp.inf)
-    margin = jnp.min(jnp.where(promised, slack / size, jnp.inf))
-    margin = jnp.where(jnp.all(jnp.isfinite(comparison.slack) | ~promised), margin, jnp.nan)
-    clear = jnp.any(promised & (slack < -error * comparison.scale))
-    value, bound = comparison.value, comparison.bound
-    # A lower bound may be multiplied by value/bound, an upper one divided by it; rounding may differ in the slack.
-    lower = comparison.slack * (value - bound) >= 0
-    usable = promised & (value > 0) & (bound > 0)
-    ratio = jnp.where(usable, value, 1.0) / jnp.where(usable, bound, 1.0)
-    factor = jnp.min(jnp.where(usable, jnp.where(lower, ratio, 1 / ratio), jnp.inf))
-    return margin, factor, clear
 
 
 class Screen:
@@ -152,9 +121,8 @@ class Screen:
             comparison = compared(self.claim, loss, padded(trajectory))
         except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError) as error:
             return _nowhere(str(error))
-        error = _FLOW_ERROR if self.claim.along_flow else _ROUNDING_ERROR
-        margin, factor, clear = room(jax.tree.map(jnp.asarray, comparison), error)
-        return Margin(float(margin), float(factor), bool(clear))
+        left = room(jax.tree.map(jnp.asarray, comparison), error_of(self.claim))
+        return Margin(float(left.margin), float(left.factor), bool(left.clear))
 
     def _program(self, point: Point) -> "_Program | None":
         """What computes the points of this one's kind together; None where its problem, or its flow, cannot be traced,
@@ -196,8 +164,8 @@ class _Program:
         found: list[Margin | None] = []
         for first in range(0, len(points), LANES):
             chosen = points[first : first + LANES]
-            seen = jax.tree.map(np.asarray, self._many(self._stacked(chosen)))
-            found += [self._margin(seen, lane) for lane in range(len(chosen))]
+            looked, finished = jax.tree.map(np.asarray, self._many(self._stacked(chosen)))
+            found += [self._margin(looked, finished, lane) for lane in range(len(chosen))]
         return found
 
     def gradient(self, point: Point) -> tuple[float, dict[str, Any]]:
@@ -209,12 +177,13 @@ class _Program:
         margin, slopes = _slopes(self._margin_of, free, numbers)
         return float(margin), jax.tree.map(np.asarray, slopes)
 
-    def _margin(self, seen: _Seen, lane: int) -> Margin | None:
-        if all(met[lane] for met in seen.met):
-            if not (seen.finished[lane] or self._arrowhead):
-                return None
-            return Margin(float(seen.margin[lane]), float(seen.factor[lane]), bool(seen.clear[lane]))
-        parts = zip(self._hypotheses, seen.values, seen.bounds, seen.met, strict=True)
+    def _margin(self, looked: Seen, finished: np.ndarray, lane: int) -> Margin | None:
+        if all(met[lane] for met in looked.met):
+            left = looked.room
+            if finished[lane]:
+                return Margin(float(left.margin[lane]), float(left.factor[lane]), bool(left.clear[lane]))
+            return Margin(math.nan, float(left.factor[lane]), False) if self._arrowhead else None
+        parts = zip(self._hypotheses, looked.values, looked.bounds, looked.met, strict=True)
         sides = [(name, float(a[lane]), float(b[lane]), bool(met[lane])) for name, a, b, met in parts]
         return Margin(math.nan, math.nan, False, *_unmet([Hypothesis(n, a, "", b, met) for n, a, b, met in sides]))
 
@@ -227,23 +196,20 @@ class _Program:
         }
 
     def _margin_of(self, free: Mapping[str, Array], numbers: Mapping[str, Array]) -> Scalar:
-        return self._one({**numbers, **free}).margin
+        looked, finished = self._one({**numbers, **free})
+        return jnp.where(finished, looked.room.margin, jnp.nan)
 
-    def _one(self, numbers: Mapping[str, Array]) -> _Seen:
+    def _one(self, numbers: Mapping[str, Array]) -> tuple[Seen, Bool[Array, ""]]:
+        """What is seen, and whether the flow came near to its minimum."""
         loss, start = self._problem(numbers)
-        hypotheses = self._claim.hypotheses(loss, start)
-        self._hypotheses = [condition.name for condition in hypotheses]
+        self._hypotheses = [condition.name for condition in self._claim.hypotheses(loss, start)]
         if self._claim.along_flow:
             minimum = loss(start) - loss.excess(start)
             system = ArrowheadSystem(loss.structure, minimum) if self._arrowhead else loss_system(loss, start)
             run, finished = traced_flow(system, start, minimum, FLOW_RTOL)
         else:
-            run, finished = _start_alone(loss, start), jnp.asarray(True)
-        error = _FLOW_ERROR if self._claim.along_flow else _ROUNDING_ERROR
-        margin, factor, clear = room(self._claim.compare(loss, run), error)
-        sides = [(jnp.asarray(h.value, float), jnp.asarray(h.bound, float), jnp.asarray(h.met)) for h in hypotheses]
-        values, bounds, met = (list(part) for part in zip(*sides, strict=True)) if sides else ([], [], [])
-        return _Seen(jnp.where(finished, margin, jnp.nan), factor, clear & finished, finished, values, bounds, met)
+            run, finished = traced_start(loss, start), jnp.asarray(True)
+        return seen(self._claim, loss, start, run), finished
 
     def _problem(self, numbers: Mapping[str, Array]) -> tuple[Any, PyTree]:
         if self._space.make is not None:
@@ -257,16 +223,6 @@ class _Program:
 def _slopes(margin: Callable[..., Scalar], free: Any, numbers: Any) -> tuple[Scalar, Any]:
     # Forward, as a flow is a loop of unknown length.
     return margin(free, numbers), jax.jacfwd(margin)(free, numbers)
-
-
-def _start_alone(loss: Any, start: PyTree) -> Trajectory:
-    """The trajectory of the start alone, traced."""
-    excess = loss.excess(start)
-    gradient = eqx.filter(loss.gradient(start), eqx.is_inexact_array)
-    squares = sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)), jnp.zeros(()))
-    one = lambda value: jnp.asarray(value)[None]
-    models = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, start)
-    return uncertified(jnp.zeros(1), models, one(loss(start)), one(excess), one(squares), jnp.zeros(1))
 
 
 def built(

@@ -15,9 +15,11 @@ from jaxtyping import Array, PyTree
 from flowsim._core.types import Scalar
 from flowsim.claims.evidence import padded
 from flowsim.claims.rates import decayed
+from flowsim.experiments.sweep.judged import Judged, chosen, record_of_claims
 from flowsim.experiments.sweep.records import MapRecord, record
 from flowsim.flow.solvers.dense.kernel import DenseKernel, can_go_in_lockstep
 from flowsim.flow.solvers.lockstep import follow
+from flowsim.flow.solvers.rows import trajectory_of
 from flowsim.flow.solvers.summary import (
     CONVERGED,
     ESCAPED,
@@ -34,9 +36,7 @@ from flowsim.flow.solvers.summary import (
 )
 from flowsim.flow.solvers.threads import blas_in_one_thread, cores
 from flowsim.flow.systems import loss_system, norm_sq
-from flowsim.flow.trajectory import Trajectory
-from flowsim.models import LinearAttention
-from flowsim.papers.zhang2023.conditions import TracedPromises, traced_promises
+from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.problem import AbstractSpec, Problem
 from flowsim.problem.base import StopTable
 from flowsim.problem.own.problem import still_holds
@@ -53,18 +53,19 @@ def goes_together(problem: Problem) -> bool:
     return can_go_in_lockstep(loss, start) and not (arrowhead or flow.solver == "explicit" or flow.atol)
 
 
-def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None) -> MapRecord:
+def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, pattern: str | None) -> MapRecord:
     """Everything found of cells; a flow that lockstep does not finish is integrated by itself, as ``flowsim run`` does.
 
-    **Arguments:** ends: of each, lanes leading.
+    **Arguments:** ends: of each, lanes leading; pattern: of the ids of the claims, as in `chosen`.
     """
     problems = [spec.build(mesh=mesh) for spec in specs]
+    judged = chosen(pattern, problems)
     found: list[MapRecord | None] = [None] * len(problems)
     groups = [group for members in _alike(problems) for group in _groups(members)]
 
     def of_group(group: tuple[list[int], int]) -> list[MapRecord | None]:
         places, lanes = group
-        return _together([problems[place] for place in places], _at(ends, np.asarray(places)), lanes)
+        return _together([problems[place] for place in places], _at(ends, np.asarray(places)), lanes, judged)
 
     for (places, _), records in zip(groups, at_once(of_group, groups), strict=True):
         for place, one in zip(places, records, strict=True):
@@ -72,7 +73,7 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None) -> MapReco
     rows = []
     for spec, problem, row in zip(specs, problems, found, strict=True):
         if row is None:
-            row = _alone(problem if still_holds(problem) else spec.build(mesh=mesh))
+            row = alone(problem if still_holds(problem) else spec.build(mesh=mesh), judged)
         rows.append(row)
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
@@ -137,7 +138,7 @@ def most_lanes() -> int:
     return _LANES if jax.default_backend() == "cpu" else most_cells()
 
 
-def _together(problems: Sequence[Problem], ends: Ends, lanes: int) -> list[MapRecord | None]:
+def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judged) -> list[MapRecord | None]:
     """What is found of problems that are alike, None of those whose flows are to be integrated by themselves.
 
     **Arguments:** lanes: of the program; spare ones repeat the last problem.
@@ -147,27 +148,29 @@ def _together(problems: Sequence[Problem], ends: Ends, lanes: int) -> list[MapRe
     losses, starts = jax.tree.map(stack, *[(problem.loss, problem.start) for problem in padded])
     fill = [(0, lanes - len(problems))]
     ends = jax.tree.map(lambda leaf: jnp.asarray(np.pad(leaf, fill, mode="edge")), ends)
-    summary, promises, scales, models = integrate(losses, starts, ends)
-    observed = {name: np.asarray(values) for name, values in problems[0].observed(models).items()}
-    everything = jax.tree.map(np.asarray, (summary, promises, scales))
-    told = [code != UNTOLD and STATUSES[code].finished for code in np.asarray(summary.status)]
-    rows: list[MapRecord | None] = []
-    for lane in range(len(problems)):
-        *one, seen = _at((*everything, np.asarray(ends.rtol), observed), slice(lane, lane + 1))
-        rows.append(record(*one) | seen if told[lane] else None)
-    return rows
+    summary, scales, models, runs, whole, subtracted = integrate(losses, starts, ends)
+    found = record(*jax.tree.map(np.asarray, (summary, scales, ends.rtol)))
+    found |= record_of_claims(judged, losses, starts, runs, subtracted)
+    found |= {name: np.asarray(values) for name, values in problems[0].observed(models).items()}
+    told = [code != UNTOLD and STATUSES[code].finished for code in np.asarray(summary.status)] & np.asarray(whole)
+    return [_at(found, slice(lane, lane + 1)) if told[lane] else None for lane in range(len(problems))]
 
 
 @eqx.filter_jit
-def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, TracedPromises, Scales, PyTree]:
-    """Summaries, what is promised, natural scales and the models at the end, of flows with lanes leading."""
+def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scales, PyTree, Trajectory, Array, Array]:
+    """Of flows with lanes leading: summaries, natural scales, the models at the end, the trajectories, whether there
+    was room for all of their steps, and the minima that were subtracted.
+    """
 
     def one(loss: Any, start: PyTree, ends: Ends):
         system = loss_system(loss, start)
         kernel, scales = DenseKernel.of(system, system.encode(start), ends.rtol), natural_scales(loss, start)
-        observer = Summarizing(ends, scales, kernel.timescale, _subtracted(loss, start), arrowhead=False)
-        summary, view = follow(kernel, observer, observer.last)
-        return _from_saddle(summary, loss, start), traced_promises(loss, start), scales, system.decode(view.point)
+        subtracted = _subtracted(loss, start)
+        observer = Summarizing(ends, scales, kernel.timescale, subtracted, arrowhead=False)
+        summary, view, seen = follow(kernel, observer, observer.last)
+        models = eqx.filter_vmap(system.decode)(seen.rows.point)
+        run = trajectory_of(seen.rows, models, loss(start) - seen.rows.excess[0])
+        return _from_saddle(summary, loss, start), scales, system.decode(view.point), run, seen.whole, subtracted
 
     return eqx.filter_vmap(one)(losses, starts, ends)
 
@@ -197,25 +200,29 @@ def _from_saddle(summary: Summary, loss: Any, start: PyTree) -> Summary:
     return summary._replace(closest=Least(closest, jnp.where(at_saddle, summary.closest.t, 0.0)))
 
 
-def _alone(problem: Problem) -> MapRecord:
+def alone(problem: Problem, judged: Judged) -> MapRecord:
     """What is found of one cell, by `gradient_flow`."""
     problem = problem.prepared()
     loss, start = problem.loss, problem.start
-    promises, scales = _known_before(loss, start)
+    scales = eqx.filter_jit(natural_scales)(loss, start)
     run = _to_its_end(problem, scales)
-    summary = _summary(padded(run), loss, start, scales.excess)._replace(
+    # The excess of an arrowhead is no difference.
+    subtracted = jnp.zeros(()) if run.settings.solver == "arrowhead" else _subtracted(loss, start)
+    seen = padded(run)
+    summary = _summary(seen, loss, start, scales.excess, subtracted)._replace(
         status=jnp.asarray(STATUSES.index(run.status)),
         steps=jnp.asarray(run.certificates.steps),
         rejected_steps=jnp.asarray(run.certificates.rejected_steps),
     )
-    one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (summary, promises, scales))
+    series = (seen.t, seen.models, seen.loss, seen.excess, seen.grad_norm_sq, seen.dissipated)
+    one = jax.tree.map(_lane, (loss, start, uncertified(*series), subtracted))
+    lane = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (summary, scales))
     observed = {name: np.asarray(values[-1:]) for name, values in problem.observed(run.models).items()}
-    return record(*one, rtol=np.asarray([problem.spec.flow.rtol])) | observed
+    return record(*lane, rtol=np.asarray([problem.spec.flow.rtol])) | record_of_claims(judged, *one) | observed
 
 
-@eqx.filter_jit
-def _known_before(loss: PyTree, start: PyTree) -> tuple[TracedPromises, Scales]:
-    return traced_promises(loss, start), natural_scales(loss, start)
+def _lane(leaf: Any) -> Any:
+    return leaf[None] if eqx.is_array(leaf) else leaf
 
 
 def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
@@ -239,17 +246,10 @@ def _subtracted(loss: Any, start: PyTree) -> Scalar:
 
 
 @eqx.filter_jit
-def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar) -> Summary:
+def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar, subtracted: Scalar) -> Summary:
     """The same of a trajectory at its output times, except for how the solver fared."""
     t, excess, slopes = trajectory.t, trajectory.excess, trajectory.grad_norm_sq
-    models = trajectory.models
-    u = sign = jnp.full_like(t, jnp.nan)
-    if isinstance(models, LinearAttention):
-        u, U = models.u_minus1, jnp.sqrt(jnp.sum(models.U11**2, axis=(1, 2)))
-        sign = u / U
-    norms = jax.vmap(norm_sq)(eqx.filter(models, eqx.is_inexact_array))
-    # That of an arrowhead is no difference.
-    subtracted = jnp.zeros(()) if trajectory.settings.solver == "arrowhead" else _subtracted(loss, start)
+    norms = jax.vmap(norm_sq)(eqx.filter(trajectory.models, eqx.is_inexact_array))
 
     def least(values: Array) -> Least:
         index = jnp.nanargmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
@@ -269,8 +269,6 @@ def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar) -
         convergence_time=crossing(t, excess, slopes, CONVERGED * excess[0]),
         pl=least(pl_ratio(excess, slopes, subtracted)),
         rate=least(jnp.where(t > 0, decayed(trajectory) / t, jnp.inf)),
-        u=least(u),
-        sign=least(sign),
         closest=least(norms),
         energy_defect=jnp.max(jnp.abs(excess[0] - excess - trajectory.dissipated)),
         steps=jnp.asarray(0),

@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from flowsim import initialization
-from flowsim.flow.solvers.arrowhead.kernel import ReducedKernel
-from flowsim.flow.solvers.arrowhead.reduced import Point
-from flowsim.flow.solvers.lockstep import follow
+from flowsim.experiments.sweep.judged import Judged, record_of_claims
+from flowsim.experiments.sweep.records import MapRecord
+from flowsim.flow.solvers.arrowhead.kernel import ReducedKernel, models_of
+from flowsim.flow.solvers.lockstep import Record, Row, follow
+from flowsim.flow.solvers.rows import trajectory_of
 from flowsim.flow.solvers.summary import Ends, Scales, Summarizing, Summary, scales_of
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead
-from flowsim.models import LinearAttention
-from flowsim.papers.zhang2023.conditions import TracedPromises, traced_promises
 from flowsim.problem import Problem, ProblemSpec
 from flowsim.problem.architectures.linear_attention import LINEAR_ATTENTION
 from flowsim.problem.init_table import InitTable
@@ -40,16 +41,24 @@ class _Task(NamedTuple):
     arrowhead: PyTree
 
 
-@jax.jit
-def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Point, Scales]:
-    """Integrate a batch of flows in lockstep: their summaries, where they end, and their natural scales."""
+class Group(NamedTuple):
+    """Flows of one dimension whose losses are alike, by their lanes: their tasks and starts, spare ones at the end."""
 
-    def one(flow: Flows, ends: Ends) -> tuple[Summary, Point, Scales]:
+    lanes: list[int]
+    tasks: _Task
+    starts: PyTree
+
+
+@jax.jit
+def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Scales, Record]:
+    """Integrate a batch of flows in lockstep: their summaries, natural scales and records."""
+
+    def one(flow: Flows, ends: Ends) -> tuple[Summary, Scales, Record]:
         arrowhead = Arrowhead(flow.curvature, flow.drive, jnp.eye(flow.drive.shape[0]))
         kernel, scales = ReducedKernel.of(arrowhead, (flow.U, flow.u), ends.rtol), scales_of(arrowhead)
         observer = Summarizing(ends, scales, kernel.timescale, jnp.zeros(()), arrowhead=True)
-        summary, view = follow(kernel, observer, observer.last)
-        return summary, view.point, scales
+        summary, _, record = follow(kernel, observer, observer.last)
+        return summary, scales, record
 
     return jax.vmap(one)(flows, ends)
 
@@ -67,11 +76,7 @@ def rounded_up(d: int) -> int:
 
 
 def slowest_rate(problem: Problem) -> float:
-    """About the rate at which a flow ends, rounded so that it orders the cells on every machine alike; 0 for a model
-    whose cells are in no batch.
-    """
-    if not isinstance(problem.start, LinearAttention):
-        return 0.0
+    """About the rate at which a flow with an arrowhead ends, rounded so that it orders cells on every machine alike."""
     arrowhead = _arrowhead(problem.loss, problem.task.dimension)
     return round(float(jnp.log10(jnp.min(arrowhead.curvature) * scales_of(arrowhead).weights ** 2)), 3)
 
@@ -89,38 +94,61 @@ def _task(table: TaskTable) -> _Task:
     return jax.tree.map(np.asarray, _Task(loss, _arrowhead(loss, table.size)))
 
 
-def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, TracedPromises]:
-    """The flows of cells in lanes of one dimension, and what is promised of them."""
+def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[Group]]:
+    """The flows of cells in lanes of one dimension, and their groups."""
     lanes = len(specs)
-    groups: dict[tuple[InitTable, int, Any], list[int]] = {}
+    alike: dict[tuple[InitTable, int, Any], list[int]] = {}
     for lane, spec in enumerate(specs):
         kind = jax.tree.structure(_task(spec.task))
-        groups.setdefault((without_numbers(spec.init), spec.task.size, kind), []).append(lane)
+        alike.setdefault((without_numbers(spec.init), spec.task.size, kind), []).append(lane)
     # A padded weight is zero and stays so; its curvature need only be positive on the diagonal.
     curvature, drive = np.tile(np.eye(dimension), (lanes, 1, 1)), np.zeros((lanes, dimension))
     U, u = np.zeros((lanes, dimension, dimension)), np.zeros(lanes)
-    rows: list[Any] = [None] * lanes
-    for (table, d, _), members in groups.items():
+    groups = []
+    for (table, d, _), members in alike.items():
         chosen = [specs[lane] for lane in members + members[-1:] * (lanes - len(members))]
-        tasks = jax.tree.map(lambda *leaves: np.stack(leaves), *[_task(spec.task) for spec in chosen])
+        tasks = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *[_task(spec.task) for spec in chosen])
         scales = np.asarray([1.0 if spec.init.scale is None else spec.init.scale for spec in chosen])
         seeds = np.asarray([spec.init.seed or 0 for spec in chosen])
-        found = jax.tree.map(np.asarray, _starts(table, d, tasks, scales, seeds))
+        starts, states = _starts(table, d, tasks, scales, seeds)
+        groups.append(Group(members, tasks, starts))
+        own_U, own_u = map(np.asarray, states)
         for place, lane in enumerate(members):
-            (own_U, own_u), rows[lane] = jax.tree.map(lambda leaf, place=place: leaf[place], found)
-            U[lane, :d, :d], u[lane] = own_U, own_u
+            U[lane, :d, :d], u[lane] = own_U[place], own_u[place]
             curvature[lane, :d, :d] = tasks.arrowhead.curvature[place]
             drive[lane, :d] = tasks.arrowhead.drive[place]
-    promises = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-    return Flows(*(jnp.asarray(array) for array in (curvature, drive, U, u))), promises
+    return Flows(*(jnp.asarray(array) for array in (curvature, drive, U, u))), groups
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], seeds: Int[Array, " n"]):
-    """States in the eigenbasis, and what is promised of them."""
+    """The starts, and their states in the eigenbasis."""
 
     def one(task, scale, seed):
         start = LINEAR_ATTENTION.start_with(table, d, scale, seed)
-        return task.arrowhead.state(start), traced_promises(task.loss, start)
+        return start, task.arrowhead.state(start)
 
     return jax.vmap(one)(tasks, scales, seeds)
+
+
+def record_of_group(judged: Judged, group: Group, record: Record) -> MapRecord:
+    """What claims leave of a group of flows, from the record of their batch, and the columns that papers bring."""
+    lanes = np.asarray(group.lanes + group.lanes[-1:] * (record.whole.size - len(group.lanes)))
+    used = 1 << (int(np.max(record.count)) - 1).bit_length()
+    rows = jax.tree.map(lambda leaf: leaf[lanes, : min(used, leaf.shape[1])], record.rows)
+    runs = _runs(group.tasks, group.starts, rows)
+    found = record_of_claims(judged, group.tasks.loss, group.starts, runs, jnp.zeros(lanes.size))
+    return {name: values[: len(group.lanes)] for name, values in found.items()}
+
+
+@jax.jit
+def _runs(tasks: _Task, starts: PyTree, rows: Row) -> Trajectory:
+    """The trajectories of recorded flows, lanes leading."""
+
+    def one(task, start, rows):
+        point, arrowhead = rows.point, task.arrowhead
+        point = point._replace(shaft=point.shaft[:, : arrowhead.drive.shape[0]])
+        models = models_of(arrowhead, arrowhead.state(start), point)
+        return trajectory_of(rows, models, task.loss(start) - rows.excess[0])
+
+    return jax.vmap(one)(tasks, starts, rows)

@@ -14,10 +14,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from flowsim.experiments.sweep import any_loss, arrowheads
+from flowsim.experiments.sweep.judged import chosen
 from flowsim.experiments.sweep.records import MapRecord, record
+from flowsim.flow.solvers.lockstep import Record
 from flowsim.flow.solvers.summary import Ends, Scales, Summary
 from flowsim.losses.arrowhead import Arrowhead
-from flowsim.papers.zhang2023.conditions import TracedPromises
 from flowsim.problem import AbstractSpec, Problem, ProblemSpec, spec_of, toml
 
 _LANE_ENTRIES, _MOST_LANES = 2**15, 128  # on a CPU: so many fill its caches
@@ -122,41 +123,64 @@ def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
     return groups
 
 
-def run(batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None) -> list[MapRecord]:
+def run(
+    batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None, pattern: str | None = None
+) -> list[MapRecord]:
     """Integrate batches of one shape, of cells whose problems are given: everything found, one row for each cell.
 
     Every device of a mesh takes a batch, by the program of a device alone, so that the bytes are the same; or all share
     the samples of a cell that has any.
+
+    **Arguments:** pattern: of the ids of the claims, as in `chosen`.
     """
     members = [[cells[index] for index in batch.cells] for batch in batches]
     if batches[0].dimension is None:
-        return [any_loss.run(specs, jax.tree.map(np.asarray, _ends(specs)), mesh) for specs in members]
+        return [any_loss.run(specs, jax.tree.map(np.asarray, _ends(specs)), mesh, pattern) for specs in members]
     devices = [None] * len(batches) if mesh is None else mesh.devices.flat
     # All are begun before the first is waited for.
     begun = [
         _start_batch(batch, specs, device) for batch, specs, device in zip(batches, members, devices, strict=False)
     ]
-    finished = [record(*jax.tree.map(np.asarray, one)) for one in begun]
-    return [
-        {name: values[: len(specs)] for name, values in found.items()}
-        for specs, found in zip(members, finished, strict=True)
-    ]
+    return [_finish_batch(specs, *batch, pattern) for specs, batch in zip(members, begun, strict=True)]
 
 
-def run_by_text(batch: CellBatch, problems: Sequence[str]) -> MapRecord:
+def run_by_text(batch: CellBatch, problems: Sequence[str], pattern: str | None) -> MapRecord:
     """As `run`, one batch in another process: its cells' problems as the texts of their files."""
     cells = [spec_of(toml.parse(problem)) for problem in problems]
-    return run([dataclasses.replace(batch, cells=tuple(range(len(cells))))], cells, None)[0]
+    return run([dataclasses.replace(batch, cells=tuple(range(len(cells))))], cells, None, pattern)[0]
 
 
-def _start_batch(batch: CellBatch, specs: Sequence[Any], device: Any) -> tuple[Summary, TracedPromises, Scales, Array]:
-    """What is recorded of a batch, while its device may still be at work."""
+def _start_batch(
+    batch: CellBatch, specs: Sequence[Any], device: Any
+) -> tuple[tuple[Summary, Scales, Record], Any, Array]:
+    """What is found of the flows of a batch, while its device may still be at work, with their groups."""
     assert batch.dimension is not None, "these cells have one"
     lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]
-    flows, promises = arrowheads.prepared(lanes, batch.dimension)
+    flows, groups = arrowheads.prepared(lanes, batch.dimension)
     ends = _ends(lanes)
-    summary, _, scales = arrowheads.integrate(*jax.device_put((flows, ends), device))
-    return summary, promises, scales, ends.rtol
+    return arrowheads.integrate(*jax.device_put((flows, ends), device)), groups, ends.rtol
+
+
+def _finish_batch(
+    specs: Sequence[AbstractSpec],
+    found: tuple[Summary, Scales, Record],
+    groups: Sequence[arrowheads.Group],
+    rtol: Array,
+    pattern: str | None,
+) -> MapRecord:
+    """What is recorded of a batch; a flow with more steps than there is room for is judged on one by itself."""
+    summary, scales, steps = jax.tree.map(np.asarray, found)
+    judged = chosen(pattern, [specs[0].build()])
+    rows = record(summary, scales, np.asarray(rtol))
+    for group in groups:
+        for name, values in arrowheads.record_of_group(judged, group, steps).items():
+            if name not in rows:
+                rows[name] = np.zeros(rtol.size, values.dtype)
+            rows[name][group.lanes] = values
+    for lane in np.flatnonzero(~steps.whole[: len(specs)]).tolist():
+        for name, (value,) in any_loss.alone(specs[lane].build(), judged).items():
+            rows[name][lane] = value
+    return {name: values[: len(specs)] for name, values in rows.items()}
 
 
 def _ends(specs: Sequence[AbstractSpec]) -> Ends:

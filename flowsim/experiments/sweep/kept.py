@@ -87,6 +87,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The first axis or field in which two sweeps differ."""
     left, right = (
         {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}
+        | {"--claims": document["claims"]}
         | dict(toml.flat(document["problem"]))
         for document in (one, other)
     )

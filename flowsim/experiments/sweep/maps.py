@@ -5,13 +5,12 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import os
 import pathlib
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,9 +34,10 @@ from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration
 from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
 from flowsim.experiments.sweep.integration import CellBatch
-from flowsim.experiments.sweep.kept import OF_BATCHES, KeptBatches, check_marker
+from flowsim.experiments.sweep.kept import KeptBatches, check_marker
+from flowsim.experiments.sweep.planning import SweepPlan, checked
 from flowsim.experiments.sweep.records import DTYPES, MapRecord
-from flowsim.problem import AbstractSpec, known_fields, signed, toml
+from flowsim.problem import AbstractSpec, signed, toml
 
 DISK_BUDGET = 256.0  # MB
 
@@ -47,13 +47,15 @@ class Map:
     """What a sweep found: one value of every quantity for each cell.
 
     tables: the problem that all cells share, as nested mappings in the form of a problem file; axes: what varies;
-    quantities: arrays by name in the shape of the grid, listed in ``docs/maps.md``; folder: where the map lies.
+    quantities: arrays by name in the shape of the grid, listed in ``docs/maps.md``; folder: where the map lies; claims:
+    the pattern of the ids of the claims that were looked at, None for those that papers name.
     """
 
     tables: Tables
     axes: tuple[GridAxis, ...]
     quantities: MapRecord
     folder: pathlib.Path
+    claims: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,8 +112,7 @@ class Map:
 
     def save(self) -> None:
         """Write ``map.npz`` to the folder, whole or not at all; it holds no pickle."""
-        axes = [dataclasses.asdict(axis) for axis in self.axes]
-        metadata = {"problem": self.tables, "axes": axes, "origin": origin(_identity(self))}
+        metadata = _document(self) | {"origin": origin(_identity(self))}
         arrays = {"metadata": np.asarray(json.dumps(metadata))} | self.quantities
         write_arrays(self.folder / "map.npz", arrays)
 
@@ -127,7 +128,7 @@ class Map:
         metadata = _metadata_of(arrays, path)
         quantities = {name: array for name, array in arrays.items() if name != "metadata"}
         axes = tuple(GridAxis(axis["field"], tuple(axis["values"])) for axis in metadata["axes"])
-        return Map(metadata["problem"], axes, quantities, path.parent)
+        return Map(metadata["problem"], axes, quantities, path.parent, metadata["claims"])
 
     def _places(self, index: int | Sequence[int]) -> tuple[int, ...]:
         given = (index,) if isinstance(index, int | np.integer) else tuple(index)
@@ -142,13 +143,15 @@ def sweep(
     axes: Mapping[str, Iterable[Any] | str],
     *,
     out: str | os.PathLike,
+    claims: str | None = None,
     resume: bool = False,
     disk_budget: float = DISK_BUDGET,
     progress: bool = False,
     mesh: Mesh | None = None,
     executor: Executor | None = None,
 ) -> Map:
-    """Integrate the flows of a grid of problems, and keep of each where it ends, how long it takes, and its margins.
+    """Integrate the flows of a grid of problems, and keep of each where it ends, how long it takes, and the margins of
+    claims.
 
     Cells whose flow is an arrowhead are integrated in batches, those of any other exact loss with at most 256 weights
     in lockstep on all cores, and the rest one by one with `gradient_flow`. Finished batches are kept in ``out/cells``
@@ -156,11 +159,12 @@ def sweep(
 
     **Arguments:** problem: what all cells share, a `ProblemSpec` or nested mappings in the form of a problem file;
     axes: dotted names of fields with the values each takes, as a list or in the form of the command line
-    (``"geom:1e-3:1:31"``); out: a folder for ``map.npz``; resume: go on with the sweep that is there; disk_budget: how
-    much may be written, in MB; progress: show a bar; mesh: devices of this process to share the cells of a batch, by an
-    axis named "samples"; executor: what integrates the batches instead of this process, anything with
-    ``submit(function, *arguments).result()``; the map is that of a process that has called `flowsim.setup`, as its
-    workers do, byte for byte.
+    (``"geom:1e-3:1:31"``); out: a folder for ``map.npz``; claims: a pattern of the ids of claims, of papers or of the
+    problem's own file, whose margins are kept, by default a few that papers name for maps; resume: go on with the sweep
+    that is there; disk_budget: how much may be written, in MB; progress: show a bar; mesh: devices of this process to
+    share the cells of a batch, by an axis named "samples"; executor: what integrates the batches instead of this
+    process, anything with ``submit(function, *arguments).result()``; the map is that of a process that has called
+    `flowsim.setup`, as its workers do, byte for byte.
 
     **Returns:** the `Map`; a cell whose flow could not be integrated has the outcome "failed".
 
@@ -171,8 +175,8 @@ def sweep(
         GridAxis.parse(f"{field}={values}") if isinstance(values, str) else GridAxis.of(field, values)
         for field, values in axes.items()
     )
-    plan = checked(tables, parsed, disk_budget, mesh)
-    return entered(Map(tables, parsed, {}, pathlib.Path(out)), plan, resume, progress, mesh, executor)
+    plan = checked(tables, parsed, claims, disk_budget, mesh)
+    return entered(Map(tables, parsed, {}, pathlib.Path(out), claims), plan, resume, progress, mesh, executor)
 
 
 def tables_of(problem: AbstractSpec | Mapping[str, Any]) -> Document:
@@ -185,43 +189,6 @@ def _given(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _given(part) for key, part in value.items() if part is not None}
     return value
-
-
-class SweepPlan(NamedTuple):
-    """The problems of all cells, the last axis running fastest, and the batches in which they are integrated."""
-
-    cells: list[AbstractSpec]
-    batches: list[CellBatch]
-
-
-def checked(tables: Tables, axes: tuple[GridAxis, ...], disk_budget: float, mesh: Mesh | None) -> SweepPlan:
-    """What a sweep will do; nothing is integrated or written.
-
-    **Raises:** `ProblemError` in one line where one of them is no problem, or the map is larger than the disk budget,
-    in MB.
-    """
-    checks.require_float64()
-    if not axes:
-        refuse("a sweep", "over at least one axis", "there is none")
-    names, known = [axis.field for axis in axes], known_fields(tables)
-    for name in names:
-        if name not in known:
-            raise checks.ProblemError(f"{name} is not a known field{checks.nearest(name, known)}")
-        if names.count(name) > 1:
-            refuse("a sweep", "over different fields", f"{name} is there twice")
-    if "budget_seconds" in tables.get("flow", {}):
-        refuse("flow.budget_seconds", "left out of a sweep, whose cells do not depend on the clock", "it is given")
-    count = math.prod(grid_shape(axes))
-    # Finished batches and the map lie side by side until the map is whole.
-    megabytes = 2 * count * sum(dtype.itemsize for dtype in DTYPES.values()) / 1e6
-    if not megabytes <= disk_budget:
-        came = f"its {count} cells take {megabytes:.3g} MB"
-        refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
-    cells = list(specs(tables, axes))
-    for name in cells[0].observables:
-        if name in (*DTYPES, *OF_BATCHES, "metadata"):
-            refuse("OBSERVABLES", "names that no array of a map has", f'one is "{name}"')
-    return SweepPlan(cells, integration.plan(cells, mesh))
 
 
 def entered(
@@ -296,7 +263,7 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
 def _document(sweep: Map) -> Document:
     """What tells a sweep from others, as JSON has it."""
     axes = [dataclasses.asdict(axis) for axis in sweep.axes]
-    return json.loads(json.dumps({"problem": dict(sweep.tables), "axes": axes}))
+    return json.loads(json.dumps({"problem": dict(sweep.tables), "axes": axes, "claims": sweep.claims}))
 
 
 def _kept(sweep: Map, plan: SweepPlan) -> KeptBatches:
@@ -333,7 +300,7 @@ def finish(
     if (folder / "map.npz").exists():
         shutil.rmtree(folder / "cells", ignore_errors=True)
         return Map.load(folder)
-    cells, batches = plan
+    cells, batches = plan.cells, plan.batches
     kept = _kept(unfinished, plan)
     records = {place: record for place in range(len(batches)) if (record := kept.load(place)) is not None}
     missing = [place for place in range(len(batches)) if place not in records]
@@ -343,9 +310,13 @@ def finish(
             records[place] = record
             bar.update(_count(plan, [place]))
     order = np.argsort(np.concatenate([np.asarray(batch.cells) for batch in batches]))
+    parts = [records[place] for place in range(len(batches))]
+    kinds = {name: values.dtype for part in parts for name, values in part.items()}
     quantities = {}
-    for name in records[0]:
-        found = np.concatenate([records[place][name] for place in range(len(batches))])
+    for name, kind in kinds.items():
+        # Claims about one model have no margin in cells of another.
+        none = np.asarray(np.nan if kind.kind == "f" else kind.type(), kind)
+        found = np.concatenate([part.get(name, np.full(part["outcome"].size, none)) for part in parts])
         quantities[name] = found[order].reshape(unfinished.shape)
     finished = dataclasses.replace(unfinished, quantities=quantities)
     finished.save()
@@ -362,22 +333,21 @@ def _integrated(
     plan: SweepPlan, places: Sequence[int], kept: KeptBatches, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
     """What is found of some batches, as it comes and when it is kept."""
-    cells, batches = plan
-    chosen = [batches[place] for place in places]
-    for number, record in _records(chosen, cells, mesh, executor):
+    chosen = [plan.batches[place] for place in places]
+    for number, record in _records(chosen, plan, mesh, executor):
         kept.save(places[number], record)
         yield places[number], record
 
 
 def _records(
-    batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None, executor: Executor | None
+    batches: Sequence[CellBatch], plan: SweepPlan, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
     """What is found of each batch, by its number."""
     if executor is not None:
-        calls = [(batch, [cells[index].to_toml() for index in batch.cells]) for batch in batches]
+        calls = [(batch, [plan.cells[index].to_toml() for index in batch.cells], plan.claims) for batch in batches]
         yield from gathered(executor, integration.run_by_text, calls)
         return
     for numbers in integration.together(batches, 1 if mesh is None else mesh.size):
         # One at a time on a device: XLA shares a batch among the cores, and two can wait for each other.
-        fresh = integration.run([batches[number] for number in numbers], cells, mesh)
+        fresh = integration.run([batches[number] for number in numbers], plan.cells, mesh, plan.claims)
         yield from zip(numbers, fresh, strict=True)

@@ -1,6 +1,7 @@
 """A flow as one pure function of what it begins with: many go in lockstep by vmap, and none asks the host when to end.
 
-A kernel makes the steps, an observer keeps what is wanted of them and says when the flow ends.
+A kernel makes the steps, an observer sums up what is wanted of them and says when the flow ends, and the ends of the
+steps are recorded.
 """
 
 import abc
@@ -10,13 +11,15 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.collocation import STAGES
 from flowsim.flow.solvers.step_size import ANEW, SMALLEST, Past, begin, next_length
 
 FIRST_STEP = 1e-2  # of the start's timescale
+BLOCK = 16  # steps between two looks at whether a flow has ended
+_BLOCKS = 16  # that are recorded
 
 Nodes = Float[Array, " nodes"]
 
@@ -24,10 +27,9 @@ Nodes = Float[Array, " nodes"]
 class View(NamedTuple):
     """What is seen of a flow where a step ends.
 
-    point: where the flow is, as the kernel keeps it; norm_sq: of the weights; u, sign: u_{-1} and u_{-1} / |U|_F of one
-    layer of linear attention, NaN of other models; dissipated: int |grad L|^2 so far; still: whether the gradient is
-    but rounding, or the flow rests for all that the kernel can tell; leaves: whether this may be a saddle that the flow
-    still leaves; nodes: t, excess and |grad L|^2 in the step, from its begin to its end.
+    point: where the flow is, as the kernel keeps it; norm_sq: of the weights; dissipated: int |grad L|^2 so far; still:
+    whether the gradient is but rounding, or the flow rests for all that the kernel can tell; leaves: whether this may
+    be a saddle that the flow still leaves; nodes: t, excess and |grad L|^2 in the step, from its begin to its end.
     """
 
     t: Scalar
@@ -35,12 +37,31 @@ class View(NamedTuple):
     excess: Scalar
     grad_norm_sq: Scalar
     norm_sq: Scalar
-    u: Scalar
-    sign: Scalar
     dissipated: Scalar
     still: Bool[Array, ""]
     leaves: Bool[Array, ""]
     nodes: tuple[Nodes, Nodes, Nodes]
+
+
+class Row(NamedTuple):
+    """What is recorded where a step ends, as in `View`."""
+
+    t: Scalar
+    point: PyTree
+    excess: Scalar
+    grad_norm_sq: Scalar
+    dissipated: Scalar
+
+
+class Record(NamedTuple):
+    """The rows of a flow: the start, the end of every step, and the last one repeated up to a fixed length.
+
+    count: of the rows without the repetition; whole: whether there was room for all steps.
+    """
+
+    rows: Row
+    count: Int[Array, ""]
+    whole: Bool[Array, ""]
 
 
 class AbstractKernel(eqx.Module):
@@ -108,8 +129,10 @@ class _Flow(NamedTuple):
         return self.view._replace(t=self.origin + self.view.t, nodes=(self.origin + t, *rest))
 
 
-def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[Any, View]:
-    """Follow a flow until its observer has seen enough, or to the time ``end``: what it keeps, and the last view."""
+def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[Any, View, Record]:
+    """Follow a flow until its observer has seen enough, or to the time ``end``: what it keeps, the last view, and the
+    record.
+    """
     made, view = kernel.begin()
     first = FIRST_STEP * kernel.timescale
     start = _Flow(view, made, observer.begin(view), first, begin(), jnp.zeros(()), kernel.timescale)
@@ -147,5 +170,28 @@ def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> t
         )
         return jax.tree.map(lambda a, b: jnp.where(anew, a, b), there, on)
 
-    last = jax.lax.while_loop(lambda flow: observer.goes_on(flow.kept), advance, start)
-    return last.kept, last.seen()
+    def step(flow: _Flow, _: None) -> tuple[_Flow, Row]:
+        goes_on = observer.goes_on(flow.kept)
+        flow = jax.tree.map(lambda a, b: jnp.where(goes_on, a, b), advance(flow), flow)
+        return flow, _row(flow.seen())
+
+    def block(state: tuple[_Flow, Row, Array]) -> tuple[_Flow, Row, Array]:
+        flow, rows, blocks = state
+        flow, further = jax.lax.scan(step, flow, None, length=BLOCK)
+        first = 1 + BLOCK * jnp.minimum(blocks, _BLOCKS - 1)
+        put = lambda kept, new: jax.lax.dynamic_update_slice_in_dim(kept, new, first, axis=0)
+        return flow, jax.tree.map(put, rows, further), blocks + 1
+
+    room = 1 + BLOCK * _BLOCKS
+    rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (room, *jnp.shape(leaf))), _row(start.seen()))
+    # In blocks, since a loop under vmap copies all that it keeps each time.
+    state = start, rows, jnp.asarray(0)
+    last, rows, blocks = jax.lax.while_loop(lambda state: observer.goes_on(state[0].kept), block, state)
+    count = 1 + BLOCK * jnp.minimum(blocks, _BLOCKS)
+    filled = jnp.minimum(jnp.arange(room), count - 1)
+    record = Record(jax.tree.map(lambda leaf: leaf[filled], rows), count, blocks <= _BLOCKS)
+    return last.kept, last.seen(), record
+
+
+def _row(view: View) -> Row:
+    return Row(view.t, view.point, view.excess, view.grad_norm_sq, view.dissipated)

@@ -7,66 +7,48 @@ import functools
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.arrowhead.kernel import ReducedKernel, models_of
 from flowsim.flow.solvers.dense.kernel import DenseKernel
-from flowsim.flow.solvers.lockstep import AbstractObserver, View, follow
+from flowsim.flow.solvers.lockstep import AbstractObserver, Row, View, follow
 from flowsim.flow.solvers.summary import scales_of
 from flowsim.flow.systems import AbstractSystem, ArrowheadSystem
 from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses.arrowhead import Arrowhead
 
-_LENGTH = 256
-_REJECTED = 256
+_MOST = 255  # steps
+_MOST_REJECTED = 256
 _STOP = 1e-12  # of the excess
 
 
-class _Row(NamedTuple):
-    """What is kept of the end of a step."""
+class _Seen(NamedTuple):
+    """The excess so far, and the numbers of accepted and rejected steps."""
 
-    t: Scalar
-    point: PyTree
     excess: Scalar
-    grad_norm_sq: Scalar
-    dissipated: Scalar
-
-
-class _Rows(NamedTuple):
-    """The ends of the steps so far, the last one repeated, and the numbers of accepted and rejected steps."""
-
-    rows: _Row
     count: Int[Array, ""]
     rejected: Int[Array, ""]
 
 
-class _Keeping(AbstractObserver):
-    """Keeps the ends of steps until the excess is least."""
+class _UntilLeast(AbstractObserver):
+    """Ends a flow when its excess is least."""
 
     least: Scalar
 
-    def begin(self, view: View) -> _Rows:
-        rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (_LENGTH, *leaf.shape)), _row(view))
-        return _Rows(rows, jnp.asarray(0), jnp.asarray(0))
+    def begin(self, view: View) -> _Seen:
+        return _Seen(view.excess, jnp.asarray(0), jnp.asarray(0))
 
-    def goes_on(self, kept: _Rows) -> Bool[Array, ""]:
-        excess = kept.rows.excess[-1]
-        moving = (excess > self.least) & jnp.isfinite(excess)
-        return moving & (kept.count < _LENGTH - 1) & (kept.rejected < _REJECTED)
+    def goes_on(self, kept: _Seen) -> Bool[Array, ""]:
+        moving = (kept.excess > self.least) & jnp.isfinite(kept.excess)
+        return moving & (kept.count < _MOST) & (kept.rejected < _MOST_REJECTED)
 
-    def accept(self, kept: _Rows, view: View) -> _Rows:
-        # Every row from here on, so that the end is repeated.
-        later = jnp.arange(_LENGTH) > kept.count
-        rows = jax.tree.map(
-            lambda old, new: jnp.where(later.reshape(-1, *[1] * new.ndim), new[None], old), kept.rows, _row(view)
-        )
-        return kept._replace(rows=rows, count=kept.count + 1)
+    def accept(self, kept: _Seen, view: View) -> _Seen:
+        return kept._replace(excess=view.excess, count=kept.count + 1)
 
-    def reject(self, kept: _Rows, stuck: Bool[Array, ""]) -> _Rows:
-        return kept._replace(rejected=jnp.where(stuck, _REJECTED, kept.rejected + 1))
+    def reject(self, kept: _Seen, stuck: Bool[Array, ""]) -> _Seen:
+        return kept._replace(rejected=jnp.where(stuck, _MOST_REJECTED, kept.rejected + 1))
 
 
 def traced_flow(
@@ -87,13 +69,10 @@ def traced_flow(
         kernel = DenseKernel.of(system, state, jnp.asarray(rtol))
         least = _STOP * system.excess(state)
         models_at = eqx.filter_vmap(system.decode)
-    kept, view = follow(kernel, _Keeping(least), jnp.asarray(jnp.inf))
-    rows = kept.rows
-    run = uncertified(
-        rows.t, models_at(rows.point), minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated
-    )
-    return run, view.excess <= least
+    _, view, record = follow(kernel, _UntilLeast(least), jnp.asarray(jnp.inf))
+    return trajectory_of(record.rows, models_at(record.rows.point), minimum), (view.excess <= least) & record.whole
 
 
-def _row(view: View) -> _Row:
-    return _Row(view.t, view.point, view.excess, view.grad_norm_sq, view.dissipated)
+def trajectory_of(rows: Row, models: PyTree, minimum: Scalar) -> Trajectory:
+    """The trajectory of a recorded flow, whose models are given."""
+    return uncertified(rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated)

@@ -74,8 +74,8 @@ class Summary(NamedTuple):
     excess_start, norm_sq_start: at time 0; largest_grad_norm_sq: along the flow; dissipated: int |grad L|^2;
     escape_time: when the excess first is at most `ESCAPED` times that at the saddle; convergence_time: when it first is
     at most `CONVERGED` times that at the start, both infinite where it never is; pl: |grad|^2 / excess; rate:
-    log(excess(0)/excess(t)) / t for t > 0; u: u_{-1}; sign: u_{-1} / |U|_F; closest: squared norm of the weights;
-    energy_defect: largest |excess(0) - excess - dissipated|; steps, rejected_steps: of the solver.
+    log(excess(0)/excess(t)) / t for t > 0; closest: squared norm of the weights; energy_defect: largest
+    |excess(0) - excess - dissipated|; steps, rejected_steps: of the solver.
     """
 
     status: Int[Array, ""]
@@ -91,8 +91,6 @@ class Summary(NamedTuple):
     convergence_time: Scalar
     pl: Least
     rate: Least
-    u: Least
-    sign: Least
     closest: Least
     energy_defect: Scalar
     steps: Int[Array, ""]
@@ -176,7 +174,7 @@ class Summarizing(AbstractObserver):
     def _quantities(self, view: View) -> dict[str, Scalar]:
         """What the least value is kept of, beside the rate."""
         pl = pl_ratio(view.excess, view.grad_norm_sq, self.subtracted)
-        return {"pl": pl, "u": view.u, "sign": view.sign, "closest": view.norm_sq}
+        return {"pl": pl, "closest": view.norm_sq}
 
     def _status(self, now: Summary, view: View) -> Int[Array, ""]:
         """How the flow ends here, if it does."""
@@ -220,12 +218,20 @@ def rounding_of(excess: Array, subtracted: Scalar) -> Array:
     return jnp.where(subtracted == 0, 0.0, SUBTRACTED * _EPS * jnp.abs(subtracted + excess))
 
 
+def is_known(excess: Array, subtracted: Scalar) -> Bool[Array, "..."]:
+    """Whether the excess is more than rounding.
+
+    **Arguments:** subtracted: as in `rounding_of`.
+    """
+    return excess > _KNOWN * rounding_of(excess, subtracted)
+
+
 def pl_ratio(excess: Array, grad_norm_sq: Array, subtracted: Scalar) -> Array:
     """|grad L|^2 / excess where the excess is more than rounding, else infinite.
 
     **Arguments:** subtracted: as in `rounding_of`.
     """
-    known = excess > _KNOWN * rounding_of(excess, subtracted)
+    known = is_known(excess, subtracted)
     return jnp.where(known, grad_norm_sq / jnp.where(known, excess, 1.0), jnp.inf)
 
 

@@ -22,8 +22,6 @@ class DiagonalLayersLoss(AbstractLayersLoss):
     for all layers; form: "exact" or "printed", as in `LoopedLoss`.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** gatmiry2024, section 3.5; ahn2023, section 5.
     """
 
     task: SpectralRegression

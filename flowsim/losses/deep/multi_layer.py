@@ -88,8 +88,6 @@ class LoopedLoss(AbstractLayersLoss):
     minimum is NaN.
 
     **Raises:** `ValueError` naming the argument: L beyond 7, or 4 without symmetry, has no exact form here.
-
-    **Source:** gatmiry2024, sections 3.4 and 3.5, Lemma 4.1, Corollary A.4.
     """
 
     task: LinearRegression
@@ -150,8 +148,6 @@ class MultiLayerLoss(AbstractLayersLoss):
     **Arguments:** task: a `LinearRegression` of training; layers: k; symmetric: whether the A_i are.
 
     **Raises:** `ValueError` naming the argument: k beyond 4, or 3 without symmetry, has no exact form here.
-
-    **Source:** ahn2023 (5), (9), Lemma 9, with A_i = -(the paper's); gatmiry2024, Lemma A.3.
     """
 
     task: LinearRegression

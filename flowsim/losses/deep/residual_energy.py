@@ -79,7 +79,7 @@ def loop_terms(loops: int, symmetric: bool, weighted: bool) -> TracePolynomial:
 
 @functools.cache
 def power_terms(power: int) -> TracePolynomial:
-    """E tr (I - W A)^m, which is E tr (I - A^{1/2} W A^{1/2})^m. **Source:** gatmiry2024, Lemma 4.1."""
+    """E tr (I - W A)^m, which is E tr (I - A^{1/2} W A^{1/2})^m."""
     letter = _LETTERS[0]
     return TracePolynomial(expected_traces(power_words(letter, power), letter), letter)
 

@@ -37,7 +37,7 @@ class Speeds(NamedTuple):
 def restricted_speeds(
     covariance: ArrayLike | Iterable, *, form: str = "corrected", residual_stream: bool = False
 ) -> Speeds:
-    """The speeds of ahn2023's flow on the set A_i = a_i S^-1, B_i = b_i I, for a covariance S.
+    """The speeds of the constrained flow on the set A_i = a_i S^-1, B_i = b_i I, for a covariance S.
 
     Printed is dA_i/dt = -r_i S^-1, r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
     s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d:
@@ -51,8 +51,6 @@ def restricted_speeds(
     **Arguments:** covariance: (d, d) S; form: "corrected" or "printed"; residual_stream: whether there are B_i.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** ahn2023, appendices B.2 and B.3.
     """
     S = checks.positive_definite("covariance", covariance)
     d, square = S.shape[0], jnp.sum(S**2)
@@ -92,8 +90,6 @@ class ScalarLoopLoss(AbstractScalarLoss):
     da/dt = -c dL/da, default 1/d.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** gatmiry2024, section 3.5, on A = a S^-1 and u = 0.
     """
 
     context_length: Scalar
@@ -175,8 +171,6 @@ class ScalarLayersLoss(AbstractScalarLoss):
     residual_stream: whether the models have b, for k up to 4; speeds: of the flow, default 1/d for a and for b.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** ahn2023, Theorems 4 and 5 with (53), (54); order: Lemma 8.
     """
 
     context_length: Scalar

@@ -26,7 +26,7 @@ def scalar_minimum(dimension: int, context_length: int | float, loops: int) -> t
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** gatmiry2024, section 3.5; at L = 1 a = 1/(1 + (d + 1)/n), as in ahn2023 (8).
+    At L = 1 it is a = 1/(1 + (d + 1)/n).
     """
     shortfall, value = precise_loop(dimension, context_length, loops)
     return float(1 - shortfall), float(value)
@@ -48,7 +48,7 @@ def layer_minimum(dimension: int, context_length: int | float, layers: int) -> t
 
     **Raises:** `ValueError` naming the argument.
 
-    **Source:** Szego, Orthogonal Polynomials, section 3.1; for ahn2023, Theorem 4.
+    **Source:** Szego, Orthogonal Polynomials, section 3.1.
     """
     shortfalls, value = precise_layers(dimension, context_length, layers)
     return tuple(float(1 - shortfall) for shortfall in shortfalls), float(value)

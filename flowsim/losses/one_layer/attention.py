@@ -40,8 +40,7 @@ class AttentionLoss(AbstractPopulationLoss):
 
     **Raises:** `ValueError` naming the argument; for heads of another kind, or an excess of more of them.
 
-    **Source:** `HeadRisk`; zhang2023 (5.5), ahn2023 (15) and xie2025 (17) are among its special cases, and the loss of
-    zhang2025 is twice this one.
+    **Source:** `HeadRisk`.
     """
 
     residuals: "AbstractResiduals"

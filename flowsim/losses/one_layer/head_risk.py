@@ -64,7 +64,7 @@ class HeadRisk(eqx.Module):
     **Arguments:** task: the law of a prompt, of which x_q and the label <w, x_q>, without noise, are the query's;
     query_token: whether the query's token is attended to, by heads whose M_{d+1} is zero.
 
-    **Source:** by Isserlis' theorem; xie2025 (17), (18) for Lambda = Sigma_w = I, zhang2023 (5.5) for one head.
+    **Source:** by Isserlis' theorem.
     """
 
     task: LinearRegression

@@ -30,8 +30,6 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
     **Arguments:** task: as for `LinearAttentionLoss`; Sigma is its covariance, n its context length.
 
     **Raises:** `ValueError` for another task.
-
-    **Source:** ahn2023 (6), whose expectation lacks the square that (5) and (15) have, (15) and Theorem 1.
     """
 
     unmasked: LinearAttentionLoss
@@ -56,8 +54,6 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         """b = gamma e_{d+1}, A = -[Gamma^-1; 0]/gamma with Gamma = ((n+1)/n) Sigma + (tr Sigma/n) I.
 
         **Raises:** `ValueError` for gamma = 0.
-
-        **Source:** ahn2023, Theorem 1 (8).
         """
         scale = checks.as_array("gamma", gamma, ())
         if checks.is_concrete(scale) and float(scale) == 0:
@@ -84,5 +80,4 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: MaskedAttention) -> Scalar:
-        """|b|^2 - |A|_F^2: f depends on the products of their entries alone, so that <b, df/db> = <A, df/dA>."""
-        return jnp.sum(model.b**2) - jnp.sum(model.A**2)
+        return model.balance

@@ -43,8 +43,6 @@ class MultiHeadLoss(AbstractPopulationLoss):
     guess that the minimum is of.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** xie2025 (4), (17); its moments (23), (24) and (27) multiply means over w-hat.
     """
 
     risk: HeadRisk

@@ -8,7 +8,7 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead, balanced_minimum
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.one_layer.single_layer import balance, even_energy, on_the_arrow
+from flowsim.losses.one_layer.single_layer import even_energy, on_the_arrow
 from flowsim.models import LinearAttention
 from flowsim.tasks import RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
@@ -18,11 +18,9 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
     """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention` with Lambda_tau drawn anew for every prompt.
 
     Exact over all weights: given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau. The part odd in
-    w, a quadratic form in V = u_{-1} U11 + u12 u21^T, is (C.5) up to a constant, its excess (C.7).
+    w is a quadratic form in V = u_{-1} U11 + u12 u21^T.
 
     **Arguments:** task: a `RandomCovarianceRegression`.
-
-    **Source:** zhang2023 (4.10), (C.3), (C.5), (C.7); Lemma C.1 for covariances that are not diagonal.
     """
 
     task: RandomCovarianceRegression
@@ -60,11 +58,10 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: LinearAttention) -> Scalar:
-        """The balance (Lemma C.5)."""
-        return balance(model)
+        return model.balance
 
     def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
-        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma C.1)."""
+        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves."""
         return self.structure if on_the_arrow(model) else None
 
     def replicates(self) -> tuple["RandomCovarianceLoss", ...]:
@@ -76,10 +73,8 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
 def independent(law: DiagonalLaw, context_length: Scalar) -> Arrowhead:
     """The arrowhead of independent diagonal entries, from their moments m1, m2, m3 alone, with n = 1/N:
 
-        zeta_ij = (1 + n) m2_i m1_j + n (m2_i m1_j + m1_i m2_j + m1_i m1_j sum_{k not i, j} m1_k),    i not j,
-        gamma_i = zeta_ii = (1 + n) m3_i + n (m3_i + m2_i sum_{k not i} m1_k),     xi_i = m2_i.
-
-    **Source:** zhang2023 (C.3).
+    zeta_ij = (1 + n) m2_i m1_j + n (m2_i m1_j + m1_i m2_j + m1_i m1_j sum_{k not i, j} m1_k),    i not j,
+    gamma_i = zeta_ii = (1 + n) m3_i + n (m3_i + m2_i sum_{k not i} m1_k),     xi_i = m2_i.
     """
     first, second, third = law.moments()
     n, total = 1 / context_length, jnp.sum(first)

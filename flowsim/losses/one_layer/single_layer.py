@@ -23,14 +23,14 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         odd = w^T (S V - I) x,     even = u12^T (S + x x^T / N) U11 x + u_{-1} (w^T S w) u21^T x,
 
     and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0 the even part is
-    zero and L - tr(Lambda)/2 is the loss (5.5); there E odd^2 / 2 - min L is Corollary A.2's square.
+    zero, and E odd^2 / 2 - min L is a square.
 
     **Arguments:** task: a `LinearRegression` with isotropic weights, without label noise, query covariance or fixed
     weight, which only test prompts have.
 
     **Raises:** `ValueError` for another task.
 
-    **Source:** zhang2023 (3.8), (5.5), Corollary A.2; the even part is that of `HeadRisk`.
+    **Source:** the even part is that of `HeadRisk`.
     """
 
     task: LinearRegression
@@ -83,8 +83,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         return jax.grad(self.excess)(model)
 
     def conserved(self, model: LinearAttention) -> Scalar:
-        """The balance (Lemma A.3)."""
-        return balance(model)
+        return model.balance
 
     @property
     def structure(self) -> Arrowhead:
@@ -92,7 +91,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         return _arrowhead(self)
 
     def arrowhead(self, model: LinearAttention) -> Arrowhead | None:
-        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
+        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves."""
         return self.structure if on_the_arrow(model) else None
 
 
@@ -105,12 +104,6 @@ def token_head(model: LinearAttention) -> TokenHeads:
     """The one head on tokens that the layer is."""
     p = jnp.append(model.u12, model.u_minus1)
     return TokenHeads(p[None], jnp.concatenate([model.U11, model.u21[None]])[None], query_token=True)
-
-
-def balance(model: LinearAttention) -> Scalar:
-    """u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, conserved as the prediction is bilinear in the two groups."""
-    value = model.u_minus1**2 + jnp.sum(model.u12**2)
-    return value - jnp.sum(model.U11**2) - jnp.sum(model.u21**2)
 
 
 def on_the_arrow(model: LinearAttention) -> bool:

@@ -29,7 +29,7 @@ class _Spectrum(AbstractReducedLayer):
 
 
 class SpectralAttentionLoss(AbstractPopulationLoss):
-    """The loss (5.5) of `LinearAttention` along its flow from one balanced start, without any matrix of size d x d.
+    """The loss of `LinearAttention` along its flow from one balanced start, without any matrix of size d x d.
 
     In the eigenbasis of Lambda, with U11 = sigma Theta Theta^T at the start, a weight off the diagonal is
     U_ij(t) = U_ij(0) exp(-gamma_i lambda_i lambda_j s(t)) with the clock s = int u_{-1}^2, and the others need but sums
@@ -42,8 +42,6 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
     theta: (d, r) M in the eigenbasis of Lambda, with Theta Theta^T = M M^T/|M M^T|_F as in `initialization.balanced`.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Source:** zhang2023 (5.4), (5.5), Assumption 3.3.
     """
 
     task: SpectralRegression
@@ -103,7 +101,7 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
         checks.refuse("loss", "one of all weights, such as LinearAttentionLoss", "that of a spectrum has no gradient")
 
     def conserved(self, model: SpectralAttention) -> Scalar:
-        """The balance u_{-1}^2 - |U11|_F^2 (Lemma A.3)."""
+        """The balance u_{-1}^2 - |U11|_F^2."""
         squares = self.layer.reduction.sums(model.clock[None])[0, 0]
         return model.u_minus1**2 - jnp.sum(model.diagonal**2) - squares
 

@@ -63,8 +63,8 @@ class MonteCarloLoss(AbstractPopulationLoss):
     many parts tell the error, at least 4; key: of the draws; method: "prompts" draws them whole, "inputs" averages
     over weights and query exactly (for models affine in the one and linear in the other), "covariances" draws sample
     covariances alone (for models with a method ``residual``), "radial" averages over the size of the inputs too, and
-    "auto" takes the one with the least variance of the gradient times arithmetic; factor: of the loss, 1/2 in
-    zhang2023; exact: the exact loss of this problem, where there is one, for what claims read of a problem; minimizer:
+    "auto" takes the one with the least variance of the gradient times arithmetic; factor: of the loss, such
+    as 1/2; exact: the exact loss of this problem, where there is one, for what claims read of a problem; minimizer:
     a model of least loss, which the excess is taken from; block: how many samples are computed at once, default as
     many as the caches (on a GPU, the memory) hold; mesh: devices to share the samples, by an axis named "samples".
 

@@ -41,4 +41,8 @@ PAPER = Paper(
     arxiv="2512.04268",
     models=MODELS,
     claims=CLAIMS,
+    out_of_reach=(
+        "section 5.3 of xie2025 prompts large language models. That is no gradient flow of a population loss, and\n"
+        "the weights of those models are not public."
+    ),
 )

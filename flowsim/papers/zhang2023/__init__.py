@@ -9,7 +9,7 @@ about a flow, are judged at the points of the trajectory. The paper's symbols ar
 from flowsim.claims.claim import Claim
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import Paper
+from flowsim.papers.paper import Paper, Predictions
 from flowsim.papers.zhang2023 import (
     appendix_a,
     appendix_c,
@@ -22,7 +22,8 @@ from flowsim.papers.zhang2023 import (
     section_4_3,
     section_5,
 )
-from flowsim.papers.zhang2023.predictions import Predictions, predictions
+from flowsim.papers.zhang2023.maps import MAPPED, columns
+from flowsim.papers.zhang2023.predictions import predictions
 from flowsim.problem import Problem
 
 CLAIMS: tuple[Claim, ...] = (
@@ -44,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
 )
 
 
-def _promises(problem: Problem) -> Predictions | None:
+def _predictions(problem: Problem) -> Predictions | None:
     known = isinstance(problem.loss.stated(), LinearAttentionLoss | RandomCovarianceLoss)
     return predictions(problem.task, problem.start) if known else None
 
@@ -57,5 +58,7 @@ PAPER = Paper(
     arxiv="2306.09927",
     models=(LinearAttention,),
     claims=CLAIMS,
-    promises=_promises,
+    predictions=_predictions,
+    mapped=MAPPED,
+    columns=columns,
 )

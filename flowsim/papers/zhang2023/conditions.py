@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.hypotheses import ROUNDING, Hypothesis, agrees, hypothesis
@@ -12,7 +11,6 @@ from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
-from flowsim.tasks.covariance_laws import DiagonalLaw
 
 
 class AssumptionValues(NamedTuple):
@@ -151,41 +149,3 @@ def _theta_lambda_sq(task: LinearRegression | RandomCovarianceRegression, start:
     mean = task.mean_covariance
     weighted = jnp.trace(mean @ mean @ start.U11)
     return weighted / jnp.where(start.u_minus1 == 0, 1.0, start.u_minus1)
-
-
-class TracedPromises(NamedTuple):
-    """What zhang2023 assumes about a start and promises for it, as pure JAX, for many starts at once.
-
-    scale: the quantity that must be below 2 by the scale condition of Theorem 4.1 or (4.11); mu: that of (5.7), or nu
-    of (C.13); u_lower_bound_sq: the square of (A.14) or (C.12).
-    """
-
-    assumption: AssumptionValues
-    scale: Scalar
-    mu: Scalar
-    u_lower_bound_sq: Scalar
-
-
-def traced_promises(loss: PyTree, start: PyTree) -> TracedPromises:
-    """What zhang2023 assumes and promises; NaN where its theorem does not cover the model or the loss."""
-    unknown, loss = jnp.asarray(jnp.nan), loss.stated()
-    known = isinstance(loss, LinearAttentionLoss | RandomCovarianceLoss)
-    if not (known and isinstance(start, LinearAttention)):
-        return TracedPromises(AssumptionValues(*[unknown] * 8), *[unknown] * 3)
-    assumption = assumption_values(loss.task, start)
-    if isinstance(loss, LinearAttentionLoss):
-        return TracedPromises(
-            assumption,
-            scale_value(loss.task, start),
-            pl_constant(loss.task, start),
-            u_lower_bound_sq(loss.task, start),
-        )
-    if not isinstance(loss.task.law, DiagonalLaw):
-        return TracedPromises(assumption, *[unknown] * 3)
-    left, right = random_scale_sides(loss, start)
-    return TracedPromises(
-        assumption,
-        2 * left / right,
-        random_pl_constant(loss, start),
-        random_u_lower_bound_sq(loss, start),
-    )

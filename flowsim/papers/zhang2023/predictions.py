@@ -1,21 +1,23 @@
 """What zhang2023 promises for a start by formula, before anything is integrated."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import ClassVar
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
+from flowsim._core.numbers import in_unicode
 from flowsim._core.types import Scalar
 from flowsim.claims import Hypothesis
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum, local_rate
 from flowsim.models import LinearAttention
-from flowsim.papers.paper import AbstractPromises
+from flowsim.papers.paper import Predictions, Rate, ScaleBound
 from flowsim.papers.zhang2023.conditions import (
     assumption_3_3,
     pl_constant,
@@ -26,111 +28,31 @@ from flowsim.papers.zhang2023.conditions import (
     scale_condition,
     u_lower_bound_sq,
 )
+from flowsim.papers.zhang2023.pictures import FIXED, RANDOM, Equations, captions, curves
 from flowsim.papers.zhang2023.prompt_lengths import PromptLengths, prompt_lengths
+from flowsim.problem.architecture import Series
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import DiagonalLaw
 
 
-@dataclasses.dataclass(frozen=True)
-class Equations:
-    """Where the paper states each prediction, and its symbol for the rate."""
+def predictions(task: Any, start: PyTree) -> Predictions:
+    """What Zhang, Frei and Bartlett (2023) predict by formula for a task and a start of linear attention, before
+    anything is integrated. The theorem on random covariances requires diagonal ones; without that its bounds are NaN.
 
-    scale_bound: str
-    mu: str
-    u_lower_bound: str
-    limit: str
-    rate_symbol: str
-
-
-FIXED = Equations("Theorem 4.1", "(5.7)", "(A.14)", "(5.9)", "mu")
-RANDOM = Equations("(4.11)", "(C.13)", "(C.12)", "(4.12)", "nu")
-
-
-@dataclasses.dataclass(frozen=True)
-class Predictions(AbstractPromises):
-    """What zhang2023 says about a start before anything is integrated; NaN where a formula has no real value.
-
-    conditions: Assumption 3.3 and the scale condition; coefficients: Gamma, or gamma_i, xi_i and zeta_ij of (C.3);
-    mu: the rate of (5.7), or nu of (C.13) with random covariances; u_lower_bound: that of (A.14) or (C.12); limit:
-    that of (5.9) or (4.12); local_rate: the rate of the excess at the limit; scale_bound: what sigma must be below, by
-    Theorem 4.1 or (4.11); excess: the excess at the start; equations: which of these equations apply. The theorem on
-    random covariances requires diagonal ones; without that its bounds are NaN.
+    **Raises:** `ValueError` on a task or a start that the paper does not cover.
     """
-
-    paper: ClassVar[str] = "zhang2023"
-
-    conditions: tuple[Hypothesis, ...]
-    coefficients: Mapping[str, Array]
-    mu: float
-    u_lower_bound: float
-    limit: LinearAttention
-    local_rate: float
-    scale_bound: float
-    excess: float
-    equations: Equations
-
-    @property
-    def product(self) -> Float[Array, "d d"]:
-        """u_{-1} U11 at every global minimum: Gamma^-1, or the best average of it over random covariances."""
-        return self.limit.u_minus1 * self.limit.U11
-
-    def guaranteed_time(self, epsilon: float) -> float:
-        """The time after which the theorem guarantees an excess of at most epsilon: log(excess/epsilon)/mu.
-
-        Infinite where mu is not positive.
-
-        **Raises:** `ValueError` unless epsilon is positive.
-
-        **Source:** zhang2023, proofs of Lemmas 5.4 and C.8.
-        """
-        if not epsilon > 0:
-            checks.refuse("epsilon", "positive", f"it is {epsilon}")
-        if self.excess <= epsilon:
-            return 0.0
-        return float(np.log(self.excess / epsilon) / self.mu) if self.mu > 0 else np.inf
-
-    @property
-    def heading(self) -> str:
-        """The name of the conditions."""
-        return f"Assumption 3.3 and the scale condition, {self.equations.scale_bound}"
-
-    def constants(self) -> dict[str, float]:
-        """The rates and bounds by name."""
-        names = ("mu", "u_lower_bound", "local_rate", "scale_bound")
-        return {name: getattr(self, name) for name in names}
-
-    def limits(self) -> dict[str, Array]:
-        """The weights of the limit, (5.9) or (4.12), by name."""
-        return {"u_minus1": self.limit.u_minus1, "U11": self.limit.U11}
-
-    def prompt_lengths(
-        self, task: LinearRegression | RandomCovarianceRegression, epsilon: float
-    ) -> PromptLengths | None:
-        """The lengths of Corollary 4.3 at the sufficient N; None where covariances are random."""
-        return prompt_lengths(task.covariance, epsilon) if isinstance(task, LinearRegression) else None
-
-    def facts(self) -> dict[str, Scalar | float | Array | str]:
-        """What follows from the start, by a label that names the equation."""
-        where = self.equations
-        return {
-            **self.coefficients,
-            f"sigma must be below, {where.scale_bound}": self.scale_bound,
-            f"{where.rate_symbol} {where.mu}": self.mu,
-            f"lower bound of u_minus1 {where.u_lower_bound}": self.u_lower_bound,
-            f"limit of u_minus1 {where.limit}": self.limit.u_minus1,
-            f"limit of U11 {where.limit}": self.limit.U11,
-            "excess at the start": self.excess,
-            "local rate of the excess at the minimum": self.local_rate,
-        }
-
-
-def predictions(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> Predictions:
-    """All that follows from a task and a start by formula."""
+    tasks = (LinearRegression, RandomCovarianceRegression)
+    for name, value, kinds in (("task", task, tasks), ("start", start, (LinearAttention,))):
+        if not isinstance(value, kinds):
+            expected = f"a {' or a '.join(kind.__name__ for kind in kinds)}"
+            checks.refuse(name, expected, f"it is a {type(value).__name__}")
     conditions = assumption_3_3(task, start)
+    lengths = None
     if isinstance(task, LinearRegression):
         loss, scalars, equations = LinearAttentionLoss(task), _fixed_scalars, FIXED
         conditions.append(scale_condition(task, start))
         coefficients = {"gamma": task.gamma()}
+        lengths = functools.partial(prompt_lengths, task.covariance)
     else:
         loss, scalars, equations = RandomCovarianceLoss(task), _random_scalars, RANDOM
         coefficients = {}
@@ -140,18 +62,88 @@ def predictions(task: LinearRegression | RandomCovarianceRegression, start: Line
             coefficients = {"gamma": jnp.diagonal(zeta), "xi": loss.structure.drive, "zeta": zeta}
     # On u12 = u21 = 0 it takes no tensor of third order.
     arrow = loss.arrowhead(start)
-    bound, mu, scale, rate, excess = (float(value) for value in _evaluate(scalars, loss, start, arrow))
-    return Predictions(
-        conditions=tuple(conditions),
-        coefficients=coefficients,
-        mu=mu,
-        u_lower_bound=bound,
-        limit=balanced_minimum(loss.structure),
-        local_rate=rate,
-        scale_bound=scale,
-        excess=excess,
-        equations=equations,
-    )
+    bound, mu, scale_bound, rate, excess = (float(value) for value in _evaluate(scalars, loss, start, arrow))
+    constants = {"mu": mu, "u_lower_bound": bound, "local_rate": rate, "scale_bound": scale_bound}
+    numbers = PredictedNumbers(float(start.u_minus1), constants, balanced_minimum(loss.structure), excess, equations)
+    return numbers.predictions(tuple(conditions), coefficients, lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictedNumbers:
+    """The numbers that the paper predicts, and where it states them.
+
+    sigma: the scale of the start; constants: mu, the rate of (5.7), or nu of (C.13) with random covariances;
+    u_lower_bound, that of (A.14) or (C.12); local_rate, the rate of the excess at the limit; scale_bound, what sigma
+    must be below, by Theorem 4.1 or (4.11); limit: that of (5.9) or (4.12); excess: that at the start.
+    """
+
+    sigma: float
+    constants: Mapping[str, float]
+    limit: LinearAttention
+    excess: float
+    equations: Equations
+
+    def predictions(
+        self,
+        conditions: tuple[Hypothesis, ...],
+        coefficients: Mapping[str, Array],
+        lengths: Callable[[float], PromptLengths] | None,
+    ) -> Predictions:
+        """These numbers in the form of every paper.
+
+        **Arguments:** conditions: Assumption 3.3 and the scale condition; coefficients: Gamma, or gamma_i, xi_i and
+        zeta_ij of (C.3); lengths: those of Corollary 4.3 at the sufficient N.
+        """
+        where, mu, local_rate = self.equations, self.constants["mu"], self.constants["local_rate"]
+        scale_bound, u_bound = self.constants["scale_bound"], self.constants["u_lower_bound"]
+        u_limit = self.limit.u_minus1
+        facts = {
+            **coefficients,
+            f"sigma must be below, {where.scale_bound}": scale_bound,
+            f"{where.rate_symbol} {where.mu}": mu,
+            f"lower bound of u_minus1 {where.u_lower_bound}": u_bound,
+            f"limit of u_minus1 {where.limit}": u_limit,
+            f"limit of U11 {where.limit}": self.limit.U11,
+            "excess at the start": self.excess,
+            "local rate of the excess at the minimum": local_rate,
+        }
+        promised = {
+            f"bound on the scale σ ({where.scale_bound.strip('()')})": in_unicode(scale_bound),
+            f"rate {where.letter} that the theorem promises {where.mu}": in_unicode(mu),
+            f"lower bound of u₋₁ {where.u_lower_bound}": in_unicode(u_bound),
+            f"limit of u₋₁ {where.limit}": in_unicode(u_limit, ".10g"),
+            f"rate of the excess near the limit {where.limit}, from the Hessian": in_unicode(local_rate),
+        }
+        root = r" < \sqrt{2/(\sqrt{d}\,\|\Gamma\|_{op})}" if where is FIXED else ""
+        condition = rf"{where.scale_bound}: $\sigma{root}$ {'=' if root else '<'}"
+        return Predictions(
+            paper="zhang2023",
+            heading=f"Assumption 3.3 and the scale condition, {where.scale_bound}",
+            conditions=conditions,
+            coefficients=coefficients,
+            constants=self.constants,
+            limits={"u_minus1": u_limit, "U11": self.limit.U11},
+            limit=self.limit,
+            excess=self.excess,
+            rate=Rate(mu, rf"\{where.rate_symbol}", where.mu),
+            local_rate=Rate(local_rate, "", where.limit),
+            scale_bound=ScaleBound(self.sigma, scale_bound, condition, self._rates),
+            facts=facts,
+            promised=promised,
+            curves=curves(where, float(u_limit), u_bound),
+            captions=captions(where),
+            prompt_lengths=lengths,
+        )
+
+    def _rates(self, scales: Series) -> Series:
+        """The rates promised of the same start at other scales: in units of the bound they go as s^2 (1 - s^2)."""
+        bound = self.constants["scale_bound"]
+
+        def shape(scale: Any) -> Any:
+            square = (scale / bound) * (scale / bound)  # a power raises where it overflows
+            return square * (1 - square)
+
+        return np.divide(self.constants["mu"], shape(abs(np.float64(self.sigma)))) * shape(scales)
 
 
 @eqx.filter_jit

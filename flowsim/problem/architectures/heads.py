@@ -1,4 +1,4 @@
-"""Heads of masked linear attention with an initial guess of the label, and the linear transformer block: xie2025."""
+"""Heads of masked linear attention with an initial guess of the label, and the linear transformer block."""
 
 from collections.abc import Callable, Mapping
 

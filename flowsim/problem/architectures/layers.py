@@ -1,4 +1,4 @@
-"""Layers of linear attention, looped or with weights of their own: ahn2023, section 5, and gatmiry2024."""
+"""Layers of linear attention, looped or with weights of their own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -216,7 +216,7 @@ _RESTRICTIONS = {
 
 
 def _distance_to_optimum(trajectory: Trajectory, best: PyTree) -> Series:
-    """The distance of (A, u) from the weights of least known loss, over the norm of these; gatmiry2024, Theorem 3.3."""
+    """The distance of (A, u) from the weights of least known loss, over the norm of these."""
     A, u = np.asarray(trajectory.models.A - best.A[None]), np.asarray(trajectory.models.u - best.u[None])
     gap = np.sum(A**2, axis=(1, 2)) + np.sum(u**2, axis=1)
     return np.sqrt(gap / (np.sum(np.asarray(best.A) ** 2) + np.sum(np.asarray(best.u) ** 2)))
@@ -237,8 +237,7 @@ LOOPED = Architecture(
     curves={
         "distance-to-optimum": Curve(
             r"$\|(A, u) - (A, u)_{opt}\|_F \,/\, \|(A, u)_{opt}\|_F$",
-            "Relative distance of the weights (A, u) in the Frobenius norm from those of least known loss, whose "
-            "neighbourhood gatmiry2024, Theorem 3.3, speaks of.",
+            "Relative distance of the weights (A, u) in the Frobenius norm from those of least known loss.",
             _distance_to_optimum,
         )
     },

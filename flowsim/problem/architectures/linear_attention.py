@@ -1,4 +1,4 @@
-"""One layer of linear attention: zhang2023."""
+"""One layer of linear attention."""
 
 from collections.abc import Callable
 

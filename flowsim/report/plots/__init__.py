@@ -5,7 +5,6 @@ from flowsim.report.plots.dominance import gradient_dominance as gradient_domina
 from flowsim.report.plots.flows import STYLE as STYLE
 from flowsim.report.plots.flows import conservation as conservation
 from flowsim.report.plots.flows import curve as curve
-from flowsim.report.plots.flows import distance as distance
 from flowsim.report.plots.flows import draw_all as draw_all
 from flowsim.report.plots.flows import drawing as drawing
 from flowsim.report.plots.flows import excess as excess
@@ -15,5 +14,4 @@ from flowsim.report.plots.flows import save as save
 from flowsim.report.plots.flows import scale_condition as scale_condition
 from flowsim.report.plots.flows import styled as styled
 from flowsim.report.plots.flows import test_risk as test_risk
-from flowsim.report.plots.flows import value_weight as value_weight
 from flowsim.report.plots.plateaus import staircase as staircase

@@ -31,8 +31,7 @@ def gradient_dominance(
     threshold on, and the line with the sharp constant along this trajectory.
 
     The loss falls from right to left. Near a positive minimum the gradient vanishes and the loss does not: the curve
-    falls off a cliff, and below where it crosses its line the condition fails. **Source:** gatmiry2024, Theorem 3.4.
-    """
+    falls off a cliff, and below where it crosses its line the condition fails."""
     loss, squared = (positive(side) for side in (trajectory.loss, trajectory.grad_norm_sq))
     shown = np.isfinite(loss * squared)
     if not np.any(shown):

@@ -1,4 +1,4 @@
-"""Pictures of a flow beside what a theorem promises: every function draws on given axes, or on new ones, and returns
+"""Pictures of a flow beside what a theorem predicts: every function draws on given axes, or on new ones, and returns
 them.
 
 Nothing is computed here beyond ratios of what a trajectory and its predictions hold. No global state is touched: the
@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import equinox as eqx
 import matplotlib.style
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
@@ -27,9 +28,7 @@ from flowsim._core.numbers import in_tex
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
-from flowsim.models import LinearAttention, MaskedAttention
-from flowsim.papers import AbstractPromises
-from flowsim.papers.zhang2023.predictions import FIXED, Predictions
+from flowsim.papers.paper import Predictions
 from flowsim.problem.architecture import Curve
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
@@ -41,8 +40,6 @@ _BOUND: _Role = {"color": "C1", "linestyle": "--"}
 _PREDICTION: _Role = {"color": "C2", "linestyle": "-."}
 _SECOND: _Role = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
 _LARGEST = 1e200  # on a logarithmic axis, whose margins would overflow beyond
-# The weights whose squares the conserved quantity adds; it subtracts the others'.
-_VALUES = {LinearAttention: ("u_minus1", "u12"), MaskedAttention: ("b",)}
 
 
 @contextlib.contextmanager
@@ -79,26 +76,25 @@ def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
 
 @on_axes
 def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
-    """Excess loss over time with the theorem's envelope e^{-mu t} excess(0) and the local rate.
+    """Excess loss over time with the promised envelope e^{-mu t} excess(0) and the local rate.
 
     The local-rate line passes through the last point that was reached. With ``time="linear"`` an exponential is a
-    straight line. **Source:** zhang2023, Lemma 5.4.
+    straight line.
     """
     t, values = counted(trajectory)[0], positive(trajectory.excess)
     if not np.any(np.isfinite(values)):
         return _nothing(axes, "the minimum of this loss is not known,\nor the start is at it: no excess to draw")
     axes.plot(t, values, label="computed", **_DATA, **_dots(t))
     if predictions is not None:
-        equations = predictions.equations
+        rate, local_rate = predictions.rate, predictions.local_rate
         last = np.flatnonzero(np.isfinite(values))[-1]
-        if predictions.mu > 0:
-            envelope = values[0] * np.exp(-predictions.mu * np.asarray(trajectory.t))
-            rate = _rate(predictions)
-            label = rf"$e^{{-{rate} t}}$ with {equations.mu}, ${rate}$ = {in_tex(predictions.mu)}"
+        if rate.value > 0:
+            envelope = values[0] * np.exp(-rate.value * np.asarray(trajectory.t))
+            label = rf"$e^{{-{rate.symbol} t}}$ with {rate.source}, ${rate.symbol}$ = {in_tex(rate.value)}"
             axes.plot(t, envelope, label=label, **_BOUND)
-        local = values[last] * np.exp(-predictions.local_rate * (t - t[last]))
+        local = values[last] * np.exp(-local_rate.value * (t - t[last]))
         shown = local <= np.nanmax(values)
-        label = f"rate at the limit {equations.limit}, {in_tex(predictions.local_rate)}"
+        label = f"rate at the limit {local_rate.source}, {in_tex(local_rate.value)}"
         axes.plot(t[shown], local[shown], label=label, **_PREDICTION)
     axes.set_yscale("log")
     axes.set_ylabel(r"excess loss  $\ell(t) - \min\,\ell$")
@@ -108,9 +104,9 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
 
 @on_axes
 def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None) -> Axes:
-    """The Polyak-Lojasiewicz ratio |grad|^2 / excess over time against mu, its smallest value marked.
+    """The Polyak-Lojasiewicz ratio |grad|^2 / excess over time against the promised rate, its smallest value marked.
 
-    The smallest value is the sharp constant along this trajectory. **Source:** zhang2023, Lemma 5.4 (5.7), (5.8).
+    The smallest value is the sharp constant along this trajectory.
     """
     t, gap = counted(trajectory)[0], positive(trajectory.excess)
     ratio = positive(trajectory.grad_norm_sq / gap)
@@ -123,51 +119,23 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
     place = (t[lowest], ratio[lowest]), (0, -6)
     axes.annotate(f"smallest: {in_tex(ratio[lowest])}", *place, textcoords="offset points", ha=side, va="top")
     axes.set_yscale("log")
-    if predictions is not None and predictions.mu > 0:
-        label = rf"{predictions.equations.mu}: ${_rate(predictions)}$ = {in_tex(predictions.mu)}"
-        _level(axes, t, predictions.mu, label, _BOUND, below=True)
+    if predictions is not None and predictions.rate.value > 0:
+        rate = predictions.rate
+        _level(axes, t, rate.value, rf"{rate.source}: ${rate.symbol}$ = {in_tex(rate.value)}", _BOUND, below=True)
     axes.set_ylabel(r"$\|\nabla\ell\|^2 \,/\, (\ell - \min\,\ell)$")
     return _time_axis(axes, t)
 
 
 @on_axes
-def value_weight(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
-    """u_{-1} over time with its lower bound and its limit. **Source:** zhang2023 (A.14), (5.9)."""
-    t, u = counted(trajectory)[0], np.asarray(trajectory.models.u_minus1)
-    bound, limit, equations = predictions.u_lower_bound, float(predictions.limit.u_minus1), predictions.equations
-    axes.plot(t, u, **_DATA, **_dots(t))
-    if 0 < np.min(u) < np.max(u) / 20:
-        axes.set_yscale("log")
-    if bound > 0:
-        _level(axes, t, bound, f"lower bound {equations.u_lower_bound}: {in_tex(bound)}", _BOUND, below=True)
-    _level(axes, t, limit, f"limit {equations.limit}: {in_tex(limit)}", _PREDICTION)
-    axes.set_ylabel(r"$u_{-1}$")
-    return _time_axis(axes, t)
-
-
-@on_axes
-def distance(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
-    """|u_{-1} U11 - T|_F / |T|_F over time, with T the limit of u_{-1} U11, Gamma^-1 where Lambda is fixed.
-
-    **Source:** zhang2023 (5.9), (C.8).
-    """
-    t, _ = counted(trajectory)
-    limit = np.asarray(predictions.product)
-    product = np.asarray(trajectory.models.u_minus1)[:, None, None] * np.asarray(trajectory.models.U11)
-    values = np.linalg.norm(product - limit, axis=(1, 2)) / np.linalg.norm(limit)
-    axes.plot(t, positive(values), **_DATA, **_dots(t))
-    axes.set_yscale("log")
-    target = r"\Gamma^{-1}" if predictions.equations is FIXED else r"T"
-    axes.set_ylabel(rf"$\|u_{{-1}}U_{{11}} - {target}\|_F \,/\, \|{target}\|_F$")
-    return _time_axis(axes, t)
-
-
-@on_axes
 def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -> Axes:
-    """A quantity of an architecture along the flow, over time."""
-    t, _ = counted(trajectory)
-    axes.plot(t, positive(drawn.values(trajectory, minimizer)), **_DATA, **_dots(t))
-    axes.set_yscale("log")
+    """A quantity along the flow, over time, beside its levels."""
+    t, values = counted(trajectory)[0], drawn.values(trajectory, minimizer)
+    logarithmic = drawn.logarithmic or bool(0 < np.min(values) < np.max(values) / 20)
+    axes.plot(t, positive(values) if drawn.logarithmic else values, **_DATA, **_dots(t))
+    if logarithmic:
+        axes.set_yscale("log")
+    for level in drawn.levels:
+        _level(axes, t, level.value, level.label, _BOUND if level.is_bound else _PREDICTION, below=level.is_bound)
     axes.set_ylabel(drawn.label)
     return _time_axis(axes, t)
 
@@ -176,19 +144,17 @@ def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -
 def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     """What an exact flow keeps at zero, relative to the size of its terms, over time.
 
-    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, for linear attention, the drift of
-    u_{-1}^2 + |u12|^2 - |U11|_F^2 - |u21|^2, for masked attention that of |b|^2 - |A|_F^2, with the solver's tolerance
-    beside them. Exact zeros have no place on a logarithmic axis and are left out.
+    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, of a model that has one, the drift of its balance, with
+    the solver's tolerance beside them. Exact zeros have no place on a logarithmic axis and are left out.
     """
     t, dissipated = counted(trajectory)[0], np.asarray(trajectory.dissipated)
     known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
     energy = _relative(np.asarray(known[0] - known) - dissipated, dissipated)
     curves = [(energy, "energy defect", _DATA)]
-    added = _VALUES.get(type(trajectory.models))
-    if added is not None:
-        squared = {name: _squared_norm(leaf) for name, leaf in weights(trajectory.models).items()}
-        balance = np.sum([square if name in added else -square for name, square in squared.items()], axis=0)
-        drift = _relative(balance - balance[0], np.sum(list(squared.values()), axis=0))
+    if hasattr(trajectory.start, "balance"):
+        balance = np.asarray(eqx.filter_vmap(lambda model: model.balance)(trajectory.models))
+        size = np.sum([_squared_norm(leaf) for leaf in weights(trajectory.models).values()], axis=0)
+        drift = _relative(balance - balance[0], size)
         curves.append((drift, "balance drift", _SECOND))
     if not any(np.any(np.isfinite(values)) for values, _, _ in curves):
         return _nothing(axes, "zero at every output time")
@@ -202,14 +168,13 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
 
 
 @on_axes
-def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions) -> Axes:
-    """The start's sigma against the bound sqrt(2 / (sqrt(d) |Gamma|_op)), below which the scale condition is met.
-
-    The curve is the constant mu that (5.7) promises at other scales of the same start: proportional to
-    s^2 (1 - s^2) with s = sigma / bound. **Source:** zhang2023, Theorem 4.1 and Lemma 5.4 (5.7).
+def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
+    """The scale of the start against the bound below which a rate is promised, and the rates promised of the same
+    start at other scales.
     """
-    sigma, bound, mu = float(trajectory.start.u_minus1), predictions.scale_bound, predictions.mu
-    s = abs(sigma) / bound if bound > 0 else np.nan
+    known, rate = predictions.scale_bound, predictions.rate
+    bound = known.bound
+    s = abs(known.scale) / bound if bound > 0 else np.nan
     if not s < _LARGEST:
         return _nothing(axes, "no condition on the scale is known of this start")
     low = bound * min(1e-2, s / 10 if s > 0 else 1e-2)
@@ -217,38 +182,32 @@ def scale_condition(axes: Axes, trajectory: Trajectory, predictions: Predictions
     axes.set_xlim(low, 10 * bound * max(1, s))
     axes.axvspan(low, bound, facecolor="C2", alpha=0.12)
     axes.axvline(bound, **_BOUND)
-    square = s * s  # s**2 raises where it overflows
-    promise = float(positive(np.divide(mu, square * (1 - square))))
-    if promise > 0:
-        # Points crowd towards the bound, where mu falls to zero.
-        others = 1 - np.geomspace(1 - low / bound, 1e-4, 400)
-        axes.plot(others * bound, promise * others**2 * (1 - others**2), **_DATA)
+    # Points crowd towards the bound, where the promise falls to zero.
+    others = (1 - np.geomspace(1 - low / bound, 1e-4, 400)) * bound
+    rates = positive(known.rates(others))
+    if np.any(np.isfinite(rates)):
+        axes.plot(others, rates, **_DATA)
         axes.set_yscale("log")
-        axes.set_ylabel(rf"promised rate  ${_rate(predictions)}$")
+        axes.set_ylabel(rf"promised rate  ${rate.symbol}$")
         axes.margins(y=0.1)
     else:
         axes.set_yticks([])
-    # Without a promise the start has no height: it stands on the axis; at sigma = 0 it stands at the end.
-    height, place = (mu, axes.transData) if mu > 0 else (0, axes.get_xaxis_transform())
+    # Without a promise the start has no height: it stands on the axis; of scale 0 it stands at the end.
+    height, place = (rate.value, axes.transData) if rate.value > 0 else (0, axes.get_xaxis_transform())
     position = max(s * bound, low)
     axes.plot(position, height, "o", color="C0", mfc="white", clip_on=False, transform=place)
-    label = rf"start: $\sigma$ = {in_tex(sigma)}" + ("" if mu > 0 else "\nno promise")
+    label = rf"start: $\sigma$ = {in_tex(known.scale)}" + ("" if rate.value > 0 else "\nno promise")
     leftwards = 0.05 < s < 1 or s > 10
-    side, offset = ("right", (-7, 4)) if leftwards else ("left", (7, 4 if s > 1 or not mu > 0 else -9))
+    side, offset = ("right", (-7, 4)) if leftwards else ("left", (7, 4 if s > 1 or not rate.value > 0 else -9))
     axes.annotate(label, (position, height), offset, xycoords=place, textcoords="offset points", ha=side)
-    root = r" < \sqrt{2/(\sqrt{d}\,\|\Gamma\|_{op})}" if predictions.equations is FIXED else ""
-    condition = rf"{predictions.equations.scale_bound}: $\sigma{root}$ {'=' if root else '<'} {in_tex(bound)}"
-    axes.text(0.02, 1.03, condition, transform=axes.transAxes)
+    axes.text(0.02, 1.03, f"{known.condition} {in_tex(bound)}", transform=axes.transAxes)
     axes.set_xlabel(r"scale of the start  $\sigma$")
     return axes
 
 
 @on_axes
 def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
-    """Risk on new prompts over time, with the risk of the limit and the best linear predictor's error.
-
-    **Source:** zhang2023, Theorem 4.2 (4.6), along the flow.
-    """
+    """Risk on new prompts over time, with the risk of the limit and the best linear predictor's error."""
     axes.plot(curve.t, positive(curve.risk), **_DATA, **_dots(curve.t))
     axes.set_yscale("log")
     if curve.limit > 0:
@@ -264,7 +223,7 @@ def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
 def draw_all(
     folder: str | os.PathLike,
     trajectory: Trajectory,
-    predictions: AbstractPromises | None = None,
+    predictions: Predictions | None = None,
     format: str = "png",
     tested: RiskCurve | None = None,
     more: Mapping[str, Callable[..., Axes]] | None = None,
@@ -281,8 +240,7 @@ def draw_all(
     folder = pathlib.Path(folder)
     paths = {}
     with styled():
-        known = predictions if isinstance(predictions, Predictions) else None
-        figures = _figures(trajectory, known, tested)
+        figures = _figures(trajectory, predictions, tested)
         for name, draw in (more or {}).items():
             figures[name] = Figure()
             draw(ax=figures[name].add_subplot())
@@ -322,26 +280,19 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: Ri
         right.legend_.remove()
     figures = {"excess": wide}
     if predictions is not None:
-        promised = {
-            "pl-ratio": pl_ratio,
-            "value-weight": value_weight,
-            "distance": distance,
-            "scale-condition": scale_condition,
-        }
-        for name, draw in promised.items():
+        drawn = {"pl-ratio": functools.partial(pl_ratio, trajectory, predictions)}
+        for name, quantity in predictions.curves.items():
+            drawn[name] = functools.partial(curve, trajectory, quantity, predictions.limit)
+        drawn["scale-condition"] = functools.partial(scale_condition, predictions)
+        for name, draw in drawn.items():
             figures[name] = Figure()
-            draw(trajectory, predictions, ax=figures[name].add_subplot())
+            draw(ax=figures[name].add_subplot())
     if tested is not None:
         figures["test_risk"] = Figure()
         test_risk(tested, ax=figures["test_risk"].add_subplot())
     figures["conservation"] = Figure()
     conservation(trajectory, ax=figures["conservation"].add_subplot())
     return figures
-
-
-def _rate(predictions: Predictions) -> str:
-    """The paper's letter for the promised rate."""
-    return rf"\{predictions.equations.rate_symbol}"
 
 
 def positive(values: ArrayLike) -> np.ndarray:

@@ -1,8 +1,8 @@
 """The picture of a map: what becomes of each flow, how long it takes, which margin is smallest.
 
 One axis gives lines, two give images with the first axis to the right, and further axes a row of images for each of
-their values. Where the theorem's conditions begin to hold is drawn as a line. Cells keep their size whatever the values
-of an axis are; nothing depends on colour alone.
+their values. Where the hypotheses of the claims begin to hold is drawn as a line. Cells keep their size whatever the
+values of an axis are; nothing depends on colour alone.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from flowsim._core.numbers import in_tex, value_text
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
-from flowsim.experiments.sweep.records import MARGINS, OUTCOMES
+from flowsim.experiments.sweep.records import OUTCOMES
 from flowsim.report.plots import positive, save, styled
 from flowsim.report.plots.names import name_of
 
@@ -40,6 +40,12 @@ _LOOKS = {
 _BOUNDARY: dict[str, Any] = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
 _EDGE: dict[str, Any] = _BOUNDARY | {"linestyle": "-"}  # it is drawn a cell at a time, too short for dashes
 _DARK = ("saddle", "other-critical-point", "undecided", "failed")
+_TIMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "convergence_time": (r"excess below $10^{-6}$ of the start's", {"color": "C0", "linestyle": "-"}),
+    "escape_time": ("left the saddle", {"color": "C3", "linestyle": "-."}),
+}
+_PROMISED: dict[str, Any] = {"color": "C1", "linestyle": "--"}
+_STYLES = ("-", "--", "-.", ":")
 _MOST_ROWS = 8
 _FEW = 8  # values of an axis that are all written out
 _NONE = "#dcdcdc"
@@ -60,14 +66,22 @@ def figure(found: Map) -> Figure:
     return _lines(found) if len(found.axes) == 1 else _images(found)
 
 
+def _margins(found: Map) -> dict[str, np.ndarray]:
+    """The margins of claims that say anything of some cell, by name."""
+    names = [name.removeprefix("met_") for name in found.quantities if name.startswith("met_")]
+    margins = {name: found[f"margin_{name}"] for name in names}
+    return {name: values for name, values in margins.items() if np.any(np.isfinite(values))}
+
+
+def _further_times(found: Map) -> list[str]:
+    """The times that papers bring."""
+    own = ("margin_", "smallest_", *_TIMES)
+    return [name for name in found.quantities if name.endswith("_time") and not name.startswith(own)]
+
+
 def met(found: Map) -> np.ndarray:
-    """Where all that Theorem 4.1 assumes is met: its scale condition and Assumption 3.3."""
-    return found["condition_met"] & found["assumption_met"]
-
-
-def _spoken_of(found: Map) -> bool:
-    """Whether the theorem says anything of some cell, met or not."""
-    return bool(np.any(np.isfinite(found["mu"])))
+    """Where the hypotheses of all claims are met that say anything of some cell."""
+    return np.all([found[f"met_{name}"] for name in _margins(found)], axis=0) & np.ones(found.shape, dtype=bool)
 
 
 def _lines(found: Map) -> Figure:
@@ -82,20 +96,18 @@ def _lines(found: Map) -> Figure:
         outcome.plot(place[here], np.full(here.sum(), height), marker, color="black", mfc=_LOOKS[name][0])
     outcome.set_yticks(range(len(known)), [name.replace("-", " ") for name in known])
     outcome.set_ylim(-0.6, len(known) - 0.4)
-    for name, label, style in (
-        ("convergence_time", r"excess below $10^{-6}$ of the start's", {"color": "C0", "linestyle": "-"}),
-        ("escape_time", "left the saddle", {"color": "C3", "linestyle": "-."}),
-        ("guaranteed_time", "guaranteed", {"color": "C1", "linestyle": "--"}),
-    ):
+    of_papers = {name: (name.removesuffix("_time").replace("_", " "), _PROMISED) for name in _further_times(found)}
+    for name, (label, style) in (_TIMES | of_papers).items():
         values = positive(found[name])
         if np.any(np.isfinite(values)):
             times.plot(place, values, label=label, marker=".", **style)
     times.set_yscale("log")
     times.set_ylabel(r"flow time  $t$")
     _legend(times)
-    for (statement, name), style in zip(MARGINS.items(), ("-", "--", "-.", ":"), strict=True):
-        if name != "margin_u_positive" and np.any(np.isfinite(found[name])):
-            margins.plot(place, found[name], linestyle=style, marker=".", label=statement)
+    # Of many, those that come nearest to failing.
+    least = sorted(_margins(found).items(), key=lambda item: np.nanmin(item[1]))[: len(_STYLES)]
+    for (name, values), style in zip(least, _STYLES, strict=False):
+        margins.plot(place, values, linestyle=style, marker=".", label=name)
     margins.axhline(0, color="black", linewidth=0.8)
     lowest = min([np.nanmin(line.get_ydata(), initial=0) for line in margins.lines])
     margins.set_yscale("symlog", linthresh=1)
@@ -108,7 +120,7 @@ def _lines(found: Map) -> Figure:
             panel.axvline(edge, **_BOUNDARY)
     _ticks(margins.xaxis, axis, 2 * _PANEL, 0.0)
     margins.set_xlabel(name_of(axis.field))
-    if _spoken_of(found):
+    if _margins(found):
         drawn.legend([Line2D([], [], **_BOUNDARY)], [_condition(held)], loc="outside upper right")
     return drawn
 
@@ -142,7 +154,7 @@ def _images(found: Map) -> Figure:
     known = [name for name in OUTCOMES if np.any(found["outcome"] == name)]
     handles: list[Any] = [_swatch(name) for name in known]
     labels = [name.replace("-", " ") for name in known]
-    if _spoken_of(found):
+    if _margins(found):
         handles.append(Line2D([], [], **_EDGE))
         labels.append(_condition(held))
     if np.any(found["smallest_margin"] <= 0):
@@ -257,8 +269,8 @@ def _swatch(name: str) -> tuple[Line2D, ...]:
 
 def _condition(held: np.ndarray) -> str:
     if np.all(held) or not np.any(held):
-        return f"hypotheses of the theorem: met {'everywhere' if np.all(held) else 'nowhere'}"
-    return "edge of the hypotheses of the theorem"
+        return f"hypotheses of the claims: met {'everywhere' if np.all(held) else 'nowhere'}"
+    return "edge of the hypotheses of the claims"
 
 
 def _norm(values: np.ndarray) -> Normalize | None:

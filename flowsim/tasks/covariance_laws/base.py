@@ -35,7 +35,7 @@ class AbstractCovarianceLaw(eqx.Module):
 
     @abc.abstractmethod
     def operator_energy(self, context_length: Scalar) -> Scalar:
-        """E[|Gamma_tau|_op |Lambda_tau|_F^2], NaN where the law does not tell. **Source:** zhang2023 (4.11)."""
+        """E[|Gamma_tau|_op |Lambda_tau|_F^2], NaN where the law does not tell."""
 
     @abc.abstractmethod
     def replicates(self) -> tuple["AbstractCovarianceLaw", ...]:

@@ -22,8 +22,6 @@ class DiagonalLaw(AbstractCovarianceLaw):
     **Arguments:** coordinates: one or several families, the coordinates of one after those of the other.
 
     **Raises:** `ValueError` where a third moment is not finite, or a first not positive.
-
-    **Source:** zhang2023, section 4.3.
     """
 
     coordinates: tuple[AbstractCoordinates, ...]

@@ -23,8 +23,6 @@ class SampledLaw(AbstractCovarianceLaw):
     32, so that 8 disjoint groups tell the error; seed: of the draws.
 
     **Raises:** `ValueError` on another number, or a draw that is no covariance.
-
-    **Source:** zhang2023, Lemma C.1.
     """
 
     draw: Callable[[PRNGKeyArray], Matrix]

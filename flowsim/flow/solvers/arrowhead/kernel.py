@@ -63,15 +63,12 @@ def models_of(arrowhead: Arrowhead, start: State, points: Point):
 
 
 def _view(point: Point, seen: Seen, dissipated: Scalar, nodes) -> View:
-    squares = jnp.sum(point.shaft**2) + seen.moments[0]
     return View(
         t=jnp.zeros(()),
         point=point,
         excess=seen.excess,
         grad_norm_sq=seen.grad_norm_sq,
-        norm_sq=point.u**2 + squares,
-        u=point.u,
-        sign=point.u / jnp.sqrt(squares),
+        norm_sq=point.u**2 + jnp.sum(point.shaft**2) + seen.moments[0],
         dissipated=dissipated,
         still=jnp.asarray(False),
         leaves=jnp.asarray(False),

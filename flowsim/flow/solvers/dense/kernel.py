@@ -12,7 +12,6 @@ from flowsim.flow.solvers.dense.saddles import may_creep
 from flowsim.flow.solvers.lockstep import FIRST_STEP, AbstractKernel, View
 from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, leads_away, norm_sq, own_sizes, pace
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.models import LinearAttention
 
 MOST_WEIGHTS = 256  # of a flow in lockstep
 STEPS_PER_DECADE = 12  # of time, at least
@@ -82,18 +81,12 @@ class DenseKernel(AbstractKernel):
         else:
             ends = [(before.t, t), (before.excess, excess), (before.grad_norm_sq, grad_norm_sq)]
             nodes = [jnp.stack(both) for both in ends]
-        model = self.system.decode(state)
-        u = sign = jnp.asarray(jnp.nan)
-        if isinstance(model, LinearAttention):
-            u, sign = model.u_minus1, model.u_minus1 / jnp.sqrt(jnp.sum(model.U11**2))
         return View(
             t=t,
             point=state,
             excess=excess,
             grad_norm_sq=grad_norm_sq,
             norm_sq=norm_sq(state),
-            u=u,
-            sign=sign,
             dissipated=dissipated,
             still=still,
             leaves=leaves,

@@ -1,0 +1,180 @@
+"""What a map says of claims: the margin that each leaves in a cell, and whether its hypotheses are met there."""
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from flowsim import papers
+from flowsim._core.types import Scalar
+from flowsim.claims import Claim
+from flowsim.experiments.margins import seen, traced_start
+from flowsim.experiments.sweep.records import MapRecord
+from flowsim.flow.solvers.summary import is_known
+from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.problem import Problem
+
+_ENTRIES = 2**22  # of the models along flows that are judged at once
+
+
+class Judged:
+    """The claims of a sweep by what their margins are called in its map; of those of one name, one speaks of a loss."""
+
+    def __init__(self, claims: Mapping[str, Sequence[Claim]]):
+        self.claims = {name: tuple(of_name) for name, of_name in claims.items()}
+        self._key = tuple((name, *map(id, of_name)) for name, of_name in self.claims.items())
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Judged) and self._key == other._key
+
+    def parts(self) -> "list[Judged]":
+        """Each name by itself."""
+        return [Judged({name: of_name}) for name, of_name in self.claims.items()]
+
+
+class Left(NamedTuple):
+    """What a claim leaves in a cell.
+
+    margin: NaN where it promises nothing; t: when it is least; counts: whether it may be compared with other margins;
+    met: whether the hypotheses are; which: of the claims of a name, -1 where none speaks of the loss.
+    """
+
+    margin: Scalar
+    t: Scalar
+    counts: Bool[Array, ""]
+    met: Bool[Array, ""]
+    which: Array
+
+
+def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
+    """The claims about some problems whose ids match a pattern; without one, those that papers name for maps."""
+    if pattern is None:
+        return Judged(papers.MAPPED)
+    problems = list(problems)
+    own = [claim for problem in problems[:1] for claim in problem.spec.own(Claim)]
+    found: dict[str, list[Claim]] = {}
+    for claim in (*papers.ALL_CLAIMS, *own):
+        if fnmatch.fnmatchcase(claim.id, pattern) and any(claim.is_about(problem.start) for problem in problems):
+            name = claim.id if claim.form == "printed" else f"{claim.id}.{claim.form}"
+            found.setdefault(name, []).append(claim)
+    return Judged(found)
+
+
+def dtypes(judged: Judged) -> dict[str, np.dtype]:
+    """The kinds of a map's arrays about claims."""
+    ids = [claim.id for claims in judged.claims.values() for claim in claims]
+    return {
+        **{f"margin_{name}{part}": np.dtype(float) for name in judged.claims for part in ("", "_time")},
+        **{f"met_{name}": np.dtype(bool) for name in judged.claims},
+        **{name: np.dtype(float) for name in ("smallest_margin", "smallest_margin_time")},
+        "smallest_margin_name": np.dtype(f"<U{max(map(len, ids))}"),
+    }
+
+
+def record_of_claims(judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> MapRecord:
+    """What a map holds of claims along flows, lanes leading, with the arrays that papers bring.
+
+    **Arguments:** subtracted: as in `flowsim.flow.solvers.summary.rounding_of`.
+    """
+    columns = {name: np.asarray(values) for name, values in _columns(losses, runs).items()}
+    names = tuple(judged.claims)
+    if not names:
+        return columns
+    left = _left_of(judged, losses, starts, runs, subtracted)
+    values, times, counts = (
+        np.stack([getattr(left[name], part) for name in names]) for part in ("margin", "t", "counts")
+    )
+    known = np.any(counts, axis=0)
+    smallest = np.argmin(np.where(counts, values, np.inf), axis=0)[None]
+    pick = lambda rows: np.take_along_axis(rows, smallest, axis=0)[0]
+    ids = np.stack([np.asarray([*(claim.id for claim in judged.claims[name]), ""])[left[name].which] for name in names])
+    return columns | {
+        **{f"margin_{name}": row for name, row in zip(names, values, strict=True)},
+        **{f"margin_{name}_time": row for name, row in zip(names, times, strict=True)},
+        **{f"met_{name}": np.asarray(left[name].met) for name in names},
+        "smallest_margin": np.where(known, pick(values), np.nan),
+        "smallest_margin_time": np.where(known, pick(times), np.nan),
+        "smallest_margin_name": np.where(known, pick(ids), ""),
+    }
+
+
+def _left_of(judged: Judged, *given: Any) -> dict[str, Left]:
+    """What claims leave of flows by one program for all; where one cannot be traced, each by itself, that one flow by
+    flow.
+    """
+    try:
+        return jax.tree.map(np.asarray, _program(judged, *given))
+    except Exception:
+        if len(judged.claims) > 1:
+            return {name: left for part in judged.parts() for name, left in _left_of(part, *given).items()}
+    at = lambda lane: jax.tree.map(lambda leaf: leaf[lane] if eqx.is_array(leaf) else leaf, given)
+    found = [_by_itself(judged, *at(lane)) for lane in range(given[-1].shape[0])]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+
+def _by_itself(judged: Judged, *given: Any) -> dict[str, Left]:
+    """What claims leave of one flow, nothing where they cannot be compared."""
+    try:
+        return _one(judged, *given)
+    except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError):
+        return dict.fromkeys(judged.claims, _nothing())
+
+
+@eqx.filter_jit
+def _program(judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> dict[str, Left]:
+    arrays, others = eqx.partition((losses, starts, runs, subtracted), eqx.is_array)
+    entries = sum(leaf[0].size for leaf in jax.tree.leaves(eqx.filter(runs, eqx.is_array)))
+    size = max(1, _ENTRIES // entries)
+    one = lambda arrays: _one(judged, *eqx.combine(arrays, others))
+    return jax.lax.map(one, arrays, batch_size=min(size, subtracted.shape[0]))
+
+
+@eqx.filter_jit
+def _columns(losses: PyTree, runs: Trajectory) -> dict[str, Array]:
+    return eqx.filter_vmap(papers.columns_of)(losses, runs)
+
+
+def _one(judged: Judged, loss: Any, start: PyTree, run: Trajectory, subtracted: Scalar) -> dict[str, Left]:
+    loss, run = loss.stated(), _until_rounding(run, subtracted)
+    return {name: _left(claims, loss, start, run) for name, claims in judged.claims.items()}
+
+
+def _left(claims: Sequence[Claim], loss: Any, start: PyTree, run: Trajectory) -> Left:
+    """What the claim leaves that speaks of the loss."""
+    for which, claim in enumerate(claims):
+        if claim.foreign(loss, start) is not None:
+            continue
+        along = run if claim.along_flow else traced_start(loss, start)
+        found = seen(claim, loss, start, along)
+        room, met = found.room, jnp.all(jnp.asarray([True, *found.met]))
+        # Where the sides have different signs, these alone tell that a statement holds.
+        told = jnp.isfinite(room.margin) & ~((room.margin > 0) & (room.value * room.bound < 0))
+        # Nothing is relative to a bound of zero, and an identity has no room.
+        counts = told & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
+        t = along.t[jnp.minimum(room.row, along.t.shape[0] - 1)]
+        margin, t = (jnp.where(told, value, jnp.nan) for value in (room.margin, t))
+        return Left(margin, t, counts, met, jnp.asarray(which))
+    return _nothing()
+
+
+def _nothing() -> Left:
+    nan, no = jnp.asarray(jnp.nan), jnp.asarray(False)
+    return Left(nan, nan, no, no, jnp.asarray(-1))
+
+
+def _until_rounding(run: Trajectory, subtracted: Scalar) -> Trajectory:
+    """The flow as far as its excess is more than rounding, the last such row repeated."""
+    lost = ~is_known(run.excess, subtracted) & jnp.isfinite(run.excess)
+    rows = jnp.arange(run.t.shape[0])
+    last = jnp.max(jnp.where(lost, 0, rows))
+    pick = lambda leaf: leaf[jnp.minimum(rows, last)] if eqx.is_array(leaf) else leaf
+    series = map(pick, (run.loss, run.excess, run.grad_norm_sq, run.dissipated))
+    return uncertified(pick(run.t), jax.tree.map(pick, run.models), *series)

@@ -1,0 +1,75 @@
+"""What a sweep will do, checked before anything is integrated or written."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from flowsim._core.checks import ProblemError, nearest, refuse, require_float64
+from flowsim._core.types import Tables
+from flowsim.experiments.sweep import integration
+from flowsim.experiments.sweep.axes import GridAxis, grid_shape, specs
+from flowsim.experiments.sweep.integration import CellBatch
+from flowsim.experiments.sweep.judged import chosen, dtypes
+from flowsim.experiments.sweep.kept import OF_BATCHES
+from flowsim.experiments.sweep.records import DTYPES
+from flowsim.problem import AbstractSpec, known_fields
+
+
+class SweepPlan(NamedTuple):
+    """The problems of all cells, the last axis running fastest, the batches in which they are integrated, and the
+    pattern of the claims.
+    """
+
+    cells: list[AbstractSpec]
+    batches: list[CellBatch]
+    claims: str | None
+
+
+def checked(
+    tables: Tables, axes: tuple[GridAxis, ...], claims: str | None, disk_budget: float, mesh: Mesh | None
+) -> SweepPlan:
+    """What a sweep will do; nothing is integrated or written.
+
+    **Raises:** `ProblemError` in one line where one of them is no problem, no claim matches, or the map is larger than
+    the disk budget, in MB.
+    """
+    require_float64()
+    if not axes:
+        refuse("a sweep", "over at least one axis", "there is none")
+    names, known = [axis.field for axis in axes], known_fields(tables)
+    for name in names:
+        if name not in known:
+            raise ProblemError(f"{name} is not a known field{nearest(name, known)}")
+        if names.count(name) > 1:
+            refuse("a sweep", "over different fields", f"{name} is there twice")
+    if "budget_seconds" in tables.get("flow", {}):
+        refuse("flow.budget_seconds", "left out of a sweep, whose cells do not depend on the clock", "it is given")
+    count = math.prod(grid_shape(axes))
+    _check_size(count, tuple(DTYPES.values()), disk_budget)
+    cells = list(specs(tables, axes))
+    judged = chosen(claims, [spec.build(mesh=mesh) for spec in _of_each_model(cells)])
+    if not judged.claims:
+        refuse("--claims", "a pattern of the id of some claim about these models", f'none matches "{claims}"')
+    known = DTYPES | dtypes(judged)
+    _check_size(count, tuple(known.values()), disk_budget)
+    for name in cells[0].observables:
+        if name in (*known, *OF_BATCHES, "metadata"):
+            refuse("OBSERVABLES", "names that no array of a map has", f'one is "{name}"')
+    return SweepPlan(cells, integration.plan(cells, mesh), claims)
+
+
+def _check_size(count: int, kinds: tuple[np.dtype, ...], disk_budget: float) -> None:
+    """Refuse a map of so many cells, with arrays of these kinds, that is larger than the disk budget."""
+    # Finished batches and the map lie side by side until the map is whole.
+    megabytes = 2 * count * sum(kind.itemsize for kind in kinds) / 1e6
+    if not megabytes <= disk_budget:
+        came = f"its {count} cells take {megabytes:.3g} MB"
+        refuse("the map", f"within the disk budget of {disk_budget:g} MB (--disk-budget)", came)
+
+
+def _of_each_model(cells: Sequence[AbstractSpec]) -> list[AbstractSpec]:
+    """A cell of each model that problem files name; the first of problems of a function, which name none."""
+    return list({repr(getattr(spec, "model", None)): spec for spec in reversed(cells)}.values())
