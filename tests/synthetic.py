@@ -7,7 +7,7 @@ import numpy as np
 from flowsim.flow.trajectory import Certificates, Settings, Status, Trajectory
 from flowsim.models import LinearAttention
 from flowsim.papers.paper import Predictions
-from flowsim.papers.zhang2023.predictions import FIXED, Told
+from flowsim.papers.zhang2023.predictions import FIXED, PredictedNumbers
 
 TIMES = np.array([0.0, 0.01, 0.1, 1.0, 10.0])
 
@@ -57,4 +57,6 @@ def predictions(*, mu: float = 0.25, scale_bound: float = 4.0) -> Predictions:
         "local_rate": 1.0,
         "scale_bound": scale_bound,
     }
-    return Told(1.0, constants, LinearAttention(3 * jnp.eye(2) / np.sqrt(2), 3.0), 2.0, FIXED).predictions((), {}, None)
+    return PredictedNumbers(1.0, constants, LinearAttention(3 * jnp.eye(2) / np.sqrt(2), 3.0), 2.0, FIXED).predictions(
+        (), {}, None
+    )

@@ -7,6 +7,7 @@ import pytest
 from systems import Vector
 
 import flowsim
+import flowsim.claims.hypotheses
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.claims.evidence import comparing, padded, series
 from flowsim.claims.judging import judge_or_note

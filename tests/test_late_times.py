@@ -130,7 +130,7 @@ def test_in_lockstep_nothing_is_said_of_a_saddle_that_tiny_heads_leave(minimum):
     kernel = DenseKernel.of(loss_system(three_heads(minimum), start), start, at(1e-9))
     ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
     observer = Summarizing(ends, Scales(*[at(jnp.inf)] * 3), kernel.timescale, at(0.0), False)
-    summary, view = eqx.filter_jit(follow)(kernel, observer, observer.last)
+    summary, view, _ = eqx.filter_jit(follow)(kernel, observer, observer.last)
     assert int(summary.status) == UNTOLD and float(three_heads()(view.point)) > 0.4
 
 

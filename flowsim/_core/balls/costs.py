@@ -58,6 +58,6 @@ def memory_of_device(array: Array) -> float:
 def _operations(eqn: JaxprEqn) -> float:
     name = eqn.primitive.name
     if name in _FACTORED:
-        shape = eqn.invars[0].aval.shape
+        shape = eqn.invars[0].aval.shape  # pyright: ignore[reportAttributeAccessIssue]
         return _FACTORED[name] * math.prod(shape) * shape[-1]
     return operations(eqn) * (2 if name == "dot_general" else 1)

@@ -114,7 +114,7 @@ class Traced:
         # What no output depends on is left out.
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
         self.jaxpr, self._consts = jaxpr, closed.consts
-        self.shapes = [var.aval.shape for var in jaxpr.outvars]
+        self.shapes = [var.aval.shape for var in jaxpr.outvars]  # pyright: ignore[reportAttributeAccessIssue]
         self._together: dict[int, ClosedJaxpr | None] = {}
 
     @functools.cached_property
