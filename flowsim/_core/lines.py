@@ -1,29 +1,29 @@
-"""What is said to people about their input, in one line; nothing heavy is imported."""
+"""Error messages in one line. This module imports nothing heavy."""
 
 LONGEST = 1000  # characters
-TRACEBACK = "FLOWSIM_TRACEBACK"  # with the value 1, errors that nothing foresaw are raised
+TRACEBACK = "FLOWSIM_TRACEBACK"  # with the value 1, unexpected errors are raised with their traceback
 
 
 def one_line(text: str) -> str:
-    """The text with characters escaped that a terminal would obey or not show: control, bidirectional, line breaks."""
+    """The text with control characters, bidirectional marks and line breaks escaped, cut to `LONGEST` characters."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
 def in_short(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says."""
+    """The type of an error and the first line of its message."""
     lines = said_by(error).splitlines()
     return one_line(f"{type(error).__name__}: {lines[0]:.300}" if lines else type(error).__name__)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error, of Python, NumPy or XLA, says that the memory does not suffice."""
+    """Whether an error of Python, NumPy or XLA says that memory ran out."""
     said = said_by(error)
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in said or "ut of memory" in said
 
 
 def said_by(error: BaseException) -> str:
-    """What an error says; nothing where a user's own cannot say it."""
+    """The message of an error; empty if its ``__str__`` fails, as that of a user's class may."""
     try:
         return str(error)
     except BaseException:
@@ -31,7 +31,7 @@ def said_by(error: BaseException) -> str:
 
 
 def listed(text: str) -> list[str]:
-    """The parts between the commas of a text, except those within brackets, braces and quotation marks."""
+    """A text split at its commas, except those within brackets, braces and quotation marks."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:

@@ -1,19 +1,19 @@
-"""Numbers as people read them: in plain text, on a page, in a picture."""
+"""Numbers in plain text, on a page and in a picture."""
 
 import math
-from typing import Any, SupportsFloat
+from typing import SupportsFloat
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number_text(value: SupportsFloat | None, form: str = ".3g") -> str:
-    """A number in few digits, a dash if there is none."""
+    """A number in few digits; a dash for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     return format(float(value), form) if value else "0"
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A value of a problem file in few digits."""
     if isinstance(value, list):
         return f"[{', '.join(map(value_text, value))}]"
@@ -21,14 +21,14 @@ def value_text(value: Any) -> str:
 
 
 def in_unicode(value: SupportsFloat | None, form: str = ".3g") -> str:
-    """A number as it is set in a page: 2.1×10⁻¹⁴."""
+    """A number in Unicode, such as 2.1×10⁻¹⁴."""
     mantissa, _, exponent = number_text(value, form).replace("inf", "∞").partition("e")
     digits = mantissa if mantissa == "-" else mantissa.replace("-", "−")
     return f"{digits}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if exponent else digits
 
 
 def in_tex(value: SupportsFloat) -> str:
-    """Three digits, with a power of ten set as one."""
+    """A number of three digits in TeX, such as $2.1\\times10^{-14}$."""
     mantissa, _, exponent = f"{float(value):.3g}".partition("e")
     if not exponent:
         return mantissa
