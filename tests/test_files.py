@@ -265,5 +265,5 @@ def test_a_search_with_a_changed_digit_is_refused(tmp_path):
     write_sealed(file, document)
     assert read_sealed(file) == document
     file.write_text(file.read_text().replace("0.25", "0.35"))
-    with pytest.raises(DamagedFileError, match="its checksum is not that of what it says"):
+    with pytest.raises(DamagedFileError, match="its checksum does not match its content"):
         read_sealed(file)

@@ -223,7 +223,7 @@ def test_a_changed_digit_in_a_unit_of_an_audit_is_not_believed(own, tmp_path, ca
     unit.write_text(whole.replace('"holds"', '"violated"'))
     capsys.readouterr()
     assert main.main(words) == 0
-    assert "its checksum is not that of what it says): the claim is judged again" in capsys.readouterr().err
+    assert "its checksum does not match its content): the claim is judged again" in capsys.readouterr().err
     assert unit.read_text() == whole
 
 

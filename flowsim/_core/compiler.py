@@ -21,8 +21,8 @@ def prepare_compiler() -> None:
     gc.set_threshold(*_COLLECTED_AFTER)
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
-    # jaxlib 0.10.1 mistakes two settings of its own compiler for features of another machine, and logs a long warning
-    # for every program that it loads from the cache. JAX sets this variable to 1 when it is imported.
+    # jaxlib 0.10.1 mistakes two compiler settings that it makes itself for features of another machine, and logs a
+    # long warning for every program that it loads from the cache. JAX sets this variable to 1 when it is imported.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     flags = os.environ.get("XLA_FLAGS", "").strip()

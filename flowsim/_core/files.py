@@ -54,7 +54,7 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
             entries = {entry: archive.read(entry) for entry in archive.namelist()}
             # A file of another program has no checksum.
             if archive.comment != _seal_of(entries):
-                raise zipfile.BadZipFile("its checksum is not that of what it holds")
+                raise zipfile.BadZipFile("its checksum does not match its content")
             for entry, array in entries.items():
                 found[entry.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(array), allow_pickle=False)
     except Exception as error:  # zipfile, zlib and NumPy may raise anything on a wrong byte
@@ -123,7 +123,7 @@ def read_sealed(path: str | os.PathLike) -> Document:
     document = read_document(path)
     if document.pop(_SEAL, None) != _digest(document):
         raise DamagedFileError(
-            f"{path} is damaged or was not written by flowsim (its checksum is not that of what it says)"
+            f"{path} is damaged or was not written by flowsim (its checksum does not match its content)"
         )
     return document
 

@@ -12,6 +12,6 @@ Series = Float[Array, " T"]
 Seed = int | Int[Array, ""]
 Tables = Mapping[str, Any]  # nested, as TOML gives them
 Values = Mapping[str, Any]  # fields of a problem, by dotted name
-Document = dict[str, Any]  # a JSON object
+Document = dict[str, Any]  # a JSON object, or TOML tables that may be changed
 Params = dict[str, Any]  # parameters of an operation that JAX traced
 ScalarLike = float | Scalar  # a number that may be traced

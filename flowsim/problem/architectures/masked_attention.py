@@ -1,4 +1,4 @@
-"""One layer of linear attention that does not attend to its query: ahn2023, section 4."""
+"""One layer of linear attention that does not attend to the query: ahn2023, section 4."""
 
 import jax.numpy as jnp
 
