@@ -66,10 +66,12 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
         if token.type == tokenize.COMMENT:
             line, text = token.start[0], token.string.lstrip("# ")
             if line == last + 1:
-                last, words = line, f"{words} {text}"
+                words = f"{words} {text}"
             else:
                 yield first, _in_one_line(words)
-                first, last, words = line, line, text
+                first, words = line, text
+            # What follows the code of a line is not continued.
+            last = line if token.line.lstrip().startswith("#") else -1
     yield first, _in_one_line(words)
 
 

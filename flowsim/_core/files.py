@@ -96,7 +96,7 @@ def bytes_of(path: str | os.PathLike) -> bytes:
     """
     path = pathlib.Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "no file, but a pipe or a device", str(path))
+        raise OSError(errno.EINVAL, "not a file, but a pipe or a device", str(path))
     return path.read_bytes()
 
 

@@ -22,7 +22,7 @@ def known_by_value(function: object) -> Hashable:
 
     It holds the code and the values of everything that the function closes over or looks up by name. A ``make``
     function returns a new function from every call, and all of them have the same key while these values stay the
-    same. A function that uses a mutable object is equal only to itself.
+    same. A function that uses an object without a comparable value is equal only to itself.
     """
     try:
         value = _essence(function, ())

@@ -146,7 +146,7 @@ def _script(sign: str, text: str) -> str:
 
 
 def _grouped(text: str, below: bool) -> str:
-    """A numerator or denominator, in brackets where a slash asks for them."""
+    """A numerator or denominator. It is in brackets if it is a sum, or a product below the slash."""
     outside = re.sub(r"[\^_]\{[^{}]*\}", "", text)
     while (inner := re.sub(r"\([^()]*\)|⟦[^⟦⟧]*⟧|⟨[^⟨⟩]*⟩|\{[^{}]*\}", "•", outside)) != outside:
         outside = inner

@@ -68,7 +68,7 @@ class FlowTable(AbstractTable, frozen=True):
         if times.size and times[-1] > self.t1:
             refuse("flow.times", f"at most t1 = {self.t1:g}", f"it holds {times[-1]:g}")
         if self.stop is not None:
-            refuse("flow.stop", "left out where t1 is given, as the flow then ends at t1 alone", "it is given")
+            refuse("flow.stop", "left out where t1 is given, since the flow then ends at t1", "it is given")
         return self
 
 

@@ -184,7 +184,7 @@ class LinearRegression(eqx.Module):
 
     @property
     def shifts(self) -> tuple[str, ...]:
-        """The names of the optional arguments that are given, except ``weights``. All of them change the risk.
+        """The names of the given options, of label_noise, query_covariance, weight, the prior's and length_law.
 
         A covariate shift is not among them, since it only changes ``covariance``.
         """

@@ -85,8 +85,8 @@ def enclose(
 
     - function: from trees of float64 arrays to a tree of arrays.
     - arguments: trees of arrays of balls, or of numbers, which are taken as exact.
-    - proved: whether the balls must contain the values. If not, eigenvectors and roots of balls around zero may come
-      without a bound: they only have more digits than in float64.
+    - proved: whether the balls must contain the values. Programs that diagonalize matrices are then refused. Otherwise
+      eigenvectors, and roots of balls around zero, have more digits than in float64 but no bound of their error.
     - open_branches: whether a comparison that the balls do not decide gives a ball from 0 to 1, and a selection by it
       the hull of the cases. Values are then enclosed, but not the derivatives of functions that jump.
     - rounding: the relative radius of the constants in the function; see `rounded`.

@@ -59,7 +59,8 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
             checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
         d = task.eigenvalues.size
         if task.dimension != d:
-            checks.refuse("task", "one with every eigenvalue once", f"{d} eigenvalues stand for {task.dimension}")
+            came = f"it has {d} eigenvalues in dimension {task.dimension}"
+            checks.refuse("task", "one with every eigenvalue once", came)
         sigma = float(checks.positive("scale", scale))
         M = np.asarray(checks.as_array("theta", theta, (d, None)))
         M = M / (np.max(np.abs(M), initial=0.0) or 1.0)

@@ -106,7 +106,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
             made = function(**{name: _as_lists(value) for name, value in self.fields.items()})
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], AbstractPopulationLoss)):
             kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else [made])]
-            came = f"that of line {_line(function)} gives ({', '.join(kinds)})"
+            came = f"the function at line {_line(function)} returns ({', '.join(kinds)})"
             refuse(self.make, "a function that gives (loss, model), the loss one of flowsim's", came)
         loss, model = made
         loss, model = jax.tree.map(lambda leaf: _named(leaf, self), (loss, model))
