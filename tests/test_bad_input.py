@@ -8,7 +8,7 @@ import pytest
 
 from flowsim import papers
 from flowsim._core import checks
-from flowsim._core.lines import LONGEST, one_line
+from flowsim._core.text import LONGEST, one_line
 from flowsim.claims import Claim
 from flowsim.claims.claim import Judgement
 from flowsim.claims.statements import polyak_lojasiewicz

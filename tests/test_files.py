@@ -102,7 +102,8 @@ def test_chunks_of_another_problem_are_refused(file, tmp_path, capsys):
     for options in ((), ("--resume",)):
         assert run(file, out, *options) == 2
         line = one_line(capsys)
-        assert "checkpoint must be empty or of this same run, but" in line and "chunk-00000.npz is of another" in line
+        assert "checkpoint must be empty or of this same run, but" in line
+        assert "chunk-00000.npz belongs to another run" in line
         assert [path.name for path in out.iterdir()] == ["checkpoint"]
 
 
@@ -244,7 +245,7 @@ def test_the_map_of_another_sweep_is_refused(swept, file, tmp_path, capsys):
     shutil.copy(swept / "map.npz", tmp_path / "stray")
     for options in ((), ("--resume",)):
         assert sweep(file, tmp_path / "stray", "--set", "task.context_length=11", *options) == 2
-        assert "map.npz is of another" in one_line(capsys)
+        assert "map.npz belongs to another" in one_line(capsys)
     assert [path.name for path in (tmp_path / "stray").iterdir()] == ["map.npz"]
 
 
@@ -264,5 +265,5 @@ def test_a_search_with_a_changed_digit_is_refused(tmp_path):
     write_sealed(file, document)
     assert read_sealed(file) == document
     file.write_text(file.read_text().replace("0.25", "0.35"))
-    with pytest.raises(DamagedFileError, match="its checksum is not that of what it says"):
+    with pytest.raises(DamagedFileError, match="its checksum does not match its content"):
         read_sealed(file)

@@ -139,7 +139,7 @@ def test_a_search_goes_on_with_the_same_claim_alone(command, own, tmp_path, else
     # All but the seconds.
     assert capsys.readouterr().out.partition(" in ")[0] == found.partition(" in ")[0]
     own.write_text(CLAIM.replace("2 d |L|", "d |L|").replace("BOUND *", "0.7 *"))
-    assert "search.json is of another" in flowsim_says(capsys, *words)
+    assert "search.json belongs to another" in flowsim_says(capsys, *words)
     own.write_text(CLAIM)
     elsewhere("diffrax")
     assert "search.json was computed with diffrax" in flowsim_says(capsys, *words)
@@ -205,7 +205,7 @@ def test_a_chunk_of_another_run_in_a_repetition_is_refused(tmp_path):
 
     assert judge_or_note(false, evidence(1.0, "one")).verdict is Judgement.VIOLATED
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    with pytest.raises(ValueError, match="chunk-00000.npz is of another"):
+    with pytest.raises(ValueError, match="chunk-00000.npz belongs to another"):
         judge_or_note(false, evidence(2.0, "two"))
 
 
@@ -223,7 +223,7 @@ def test_a_changed_digit_in_a_unit_of_an_audit_is_not_believed(own, tmp_path, ca
     unit.write_text(whole.replace('"holds"', '"violated"'))
     capsys.readouterr()
     assert main.main(words) == 0
-    assert "its checksum is not that of what it says): the claim is judged again" in capsys.readouterr().err
+    assert "its checksum does not match its content): the claim is judged again" in capsys.readouterr().err
     assert unit.read_text() == whole
 
 

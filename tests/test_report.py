@@ -17,7 +17,7 @@ from synthetic import predictions, trajectory
 
 from flowsim import __version__
 from flowsim._core.documents import write_json
-from flowsim._core.numbers import in_unicode
+from flowsim._core.text import in_unicode
 from flowsim.claims import citation
 from flowsim.claims.claim import Claim, Judgement, Verdict, at_least
 from flowsim.claims.hypotheses import Hypothesis

@@ -331,7 +331,7 @@ def test_a_claim_in_a_file_of_the_users_own_is_sharpened(tmp_path, capsys):
     assert main(["sharpen", f"{own}:claim", *one]) == 0
     assert "figure: none, as no parameter has two values" in capsys.readouterr().out
     assert main(["sharpen", f"{own}:claim", *one[:-2], str(out), "--quiet"]) == 2
-    assert "search.json is of another" in capsys.readouterr().err
+    assert "search.json belongs to another" in capsys.readouterr().err
     assert main(["sharpen", f"{own}:other"]) == 2
     assert "the name of a Claim there (claim)" in capsys.readouterr().err
 

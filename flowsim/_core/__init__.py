@@ -1,3 +1,3 @@
-"""What every room uses: argument checks, hosts, files, documents, balls, shared types, and the version."""
+"""Code that all rooms use: argument checks, hosts, files, documents, balls, shared types and the version."""
 
 VERSION = "0.1.0"

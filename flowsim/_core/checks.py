@@ -1,14 +1,13 @@
 """Argument checks: one wording for every error, ``NAME must be EXPECTED, but WHAT CAME``.
 
-Values under a JAX transformation cannot be looked at, so a traced array passes every check on its
-value; shapes are always checked.
+The values of a traced array are unknown, so it passes every check of its values. Its shape is always checked.
 """
 
 import contextlib
 import difflib
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim._core.lines import one_line
+from flowsim._core.text import one_line
 
 
 class ProblemError(ValueError):
@@ -26,21 +25,21 @@ class ProblemError(ValueError):
         super().__init__(one_line(message))
 
 
-_COPIES = 16  # of the largest array of a problem, that its flow and its verdicts hold at once
+_COPIES = 16  # copies of the largest array of a problem that its flow and verdicts hold at once
 
 
 def refuse(name: str, expected: str, came: str) -> NoReturn:
-    """Refuse an argument in the project's one wording."""
+    """Raise a `ProblemError` in the wording of all errors: ``NAME must be EXPECTED, but WHAT CAME``."""
     raise ProblemError(f"{name} must be {expected}, but {came}")
 
 
-def is_concrete(x: Any) -> bool:
-    """Whether the value of ``x`` can be looked at (it is not traced)."""
+def is_concrete(x: object) -> bool:
+    """Whether the value of ``x`` is known, that is, not traced."""
     return not isinstance(x, Tracer)
 
 
 def require_float64() -> None:
-    """Refuse to compute in single precision: verdicts would be about rounding."""
+    """Refuse to compute in single precision, where rounding would decide verdicts."""
     if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         refuse(
             "float64",
@@ -63,8 +62,9 @@ def nothing_kept(name: str) -> Iterator[None]:
 
 
 def refuse_debugging() -> None:
-    """Refuse settings of JAX under which NaN and infinity raise, which are met on purpose, or nothing comes to an
-    end.
+    """Refuse debugging settings of JAX.
+
+    Two of them raise on NaN and infinity, which flowsim computes on purpose. Under the third no flow ends.
     """
     for name in ("jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks", "jax_disable_jit"):
         if jax.config.values[name]:
@@ -91,7 +91,7 @@ def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) 
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:
-    """A shape as people write it, with any length where it is None."""
+    """A shape as text, with "any" for None."""
     return "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
 
 
@@ -112,25 +112,29 @@ def nonnegative(name: str, x: ArrayLike) -> Float[Array, ""]:
 
 
 def within_memory(name: str, count: int) -> None:
-    """Refuse what asks for arrays of so many numbers that a flow of them does not fit into the memory of this machine,
-    by an estimate, before any is made.
+    """Refuse a problem whose flow would not fit into the memory of this machine, by an estimate.
+
+    **Arguments:**
+
+    - name: the field that sets the size, for the message.
+    - count: how many numbers the largest array of the problem holds.
     """
     memory, needed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _COPIES * 8 * count
     if needed > memory:
-        # Beyond 10^300 bytes whole numbers are no floats.
+        # float cannot hold whole numbers beyond about 10^308.
         takes = f"a flow of that size takes some {min(needed, 10**300) / 2**30:.3g} GiB"
         refuse(name, f"small enough for {memory / 2**30:.3g} GiB of memory", takes)
 
 
 def square(name: str, matrices: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A matrix with as many rows as columns, or a stack of them; neither may be empty."""
+    """A square matrix that is not empty, or a stack of them."""
     if matrices.shape[-2] != matrices.shape[-1] or matrices.size == 0:
         refuse(name, "a square matrix" if matrices.ndim == 2 else "square matrices", f"its shape is {matrices.shape}")
     return matrices
 
 
 def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
-    """A symmetric matrix, or a stack of them, exactly symmetric though rounding may have made it slightly less."""
+    """A symmetric matrix, or a stack of them, made exactly symmetric. Asymmetry beyond rounding is refused."""
     if is_concrete(matrices):
         values = np.asarray(matrices)
         asymmetry = np.max(np.abs(values - np.swapaxes(values, -1, -2)))
@@ -139,16 +143,17 @@ def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "...
     return (matrices + jnp.swapaxes(matrices, -1, -2)) / 2
 
 
-def count(name: str, x: Any) -> int:
-    """A whole number of at least one, known at once."""
+def count(name: str, x: object) -> int:
+    """A whole number of at least one. It must not be traced."""
     if isinstance(x, bool) or not isinstance(x, int | np.integer) or x < 1:
         refuse(name, "a whole number of at least 1", f"it is {x!r:.60}")
     return int(x)
 
 
 def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False) -> Float[Array, "d d"]:
-    """A symmetric positive definite matrix, or with ``semi`` a semidefinite one; the message gives the smallest
-    eigenvalue.
+    """A symmetric positive definite matrix, or with ``semi`` a positive semidefinite one.
+
+    **Raises:** `ProblemError` with the smallest eigenvalue.
     """
     given = square(name, as_array(name, x, (None, None)))
     matrix = symmetric(name, given)
@@ -164,23 +169,23 @@ def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False)
 
 
 def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
-    """A whole number of at least one, or infinity for the exact limit."""
+    """A length of at least one, or infinity for the exact limit."""
     require_float64()
     value = jnp.asarray(x, dtype=jnp.float64)
     whole = True
     if is_concrete(value):
-        number = np.asarray(value)  # a jnp operation on it would be traced inside a transformation
+        number = np.asarray(value)  # inside a transformation JAX would trace an operation of jnp
         whole = np.all((number >= 1) & (np.isinf(number) | (number == np.floor(number))))
     if value.ndim or not whole:
         refuse(name, "a whole number of at least 1, or inf", f"it is {x}")
     return value
 
 
-EARLIEST, LATEST = 1e-290, 1e290  # times: beyond, steps and rates leave what float64 holds
+EARLIEST, LATEST = 1e-290, 1e290  # times; beyond them, steps and rates leave the range of float64
 
 
 def time(name: str, value: float) -> float:
-    """A positive time that float64 has room around; no array is made, which would start JAX's devices."""
+    """A time from `EARLIEST` to `LATEST`. It makes no array, which would start JAX's devices."""
     if not EARLIEST <= value <= LATEST:
         refuse(name, f"from {EARLIEST:g} to {LATEST:g}", f"it is {value:g}")
     return value
@@ -204,6 +209,6 @@ def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean "..."?`` when a known word is close, else the empty string."""
+    """``; did you mean "..."?`` if a known word is close, else the empty string."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f'; did you mean "{matches[0]}"?' if matches else ""

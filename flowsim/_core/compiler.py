@@ -1,4 +1,4 @@
-"""Programs that compile sooner, and are kept on the disk, so that a second process loads what a first one compiled."""
+"""Compiler settings: faster compilation, and a cache on the disk that later processes reuse."""
 
 import gc
 import importlib.metadata
@@ -11,26 +11,24 @@ _COLLECTED_AFTER = (50_000, 20, 100)  # Python's thresholds, 700, 10 and 10 by d
 
 
 def prepare_compiler() -> None:
-    """Let Python trace and XLA compile sooner, and keep every compiled program below XDG_CACHE_HOME, or ~/.cache.
+    """Speed up tracing and compiling, and cache every compiled program below XDG_CACHE_HOME, or ~/.cache.
 
-    To be called before the first computation.
-
-    A folder that cannot be found or written is done without, as the cache only saves time. Errors are checked as ever:
-    they are raised while a program is traced, and tracing is not cached.
+    Call it before the first computation. If the folder is missing or not writable, nothing is cached. The cache hides
+    no error: flowsim raises its errors while a program is traced, and tracing is not cached.
     """
-    # Tracing makes many small objects that live on, and by default Python looks for cycles among all of them so often
-    # that it takes a tenth of the time to a first verdict.
+    # Tracing makes many small objects that stay alive. With Python's default thresholds, the search for cycles among
+    # them takes a tenth of the time to a first verdict.
     gc.set_threshold(*_COLLECTED_AFTER)
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
-    # jaxlib 0.10.1 takes two preferences of its own compiler for features of another machine, and says so at length
-    # for every program that it loads from the cache. JAX itself sets 1 when it is imported.
+    # jaxlib 0.10.1 mistakes two compiler settings that it makes itself for features of another machine, and logs a
+    # long warning for every program that it loads from the cache. JAX sets this variable to 1 when it is imported.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     flags = os.environ.get("XLA_FLAGS", "").strip()
     names_a_file = bool(flags) and not flags.startswith("-")
-    # XLA's newer emitters of loops take a third longer to compile and are no faster. Another version may not know the
-    # option, and XLA ends a process that sets one it does not know.
+    # XLA's newer loop emitters take a third longer to compile, and their programs are not faster. XLA ends a process
+    # that sets an unknown option, so the option is set only for versions that are known to have it.
     known = importlib.metadata.version("jaxlib").startswith("0.10.")
     if known and _EMITTERS not in flags and not names_a_file:
         os.environ["XLA_FLAGS"] = f"{flags} --{_EMITTERS}=false".strip()
@@ -40,7 +38,7 @@ def prepare_compiler() -> None:
         folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flowsim" / "jax"
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, RuntimeError):  # the latter where there is no home
+    except (OSError, RuntimeError):  # a RuntimeError comes from a user without a home folder
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -48,10 +46,10 @@ def prepare_compiler() -> None:
 
 
 def setup() -> str:
-    """Switch float64 on, let XLA compile sooner and keep compiled programs on the disk, as the command line does.
+    """Switch float64 on, speed up compiling and cache compiled programs on the disk, as the command line does.
 
-    Call it before you import anything else from flowsim, or JAX. The options of the compiler change results in their
-    last digits. Python's garbage collector also runs less often in this process.
+    Call it before you import JAX or anything else from flowsim. The compiler options change the last digits of
+    results. Python's garbage collector also runs less often in this process.
 
     **Returns:** what it did, in a sentence.
     """

@@ -1,4 +1,4 @@
-"""JSON documents: what computed a result, its values in plain form, and strict files; and what notebooks show."""
+"""JSON documents: the software behind a result, plain values and strict files; tables for notebooks."""
 
 import dataclasses
 import enum
@@ -13,6 +13,7 @@ import os
 import pathlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -22,10 +23,10 @@ import numpy as np
 from flowsim._core import VERSION
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
-from flowsim._core.lines import one_line
+from flowsim._core.text import one_line
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
-_NO_DIGITS = ("cli", "report")  # rooms on which no number depends
+_NO_DIGITS = ("cli", "report")  # rooms that change no number
 
 
 @functools.cache
@@ -37,8 +38,9 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def software() -> dict[str, str]:
-    """All that the digits of a result depend on beside its problem: the versions, the text of flowsim's modules, which
-    may be edited within a version, and the kind of device.
+    """Everything except the problem that the digits of a result depend on.
+
+    The versions, a digest of flowsim's modules (which may be edited within a version), and the kind of device.
     """
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
@@ -49,24 +51,30 @@ def software() -> dict[str, str]:
 
 
 class ForeignFileError(ValueError):
-    """A file of something else, or that other software computed; the message names it."""
+    """A file that belongs to something else or that other software computed. The message names the file."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
 
 
-def origin(identity: Any) -> str:
-    """Where a result is from, for its file, as a text of JSON.
+def origin(identity: object) -> str:
+    """The origin of a result, as JSON text for its file: what was computed, and by which software.
 
-    **Arguments:** identity: of what was computed, as JSON has it; None where nothing tells it.
+    **Arguments:** identity: what was computed, as a JSON value; None if it has no identity.
     """
     return json.dumps({"of": identity, "by": software()})
 
 
-def require_origin(found: Any, identity: Any, field: str, what: str, path: str | os.PathLike) -> None:
-    """Refuse a file whose `origin` is not that of what is computed now.
+def require_origin(found: object, identity: object, field: str, what: str, path: str | os.PathLike) -> None:
+    """Refuse a file whose `origin` differs from the origin of the present computation.
 
-    **Arguments:** found: what the file says; field: what led to the file, for the message; what: such as "run".
+    **Arguments:**
+
+    - found: the origin that the file holds.
+    - identity: what is computed now; see `origin`.
+    - field: the argument that names the file, for the message.
+    - what: the kind of computation, such as "run", for the message.
+    - path: of the file.
 
     **Raises:** `ForeignFileError`
     """
@@ -75,7 +83,7 @@ def require_origin(found: Any, identity: Any, field: str, what: str, path: str |
     except ValueError:
         document = None
     of, by = (document.get("of"), document.get("by")) if isinstance(document, dict) else (None, None)
-    expected, came = f"empty or of this same {what}", f"{path} is of another"
+    expected, came = f"empty or of this same {what}", f"{path} belongs to another {what}"
     if of == identity:
         by = by if isinstance(by, Mapping) else {}
         name = next((name for name, here in software().items() if by.get(name) != here), None)
@@ -86,17 +94,17 @@ def require_origin(found: Any, identity: Any, field: str, what: str, path: str |
     raise ForeignFileError(f"{field} must be {expected}, but {came}: take another folder")
 
 
-def write_json(path: str | os.PathLike, document: Mapping[str, Any]) -> None:
+def write_json(path: str | os.PathLike, document: Mapping[str, object]) -> None:
     """Write strict JSON, whole or not at all.
 
-    **Raises:** `ValueError` where a number is not finite; `plain` makes it null.
+    **Raises:** `ValueError` if a number is not finite; `plain` turns such numbers into null.
     """
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON holds it: arrays and tuples as lists, enumerations as their values, non-finite numbers null."""
+    """A value in JSON's types: arrays and tuples become lists, enumerations their values, non-finite numbers null."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
@@ -114,10 +122,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-def extra(name: str) -> Any:
-    """A package of the extra, imported.
+def extra(name: str) -> ModuleType:
+    """Import a package that only ``flowsim[notebook]`` installs.
 
-    **Raises:** `ProblemError` where it is not installed.
+    **Raises:** `ProblemError` if it is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -126,9 +134,13 @@ def extra(name: str) -> Any:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table, its texts escaped.
+    """An HTML table with escaped texts.
 
-    **Arguments:** head: of the columns; empty for none.
+    **Arguments:**
+
+    - head: the titles of the columns; empty for a table without a head.
+    - rows: the cells of each row.
+    - caption: shown above the table if it is not empty.
     """
     line = lambda kind, cells: "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells) + "</tr>"
     parts = [f"<caption>{html.escape(caption)}</caption>" if caption else ""]

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and read back as they were written or refused in one line that names the file."""
+"""Files that are written whole or not at all, and refused if they are not as they were written."""
 
 import contextlib
 import errno
@@ -11,54 +11,54 @@ import platform
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from jaxtyping import ArrayLike
 
 from flowsim._core.checks import refuse
-from flowsim._core.lines import in_short, one_line
+from flowsim._core.text import in_short, one_line
 from flowsim._core.types import Document
 
 try:
     import fcntl
-except ImportError:  # where files are locked otherwise
+except ImportError:  # Windows has no fcntl
     fcntl = None
 
 _SEAL = "sha256"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a disk that has none
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of a disk without locks
 
 
 class DamagedFileError(ValueError):
-    """A file that is not as it was written; the message names it."""
+    """A file that is not as it was written. The message names the file."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
 
 
 class DamagedFileWarning(UserWarning):
-    """A damaged file that is done without."""
+    """A damaged file was ignored."""
 
 
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """All arrays of an npz file that `write_arrays` wrote, by name.
 
-    **Raises:** `DamagedFileError`, also where a digit is another; `OSError` where the disk does not give its bytes.
+    **Raises:** `DamagedFileError`, even if a single digit was changed; `OSError` if the disk cannot read the file.
     """
     content = bytes_of(path)
     found = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise zipfile.BadZipFile("its arrays are compressed, which flowsim does not do")
+                raise zipfile.BadZipFile("its arrays are compressed, and flowsim never compresses")
             entries = {entry: archive.read(entry) for entry in archive.namelist()}
-            # Another writer does not know of it.
+            # A file of another program has no checksum.
             if archive.comment != _seal_of(entries):
-                raise zipfile.BadZipFile("its checksum is not that of what it holds")
+                raise zipfile.BadZipFile("its checksum does not match its content")
             for entry, array in entries.items():
                 found[entry.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(array), allow_pickle=False)
-    except Exception as error:  # a wrong byte may be met anywhere in zipfile, zlib and NumPy
-        raise DamagedFileError(f"{path} is damaged or no file of flowsim ({in_short(error):.100})") from None
+    except Exception as error:  # zipfile, zlib and NumPy may raise anything on a wrong byte
+        raise DamagedFileError(f"{path} is damaged or was not written by flowsim ({in_short(error):.100})") from None
     return found
 
 
@@ -68,9 +68,7 @@ def write_arrays(path: str | os.PathLike, arrays: Mapping[str, ArrayLike]) -> No
 
 
 def pack_arrays(file: IO[bytes], arrays: Mapping[str, ArrayLike]) -> None:
-    """Write the archive that an npz file is, with a digest of itself; unlike `numpy.savez`, which has arguments of its
-    own, under any names.
-    """
+    """Write an npz archive with a digest of its arrays. Unlike `numpy.savez` it takes arrays of any name."""
     entries = {}
     for name, array in arrays.items():
         entry = io.BytesIO()
@@ -92,42 +90,47 @@ def _seal_of(entries: Mapping[str, bytes | memoryview]) -> bytes:
 
 
 def bytes_of(path: str | os.PathLike) -> bytes:
-    """What is in a file; one that another program feeds, such as a pipe, would be waited for."""
+    """The content of a file.
+
+    **Raises:** `OSError` on a pipe or a device, where reading could wait forever.
+    """
     path = pathlib.Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "no file, but a pipe or a device", str(path))
+        raise OSError(errno.EINVAL, "not a file, but a pipe or a device", str(path))
     return path.read_bytes()
 
 
 def read_document(path: str | os.PathLike) -> Document:
     """The object of a JSON file.
 
-    **Raises:** `DamagedFileError`; `OSError` where the disk does not give its bytes.
+    **Raises:** `DamagedFileError`; `OSError` if the disk cannot read the file.
     """
     content = bytes_of(path)
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged or no file of flowsim ({in_short(error):.100})") from None
+        raise DamagedFileError(f"{path} is damaged or was not written by flowsim ({in_short(error):.100})") from None
     if not isinstance(document, dict):
-        raise DamagedFileError(f"{path} is damaged or no file of flowsim (it holds no JSON object)")
+        raise DamagedFileError(f"{path} is damaged or was not written by flowsim (it holds no JSON object)")
     return document
 
 
 def read_sealed(path: str | os.PathLike) -> Document:
     """The object of a JSON file that `write_sealed` wrote.
 
-    **Raises:** `DamagedFileError`, also where a digit is another; `OSError` where the disk does not give its bytes.
+    **Raises:** `DamagedFileError`, even if a single digit was changed; `OSError` if the disk cannot read the file.
     """
     document = read_document(path)
     if document.pop(_SEAL, None) != _digest(document):
-        raise DamagedFileError(f"{path} is damaged or no file of flowsim (its checksum is not that of what it says)")
+        raise DamagedFileError(
+            f"{path} is damaged or was not written by flowsim (its checksum does not match its content)"
+        )
     return document
 
 
 def write_sealed(path: str | os.PathLike, document: Document) -> None:
     """Write a JSON object with a digest of itself, whole or not at all."""
-    # Without indents, which take longer than what is written.
+    # Without indentation, which would make writing much slower.
     text = json.dumps(document | {_SEAL: _digest(document)})
     write_whole(path, lambda file: file.write(text.encode()))
 
@@ -136,8 +139,8 @@ def _digest(document: Document) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
-    """Replace a file whole: write beside it, flush to the disk, rename."""
+def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], object]) -> None:
+    """Replace a file as a whole: write a temporary file in the same folder, flush it to the disk, rename it."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.part")
     try:
@@ -152,8 +155,9 @@ def write_whole(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> N
 
 
 def remove_parts_of_the_dead(folder: str | os.PathLike) -> None:
-    """Remove what processes of this machine were writing to a folder with `write_whole` when they were killed; others
-    may be at work there.
+    """Remove the temporary files of `write_whole` that killed processes of this machine left in a folder.
+
+    The files of processes that still run are kept.
     """
     for path in pathlib.Path(folder).glob(f".*.{platform.node()}.*.part"):
         *_, process, _ = path.name.split(".")
@@ -161,21 +165,24 @@ def remove_parts_of_the_dead(folder: str | os.PathLike) -> None:
             os.kill(int(process), 0)
         except ProcessLookupError:
             path.unlink(missing_ok=True)
-        except (ValueError, OSError):  # of another's name, or a process that is not ours
+        except (ValueError, OSError):  # not a file of `write_whole`, or a process of another user
             continue
 
 
 @contextlib.contextmanager
 def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
-    """Whether this process alone is at work in a folder, or with others that share it, which it is until the end,
-    however that comes; where the disk has no locks, as if it were.
+    """Lock a folder for this process until the context ends. The value is False if another process holds it.
+
+    The lock ends with the process, even if the process is killed. On a disk without locks the value is always True.
+
+    **Arguments:** shared: whether other processes that share the folder may hold it at the same time.
     """
     if fcntl is None:
         yield True
         return
     path, kind = pathlib.Path(folder) / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
-        # Without waiting for somebody at the other end, where this is a pipe.
+        # O_NONBLOCK, because opening a pipe of this name would wait for its other end.
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
         try:
             fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -188,12 +195,12 @@ def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), path.stat()):
                 break
-        # Another process ended between the two, and took its lock away.
+        # Between open and flock another process ended and removed this file: try again.
         os.close(lock)
     try:
         yield True
     finally:
-        # Others may share it, and those who come later are to meet them there.
+        # A shared file stays: other processes may still hold it, and later ones must see their lock.
         if not shared:
             path.unlink(missing_ok=True)
         os.close(lock)
@@ -201,9 +208,15 @@ def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) -> Iterator[None]:
-    """Hold a folder, as `held` does; what is done there is named in the refusal.
+    """Lock a folder as `held` does, or refuse.
 
-    **Raises:** `ProblemError` where another process is at work in it.
+    **Arguments:**
+
+    - folder: to lock.
+    - what: the kind of work, such as "run", for the message.
+    - shared: see `held`.
+
+    **Raises:** `ProblemError` if another process is at work in the folder.
     """
     with held(folder, shared=shared) as alone:
         if not alone:
@@ -212,5 +225,5 @@ def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) ->
 
 
 def done_without(error: DamagedFileError, instead: str) -> None:
-    """Warn of a damaged file, and say what is done instead."""
+    """Warn of a damaged file and of what happens instead."""
     warnings.warn(f"{error}: {instead}", DamagedFileWarning, stacklevel=3)

@@ -1,11 +1,10 @@
-"""When two functions compute the same, as far as values can tell."""
+"""Whether two functions compute the same, as far as their code and their values show."""
 
 import functools
 import inspect
 import pathlib
 import types
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,23 +14,25 @@ from flowsim._core import checks
 
 
 class _OpaqueError(Exception):
-    """A function rests on something that cannot be compared by its value."""
+    """A function uses something that cannot be compared by its value."""
 
 
-def known_by_value(function: Any) -> Hashable:
-    """What tells functions apart: their code and the values of all that they close over or find by name. A function
-    within ``make`` is made anew by every call, and is the same one as long as these are; one that rests on an object
-    that may change is the same as itself alone.
+def known_by_value(function: object) -> Hashable:
+    """A key that is equal for functions that compute the same.
+
+    It holds the code and the values of everything that the function closes over or looks up by name. A ``make``
+    function returns a new function from every call, and all of them have the same key while these values stay the
+    same. A function that uses an object without a comparable value is equal only to itself.
     """
     try:
         value = _essence(function, ())
         hash(value)
-    except (_OpaqueError, TypeError, ValueError):  # the latter of a name that is not bound yet
+    except (_OpaqueError, TypeError, ValueError):  # a ValueError comes from a name that is not bound yet
         return id(function)
     return value
 
 
-def _essence(value: Any, within: tuple[int, ...]) -> Hashable:
+def _essence(value: object, within: tuple[int, ...]) -> Hashable:
     if id(value) in within:
         return "within", within.index(id(value))
     part = functools.partial(_essence, within=(*within, id(value)))
@@ -44,7 +45,7 @@ def _essence(value: Any, within: tuple[int, ...]) -> Hashable:
         closed = [part(cell.cell_contents) for cell in value.__closure__ or ()]
         rest = (value.__defaults__, value.__kwdefaults__, vars(value))
         return value.__code__, tuple(parts), tuple(closed), tuple(map(part, rest))
-    # Classes derived from these may hold more than their values.
+    # The exact type: a subclass may hold more than its value.
     if type(value) is np.ndarray or (isinstance(value, np.generic | jax.Array) and checks.is_concrete(value)):
         array = np.asarray(value)
         return array.shape, array.dtype.str, array.tobytes()
@@ -61,7 +62,7 @@ def _essence(value: Any, within: tuple[int, ...]) -> Hashable:
         return functools.partial, part(value.func), part(value.args), part(value.keywords)
     if isinstance(value, type):
         return _numbers_of(value, [name for name in vars(value) if not name.startswith("__")])
-    # What is compiled for a function of a library stays with it.
+    # Functions of libraries do not change, so their identity is enough.
     library = isinstance(value, types.FunctionType | types.BuiltinFunctionType)
     if library or (type(value).__module__ or "").startswith("jax"):
         return type(value), id(value)
@@ -69,19 +70,19 @@ def _essence(value: Any, within: tuple[int, ...]) -> Hashable:
 
 
 def _of_library(function: types.FunctionType) -> bool:
-    """Whether a function is flowsim's own or installed, and not the user's."""
+    """Whether a function belongs to flowsim or to an installed package, and not to the user."""
     file = pathlib.Path(function.__code__.co_filename)
     return "site-packages" in file.parts or pathlib.Path(__file__).parents[1] in file.parents
 
 
 def _names(code: types.CodeType) -> list[str]:
-    """The names that a code, or one within it, looks up."""
+    """The names that a code object, or one nested in it, looks up."""
     within = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return sorted(set(code.co_names).union(*map(_names, within)))
 
 
 def _numbers_of(holder: types.ModuleType | type, names: Sequence[str]) -> Hashable:
-    """A module or a class, with the numbers and arrays in it that have some of the names."""
+    """The identity of a module or class, and the numbers and arrays that it holds under these names."""
     plain = int | float | complex | str | np.ndarray | np.generic | jax.Array
     found = [(name, vars(holder)[name]) for name in names if isinstance(vars(holder).get(name), plain)]
     return id(holder), *[(name, _essence(value, ())) for name, value in found]

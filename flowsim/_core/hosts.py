@@ -1,7 +1,7 @@
-"""What processes on several hosts do once, or agree on, when they share the devices of a mesh.
+"""Agreement between processes on several hosts that share the devices of a mesh.
 
-All run the same program in step: whatever depends on the clock, the disk or the memory of one must be known to all.
-Numbers and text are sent, never code.
+All processes run the same program in step. A value that depends on the clock, the disk or the memory of one process
+must be sent to all. Only numbers and text are sent, never code.
 """
 
 import io
@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from flowsim._core.checks import ProblemError
 from flowsim._core.files import pack_arrays
+from flowsim._core.types import Document
 
 Result = TypeVar("Result", bound=float | dict[str, np.ndarray] | None)
 
@@ -33,8 +34,10 @@ def is_first(mesh: Mesh | None) -> bool:
 
 
 def by_first(mesh: Mesh | None, function: Callable[[], Result]) -> Result:
-    """What the function gives, or raises, in the first process: it is called nowhere else. An error of another kind
-    than bad input or of the disk comes to the others as a `RuntimeError`.
+    """Call a function in the first process only, and return its result in all processes.
+
+    **Raises:** in all processes, what the function raises. In the other processes, an error that is neither a
+    `ProblemError` nor an `OSError` becomes a `RuntimeError`.
     """
     if not are_several(mesh):
         return function()
@@ -45,7 +48,7 @@ def by_first(mesh: Mesh | None, function: Callable[[], Result]) -> Result:
         except Exception as error:
             packed, failure = _packed_error(error), error
     length = int(multihost_utils.broadcast_one_to_all(np.asarray(len(packed))))
-    # A power of two, so that few programs are compiled.
+    # The length is a power of two, so that few programs are compiled.
     message = np.zeros(1 << max(length - 1, 1023).bit_length(), np.uint8)
     message[: len(packed)] = np.frombuffer(packed, np.uint8)
     received = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes()[:length]
@@ -55,7 +58,7 @@ def by_first(mesh: Mesh | None, function: Callable[[], Result]) -> Result:
 
 
 def pack(result: float | Mapping[str, np.ndarray] | None) -> bytes:
-    """A number, arrays by name or nothing as bytes: an npz file without pickle."""
+    """A number, named arrays or None as the bytes of an npz file without pickle."""
     if isinstance(result, Mapping):
         return _archive({"kind": "arrays"}, {f"{_ARRAY}{name}": array for name, array in result.items()})
     if result is None:
@@ -64,7 +67,7 @@ def pack(result: float | Mapping[str, np.ndarray] | None) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """What was packed; an error is raised."""
+    """The result that `pack` packed. A packed error is raised."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as file:
         arrays = dict(file)
     outcome = json.loads(str(arrays.pop(_OUTCOME)))
@@ -78,7 +81,7 @@ def unpack(packed: bytes) -> Any:
 
 
 def least(mesh: Mesh | None, value: float) -> float:
-    """The least of the values that the processes have."""
+    """The smallest of the values in all processes."""
     return float(np.min(multihost_utils.process_allgather(np.asarray(value)))) if are_several(mesh) else value
 
 
@@ -91,7 +94,7 @@ def _packed_error(error: Exception) -> bytes:
     return _archive(outcome, {})
 
 
-def _raise(outcome: Mapping[str, Any]) -> NoReturn:
+def _raise(outcome: Document) -> NoReturn:
     if outcome["of"] == "input":
         raise ProblemError(outcome["text"])
     if outcome["of"] == "disk" and outcome["errno"] is not None:
@@ -101,7 +104,7 @@ def _raise(outcome: Mapping[str, Any]) -> NoReturn:
     raise RuntimeError(f"the first process: {outcome['name']}: {outcome['text']}")
 
 
-def _archive(outcome: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+def _archive(outcome: Document, arrays: Mapping[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
     pack_arrays(file, {_OUTCOME: np.asarray(json.dumps(outcome))} | dict(arrays))
     return file.getvalue()

@@ -17,7 +17,7 @@ SYMBOLS = {
     **{"lfloor": "floor(", "rfloor": ")", ",": " ", ";": " "},
     **dict.fromkeys(("bigl", "bigr", "Bigl", "Bigr", "big", "left", "right", "not"), ""),
 }
-# Bars and angles that open and close, told apart until the end.
+# Brackets that open and close a group. They become bars and angles at the end.
 BRACKETS = {"lVert": "⟦", "rVert": "⟧", "lvert": "⟦", "rvert": "⟧", "langle": "⟨", "rangle": "⟩"}
 ACCENTS = {"hat": "-hat", "bar": "-bar", "tilde": "~"}
 FONTS = ("mathbb", "mathcal", "mathrm", "operatorname", "text")
@@ -46,7 +46,7 @@ def latex(text: str) -> str:
 
 
 def number_in_latex(text: str) -> str:
-    """A number written by `format`, as a LaTeX formula; a dash where there is no number."""
+    """A number written by `format`, as a LaTeX formula; a dash stays a dash."""
     mantissa, _, exponent = text.replace("inf", r"\infty").partition("e")
     if mantissa == "-":
         return "--"
@@ -55,7 +55,7 @@ def number_in_latex(text: str) -> str:
 
 @functools.cache
 def plain(text: str) -> str:
-    """LaTeX as plain text in ASCII; a text without formulas as it is.
+    """LaTeX as plain ASCII text. A text without formulas is returned unchanged.
 
     A fraction is a/b and, as a factor (``\\tfrac``), (a/b); a norm and a modulus are |x|; a matrix is [a b; c d].
     """
@@ -70,13 +70,13 @@ def plain(text: str) -> str:
 
 
 class _Formula:
-    """A formula that is read from left to right. What is no LaTeX is left as it stands."""
+    """A formula that is read from left to right. Unknown commands become their names."""
 
     def __init__(self, formula: str):
         self._tokens = _TOKEN.findall(formula)
 
     def text(self, end: str | None = None) -> str:
-        """What comes up to a token, which is taken away."""
+        """The text up to the token ``end``, which is removed too."""
         parts: list[str] = []
         while self._tokens and self._tokens[0] != end:
             parts.append(self._atom())
@@ -117,7 +117,7 @@ class _Formula:
         return BRACKETS.get(name) or SYMBOLS.get(name, name)
 
     def _matrix(self) -> str:
-        self._argument()  # its kind
+        self._argument()  # the environment's name
         rows = [[""]]
         while self._tokens and self._tokens[0] != r"\end":
             if self._tokens[0] == r"\\":
@@ -146,7 +146,7 @@ def _script(sign: str, text: str) -> str:
 
 
 def _grouped(text: str, below: bool) -> str:
-    """A numerator or denominator, in brackets where a slash asks for them."""
+    """A numerator or denominator. It is in brackets if it is a sum, or a product below the slash."""
     outside = re.sub(r"[\^_]\{[^{}]*\}", "", text)
     while (inner := re.sub(r"\([^()]*\)|⟦[^⟦⟧]*⟧|⟨[^⟨⟩]*⟩|\{[^{}]*\}", "•", outside)) != outside:
         outside = inner

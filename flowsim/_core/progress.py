@@ -1,7 +1,7 @@
-"""Progress of what takes longer than two seconds: a bar on a terminal or in a notebook, else a line now and then."""
+"""Progress bars for work that takes longer than two seconds; in a log, a line every ten seconds."""
 
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
@@ -10,13 +10,13 @@ _BETWEEN_LINES = 10.0  # seconds
 
 
 class _Lines:
-    """A log, in which nothing is written over."""
+    """A stream for a log, where a bar cannot overwrite itself: each state of the bar becomes a line."""
 
-    def __init__(self, stream: Any):
+    def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write what is shown as a line of its own, and nothing for what only clears another."""
+        """Write the state of the bar on a new line. Text that only clears the bar is dropped."""
         shown = text.strip()
         if shown:
             self._stream.write(f"{shown}\n")
@@ -27,9 +27,14 @@ class _Lines:
 
 
 def progress_bar(what: str, total: int, *, unit: str = "it", shown: bool = True) -> tqdm:
-    """A bar, to be updated by so many units at a time, which goes when it ends.
+    """A progress bar that disappears when it is closed.
 
-    **Arguments:** what: is done; total: how many units there are; shown: whether anything is.
+    **Arguments:**
+
+    - what: the name of the work, shown before the bar.
+    - total: the number of units of work.
+    - unit: the name of a unit.
+    - shown: whether the bar is shown at all.
     """
     written_over = sys.stderr.isatty() or tqdm.__mro__[1].__module__ == "tqdm.notebook"
     options: dict[str, Any] = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}

@@ -1,4 +1,4 @@
-"""Types that have a name: d is the dimension of the covariates, T the number of output times."""
+"""Named types. d is the dimension of the covariates, T the number of output times."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +11,7 @@ Matrix = Float[Array, "d d"]
 Series = Float[Array, " T"]
 Seed = int | Int[Array, ""]
 Tables = Mapping[str, Any]  # nested, as TOML gives them
-Values = Mapping[str, Any]  # of the fields of a problem, by their dotted names
-Document = dict[str, Any]  # as JSON holds it
+Values = Mapping[str, Any]  # fields of a problem, by dotted name
+Document = dict[str, Any]  # a JSON object, or TOML tables that may be changed
+Params = dict[str, Any]  # parameters of an operation that JAX traced
 ScalarLike = float | Scalar  # a number that may be traced

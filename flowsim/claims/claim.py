@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from flowsim._core import VERSION, checks
 from flowsim._core.documents import extra, html_table
 from flowsim._core.latex import plain
-from flowsim._core.numbers import number_text
+from flowsim._core.text import number_text
 from flowsim._core.types import Tables
 from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.spaces import Space

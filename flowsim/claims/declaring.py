@@ -91,8 +91,10 @@ def takes_like(sides: Callable[..., Any]) -> Callable[[Callable], Callable]:
     """A decorator that gives a function the name and docstring of another, and leaves it its own arguments."""
 
     def dress(function: Callable) -> Callable:
-        dressed = functools.update_wrapper(function, sides)
+        signature = inspect.signature(function)
+        dressed: Any = functools.update_wrapper(function, sides)
         del dressed.__wrapped__
+        dressed.__signature__ = signature
         return dressed
 
     return dress

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from flowsim._core.documents import ForeignFileError
-from flowsim._core.lines import TRACEBACK, in_short, out_of_memory
+from flowsim._core.text import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison, Judgement, Verdict, Verdicts
 from flowsim.claims.deciding.between import follow
 from flowsim.claims.deciding.ending import (

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from flowsim._core import VERSION
-from flowsim._core.lines import TRACEBACK, in_short, out_of_memory, said_by
+from flowsim._core.text import TRACEBACK, in_short, out_of_memory, said_by
 from flowsim.cli.prepare import BAD_INPUT, Ended, interrupted, prepare_jax, stop
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]

@@ -7,7 +7,7 @@ import sys
 import types
 import warnings
 
-from flowsim._core.lines import in_short, one_line
+from flowsim._core.text import in_short, one_line
 
 BAD_INPUT, INTERRUPTED = 2, 130
 # GB of addresses, without which JAX aborts or hangs. Measured: a run takes 1.85 with one processor, 2.18 with two.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
-from flowsim._core.lines import TRACEBACK, in_short, listed
+from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
 from flowsim.cli.common import claims_of, exit_status, folder_of, print_json

@@ -22,7 +22,7 @@ from flowsim import models as own_models
 from flowsim._core import checks
 from flowsim._core.documents import extra, html_table, origin
 from flowsim._core.files import read_arrays, write_arrays
-from flowsim._core.numbers import number_text
+from flowsim._core.text import number_text
 from flowsim._core.types import Document
 
 SAME = 1e-12  # relative, between times; no solve can tell the weights there apart

@@ -1,9 +1,8 @@
 """Random starts of deep, masked and multi-head linear transformers and of softmax attention.
 
-Those of one linear attention layer are in `initialization`. A looped model takes one matrix,
-``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``, a model of k layers as many,
-``MultiLayerAttention(symmetric(0.1, 3, seed=0, layers=3))``. Every matrix has a key of its own: the first ones of a
-deeper model are those of a shallow one.
+A looped model takes one matrix, ``LoopedAttention(symmetric(0.1, 3, seed=0), loops=2)``. A model of k layers takes k
+matrices, ``MultiLayerAttention(symmetric(0.1, 3, seed=0, layers=3))``. Each matrix is drawn with its own key, so a
+deeper model starts with the same first matrices as a shallow one.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,12 @@ from flowsim.models.heads import Heads, with_weights
 def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
     """G with independent entries scale N(0, 1).
 
-    **Arguments:** scale: the standard deviation, positive; dimension: d; layers: k, for (k, d, d) instead of (d, d).
+    **Arguments:**
+
+    - scale: the standard deviation, positive.
+    - dimension: d.
+    - seed: an integer.
+    - layers: k, for a result of shape (k, d, d) instead of (d, d).
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -39,19 +43,19 @@ def gaussian(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = 
 
 
 def symmetric(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
-    """(G + G^T)/2 with the G of `gaussian`, whose arguments and errors these are."""
+    """(G + G^T)/2 with the G of `gaussian`. **Arguments**, **Raises:** those of `gaussian`."""
     drawn = gaussian(scale, dimension, seed, layers)
     return (drawn + jnp.swapaxes(drawn, -1, -2)) / 2
 
 
 def diagonal(scale: ArrayLike, dimension: int, seed: Seed, layers: int | None = None) -> Float[Array, "*layers d d"]:
-    """The diagonal of the G of `gaussian`, whose arguments and errors these are; zero elsewhere."""
+    """The diagonal of the G of `gaussian`, zero elsewhere. **Arguments**, **Raises:** those of `gaussian`."""
     drawn = gaussian(scale, dimension, seed, layers)
     return drawn * jnp.broadcast_to(jnp.eye(dimension), drawn.shape)
 
 
 def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
-    """Every entry of b and A of a masked layer scale N(0, 1), one key a weight.
+    """A masked layer whose entries of b and A are independent, scale N(0, 1).
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -61,7 +65,7 @@ def masked(scale: ArrayLike, dimension: int, seed: Seed) -> MaskedAttention:
 
 
 def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> SoftmaxAttention:
-    """Every entry of W^PV and W^KQ scale N(0, 1), W^PV before W^KQ in each layer.
+    """Layers of softmax attention whose entries of W^PV and W^KQ are independent, scale N(0, 1).
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -71,7 +75,9 @@ def softmax(scale: ArrayLike, dimension: int, seed: Seed, layers: int = 1) -> So
 
 
 def heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
-    """Every entry of b and A of heads scale N(0, 1), and of w where it is trainable; the guess of a model else.
+    """Heads shaped as ``like`` whose entries of b and A, and of a trainable w, are independent, scale N(0, 1).
+
+    The bias, and w if it is not trainable, are those of ``like``.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -81,7 +87,7 @@ def heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAt
 
 
 def balanced_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> MultiHeadAttention:
-    """The `heads` with |b_h| = |A_h|_F = scale in each head: the conserved |b_h|^2 - |A_h|_F^2 are zero.
+    """The `heads` rescaled to |b_h| = |A_h|_F = scale, so that the conserved |b_h|^2 - |A_h|_F^2 are zero.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -92,7 +98,7 @@ def balanced_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Mu
 
 
 def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> FactoredMultiHeadAttention:
-    """Every entry of W^K, W^Q, W^V and W^P of heads scale N(0, 1); the guess as in `heads`.
+    """Heads whose entries of W^K, W^Q, W^V and W^P are independent, scale N(0, 1), with the guess of `heads`.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -103,9 +109,14 @@ def factored_heads(scale: ArrayLike, like: MultiHeadAttention, seed: Seed) -> Fa
 
 
 def linear_heads(scale: ArrayLike, like: Heads, seed: Seed, scales: Mapping[str, ArrayLike] | None = None) -> Heads:
-    """Every entry of the weights of `MergedHeads`, `SeparateHeads` or `TokenHeads` scale N(0, 1), one key an array.
+    """`MergedHeads`, `SeparateHeads` or `TokenHeads` whose weights have independent entries scale N(0, 1).
 
-    **Arguments:** like: heads of the shape and with the guess; scales: those of single arrays, by name.
+    **Arguments:**
+
+    - scale: the standard deviation of all arrays that ``scales`` does not name, positive.
+    - like: heads that give the shapes, and the guess if it is not trainable.
+    - seed: an integer.
+    - scales: standard deviations of single arrays, by name.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -123,7 +134,7 @@ def linear_heads(scale: ArrayLike, like: Heads, seed: Seed, scales: Mapping[str,
 
 
 def linear_block(scale: ArrayLike, dimension: int, seed: Seed) -> LinearTransformerBlock:
-    """Every entry of a linear transformer block as wide as its tokens scale N(0, 1), one key a matrix.
+    """A linear transformer block of width d + 1 whose matrices have independent entries scale N(0, 1).
 
     **Raises:** `ValueError` naming the argument.
     """

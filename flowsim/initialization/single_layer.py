@@ -23,13 +23,13 @@ def balanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
 
 
 def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """Balanced, |U11|_F = u_{-1} = sigma, but U11 = sigma sym(M)/|sym(M)|_F need not be semidefinite; M (d, d)."""
+    """Balanced, |U11|_F = u_{-1} = sigma, with U11 = sigma sym(M)/|sym(M)|_F, which may be indefinite; M is (d, d)."""
     matrix = checks.square("theta", checks.as_array("theta", theta, (None, None)))
     return _start(scale, (matrix + matrix.T) / 2, normalised=True)
 
 
 def unbalanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """u_{-1} = sigma, U11 = sigma M M^T, not normalised; M (d, r)."""
+    """u_{-1} = sigma, U11 = sigma M M^T, not normalised, which Assumption 3.3 excludes; M is (d, r)."""
     return _start(scale, _gram(theta), normalised=False)
 
 
@@ -44,7 +44,7 @@ def scaled_identity(scale: ArrayLike, dimension: int) -> LinearAttention:
 
 
 def random(scale: ArrayLike, dimension: int, seed: Seed) -> LinearAttention:
-    """Every entry of every weight sigma N(0, 1), u12 and u21 included; one key a weight."""
+    """All weights, u12 and u21 too, with independent entries sigma N(0, 1)."""
     sigma = checks.positive("scale", scale)
     keys = jax.random.split(jax.random.key(seed), 4)
     shapes = ((dimension, dimension), (), (dimension,), (dimension,))
@@ -67,7 +67,7 @@ def _gram(theta: ArrayLike | Iterable) -> Float[Array, "d d"]:
 
 @jax.jit
 def _product(matrix: Float[Array, "d r"]) -> Float[Array, "d d"]:
-    # Scaled first, so that M M^T neither overflows nor vanishes.
+    # M is scaled first, so that M M^T neither overflows nor underflows.
     size = jnp.max(jnp.abs(matrix), initial=0.0)
     return (matrix / jnp.where(size > 0, size, 1.0)) @ matrix.T * size
 
@@ -84,6 +84,6 @@ def _start(scale: ArrayLike, shape: Float[Array, "d d"], *, normalised: bool) ->
 def _scaled(
     sigma: Float[Array, ""], shape: Float[Array, "d d"], normalised: bool
 ) -> tuple[Float[Array, "d d"], Float[Array, ""]]:
-    """The matrix, of norm sigma if it is to be, and the norm of what is given."""
+    """sigma times the matrix, divided by its norm if ``normalised``, and its norm."""
     size = jnp.linalg.norm(shape)
     return sigma * shape / (size if normalised else 1.0), size

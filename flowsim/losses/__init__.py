@@ -1,4 +1,4 @@
-"""Population losses: exact where an exact form exists."""
+"""Population losses, exact or sampled."""
 
 from flowsim.losses.base import AbstractPopulationLoss as AbstractPopulationLoss
 from flowsim.losses.base import FunctionLoss as FunctionLoss

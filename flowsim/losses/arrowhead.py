@@ -1,10 +1,10 @@
 """The structure of a single-layer flow in the eigenbasis of its Hessian's large block: an arrowhead.
 
-Off the arrow's shaft every entry of U obeys its own scalar equation, and all of them meet only in u:
+Every entry of U obeys its own scalar equation and is coupled to the others only through u:
 
-    dU_ij/dt = -u^2 a_ij U_ij + delta_ij u b_i,        du/dt = sum_i b_i U_ii - u sum_ij a_ij U_ij^2,
+    dU_ij/dt = -u^2 a_ij U_ij + delta_ij u b_i,        du/dt = sum_i b_i U_ii - u sum_ij a_ij U_ij^2.
 
-so the Hessian of the loss is diagonal except for one row and one column.
+The Hessian of the loss is diagonal except for one row and one column.
 """
 
 import abc
@@ -21,13 +21,13 @@ from flowsim.models import LinearAttention
 State = tuple[Float[Array, "n n"], Float[Array, ""]]
 States = tuple[Float[Array, "T n n"], Float[Array, " T"]]
 
-CLEARLY = 1 - 1e-6  # of the saddle's excess, below which a solve shows the flow to be
+CLEARLY = 1 - 1e-6  # an excess below this part of the saddle's is below it in spite of the solver's error
 
 
 class AbstractArrowhead(eqx.Module):
-    """The coefficients of such a flow, and coordinates, an isometry of the weights, in which it has them.
+    """The coefficients of such a flow, and the isometry from the weights U11 to its coordinates U.
 
-    curvature: (n, n) a_ij > 0; drive: (n,) b_i.
+    **Fields:** curvature: (n, n) a_ij > 0; drive: (n,) b_i.
     """
 
     curvature: AbstractVar[Float[Array, "n n"]]
@@ -35,18 +35,18 @@ class AbstractArrowhead(eqx.Module):
 
     @abc.abstractmethod
     def coordinates(self, matrix: Float[Array, "d d"]) -> Float[Array, "n n"]:
-        """U of a (d, d) matrix U11."""
+        """The coordinates U of a matrix U11, (d, d)."""
 
     @abc.abstractmethod
     def matrix(self, coordinates: Float[Array, "n n"]) -> Float[Array, "d d"]:
-        """The matrix U11 of its coordinates U."""
+        """The matrix U11 with coordinates U."""
 
     def state(self, model: LinearAttention) -> State:
         """(U, u_{-1}) of a model."""
         return self.coordinates(model.U11), model.u_minus1
 
     def model(self, state: State) -> LinearAttention:
-        """The model, with u12 = u21 = 0, of (U, u_{-1})."""
+        """The model of (U, u_{-1}), with u12 = u21 = 0."""
         U, u = state
         return LinearAttention(self.matrix(U), u)
 
@@ -60,7 +60,7 @@ class AbstractArrowhead(eqx.Module):
 
     @property
     def target(self) -> Float[Array, " n"]:
-        """b_i / a_ii, what u U_ii is at the minima; elsewhere u U is zero there."""
+        """b_i / a_ii, the value of u U_ii at the minima. The other entries of u U are zero there."""
         return self.drive / jnp.diagonal(self.curvature)
 
     def excess(self, state: State) -> Float[Array, ""]:
@@ -69,30 +69,32 @@ class AbstractArrowhead(eqx.Module):
 
     @property
     def saddle_excess(self) -> Float[Array, ""]:
-        """(1/2) sum_i b_i^2/a_ii, the excess wherever u = 0, and so at every critical point that is no minimum."""
+        """(1/2) sum_i b_i^2/a_ii, the excess if u = 0, hence at every critical point that is not a minimum."""
         return self.drive @ self.target / 2
 
     def limit(self, start: State, later: States) -> tuple[State, Bool[Array, ""]]:
-        """The limit of the flow from ``start`` that comes by ``later``, (T,) states, and whether it is proved to have
-        one there.
+        """The limit of the flow from ``start`` through the states ``later``, and whether this limit is proved.
 
-        Once its excess is below that of the saddle the flow tends to a minimum: it is bounded, as u^2 - |U|_F^2 = c is
-        conserved and u U is bounded; all critical points but the minima have u = 0; and u, which is zero nowhere below
-        the saddle, keeps its sign. At the minima u U = diag(b_i/a_ii), which with c leaves
-        u^2 = (c + sqrt(c^2 + 4 |b/a|^2))/2.
+        A flow whose excess is below the saddle's tends to a minimum:
+
+        - it is bounded, since u^2 - |U|_F^2 = c is conserved and u U is bounded;
+        - all critical points except the minima have u = 0;
+        - u is never zero below the saddle, so it keeps its sign.
+
+        At the minima u U = diag(b_i/a_ii), and with c this gives u^2 = (c + sqrt(c^2 + 4 |b/a|^2))/2.
         """
         U, u = start
         conserved = u**2 - jnp.sum(U**2)
         squares = 4 * jnp.sum(self.target**2)
         root = jnp.sqrt(conserved**2 + squares)
-        # The one of two equal forms that does not cancel.
+        # Of two equal forms, the one that does not cancel.
         u_sq = jnp.where(conserved > 0, conserved + root, squares / (root - conserved)) / 2
         below = jax.vmap(self.excess)(later) < CLEARLY * self.saddle_excess
         u_end = jnp.where(jnp.any(below & (later[1] > 0)), 1.0, -1.0) * jnp.sqrt(u_sq)
         return (jnp.diag(self.target) / u_end, u_end), jnp.any(below)
 
     def way_to_go(self, state: State) -> Float[Array, ""]:
-        """A proved bound on the length of the path of the flow from here on, infinite where there is none."""
+        """A proved bound on the remaining length of the path of the flow, infinite if no bound is known."""
         return length_to_go(state[1], self.excess(state), jnp.min(self.curvature))
 
     def _residual(self, state: State) -> Float[Array, "n n"]:
@@ -101,12 +103,12 @@ class AbstractArrowhead(eqx.Module):
 
 
 def length_to_go(u: Scalar, excess: Scalar, slowest: Scalar) -> Scalar:
-    """A proved bound on the length of the path of an arrowhead flow from u with some excess, where the least a_ij is
-    ``slowest``; infinite where there is none.
+    """A proved bound on the remaining length of the path of an arrowhead flow, infinite if no bound is known.
 
-    |grad|^2 >= 2 p excess with p = u^2 min a_ij. With s = sqrt(2 excess/min a_ij) the path is at most s/v long
-    as long as |u| >= v, so that |u| >= v for ever where |u| - s/v >= v: the largest such v is
-    (|u| + sqrt(u^2 - 4 s))/2.
+    |grad|^2 >= 2 p excess with p = u^2 min a_ij. With s = sqrt(2 excess/min a_ij) the path is at most s/v long while
+    |u| >= v. If |u| - s/v >= v, then |u| >= v forever. The largest such v is (|u| + sqrt(u^2 - 4 s))/2.
+
+    **Arguments:** u, excess: of the present state; slowest: min a_ij.
     """
     u, s = jnp.abs(u), jnp.sqrt(2 * excess / slowest)
     room = u**2 - 4 * s
@@ -116,8 +118,10 @@ def length_to_go(u: Scalar, excess: Scalar, slowest: Scalar) -> Scalar:
 class Arrowhead(AbstractArrowhead):
     """An arrowhead in a basis of R^d: U = Q^T U11 Q.
 
-    basis: (d, d) orthogonal Q. For one layer with a fixed covariance its columns are the eigenvectors, a_ij = gamma_i
-    lambda_i lambda_j and b_i = lambda_i^2; with independent random variances Q = I, a_ij = zeta_ij and b_i = xi_i.
+    For one layer with a fixed covariance the columns of Q are its eigenvectors, a_ij = gamma_i lambda_i lambda_j and
+    b_i = lambda_i^2. For independent random variances Q = I, a_ij = zeta_ij and b_i = xi_i.
+
+    **Fields:** basis: (d, d) orthogonal Q.
     """
 
     curvature: Float[Array, "d d"]
@@ -132,10 +136,12 @@ class Arrowhead(AbstractArrowhead):
 
 
 class OperatorArrowhead(AbstractArrowhead):
-    """An arrowhead in a basis of the matrices themselves: U is diagonal, with the d^2 coefficients of U11.
+    """An arrowhead in a basis of the space of matrices, for random covariances without a common eigenbasis.
 
-    basis: (d^2, d^2) orthogonal, its columns the eigenvectors of U11 -> E[Gamma_tau Lambda_tau U11 Lambda_tau], row by
-    row. For random covariances that share no eigenbasis.
+    U is diagonal and holds the d^2 coefficients of U11.
+
+    **Fields:** basis: (d^2, d^2) orthogonal. Its columns are the eigenvectors of U11 -> E[Gamma_tau Lambda_tau U11
+    Lambda_tau], with matrices flattened by rows.
     """
 
     curvature: Float[Array, "n n"]
@@ -151,9 +157,9 @@ class OperatorArrowhead(AbstractArrowhead):
 
 
 def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
-    """The global minimum with u_{-1} = |U11|_F: u_{-1} = |T|_F^{1/2}, U11 = T/u_{-1} with the best T = u_{-1} U11.
+    """The global minimum with u_{-1} = |U11|_F: u_{-1} = |T|_F^{1/2} and U11 = T/u_{-1}, with the best T = u_{-1} U11.
 
-    T = Gamma^-1 with one covariance, diag(xi_i/gamma_i) with random diagonal ones.
+    T = Gamma^-1 for one covariance and diag(xi_i/gamma_i) for random diagonal covariances.
     """
     u = jnp.sqrt(jnp.linalg.norm(structure.target))
     return LinearAttention(structure.matrix(jnp.diag(structure.target)) / u, u)
@@ -162,8 +168,8 @@ def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
 def local_rate(structure: AbstractArrowhead) -> Scalar:
     """The rate r of excess ~ e^{-r t} near `balanced_minimum`: twice the Hessian's smallest positive eigenvalue there.
 
-    The Hessian is u^2 a_ij off the diagonal of U and an arrowhead of size n + 1 on it, whose zero eigenvalue is the
-    direction (U11, -u_{-1}) along the minima.
+    The Hessian is u^2 a_ij for the entries off the diagonal of U, and an arrowhead of size n + 1 for the diagonal and
+    u. The zero eigenvalue of the arrowhead belongs to the direction (U11, -u_{-1}) along the minima.
     """
     a, b, target = structure.curvature, structure.drive, structure.target
     n = b.size

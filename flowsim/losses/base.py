@@ -1,4 +1,4 @@
-"""What every population loss offers, and a loss made of a user's own function."""
+"""The interface of population losses, and a loss given by a function."""
 
 import abc
 import enum
@@ -18,7 +18,7 @@ from flowsim.losses.reduction import AbstractReducedLayer
 
 
 class MinimumKind(enum.StrEnum):
-    """How well the minimum of a loss is known."""
+    """How the minimum of a loss is known."""
 
     EXACT = "exact"
     NUMERICAL = "numerical"
@@ -28,10 +28,15 @@ class MinimumKind(enum.StrEnum):
 class AbstractPopulationLoss(eqx.Module):
     """A population loss of a model. Minus its gradient is the vector field of the flow.
 
-    A loss gives `__call__`, `excess` and its minimum; all else has a default, which is that of an exact loss of which
-    nothing further is known. minimum: the smallest value over all weights, NaN where unknown; minimum_kind: how well
-    it is known; sampled: whether the loss is known by drawn prompts only; derived: whether its numbers were computed,
-    and so are rounded, or are those that the loss is meant to have.
+    A loss defines `__call__`, `excess` and its minimum. All other methods have defaults, which are right for an exact
+    loss without further structure.
+
+    **Fields:**
+
+    - minimum: the smallest value over all weights, NaN if unknown.
+    - minimum_kind: how the minimum is known.
+    - sampled: whether the loss is an average over drawn prompts.
+    - derived: whether the loss holds numbers that were computed, and hence rounded, from those of the problem.
     """
 
     minimum: AbstractVar[Scalar]
@@ -45,7 +50,7 @@ class AbstractPopulationLoss(eqx.Module):
 
     @abc.abstractmethod
     def excess(self, model: PyTree) -> Scalar:
-        """L(model) - min L, as accurate near the minimum as its form allows; NaN where unknown."""
+        """L(model) - min L, as accurate near the minimum as its form allows; NaN if unknown."""
 
     @property
     def subtracts(self) -> bool:
@@ -57,67 +62,70 @@ class AbstractPopulationLoss(eqx.Module):
         return eqx.filter_grad(self.__call__)(model)
 
     def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
-        """What the flow conserves exactly, one number or an array of them, None where nothing is known."""
+        """The quantities that the flow conserves exactly, a number or an array; None if none is known."""
         return None
 
     def arrowhead(self, model: PyTree) -> AbstractArrowhead | None:
-        """The arrowhead structure of the flow from this model, None if it has none."""
+        """The arrowhead structure of the flow from this model, or None."""
         return None
 
     def reduced(self, model: PyTree) -> AbstractReducedLayer | None:
-        """The flow from this model in d + 2 numbers, where the loss is known along it alone; None elsewhere."""
+        """The flow from this model in d + 2 numbers, if the loss is only known along this flow; else None."""
         return None
 
     def speeds(self, model: PyTree) -> PyTree | None:
-        """c of d theta/dt = -c dL/d theta, a number for each array of the model; None where c = 1, the plain flow."""
+        """c of d theta/dt = -c dL/d theta, a number for each array of the model; None for the plain flow, c = 1."""
         return None
 
     def least_model(self) -> PyTree | None:
-        """A model of least known loss, None where none is known."""
+        """A model of least known loss, or None if unknown."""
         return None
 
     def directions_outside(self, model: PyTree) -> int:
-        """How many directions of the weights leave the set to which the flow of this loss is restricted."""
+        """The number of directions in the weights that leave the set to which the flow of this loss is restricted."""
         return 0
 
     def facts(self, model: PyTree) -> dict[str, str]:
-        """What a report says of this loss beside a flow that ends at a model, label and text."""
+        """Entries, text by label, that a report adds about the loss for a flow that ends at this model."""
         return {}
 
     def replicates(self) -> tuple["AbstractPopulationLoss", ...]:
-        """Independent estimates of a loss that is known by samples; empty where it is exact."""
+        """Independent estimates of a sampled loss; empty if the loss is exact."""
         return ()
 
     def stated(self) -> "AbstractPopulationLoss":
-        """The loss that statements read: of a sampled one the exact loss of the same problem, where it is known."""
+        """The loss that statements are about: for a sampled loss the exact loss of its problem, if there is one."""
         return self
 
     def prepared(self, model: PyTree) -> "AbstractPopulationLoss":
-        """The loss ready for flows from a model: its prompts drawn, where it is known by prompts."""
+        """The loss ready for flows from a model: a sampled loss draws its prompts."""
         return self
 
     def undrawn(self) -> "AbstractPopulationLoss":
-        """What the loss is of, without what changes its arithmetic by rounding alone: devices, blocks of samples."""
+        """The loss without draws, devices and blocks of samples, so that equal problems have equal losses."""
         return self
 
     def devices(self) -> jax.sharding.Mesh | None:
-        """The devices that share the arithmetic, where there are several."""
+        """The devices that share the samples, or None for one device."""
         return None
 
     def fresh(self, model: PyTree) -> "AbstractPopulationLoss":
-        """The loss by as many prompts that no flow has seen."""
+        """The loss on the same number of prompts that no flow has seen."""
         return self
 
     def distrust(self, model: PyTree, fresh: Any = None) -> str | None:
-        """Why the value at a model cannot be trusted to be that of the population, None where it can."""
+        """The reason why the value at a model may be far from the population loss, or None."""
         return None
 
 
 class FunctionLoss(AbstractPopulationLoss):
     """A loss given by a function of the model, differentiated by JAX.
 
-    **Arguments:** function: model -> scalar; excess: model -> scalar, the loss above its minimum without
-    cancellation, default function minus minimum; minimum: the smallest value, where it is known.
+    **Arguments:**
+
+    - function: model -> scalar.
+    - excess: model -> scalar, the loss above its minimum without cancellation, default function minus minimum.
+    - minimum: the smallest value, if it is known.
     """
 
     derived = False

@@ -1,4 +1,4 @@
-"""Which losses are closed forms of flowsim's."""
+"""Which losses are closed forms."""
 
 import jax
 
@@ -7,8 +7,9 @@ from flowsim.losses.reparametrized import Reparametrized
 
 
 def is_closed_form(loss: AbstractPopulationLoss) -> bool:
-    """Whether a loss is a formula of flowsim's, without a function of somebody else's in it: it has neither walls nor
-    pits, and no excess that is a small difference of large numbers.
+    """Whether a loss is one of flowsim's formulas and holds no function of a user.
+
+    Such a loss has no walls or pits, and its excess is not a small difference of large numbers.
     """
     is_a_users = lambda part: isinstance(part, FunctionLoss | Reparametrized)
     parts = jax.tree.leaves(loss, is_leaf=is_a_users)

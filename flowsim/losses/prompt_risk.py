@@ -1,4 +1,4 @@
-"""The risk of a trained model on new prompts, exact at every training and test length."""
+"""The exact risk of a model on new prompts, at every training and test length."""
 
 from collections.abc import Callable
 
@@ -18,31 +18,32 @@ Task = LinearRegression | RandomCovarianceRegression | JointLaw
 
 
 def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
-    """E(yhat - y_query)^2 of a model on prompts with M examples, exact; no 1/2.
+    """The exact E(yhat - y_query)^2 of a model on prompts with M examples, without a factor 1/2.
 
-    On prompts as in training, of any covariance and with isotropic w, over all weights. On others, where
-    u12 = u21 = 0: with V = u_{-1} U11 the prediction is yhat = ((1/M) sum y_i x_i)^T V x_query, and the risk is the
-    error of the best linear predictor plus squares.
+    On prompts as in training, with any covariance and isotropic w, it is exact for all weights. On other prompts it
+    requires u12 = u21 = 0. With V = u_{-1} U11 the prediction is then yhat = ((1/M) sum y_i x_i)^T V x_query, and the
+    risk is the error of the best linear predictor plus squares. (4.6) is the case V = Gamma^-1.
 
-    **Arguments:** model; task: the law of the test prompts, whose own context_length does not matter; test_length: M,
-    a whole number of at least 1, or infinity.
+    **Arguments:**
 
-    **Raises:** `ValueError` for an M that is not a length, for a model of another dimension, and where u12 or u21 is
-    not zero on prompts that have label noise, a query covariance, a w of another law or a `JointLaw`. Where the weights
-    are traced the last gives NaN.
+    - model: the weights.
+    - task: the law of the test prompts. Its ``context_length`` is not used.
+    - test_length: M, a whole number of at least 1, or infinity.
 
-    **Source:** LinearAttentionLoss, over all weights.
+    **Raises:** `ValueError` for an M that is not a length, a model of another dimension, and u12 or u21 not zero on
+    prompts with label noise, a query covariance, another law of w or a `JointLaw`. For traced weights the last case
+    gives NaN instead.
     """
     check_model(model, task)
     return risk_function(task, test_length)(model)
 
 
 def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: ArrayLike) -> Scalar:
-    """Standard error of `risk` from the samples that a law was estimated from; zero for a law given by its moments.
+    """The standard error of `risk` from the samples of the law, zero for a law without samples.
 
-    The delta method: the risk is a smooth function of the sample means of x x^T, xy, y^2 x x^T and y^2.
+    By the delta method, since the risk is a smooth function of the sample means of x x^T, xy, y^2 x x^T and y^2.
 
-    **Raises:** as `risk`.
+    **Raises:** those of `risk`.
     """
     check_model(model, law)
     M = checks.context_length("test_length", test_length)
@@ -66,7 +67,7 @@ def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: Arra
 
 
 def best_linear_error(task: Task) -> Scalar:
-    """min_a E(<a, x_query> - y_query)^2, the first term of `risk`; a may depend on the w of a prompt."""
+    """min_a E(<a, x_query> - y_query)^2, the first term of (4.6). Here a may depend on the w of a prompt."""
     if isinstance(task, RandomCovarianceRegression):
         return jnp.zeros(())
     if isinstance(task, JointLaw):
@@ -84,7 +85,7 @@ def zero_predictor_error(task: Task) -> Scalar:
 
 
 def risk_function(task: Task, test_length: ArrayLike) -> Callable[[LinearAttention], Scalar]:
-    """model -> risk, with all that does not depend on the model computed."""
+    """The function model -> risk. Everything that does not depend on the model is computed once."""
     M = checks.context_length("test_length", test_length)
     if isinstance(task, RandomCovarianceRegression):
         random = RandomCovarianceLoss(RandomCovarianceRegression(task.law, M))
@@ -116,13 +117,13 @@ def _regression_risk(V: Matrix, task: LinearRegression, M: Scalar) -> Scalar:
 
 
 def _joint_excess(V: Matrix, covariance: Matrix, cross: Array, spread: Matrix, M: Scalar) -> Scalar:
-    """|V^T E[xy] - a|^2_Lambda + tr(Sigma V Lambda V^T)/M, the risk above that of the best linear predictor."""
+    """|V^T E[xy] - a|^2_Lambda + tr(Sigma V Lambda V^T)/M, the risk minus that of the best linear predictor."""
     miss = V.T @ cross - jnp.linalg.solve(covariance, cross)
     return miss @ covariance @ miss + jnp.trace(spread @ V @ covariance @ V.T) / M
 
 
 def _as_in_training(task: LinearRegression) -> bool:
-    """Whether these are prompts that `LinearAttentionLoss` knows, over all weights of a model."""
+    """Whether prompts are as in training. Then the exact loss is known for all weights of a model."""
     return not task.shifts and task.weights == "isotropic"
 
 
@@ -135,7 +136,7 @@ def _noise_energy(task: LinearRegression) -> Scalar:
 
 
 def check_model(model: LinearAttention, task: Task) -> None:
-    """Refuse a model, or models with time first, that do not go with a task."""
+    """Refuse a model, or models with a leading axis of times, for which `risk` is not exact on a task."""
     d = model.U11.shape[-1]
     if d != task.dimension:
         checks.refuse("model", f"of the task's dimension {task.dimension}", f"it is of dimension {d}")

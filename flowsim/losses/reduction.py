@@ -1,7 +1,7 @@
-"""The reduction of an arrowhead flow, in which every weight off the diagonal is a function of one clock.
+"""The reduction of an arrowhead flow to d + 2 numbers: the diagonal of U, u and a clock s = int u^2 dt.
 
-With s = int u^2 they are U_ij(t) = U_ij(0) exp(-a_ij s(t)), so that they enter the flow through their sums
-F_k = sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s) alone, and the state is the diagonal of U, u and s: d + 2 numbers.
+The weights off the diagonal are U_ij(t) = U_ij(0) exp(-a_ij s(t)). They only enter the flow through the sums
+F_k = sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s).
 """
 
 import abc
@@ -21,11 +21,11 @@ from flowsim.moments.decays import DecaySums
 
 Moments = Float[Array, "moments *stages"]
 
-BLOCK = 2**16  # entries of U that are looked at in one go
+BLOCK = 2**16  # entries of U that are summed at once
 
 
 class Point(NamedTuple):
-    """Diagonal of U, u and the clock; with stages leading, or without."""
+    """The diagonal of U, u and the clock, possibly with a leading axis of stages."""
 
     shaft: Float[Array, "*stages d"]
     u: Float[Array, "*stages"]
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """F_k, excess and squared gradient norm of points; without stages, or with them last."""
+    """F_k, excess and squared gradient norm at points, possibly with a last axis of stages."""
 
     moments: Moments
     excess: Float[Array, "*stages"]
@@ -41,9 +41,15 @@ class Seen(NamedTuple):
 
 
 class Reduction(eqx.Module):
-    """What stays the same along a flow.
+    """The coefficients of a reduced flow.
 
-    sums: F_k of the clock; curvature: (d,) a_ii; drive: (d,) b_i; fastest: the largest a_ij; slowest: the least one.
+    **Fields:**
+
+    - sums: F_k as a function of the clock.
+    - curvature: (d,) a_ii.
+    - drive: (d,) b_i.
+    - fastest: the largest a_ij.
+    - slowest: the smallest a_ij.
     """
 
     sums: DecaySums
@@ -53,7 +59,7 @@ class Reduction(eqx.Module):
     slowest: Scalar
 
     def look(self, points: Point, moments: Moments) -> Seen:
-        """The excess (1/2) (u^2 F_1 + sum_i a_ii (u U_ii - b_i/a_ii)^2), and |grad L|^2, of points with F_k there."""
+        """The excess (1/2) (u^2 F_1 + sum_i a_ii (u U_ii - b_i/a_ii)^2) and |grad L|^2 at points, given F_k there."""
         u, shaft, g = points.u, points.shaft, self.curvature
         residual = u[:, None] * shaft - (self.drive / g)[None, :]
         pull = residual * g[None, :]
@@ -62,7 +68,7 @@ class Reduction(eqx.Module):
         return Seen(moments, excess, slope**2 + u**2 * jnp.sum(pull**2, axis=1) + u**4 * moments[2])
 
     def seen(self, point: Point) -> Seen:
-        """What is seen at one point."""
+        """F_k, excess and squared gradient norm at one point."""
         one = jax.tree.map(lambda x: x[None], point)
         return jax.tree.map(lambda x: x[..., 0], self.look(one, self.sums(one.clock)))
 
@@ -74,7 +80,7 @@ class Reduction(eqx.Module):
         return Point(-pull, self.drive @ shaft - u * (moments[1] + jnp.sum(g * shaft**2)), u**2)
 
     def bend(self, point: Point) -> Scalar:
-        """|d grad L/dt|, with d(u^2 a_ij U_ij)/dt = (2 u u' a_ij - u^4 a_ij^2) U_ij off the diagonal."""
+        """|d grad L/dt|. Off the diagonal, d(u^2 a_ij U_ij)/dt = (2 u u' a_ij - u^4 a_ij^2) U_ij."""
         now, then = jax.jvp(self.field, (point,), (self.field(point),))
         moments = self.sums(point.clock[None])[:, 0]
         turn, decay = 2 * point.u * now.u, point.u**4
@@ -82,19 +88,19 @@ class Reduction(eqx.Module):
         return jnp.sqrt(jnp.sum(then.shaft**2) + then.u**2 + jnp.maximum(off, 0.0))
 
     def way_to_go(self, point: Point) -> Scalar:
-        """As `AbstractArrowhead.way_to_go`."""
+        """See `AbstractArrowhead.way_to_go`."""
         return length_to_go(point.u, self.seen(point).excess, self.slowest)
 
 
 class AbstractReducedLayer(eqx.Module):
-    """A flow by its reduction, and the model at every point of it."""
+    """A reduced flow, and the map between its points and models."""
 
     reduction: AbstractVar[Reduction]
     start: AbstractVar[Point]
 
     @abc.abstractmethod
     def point(self, model: PyTree) -> Point:
-        """The point of a model of this flow."""
+        """The point of a model on this flow."""
 
     @abc.abstractmethod
     def model(self, point: Point) -> PyTree:
@@ -102,7 +108,7 @@ class AbstractReducedLayer(eqx.Module):
 
 
 class ReducedArrowhead(AbstractReducedLayer):
-    """The flow of an arrowhead from a start, with compressed sums; off: U(0) off its diagonal."""
+    """The flow of an arrowhead from a start, with compressed sums. ``off`` is U(0) without its diagonal."""
 
     arrowhead: Arrowhead
     off: Matrix
@@ -111,7 +117,7 @@ class ReducedArrowhead(AbstractReducedLayer):
 
     @staticmethod
     def of(arrowhead: Arrowhead, start: State) -> "ReducedArrowhead":
-        """The flow from (U, u), which are numbers and not traced."""
+        """The flow from (U, u), which must not be traced."""
         U, u = start
         a, d = np.asarray(arrowhead.curvature), arrowhead.drive.size
         off = np.array(U)
@@ -126,7 +132,7 @@ class ReducedArrowhead(AbstractReducedLayer):
         return ReducedArrowhead(arrowhead=arrowhead, off=jax.device_put(off), reduction=reduction, start=point)
 
     def point(self, model: LinearAttention) -> Point:
-        """The start: of another model the clock is not known."""
+        """The start. No other model has a known clock."""
         return self.start
 
     def model(self, point: Point) -> LinearAttention:

@@ -1,4 +1,4 @@
-"""An exact loss in other weights: merged, separate, tied, factored, or those of a user's own."""
+"""An exact loss in other weights: merged, separate, tied, factored, or given by a user."""
 
 from collections.abc import Callable
 
@@ -11,21 +11,24 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 
-_RELATIVE = 1e-12  # excess at the least model, of that at zero weights, which is rounding
+_RELATIVE = 1e-12  # an excess at the least model below this part of the loss at zero weights is rounding
 
 
 class Reparametrized(AbstractPopulationLoss):
-    """L(lift(theta)) of an exact loss L and a map from new weights theta to a model of L, exact by composition.
+    """L(lift(theta)) for an exact loss L and a map from new weights theta to a model of L.
 
-    Where the lift reaches a model of least loss, minimum and excess are those of L. That it does is known where
-    ``least_model`` is given; without it the minimum counts as numerical. Where the lift cannot reach it, as keys and
-    queries of low rank cannot, ``least_model`` says what the least is.
+    If the lift reaches a model of least loss, the minimum and the excess are those of L. A ``least_model`` shows
+    whether it does. Without one the minimum counts as numerical. If the lift cannot reach it, as with keys and queries
+    of low rank, the minimum is the loss at ``least_model``.
 
-    **Arguments:** loss: an exact loss; lift: theta -> a model of it, in JAX, such as an Equinox module or a function;
-    least_model: weights theta of least loss among all; conserved: theta -> what the flow conserves, a number or an
-    array.
+    **Arguments:**
 
-    **Raises:** `ValueError` for a loss that is known by samples, and where the lift returns what is no model of L.
+    - loss: an exact loss.
+    - lift: theta -> a model of the loss, written in JAX, such as an Equinox module or a function.
+    - least_model: the weights theta of least loss.
+    - conserved: theta -> the quantities that the flow conserves, a number or an array.
+
+    **Raises:** `ValueError` for a sampled loss, and if the lift does not return a model of L.
     """
 
     loss: AbstractPopulationLoss
@@ -66,21 +69,23 @@ class Reparametrized(AbstractPopulationLoss):
     def gradient(self, model: PyTree) -> PyTree:
         moving, fixed = eqx.partition(model, eqx.is_inexact_array)
         lifted, pull = jax.vjp(lambda m: eqx.filter(self._lifted(eqx.combine(m, fixed)), eqx.is_inexact_array), moving)
-        # The loss's own gradient, which may be better than that of its value.
+        # The `gradient` of the loss may be more accurate than the derivative of its value.
         whole = self._lifted(model)
         slope = eqx.filter(self.loss.gradient(eqx.combine(lifted, whole)), eqx.is_inexact_array)
         return eqx.combine(pull(slope)[0], fixed)
 
     def least_model(self) -> PyTree | None:
-        """The weights of least loss, where they were given."""
+        """The weights of least loss, if they were given."""
         return self.least
 
     def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
         return None if self.conserves is None else self.conserves(model)
 
     def replicates(self) -> tuple["Reparametrized", ...]:
-        """The same of each replicate of L, whose minimum in the new weights is not known: it counts as far above L's as
-        that of all samples is, or as the least model of these is there, if that is less.
+        """This loss for each replicate of L.
+
+        Their minima in the new weights are unknown. The difference to the minimum of the replicate is taken to be that
+        of this loss, or the excess of its least model on the replicate if that is smaller.
         """
 
         def of(other: AbstractPopulationLoss) -> "Reparametrized":

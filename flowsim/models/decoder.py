@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flowsim._core import checks
 from flowsim.tasks import Prompt
 
-_INITIAL_POSITION = 0.02  # the standard deviation from which GPT-2 learns its position embeddings
+_INITIAL_POSITION = 0.02  # the standard deviation of GPT-2's position embeddings at the start
 
 
 class _Block(eqx.Module):
@@ -38,13 +38,21 @@ class _Block(eqx.Module):
 class Decoder(eqx.Module):
     """A GPT-2-style decoder on the tokens x_1, (y_1, 0, .., 0), x_2, .., x_query, with a prediction at every x.
 
-    A linear read-in, learnt absolute position embeddings, pre-LayerNorm blocks of causal attention and a GELU MLP four
-    times as wide, a last LayerNorm and a linear read-out. Biases are used throughout, dropout nowhere. The weights of
-    the blocks have the layer first. They start as Equinox starts them, position embeddings from N(0, 0.02^2) as GPT-2's
-    do: those beyond the prompts trained on stay there.
+    It has a linear read-in, learnt absolute position embeddings, pre-LayerNorm blocks, a last LayerNorm and a linear
+    read-out. A block is causal attention and a GELU MLP of four times the width. All layers have biases, and there is
+    no dropout. The first axis of the blocks' weights counts the layers.
 
-    **Arguments:** dimension: d; embedding: the width, a multiple of heads; layers: how many blocks; heads: of each
-    attention; longest: the most examples of a prompt, for which there are positions; key: from which weights are drawn.
+    Weights start as Equinox initialises them, position embeddings from N(0, 0.02^2) as in GPT-2. Training does not
+    change the embeddings of positions beyond the longest training prompt.
+
+    **Arguments:**
+
+    - dimension: d.
+    - embedding: the width, a multiple of heads.
+    - layers: the number of blocks.
+    - heads: the number of attention heads in a block.
+    - longest: the largest number of examples in a prompt.
+    - key: draws the weights.
 
     **Raises:** `ValueError` naming the argument; on a prompt of another dimension, or with more examples than longest.
 
@@ -75,7 +83,7 @@ class Decoder(eqx.Module):
         self.read_out = eqx.nn.Linear(embedding, 1, key=out_key)
 
     def predictions(self, prompt: Prompt) -> Float[Array, " positions"]:
-        """(N + 1,) the labels of x_1, .., x_N, x_query, each predicted from the examples before it.
+        """The predicted labels of x_1, .., x_N, x_query, (N + 1,), each from the examples before it.
 
         **Raises:** `ValueError` on a prompt of another dimension, or with more examples than ``longest``.
         """

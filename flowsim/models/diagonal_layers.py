@@ -1,4 +1,4 @@
-"""Layers that share their eigenvectors with the covariance of the prompts, by their eigenvalues alone."""
+"""Layers with the eigenvectors of the prompts' covariance, given by their eigenvalues."""
 
 from collections.abc import Iterable
 
@@ -13,10 +13,11 @@ from flowsim.tasks import SpectralRegression
 class DiagonalLayers(eqx.Module):
     """The matrices A_i of a deep linear transformer in the eigenbasis of the covariance, where they are diagonal.
 
-    A flow that starts there stays there. What flows are the eigenvalues a_ij times the square root of their
-    multiplicities, so that sums of squares are squared Frobenius norms and this is the flow of the matrices.
+    A flow that starts with diagonal matrices keeps them diagonal. The weights are the eigenvalues a_ij times the square
+    roots of their multiplicities. Sums of their squares are then squared Frobenius norms, so their flow is the flow of
+    the matrices.
 
-    **Arguments:** eigenvalues: (k, r) a_ij of A_i, one row in a looped model; task: whose multiplicities they share.
+    **Arguments:** eigenvalues: (k, r) the a_ij of A_i, one row in a looped model; task: gives the multiplicities.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -28,6 +29,6 @@ class DiagonalLayers(eqx.Module):
         self.scaled = values * jnp.sqrt(task.multiplicities)[None, :]
 
     def eigenvalues(self, task: SpectralRegression) -> Float[Array, "... k r"]:
-        """a_ij, behind a leading axis of times in the models of a trajectory."""
+        """The eigenvalues a_ij. The models of a trajectory have a leading axis of times."""
         axes = tuple(range(self.scaled.ndim - 1))
         return self.scaled / jnp.expand_dims(jnp.sqrt(task.multiplicities), axes)

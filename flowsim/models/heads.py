@@ -1,4 +1,4 @@
-"""Heads of linear attention, their keys and queries merged or separate, on labels alone or on whole tokens."""
+"""Heads of linear attention: keys and queries merged or separate, values of labels or of whole tokens."""
 
 import abc
 import dataclasses
@@ -18,10 +18,13 @@ from flowsim.tasks import Prompt
 
 
 class AbstractHeads(eqx.Module):
-    """H heads of linear attention beside a guess of the query's label, w^T x_q + bias.
+    """H heads of linear attention that are added to a guess of the query's label, w^T x_q + bias.
 
-    w: (d,) the guess of the weights; bias: of the guess; trainable: whether w is a weight, which a flow moves. The bias
-    never is.
+    **Fields:**
+
+    - w: (d,) the weights of the guess.
+    - bias: of the guess, never trained.
+    - trainable: whether a flow moves w.
     """
 
     w: AbstractVar[Float[Array, " d"]]
@@ -38,12 +41,12 @@ class AbstractHeads(eqx.Module):
     @property
     @abc.abstractmethod
     def rank(self) -> int:
-        """How much they can do: the largest rank of Gamma, or the number of heads on whole tokens."""
+        """The capacity: the largest possible rank of Gamma, or for `TokenHeads` the number of heads."""
 
     @property
     @abc.abstractmethod
     def balances(self) -> Float[Array, "H ..."]:
-        """What a flow of a loss of the prediction conserves, at least one number a head."""
+        """The quantities that the flow of every loss of the prediction conserves, one or more for each head."""
 
     def guess(self, prompt: Prompt) -> Float[Array, ""]:
         """w^T x_q + bias."""
@@ -55,13 +58,13 @@ Heads = TypeVar("Heads", bound=AbstractHeads)
 
 
 def resting(heads: Heads) -> Heads:
-    """The heads themselves, with a guess whose derivatives are zero where it is no weight."""
+    """The same heads, with derivatives of zero for the parts of the guess that are not trained."""
     fixed = (lambda x: x) if heads.trainable else jax.lax.stop_gradient
     return eqx.tree_at(lambda m: (m.w, m.bias), heads, (fixed(heads.w), jax.lax.stop_gradient(heads.bias)))
 
 
 def with_weights(heads: Heads, weights: Mapping[str, ArrayLike]) -> Heads:
-    """These heads with other arrays, by name; the others stay."""
+    """The heads with some arrays replaced, by name."""
     names = tuple(weights)
     arrays = tuple(jnp.asarray(weights[name]) for name in names)
     return eqx.tree_at(lambda m: tuple(getattr(m, name) for name in names), heads, arrays)
@@ -70,8 +73,8 @@ def with_weights(heads: Heads, weights: Mapping[str, ArrayLike]) -> Heads:
 class AbstractLabelHeads(AbstractHeads):
     """Heads whose values are the labels, yhat = beta^T Gamma x_q + w^T x_q + bias with beta = (1/N) sum y_n x_n.
 
-    Of a head's value matrix the label's entry alone is not zero,
-    and of its key-query matrix the block of the covariates.
+    All other blocks are zero: a value matrix has one entry, for the label, and a key-query matrix has one block, for the
+    covariates.
     """
 
     @property
@@ -80,19 +83,24 @@ class AbstractLabelHeads(AbstractHeads):
         """Gamma."""
 
     def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """l_i^T Gamma r_i of pairs of vectors."""
+        """l_i^T Gamma r_i for pairs of vectors."""
         return jnp.einsum("ni,ij,nj->n", left, self.readout, right)
 
     @abc.abstractmethod
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "AbstractLabelHeads":
-        """Balanced heads of this shape that have a Gamma, of a rank that they can have, and a guess."""
+        """Balanced heads of this shape with the given Gamma, of rank at most `rank`, and the given guess."""
 
 
 class MergedHeads(AbstractLabelHeads):
-    """Heads with one key-query matrix each: yhat = sum_h v_h beta^T U_h x_q and the guess.
+    """Heads with one key-query matrix each: yhat = sum_h v_h beta^T U_h x_q plus the guess.
 
-    **Arguments:** v: (H,) values of the labels; U: (H, d, d) key-query matrices; w: (d,) the guess of the weights,
-    default zero; bias: of the guess, default zero; trainable: whether w is a weight.
+    **Arguments:**
+
+    - v: (H,) values of the labels.
+    - U: (H, d, d) key-query matrices.
+    - w: (d,) the weights of the guess, default zero.
+    - bias: of the guess, default zero.
+    - trainable: whether a flow moves w.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -142,10 +150,13 @@ class MergedHeads(AbstractLabelHeads):
 
 
 class SeparateHeads(AbstractLabelHeads):
-    """Heads with R keys and queries each: yhat = sum_h v_h beta^T (sum_r k_hr q_hr^T) x_q and the guess.
+    """Heads with R keys and queries each: yhat = sum_h v_h beta^T (sum_r k_hr q_hr^T) x_q plus the guess.
 
-    **Arguments:** v: (H,) values of the labels; k, q: (H, R, d) keys and queries; w, bias, trainable: as for
-    `MergedHeads`.
+    **Arguments:**
+
+    - v: (H,) values of the labels.
+    - k, q: (H, R, d) keys and queries.
+    - w, bias, trainable: as in `MergedHeads`.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -183,7 +194,7 @@ class SeparateHeads(AbstractLabelHeads):
         return jnp.einsum("h,hri,hrj->ij", self.v, self.k, self.q)
 
     def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """As a sum of products of what keys and queries have along each: small where they are, with all its digits."""
+        """Computed from products of keys and queries with the vectors, so that small values keep all digits."""
         keys, queries = jnp.einsum("hrd,nd->nhr", self.k, left), jnp.einsum("hrd,nd->nhr", self.q, right)
         return jnp.einsum("h,nhr,nhr->n", self.v, keys, queries)
 
@@ -199,10 +210,10 @@ class SeparateHeads(AbstractLabelHeads):
         return jnp.stack([self.v**2 - keys, keys - queries], axis=1)
 
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "SeparateHeads":
-        """The singular vectors in turn, R to a head; with sizes v_h^3 = sum_r s_r the heads are balanced."""
+        """Each head gets R pairs of singular vectors, in order. With v_h^3 = sum_r s_r the heads are balanced."""
         H, R, d = self.k.shape
         left, sizes, right = jnp.linalg.svd(readout)
-        # Rounding of a size that is zero would be large as the cube root of itself.
+        # The cube root would enlarge the rounding of a singular value that is zero.
         sizes = jnp.where(sizes > d * jnp.finfo(sizes.dtype).eps * sizes[0], sizes, 0.0)
         used, spare = self.rank, (0, H * R - self.rank)
         sizes = jnp.pad(sizes[:used], spare).reshape(H, R)
@@ -213,11 +224,14 @@ class SeparateHeads(AbstractLabelHeads):
 
 
 class TokenHeads(AbstractHeads):
-    """Heads on whole tokens z = (x, y): yhat = sum_h p_h^T G Q_h x_q and the guess, with G the mean of z z^T.
+    """Heads on whole tokens z = (x, y): yhat = sum_h p_h^T G Q_h x_q plus the guess, with G the mean of z z^T.
 
-    **Arguments:** p: (H, d+1) last rows of the value matrices; Q: (H, d+1, d) key-query matrices without the column of
-    the query's label, which is 0; w, bias, trainable: as for `MergedHeads`; query_token: whether G has (x_q, 0) too,
-    divided by N as the others are.
+    **Arguments:**
+
+    - p: (H, d+1) last rows of the value matrices.
+    - Q: (H, d+1, d) key-query matrices, without the column that multiplies the query's label 0.
+    - w, bias, trainable: as in `MergedHeads`.
+    - query_token: whether G also contains the query's token (x_q, 0). The sum is divided by N in both cases.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -263,13 +277,13 @@ class TokenHeads(AbstractHeads):
         return jnp.sum(self.p**2, axis=1) - jnp.sum(self.Q**2, axis=(1, 2))
 
     def reduced(self) -> MultiHeadAttention:
-        """The heads that predict the same without the query's token: those that take no notice of the guess."""
+        """The `MultiHeadAttention` that predicts the same without the query's token. Its heads ignore the guess."""
         A = jnp.concatenate([self.Q, jnp.zeros_like(self.Q[:, :, :1])], axis=2)
         return MultiHeadAttention(self.p, A, self.w, self.bias, trainable=self.trainable).reduced()
 
 
 def _with_heads(name: str, x: ArrayLike | Iterable) -> Float[Array, "H rows columns"]:
-    """Matrices of at least one head, none of them empty."""
+    """The matrices of at least one head. None may be empty."""
     array = checks.as_array(name, x, (None, None, None))
     if 0 in array.shape:
         checks.refuse(name, "an array with H, R and d at least 1", f"its shape is {array.shape}")

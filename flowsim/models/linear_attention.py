@@ -24,8 +24,12 @@ class LinearAttention(eqx.Module):
     Only the last row (u12^T, u_{-1}) of W^PV and the first d columns (U11; u21^T) of W^KQ reach the
     prediction; the other entries are zero.
 
-    **Arguments:** U11: (d, d) key-query block; u_minus1: scalar u_{-1}, the label's value weight;
-    u12: (d,) value weights of the covariates, default zero; u21: (d,) key weights of the label, default zero.
+    **Arguments:**
+
+    - U11: (d, d) key-query block.
+    - u_minus1: scalar u_{-1}, the value weight of the label.
+    - u12: (d,) value weights of the covariates, default zero.
+    - u21: (d,) key weights of the label, default zero.
 
     **Raises:** `ValueError` naming a weight of the wrong shape or with entries that are not finite.
     """
@@ -54,7 +58,7 @@ class LinearAttention(eqx.Module):
         W_PV = jnp.zeros((d + 1, d + 1)).at[d, :d].set(self.u12).at[d, d].set(self.u_minus1)
         W_KQ = jnp.zeros((d + 1, d + 1)).at[:d, :d].set(self.U11).at[d, :d].set(self.u21)
         N = prompt.inputs.shape[0]
-        # The query's column alone is asked for; all of E^T W^KQ E would take N^2 numbers.
+        # Only the query's column is computed. The whole E^T W^KQ E would take N^2 numbers.
         return (E[:, -1] + W_PV @ E @ (E.T @ (W_KQ @ E[:, -1])) / N)[-1]
 
     @property
@@ -64,9 +68,9 @@ class LinearAttention(eqx.Module):
         return added - jnp.sum(self.U11**2) - jnp.sum(self.u21**2)
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """(I - u_{-1} Lambdahat U11; 0): what is missed is (w^T, 1) times it times x_query, given Lambdahat.
+        """R = (I - u_{-1} Lambdahat U11; 0), given Lambdahat: the error of the prediction is (w^T, 1) R x_query.
 
-        NaN unless u12 = u21 = 0: the prediction is not linear in w and x_query elsewhere.
+        R is NaN unless u12 = u21 = 0, since otherwise the prediction is not linear in w and x_query.
         """
         R = beside(jnp.eye(self.u12.size), covariance) - product(
             covariance, beside(self.u_minus1 * self.U11, covariance)
@@ -76,10 +80,10 @@ class LinearAttention(eqx.Module):
 
 
 class SpectralAttention(eqx.Module):
-    """`LinearAttention` on a flow with u12 = u21 = 0, by what tells all its weights: the diagonal of U11 in the
-    eigenbasis of Lambda, u_{-1}, and the clock s = int u_{-1}^2 since the start.
+    """`LinearAttention` along a flow with u12 = u21 = 0, in coordinates that determine all its weights.
 
-    Off the diagonal U_ij = U_ij(0) exp(-gamma_i lambda_i lambda_j s): `SpectralAttentionLoss.weights` forms them.
+    They are the diagonal of U11 in the eigenbasis of Lambda, u_{-1}, and the clock s = int u_{-1}^2 dt since the start.
+    The other entries are U_ij = U_ij(0) exp(-gamma_i lambda_i lambda_j s); see `SpectralAttentionLoss.weights`.
     """
 
     diagonal: Float[Array, " d"]

@@ -21,7 +21,7 @@ def attend(
 class MaskedAttention(eqx.Module):
     """Single-layer masked linear self-attention, predicting -[Z_0 + (1/n) P Z_0 M (Z_0^T Q Z_0)]_{d+1, n+1}.
 
-    P = [0; b^T] and Q = [A 0]: the other entries do not reach the prediction.
+    P = [0; b^T] and Q = [A 0], since the other entries do not reach the prediction.
 
     **Arguments:** b: (d + 1,) the last row of P; A: (d + 1, d) the first d columns of Q.
 

@@ -16,11 +16,16 @@ class MultiHeadAttention(eqx.Module):
     """H heads of masked linear self-attention that refine a guess, y_q + sum_h b_h^T G A_h (x_q, y_q).
 
     y_q = w^T x_q + bias is the guess and G = (1/C) sum (x_i, y_i) (x_i, y_i)^T. b_h is the last row of W^P_h W^V_h and
-    A_h = (W^K_h)^T W^Q_h: nothing else of a head reaches the prediction. With one head and a trainable guess it is the
-    y_q-LSA.
+    A_h = (W^K_h)^T W^Q_h. Nothing else of a head reaches the prediction. One head with a trainable guess is
+    also called y_q-LSA.
 
-    **Arguments:** b: (H, d+1); A: (H, d+1, d+1); w: (d,) the guess of the weights, default zero; bias: of the guess,
-    default zero; trainable: whether w is a weight, which a flow moves. The bias never is.
+    **Arguments:**
+
+    - b: (H, d+1).
+    - A: (H, d+1, d+1).
+    - w: (d,) the weights of the guess, default zero.
+    - bias: of the guess, default zero, never trained.
+    - trainable: whether a flow moves w.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -54,21 +59,21 @@ class MultiHeadAttention(eqx.Module):
         return query[-1] + jnp.sum((model.b @ G) * (model.A @ query))
 
     def reduced(self) -> "MultiHeadAttention":
-        """The model itself, with a guess whose derivatives are zero where it is no weight."""
+        """The same model, with derivatives of zero for the parts of the guess that are not trained."""
         fixed = (lambda x: x) if self.trainable else jax.lax.stop_gradient
         return eqx.tree_at(lambda m: (m.w, m.bias), self, (fixed(self.w), jax.lax.stop_gradient(self.bias)))
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """sum_h |b_h|^2 - |A_h|_F^2, which flows of the products b_h a^T conserve."""
+        """sum_h |b_h|^2 - |A_h|_F^2, which a flow conserves."""
         return jnp.sum(self.b**2) - jnp.sum(self.A**2)
 
 
 class FactoredMultiHeadAttention(eqx.Module):
-    """`MultiHeadAttention` by the matrices of each head, as the paper trains them.
+    """`MultiHeadAttention` with the four matrices of each head as weights, as the paper trains them.
 
     The prediction is [E + sum_h (1/C) W^P_h W^V_h E W^M (E^T (W^K_h)^T W^Q_h E)]_{d+1, C+1} with the mask
-    W^M = diag(1, .., 1, 0) and the query's column (x_q, y_q) of E. The flow is another one than that of (b, A).
+    W^M = diag(1, .., 1, 0) and the query's column (x_q, y_q) of E. Its flow differs from the flow of (b, A).
 
     **Arguments:** W_K, W_Q, W_V, W_P: (H, d+1, d+1); w, bias, trainable: as for `MultiHeadAttention`.
 
@@ -107,20 +112,20 @@ class FactoredMultiHeadAttention(eqx.Module):
         E = embed(prompt)
         E = E.at[-1, -1].set(guess.w @ prompt.query + guess.bias)
         context = E.at[:, -1].set(0.0)
-        # The query's column alone is asked for; all of E^T W^K^T W^Q E would take C^2 numbers.
+        # Only the query's column is computed. The whole E^T W^K^T W^Q E would take C^2 numbers.
         scores = E.T[None] @ (jnp.swapaxes(self.W_K, 1, 2) @ (self.W_Q @ E[None, :, -1:]))
         heads = self.W_P @ (self.W_V @ (context[None] @ scores))
         return (E[:, -1:] + jnp.sum(heads, axis=0) / prompt.inputs.shape[0])[-1, 0]
 
     def reduced(self) -> MultiHeadAttention:
-        """The model of the products that reach the prediction."""
+        """The `MultiHeadAttention` that makes the same predictions."""
         b = jnp.einsum("hk,hkj->hj", self.W_P[:, -1], self.W_V)
         A = jnp.swapaxes(self.W_K, 1, 2) @ self.W_Q
         return MultiHeadAttention(b, A, self.w, self.bias, trainable=self.trainable).reduced()
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """sum_h |W^K|^2 - |W^Q|^2 + |W^P|^2 - |W^V|^2, which flows of their products conserve."""
+        """sum_h |W^K|^2 - |W^Q|^2 + |W^P|^2 - |W^V|^2, which a flow conserves."""
         sizes = [jnp.sum(W**2) for W in (self.W_K, self.W_Q, self.W_P, self.W_V)]
         return sizes[0] - sizes[1] + sizes[2] - sizes[3]
 
@@ -166,14 +171,14 @@ class LinearTransformerBlock(eqx.Module):
         return (self.W_2.T @ self.W_1 @ (E + attention / prompt.inputs.shape[0]))[-1, -1]
 
     def reduced(self) -> MultiHeadAttention:
-        """One head with a trainable guess, to which the last column of (W^K)^T W^Q is lost."""
+        """One head with a trainable guess that makes the same predictions. The last column of A does not matter."""
         omega = self.W_2[:, -1] @ self.W_1
         A = (self.W_K.T @ self.W_Q).at[:, -1].set(0.0)
         return MultiHeadAttention((omega @ self.W_P @ self.W_V)[None], A[None], omega[:-1], trainable=True)
 
     @property
     def balance(self) -> Float[Array, ""]:
-        """|W^K|^2 - |W^Q|^2 + |W^P|^2 - |W^V|^2 + |W_1|^2 - |W_2|^2, which flows of their products conserve."""
+        """|W^K|^2 - |W^Q|^2 + |W^P|^2 - |W^V|^2 + |W_1|^2 - |W_2|^2, which a flow conserves."""
         sizes = [jnp.sum(W**2) for W in (self.W_K, self.W_Q, self.W_P, self.W_V, self.W_1, self.W_2)]
         return sizes[0] - sizes[1] + sizes[2] - sizes[3] + sizes[4] - sizes[5]
 
@@ -181,7 +186,7 @@ class LinearTransformerBlock(eqx.Module):
 class GradientDescentStep(eqx.Module):
     """One step of gradient descent on the context, (w - (eta/C) X^T (X w - y))^T x_q.
 
-    **Arguments:** eta: the step size; w: (d,) where it begins.
+    **Arguments:** eta: the step size; w: (d,) the start.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -216,5 +221,5 @@ def _heads(name: str, matrices: ArrayLike | Iterable) -> Float[Array, "H rows ro
 
 
 def with_guess(w: ArrayLike | Iterable | None, bias: ArrayLike, d: int) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-    """The arrays of a guess w^T x_q + bias, of zero weights where none are given."""
+    """The arrays of a guess w^T x_q + bias. Without w its weights are zero."""
     return checks.as_array("w", jnp.zeros(d) if w is None else w, (d,)), checks.as_array("bias", bias, ())

@@ -16,11 +16,15 @@ from flowsim.tasks import Prompt
 class LoopedAttention(eqx.Module):
     """One masked linear attention layer applied L times, Z <- Z - (1/n) P Z M (Z^T Q Z), predicting -[Z]_{d+1, n+1}.
 
-    P = [0 0; u^T 1] and Q = [A 0; 0 0]. With Sigmahat = (1/n) sum x_i x_i^T and R = (I - Sigmahat A)^L the label is
-    missed by w^T R x_query - u^T (I - R) x_query: L steps of gradient descent preconditioned by A, where u = 0.
+    P = [0 0; u^T 1] and Q = [A 0; 0 0]. With Sigmahat = (1/n) sum x_i x_i^T and R = (I - Sigmahat A)^L the error of the
+    prediction is w^T R x_query - u^T (I - R) x_query. If u = 0 these are L steps of gradient descent preconditioned
+    by A.
 
-    **Arguments:** A: (d, d) the preconditioner; u: (d,) value weights of the covariates, default zero; loops: L, a
-    whole number of at least 1.
+    **Arguments:**
+
+    - A: (d, d) the preconditioner.
+    - u: (d,) value weights of the covariates, default zero.
+    - loops: L, a whole number of at least 1.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -45,8 +49,8 @@ class LoopedAttention(eqx.Module):
         return -Z[-1, -1]
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """(R; -u^T (I - R)): what is missed is (w^T, 1) times it times x_query, given the sample covariances."""
-        # One step for all loops: `layered_residual` would make, and differentiate, one for each.
+        """(R; -u^T (I - R)) given the sample covariances: (w^T, 1) times it times x_query is the error."""
+        # One step serves all loops. `layered_residual` would compute and differentiate one for each.
         step = product(covariance, beside(self.A, covariance))
         R = beside(jnp.eye(self.A.shape[0]), covariance) - step
         for _ in range(1, self.loops):
@@ -61,14 +65,17 @@ class MultiLayerAttention(eqx.Module):
 
         X_{i+1} = X_i - (1/n) B_i X_i M X_i^T A_i X_i,     Y_{i+1} = Y_i - (1/n) Y_i M X_i^T A_i X_i.
 
-    Without B the label is missed by w^T (I - Sigmahat A_0) .. (I - Sigmahat A_{k-1}) x_query. A has the sign in
-    which it is positive at the optimum.
+    Without B the error of the prediction is w^T (I - Sigmahat A_0) .. (I - Sigmahat A_{k-1}) x_query. A is
+    positive at the optimum; some papers write -A_i.
 
-    **Arguments:** A: (k, d, d) the preconditioners; B: (k - 1, d, d) what moves the covariates (the last layer's does
-    not reach the prediction), or None for covariates that stay; symmetric: whether the A_i are symmetric and stay so
-    along a flow.
+    **Arguments:**
 
-    **Raises:** `ValueError` naming the argument, for an A that is not symmetric with ``symmetric`` too.
+    - A: (k, d, d) the preconditioners.
+    - B: (k - 1, d, d) moves the covariates, or None for constant covariates. The last layer has
+      none, since it would not reach the prediction.
+    - symmetric: whether the A_i are symmetric and stay so along a flow.
+
+    **Raises:** `ValueError` naming the argument. With ``symmetric``, an A that is not symmetric is refused.
     """
 
     A: Float[Array, "k d d"]
@@ -96,11 +103,11 @@ class MultiLayerAttention(eqx.Module):
         return -Z[-1, -1]
 
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
-        """(R; 0): what is missed is (w^T, 1) times it times x_query, given the sample covariances."""
+        """(R; 0) given the sample covariances: (w^T, 1) times it times x_query is the error of the prediction."""
         R = layered_residual(self._preconditioners, self.B, covariance)
         return jnp.concatenate([R, jnp.zeros_like(R[:1])])
 
     @property
     def _preconditioners(self) -> Float[Array, "k d d"]:
-        """The A_i, from which derivatives are symmetric where they are."""
+        """The A_i, symmetrised with ``symmetric``, so that their derivatives are symmetric."""
         return checks.symmetric("A", self.A) if self.symmetric else self.A

@@ -1,6 +1,6 @@
-"""Products of many small matrices at once, for what a model leaves of a prompt given its sample covariance.
+"""Products of many small matrices at once, for the error of a model given the sample covariance of a prompt.
 
-Samples run along the last axis, so that the arithmetic of small matrices runs along them.
+The last axis counts the samples, so that the arithmetic is vectorised over them.
 """
 
 import jax.numpy as jnp
@@ -10,13 +10,13 @@ from jaxtyping import Array, Float
 def product(left: Float[Array, "i k ..."], right: Float[Array, "k j ..."]) -> Float[Array, "i j ..."]:
     """The products of matrices (i, k, *samples) and (k, j, *samples).
 
-    A sum of elementwise products: XLA's batched product of 5 x 5 matrices takes several times as long on a CPU.
+    It sums elementwise products. XLA's batched product of 5 x 5 matrices takes several times as long on a CPU.
     """
     return jnp.sum(left[:, :, None] * right[None], axis=1)
 
 
 def beside(matrix: Float[Array, "i j"], samples: Float[Array, "..."]) -> Float[Array, "i j ..."]:
-    """A matrix with as many axes as matrices of samples."""
+    """A matrix with axes of length 1 for the samples, so that it broadcasts with their matrices."""
     return matrix.reshape(matrix.shape + (1,) * (samples.ndim - 2))
 
 
@@ -25,11 +25,11 @@ def layered_residual(
 ) -> Float[Array, "d d ..."]:
     """R with w^T x_query - prediction = w^T R x_query after k layers of masked linear attention.
 
-    Covariates stand at G_i x and labels at w^T H_i x, from G_0 = H_0 = I on, and with T_i = G_i^T A_i G_i
+    After i layers the covariates are G_i x and the labels w^T H_i x. With G_0 = H_0 = I and T_i = G_i^T A_i G_i
 
-        H_{i+1} = H_i - H_i Sigmahat T_i,     G_{i+1} = G_i - B_i G_i Sigmahat T_i,     R = H_k,
+        H_{i+1} = H_i - H_i Sigmahat T_i,     G_{i+1} = G_i - B_i G_i Sigmahat T_i,     R = H_k.
 
-    where the last B does not count; without B, R = (I - Sigmahat A_0) ... (I - Sigmahat A_{k-1}).
+    The last layer has no B. Without any B, R = (I - Sigmahat A_0) ... (I - Sigmahat A_{k-1}).
     """
     layers, d, _ = A.shape
     identity = jnp.broadcast_to(beside(jnp.eye(d), covariance), covariance.shape)

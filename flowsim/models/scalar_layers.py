@@ -1,4 +1,4 @@
-"""Deep linear transformers whose matrices are multiples of S^-1 and I: one number a matrix."""
+"""Deep linear transformers whose matrices are multiples of S^-1 and I."""
 
 from collections.abc import Iterable
 
@@ -14,9 +14,9 @@ from flowsim.tasks import Prompt
 class ScalarLayers(eqx.Module):
     """`MultiLayerAttention` with A_i = a_i S^-1 and B_i = b_i I.
 
-    It predicts on prompts of covariance I, where A_i = a_i I; others are to be multiplied by S^{-1/2} first.
+    It predicts on prompts of covariance I, where A_i = a_i I. Multiply other prompts by S^{-1/2} first.
 
-    **Arguments:** a: (k,) positive at the optimum; b: (k - 1,), or None for covariates that stay.
+    **Arguments:** a: (k,) positive at the optimum; b: (k - 1,), or None for constant covariates.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -43,7 +43,7 @@ class ScalarLayers(eqx.Module):
 class ScalarLoop(eqx.Module):
     """`LoopedAttention` with A = a S^-1 and u = 0.
 
-    It predicts on prompts of covariance I, where A = a I; others are to be multiplied by S^{-1/2} first.
+    It predicts on prompts of covariance I, where A = a I. Multiply other prompts by S^{-1/2} first.
 
     **Arguments:** a: scalar, positive at the optimum; loops: L.
 

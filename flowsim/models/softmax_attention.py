@@ -15,17 +15,19 @@ from flowsim.tasks import Prompt
 class SoftmaxAttention(eqx.Module):
     """k layers of softmax self-attention, E <- E + W^PV E softmax(E^T W^KQ E / rho), predicting [E_k]_{d+1, N+1}.
 
-    The softmax is taken column by column: column j holds what token j attends to, and adds up to one. Nothing is
-    masked, as in the paper: the query's column attends to itself too, with a label of 0, so that of uniform attention
-    N/(N + 1) falls on the examples; and in layers before the last the examples attend to the query.
+    The softmax acts on columns: column j holds the attention of token j and adds up to one. As in the paper nothing is
+    masked. The query attends to itself too, with a label of 0, so uniform attention gives the examples N/(N + 1). In
+    all layers but the last the examples attend to the query.
 
-    As z -> 0, softmax(z) = (1 + z - mean z)/(N + 1): small W^KQ make this linear attention on tokens that are centred,
-    beside the mean of the values.
+    As z -> 0, softmax(z) = (1 + z - mean z)/(N + 1). For small W^KQ the attention is therefore the mean of the values
+    plus linear attention on centred tokens.
 
-    **Arguments:** W_PV: (k, d+1, d+1) the projections times the values, one a layer; W_KQ: (k, d+1, d+1) the keys
-    times the queries; rho: the positive number that scores are divided by, default sqrt(d + 1): the square root of the
-    width of keys and queries, which (d+1, d+1) matrices have here, as in scaled dot-product attention. Other values
-    only rescale W^KQ, and with it the time of a flow.
+    **Arguments:**
+
+    - W_PV: (k, d+1, d+1) projections times values, one matrix for each layer.
+    - W_KQ: (k, d+1, d+1) keys times queries.
+    - rho: a positive number that divides the scores. The default is sqrt(d + 1), as in scaled dot-product attention
+      with keys and queries of width d + 1. Another value only rescales W^KQ, and with it the time of a flow.
 
     **Raises:** `ValueError` naming the argument.
     """

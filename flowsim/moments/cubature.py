@@ -1,8 +1,9 @@
 """A cubature for the law of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): matrices T with E g(W) = E g(T T^T).
 
-By Bartlett's decomposition n W = L L^T for a lower triangular L, (d, min(n, d)), of independent entries: normal below
-the diagonal, and chi with n, n - 1, .. degrees of freedom on it. Polynomials in W are polynomials in the normal entries
-and, the signs of a column of L being free, in the squares on the diagonal, so that products of Gauss rules are exact.
+By Bartlett's decomposition n W = L L^T for a lower triangular L, (d, min(n, d)), with independent entries. Entries
+below the diagonal are normal, and those on it are chi with n, n - 1, .. degrees of freedom. The signs of the columns of
+L are free, so a polynomial in W is a polynomial in the normal entries and the squares of the diagonal entries. Products
+of Gauss rules are therefore exact.
 """
 
 import functools
@@ -31,7 +32,7 @@ class Cubature(NamedTuple):
 
 
 def cubature_size(dimension: int, context_length: int | float, degree: int) -> int:
-    """How many points `wishart_cubature` has."""
+    """The number of points of `wishart_cubature`."""
     d = checks.count("dimension", dimension)
     if math.isinf(context_length):
         return 1
@@ -42,12 +43,16 @@ def cubature_size(dimension: int, context_length: int | float, degree: int) -> i
 
 @functools.lru_cache(maxsize=16)
 def wishart_cubature(dimension: int, context_length: int | float, degree: int) -> Cubature:
-    """A cubature for E g(W), exact where g is a polynomial of the given degree in the entries of W.
+    """A cubature for E g(W), exact for polynomials g of the given degree in the entries of W.
 
-    All weights are positive. An infinite n has one point, W = I. The points are as many as `cubature_size` says, which
-    soon are too many: 225 at d = 2 and degree 8, 91,125 at d = 3.
+    All weights are positive. An infinite n has one point, W = I. The number of points, `cubature_size`, grows fast:
+    at degree 8 it is 225 for d = 2 and 91,125 for d = 3.
 
-    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; degree: at least 0.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, a whole number of at least 1 or infinity.
+    - degree: at least 0.
 
     **Raises:** `ValueError` naming the argument.
 
@@ -72,7 +77,7 @@ def wishart_cubature(dimension: int, context_length: int | float, degree: int) -
 
 
 def _chi_square(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss's rule in x for the chi-square law, exact to the given degree: twice that of the Gamma law."""
+    """Gauss's rule for the chi-square law, exact to the given degree. Its nodes are twice those of the Gamma law."""
     shape, size = Decimal(freedom) / 2, degree // 2 + 1
     shifts = [2 * k + shape for k in range(size)]
     nodes, weights = _gauss(Recurrence(Decimal(1), shifts, [k * (k + shape - 1) for k in range(1, size)]))
@@ -80,7 +85,7 @@ def _chi_square(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss's rule for N(0, 1), exact to twice the given degree, as W is quadratic in the normal entries."""
+    """Gauss's rule for N(0, 1), exact to twice the given degree, since W is quadratic in the normal entries."""
     return _gauss(Recurrence(Decimal(1), [Decimal(0)] * (degree + 1), [Decimal(k) for k in range(1, degree + 1)]))
 
 

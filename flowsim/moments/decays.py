@@ -1,4 +1,4 @@
-"""Sums of many decays, sum_i w_i a_i^k exp(-2 a_i s), exact or compressed to a number of terms that does not grow."""
+"""Sums of many decays, sum_i w_i a_i^k exp(-2 a_i s), exact or compressed to a bounded number of terms."""
 
 from collections.abc import Iterable
 
@@ -9,22 +9,26 @@ import numpy as np
 from jaxtyping import Array, Float
 
 MOMENTS = 6
-_BLOCK = 4096  # terms that are summed in one go; of more, a row at a time stays in the cache
+_BLOCK = 4096  # terms that are summed at once; more are summed by rows, each of which fits into the cache
 _BINS_PER_OCTAVE = 32
 _TERMS = 16
-_LARGEST_EXPONENT = 16.0  # of the series; a bin that decayed so far has vanished by e^-700
+_LARGEST_EXPONENT = 16.0  # of the series; a bin with a larger one has decayed to e^-700
 
 
 class DecaySums(eqx.Module):
     """F_k(s) = sum_i w_i a_i^k exp(-2 a_i s) for k = 0, .., 5, with w_i >= 0.
 
-    Rates close to each other share a bin: with a = c + h x, |x| <= 1, of its centre c and half its width h,
+    Rates close to each other share a bin of centre c and width 2h. With a = c + h x, |x| <= 1,
 
         exp(-2 a s) = exp(-2 c s) sum_p (-2 h s)^p/p! x^p,
 
-    so that a bin needs the sums of w a^k x^p over its rates and nothing else. Exact sums have a bin for every rate.
+    so a bin only keeps the sums of w a^k x^p over its rates. Exact sums have a bin for every rate.
 
-    centres: c; widths: h, none of exact sums; coefficients: sum of w a^k x^p over a bin, for every moment k and term p.
+    **Fields:**
+
+    - centres: c, (rows, bins).
+    - widths: h, (rows, bins), or (rows, 0) for exact sums.
+    - coefficients: the sums of w a^k x^p over each bin, (rows, k, p, bins).
     """
 
     centres: Float[Array, "rows bins"]
@@ -33,19 +37,19 @@ class DecaySums(eqx.Module):
 
     @staticmethod
     def exact(rates: Float[Array, "d d"], weights: Float[Array, "d d"]) -> "DecaySums":
-        """The sums over all entries of two matrices."""
+        """The sums over all entries of a matrix of rates and a matrix of weights."""
         rows = (1, rates.size) if rates.size <= _BLOCK else rates.shape
         powers = jnp.stack([(rates**k * weights).reshape(rows) for k in range(MOMENTS)], axis=1)
         return DecaySums(rates.reshape(rows), jnp.zeros((rows[0], 0)), powers[:, :, None, :])
 
     @staticmethod
     def compressed(blocks: Iterable[tuple[np.ndarray, np.ndarray]], least: float, largest: float) -> "DecaySums":
-        """The sums over blocks of (rates, weights) that are seen one after the other, with 32 bins an octave.
+        """The sums over blocks of (rates, weights), one block at a time, with 32 bins for each octave of rates.
 
-        Relative to the sum the error is at most a few units in the last place, until nothing is left but e^-64 of
-        what rates of any one octave began with: the first neglected term is below (0.022 a s)^16/16!.
+        The relative error is at most a few units in the last place, until every octave of rates has decayed to e^-64
+        of its first value. The first neglected term is below (0.022 a s)^16/16!.
 
-        **Arguments:** least, largest: bounds of all rates, positive.
+        **Arguments:** blocks: of (rates, weights); least, largest: positive bounds of all rates.
         """
         first = int(np.floor(np.log2(least) * _BINS_PER_OCTAVE))
         count = int(np.floor(np.log2(largest) * _BINS_PER_OCTAVE)) + 1 - first
@@ -59,7 +63,7 @@ class DecaySums(eqx.Module):
             for row in powers:
                 row += np.bincount(place, term, count)
                 term = term * x
-        # In one of few shapes, so that few programs are compiled.
+        # Padded to a power of two, so that few programs are compiled.
         filled = np.flatnonzero(powers[0] > 0)
         spare = 2 ** max(filled.size - 1, 0).bit_length() - filled.size
         pad = lambda row: np.append(row[filled], np.zeros(spare))
@@ -72,7 +76,7 @@ class DecaySums(eqx.Module):
         return DecaySums(*(jax.device_put(part[None]) for part in (centres, widths, np.stack(moments))))
 
     def __call__(self, s: Float[Array, " points"]) -> Float[Array, "moments points"]:
-        """F_k at some s >= 0."""
+        """F_k(s) for all k, at times s >= 0."""
         terms = self.coefficients.shape[2]
 
         def row(parts):

@@ -1,7 +1,7 @@
 """Exact expectations of polynomials of low degree in Gaussian vectors and sample covariances.
 
-Throughout x ~ N(0, Lambda) and S = (1/N) sum_{i <= N} x_i x_i^T. An infinite N is allowed. Each formula is
-Isserlis' theorem (Wick's), written for the products that the exact losses need.
+Throughout x ~ N(0, Lambda) and S = (1/N) sum_{i <= N} x_i x_i^T, and N may be infinite. The formulas follow from
+Isserlis' theorem.
 """
 
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ def token_covariance_times_form(
 ) -> Float[Array, "rows rows"]:
     """E[<C, X> C] for a fixed (d + 1, d + 1) X and C = (1/N) sum z_i z_i^T of the tokens z = (x, <w, x>), w ~ N(0, I).
 
-    Given w it is <M, X> M + 2 M X M / N with M = E[z z^T | w], where X stands for its symmetric part; every entry is
-    then a polynomial of degree four in w.
+    Given w it is <M, X> M + 2 M X M / N, with M = E[z z^T | w] and X replaced by its symmetric part. The entries are
+    polynomials of degree four in w.
     """
     Lambda, X = covariance, _symmetric(form)
     P, q, s = X[:-1, :-1], X[:-1, -1], X[-1, -1]

@@ -1,4 +1,4 @@
-"""Polynomials in traces of words: exact at one context length and dimension, and about any multiples of I."""
+"""Polynomials in traces of words, evaluated in floats or exactly, and expanded about multiples of I."""
 
 import collections
 import dataclasses
@@ -23,9 +23,12 @@ Expansion = dict[Monomial, Fraction]
 class TracePolynomial:
     """A polynomial in 1/n and traces of words in fixed matrices, with integer coefficients.
 
-    terms: the coefficient of each (power of 1/n, words), where the empty word is d; symmetric: letters of symmetric
-    matrices. Its value is differentiable in the matrices; where letters are symmetric, the gradient is right once it is
-    symmetrised.
+    The value is differentiable in the matrices. The gradient in a symmetric matrix must be symmetrised.
+
+    **Fields:**
+
+    - terms: the coefficient of each (power of 1/n, words), where the empty word stands for d.
+    - symmetric: the letters of symmetric matrices.
     """
 
     terms: Terms
@@ -38,18 +41,18 @@ class TracePolynomial:
 
     @functools.cached_property
     def _form(self) -> tuple[TraceForm, np.ndarray]:
-        """The form in which each term keeps its power of 1/n, and that power."""
+        """The sum of traces, and the powers of 1/n and of d in each term."""
         keys = list(self.terms)
         words = [tuple(word for word in monomial if word) for _, monomial in keys]
         degrees = np.asarray([float(power) for power, _ in keys])
         sizes = np.asarray([float(monomial.count("")) for _, monomial in keys])
         coefficients = [float(self.terms[key]) for key in keys]
-        # Kept for later calls, so that it must not be part of a transformation that asks for it first.
+        # The result is cached, so it must not hold tracers of the transformation that first asks for it.
         with jax.ensure_compile_time_eval():
             return TraceForm(words, coefficients, self.letters), np.stack([degrees, sizes])
 
     def __call__(self, length: ArrayLike, **matrices: ArrayLike | Iterable) -> Float[Array, ""]:
-        """The value at a context length n >= 1, or infinity, and (d, d) matrices by their letters.
+        """The value at a context length n >= 1, or infinity, for (d, d) matrices given by letter.
 
         **Raises:** `ValueError` naming a letter that is missing, unknown or of another shape, or a length below 1.
         """
@@ -61,7 +64,7 @@ class TracePolynomial:
         return form.weighted(weights, values)
 
     def exact(self, length: int, **matrices: Sequence[Sequence[int | Fraction]]) -> Fraction:
-        """The value in rational arithmetic, at a whole n and matrices of whole or rational numbers."""
+        """The value in rational arithmetic, for a whole n and matrices of rational numbers."""
         dimension = len(next(iter(matrices.values())))
         arrays = {name: np.asarray(rows, dtype=object) for name, rows in matrices.items()}
         arrays |= {name.swapcase(): array.T for name, array in arrays.items()}
@@ -105,10 +108,12 @@ class TracePolynomial:
 def wishart_expectation(*words: str | Mapping[tuple[str, ...], int], symmetric: str = "") -> TracePolynomial:
     """E tr(w_1) tr(w_2) ... for words in W = (1/n) sum_{i <= n} z_i z_i^T, z_i ~ N(0, I), and fixed matrices, exactly.
 
-    **Arguments:** words: strings of letters, W the random matrix, each other capital letter a fixed matrix and a
-    lower-case letter a transpose: ``wishart_expectation("WAWa")`` is E tr(W A W A^T). Or one mapping from tuples of
-    words, each a product of traces, to whole coefficients, for their sum. symmetric: the letters of symmetric
-    matrices, which makes the polynomial shorter and is wrong for others.
+    **Arguments:**
+
+    - words: strings of letters. W is the random matrix, every other capital letter is a fixed matrix and a lower-case
+      letter is a transpose: ``wishart_expectation("WAWa")`` is E tr(W A W A^T). Instead of words, one mapping from
+      tuples of words to whole coefficients gives the expectation of a sum of products of traces.
+    - symmetric: the letters of symmetric matrices, for a shorter polynomial. It is wrong for other matrices.
 
     **Returns:** a `TracePolynomial`, called as ``polynomial(n, A=A)``.
 
@@ -125,7 +130,7 @@ def wishart_expectation(*words: str | Mapping[tuple[str, ...], int], symmetric: 
 
 
 def at_size(terms: Terms, length: int | None, dimension: int) -> Expansion:
-    """The polynomial at one n (None for infinity) and d, exactly, in the traces of words that are not empty."""
+    """The polynomial at one n (None for infinity) and d, exactly, in traces of words that are not empty."""
     values: Expansion = collections.defaultdict(Fraction)
     for (power, words), coefficient in terms.items():
         if length is None and power:
@@ -137,9 +142,9 @@ def at_size(terms: Terms, length: int | None, dimension: int) -> Expansion:
 
 
 def about(values: Expansion, centres: Mapping[str, Fraction], dimension: int, symmetric: Iterable[str]) -> Expansion:
-    """The polynomial in F, where each letter of ``centres`` is c I - F: an exact change of basis.
+    """The polynomial rewritten exactly in F, where each letter of ``centres`` is c I - F.
 
-    About the minimum, the terms of a loss nearly stop to cancel, so that floats keep their digits.
+    About the minimum of a loss its terms hardly cancel, so floats keep their digits.
     """
     symmetric = frozenset(symmetric)
 
@@ -155,7 +160,7 @@ def about(values: Expansion, centres: Mapping[str, Fraction], dimension: int, sy
                 parts[canonical("".join(itertools.compress(word, kept)), symmetric),] += weight
         return parts.pop(("",), Fraction(0)) * dimension, parts
 
-    # Factors that monomials share at their beginning are multiplied out once.
+    # Monomials that begin with the same factors share their product.
     tree: dict = {}
     for words, value in values.items():
         node = tree

@@ -1,7 +1,7 @@
 """The mean spectrum of W = (1/n) sum_{a <= n} z_a z_a^T, z_a ~ N(0, I_d): exact moments and their Gauss quadrature.
 
-Everything here runs on the host, in whole numbers and decimals of as many digits as it takes, so that n may be
-smaller than d, or 1e300.
+Everything here runs on the host, in whole numbers and in decimals with enough digits. n may be smaller than d, or as
+large as 1e300.
 """
 
 import functools
@@ -24,7 +24,7 @@ _MOST_ITERATIONS = 50
 class Quadrature(NamedTuple):
     """A rule sum_j w_j f(1 + y_j) for E tr f(W).
 
-    offsets: (m,) y_j = x_j - 1, increasing, each to full relative precision; weights: (m,) w_j > 0, of sum d.
+    offsets: (m,) y_j = x_j - 1, increasing, to full relative precision; weights: (m,) w_j > 0, of sum d.
     """
 
     offsets: np.ndarray
@@ -34,7 +34,11 @@ class Quadrature(NamedTuple):
 class Recurrence(NamedTuple):
     """The monic orthogonal polynomials of a measure, p_{k+1}(y) = (y - alpha_k) p_k(y) - beta_k p_{k-1}(y).
 
-    total: its mass; shifts: alpha_0, .., alpha_{m-1}; norms: beta_1, .., beta_{m-1} > 0.
+    **Fields:**
+
+    - total: the mass of the measure.
+    - shifts: alpha_0, .., alpha_{m-1}.
+    - norms: beta_1, .., beta_{m-1} > 0.
     """
 
     total: Decimal
@@ -45,12 +49,12 @@ class Recurrence(NamedTuple):
 def mean_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
     """E tr W^m, an exact rational number; d for an infinite n.
 
-    The power sum tr S^m of S = n W is a sum of zonal polynomials, of partitions kappa = (a, b, 1, .., 1) of m alone,
-    each with a known expectation. With f(2 kappa) the number of standard tableaux of the shape (2a, 2b, 2, .., 2)
+    The power sum tr S^m of S = n W is a sum of zonal polynomials of the partitions kappa = (a, b, 1, .., 1) of m. Their
+    expectations are known. With f(2 kappa) the number of standard tableaux of the shape (2a, 2b, 2, .., 2)
 
-        E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)),
+        E tr S^m = 1/(2m - 1)! sum_kappa f(2 kappa) prod'_s c(s) prod_s (d + c(s)) (n + c(s)).
 
-    with c(s) = 2 (j - 1) - (i - 1), over the boxes s = (i, j) of kappa, where prod' leaves out (1, 1).
+    The products run over the boxes s = (i, j) of kappa, prod' without the box (1, 1), and c(s) = 2 (j - 1) - (i - 1).
 
     **Raises:** `ValueError` unless d >= 1 and m >= 0 are whole and n is a whole number of at least 1 or infinity.
 
@@ -65,7 +69,7 @@ def mean_trace_power(dimension: int, context_length: int | float, power: int) ->
 
 
 def mean_central_trace_power(dimension: int, context_length: int | float, power: int) -> Fraction:
-    """E tr (W - I)^m, an exact rational number. **Raises:** as `mean_trace_power`."""
+    """E tr (W - I)^m, an exact rational number. **Raises:** those of `mean_trace_power`."""
     d, n = checks.count("dimension", dimension), _length(context_length)
     m = _whole("power", power)
     if n is None:
@@ -77,10 +81,14 @@ def mean_central_trace_power(dimension: int, context_length: int | float, power:
 def spectral_quadrature(dimension: int, context_length: int | float, degree: int) -> Quadrature:
     """Gauss quadrature of f -> E tr f(W), exact for polynomials of the given degree.
 
-    All weights are positive, so that the expectation of what is not negative is found to full relative precision,
-    however small it is. An infinite n has one node, y = 0.
+    All weights are positive, so the expectation of a function f >= 0 has full relative precision, however small it is.
+    An infinite n has one node, y = 0.
 
-    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; degree: at least 0.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, a whole number of at least 1 or infinity.
+    - degree: at least 0.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -95,7 +103,7 @@ def spectral_quadrature(dimension: int, context_length: int | float, degree: int
 def precise_quadrature(
     dimension: int, context_length: int | float, degree: int, digits: int
 ) -> tuple[list[Decimal], list[Decimal]]:
-    """Offsets and weights of `spectral_quadrature`, computed in decimals of so many digits, some of which are lost."""
+    """Offsets and weights of `spectral_quadrature`, computed with this many decimal digits, some of which are lost."""
     if _length(context_length) is None:
         return [Decimal(0)], [Decimal(checks.count("dimension", dimension))]
     recurrence = spectral_recurrence(dimension, context_length, degree // 2 + 1, digits)
@@ -106,14 +114,15 @@ def precise_quadrature(
 
 
 def converged(compute: Callable[[int], Iterable[Decimal]], context_length: int | float) -> list[Decimal]:
-    """What ``compute(digits)`` gives with so many digits that twice as many change nothing that float64 can see.
+    """``compute(digits)`` with enough digits, so that doubling them changes nothing in float64.
 
-    context_length: n, as what cancels to 1/n begins as n^{-1/2}.
+    **Arguments:** compute: the values for a number of digits; context_length: n, which sets the first number of digits,
+    since numbers of size n^{-1/2} cancel to 1/n.
     """
     n = _length(context_length)
     digits = _FIRST_DIGITS + (0 if n is None else len(str(n)))
     coarse, fine = list(compute(digits)), list(compute(2 * digits))
-    # A node may be zero; no weight is as small as this.
+    # A node may be zero, but no weight is this small.
     nothing = _NOTHING / (n or 1)
     while any(abs(a - b) > _AGREEMENT * max(abs(b), nothing) for a, b in zip(coarse, fine, strict=True)):
         digits *= 2
@@ -124,10 +133,15 @@ def converged(compute: Callable[[int], Iterable[Decimal]], context_length: int |
 def spectral_recurrence(
     dimension: int, context_length: int | float, size: int, digits: int, *, times_x: bool = False
 ) -> Recurrence:
-    """The recurrence of the mean spectral measure of W - I for the first ``size`` shifts, at a finite n.
+    """The recurrence of the mean spectral measure of W - I, by Chebyshev's algorithm on the exact moments.
 
-    Chebyshev's algorithm on the exact moments, in decimals of so many digits, some of which are lost; times_x: whether
-    the measure is that of f -> E tr W f(W - I) instead.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, finite.
+    - size: the number of shifts.
+    - digits: of the decimals, some of which are lost.
+    - times_x: whether the measure is f -> E tr W f(W - I) instead.
     """
     d, n = checks.count("dimension", dimension), _length(context_length)
     if n is None:
@@ -152,7 +166,7 @@ def spectral_recurrence(
 
 
 def zeros(recurrence: Recurrence, digits: int) -> list[Decimal]:
-    """The zeros of p_m, increasing: eigenvalues of the Jacobi matrix, then Newton's method in so many digits."""
+    """The zeros of p_m, increasing: the eigenvalues of the Jacobi matrix, refined by Newton's method."""
     alphas, betas = recurrence.shifts, recurrence.norms
     scale = abs(betas[0]).sqrt() if betas else Decimal(1)
     off = np.sqrt([abs(float(beta / scale**2)) for beta in betas])
@@ -165,7 +179,7 @@ def zeros(recurrence: Recurrence, digits: int) -> list[Decimal]:
 
 
 def squares(recurrence: Recurrence, y: Decimal) -> list[Decimal]:
-    """p_k(y)^2 of the polynomials of degree 0, .., m-1, normalised to be orthonormal under the measure of mass 1."""
+    """p_k(y)^2 for k = 0, .., m-1, where the p_k are orthonormal under the measure scaled to mass 1."""
     before, here, norm = Decimal(0), Decimal(1), Decimal(1)
     values = [Decimal(1)]
     for alpha, beta, following in zip(
@@ -186,7 +200,7 @@ def _newton(recurrence: Recurrence, y: Decimal, close: Decimal) -> Decimal:
             before, here = here, after
         step = here / slope
         y -= step
-        # The error is now about the square of the step.
+        # The error of y is now about the square of the step.
         if abs(step) <= close * abs(y):
             break
     return y
@@ -206,10 +220,10 @@ def _central(n: int, powers: Sequence[int], m: int) -> Fraction:
 
 @functools.lru_cache(maxsize=256)
 def _trace_powers(d: int, n: int, highest: int) -> list[int]:
-    """E tr S^m for m = 0, .., highest, as `mean_trace_power` says."""
+    """E tr S^m for m = 0, .., highest; see `mean_trace_power`."""
     factorial = [math.factorial(i) for i in range(2 * highest + 2)]
     double = [factorial[2 * i] // (2**i * factorial[i]) for i in range(highest + 1)]  # (2i - 1)!!
-    # prod (v + c(s)) over the first row, the second row and the column below it, by length.
+    # prod (v + c(s)) over the first row, the second row and the column below it, for every length.
     first = [_products(v, 2, highest) for v in (d, n)]
     second = [_products(v - 1, 2, highest) for v in (d, n)]
     column = [_products(v - 2, -1, highest) for v in (d, n)]
@@ -220,7 +234,7 @@ def _trace_powers(d: int, n: int, highest: int) -> list[int]:
         if b == 0:
             return factorial[2 * m] // factorial[2 * a] * contents * first[0][a] * first[1][a]
         contents *= -double[b - 1] * (-1) ** c
-        # The hook lengths of 2 kappa, except for a factor (c + 1)!, which is also one of the contents.
+        # The hook lengths of 2 kappa without a factor (c + 1)!, which cancels against the contents.
         hooks = (2 * a + c + 1) * (2 * a + c) * (2 * b + c) * (2 * b + c - 1)
         hooks *= factorial[2 * a - 1] * factorial[2 * b - 2] * factorial[c]
         tableaux = factorial[2 * m] * (2 * a - 2 * b + 1) // hooks
@@ -237,7 +251,7 @@ def _trace_powers(d: int, n: int, highest: int) -> list[int]:
 
 
 def _products(start: int, step: int, highest: int) -> list[int]:
-    """Products of the first 0, 1, .., highest of the numbers start, start + step, .."""
+    """The products of the first 0, 1, .., highest of the numbers start, start + step, .."""
     values = [1]
     for i in range(highest):
         values.append(values[-1] * (start + step * i))

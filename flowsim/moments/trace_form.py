@@ -1,4 +1,4 @@
-"""Evaluating polynomials in traces of words by arrays."""
+"""Evaluation of polynomials in traces of words with arrays."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,16 @@ from flowsim._core.types import Scalar
 
 
 class TraceForm(eqx.Module):
-    """sum_m c_m prod_k tr(word_mk), for matrices given by their letters, a lower-case letter being a transpose.
+    """sum_m c_m prod_k tr(word_mk) for matrices given by letter. A lower-case letter is a transpose.
 
-    Each word is cut into halves, of which few are distinct: with U_i the products of the left halves and V_j of the
-    right ones, all traces are entries of the Gram matrix <U_i, V_j^T>, one matrix product.
+    Each word is cut into two halves, and few of these are distinct. With U_i the products of the left halves and V_j of
+    the right ones, all traces are entries of the Gram matrix <U_i, V_j^T>, which is one matrix product.
 
-    **Arguments:** monomials: of each term its words, none of them empty; coefficients: c; letters: capital letters of
-    the matrices.
+    **Arguments:**
+
+    - monomials: the words of each term, none empty.
+    - coefficients: c, one for each term.
+    - letters: the capital letters of the matrices.
     """
 
     coefficients: Float[Array, " terms"]
@@ -51,11 +54,11 @@ class TraceForm(eqx.Module):
         self.letters = letters
 
     def __call__(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Scalar:
-        """The value at matrices by their letters."""
+        """The value for matrices given by letter."""
         return jnp.sum(self.terms(matrices))
 
     def weighted(self, weights: Float[Array, " terms"], matrices: Mapping[str, Float[Array, "d d"]]) -> Scalar:
-        """The value with each term times a weight."""
+        """The value with each term multiplied by a weight."""
         return jnp.sum(weights * self.terms(matrices))
 
     def terms(self, matrices: Mapping[str, Float[Array, "d d"]]) -> Float[Array, " terms"]:
@@ -65,7 +68,7 @@ class TraceForm(eqx.Module):
     def terms_on_diagonals(
         self, diagonals: Mapping[str, Float[Array, " r"]], multiplicities: Float[Array, " r"]
     ) -> Float[Array, " terms"]:
-        """Every term at diagonal matrices, given by their distinct columns of entries and how often each stands."""
+        """Every term for diagonal matrices, given by their distinct entries and the multiplicities of these."""
         if not self.lefts:
             return self._terms(jnp.zeros(0))
         lefts, rights = (self._products(names, diagonals, jnp.multiply, jnp.asarray) for names in self._halves)
@@ -87,7 +90,7 @@ class TraceForm(eqx.Module):
         ]
 
     def _products(self, names, values, multiply, transpose) -> Float[Array, "..."]:
-        """The products of letters, each from the one that is a letter shorter."""
+        """The products of letters, each computed from the product that is one letter shorter."""
         first = next(iter(values.values()))
         identity = jnp.ones_like(first) if first.ndim == 1 else jnp.eye(first.shape[0])
         known = {"": identity}
@@ -111,7 +114,7 @@ class TraceForm(eqx.Module):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _power_traces(highest: int, matrix: Float[Array, "d d"]) -> Float[Array, " highest"]:
-    """tr M, tr M^2, ..., of which the derivative of tr M^j is j M^{j-1}: fewer products than the chain rule takes."""
+    """tr M, tr M^2, ... The derivative j M^{j-1} of tr M^j takes fewer products than the chain rule."""
     powers = _powers((highest + 1) // 2, matrix)
     pairs = [(powers[(j + 1) // 2], powers[j // 2]) for j in range(1, highest + 1)]
     return jnp.stack([jnp.sum(left * right.T) for left, right in pairs])
@@ -134,7 +137,7 @@ def _powers(highest: int, matrix: Float[Array, "d d"]) -> list[Float[Array, "d d
 
 
 def _halves(word: str, lefts: dict[str, int], rights: dict[str, int]) -> tuple[str, str]:
-    """Cut a cyclic word into halves, at the place that needs the fewest new products, and note them."""
+    """Cut a cyclic word into halves where this needs the fewest new products, and record both halves."""
     middle = (len(word) + 1) // 2
     turns = [word[i:] + word[:i] for i in range(len(word))]
     cuts = [(turn[:middle], turn[middle:]) for turn in turns]

@@ -1,7 +1,7 @@
 """Exact expectations of products of traces of words in a Wishart matrix and fixed matrices.
 
-Throughout W = (1/n) sum_{i <= n} z_i z_i^T with z_i ~ N(0, I_d), for any n >= 1. A word is a string of capital letters
-without blanks: W itself, and one letter a fixed (d, d) matrix; a lower-case letter is the transpose of its matrix.
+Throughout W = (1/n) sum_{i <= n} z_i z_i^T with z_i ~ N(0, I_d), for any n >= 1. A word is a string of letters. The
+letter W is the random matrix, any other capital letter a fixed (d, d) matrix and a lower-case letter its transpose.
 """
 
 import collections
@@ -24,12 +24,16 @@ _EXPONENT = (1 << _EXPONENT_BITS) - 1
 def expected_traces(words: Mapping[Monomial, int], symmetric: Iterable[str] = ()) -> Terms:
     """E sum c tr(w_1) tr(w_2) ... as a polynomial in 1/n and traces of fixed words, with integer coefficients.
 
-    Gaussian integration by parts on one factor z of one W of a trace tr(W M): the pair of z within its own W leaves
-    tr M; the pair with another W of the same trace, M = P W Q, leaves (tr P tr W Q + tr W P^T Q)/n; the pair with the W
-    of another trace tr(W N) leaves (tr W N M + tr W N^T M)/n. Each step has one W less.
+    By Gaussian integration by parts, one factor z of a W in a trace tr(W M) is paired with every other factor:
 
-    **Arguments:** words: the coefficient c of each product of traces; symmetric: letters whose matrices are symmetric,
-    which makes many words equal.
+    - the other z of the same W leaves tr M;
+    - another W of the same trace, M = P W Q, leaves (tr P tr W Q + tr W P^T Q)/n;
+    - a W of another trace tr(W N) leaves (tr W N M + tr W N^T M)/n.
+
+    Each step removes one W.
+
+    **Arguments:** words: the coefficient c of each product of traces; symmetric: the letters of symmetric matrices,
+    which make many words equal.
 
     **Returns:** the coefficient of each (power of 1/n, traces of words without W).
     """
@@ -44,8 +48,10 @@ def expected_traces(words: Mapping[Monomial, int], symmetric: Iterable[str] = ()
 
 
 class _Recursion:
-    """The memoised recursion. A monomial is one integer, a field of bits for each exponent, so that a product is a sum;
-    the lowest field is the power of 1/n.
+    """The memoised recursion.
+
+    A monomial is one integer with a field of bits for each exponent, so that a product of monomials is a sum of
+    integers. The lowest field is the power of 1/n.
     """
 
     def __init__(self, symmetric: frozenset[str]):
@@ -57,12 +63,12 @@ class _Recursion:
         self._canonical = functools.cache(functools.partial(_canonical_trace, transposed=self._transposed))
 
     def split(self, word: str) -> Trace:
-        """The blocks of a word with W."""
+        """The blocks between the Ws of a word."""
         first = word.index("W")
         return self._canonical(tuple((word[first + 1 :] + word[:first]).split("W")))
 
     def unit(self, word: str) -> int:
-        """The integer that stands for the trace of a word without W."""
+        """The integer that encodes the trace of a word without W."""
         if (known := self._units.get(word)) is not None:
             return known
         name = canonical(word, self._symmetric)
@@ -73,7 +79,7 @@ class _Recursion:
         return self._units[word]
 
     def expectation(self, traces: tuple[Trace, ...]) -> dict[int, int]:
-        """E of the product of traces with W, in order."""
+        """The expectation of a product of traces, which are sorted and contain W."""
         if (known := self._known.get(traces)) is not None:
             return known
         follow: dict[tuple[Trace, ...], dict[int, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
@@ -89,7 +95,7 @@ class _Recursion:
         return self._known[traces]
 
     def _paired(self, traces: tuple[Trace, ...]) -> Iterable[tuple[int, list[Trace]]]:
-        """What every pair of one z of the last trace leaves: powers of 1/n and fixed traces, and traces with W."""
+        """The result of each pairing of one z of the last trace: powers of 1/n with fixed traces, and traces with W."""
         *others, blocks = traces
         first, turned = blocks[0], self._transposed
         if len(blocks) == 1:
@@ -112,7 +118,7 @@ class _Recursion:
                     yield 1, [*rest, (*turn[:-1], turn[-1] + first, *blocks[1:])]
 
     def decoded(self, total: Mapping[int, int]) -> Terms:
-        """The powers of 1/n and the words of each integer."""
+        """The integers decoded into powers of 1/n and words."""
         terms = {}
         for key, value in total.items():
             if value:
@@ -125,24 +131,24 @@ class _Recursion:
 
 
 def _canonical_trace(blocks: Trace, transposed: Callable[[str], str]) -> Trace:
-    """The first of the equal traces: those from another W on, and those of the transpose."""
+    """The first, in alphabetical order, of the equal traces that start at another W or are transposed."""
     back = tuple(transposed(block) for block in reversed(blocks))
     return min(turn[i:] + turn[:i] for turn in (blocks, back) for i in range(len(blocks)))
 
 
 def transposed(word: str, symmetric: Iterable[str]) -> str:
-    """The word of the transpose."""
+    """The word of the transposed product."""
     return "".join(letter if letter in symmetric else letter.swapcase() for letter in reversed(word))
 
 
 def canonical(word: str, symmetric: Iterable[str]) -> str:
-    """The first of the words that have the same trace: rotations, and those of the transpose."""
+    """The first, in alphabetical order, of the words with the same trace: its rotations and their transposes."""
     turns = (word, transposed(word, symmetric))
     return min((turn[i:] + turn[:i] for turn in turns for i in range(len(turn))), default="")
 
 
 def check_words(words: Iterable[str], symmetric: str) -> None:
-    """Refuse what is no word.
+    """Refuse strings that are not words.
 
     **Raises:** `ValueError`.
     """
@@ -156,7 +162,7 @@ def check_words(words: Iterable[str], symmetric: str) -> None:
 
 
 def residual_words(layers: Sequence[str], symmetric: Iterable[str], weight: str = "") -> dict[Monomial, int]:
-    """tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), as words; S is the ``weight``, left out for the identity."""
+    """tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), as words. S is the ``weight``, empty for the identity."""
     factors = ["W" + layer for layer in layers]
     factors += [transposed(factor, {*symmetric, "W"}) for factor in reversed(factors)]
     words: dict[Monomial, int] = collections.defaultdict(int)

@@ -1,4 +1,4 @@
-"""Problems: files in TOML of task, model, start, loss and flow, and functions of the user's own."""
+"""Problems: TOML files of task, model, start, loss and flow, and functions of users."""
 
 from flowsim._core.checks import ProblemError as ProblemError
 from flowsim.problem.base import AbstractSpec as AbstractSpec

@@ -1,4 +1,4 @@
-"""An architecture: all that a problem file has to know of an in-context model, in one place."""
+"""An architecture: everything that problem files need to know about an in-context model."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +24,7 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression, Spectral
 
 Task = LinearRegression | RandomCovarianceRegression | SpectralRegression
 Series = Float[np.ndarray, " T"]
+MakeLoss = Callable[..., AbstractPopulationLoss]  # (model table, task, kind of loss) -> loss
 
 _FIELDS = toml.fields(InitTable, "init.") | toml.fields(ModelTable, "model.")
 
@@ -32,8 +33,11 @@ _FIELDS = toml.fields(InitTable, "init.") | toml.fields(ModelTable, "model.")
 class Start:
     """A kind of start.
 
-    make: (table, dimension, model table) -> the model; needed, allowed: the fields of [init] that it has to have, and
-    those that it may have.
+    **Arguments:**
+
+    - make: (table, dimension, model table) -> the model.
+    - needed: the fields of [init] that it must have.
+    - allowed: the fields of [init] that it may have.
     """
 
     make: Callable[[InitTable, int, ModelTable], PyTree]
@@ -43,15 +47,18 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Restriction:
-    """A set of weights that the flow is on, where ``flow.restrict`` asks for it.
+    """A set of weights to which ``flow.restrict`` restricts the flow.
 
-    starts: by their kinds; loss: (model table, task, kind of loss) -> the loss on the set; make: (table, task, model
-    table) -> the model, where it depends on more of the task than its dimension.
+    **Arguments:**
+
+    - starts: the starts by kind.
+    - loss: (model table, task, kind of loss) -> the loss on the set.
+    - make: (table, task, model table) -> the model, if it depends on more of the task than the dimension.
     """
 
     starts: Mapping[str, Start]
-    loss: Callable[[ModelTable, Any, str], AbstractPopulationLoss]
-    make: Callable[[InitTable, Any, ModelTable], PyTree] | None = None
+    loss: MakeLoss
+    make: Callable[..., PyTree] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +72,13 @@ class Level:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A quantity along a flow, drawn over time.
+    """A figure of a quantity along a flow over time.
 
-    label: of its axis; caption: what a reader is to see; values: (trajectory, model of least known loss) -> one number
-    a time; levels: drawn beside it; logarithmic: whether its axis is so even where the values are of one size.
+    **Arguments:**
+
+    - label: of the axis.
+    - caption: of the figure.
+    - values: (trajectory, model of least known loss) -> (T,).
     """
 
     label: str
@@ -78,7 +88,7 @@ class Curve:
     logarithmic: bool = True
 
 
-def _no_defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, Any]:
+def _no_defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, object]:
     return {}
 
 
@@ -88,24 +98,36 @@ def _no_further_check(model: ModelTable, task: TaskTable, loss: LossTable, restr
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """What a problem file has to know of an in-context model.
+    """Everything that problem files need to know about an in-context model.
 
-    name: as ``model.architecture`` has it; loss: (model table, task, kind) -> its exact loss; starts: model table ->
-    its starts by kind; start: the kind where the file does not say; fields: of [model]; needed: those of them that
-    have no default; defaults: (model table, task table, whether the start is symmetric, restriction) -> fields that
-    the file may leave out; losses: kinds of loss; factor: of the squared error in the loss; laws_of_weights: the
-    default first; extras: those of `EXTRAS` that the task may have; isotropic, random_covariance: whether the
-    covariance has to be I, and whether it may be random; has_exact_loss: whether the model of a table has one;
-    restrictions: by ``flow.restrict``; check: refuses what the others do not; curves: figures of a run by name.
+    **Arguments:**
+
+    - name: the value of ``model.architecture``.
+    - loss: (model table, task, kind of loss) -> the exact loss.
+    - starts: model table -> the starts by kind.
+    - start: the default kind of start.
+    - fields: the fields of [model] that it has.
+    - needed: the fields without a default.
+    - defaults: (model table, task table, whether the start is symmetric, restriction) -> values of optional fields.
+    - losses: the kinds of loss.
+    - factor: of the squared error in the loss.
+    - laws_of_weights: the allowed values of ``task.weights``, the default first.
+    - extras: the fields among `EXTRAS` that the task may have.
+    - isotropic: whether the covariance must be I.
+    - random_covariance: whether the covariance may be random.
+    - has_exact_loss: model table -> whether it has an exact loss.
+    - restrictions: by the value of ``flow.restrict``.
+    - check: refuses further combinations of fields.
+    - curves: figures of a run, by name.
     """
 
     name: str
-    loss: Callable[[ModelTable, Any, str], AbstractPopulationLoss]
+    loss: MakeLoss
     starts: Callable[[ModelTable], Mapping[str, Start]]
     start: str | None = None
     fields: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
-    defaults: Callable[[ModelTable, TaskTable, bool, str | None], dict[str, Any]] = _no_defaults
+    defaults: Callable[[ModelTable, TaskTable, bool, str | None], dict[str, object]] = _no_defaults
     losses: tuple[str, ...] = ("exact", "monte-carlo")
     factor: float = 1.0
     laws_of_weights: tuple[str, ...] = ("isotropic",)
@@ -120,9 +142,13 @@ class Architecture:
     def resolved_model(
         self, model: ModelTable, task: TaskTable, loss: LossTable, *, symmetric: bool, restrict: str | None
     ) -> ModelTable:
-        """The table with all defaults, which the law of the prompts and the form of the loss must suit.
+        """The model table with all defaults. Combinations with the task and the loss that are not allowed are refused.
 
-        **Arguments:** symmetric: whether the start is, with u = 0; restrict: the set that the flow is on.
+        **Arguments:**
+
+        - model, task, loss: the tables.
+        - symmetric: whether the start is symmetric, with u = 0.
+        - restrict: the value of ``flow.restrict``.
 
         **Raises:** `ProblemError` naming the field.
         """
@@ -165,7 +191,7 @@ class Architecture:
         return resolved
 
     def resolved_start(self, table: InitTable, d: int, model: ModelTable, restrict: str | None) -> InitTable:
-        """The table with rank and seed where a matrix is drawn; nothing that the kind would ignore.
+        """The start's table with defaults for rank and seed. Fields that the kind would ignore are refused.
 
         **Raises:** `ProblemError` naming the field.
         """
@@ -187,7 +213,7 @@ class Architecture:
         return msgspec.structs.replace(table, kind=kind, **(defaults | given))
 
     def make_start(self, table: InitTable, task: Task, model: ModelTable, restrict: str | None) -> PyTree:
-        """The model of resolved tables, for the prompts of a task.
+        """The start of resolved tables, for a task.
 
         **Raises:** `ValueError` naming the argument.
         """
@@ -196,7 +222,7 @@ class Architecture:
         return self._start(table, model, restrict)[1].make(table, task.dimension, model)
 
     def start_with(self, table: InitTable, d: int, scale: ScalarLike, seed: Seed) -> PyTree:
-        """The start of another scale and seed, which may be traced: one program makes many starts."""
+        """The start with another scale and seed. Both may be traced, so that one program makes many starts."""
         given = table.given()
         others = {name: value for name, value in {"scale": scale, "seed": seed}.items() if name in given}
         model = ModelTable(self.name)
@@ -210,7 +236,13 @@ class Architecture:
         restrict: str | None,
         mesh: jax.sharding.Mesh | None = None,
     ) -> AbstractPopulationLoss:
-        """The population loss of the model of resolved tables on the prompts of a task; a mesh shares drawn ones.
+        """The population loss of resolved tables for a task.
+
+        **Arguments:**
+
+        - model, table, restrict: the model table, the loss table and ``flow.restrict``.
+        - task: the law of the prompts.
+        - mesh: devices that share the prompts of a sampled loss.
 
         **Raises:** `ValueError` naming the argument, which is a field of [model] or [loss].
         """
@@ -223,7 +255,7 @@ class Architecture:
     def _sampled_loss(
         self, model: ModelTable, task: Task, table: LossTable, mesh: jax.sharding.Mesh | None
     ) -> MonteCarloLoss:
-        """The loss by prompts, beside the exact one where that is known."""
+        """The sampled loss. It holds the exact loss too, if there is one."""
         assert table.samples is not None and table.replicates is not None and table.seed is not None, "it is resolved"
         exact = self.loss(model, task, "exact") if "exact" in self.losses and self.has_exact_loss(model) else None
         return MonteCarloLoss(
@@ -239,7 +271,7 @@ class Architecture:
         )
 
     def _start(self, table: InitTable, model: ModelTable, restrict: str | None) -> tuple[str, Start]:
-        """The kind, and what is known of it."""
+        """The name of the kind of start, and the kind itself."""
         starts = self.restrictions[restrict].starts if restrict else self.starts(model)
         kind = table.kind or self.start
         if kind is None or kind not in starts:
@@ -250,31 +282,31 @@ class Architecture:
         return kind, starts[kind]
 
 
-def scale_of(table: InitTable) -> Any:
-    """The scale, which a resolved table of a kind that needs one has."""
+def scale_of(table: InitTable) -> ScalarLike:
+    """The scale of a resolved table whose kind needs one."""
     assert table.scale is not None
     return table.scale
 
 
-def seed_of(table: InitTable) -> Any:
-    """The seed, which a resolved table of a kind that is drawn has."""
+def seed_of(table: InitTable) -> Seed:
+    """The seed of a resolved table whose kind is drawn."""
     assert table.seed is not None
     return table.seed
 
 
-def random_start(make: Callable[[Any, int, Any], PyTree]) -> Start:
-    """A random start, (scale, dimension, seed) -> model."""
+def random_start(make: Callable[[ScalarLike, int, Seed], PyTree]) -> Start:
+    """A random start, given as (scale, dimension, seed) -> model."""
     return Start(lambda table, d, model: make(scale_of(table), d, seed_of(table)), ("scale",), ("seed",))
 
 
 def guess_of(model: ModelTable) -> dict[str, Any]:
-    """The guess of a resolved table, as the arguments of a model with heads."""
+    """The guess of a resolved table, as keyword arguments of a model with heads."""
     fixed = model.guess if isinstance(model.guess, GuessTable) else GuessTable()
     return {"w": fixed.linear, "bias": fixed.bias, "trainable": model.guess == "trainable"}
 
 
 def check_trained_guess(table: InitTable, trainable: bool) -> None:
-    """Refuse an explicit start without w where the guess is trained, and one with it elsewhere."""
+    """Refuse an explicit start with a trained guess and no w, or with a fixed guess and a w."""
     if (table.w is not None) != trainable:
         expected = "a list of numbers" if trainable else "left out"
         came = "it is missing" if table.w is None else "it is given"
@@ -286,7 +318,7 @@ def _either(kinds: Iterable[str]) -> str:
 
 
 def _check_drawn(task: TaskTable) -> None:
-    """Refuse prompts that cannot be drawn, and labels of queries that have noise, which an exact loss leaves out."""
+    """Refuse infinite prompts, and label noise, since drawn labels of queries would have it too."""
     named = 'with loss.kind = "monte-carlo"'
     if np.isinf(float(cast(float, task.context_length))):
         refuse("task.context_length", f"finite {named}", "it is inf")
@@ -295,7 +327,7 @@ def _check_drawn(task: TaskTable) -> None:
 
 
 def _check_size(model: ModelTable, d: int, restrict: str | None) -> None:
-    """Refuse weights, and the quadrature of a loop of scalars, that no memory holds."""
+    """Refuse weights, or a quadrature for scalar loops, that do not fit into memory."""
     numbers = {"inverse-covariance": 1, "eigenbasis": d, None: (d + 1) ** 2}[restrict]
     for name in ("layers", "heads"):
         checks.within_memory(f"model.{name}", (getattr(model, name) or 0) * numbers)

@@ -1,4 +1,4 @@
-"""What every problem offers, whatever it is written in: the table of its flow, and the problem that it builds."""
+"""The interface of problems in files and functions: the table of the flow, and the problem that is built."""
 
 import contextlib
 import dataclasses
@@ -29,18 +29,23 @@ Observable = Callable[[PyTree], Scalar]
 
 
 class StopTable(AbstractTable, frozen=True):
-    """flow.stop: the excess relative to the start's, the gradient norm to the largest seen."""
+    """flow.stop: when the flow ends.
+
+    **Fields:** excess: relative to that of the start; grad_norm: relative to the largest gradient norm so far.
+    """
 
     excess: Threshold = 1e-12
     grad_norm: Threshold = 1e-10
 
 
 class FlowTable(AbstractTable, frozen=True):
-    """[flow]: how far to integrate, and how accurately.
+    """[flow]: how far and how accurately to integrate.
 
-    restrict: "inverse-covariance" to matrices A_i = a_i covariance^-1 and B_i = b_i I, where the
-    flow is constrained to these; "eigenbasis" to matrices that are diagonal in the eigenbasis of the covariance, which
-    the flow never leaves: it is integrated by eigenvalues, so that the dimension may be a million.
+    **Fields:** those of `gradient_flow`, and restrict:
+
+    - "inverse-covariance": the flow on A_i = a_i covariance^-1 and B_i = b_i I.
+    - "eigenbasis": the flow of matrices that are diagonal in the eigenbasis of the covariance. The flow preserves this
+      set. It is integrated by eigenvalues, so the dimension may be a million.
     """
 
     times: Vector = ()
@@ -53,7 +58,7 @@ class FlowTable(AbstractTable, frozen=True):
     restrict: Literal["inverse-covariance", "eigenbasis"] | None = None
 
     def resolved(self) -> "FlowTable":
-        """With the stops where they are what ends the flow; no time beyond t1."""
+        """The table with default stops if there is no t1. Times beyond t1, and stops with a t1, are refused."""
         with fields_of("flow"):
             times = checks.increasing_times("times", self.times)
             if self.t1 is not None:
@@ -63,41 +68,41 @@ class FlowTable(AbstractTable, frozen=True):
         if times.size and times[-1] > self.t1:
             refuse("flow.times", f"at most t1 = {self.t1:g}", f"it holds {times[-1]:g}")
         if self.stop is not None:
-            refuse("flow.stop", "left out where t1 is given, as the flow then ends at t1 alone", "it is given")
+            refuse("flow.stop", "left out where t1 is given, since the flow then ends at t1", "it is given")
         return self
 
 
 class AbstractSpec(AbstractTable, frozen=True):
-    """A problem in its resolved form: one of a problem file, or of a function of the user's own."""
+    """A problem in its resolved form, from a problem file or from a function of a user."""
 
     @property
     def flow(self) -> FlowTable:  # a field of its tables
-        """How far to integrate, and how accurately."""
+        """How far and how accurately to integrate."""
         raise NotImplementedError
 
     @property
     def identity(self) -> str:
-        """A digest of all that the flow depends on: neither the prompts of [test] nor the wall-clock budget."""
+        """A digest of everything that the flow depends on. It excludes [test] and the wall-clock budget."""
         raise NotImplementedError
 
     @property
     def only_device(self) -> str | None:
-        """Why one device computes the loss, None where several can share its samples."""
+        """The reason why only one device can compute the loss, or None if several devices can share its samples."""
         raise NotImplementedError
 
     @property
-    def headline(self) -> Sequence[tuple[str, Any]]:
-        """What sets the problem apart, for people: symbols, empty where there is none, and values."""
+    def headline(self) -> Sequence[tuple[str, object]]:
+        """The main properties of the problem as pairs of a symbol, which may be empty, and a value."""
         raise NotImplementedError
 
     @property
     def start_in_short(self) -> str:
-        """What sets the problem apart from others of its kind, in a line."""
+        """One line that distinguishes the problem from others of its kind."""
         raise NotImplementedError
 
     @property
     def heading(self) -> str:
-        """The problem in a few lines."""
+        """A description of the problem in a few lines."""
         raise NotImplementedError
 
     @property
@@ -107,24 +112,24 @@ class AbstractSpec(AbstractTable, frozen=True):
 
     @property
     def observables(self) -> Mapping[str, Observable]:
-        """Functions of the model that are followed along the flow, by name."""
+        """Functions of the model that are recorded along the flow, by name."""
         raise NotImplementedError
 
     def own(self, kind: type[Kind]) -> list[Kind]:
-        """The objects of a class that the file of the problem defines, each once."""
+        """The objects of a class that the file of the problem defines, without duplicates."""
         raise NotImplementedError
 
     def to_toml(self) -> str:
-        """The file that reads back as this problem, bit for bit."""
+        """The text of a problem file that reads back as exactly this problem."""
         return toml.write(msgspec.to_builtins(self))
 
     def build(self, *, mesh: jax.sharding.Mesh | None = None) -> "Problem":
-        """Task, loss and start of this problem.
+        """Build the task, the loss and the start.
 
-        **Arguments:** mesh: devices that share the samples of a loss that is known by samples, as in `MonteCarloLoss`.
+        **Arguments:** mesh: devices that share the samples of a sampled loss, as in `MonteCarloLoss`.
 
-        **Raises:** `ProblemError` where the mathematics, or the user's function, does not allow a value; `ValueError`
-        without float64.
+        **Raises:** `ProblemError` if a value is mathematically impossible or the function of the user fails;
+        `ValueError` without float64.
         """
         raise NotImplementedError
 
@@ -133,52 +138,58 @@ class AbstractSpec(AbstractTable, frozen=True):
 class Problem:
     """A problem ready to be integrated.
 
-    task: the law of the prompts, of a class in `flowsim.tasks`, None where the loss knows of none; loss: of one in
-    `flowsim.losses`; test: the law of other prompts, None where none are asked for.
+    **Arguments:**
+
+    - spec: the problem in its resolved form.
+    - task: the law of the prompts, or None if the loss has no attribute ``task``.
+    - loss: the population loss.
+    - start: the model at t = 0.
+    - test: the law of test prompts, if there are any.
     """
 
     spec: AbstractSpec
-    task: Any
+    task: PyTree
     loss: AbstractPopulationLoss
     start: PyTree
     test: LinearRegression | RandomCovarianceRegression | None = None
 
     @property
     def minimizer(self) -> PyTree | None:
-        """A model of least known loss, where there is one."""
+        """A model of least known loss, or None."""
         return self.loss.least_model()
 
     @property
     def curves(self) -> Mapping[str, Curve]:
-        """The figures of this problem's own, by name: of its architecture where a model of least loss is known, and of
-        its observables.
+        """Further figures of this problem, by name: those of its architecture if a minimizer is known, and one for each
+        observable.
         """
         compared = self.spec.curves if self.minimizer is not None else {}
         return {**compared, **{f"observable-{name}": _curve(name, of) for name, of in self.spec.observables.items()}}
 
     def prepared(self) -> "Problem":
-        """The same problem with the prompts of a sampled loss drawn, once for all that is done with it.
+        """The problem with the prompts of a sampled loss drawn, so that all later uses share them.
 
-        **Raises:** `ProblemError` where the loss does not suit the model, or the memory.
+        **Raises:** `ProblemError` if the loss does not fit the model or the memory.
         """
         with fields_of("loss"):
             return dataclasses.replace(self, loss=self.loss.prepared(self.start))
 
     def with_flow(self, table: FlowTable) -> "Problem":
-        """The same problem, integrated as another table says."""
+        """The problem with another table of the flow."""
         return dataclasses.replace(self, spec=msgspec.structs.replace(self.spec, flow=table))
 
     def beside(self, models: PyTree) -> dict[str, Array]:
-        """What is kept beside models that have time first, by name: matrices that they stand for, and observables."""
+        """The `matrices` and the observables of models with a leading axis of times, by name."""
         return self.matrices(models) | self.observed(models)
 
     def observed(self, models: PyTree) -> dict[str, Array]:
-        """The observables of models that have time first, by name."""
+        """The observables of models with a leading axis of times, by name."""
         return {name: eqx.filter_vmap(of)(models) for name, of in self.spec.observables.items()}
 
     def matrices(self, models: PyTree) -> dict[str, Array]:
-        """The matrices that a restricted flow's models or factors stand for, or their eigenvalues in the basis of the
-        covariance, by name and with time first; none of other flows.
+        """The matrices that the models of a restricted or factored flow represent, by name, leading axis times.
+
+        In the eigenbasis of the covariance they are given by their eigenvalues. Other flows have no such matrices.
         """
         if isinstance(self.task, SpectralRegression):
             return {"eigenvalues": models.eigenvalues(self.task)}
@@ -190,7 +201,7 @@ class Problem:
         return weights(jax.vmap(lambda model: model.attention(covariance))(models))
 
     def run(self, **how: Any) -> Trajectory:
-        """Integrate the flow; ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""
+        """Integrate the flow. ``how`` are further arguments of `gradient_flow`, such as ``checkpoint``."""
         table = self.spec.flow
         fields = msgspec.structs.asdict(table).items()
         asked = {name: value for name, value in fields if value is not None and name != "restrict"}
@@ -201,7 +212,7 @@ class Problem:
 
 def _curve(name: str, observable: Observable) -> Curve:
     values = lambda trajectory, best: np.asarray(eqx.filter_vmap(observable)(trajectory.models))
-    return Curve(name, f"{name} along the flow, as the file of the problem has it.", values)
+    return Curve(name, f"{name} along the flow, as defined in the file of the problem.", values)
 
 
 def _reduced(model: FactoredMultiHeadAttention | LinearTransformerBlock) -> MultiHeadAttention:
@@ -210,7 +221,7 @@ def _reduced(model: FactoredMultiHeadAttention | LinearTransformerBlock) -> Mult
 
 @contextlib.contextmanager
 def fields_of(table: str) -> Iterator[None]:
-    """Name the table before the argument that an error names."""
+    """Put the name of the table before the argument that an error names."""
     try:
         yield
     except ValueError as error:

@@ -22,7 +22,7 @@ from flowsim.problem.toml import AbstractTable
 
 
 class ScalesTable(AbstractTable, frozen=True):
-    """init.scales: the scales of single arrays of a random start; that of others is init.scale."""
+    """init.scales: the scales of single arrays of a random start. Other arrays have init.scale."""
 
     v: Positive | None = None
     U: Positive | None = None
@@ -34,10 +34,9 @@ class ScalesTable(AbstractTable, frozen=True):
 
 
 class InitTable(AbstractTable, frozen=True):
-    """[init]: the start. Which kinds an architecture has, and which fields go with each, the architecture says.
+    """[init]: the start. The architecture defines its kinds, and the fields of each kind.
 
-    On the multiples a_i of the inverse covariance and b_i of I, where ``flow.restrict`` can put a flow, scale is that
-    of these numbers; in the eigenbasis of the covariance, of the eigenvalues.
+    With ``flow.restrict`` the scale is that of the numbers a_i and b_i, or of the eigenvalues.
     """
 
     kind: Word | None = None
@@ -72,16 +71,16 @@ class InitTable(AbstractTable, frozen=True):
     scales: ScalesTable | None = None
 
     def given(self) -> dict[str, Any]:
-        """The fields that are not left out, beside the kind."""
+        """The fields that are given, except the kind."""
         fields = msgspec.structs.asdict(self).items()
         return {name: value for name, value in fields if value is not None and name != "kind"}
 
     @property
     def symmetric(self) -> bool:
-        """Whether an explicit start is symmetric, with u = 0; so is every other one."""
+        """Whether an explicit start is symmetric, with u = 0. True for every other start."""
         return (self.A is None or tuple(zip(*self.A, strict=False)) == self.A) and not any(self.u or ())
 
     def arrays(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, jax.Array]:
-        """The weights of an explicit start that are given, of these shapes."""
+        """The given weights of an explicit start, checked to have these shapes."""
         given = self.given()
         return {name: checks.as_array(name, given[name], shape) for name, shape in shapes.items() if name in given}

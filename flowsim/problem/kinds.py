@@ -1,4 +1,4 @@
-"""The kinds of value that a field of a problem file can hold; an error quotes the description."""
+"""The types of fields in problem files. Errors quote their descriptions."""
 
 from typing import Annotated
 

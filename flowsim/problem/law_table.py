@@ -1,8 +1,8 @@
-"""covariance_law: the law of a random covariance as a problem file has it."""
+"""covariance_law of a problem file: the law of a random covariance."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -14,7 +14,7 @@ from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw, Sa
 
 
 class LawTable(AbstractTable, frozen=True):
-    """covariance_law. Which fields a family has is in ``_FAMILIES``; a number stands for every coordinate."""
+    """covariance_law. ``_FAMILIES`` holds the fields of each family. A single number is used for all coordinates."""
 
     family: Literal["exponential", "gamma", "uniform", "log-normal", "discrete", "deterministic", "moments", "wishart"]
     dimension: Count | None = None
@@ -36,8 +36,8 @@ class LawTable(AbstractTable, frozen=True):
     seed: Seed | None = None
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """The fields that are given, beside family and dimension."""
+    def parameters(self) -> dict[str, object]:
+        """The fields that are given, except family and dimension."""
         given = msgspec.structs.asdict(self).items()
         return {name: value for name, value in given if value is not None and name not in ("family", "dimension")}
 
@@ -47,7 +47,7 @@ class LawTable(AbstractTable, frozen=True):
         return self.dimension or max(map(_length, self.parameters.values()))
 
     def check(self, table: str) -> None:
-        """Refuse fields that are missing or that the family would ignore, and lengths that differ."""
+        """Refuse missing fields, fields that the family would ignore, and different lengths."""
         family, given = _FAMILIES[self.family], self.parameters
         known = fields(LawTable, f"{table}.")
         for name in family.needed:
@@ -78,14 +78,14 @@ class LawTable(AbstractTable, frozen=True):
             raise ValueError(f"covariance_law.{error}") from None
 
     def coordinates(self, name: str) -> tuple:
-        """A parameter for every coordinate."""
+        """The values of a parameter, one for every coordinate."""
         value = getattr(self, name)
         return value if isinstance(value, tuple) else (value,) * self.size
 
 
 @dataclasses.dataclass(frozen=True)
 class _Family:
-    """A family: what makes its law, the fields that it needs, and those that it may have."""
+    """A family: the function that makes its law, the fields that it needs and the fields that it may have."""
 
     make: Callable[[LawTable], AbstractCovarianceLaw]
     needed: tuple[str, ...]
@@ -93,7 +93,7 @@ class _Family:
 
 
 def _independent(make: Callable[..., covariance_laws.AbstractCoordinates], *names: str) -> _Family:
-    """A family of independent coordinates, with these parameters of each."""
+    """A family of independent coordinates with these parameters."""
     return _Family(lambda table: DiagonalLaw(make(*[table.coordinates(name) for name in names])), names)
 
 
@@ -117,5 +117,5 @@ _FAMILIES = {
 }
 
 
-def _length(value: Any) -> int:
+def _length(value: object) -> int:
     return len(value) if isinstance(value, tuple) else 1

@@ -1,4 +1,4 @@
-"""[model] and [loss] of a problem file: which in-context model, and which form of its population loss."""
+"""[model] and [loss] of a problem file: the in-context model, and the form of its population loss."""
 
 from typing import Literal
 
@@ -12,9 +12,12 @@ _SAMPLED = {"samples": 100_000, "replicates": 8, "seed": 0, "method": "auto"}
 
 
 class LossTable(AbstractTable, frozen=True):
-    """[loss]: exact; the formula that a paper prints where that is another; the limit of a long context; or by prompts.
+    """[loss]: the form of the population loss.
 
-    samples, replicates, seed, method: as the arguments of `MonteCarloLoss`, for kind = "monte-carlo" alone.
+    **Fields:**
+
+    - kind: "exact", "printed" (the formula of the paper if it differs), "limit" (of a long context) or "monte-carlo".
+    - samples, replicates, seed, method: arguments of `MonteCarloLoss`, only for kind = "monte-carlo".
     """
 
     kind: Literal["exact", "printed", "limit", "monte-carlo"] = "exact"
@@ -24,7 +27,7 @@ class LossTable(AbstractTable, frozen=True):
     method: Literal["auto", "prompts", "inputs", "covariances", "radial"] | None = None
 
     def resolved(self) -> "LossTable":
-        """With the defaults of a sampled loss."""
+        """The table with the defaults of a sampled loss. Its fields are refused for other kinds."""
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.kind == "monte-carlo":
             return LossTable(**(_SAMPLED | given))
@@ -42,12 +45,20 @@ class GuessTable(AbstractTable, frozen=True):
 
 
 class ModelTable(AbstractTable, frozen=True):
-    """[model]: the in-context model. Which fields go with which architecture, the architecture says.
+    """[model]: the in-context model. The architecture defines which fields it has.
 
-    symmetric: whether the matrices are symmetric (and u = 0), and the flow is among such; residual_stream: whether the
-    layers move the covariates too, by matrices B_i; parametrisation: of heads, by (b, A) or by the matrices that the
-    paper trains; guess: of the query's label; keys: whether keys and queries are one matrix a head or two, of this
-    rank; blocks: whether heads see the labels alone or whole tokens; query_token: whether they attend to the query's.
+    **Fields:**
+
+    - architecture: the name of the architecture.
+    - loops, layers, heads: their numbers.
+    - symmetric: whether the flow is restricted to symmetric matrices, with u = 0.
+    - residual_stream: whether the layers also move the covariates, by matrices B_i.
+    - parametrisation: of heads, by (b, A) or by the matrices that the paper trains.
+    - guess: of the query's label.
+    - keys: whether keys and queries are merged into one matrix for each head.
+    - rank: of separate keys and queries.
+    - blocks: whether heads see only labels or whole tokens.
+    - query_token: whether heads attend to the query's token.
     """
 
     architecture: Word = "linear-attention"
@@ -65,10 +76,10 @@ class ModelTable(AbstractTable, frozen=True):
 
     @property
     def depth(self) -> int:
-        """How many layers have weights of their own."""
+        """The number of layers with their own weights."""
         return self.layers or 1
 
     def given(self) -> dict[str, object]:
-        """The fields that are not left out, beside the architecture."""
+        """The fields that are given, except the architecture."""
         fields = msgspec.structs.asdict(self).items()
         return {name: value for name, value in fields if value is not None and name != "architecture"}

@@ -1,10 +1,9 @@
-"""A problem file: the TOML form of task, model, start, loss and flow, checked field by field."""
+"""Problem files: task, model, start, loss and flow in TOML, checked field by field."""
 
 import copy
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import msgspec
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
-from flowsim._core.types import Tables
+from flowsim._core.types import Document, Tables
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.architectures import architecture_of
@@ -25,7 +24,7 @@ from flowsim.tasks import LinearRegression, SpectralRegression
 
 
 class ProblemSpec(AbstractSpec, frozen=True):
-    """A problem in its resolved form: every default that the file left open is filled in."""
+    """A problem in its resolved form, with all defaults filled in."""
 
     task: TaskTable
     model: ModelTable = ModelTable()
@@ -36,7 +35,7 @@ class ProblemSpec(AbstractSpec, frozen=True):
 
     @staticmethod
     def from_toml(text: str, overrides: Sequence[str] = ()) -> "ProblemSpec":
-        """Read a problem file; each override is ``FIELD=VALUE``, such as ``init.scale=0.3``.
+        """Read a problem file, with overrides ``FIELD=VALUE``, such as ``init.scale=0.3``.
 
         **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
         """
@@ -54,7 +53,7 @@ class ProblemSpec(AbstractSpec, frozen=True):
         return None if kind == "monte-carlo" else f'with loss.kind = "{kind}", which one device computes'
 
     @property
-    def headline(self) -> Sequence[tuple[str, Any]]:
+    def headline(self) -> Sequence[tuple[str, object]]:
         one_layer = self.model.architecture == "linear-attention"
         pairs = (
             ("", self.model.architecture),
@@ -106,8 +105,9 @@ class ProblemSpec(AbstractSpec, frozen=True):
 
 
 def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> AbstractSpec:
-    """A problem from nested mappings, as TOML gives them, with overrides such as ``init.scale=0.3``: of a function of
-    the user's own where they name one as ``make``.
+    """A problem from nested mappings, as TOML gives them, with overrides such as ``init.scale=0.3``.
+
+    With a field ``make`` it is the problem of a user's function.
 
     **Raises:** `ProblemError` in one line that names the field, what was expected and what came.
     """
@@ -116,18 +116,19 @@ def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> AbstractSpec:
 
 
 def known_fields(tables: Tables) -> tuple[str, ...]:
-    """The dotted names of all fields that the problem of tables may have."""
+    """The dotted names of all fields that a problem of this kind may have."""
     return tuple(toml.fields(own.table_of(tables) if "make" in tables else ProblemSpec))
 
 
-def signed(tables: Tables) -> dict[str, Any]:
-    """The tables, with the place and the digest of the user's file where they name one."""
+def signed(tables: Tables) -> Document:
+    """The tables, with the place and the digest of the user's file if they have a field ``make``."""
     return own.signed(tables) if "make" in tables else dict(tables)
 
 
-def _with(tables: Tables, overrides: Sequence[str]) -> dict[str, Any]:
-    """The tables with overrides, all of whose numbers have to be finite, except lengths and the arguments of a function
-    of the user's own.
+def _with(tables: Tables, overrides: Sequence[str]) -> Document:
+    """The tables with overrides.
+
+    All numbers must be finite, except lengths. The arguments of a user's function may be infinite, but not NaN.
     """
     tables = copy.deepcopy(dict(tables))
     for assignment in overrides:
@@ -155,8 +156,9 @@ def _of_tables(tables: Tables) -> ProblemSpec:
 
 
 def differing_field(one: Tables, other: AbstractSpec) -> str | None:
-    """The first field in which the tables that a problem was written as differ from another problem. The wall-clock
-    budget, which changes no result, may differ, and so may the folder of a user's file.
+    """The first field in which the tables of one problem differ from another problem, or None.
+
+    The wall-clock budget, which changes no result, and the folder of a user's file may differ.
     """
     left, right = (dict(toml.flat(tables)) for tables in (one, toml.parse(other.to_toml())))
     for tables in (left, right):

@@ -19,13 +19,13 @@ from flowsim.problem.toml import AbstractTable
 from flowsim.tasks import LengthLaw, LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 EXTRAS = ("prior_mean", "prior_covariance", "query_covariance", "label_noise", "length_law")
-"""What a task may have beside a covariance and one length, where the architecture's loss knows it."""
+"""Properties of a task, beyond a covariance and one length, that only some architectures allow."""
 
 
 class Eigenvalues(AbstractTable, frozen=True):
-    """A covariance by its spectrum: diagonal, or in the orthonormal basis that ``rotation_seed`` draws.
+    """A covariance given by its spectrum, diagonal or in an orthonormal basis that ``rotation_seed`` draws.
 
-    The spectrum is listed, or geometric from scale, 1 by default, down to scale/condition in a dimension.
+    The spectrum is a list, or ``dimension`` numbers in geometric progression from scale (default 1) to scale/condition.
     """
 
     eigenvalues: Vector | None = None
@@ -49,7 +49,7 @@ class Eigenvalues(AbstractTable, frozen=True):
         return tuple(np.geomspace(largest, largest / self.condition, self.dimension).tolist())
 
     def matrix(self) -> Float[Array, "d d"]:
-        """Q diag(eigenvalues) Q^T, where Q = I without a seed; numbers may be traced."""
+        """Q diag(eigenvalues) Q^T, with Q = I if there is no seed. Numbers may be traced."""
         values = self._traced() if self.eigenvalues is None else jnp.asarray(self.eigenvalues)
         if self.rotation_seed is None:
             return jnp.diag(values)
@@ -58,7 +58,7 @@ class Eigenvalues(AbstractTable, frozen=True):
         return (matrix + matrix.T) / 2
 
     def _traced(self) -> Float[Array, " d"]:
-        """The geometric spectrum, also of a condition number and a scale that are traced."""
+        """The geometric spectrum. Its condition and its scale may be traced."""
         if checks.is_concrete(self.condition) and checks.is_concrete(self.scale):
             return jnp.asarray(self.values)
         assert self.condition is not None and self.dimension is not None  # see `check`
@@ -66,7 +66,7 @@ class Eigenvalues(AbstractTable, frozen=True):
         return largest * self.condition ** -jnp.linspace(0.0, 1.0, self.dimension)
 
     def check(self, where: str, *, semi: bool = False) -> None:
-        """Refuse all but exactly one of the two forms; with ``semi`` eigenvalues may be zero."""
+        """Refuse a table that does not have exactly one of the two forms. With ``semi`` eigenvalues may be zero."""
         if self.eigenvalues is not None:
             for name in ("condition", "dimension", "scale"):
                 if getattr(self, name) is not None:
@@ -85,7 +85,7 @@ class Eigenvalues(AbstractTable, frozen=True):
 
 
 class LengthTable(AbstractTable, frozen=True):
-    """A law of the number of examples, all equally likely unless said."""
+    """A law of the number of examples. Without probabilities all lengths are equally likely."""
 
     lengths: Annotated[tuple[Length | Literal["inf"], ...], Meta(description="a list of lengths")]
     probabilities: Vector | None = None
@@ -104,8 +104,7 @@ class LengthTable(AbstractTable, frozen=True):
 class TaskTable(AbstractTable, frozen=True, kw_only=True):
     """[task]: the law of a prompt.
 
-    label_noise, prior_mean, prior_covariance, query_covariance and a law of lengths: where the architecture's loss
-    knows such prompts.
+    Only some architectures allow label_noise, prior_mean, prior_covariance, query_covariance and a law of lengths.
     """
 
     covariance: Matrix | Eigenvalues | Literal["identity"] | None = None
@@ -120,7 +119,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The fields that are given of those that few losses know."""
+        """The given fields that are among `EXTRAS`."""
         given = [name for name in EXTRAS if name != "length_law" and getattr(self, name) is not None]
         return (*given, *(["length_law"] if isinstance(self.context_length, LengthTable) else []))
 
@@ -134,14 +133,14 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         return self.dimension or len(self.covariance or ())
 
     def build(self) -> LinearRegression | RandomCovarianceRegression:
-        """The law of a prompt; numbers may be traced."""
+        """The law of a prompt. Numbers may be traced."""
         given, law, length = self.context_length, None, None
         if isinstance(given, LengthTable):
             law = given.law()
         else:
             length = float(given) if checks.is_concrete(given) else cast(Any, given)
         if self.covariance_law is not None:
-            assert length is not None, "no random covariance goes with a law of lengths"
+            assert length is not None, "a random covariance excludes a law of lengths"
             return RandomCovarianceRegression(self.covariance_law.law(), length)
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
         covariance = _matrix("covariance", self.covariance, self.size)
@@ -174,7 +173,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         return bool(np.array_equal(_matrix("task.covariance", self.covariance, self.size), np.eye(self.size)))
 
     def spectrum(self) -> SpectralRegression:
-        """The law of a prompt by the eigenvalues of its covariance; an identity of any size takes no space."""
+        """The law of a prompt, given by the eigenvalues of its covariance. An identity takes little memory."""
         assert self.covariance is not None and self.weights is not None, "a resolved table has them"
         if self.covariance == "identity":
             values, counts = np.ones(1), np.asarray([self.size])
@@ -193,7 +192,7 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
         return self.context_length
 
     def resolved(self, weights: str) -> "TaskTable":
-        """The length in one form; the dimension with the identity alone; a law of w, by default ``weights``."""
+        """The table with a normalised length and a law of w, by default ``weights``. Conflicting fields are refused."""
         if (self.covariance is None) == (self.covariance_law is None):
             came = "both are" if self.covariance else "neither is"
             refuse("task.covariance", "given, or task.covariance_law, and not both", f"{came} given")
@@ -218,10 +217,15 @@ class TaskTable(AbstractTable, frozen=True, kw_only=True):
 
 
 class NewPromptTable(AbstractTable, frozen=True):
-    """[test]: the law of other prompts, for the risk of the model along the flow; default, those of training.
+    """[test]: the law of test prompts, for the risk of the model along the flow. The default is that of training.
 
-    length: the number of their examples; covariance, covariance_law, query_covariance: of the covariates and of the
-    query; scale: how many times larger all covariates are, the query's too; label_noise: a standard deviation.
+    **Fields:**
+
+    - length: the number of examples.
+    - covariance, covariance_law: of the covariates.
+    - query_covariance: of the query.
+    - scale: a factor for all covariates, the query too.
+    - label_noise: a standard deviation.
     """
 
     length: Length | Literal["inf"]
@@ -232,7 +236,7 @@ class NewPromptTable(AbstractTable, frozen=True):
     label_noise: Nonnegative = 0.0
 
     def resolved(self) -> "NewPromptTable":
-        """The length in one form."""
+        """The table with a normalised length. Conflicting fields are refused."""
         if self.covariance is not None and self.covariance_law is not None:
             refuse("test.covariance", "left out where test.covariance_law is given", "it is given")
         if self.covariance_law is not None:
@@ -245,7 +249,7 @@ class NewPromptTable(AbstractTable, frozen=True):
     def task(
         self, training: LinearRegression | RandomCovarianceRegression
     ) -> LinearRegression | RandomCovarianceRegression:
-        """The task of these prompts, beside that of training.
+        """The law of the test prompts, given that of training.
 
         **Raises:** `ValueError` naming the argument.
         """
@@ -274,9 +278,9 @@ class NewPromptTable(AbstractTable, frozen=True):
 def _matrix(
     name: str, covariance: tuple[tuple[float, ...], ...] | Eigenvalues | str, dimension: int
 ) -> Float[Array, "rows columns"]:
-    """A covariance in any of its forms, (d, d) if it is one."""
+    """The matrix of a covariance in any of its forms. Its shape is not checked."""
     if isinstance(covariance, Eigenvalues):
-        # Numbers may be traced, but not a dimension.
+        # The dimension is never traced.
         checks.within_memory(f"{name}.dimension", covariance.size**2)
         return covariance.matrix()
     if covariance == "identity":
@@ -285,7 +289,7 @@ def _matrix(
 
 
 def _whole(name: str, length: int | float | str) -> int | str:
-    """A number of examples in one form."""
+    """A number of examples as an int, or "inf"."""
     if length in ("inf", math.inf):
         return "inf"
     if isinstance(length, str) or not 1 <= length <= _LONGEST or length != int(length):
@@ -296,5 +300,5 @@ def _whole(name: str, length: int | float | str) -> int | str:
 
 
 _SMALLEST = 1e-100
-_LONGEST = 10**300  # a theorem can ask for more examples than there are atoms
+_LONGEST = 10**300  # some theorems ask for huge numbers of examples
 _FIELDS = toml.fields(TaskTable, "task.") | toml.fields(NewPromptTable, "test.")

@@ -1,4 +1,4 @@
-"""TOML for typed tables: reading with errors that name the field, overriding, and writing."""
+"""TOML for typed tables: reading with errors that name the field, overriding and writing."""
 
 import dataclasses
 import json
@@ -15,32 +15,32 @@ import msgspec
 from flowsim._core import checks
 from flowsim._core.checks import ProblemError as ProblemError
 from flowsim._core.checks import refuse
-from flowsim._core.types import Tables
+from flowsim._core.types import Document, Tables
 
 
 class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of fields. None stands for a field that is left out."""
+    """A table of fields. A field that is left out is None."""
 
 
 Table = TypeVar("Table", bound=AbstractTable)
 _DEEPEST = 10  # levels of tables and lists
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str) -> Document:
     """The tables of a TOML text.
 
     **Raises:** `ProblemError` if it is not TOML.
     """
     try:
         tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # the former is a number of too many digits too
+    except (ValueError, RecursionError) as error:  # a ValueError may also come from a number with too many digits
         refuse("the problem", "TOML", f"it is not: {error}")
     _check_depth("the problem", tables)
     return tables
 
 
-def override(tables: dict[str, Any], assignment: str) -> None:
-    """Set one field in place, as ``init.scale=0.3``; a bare word is text, as shells take quotes away.
+def override(tables: Document, assignment: str) -> None:
+    """Set one field in place, as in ``init.scale=0.3``. A bare word is text, since shells remove quotes.
 
     **Raises:** `ProblemError` if it is not an assignment.
     """
@@ -51,7 +51,7 @@ def override(tables: dict[str, Any], assignment: str) -> None:
 
 
 def read_value(name: str, text: str) -> Any:
-    """The value that a text in TOML is, or a bare word."""
+    """The value of a TOML text. A bare word is text."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -62,8 +62,8 @@ def read_value(name: str, text: str) -> Any:
     return value
 
 
-def _check_depth(name: str, value: Any) -> None:
-    """Refuse what is nested deeper than any field, before it is walked through by recursion."""
+def _check_depth(name: str, value: object) -> None:
+    """Refuse a value that is nested deeper than any field, before recursive functions see it."""
     layer = [value]
     for _ in range(_DEEPEST):
         layer = [
@@ -76,8 +76,8 @@ def _check_depth(name: str, value: Any) -> None:
         refuse(name, f"nested at most {_DEEPEST - 1} deep", "it is deeper")
 
 
-def assign(tables: dict[str, Any], name: str, value: Any) -> None:
-    """Set the field of a dotted name in place, in tables that are made where there are none."""
+def assign(tables: Document, name: str, value: object) -> None:
+    """Set the field of a dotted name in place. Missing tables are created."""
     *parents, last = name.split(".")
     if len(parents) >= _DEEPEST:
         refuse(f"{name:.60}", "a known field", f"it has {len(parents)} dots")
@@ -100,40 +100,40 @@ def decode(tables: Tables, kind: type[Table]) -> Table:
 
 
 def write(tables: Tables) -> str:
-    """The TOML text that reads back as these tables, bit for bit; None stands for a field that is left out."""
+    """The TOML text that reads back as exactly these tables. Fields that are None are left out."""
     given = {name: value for name, value in tables.items() if value is not None}
     parts = {name: value for name, value in given.items() if isinstance(value, Mapping)}
     top = _lines({name: value for name, value in given.items() if name not in parts})
     return "\n".join([*filter(None, [top]), *(f"[{name}]\n{_lines(part)}" for name, part in parts.items())])
 
 
-def _lines(table: Mapping[str, Any]) -> str:
+def _lines(table: Tables) -> str:
     return "".join(f"{key} = {write_value(value)}\n" for key, value in table.items() if value is not None)
 
 
-def write_value(value: Any) -> str:
-    """One value in TOML; floats in their shortest exact form."""
+def write_value(value: object) -> str:
+    """A value in TOML. Floats have their shortest exact form."""
     if isinstance(value, Mapping):
         return "{" + _fields_in_line(value) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(write_value, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
-    # A text of TOML is one of JSON, except for one character.
+    # TOML and JSON write text the same way, except for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)
 
 
 def write_inline(table: AbstractTable) -> str:
-    """The fields of one table on one line, for people."""
+    """The fields of a table in one line, for people."""
     return _fields_in_line(msgspec.to_builtins(table))
 
 
-def _fields_in_line(table: Mapping[str, Any]) -> str:
+def _fields_in_line(table: Tables) -> str:
     return ", ".join(f"{key} = {write_value(value)}" for key, value in table.items() if value is not None)
 
 
 def flat(tables: Tables, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no table, under its dotted name."""
+    """Every value that is not a table, with its dotted name."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
@@ -141,8 +141,8 @@ def flat(tables: Tables, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def is_finite(value: Any) -> bool:
-    """Whether a value holds neither NaN nor infinity."""
+def is_finite(value: object) -> bool:
+    """Whether a value contains neither NaN nor infinity."""
     if isinstance(value, list | tuple):
         return all(map(is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
@@ -150,14 +150,14 @@ def is_finite(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """What a field must be, in words, and the words that it knows."""
+    """What a field must be, in words, and the words that it accepts."""
 
     expected: str
     words: tuple[str, ...]
 
 
 def fields(table: type[AbstractTable], prefix: str = "") -> dict[str, Field]:
-    """Every field of a table and of the tables in it, under its dotted name."""
+    """Every field of a table and of the tables in it, by dotted name."""
     found = {}
     for name, hint in typing.get_type_hints(table, include_extras=True).items():
         alternatives = typing.get_args(hint) if _is_union(hint) else (hint,)
@@ -170,12 +170,12 @@ def fields(table: type[AbstractTable], prefix: str = "") -> dict[str, Field]:
     return found
 
 
-def _is_union(hint: Any) -> bool:
+def _is_union(hint: object) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def _in_words(hint: Any) -> str:
-    """What a type is, as an error says it: its own description, its words, or the names of its fields."""
+    """A type in the words of an error: its description, its accepted words or the names of its fields."""
     if typing.get_origin(hint) is Annotated:
         return hint.__metadata__[0].description
     if typing.get_origin(hint) is Literal:
@@ -188,7 +188,7 @@ def _either(words: Sequence[str]) -> str:
 
 
 def _explain(message: str, tables: Tables, known: Mapping[str, Field]) -> NoReturn:
-    """Say the decoder's error in the project's wording, with the nearest known name."""
+    """Raise the decoder's error in the wording of all errors, with the nearest known name."""
     what, _, where = message.partition(" - at `$")
     path = where.strip(".`")
     if word := re.search("field `(.*)`", what):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowsim._core.documents import plain, versions
-from flowsim._core.numbers import number_text
+from flowsim._core.text import number_text
 from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement, Verdict, own_stop
 from flowsim.experiments.audit import Entry

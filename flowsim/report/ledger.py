@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowsim import papers
-from flowsim._core.numbers import number_text
+from flowsim._core.text import number_text
 from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
 from flowsim.experiments.sources import paper_digest

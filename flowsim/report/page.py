@@ -11,7 +11,7 @@ import jinja2
 from flowsim._core import checks
 from flowsim._core.documents import versions
 from flowsim._core.files import write_whole
-from flowsim._core.numbers import in_unicode
+from flowsim._core.text import in_unicode
 from flowsim.claims.claim import Judgement, Verdict, citation, own_stop
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Trajectory

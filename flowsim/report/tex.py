@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flowsim._core import VERSION
 from flowsim._core.latex import escaped, latex, number_in_latex
-from flowsim._core.numbers import number_text
+from flowsim._core.text import number_text
 from flowsim.claims import Judgement, Verdict
 
 _LONGEST = 12  # rows on one page

@@ -1,4 +1,4 @@
-"""Laws of an example (x, y) beyond linear regression, by the moments that a risk depends on."""
+"""Laws of an example (x, y) beyond linear regression, given by the moments that a risk depends on."""
 
 from collections.abc import Iterable
 
@@ -12,12 +12,16 @@ _ROUNDING = 1e-12
 
 
 class JointLaw(eqx.Module):
-    """A joint law: x ~ N(0, Lambda) and a label y of any kind, by its moments.
+    """The law D of Theorem 4.2: x ~ N(0, Lambda) and any label y, given by moments.
 
-    The context and (x_query, y_query) are independent draws of it.
+    The context and (x_query, y_query) are independent draws from it.
 
-    **Arguments:** covariance: (d, d) Lambda; cross: (d,) E[xy]; spread: (d, d) Sigma, the covariance of xy;
-    label_energy: E[y^2], at least E[xy]^T Lambda^-1 E[xy].
+    **Arguments:**
+
+    - covariance: (d, d) Lambda.
+    - cross: (d,) E[xy].
+    - spread: (d, d) Sigma, the covariance of xy.
+    - label_energy: E[y^2], at least E[xy]^T Lambda^-1 E[xy].
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -58,7 +62,7 @@ class JointLaw(eqx.Module):
 
     @staticmethod
     def of_samples(inputs: ArrayLike | Iterable, labels: ArrayLike | Iterable) -> "JointLaw":
-        """The law whose moments are the means over n samples, which it keeps: a risk then has a standard error.
+        """The law whose moments are means over n samples. It keeps the samples, for the standard error of a risk.
 
         **Arguments:** inputs: (n, d) rows x_i with mean zero, n > d; labels: (n,) y_i.
 
@@ -87,8 +91,14 @@ class JointLaw(eqx.Module):
     ) -> "JointLaw":
         """The exact law of y = <w, x> + b <v, x>^2 + c <v, x>^3 + label_noise N(0, 1). E[y] = b v^T Lambda v.
 
-        **Arguments:** covariance: (d, d) Lambda; weight: (d,) w; direction: (d,) v, default w; square: b; cube: c;
-        label_noise: a standard deviation.
+        **Arguments:**
+
+        - covariance: (d, d) Lambda.
+        - weight: (d,) w.
+        - direction: (d,) v, default w.
+        - square: b.
+        - cube: c.
+        - label_noise: the standard deviation of the noise.
 
         **Raises:** `ValueError` naming the argument.
 
@@ -105,7 +115,7 @@ class JointLaw(eqx.Module):
         nonlinear = 3 * b**2 * size**2 + 15 * c**2 * size**3 + 6 * c * size * overlap
         energy = w @ along_w + nonlinear + noise**2
         both = jnp.outer(along_w, along_v)
-        # E[y^2 x x^T] - E[xy] E[xy]^T, with the products of E[xy] = along_w + 3 c size along_v already taken off.
+        # E[y^2 x x^T] - E[xy] E[xy]^T, with the products of E[xy] = along_w + 3 c size along_v already subtracted.
         straight = jnp.outer(along_w, along_w) + 3 * c * size * (both + both.T)
         bent = (12 * b**2 * size + 12 * c * overlap + 81 * c**2 * size**2) * jnp.outer(along_v, along_v)
         return JointLaw(Lambda, along_w + 3 * c * size * along_v, energy * Lambda + straight + bent, energy)

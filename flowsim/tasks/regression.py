@@ -1,4 +1,4 @@
-"""Laws of a prompt: the distribution of the covariates, the weights and the labels."""
+"""Laws of a prompt: distributions of covariates, weights and labels."""
 
 import functools
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from flowsim._core import checks
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw
 
 LAWS_OF_WEIGHTS = ("isotropic", "inverse-covariance")
-_MASS = 1e-12  # by which rounded probabilities may miss 1
+_MASS = 1e-12  # how far the sum of rounded probabilities may be from 1
 
 
 class Prompt(eqx.Module):
     """One prompt: labelled context examples and a query without its label.
 
-    inputs: (N, d) rows x_i; labels: (N,) y_i; query: (d,) x_query.
+    **Fields:** inputs: (N, d) rows x_i; labels: (N,) y_i; query: (d,) x_query.
     """
 
     inputs: Float[Array, "N d"]
@@ -38,9 +38,9 @@ def _law_of_weights(word: str) -> str:
 class LengthLaw(eqx.Module):
     """A law of the number of examples in a prompt.
 
-    **Arguments:** lengths: (m,) whole numbers of at least 1, or infinity; probabilities: (m,), default all equal.
+    **Arguments:** lengths: (m,) whole numbers of at least 1, or infinity; probabilities: (m,) of sum 1, default equal.
 
-    **Raises:** `ValueError` naming the argument, also for probabilities that do not add up to 1.
+    **Raises:** `ValueError` naming the argument.
     """
 
     lengths: Float[Array, " m"]
@@ -61,23 +61,29 @@ class LengthLaw(eqx.Module):
             checks.refuse("probabilities", "numbers that add up to 1", f"their sum is {total:.12g}")
 
     def inverse(self, power: int) -> Float[Array, ""]:
-        """E N^-power."""
+        """E[N^-power]."""
         return self.probabilities @ self.lengths**-power
 
 
 class LinearRegression(eqx.Module):
-    """Linear regression prompts with a fixed covariance; without further arguments, those of training.
+    """Linear regression prompts with a fixed covariance. The default values of the options give the training prompts.
 
-    x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query), y = <w, x> + label_noise N(0, 1) for the context and the query,
-    w ~ N(w*, Sigma_w) with w* = 0 and Sigma_w = I unless said, N(0, Lambda^-1) or fixed; all independent.
+    x_i ~ N(0, Lambda), x_query ~ N(0, Lambda_query) and w are independent, and y = <w, x> + label_noise N(0, 1) for the
+    context and the query. By default w ~ N(0, I).
 
-    **Arguments:** covariance: (d, d) Lambda, symmetric positive definite; context_length: the number of examples, a
-    whole number of at least 1, or infinity for the exact limit; length_law: a law of that number instead, with which
-    ``context_length`` becomes 1/(E 1/N); label_noise: standard deviation of the label noise; query_covariance: (d, d)
-    Lambda_query, default Lambda (a query shift); weight: (d,) one w for every prompt (a task shift); weights:
-    "isotropic" for w ~ N(w*, I), "inverse-covariance" for w ~ N(0, Lambda^-1); prior_mean: (d,) w*; prior_covariance:
-    (d, d) Sigma_w, symmetric positive semidefinite.
-    label_noise, query_covariance, weight, prior_mean, prior_covariance and length_law are None where they are left out.
+    **Arguments:**
+
+    - covariance: (d, d) Lambda, symmetric positive definite.
+    - context_length: the number of examples, a whole number of at least 1, or infinity for the exact limit.
+    - label_noise: the standard deviation of the label noise.
+    - query_covariance: (d, d) Lambda_query, default Lambda (a query shift).
+    - weight: (d,) one w for every prompt (a task shift).
+    - weights: "isotropic" for w ~ N(w*, Sigma_w), "inverse-covariance" for w ~ N(0, Lambda^-1).
+    - prior_mean: (d,) w*, default 0.
+    - prior_covariance: (d, d) Sigma_w, symmetric positive semidefinite, default I.
+    - length_law: a law of the number of examples. The field ``context_length`` is then 1/E[1/N].
+
+    The fields of optional arguments that are not given are None.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -115,7 +121,7 @@ class LinearRegression(eqx.Module):
         else:
             checks.refuse("context_length", "given, or a length_law", "neither is given")
         noise = checks.nonnegative("label_noise", label_noise)
-        # Asked of the argument: under a transformation even a constant array is traced.
+        # The argument is tested, not `noise`: under a transformation even a constant array is traced.
         self.label_noise = None if checks.is_concrete(label_noise) and np.all(np.asarray(label_noise) == 0) else noise
         d = self.dimension
         self.query_covariance = None
@@ -175,16 +181,17 @@ class LinearRegression(eqx.Module):
 
     @property
     def shifts(self) -> tuple[str, ...]:
-        """The arguments that set these prompts apart from those with w ~ N(0, I) or N(0, Lambda^-1), one length and no
-        noise; none of them is a covariate shift.
+        """The names of the given options, of label_noise, query_covariance, weight, the prior's and length_law.
+
+        A covariate shift is not among them, since it only changes ``covariance``.
         """
         names = ("label_noise", "query_covariance", "weight", "prior_mean", "prior_covariance", "length_law")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def scaled(self, c: ArrayLike) -> "LinearRegression":
-        """The task with every covariate, the query's too, c times as large: covariances c^2 Lambda, c^2 Lambda_query.
+        """The task with all covariates multiplied by c: covariances c^2 Lambda and c^2 Lambda_query.
 
-        Weights of the law "inverse-covariance" are then w ~ N(0, (c^2 Lambda)^-1), so that the labels keep their law.
+        With "inverse-covariance" weights w ~ N(0, (c^2 Lambda)^-1), so that the labels keep their law.
 
         **Raises:** `ValueError` unless c > 0.
         """
@@ -212,10 +219,10 @@ class LinearRegression(eqx.Module):
     def sample(self, key: PRNGKeyArray, dimension: ArrayLike | None = None) -> tuple[Prompt, Float[Array, ""]]:
         """Draw one prompt and the query's label.
 
-        **Arguments:** dimension: how many coordinates of the covariates are kept, default all; the others are zero, for
-        the labels too. It may be traced.
+        **Arguments:** dimension: how many coordinates of the covariates are kept, default all. The others are set to
+        zero before the labels are computed. It may be traced.
 
-        **Raises:** `ValueError` if the context is infinite, or its length is traced or has a law.
+        **Raises:** `ValueError` if the context is infinite, its length is traced or there is a law of lengths.
         """
         if self.length_law is not None:
             checks.refuse("context_length", "one number to sample a prompt", "it is a law of lengths")
@@ -225,7 +232,7 @@ class LinearRegression(eqx.Module):
 
 
 def _known_length(context_length: Float[Array, ""] | Float[np.ndarray, ""]) -> int:
-    """N, where prompts of it can be drawn."""
+    """N, if prompts of this length can be drawn."""
     if not checks.is_concrete(context_length) or np.isinf(float(context_length)):
         checks.refuse("context_length", "a known finite number to sample a prompt", f"it is {context_length}")
     return int(float(context_length))
@@ -252,7 +259,7 @@ def _draw(
         if weights == "inverse-covariance":
             drawn = solve_triangular(root.T, drawn)
         if prior_covariance is not None:
-            # Cholesky's factor needs a covariance without zero eigenvalues.
+            # By eigenvalues, since Cholesky's factor needs a covariance without zero eigenvalues.
             values, vectors = jnp.linalg.eigh(prior_covariance)
             drawn = vectors @ (jnp.sqrt(jnp.maximum(values, 0.0)) * drawn)
         weight = drawn if prior_mean is None else drawn + prior_mean
@@ -262,15 +269,15 @@ def _draw(
         inputs = jnp.where(jnp.arange(inputs.shape[1]) < dimension, inputs, 0.0)
     labels = inputs @ weight
     if label_noise is not None:
-        # A key of its own, so that the prompt is the noiseless one of the same key, plus noise.
+        # Another key, so that the prompt is the noiseless prompt of the same key plus noise.
         labels = labels + label_noise * jax.random.normal(jax.random.fold_in(key, 1), labels.shape)
     return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]
 
 
 class RandomCovarianceRegression(eqx.Module):
-    """Noiseless linear regression prompts, each with a covariance of its own.
+    """Noiseless linear regression prompts, each with its own covariance.
 
-    Lambda_tau from a law; given it x_i, x_query ~ N(0, Lambda_tau), w ~ N(0, I), y_i = <w, x_i>.
+    Lambda_tau is drawn from a law. Given it, x_i, x_query ~ N(0, Lambda_tau), w ~ N(0, I) and y_i = <w, x_i>.
 
     **Arguments:** law: of Lambda_tau; context_length: N, a whole number of at least 1, or infinity for the exact limit.
 
@@ -297,7 +304,7 @@ class RandomCovarianceRegression(eqx.Module):
         return self.law.expectation(lambda Lambda: Lambda)
 
     def scaled(self, c: ArrayLike) -> "RandomCovarianceRegression":
-        """The task with every covariate c times as large: covariances c^2 Lambda_tau.
+        """The task with all covariates multiplied by c: covariances c^2 Lambda_tau.
 
         **Raises:** `ValueError` unless c > 0.
         """
@@ -308,7 +315,7 @@ class RandomCovarianceRegression(eqx.Module):
 
         **Arguments:** dimension: as in `LinearRegression.sample`.
 
-        **Raises:** `ValueError` if the context is infinite or its length is traced, or the law cannot be drawn from.
+        **Raises:** `ValueError` if the context is infinite, its length is traced or the law cannot be drawn from.
         """
         law_key, prompt_key = jax.random.split(key)
         length = _known_length(self.context_length)
@@ -316,12 +323,16 @@ class RandomCovarianceRegression(eqx.Module):
 
 
 class SpectralRegression(eqx.Module):
-    """Regression prompts of `LinearRegression` by the spectrum of their covariance, for models that share its basis.
+    """The prompts of `LinearRegression`, given by the spectrum of Lambda, for models with the same eigenvectors.
 
-    No matrix is formed, so that the dimension may be a million.
+    It forms no matrix, so the dimension may be a million.
 
-    **Arguments:** eigenvalues: (r,) of Lambda, positive; context_length: as in `LinearRegression`; multiplicities: (r,)
-    how often each stands, whole numbers of at least 1, default once; weights: the law of w, there too.
+    **Arguments:**
+
+    - eigenvalues: (r,) of Lambda, positive.
+    - context_length: as in `LinearRegression`.
+    - multiplicities: (r,) of the eigenvalues, whole numbers of at least 1, default 1.
+    - weights: as in `LinearRegression`.
 
     **Raises:** `ValueError` naming the argument.
     """

@@ -1,4 +1,4 @@
-"""Prediction errors on sampled prompts, as experiments report them: means with bootstrap bands."""
+"""Mean prediction errors on sampled prompts, with bootstrap bands."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ Predictor = Callable[[Prompt], Float[Array, ""]]
 
 
 def least_squares(prompt: Prompt) -> Float[Array, ""]:
-    """<w, x_query> with the w of least norm that fits the context best."""
+    """<w, x_query>, where w is the least-squares fit to the context of least norm."""
     weight, *_ = jnp.linalg.lstsq(prompt.inputs, prompt.labels)
     return prompt.query @ weight
 
@@ -30,8 +30,8 @@ def squared_errors(
 ) -> Float[np.ndarray, "lengths covariances prompts"]:
     """(yhat - y_query)^2 on sampled prompts, ``prompts`` for each of ``covariances`` draws of the covariance.
 
-    A prompt has as many examples as the task's context length; the errors at a smaller length are those on its first
-    examples, so that they belong together.
+    Prompts are drawn at the task's context length. For a smaller length their first examples are used, so the errors
+    at different lengths are paired.
 
     **Raises:** `ValueError` on a length that is not between 1 and the task's.
     """
@@ -62,8 +62,9 @@ def _errors(predict: Predictor, prompts: Prompt, labels: Float[Array, " n"], len
 def bootstrap_interval(
     errors: Float[np.ndarray, "groups prompts"], *, level: float = 0.9, trials: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """The interval of the mean error over bootstrap trials, which redraw whole groups, as prompts of one share their
-    covariance.
+    """A bootstrap interval of the mean error.
+
+    Each trial redraws whole groups, since the prompts of a group share their covariance.
 
     **Raises:** `ValueError` on a level that is not between 0 and 1.
 
@@ -84,9 +85,9 @@ def error_band(
     key: PRNGKeyArray,
     covariances: int = 64,
 ) -> Float[np.ndarray, "2 lengths"]:
-    """The 90% bootstrap interval of the mean error at every length, from 64 prompts of each covariance.
+    """The 90% bootstrap interval of the mean error at every length, from 64 prompts for each covariance.
 
-    **Raises:** as `squared_errors`.
+    **Raises:** those of `squared_errors`.
     """
     sampled = squared_errors(predict, task, lengths, key, covariances)
     return np.asarray([bootstrap_interval(errors) for errors in sampled]).T

@@ -1,1 +1,1 @@
-"""Ball arithmetic: what is found of a function with a proved error."""
+"""Ball arithmetic: values of functions with a proved bound of their error."""

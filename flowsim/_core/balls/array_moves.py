@@ -1,40 +1,38 @@
-"""JAX's operations that move numbers of any kind, or compute with what is no float64, by NumPy.
+"""JAX's operations in NumPy: those that move entries of any type, and those on entries that are not float64.
 
-JAX compiles each operation that it carries out by itself, and knows no numbers but its own.
+JAX compiles each operation that it runs outside a program, and it cannot hold balls.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from flowsim._core.balls.operations import as_balls, is_balls
-
-Value = Any  # an array of numbers of any kind
+from flowsim._core.balls.operations import Value, as_balls, is_balls
+from flowsim._core.types import Params
 
 
 def _alike(*values: Value) -> list[Value]:
-    """Arrays that become one: truth values as balls where others are balls."""
+    """Arrays that can be joined: if one of them holds balls, all do."""
     return list(map(as_balls, values) if any(map(is_balls, values)) else values)
 
 
-def _broadcast(params: dict[str, Any], x: Value) -> Value:
+def _broadcast(params: Params, x: Value) -> Value:
     shape = np.ones(len(params["shape"]), dtype=int)
     shape[list(params["broadcast_dimensions"])] = x.shape
     return np.broadcast_to(x.reshape(shape), params["shape"])
 
 
-def _reshape(params: dict[str, Any], x: Value) -> Value:
+def _reshape(params: Params, x: Value) -> Value:
     order = params["dimensions"]
     return (x if order is None else x.transpose(order)).reshape(params["new_sizes"])
 
 
-def _slice(params: dict[str, Any], x: Value) -> Value:
+def _slice(params: Params, x: Value) -> Value:
     strides = params["strides"] or (1,) * x.ndim
     return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
 
 
-def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
+def _pad(params: Params, x: Value, filling: Value) -> Value:
     if x.ndim == 0:
         return x
     x, filling = _alike(x, filling)
@@ -47,22 +45,22 @@ def _pad(params: dict[str, Any], x: Value, filling: Value) -> Value:
     return wide[tuple(slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, wide.shape, strict=True))]
 
 
-def _dynamic_slice(params: dict[str, Any], x: Value, *begins: Value) -> Value:
+def _dynamic_slice(params: Params, x: Value, *begins: Value) -> Value:
     sizes = params["slice_sizes"]
     first = [min(max(int(begin), 0), n - size) for begin, n, size in zip(begins, x.shape, sizes, strict=True)]
     return x[tuple(slice(begin, begin + size) for begin, size in zip(first, sizes, strict=True))]
 
 
-def _unstacked(params: dict[str, Any], x: Value) -> list[Value]:
+def _unstacked(params: Params, x: Value) -> list[Value]:
     return list(np.moveaxis(x, params["axis"], 0))
 
 
-def _selection(params: dict[str, Any], which: Value, *cases: Value) -> Value:
+def _selection(params: Params, which: Value, *cases: Value) -> Value:
     which = np.broadcast_to(which, cases[0].shape).astype(int)
     return np.take_along_axis(np.stack(_alike(*cases)), which[None], axis=0)[0]
 
 
-def _iota(params: dict[str, Any]) -> np.ndarray:
+def _iota(params: Params) -> np.ndarray:
     shape, along = params["shape"], params["dimension"]
     counted = np.arange(shape[along], dtype=params["dtype"])
     return np.broadcast_to(counted.reshape([-1 if axis == along else 1 for axis in range(len(shape))]), shape)

@@ -1,5 +1,6 @@
-"""Smooth functions on balls by their value at the middle and their slopes: of a ball, a difference such as 1 - cos x is
-as wide as x, and by its slopes as wide as x^2.
+"""Tighter enclosures of smooth functions, from their value at the middle and their slopes (the mean value form).
+
+Plain ball arithmetic gives 1 - cos x near x = 0 an error of the size of x; the mean value form gives x^2.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from flowsim._core.balls.enclosure import BITS, Traced
 from flowsim._core.balls.operations import Balls
 from flowsim._core.balls.reading import Names, operations_with_names
 
-# What is one power series about every number; what others are where they have slopes.
+# Operations that are analytic everywhere, and those that are analytic wherever they are differentiable.
 _ANALYTIC = {
     *("add", "add_any", "sub", "mul", "neg", "square", "one_minus_square", "exp", "exp2", "expm1", "logistic", "erf"),
     *("erfc", "sin", "cos", "atan", "sinh", "cosh", "tanh", "asinh", "reduce_sum", "reduce_prod", "cumsum", "cumprod"),
@@ -27,18 +28,20 @@ _SMOOTH = _ANALYTIC | {
     *("div", "integer_pow", "pow", "sqrt", "rsqrt", "log", "log1p", "lgamma", "tan", "asin", "acos", "acosh", "atanh"),
     *("lu", "cholesky", "triangular_solve"),
 }
-# What is gone through as often as weights say, and what has slopes of somebody's own.
+# Operations whose number of turns depends on the arguments, or whose derivatives are defined by hand.
 _BY_ITSELF = {"while", "cond", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 
 
 def is_smooth(traced: Traced) -> bool:
-    """Whether a program has no operation on its arguments that branches, jumps or has slopes of its own."""
+    """Whether no operation on the arguments of a program branches, jumps or has derivatives defined by hand."""
     return _has_only(traced, lambda eqn, inputs: eqn.primitive.name in _SMOOTH)
 
 
 def is_analytic(traced: Traced) -> bool:
-    """Whether a program is analytic in its arguments wherever these are: what is so of it near one point, such as being
-    zero, is so everywhere. A root or a quotient is not, since sqrt(x^2) is -x on one side.
+    """Whether a program is an analytic function of its arguments everywhere.
+
+    An identity that such a function satisfies near one point, such as f = 0, holds everywhere. Roots and quotients are
+    not allowed, since sqrt(x^2) is x on one side and -x on the other.
     """
     return _has_only(traced, _is_analytic)
 
@@ -58,7 +61,7 @@ def _has_only(traced: Traced, allowed: Callable[[JaxprEqn, list[Names]], bool]) 
 
 
 def _moves_on(eqn: JaxprEqn, inputs: list[Names]) -> bool:
-    """Whether an operation chooses by none of its arguments, or makes a number of a number."""
+    """Whether an operation selects by a constant, or converts one type of number into another."""
     name = eqn.primitive.name
     if name == "select_n":
         return not inputs[0]
@@ -69,16 +72,21 @@ def _moves_on(eqn: JaxprEqn, inputs: list[Names]) -> bool:
 
 
 def middles(values: PyTree) -> PyTree:
-    """The middles of balls, exactly."""
+    """The exact middles of balls."""
     with flint.ctx.workprec(BITS):
         return jax.tree.map(np.frompyfunc(lambda ball: ball.mid(), 1, 1), values)
 
 
 def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, slopes: Balls) -> Balls:
-    """Values on balls within what their slopes there make of those at the middles.
+    """Values on balls, intersected with their mean value form f(m) + f'(B) (B - m).
 
-    **Arguments:** values, at_middles: (rows,); arguments, their middles, and slopes, up to their signs: (rows,
-    arguments).
+    **Arguments:**
+
+    - values: f on the balls, (rows,).
+    - at_middles: f at their middles, (rows,).
+    - arguments: the balls B, (rows, arguments).
+    - middles: their middles m, (rows, arguments).
+    - slopes: f' on the balls, up to signs, (rows, arguments).
     """
     with flint.ctx.workprec(BITS):
         near = at_middles + np.sum((arguments - middles) * slopes, axis=1)
@@ -86,12 +94,12 @@ def nearer(values: Balls, at_middles: Balls, arguments: Balls, middles: Balls, s
 
 
 def common(ball: flint.arb, other: flint.arb) -> flint.arb:
-    """What two balls of one number have in common; the other, where rounding parts them."""
+    """The intersection of two balls around the same number; the second ball if rounding made them disjoint."""
     if not other.is_finite():
         return ball
     return ball.intersection(other) if ball.is_finite() and ball.overlaps(other) else other
 
 
 def not_negative(values: Balls) -> Balls:
-    """Values that are not negative; what balls hold of them below zero is their own width."""
+    """Balls around values that are not negative, without their parts below zero."""
     return np.asarray(np.frompyfunc(lambda ball: ball.max(0) if ball.is_finite() else ball, 1, 1)(values), dtype=object)

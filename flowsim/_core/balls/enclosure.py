@@ -1,7 +1,7 @@
-"""Enclosures: a JAX function in ball arithmetic, so that what is found is proved.
+"""Enclosures: a JAX function evaluated in ball arithmetic, so that its values are proved.
 
-A ball is a number with a bound of its error (`flint.arb`). The operations that JAX traces are carried out on arrays of
-balls with more digits than float64 has: the values at all points of the given balls are in the balls that come out.
+A ball is a number with a bound of its error (`flint.arb`). The operations that JAX traces run on arrays of balls, with
+more digits than float64 has. The resulting balls contain the values of the function at all points of the given balls.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.interpreters.partial_eval import dce_jaxpr
-from jaxtyping import PyTree
+from jaxtyping import ArrayLike, PyTree
 
 from flowsim._core.balls.array_moves import MOVES, PLAIN
 from flowsim._core.balls.loops import all_turns
@@ -37,11 +37,12 @@ from flowsim._core.balls.operations import (
     selection,
 )
 from flowsim._core.balls.reading import pairs_the_same, parts_of_scan
+from flowsim._core.types import Params
 
 BITS = 128
 MOST_OPERATIONS = 2e7
 
-_SHORT = 2.0**24  # a number that is so many times a power of two, at most, is meant exactly
+_SHORT = 2.0**24  # numbers of at most 24 binary digits are taken as exact
 
 
 def lower(values: Balls) -> np.ndarray:
@@ -57,14 +58,14 @@ def upper(values: Balls) -> np.ndarray:
 
 
 def truth(values: Value) -> tuple[np.ndarray, np.ndarray]:
-    """Where truth values may be true, and where they certainly are."""
+    """Where truth values may be true, and where they certainly are true."""
     if not is_balls(values):
         return np.asarray(values), np.asarray(values)
     return upper(values) > 0.5, lower(values) > 0.5
 
 
-def rounded(values: Any, relative: float) -> Balls:
-    """Numbers that were rounded to float64, as balls of a relative radius; those of few binary digits are exact."""
+def rounded(values: ArrayLike, relative: float) -> Balls:
+    """Numbers that were rounded to float64, as balls of a relative radius. Numbers of few binary digits are exact."""
     values = np.asarray(values, dtype=float)
     sizes = np.where(np.isfinite(values), np.abs(values), 0.0)
     mantissa = np.frexp(sizes)[0] * _SHORT
@@ -79,17 +80,21 @@ def enclose(
     rounding: float = 0.0,
     most_operations: float = MOST_OPERATIONS,
 ) -> PyTree:
-    """The values of a function of float64 arrays, as arrays of balls; booleans and whole numbers as they are.
+    """The values of a function of float64 arrays, as arrays of balls. Booleans and whole numbers stay as they are.
 
-    **Arguments:** arguments: trees of arrays of numbers, which are taken as exact, or of balls; proved: whether the
-    balls have to hold the values, and not only to know them to more digits, where matrices are diagonalized, or roots
-    are taken of balls about zero;
-    open_branches: whether a comparison that the balls leave open is carried on, as a ball from 0 to 1, and what is
-    selected by it as the hull of the cases (values are then enclosed, but not the derivatives of what jumps);
-    rounding: the relative radius of the numbers in the function itself, as `rounded` has it.
+    **Arguments:**
 
-    **Raises:** `UndecidedError` where an operation is not known, or a comparison is left open; what JAX raises where
-    the function cannot be traced.
+    - function: from trees of float64 arrays to a tree of arrays.
+    - arguments: trees of arrays of balls, or of numbers, which are taken as exact.
+    - proved: whether the balls must contain the values. Programs that diagonalize matrices are then refused. Otherwise
+      eigenvectors, and roots of balls around zero, have more digits than in float64 but no bound of their error.
+    - open_branches: whether a comparison that the balls do not decide gives a ball from 0 to 1, and a selection by it
+      the hull of the cases. Values are then enclosed, but not the derivatives of functions that jump.
+    - rounding: the relative radius of the constants in the function; see `rounded`.
+    - most_operations: the largest number of operations on numbers that is allowed.
+
+    **Raises:** `UndecidedError` if an operation is unknown, a comparison is undecided or the operations are too many;
+    what JAX raises if the function cannot be traced.
     """
     traced = Traced(function, *arguments)
     return traced.on(
@@ -102,16 +107,16 @@ def enclose(
 
 
 class Traced:
-    """The trace of a function of arrays of some shapes, to be looked at or carried out on balls.
+    """The trace of a function, for arguments of given shapes. It can be inspected, and evaluated on balls.
 
-    **Raises:** what JAX raises where the function cannot be traced.
+    **Raises:** what JAX raises if the function cannot be traced.
     """
 
     def __init__(self, function: Callable[..., PyTree], *arguments: PyTree):
         leaves, structure = jax.tree.flatten(arguments)
         shapes = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.float64) for leaf in leaves]
         closed, self._out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, shapes))
-        # What no output depends on is left out.
+        # Operations that no output depends on are removed.
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
         self.jaxpr, self._consts = jaxpr, closed.consts
         self.shapes = [var.aval.shape for var in jaxpr.outvars]  # pyright: ignore[reportAttributeAccessIssue]
@@ -119,12 +124,12 @@ class Traced:
 
     @functools.cached_property
     def equations(self) -> list[tuple[JaxprEqn, int]]:
-        """Every operation of the program, and how often it is carried out; once in a loop of unknown length."""
+        """Every operation of the program and how often it runs, counted once in a loop of unknown length."""
         return list(equations(self.jaxpr))
 
     @functools.cached_property
     def operations(self) -> float:
-        """How many operations on numbers it takes."""
+        """How many operations on numbers the program takes."""
         return float(sum(repeats * operations(eqn) for eqn, repeats in self.equations))
 
     def on(
@@ -137,10 +142,12 @@ class Traced:
         of_middles: bool = False,
         choices: list[tuple[JaxprEqn, Value]] | None = None,
     ) -> PyTree:
-        """The values on arrays of numbers or balls; see `enclose`.
+        """The values on arrays of numbers or balls.
 
-        **Arguments:** of_middles: whether eigenvalues are those of the middles alone; choices: gets every selection
-        with what it was made by, one in a loop each time.
+        **Arguments:** those of `enclose`, and
+
+        - of_middles: whether eigenvalues are those of the middles of a matrix of balls.
+        - choices: a list to which every selection is appended, with the condition that it selects by.
         """
         if self.operations > most_operations:
             raise UndecidedError(f"{self.operations:.1e} operations are too many", is_costly=True)
@@ -174,36 +181,36 @@ def operations(eqn: JaxprEqn) -> int:
     return size
 
 
-def _shape(var: Any) -> tuple[int, ...]:
+def _shape(var: Var | Literal) -> tuple[int, ...]:
     return getattr(var.aval, "shape", ())
 
 
-def _is_program(value: Any) -> bool:
+def _is_program(value: object) -> bool:
     return isinstance(value, ClosedJaxpr | Jaxpr)
 
 
-def _open(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+def _open(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[ArrayLike]]:
     return (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
 
 
 def _array(value: Value) -> Value:
-    """NumPy makes a number of an array without axes."""
+    """Restore the array where NumPy returned the single ball of an array without axes."""
     return np.asarray(value, dtype=object) if isinstance(value, flint.arb) else value
 
 
-def _is_truth(var: Any) -> bool:
+def _is_truth(var: Var | Literal) -> bool:
     return getattr(var.aval, "dtype", None) == jnp.bool_
 
 
-def _is_key(value: Any) -> bool:
+def _is_key(value: object) -> bool:
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """Carries out programs on balls; see `enclose`.
+    """Runs programs on balls; see `enclose`.
 
-    together: loops whose turns are carried out at once, by the identity of their bodies.
+    together: loops whose turns run at once, by the identity of their bodies.
     """
 
     proved: bool
@@ -213,10 +220,10 @@ class _Arithmetic:
     choices: list[tuple[JaxprEqn, Value]] | None
     together: dict[int, ClosedJaxpr | None]
 
-    def run(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Value]) -> list[Value]:
-        values: dict[Any, Value] = {}
+    def run(self, jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[Value]) -> list[Value]:
+        values: dict[Var, Value] = {}
 
-        def read(var: Any) -> Value:
+        def read(var: Var | Literal) -> Value:
             return self._lifted(var.val) if isinstance(var, Literal) else values[var]
 
         values.update(zip(jaxpr.constvars, map(self._lifted, consts), strict=True))
@@ -227,7 +234,7 @@ class _Arithmetic:
         return [read(var) for var in jaxpr.outvars]
 
     def _lifted(self, value: Any) -> Value:
-        """What JAX computed, with float64 numbers as balls."""
+        """A value that JAX computed, with float64 numbers as balls."""
         if _is_key(value):
             return value
         array = np.asarray(value)
@@ -263,7 +270,7 @@ class _Arithmetic:
         if name not in OPERATIONS:
             raise UndecidedError(f"{name} is not known in ball arithmetic")
         if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
-            # How JAX asks for NaN.
+            # JAX tests for NaN by x != x.
             asked = name == "ne"
             return [asked_of_each(lambda ball: None if is_unknown(ball) else ball.is_nan() is asked, inputs[0])]
         if name == "mul" and eqn.invars[0] is eqn.invars[1]:
@@ -278,7 +285,7 @@ class _Arithmetic:
             _refuse_open(name, inputs, outputs)
         return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
-    def _scan(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
+    def _scan(self, params: Params, inputs: list[Value]) -> list[Value]:
         if self.choices is None and (program := self._all_turns(params)) is not None:
             return self._call(program, inputs)
         constants, carried = parts_of_scan(params)
@@ -296,13 +303,13 @@ class _Arithmetic:
             return [*carry, *[np.zeros((0, *_shape(var)), dtype=object) for var in columns]]
         return [*carry, *[np.stack([np.asarray(value) for value in column]) for column in zip(*kept, strict=True)]]
 
-    def _all_turns(self, params: dict[str, Any]) -> ClosedJaxpr | None:
+    def _all_turns(self, params: Params) -> ClosedJaxpr | None:
         body = params["jaxpr"]
         if id(body) not in self.together:
             self.together[id(body)] = all_turns(params)
         return self.together[id(body)]
 
-    def _while(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
+    def _while(self, params: Params, inputs: list[Value]) -> list[Value]:
         of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
         condition = inputs[:of_condition]
         body = inputs[of_condition : of_condition + of_body]
@@ -311,13 +318,13 @@ class _Arithmetic:
             carry = self._call(params["body_jaxpr"], [*body, *carry])
         return carry
 
-    def _solve(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
+    def _solve(self, params: Params, inputs: list[Value]) -> list[Value]:
         lengths = params["const_lengths"]
         before = lengths.matvec + lengths.vecmat
         constants = inputs[before : before + lengths.solve]
         return self._call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
 
-    def _branch(self, params: dict[str, Any], inputs: list[Value]) -> list[Value]:
+    def _branch(self, params: Params, inputs: list[Value]) -> list[Value]:
         chosen = int(np.clip(int(inputs[0]), 0, len(params["branches"]) - 1))
         return self._call(params["branches"][chosen], inputs[1:])
 
@@ -326,21 +333,21 @@ class _Arithmetic:
 
 def _known(condition: Value) -> bool:
     if is_open(condition) or np.ndim(condition):
-        raise UndecidedError("how often a loop is gone through is open")
+        raise UndecidedError("the number of turns of a loop is open")
     return bool(np.all(np.asarray(condition) == 1))
 
 
 def _is_sum_of_squares(eqn: JaxprEqn) -> bool:
-    """Whether a dot_general is that of an array with itself, entry by entry."""
+    """Whether a dot_general sums the squares of the entries of an array."""
     axes = sum(len(of_first) for of_first, _ in eqn.params["dimension_numbers"])
     return eqn.invars[0] is eqn.invars[1] and axes == len(_shape(eqn.invars[0])) and pairs_the_same(eqn.params)
 
 
-def _refuse_open(name: str, inputs: list[Value], outputs: Any) -> None:
-    """Stop where a comparison is left open."""
+def _refuse_open(name: str, inputs: list[Value], outputs: Value) -> None:
+    """Raise `UndecidedError` if the outcome of a comparison or a jump is open."""
     if name in BRANCHING and is_balls(outputs):
         raise UndecidedError(f"{inputs[0]} and {inputs[1]} cannot be compared")
-    # What becomes a number is what it was.
+    # A conversion to a float is not a comparison: it returns its input.
     if name == "convert_element_type" and is_balls(outputs) and outputs is not inputs[0]:
         raise UndecidedError(f"whether {inputs[0]} is zero is open")
     if name in ("sign", "floor", "ceil") and not all(ball.is_integer() for ball in np.ravel(outputs)):
@@ -352,7 +359,7 @@ def _refuse_open(name: str, inputs: list[Value], outputs: Any) -> None:
 
 
 def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
-    """An operation that only moves numbers: it moves their places, and they follow."""
+    """Apply an operation that only moves numbers: JAX moves their indices, and the balls are looked up by these."""
     kinds = tuple((value.shape, None if is_balls(value) else (value.dtype.str, value.tobytes())) for value in inputs)
     params = tuple(sorted(_for_places(eqn.params).items()))
     numbers = [value.reshape(-1) for value in inputs if is_balls(value)]
@@ -361,11 +368,16 @@ def _moved(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
 
 
 @functools.lru_cache(REMEMBERED)
-def _places_after(primitive: Any, params: tuple, kinds: tuple) -> list[np.ndarray]:
-    """Where the numbers are that an operation puts in each place of its outputs, counted through all inputs that hold
-    balls; -1 for none. JAX takes long for it, and loops ask for the same again.
+def _places_after(primitive: Primitive, params: tuple, kinds: tuple) -> list[np.ndarray]:
+    """The index of the ball that an operation moves to each entry of its outputs; -1 where it fills in NaN.
 
-    **Arguments:** kinds: the shape of each input, with its type and its bytes where it holds no balls.
+    Indices count through all inputs that hold balls. The result is cached because JAX is slow here, and loops repeat
+    the same operations.
+
+    **Arguments:**
+
+    - primitive, params: the operation.
+    - kinds: the shape of each input, with None if it holds balls, else with its type and bytes.
     """
     places, offset = [], 0
     for shape, plain in kinds:
@@ -380,8 +392,8 @@ def _places_after(primitive: Any, params: tuple, kinds: tuple) -> list[np.ndarra
     return [np.clip(np.asarray(out), -1, offset) for out in outputs]
 
 
-def _for_places(params: dict[str, Any]) -> dict[str, Any]:
-    # What lies outside of the array that a gather reads is NaN, which has the last place.
+def _for_places(params: Params) -> Params:
+    # A gather outside its array reads NaN, which is appended as the last ball, at index -1.
     return params | {"fill_value": -1} if "fill_value" in params else params
 
 

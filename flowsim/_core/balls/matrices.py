@@ -1,15 +1,16 @@
-"""Products and factorizations of matrices of balls, as JAX's programs ask for them.
+"""Products and factorizations of matrices of balls, with the signatures of JAX's operations.
 
-Those by elimination are enclosures: whatever is chosen on the way, the balls hold a factorization of every matrix in
-those given. Of an eigendecomposition the eigenvalues are; the eigenvectors are those of the midpoints.
+LU and Cholesky factors are enclosures: whatever pivots are chosen, they contain a factorization of every matrix in the
+given balls. Eigenvalues are enclosures too, but eigenvectors are those of the midpoints.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flint
 import numpy as np
+
+from flowsim._core.types import Params
 
 Balls = np.ndarray  # of flint.arb
 
@@ -17,7 +18,7 @@ _SWEEPS = 60
 
 
 def _each_matrix(factorize: Callable[..., tuple]) -> Callable[..., list[np.ndarray]]:
-    """A factorization of each of a batch of matrices."""
+    """A factorization applied to every matrix of a batch."""
 
     def all_of_them(matrices: Balls, *others: Balls) -> list[np.ndarray]:
         batch = matrices.shape[:-2]
@@ -27,8 +28,8 @@ def _each_matrix(factorize: Callable[..., tuple]) -> Callable[..., list[np.ndarr
     return all_of_them
 
 
-def contraction(params: dict[str, Any], a: Balls, b: Balls) -> Balls:
-    """dot_general, by products of matrices of balls."""
+def contraction(params: Params, a: Balls, b: Balls) -> Balls:
+    """JAX's dot_general."""
     (a_contracted, b_contracted), (a_batch, b_batch) = params["dimension_numbers"]
     a_free = [axis for axis in range(a.ndim) if axis not in (*a_contracted, *a_batch)]
     b_free = [axis for axis in range(b.ndim) if axis not in (*b_contracted, *b_batch)]
@@ -47,7 +48,7 @@ def _matrix(entries: Balls) -> flint.arb_mat:
     return flint.arb_mat(rows, columns, list(entries.reshape(-1)))
 
 
-def lu(params: dict[str, Any], matrices: Balls) -> list[np.ndarray]:
+def lu(params: Params, matrices: Balls) -> list[np.ndarray]:
     """L and U in one matrix, the pivots, and the permutation of the rows."""
     return _each_matrix(_eliminated)(matrices)
 
@@ -68,8 +69,8 @@ def _total(row: Balls) -> flint.arb:
     return sum(row, flint.arb(0))
 
 
-def cholesky(params: dict[str, Any], matrices: Balls) -> Balls:
-    """L with L L^T the matrix, of which the lower triangle is read."""
+def cholesky(params: Params, matrices: Balls) -> Balls:
+    """L such that L L^T is the matrix. Only its lower triangle is read."""
     return _each_matrix(_lower_root)(matrices)[0]
 
 
@@ -82,7 +83,7 @@ def _lower_root(matrix: Balls) -> tuple[np.ndarray]:
     return (root,)
 
 
-def triangular_solve(params: dict[str, Any], matrices: Balls, right: Balls) -> Balls:
+def triangular_solve(params: Params, matrices: Balls, right: Balls) -> Balls:
     """X with op(A) X = B, or X op(A) = B."""
 
     def one(matrix: Balls, right: Balls) -> tuple[np.ndarray]:
@@ -100,20 +101,20 @@ def triangular_solve(params: dict[str, Any], matrices: Balls, right: Balls) -> B
     return _each_matrix(one)(matrices, right)[0]
 
 
-def eigh(params: dict[str, Any], matrices: Balls) -> list[np.ndarray]:
-    """Eigenvectors of the midpoints, by columns, and ascending eigenvalues."""
+def eigh(params: Params, matrices: Balls) -> list[np.ndarray]:
+    """The eigenvectors of the midpoints as columns, and enclosures of the eigenvalues in ascending order."""
     return _each_matrix(_diagonalized)(matrices)
 
 
 def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
-    """Jacobi's rotations, from what float64 finds, until nothing is left off the diagonal but its last digits."""
+    """Jacobi's rotations, started from the eigenvectors in float64, until only rounding is left off the diagonal."""
     middle = np.frompyfunc(lambda ball: ball.mid(), 1, 1)
     given = np.asarray(np.tril(matrix) + np.tril(matrix, -1).T, dtype=object)
     matrix = np.asarray(middle(given), dtype=object)
     size, one = matrix.shape[0], np.asarray(np.frompyfunc(flint.arb, 1, 1)(np.eye(matrix.shape[0])), dtype=object)
     _, vectors = np.linalg.eigh(np.asarray(matrix, dtype=float))
     vectors = np.asarray(np.frompyfunc(flint.arb, 1, 1)(vectors), dtype=object)
-    for _ in range(4):  # orthogonal to all digits, each time to twice as many
+    for _ in range(4):  # Newton's iteration for an orthogonal matrix: each step doubles the correct digits
         vectors = np.asarray(middle(vectors.dot(3 * one - vectors.T.dot(vectors)) / 2), dtype=object)
     matrix = np.asarray(middle(vectors.T.dot(matrix).dot(vectors)), dtype=object)
     scale = max([abs(ball) for ball in matrix.reshape(-1)], key=float, default=flint.arb(0))
@@ -139,8 +140,11 @@ def _diagonalized(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _off(matrix: Balls, vectors: Balls, values: Balls) -> flint.arb:
-    """How far numbers are from the eigenvalues of a matrix that V^T A V nearly makes them: by Weyl its distance from
-    their diagonal and, by Ostrowski, |V^T V - 1| |A|, in Frobenius norms.
+    """A bound of the distance of approximate eigenvalues lambda from those of A, for approximate eigenvectors V.
+
+        |V^T A V - diag(lambda)| + |V^T V - 1| |A|,  in Frobenius norms
+
+    The first term is by Weyl's inequality, the second by Ostrowski's theorem.
     """
     norm = lambda part: _total(abs(part.reshape(-1)) * abs(part.reshape(-1))).upper().sqrt()
     one = np.asarray(np.frompyfunc(flint.arb, 1, 1)(np.eye(len(values))), dtype=object)

@@ -1,32 +1,31 @@
 """JAX's operations on arrays of balls.
 
-A comparison that balls leave open gives a ball from 0 to 1 where that is asked for; what is selected by it is the hull
-of the cases.
+A comparison that the balls do not decide gives a ball from 0 to 1. A selection by it gives the hull of the cases.
 """
 
 import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import ArrayLike
 
 from flowsim._core.balls import matrices
+from flowsim._core.types import Params
 
 Balls = np.ndarray  # of flint.arb
-Value = Any  # Balls, or an array of what is no float64
+Value: TypeAlias = np.ndarray  # Balls, or an array of another type than float64
 
-REMEMBERED = 4096  # operations that move numbers
+REMEMBERED = 4096  # how many operations that move numbers are cached
 
 
 class UndecidedError(ArithmeticError):
-    """An operation that is not known in ball arithmetic, a comparison that the balls leave open, or more operations
-    than were allowed: then it ``is_costly``.
-    """
+    """An unknown operation, a comparison that the balls do not decide, or too many operations (then ``is_costly``)."""
 
     def __init__(self, message: str, *, is_costly: bool = False):
         super().__init__(message)
@@ -36,8 +35,8 @@ class UndecidedError(ArithmeticError):
 _ball = np.frompyfunc(flint.arb, 2, 1)
 
 
-def balls(values: Any, radii: Any = 0.0) -> Balls:
-    """Balls about numbers, with these radii."""
+def balls(values: ArrayLike, radii: ArrayLike = 0.0) -> Balls:
+    """Balls with these centres and radii."""
     return np.asarray(_ball(np.asarray(values, dtype=float), np.asarray(radii, dtype=float)), dtype=object)
 
 
@@ -47,12 +46,12 @@ def is_balls(value: Value) -> bool:
 
 
 def as_balls(value: Value) -> Balls:
-    """Numbers as balls; balls as they are."""
+    """Numbers as exact balls. Balls are returned unchanged."""
     return value if is_balls(value) else balls(value)
 
 
 def _each(function: Callable, arguments: int) -> Callable:
-    """An operation entry by entry."""
+    """An operation that acts on each entry."""
     universal = np.frompyfunc(function, arguments, 1)
     return lambda params, *inputs: np.asarray(universal(*map(as_balls, inputs)), dtype=object)
 
@@ -75,8 +74,8 @@ def _comparison(certainly: Callable, certainly_not: Callable) -> Callable:
     return lambda params, a, b: _truths(universal(as_balls(a), as_balls(b)))
 
 
-def _truths(found: Any) -> Value:
-    """Truth values; as balls where some are None, which are open."""
+def _truths(found: ArrayLike | None) -> Value:
+    """Truth values as booleans, or all as balls if one is None, that is, open."""
     found = np.asarray(found, dtype=object)
     if all(one is not None for one in np.ravel(found)):
         return found.astype(bool)
@@ -85,19 +84,19 @@ def _truths(found: Any) -> Value:
 
 
 def asked_of_each(question: Callable[[flint.arb], bool | None], x: Balls) -> Value:
-    """The answers of each ball, None where it leaves them open."""
+    """The answers to a question about each ball, where None means that the ball does not decide it."""
     return _truths(np.frompyfunc(question, 1, 1)(x))
 
 
 def is_unknown(ball: flint.arb) -> bool:
-    """Whether a ball holds everything, among it what is infinite or no number; an exact infinity or NaN does not."""
+    """Whether a ball may be anything, even infinity or NaN. An exact infinity or NaN is known."""
     return not (ball.is_finite() or ball.is_exact())
 
 
 def selection(which: Value, *cases: Value) -> Value:
-    """select_n by balls from 0 to 1: the hull of the cases where both are possible.
+    """JAX's select_n by balls from 0 to 1: the hull of both cases where the condition is open.
 
-    **Raises:** `UndecidedError` where the cases are no numbers.
+    **Raises:** `UndecidedError` if the cases are neither float64 numbers nor booleans.
     """
     if not all(case.dtype in (object, np.float64, bool) for case in cases):
         raise UndecidedError("which whole number is selected is open")
@@ -111,7 +110,7 @@ def selection(which: Value, *cases: Value) -> Value:
 
 
 def is_open(value: Value) -> bool:
-    """Whether a truth value that steers a program is left open."""
+    """Whether a truth value is neither certainly true nor certainly false."""
     return is_balls(value) and not all(one == 0 or one == 1 for one in np.ravel(value))
 
 
@@ -120,11 +119,11 @@ def _sign(x: flint.arb) -> flint.arb:
 
 
 def power(x: flint.arb, exponent: int) -> flint.arb:
-    """A whole power by multiplication; flint's own is NaN for some balls that hold zero."""
+    """A whole power by multiplication. flint's power is NaN for some balls that contain zero."""
     if exponent < 0:
         return 1 / power(x, -exponent)
     if exponent % 2 == 0:
-        # A square is not negative, whatever the signs of its factors.
+        # By the modulus, so that an even power is not negative.
         x = abs(x)
     found, factor = flint.arb(1), x
     while exponent:
@@ -133,15 +132,15 @@ def power(x: flint.arb, exponent: int) -> flint.arb:
     return found
 
 
-_LARGEST_WHOLE = 2**53  # exponent, beyond which float64 has no odd ones
-_NEGATIVE = flint.arb(2) ** -24  # of a ball that begins at zero, which its radius of 30 bits may add below that
+_LARGEST_WHOLE = 2**53  # largest exponent: beyond it, float64 has no odd numbers
+_NEGATIVE = flint.arb(2) ** -24  # how far, relatively, rounding of its radius may take a ball from 0 below zero
 
 
 def _pow(x: flint.arb, exponent: flint.arb) -> flint.arb:
     if exponent.is_integer() and abs(exponent) <= _LARGEST_WHOLE:
         return power(x, int(float(exponent)))
     if x.contains(0) and exponent > 0:
-        # Of what the ball holds, the numbers that have a power.
+        # Only the numbers in the ball that are not negative have this power.
         return flint.arb(0).union(x.upper() ** exponent)
     return x**exponent
 
@@ -151,7 +150,7 @@ def _sqrt(x: flint.arb) -> flint.arb:
 
 
 def _of_all(root: Callable) -> Callable:
-    """A root that is not known where a ball holds numbers that have none."""
+    """A root that is NaN for balls that contain numbers without a root."""
 
     def of_all(x: flint.arb, *exponent: flint.arb) -> flint.arb:
         whole = any(one.is_integer() for one in exponent)
@@ -161,7 +160,7 @@ def _of_all(root: Callable) -> Callable:
 
 
 def _begins_at_zero(x: flint.arb) -> bool:
-    """Whether what a ball holds below zero, where there are no roots, is its own rounding alone."""
+    """Whether a ball reaches below zero only by the rounding of its radius."""
     return bool(-x.lower() <= _NEGATIVE * x.upper())
 
 
@@ -173,7 +172,7 @@ def _cube_root(x: flint.arb) -> flint.arb:
     return -(-x).root(3) if x < 0 else x.root(3)
 
 
-def _sum(params: dict[str, Any], x: Balls) -> Balls:
+def _sum(params: Params, x: Balls) -> Balls:
     axes = tuple(params["axes"])
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     length = math.prod(x.shape[axis] for axis in axes)
@@ -184,11 +183,11 @@ def _sum(params: dict[str, Any], x: Balls) -> Balls:
 
 def _reduction(choose: Callable, empty: float | None = None) -> Callable:
     universal = np.frompyfunc(choose, 2, 1)
-    first: dict[str, Any] = {} if empty is None else {"initial": flint.arb(empty)}
+    reduced = universal.reduce if empty is None else functools.partial(universal.reduce, initial=flint.arb(empty))
 
-    def reduce(params: dict[str, Any], x: Balls) -> Balls:
+    def reduce(params: Params, x: Balls) -> Balls:
         for axis in sorted(params["axes"], reverse=True):
-            x = np.asarray(universal.reduce(x, axis=axis, **first), dtype=object)
+            x = np.asarray(reduced(x, axis=axis), dtype=object)
         return x
 
     return reduce
@@ -197,7 +196,7 @@ def _reduction(choose: Callable, empty: float | None = None) -> Callable:
 def _cumulative(choose: Callable) -> Callable:
     universal = np.frompyfunc(choose, 2, 1)
 
-    def accumulate(params: dict[str, Any], x: Balls) -> Balls:
+    def accumulate(params: Params, x: Balls) -> Balls:
         along = np.flip(x, params["axis"]) if params["reverse"] else x
         total = np.asarray(universal.accumulate(along, axis=params["axis"]), dtype=object)
         return np.flip(total, params["axis"]) if params["reverse"] else total
@@ -205,14 +204,14 @@ def _cumulative(choose: Callable) -> Callable:
     return accumulate
 
 
-def _converted(params: dict[str, Any], x: Balls) -> Value:
+def _converted(params: Params, x: Balls) -> Value:
     if jnp.issubdtype(params["new_dtype"], jnp.floating):
         return x
     if np.dtype(params["new_dtype"]) == np.bool_:
         return asked_of_each(_as_truth, x)
     whole = np.asarray(np.frompyfunc(_truncated, 1, 1)(x), dtype=object)
     if any(value is None for value in whole.reshape(-1)):
-        raise UndecidedError("which whole number a ball stands for is open")
+        raise UndecidedError("a ball contains more than one whole number")
     return np.asarray(whole, dtype=float).astype(params["new_dtype"])
 
 
@@ -222,31 +221,37 @@ def _as_truth(ball: flint.arb) -> bool | None:
     return True if ball.is_finite() and not ball.contains(0) else None
 
 
-def _truncated(ball: flint.arb) -> Any:
-    """The whole number that is left of all that a ball holds; None where that is more than one."""
+def _truncated(ball: flint.arb) -> flint.fmpz | int | None:
+    """The whole part that all numbers in a ball share; None if they do not share it."""
     if abs(ball) < 1:
         return 0
     whole = ball.floor() if ball > 0 else ball.ceil()
     return whole.unique_fmpz() if ball.is_finite() and not ball.contains(0) else None
 
 
-def _scattered_sum(params: dict[str, Any], operand: Value, indices: Value, updates: Value) -> Balls:
-    """scatter-add."""
+def _scattered_sum(params: Params, operand: Value, indices: Value, updates: Value) -> Balls:
+    """JAX's scatter-add."""
     operand, updates = as_balls(operand), as_balls(updates)
     total = operand.reshape(-1).copy()
     kind = (indices.shape, indices.dtype.str, indices.tobytes())
     where = _scattered_to(tuple(sorted(params.items())), operand.shape, kind, updates.shape)
     for place, update in zip(where, updates.reshape(-1), strict=True):
-        if place >= 0:  # what falls outside is dropped
+        if place >= 0:  # updates outside the operand are dropped
             total[place] = total[place] + update
     return total.reshape(operand.shape)
 
 
 @functools.lru_cache(REMEMBERED)
 def _scattered_to(params: tuple, operand: tuple[int, ...], indices: tuple, updates: tuple[int, ...]) -> list[int]:
-    """Where in the operand each update is added, -1 for nowhere: the transpose of scatter-add, a gather, says so.
+    """The entry of the operand to which each update is added, or -1 if it is dropped.
 
-    **Arguments:** operand, updates: shapes; indices: shape, type and bytes.
+    The transpose of scatter-add is a gather. Applied to the numbers of the entries, it returns these indices.
+
+    **Arguments:**
+
+    - params: of the operation.
+    - operand, updates: their shapes.
+    - indices: their shape, type and bytes.
     """
     shape, kind, content = indices
     at = jnp.asarray(np.frombuffer(content, dtype=kind).reshape(shape))
@@ -310,6 +315,6 @@ OPERATIONS: dict[str, Callable] = {
     "triangular_solve": matrices.triangular_solve,
     "eigh": matrices.eigh,
 }
-# Where balls have to hold all values.
+# The operations when balls must contain all values.
 PROVED = OPERATIONS | {"sqrt": _each(_of_all(_sqrt), 1), "pow": _each(_of_all(_pow), 2)}
 BRANCHING = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -1,9 +1,10 @@
-"""What the operations of a program read: which of its arguments each depends on."""
+"""Which arguments of a program each of its operations depends on."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+from flowsim._core.types import Params
 
 Names = frozenset[str]
 
@@ -11,7 +12,7 @@ Names = frozenset[str]
 def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[JaxprEqn, list[Names]]]:
     """Every operation of a program, with the names of the arguments that each of its inputs depends on.
 
-    **Arguments:** names: of the arguments, in order.
+    **Arguments:** names: one for each argument, in their order.
     """
     found: list[tuple[JaxprEqn, list[Names]]] = []
     _follow(jaxpr, [frozenset([name]) for name in names], found)
@@ -19,7 +20,7 @@ def operations_with_names(jaxpr: Jaxpr, names: Sequence[str]) -> Iterator[tuple[
 
 
 def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Iterator[JaxprEqn]:
-    """Every operation in loops of so many turns, and in what these call."""
+    """Every operation inside loops of this many turns, and inside the programs that these call."""
     for eqn in jaxpr.eqns:
         if inside:
             yield eqn
@@ -28,18 +29,16 @@ def operations_in_loops(jaxpr: Jaxpr, turns: int, inside: bool = False) -> Itera
             yield from operations_in_loops(program, turns, inside or looped)
 
 
-def pairs_the_same(params: dict[str, Any]) -> bool:
-    """Whether a dot_general of an array with itself multiplies entries by themselves, as in tr(R R^T), and not as in
-    tr(R R).
-    """
+def pairs_the_same(params: Params) -> bool:
+    """Whether a dot_general of an array with itself squares entries, as tr(R R^T) does and tr(R R) does not."""
     return all(tuple(first) == tuple(second) for first, second in params["dimension_numbers"])
 
 
 def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, list[Names]]]) -> list[Names]:
     """The names that the outputs of a program depend on."""
-    known: dict[Any, Names] = dict(zip(jaxpr.invars, given, strict=True))
+    known: dict[Var, Names] = dict(zip(jaxpr.invars, given, strict=True))
 
-    def names(var: Any) -> Names:
+    def names(var: Var | Literal) -> Names:
         return frozenset() if isinstance(var, Literal) else known.get(var, frozenset())
 
     for eqn in jaxpr.eqns:
@@ -62,7 +61,7 @@ def _follow(jaxpr: Jaxpr, given: Sequence[Names], found: list[tuple[JaxprEqn, li
 
 
 def _through(eqn: JaxprEqn, body: Jaxpr, inputs: list[Names], found: list) -> list[Names]:
-    """The names that the outputs of a scan depend on, some of which come back as inputs."""
+    """The names that the outputs of a scan depend on, found by repetition, since carried outputs become inputs."""
     constants, carried = parts_of_scan(eqn.params)
     returning, inputs = slice(constants, constants + carried), [*inputs]
     while True:
@@ -75,8 +74,8 @@ def _through(eqn: JaxprEqn, body: Jaxpr, inputs: list[Names], found: list) -> li
             return outputs
 
 
-def parts_of_scan(params: dict[str, Any]) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many come back."""
+def parts_of_scan(params: Params) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried from turn to turn."""
     if "ft_in" in params:  # JAX 0.12
         constants, carried, _ = (len(part) for part in params["ft_in"].unpack())
         return constants, carried
@@ -89,7 +88,7 @@ def programs_of(eqn: JaxprEqn) -> list[Jaxpr]:
     return [program.jaxpr if isinstance(program, ClosedJaxpr) else program for program in found]
 
 
-def _flat(values: Any) -> Iterator[Any]:
+def _flat(values: Iterable[object]) -> Iterator[object]:
     for value in values:
         if isinstance(value, tuple | list):
             yield from _flat(value)

@@ -1,39 +1,41 @@
-"""Sums of squares: the residuals of a function that is one, read off its trace."""
+"""The residuals of a function that is a sum of squares, read from its trace."""
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
-from jaxtyping import Array, Float
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jaxtyping import Array, ArrayLike, Float
 
 from flowsim._core.balls.reading import pairs_the_same
+from flowsim._core.types import Params
 
-Weight = Any  # an array of numbers, in the shape of a node or of none
+Weight: TypeAlias = np.ndarray  # in the shape of a node, or ()
+Entry: TypeAlias = "_Node | ArrayLike"  # a value of a program: a node, or a number that depends on no argument
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Node:
-    """One value of a program: the output ``place`` of an operation on others, or the argument where there is none."""
+    """A value of a program: the output number ``place`` of an operation, or an argument if there is no operation."""
 
     shape: tuple[int, ...]
-    inputs: tuple[Any, ...] = ()
+    inputs: "tuple[Entry, ...]" = ()
     name: str = ""
-    bind: Callable[..., Any] | None = None
-    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    bind: Callable[..., list[ArrayLike]] | None = None
+    params: Params = dataclasses.field(default_factory=dict)
     place: int = 0
 
 
 def residuals_of(
     function: Callable[[Float[Array, " n"]], Float[Array, ""]], at: Float[np.ndarray, " n"]
 ) -> Callable[[Float[Array, " n"]], Float[Array, " m"]] | None:
-    """r with function(x) = sum_i r_i(x)^2 + a constant, for all x; None where the trace shows no such form.
+    """A function r such that function(x) = sum_i r_i(x)^2 + constant; None if the trace does not show this form.
 
-    **Arguments:** at: any x.
+    **Arguments:** at: any x, for its shape.
     """
     closed = jax.make_jaxpr(function)(at)
     argument = _Node(np.shape(at))
@@ -43,16 +45,16 @@ def residuals_of(
         return None
 
     def residuals(x: Float[Array, " n"]) -> Float[Array, " m"]:
-        known = {id(argument): (x,)}
+        known: dict[int, Sequence[ArrayLike]] = {id(argument): (x,)}
         parts = [jnp.ravel(np.sqrt(weight) * _value(node, known)) for weight, node in found]
         return jnp.concatenate(parts)
 
     return residuals
 
 
-def _nodes(jaxpr: Jaxpr, consts: Any, arguments: list[Any]) -> list[Any]:
-    """The outputs of a program on values, which are nodes or, where they depend on no argument, numbers."""
-    values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+def _nodes(jaxpr: Jaxpr, consts: Sequence[ArrayLike], arguments: Sequence[Entry]) -> list[Entry]:
+    """The outputs of a program."""
+    values: dict[Var, Entry] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
     for eqn in jaxpr.eqns:
         inputs = [var.val if isinstance(var, Literal) else values[var] for var in eqn.invars]
         program = next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
@@ -69,12 +71,12 @@ def _nodes(jaxpr: Jaxpr, consts: Any, arguments: list[Any]) -> list[Any]:
     return [var.val if isinstance(var, Literal) else values[var] for var in jaxpr.outvars]
 
 
-def _carried_out(eqn: JaxprEqn, *inputs: Any) -> list[Any]:
+def _carried_out(eqn: JaxprEqn, *inputs: Any) -> list[ArrayLike]:
     outputs = eqn.primitive.bind(*inputs, **eqn.params)
     return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
 
-def _value(node: Any, known: dict[int, Any]) -> Any:
+def _value(node: Entry, known: dict[int, Sequence[ArrayLike]]) -> ArrayLike:
     if not isinstance(node, _Node):
         return node
     key = id(node)
@@ -84,11 +86,10 @@ def _value(node: Any, known: dict[int, Any]) -> Any:
     return known[key][node.place]
 
 
-def _squares(node: Any, weight: Weight) -> list[tuple[Weight, Any]] | None:
-    """Weights and nodes such that the sum of weight * node over its entries is that of weight_k * node_k^2, and a
-    constant.
+def _squares(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
+    """Weights w_k and nodes n_k such that, summed over all entries, weight * node = sum_k w_k * n_k^2 + constant.
 
-    **Arguments:** weight: not negative, in the shape of the node or a number.
+    **Arguments:** weight: not negative, in the shape of the node or ().
     """
     if not isinstance(node, _Node):
         return []
@@ -120,7 +121,7 @@ def _squares(node: Any, weight: Weight) -> list[tuple[Weight, Any]] | None:
     return None
 
 
-def _squared(node: Any, weight: Weight) -> list[tuple[Weight, Any]] | None:
+def _squared(node: Entry, weight: Weight) -> list[tuple[Weight, Entry]] | None:
     if isinstance(node, _Node) and node.name == "sqrt":
         return _squares(node.inputs[0], weight)
     return [(weight, node)]

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from flowsim._core.balls.costs import cost_of, memory_of_device
 from flowsim._core.checks import ProblemError, refuse
-from flowsim._core.lines import in_short
+from flowsim._core.text import in_short
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.series import is_large, padded
 from flowsim.claims.limits import TracedFlowError

@@ -12,7 +12,7 @@ import numpy as np
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.files import write_whole
 from flowsim._core.latex import escaped, latex, number_in_latex
-from flowsim._core.numbers import number_text
+from flowsim._core.text import number_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation

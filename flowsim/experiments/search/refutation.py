@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions
 from flowsim._core.files import at_work_in
-from flowsim._core.numbers import value_text
+from flowsim._core.text import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space

@@ -16,7 +16,7 @@ import numpy as np
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.files import at_work_in
-from flowsim._core.numbers import value_text
+from flowsim._core.text import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.claim import citation

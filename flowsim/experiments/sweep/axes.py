@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowsim._core.checks import refuse
-from flowsim._core.lines import listed
+from flowsim._core.text import listed
 from flowsim._core.types import Tables
 from flowsim.problem import AbstractSpec, spec_of, toml
 

@@ -27,8 +27,8 @@ from flowsim._core.files import (
     write_arrays,
     write_whole,
 )
-from flowsim._core.numbers import value_text
 from flowsim._core.progress import progress_bar
+from flowsim._core.text import value_text
 from flowsim._core.types import Document, Tables
 from flowsim.experiments.executors import Executor, gathered
 from flowsim.experiments.sweep import integration

@@ -1,1 +1,1 @@
-"""Exact losses of looped and multi-layer transformers, and their least values."""
+"""Exact losses of looped and multi-layer transformers, and their minima."""

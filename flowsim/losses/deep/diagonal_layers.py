@@ -1,4 +1,4 @@
-"""The exact losses of looped and multi-layer transformers where all matrices share their eigenvectors."""
+"""Exact losses of looped and multi-layer transformers whose matrices all have the same eigenvectors."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -15,11 +15,15 @@ from flowsim.tasks import SpectralRegression
 class DiagonalLayersLoss(AbstractLayersLoss):
     """`LoopedLoss` or `MultiLayerLoss` on matrices that are diagonal in the eigenbasis of the covariance.
 
-    The same polynomial with tr(word) = sum_j m_j prod a'_ij and a'_ij = lambda_j a_ij, at a cost that grows with the
+    It is the same polynomial, with tr(word) = sum_j m_j prod a'_ij and a'_ij = lambda_j a_ij. The cost grows with the
     number of distinct eigenvalues and not with the dimension.
 
-    **Arguments:** task: a `SpectralRegression`; depth: the number of loops or layers; looped: whether one matrix serves
-    for all layers; form: "exact" or "printed", as in `LoopedLoss`.
+    **Arguments:**
+
+    - task: a `SpectralRegression`.
+    - depth: the number of loops or layers.
+    - looped: whether all layers have the same matrix.
+    - form: "exact" or "printed", as in `LoopedLoss`.
 
     **Raises:** `ValueError` naming the argument.
     """

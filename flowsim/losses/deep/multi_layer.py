@@ -1,8 +1,7 @@
-"""The exact population losses of deep linear transformers, looped and with layers of their own."""
+"""Exact population losses of deep linear transformers, looped or with untied layers."""
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -36,19 +35,23 @@ _EPSILON = float(np.finfo(np.float64).eps)
 class AbstractLayersLoss(AbstractPopulationLoss):
     """E (prediction - w^T x_query)^2 = E tr(C R R^T) with R = (I - W A'_1) ... (I - W A'_k), A' = S^{1/2} A S^{1/2}.
 
-    C = I where w ~ N(0, S^-1) and C = S where w ~ N(0, I). Exact at every n >= 1: a polynomial in traces, with terms
-    that hardly cancel near its minimum.
+    C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). The loss is exact at every n >= 1. It is a polynomial in traces
+    whose terms hardly cancel near the minimum.
 
-    minimizer: the model with the smallest known loss.
+    **Fields:**
+
+    - task: the law of the prompts.
+    - energy: the polynomial.
+    - minimizer: the model with the smallest known loss.
     """
 
-    task: AbstractVar[Any]
+    task: AbstractVar[LinearRegression | SpectralRegression]
     energy: AbstractVar[ResidualEnergy]
     minimizer: AbstractVar[PyTree]
 
     @abc.abstractmethod
     def terms(self, model: PyTree) -> Float[Array, " terms"]:
-        """What is summed to the loss, the constant left out."""
+        """The terms that sum to the loss, without the constant."""
 
     @abc.abstractmethod
     def degree(self) -> int:
@@ -60,7 +63,7 @@ class AbstractLayersLoss(AbstractPopulationLoss):
     def excess(self, model: PyTree) -> Scalar:
         if self.task.weights == "inverse-covariance":
             return jnp.sum(self.terms(model))
-        # The minimum is not where the terms are centred.
+        # The terms are not centred at the minimum.
         return _taylor_remainder(self, self.minimizer, model, self.degree())
 
     def least_model(self) -> PyTree:
@@ -68,7 +71,7 @@ class AbstractLayersLoss(AbstractPopulationLoss):
         return self.minimizer
 
     def digits(self, model: PyTree) -> Scalar:
-        """How many decimal digits of the loss survive the cancellation of its terms."""
+        """The number of decimal digits of the loss that survive the cancellation of its terms."""
         parts = jnp.append(self.terms(model), self.energy.constant)
         lost = jnp.sum(jnp.abs(parts)) / jnp.abs(jnp.sum(parts))
         return -jnp.log10(jnp.minimum(_EPSILON * lost, 1.0))
@@ -79,15 +82,21 @@ class LoopedLoss(AbstractLayersLoss):
 
     L(A, u) = E tr(C (I - W A')^L (I - A'^T W)^L) + E |u'^T (I - (I - W A')^L)|^2,
 
-    A' = S^{1/2} A S^{1/2}, u' = S^{1/2} u; C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). For the first term the
-    paper prints E tr (I - A'^{1/2} W A'^{1/2})^{2L}, equal to it on multiples of I and never above: ``form="printed"``.
+    A' = S^{1/2} A S^{1/2} and u' = S^{1/2} u. C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). With
+    ``form="printed"`` the first term is E tr (I - A'^{1/2} W A'^{1/2})^{2L}, as the paper prints it. It is at most the
+    exact term, and equal to it if A' is a multiple of I.
 
-    **Arguments:** task: a `LinearRegression` of training; loops: L; form: "exact" or "printed"; symmetric: whether the
-    loss is that of symmetric A and u = 0 alone, in which case its gradient is symmetric. At other weights it is then
-    NaN, or an error where they can be seen. minimizer is the best symmetric A; over all A it may be a saddle, and
-    minimum is NaN.
+    The minimizer is the best symmetric A. Over all A it may be a saddle, and the minimum is then NaN.
 
-    **Raises:** `ValueError` naming the argument: L beyond 7, or 4 without symmetry, has no exact form here.
+    **Arguments:**
+
+    - task: a `LinearRegression` without the options of test prompts.
+    - loops: L, at most 7, or 4 without ``symmetric``.
+    - form: "exact" or "printed".
+    - symmetric: whether the loss is restricted to symmetric A and u = 0. Its gradient is then symmetric. Other weights
+      are refused, or give NaN if they are traced.
+
+    **Raises:** `ValueError` naming the argument.
     """
 
     task: LinearRegression
@@ -134,20 +143,26 @@ class LoopedLoss(AbstractLayersLoss):
         return jnp.concatenate([terms, bias])
 
     def directions_outside(self, model: LoopedAttention) -> int:
-        """Those out of symmetric A and u = 0."""
+        """The directions that leave symmetric A and u = 0."""
         d = model.A.shape[-1]
         return d * (d - 1) // 2 + d if self.symmetric else 0
 
 
 class MultiLayerLoss(AbstractLayersLoss):
-    """The exact population loss of `MultiLayerAttention` without B, over symmetric matrices or over all.
+    """The exact population loss of `MultiLayerAttention` without B, over symmetric or over all matrices.
 
-    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k), A'_i = S^{1/2} A_i S^{1/2}; C = I for w ~ N(0, S^-1) and
-    C = S for w ~ N(0, I). In symmetric matrices the gradient is the symmetrised one: another flow than that in all.
+    L(A) = E tr(C R R^T), R = (I - W A'_1) ... (I - W A'_k), A'_i = S^{1/2} A_i S^{1/2}.
 
-    **Arguments:** task: a `LinearRegression` of training; layers: k; symmetric: whether the A_i are.
+    C = I for w ~ N(0, S^-1) and C = S for w ~ N(0, I). Over symmetric matrices the gradient is symmetrised, and its
+    flow differs from the flow over all matrices.
 
-    **Raises:** `ValueError` naming the argument: k beyond 4, or 3 without symmetry, has no exact form here.
+    **Arguments:**
+
+    - task: a `LinearRegression` without the options of test prompts.
+    - layers: k, at most 4, or 3 without ``symmetric``.
+    - symmetric: whether the loss is restricted to symmetric A_i.
+
+    **Raises:** `ValueError` naming the argument.
     """
 
     task: LinearRegression
@@ -174,7 +189,7 @@ class MultiLayerLoss(AbstractLayersLoss):
 
     def terms(self, model: MultiLayerAttention) -> Float[Array, " terms"]:
         if model.B is not None:
-            came = "it has one: ScalarLayersLoss is exact on multiples of I, a Monte Carlo loss elsewhere"
+            came = "it is given: use ScalarLayersLoss for multiples of I, or else a Monte Carlo loss"
             checks.refuse("B", "left out", came)
         if model.A.shape[0] != self.layers:
             checks.refuse("layers", f"{self.layers}, as in the loss", f"there are {model.A.shape[0]}")
@@ -182,7 +197,7 @@ class MultiLayerLoss(AbstractLayersLoss):
         return self.energy.terms(self.root @ A @ self.root, _weight(self.task))
 
     def directions_outside(self, model: MultiLayerAttention) -> int:
-        """Those out of symmetric A_i."""
+        """The directions that leave symmetric A_i."""
         d = model.A.shape[-1]
         return model.A.size // d * (d - 1) // 2 if self.symmetric else 0
 
@@ -198,14 +213,14 @@ def _check_task(task: LinearRegression) -> None:
 
 
 def check_depth(name: str, depth: int, looped: bool, symmetric: bool) -> None:
-    """Refuse a depth at which there is no exact form.
+    """Refuse a depth without an exact form.
 
-    **Raises:** `ValueError` that says which there are.
+    **Raises:** `ValueError` with the depths that have one.
     """
     most = (MOST_LOOPS if looped else MOST_LAYERS)[symmetric]
     if not 1 <= checks.count(name, depth) <= most:
         space = "symmetric matrices" if symmetric else "all matrices"
-        expected = f"between 1 and {most}, where the loss over {space} is exact (Monte Carlo is the way beyond that)"
+        expected = f"between 1 and {most}, where the loss over {space} is exact (use a Monte Carlo loss beyond that)"
         checks.refuse(name, expected, f"it is {depth}")
 
 
@@ -217,7 +232,7 @@ def residual_energy(
     symmetric: bool = True,
     form: str = "exact",
 ) -> ResidualEnergy:
-    """E tr(C R R^T) about the best multiples of I, or what the paper prints for it."""
+    """E tr(C R R^T) expanded about the best multiples of I, exact or as the paper prints it."""
     inverse = task.weights == "inverse-covariance"
     if form not in ("exact", "printed"):
         checks.refuse("form", '"exact" or "printed"', f'it is "{form}"')
@@ -243,7 +258,7 @@ def _weight(task: LinearRegression) -> dict[str, Float[Array, "d d"]]:
 
 
 def _root_and_best(energy: ResidualEnergy, task: LinearRegression) -> tuple[Float[Array, "d d"], Float[Array, "k d d"]]:
-    """S^{1/2}, and the best A_i that are diagonal in the eigenbasis of S."""
+    """S^{1/2}, and the best A_i among those that are diagonal in the eigenbasis of S."""
     values, vectors = jnp.linalg.eigh(task.covariance)
     best = best_eigenvalues(energy, values, jnp.ones_like(values), task.weights) / values[None, :]
     return (vectors * jnp.sqrt(values)[None, :]) @ vectors.T, jnp.einsum("ij,kj,lj->kil", vectors, best, vectors)
@@ -252,7 +267,7 @@ def _root_and_best(energy: ResidualEnergy, task: LinearRegression) -> tuple[Floa
 def best_eigenvalues(
     energy: ResidualEnergy, covariance: Float[Array, " r"], multiplicities: Float[Array, " r"], weights: str
 ) -> Float[Array, "k r"]:
-    """The best a'_ij = lambda_j a_ij: the same for all j where w ~ N(0, S^-1)."""
+    """The best a'_ij = lambda_j a_ij. They do not depend on j if w ~ N(0, S^-1)."""
     start = jnp.broadcast_to(energy.centres[:, None], (energy.centres.size, covariance.size))
     if weights == "inverse-covariance":
         return start
@@ -264,7 +279,7 @@ def best_eigenvalues(
 
 
 def _minimized(loss: Callable[[Array], Scalar], start: Array) -> Array:
-    """The minimum near a start, to rounding: BFGS as far as it gets, then Newton's method on the gradient."""
+    """The minimum near a start, up to rounding, by BFGS and then Newton's method on the gradient."""
     solver = optimistix.BFGS(1e-6, 1e-9)
     near = optimistix.minimise(lambda x, args: loss(x), solver, start, max_steps=1000, throw=False).value
     newton = optimistix.Newton(1e-13, 1e-14)
@@ -272,9 +287,9 @@ def _minimized(loss: Callable[[Array], Scalar], start: Array) -> Array:
 
 
 def _taylor_remainder(loss: Callable[[PyTree], Scalar], origin: PyTree, model: PyTree, degree: int) -> Scalar:
-    """L(A) - L(A_opt) = int_0^1 (1 - s) <D, H(A_opt + s D) D> ds with D = A - A_opt, as the gradient is zero at A_opt.
+    """L(A) - L(A_opt) = int_0^1 (1 - s) <D, H(A_opt + s D) D> ds with D = A - A_opt.
 
-    The integrand is a polynomial in s, which the quadrature integrates exactly.
+    The gradient is zero at A_opt. The integrand is a polynomial in s, which the quadrature integrates exactly.
     """
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     origin = eqx.filter(origin, eqx.is_inexact_array)

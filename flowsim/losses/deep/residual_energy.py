@@ -1,4 +1,4 @@
-"""The expected energy of what layers leave, E tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), without sampling."""
+"""The expected residual energy E tr(S R R^T) with R = (I - W A_1) ... (I - W A_k), without sampling."""
 
 import functools
 import math
@@ -23,10 +23,14 @@ BIAS = "U"
 class ResidualEnergy(eqx.Module):
     """A polynomial in traces of words in matrices A_i, evaluated in F_i = c_i I - A_i.
 
-    Its coefficients are computed in rational arithmetic at the n, d and centres c_i of a problem, and rounded once.
-    About the best multiples of I the terms hardly cancel, at any n, so that floats keep their digits.
+    The coefficients for the n, d and centres c_i of a problem are computed in rational arithmetic and rounded once.
+    About the best multiples of I the terms hardly cancel at any n, so floats keep their digits.
 
-    constant: the value at F = 0; form: the other terms, by the letters of the F_i and of fixed matrices.
+    **Fields:**
+
+    - constant: the value at F = 0.
+    - form: the other terms, as a function of the F_i and of fixed matrices.
+    - centres: c, (k,).
     """
 
     constant: Scalar
@@ -46,7 +50,7 @@ class ResidualEnergy(eqx.Module):
     def terms(
         self, layers: Float[Array, "k d d"], fixed: Mapping[str, Float[Array, "d d"]] | None = None
     ) -> Float[Array, " terms"]:
-        """All terms but the constant."""
+        """All terms except the constant."""
         identity = jnp.eye(layers.shape[-1])
         offsets = self.centres[:, None, None] * identity[None] - layers
         return self.form.terms(self._named(offsets, fixed))
@@ -57,7 +61,7 @@ class ResidualEnergy(eqx.Module):
         multiplicities: Float[Array, " r"],
         fixed: Mapping[str, Float[Array, " r"]] | None = None,
     ) -> Float[Array, " terms"]:
-        """The same for diagonal matrices with ``multiplicities`` equal entries each."""
+        """All terms except the constant, for diagonal matrices given by distinct entries and multiplicities."""
         return self.form.terms_on_diagonals(self._named(self.centres[:, None] - layers, fixed), multiplicities)
 
     def _named(self, offsets: Array, fixed: Mapping[str, Array] | None) -> dict[str, Array]:
@@ -66,14 +70,14 @@ class ResidualEnergy(eqx.Module):
 
 @functools.cache
 def layer_terms(layers: int, symmetric: bool, weighted: bool) -> TracePolynomial:
-    """E tr(S R R^T) with a matrix for each layer; without weight S = I."""
+    """E tr(S R R^T) with a matrix for each layer. S = I unless ``weighted``."""
     letters = _LETTERS[:layers]
     return _energy(letters, letters if symmetric else "", weighted)
 
 
 @functools.cache
 def loop_terms(loops: int, symmetric: bool, weighted: bool) -> TracePolynomial:
-    """E tr(S R R^T) with one matrix for all layers."""
+    """E tr(S R R^T) with one matrix for all layers. S = I unless ``weighted``."""
     return _energy(_LETTERS[0] * loops, _LETTERS[0] if symmetric else "", weighted)
 
 
@@ -90,7 +94,7 @@ def bias_terms(loops: int) -> TracePolynomial:
     letter = _LETTERS[0]
     words = residual_words(letter * loops, BIAS, BIAS)
     for power in range(loops + 1):
-        # -2 u^T R u, and once more u^T u.
+        # These terms add -2 u^T R u, and the next line u^T u.
         words[(BIAS + ("W" + letter) * power,)] -= 2 * (-1) ** power * math.comb(loops, power)
     words[(BIAS,)] += 1
     return TracePolynomial(expected_traces(words, BIAS), BIAS)

@@ -1,7 +1,7 @@
 """Exact population losses of deep linear transformers whose matrices are multiples of S^-1 and I, and their flows.
 
-One eigenvalue x = 1 + y of W is all that matters, and Gauss quadrature on the exact moments of the mean spectrum is
-exact: any d and n, with positive weights, so that a loss of 1e-40 has all its digits.
+The losses are averages over one eigenvalue x = 1 + y of W. Gauss quadrature on the exact moments of the mean spectrum
+computes them exactly at any d and n. Its weights are positive, so a loss of 1e-40 has all its digits.
 """
 
 import abc
@@ -28,7 +28,7 @@ Nodes = Float[Array, " nodes"]
 
 
 class Speeds(NamedTuple):
-    """The flow da_i/dt = -c_a dL/da_i, db_i/dt = -c_b dL/db_i of the scalars of a family of matrices."""
+    """The speeds c_a and c_b of the flow da_i/dt = -c_a dL/da_i, db_i/dt = -c_b dL/db_i."""
 
     a: ArrayLike
     b: ArrayLike
@@ -39,16 +39,22 @@ def restricted_speeds(
 ) -> Speeds:
     """The speeds of the constrained flow on the set A_i = a_i S^-1, B_i = b_i I, for a covariance S.
 
-    Printed is dA_i/dt = -r_i S^-1, r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
-    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d:
-    c_a = tr(S^2)/d, with which f falls d times as fast as (26) needs. B_i leaves the set, unless S is a multiple s of
-    I, and then c_b = 1/s. Corrected are r_i and s_i with the 1/d of the text above them, and dB_i/dt = -s_i I:
+    The paper prints dA_i/dt = -r_i S^-1 with r_i = Tr(S^{1/2} grad_{A_i} f S^{1/2}), and dB_i/dt = -s_i S^-1 with
+    s_i = Tr(S^{-1/2} grad_{B_i} f S^{1/2}). On the set grad_{A_i} f = (df/da_i) S/d and grad_{B_i} f = (df/db_i) I/d.
+    The printed flow therefore has c_a = tr(S^2)/d, and f falls d times as fast as (26) needs. Its B_i leave the set
+    unless S = s I, and then c_b = 1/s.
 
-        c_a = tr(S^2)/d^2,   c_b = 1/d,
+    The corrected flow has the factor 1/d of the paper's text in r_i and s_i, and dB_i/dt = -s_i I:
 
-    which makes (26) and (35) equalities. For S = s I it is the flow of the matrices themselves.
+        c_a = tr(S^2)/d^2,   c_b = 1/d.
 
-    **Arguments:** covariance: (d, d) S; form: "corrected" or "printed"; residual_stream: whether there are B_i.
+    It makes (26) and (35) equalities. For S = s I it is the flow of the matrices themselves.
+
+    **Arguments:**
+
+    - covariance: (d, d) S.
+    - form: "corrected" or "printed".
+    - residual_stream: whether there are B_i.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -61,18 +67,19 @@ def restricted_speeds(
     variance = jnp.trace(S) / d
     if residual_stream and jnp.max(jnp.abs(S - variance * jnp.eye(d))) > 1e-12 * variance:
         checks.refuse(
-            "covariance", "a multiple of I, as the printed flow of the B_i leaves their set elsewhere", "it is not"
+            "covariance", "a multiple of I, since otherwise the printed flow of the B_i leaves their set", "it is not"
         )
     return Speeds(square / d, 1 / variance)
 
 
 class AbstractScalarLoss(AbstractPopulationLoss):
-    """E tr q(W)^2 of scalars. Its flow is that of the matrices that they stand for.
+    """E tr q(W)^2 as a function of scalars. Its flow is the flow of the matrices that the scalars represent.
 
-    By default S = I, where dA_i/dt = -grad gives da_i/dt = -(1/d) dL/da_i, as the gradient at A_i = a_i I is
-    (dL/da_i) I/d. The squared gradient norm along the flow is the matrices' too, and atol is in units of a_i/sqrt(c).
+    By default S = I. The gradient at A_i = a_i I is (dL/da_i) I/d, so dA_i/dt = -grad gives
+    da_i/dt = -(1/d) dL/da_i. The squared gradient norm along the flow is that of the matrices, and atol is in units of
+    a_i/sqrt(c).
 
-    dimension: d; context_length: n.
+    **Fields:** dimension: d; context_length: n.
     """
 
     context_length: AbstractVar[Scalar]
@@ -80,14 +87,18 @@ class AbstractScalarLoss(AbstractPopulationLoss):
 
     @abc.abstractmethod
     def speeds(self, model: PyTree) -> PyTree:
-        """c of d theta/dt = -c dL/d theta, in the shape of the model, a number for each of its arrays."""
+        """c of d theta/dt = -c dL/d theta, as a model that holds a number for each array."""
 
 
 class ScalarLoopLoss(AbstractScalarLoss):
-    """L(a) = E tr (I - a W)^{2L} of `ScalarLoop`: convex, with one minimum.
+    """L(a) = E tr (I - a W)^{2L} of `ScalarLoop`, which is convex and has one minimum.
 
-    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; loops: L; speed: c of
-    da/dt = -c dL/da, default 1/d.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, a whole number of at least 1 or infinity.
+    - loops: L.
+    - speed: c of da/dt = -c dL/da, default 1/d.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -116,7 +127,7 @@ class ScalarLoopLoss(AbstractScalarLoss):
         return jnp.sum(self.weights * self._factor(1 - self._scalar(model)) ** (2 * self.loops))
 
     def excess(self, model: ScalarLoop) -> Scalar:
-        """D^2 int_0^1 (1 - s) L''(a_opt + s D) ds with D = a - a_opt, every term of which is positive."""
+        """D^2 int_0^1 (1 - s) L''(a_opt + s D) ds with D = a - a_opt. Every term is positive."""
         step, s, weights = self._segment(model)
         return step**2 * jnp.sum(weights * (1 - s) * self._curvature(step, s))
 
@@ -147,7 +158,7 @@ class ScalarLoopLoss(AbstractScalarLoss):
         return shortfall - (1 - shortfall) * self.offsets
 
     def _segment(self, model: ScalarLoop) -> tuple[Scalar, Array, Array]:
-        """D, and Gauss points and weights on [0, 1] for the integrals along a_opt + s D."""
+        """D, and Gauss nodes and weights on [0, 1] for the integrals along a_opt + s D."""
         nodes, weights = np.polynomial.legendre.leggauss(self.loops)
         step = (self._scalar(model) - self.best.scalars[0]) - self.best.remainders[0]
         return step, jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
@@ -164,11 +175,16 @@ class ScalarLayersLoss(AbstractScalarLoss):
 
         q_{i+1} = q_i (1 - a_i t),     p_{i+1} = p_i (1 - a_i b_i t).
 
-    Without b the minimum over scalars is exact, and unique except for the order of the a_i; with them there are many
-    local minima, of which it is the best that a search has found.
+    Without b the minimum over scalars is exact, and unique except for the order of the a_i. With b there are many local
+    minima, and the minimum is the best one that a search has found.
 
-    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; layers: k;
-    residual_stream: whether the models have b, for k up to 4; speeds: of the flow, default 1/d for a and for b.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, a whole number of at least 1 or infinity.
+    - layers: k.
+    - residual_stream: whether the models have b, for k up to 4.
+    - speeds: of the flow, default 1/d for a and for b.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -214,7 +230,7 @@ class ScalarLayersLoss(AbstractScalarLoss):
     def __call__(self, model: ScalarLayers) -> Scalar:
         self._check(model)
         a, b = model.a, model.b
-        # t = tau + delta with tau the same for all x, so that small differences of the t are known as well as they are.
+        # t = tau + delta with the same tau for all x, so that small differences of the t keep their digits.
         q, tau, delta = jnp.ones_like(self.offsets), jnp.ones(()), self.offsets
         for i in range(self.layers):
             q = q * ((1 - a[i] * tau) - a[i] * delta)
@@ -227,11 +243,11 @@ class ScalarLayersLoss(AbstractScalarLoss):
         return jnp.sum(self.weights * q**2)
 
     def excess(self, model: ScalarLayers) -> Scalar:
-        """Without b E tr (q - q_opt)(W)^2, as the best q is a projection; with them see `_taylor_remainder`."""
+        """Without b, E tr (q - q_opt)(W)^2, since the best q is a projection. With b, see `_taylor_remainder`."""
         self._check(model)
         if self.best is None:
             return self._taylor_remainder(model)
-        # Paired by size: the order does not matter, and the pairs are close where the losses are.
+        # The scalars are paired by size, since their order does not matter. Near the minimum the pairs are close.
         places = jnp.argsort(jnp.argsort(model.a))
         best = jax.tree.map(lambda values: values[places], self.best)
         steps = (model.a - best.scalars) - best.remainders
@@ -260,9 +276,9 @@ class ScalarLayersLoss(AbstractScalarLoss):
             checks.refuse("model.b", "given" if self.residual_stream else "left out", f"{came}, unlike in the loss")
 
     def _taylor_remainder(self, model: ScalarLayers) -> Scalar:
-        """int_0^1 (1 - s) <D, H(theta_opt + s D) D> ds with D = theta - theta_opt, where the gradient is zero.
+        """int_0^1 (1 - s) <D, H(theta_opt + s D) D> ds with D = theta - theta_opt.
 
-        Where it is the sum of larger numbers than the loss, that minus its minimum.
+        If its terms are larger than the loss, the result is the loss minus its minimum instead.
         """
         step = jax.tree.map(jnp.subtract, model, self.minimizer)
         along = lambda s: self(jax.tree.map(lambda x, dx: x + s * dx, self.minimizer, step))
@@ -275,7 +291,7 @@ class ScalarLayersLoss(AbstractScalarLoss):
 
 
 def _length(context_length: ArrayLike) -> tuple[Scalar, int | float]:
-    """n as an array, and as the number that the exact moments ask for."""
+    """n as an array, and as a Python number for the exact moments."""
     length = checks.context_length("context_length", context_length)
     if not checks.is_concrete(length):
         checks.refuse("context_length", "a number that is known", "it is traced")

@@ -1,7 +1,8 @@
 """The best scalars of deep linear transformers whose matrices A_i are multiples of S^-1, to full precision.
 
-With x an eigenvalue of W the layers leave q(x) = prod_i (1 - a_i x) of the weight, and the loss is E tr q(W)^2. All
-of this runs on the host, in decimals, so that 1 - a_i and the loss are as accurate at n = 1e30 as at n = 20.
+For an eigenvalue x of W the layers leave an error of q(x) = prod_i (1 - a_i x) times the weight, and the loss is
+E tr q(W)^2. Everything here runs on the host in decimals, so 1 - a_i and the loss are as accurate at n = 1e30 as at
+n = 20.
 """
 
 import functools
@@ -20,31 +21,38 @@ from flowsim.moments.spectrum import converged, precise_quadrature, spectral_rec
 def scalar_minimum(dimension: int, context_length: int | float, loops: int) -> tuple[float, float]:
     """The a that minimises E tr (I - a W)^{2L}, and the minimum.
 
-    The loss is convex in a. An infinite n gives a = 1 and 0.
+    The loss is convex in a. At an infinite n they are 1 and 0.
 
-    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; loops: L.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, a whole number of at least 1 or infinity.
+    - loops: L.
 
     **Raises:** `ValueError` naming the argument.
-
-    At L = 1 it is a = 1/(1 + (d + 1)/n).
     """
     shortfall, value = precise_loop(dimension, context_length, loops)
     return float(1 - shortfall), float(value)
 
 
 def scalar_shortfall(dimension: int, context_length: int | float, loops: int) -> float:
-    """1 - a of `scalar_minimum`, to full relative precision, which the difference of floats has not at large n."""
+    """1 - a of `scalar_minimum` to full relative precision. At large n a difference of floats would lose it."""
     return float(precise_loop(dimension, context_length, loops)[0])
 
 
 def layer_minimum(dimension: int, context_length: int | float, layers: int) -> tuple[tuple[float, ...], float]:
     """The a_i, increasing, that minimise E tr prod_i (I - a_i W)^2, and the minimum.
 
-    Over all polynomials q of degree k with q(0) = 1 the minimum of E tr q(W)^2 is the Christoffel function of the mean
-    spectrum at 0, and its q has k positive zeros, those of the orthogonal polynomial of x times that spectrum: the a_i
-    are their reciprocals, and this minimum over scalars is global. An infinite n gives a_i = 1 and 0.
+    Over all polynomials q of degree k with q(0) = 1, the minimum of E tr q(W)^2 is the Christoffel function of the mean
+    spectrum at 0. The best q has k positive zeros, which are the zeros of the orthogonal polynomial of x times that
+    spectrum. The a_i are their reciprocals, so the minimum over scalars is global. At an infinite n, a_i = 1 and the
+    minimum is 0.
 
-    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; layers: k.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, a whole number of at least 1 or infinity.
+    - layers: k.
 
     **Raises:** `ValueError` naming the argument.
 
@@ -55,7 +63,14 @@ def layer_minimum(dimension: int, context_length: int | float, layers: int) -> t
 
 
 class Split(NamedTuple):
-    """Scalars a in floats: nearest to a, nearest to 1 - a, and what the first is short of a."""
+    """Exact scalars a in floats.
+
+    **Fields:**
+
+    - scalars: nearest to a.
+    - shortfalls: nearest to 1 - a.
+    - remainders: nearest to a minus its ``scalars``.
+    """
 
     scalars: Float[np.ndarray, " k"]
     shortfalls: Float[np.ndarray, " k"]
@@ -63,7 +78,7 @@ class Split(NamedTuple):
 
 
 def split(shortfalls: Iterable[Decimal]) -> Split:
-    """The scalars that fall short of 1 by these decimals."""
+    """The scalars a, given 1 - a in decimals."""
     exact = [(1 - shortfall, shortfall) for shortfall in shortfalls]
     scalars = [float(a) for a, _ in exact]
     remainders = [float(a - Decimal(near)) for (a, _), near in zip(exact, scalars, strict=True)]
@@ -80,7 +95,7 @@ def precise_loop(dimension: int, context_length: int | float, loops: int) -> tup
         with localcontext() as context:
             context.prec = digits
             points = [1 + y for y in offsets]
-            # Every term falls from here to the left. The slope is convex, then concave: Newton's method converges.
+            # To the left of this start every term falls. The slope is convex, then concave: Newton's method converges.
             shortfall = max(y / x for y, x in zip(offsets, points, strict=True))
             step, noise = Decimal(1), Decimal(10) ** (3 - digits) * max(map(abs, offsets))
             while abs(step) > max(Decimal(10) ** -(digits // 2) * abs(shortfall), noise):

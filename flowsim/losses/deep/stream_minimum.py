@@ -1,12 +1,12 @@
 """The best scalars of layers that also move the covariates, A_i = a_i S^-1 and B_i = b_i I.
 
-The loss has many local minima. They are searched for in coordinates in which nothing cancels, however large n is: with
-t_i = tau_i (1 + r_i) what layer i sees of an eigenvalue,
+The loss has many local minima. The search uses coordinates in which nothing cancels, however large n is. With
+t_i = tau_i (1 + r_i) the eigenvalue that layer i sees,
 
-    q_{i+1} = q_i (f_i - (1 - f_i) r_i),     r_{i+1} = v_i^2 (v_i - 3)/4  with  v_i = (1 - g_i) r_i - g_i,
+    q_{i+1} = q_i (f_i - (1 - f_i) r_i),     r_{i+1} = v_i^2 (v_i - 3)/4,     v_i = (1 - g_i) r_i - g_i,
 
-f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)). As a function of t_i, t_{i+1} is
-flat where v_i = 0.
+f_i = 1 - a_i tau_i, g_i = 1 - 3 a_i b_i tau_i and tau_{i+1} = 4 tau_i / (9 (1 - g_i)). The derivative of t_{i+1} by t_i
+is zero where v_i = 0.
 """
 
 import functools
@@ -34,13 +34,17 @@ _LARGEST_DAMPING = 1e14
 def stream_minimum(
     dimension: int, context_length: int | float, layers: int
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " rest"], float]:
-    """The a_i and b_i with the smallest loss that is found, and the loss: E tr q_k(W)^2 of `ScalarLayersLoss`.
+    """The a_i and b_i of the smallest loss that the search finds, and this loss, E tr q_k(W)^2 of `ScalarLayersLoss`.
 
-    From 4000 starts, drawn with a fixed seed, that have the zero of each factor and the flat place of each map t_{i+1}
-    anywhere in the spectrum of t_i. At an infinite n b_i = 1/3 and a_i = (9/4)^i, the limit.
+    The search has 4000 starts, drawn with a fixed seed. They place the zero of each factor of q_k and the flat point of
+    each map t_i -> t_{i+1} anywhere in the spectrum of t_i. At an infinite n the result is the limit b_i = 1/3,
+    a_i = (9/4)^i.
 
-    **Arguments:** dimension: d; context_length: n, a whole number of at least 1 or infinity; layers: k, at most 4, as
-    the minima multiply.
+    **Arguments:**
+
+    - dimension: d.
+    - context_length: n, a whole number of at least 1 or infinity.
+    - layers: k, at most 4, since the number of minima grows fast.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -51,13 +55,13 @@ def stream_minimum(
     if context_length == math.inf:
         spectral_quadrature(d, context_length, 0)
         return limit
-    # Where n < d, d - n eigenvalues are zero, and the others those of (d/n) W with n and d exchanged.
+    # If n < d, d - n eigenvalues are zero. The others are those of (d/n) W with n and d exchanged.
     n = int(context_length)
     offsets, weights = spectral_quadrature(min(d, n), max(d, n), 3**k - 1)
-    # The centre is the mean of x under x times the spectrum, near all eigenvalues of any weight.
+    # The centre is the mean of x under x times the spectrum. It is near all eigenvalues that carry weight.
     beyond = (min(d, n) + 1) / max(d, n)
     ratios = (offsets - beyond) / (1 + beyond)
-    # Each layer squares the spread at best.
+    # At best each layer squares the spread.
     size = min(1.0, math.sqrt(np.sum(weights * ratios**2) / np.sum(weights))) ** (2**k - 1)
     if size < 1e-290:
         return limit
@@ -102,7 +106,7 @@ def _left(point: Point, ratios: Nodes, roots: Nodes) -> Nodes:
 
 @jax.jit
 def _descend(points: Float[Array, "starts coordinates"], ratios: Nodes, roots: Nodes, steps):
-    """So many steps of Levenberg and Marquardt's method from each point; where they end, and the loss there."""
+    """The end points of Levenberg and Marquardt's method after ``steps`` steps from each point, and their losses."""
 
     def step(_, carry):
         point, damping, loss = carry

@@ -1,1 +1,1 @@
-"""One layer of linear attention: heads of any kind by one quadratic form, and the four corners that papers treat."""
+"""Exact losses of one layer of linear attention: one quadratic form for all heads, and special cases of papers."""

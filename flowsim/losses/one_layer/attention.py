@@ -18,29 +18,27 @@ from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, Heads, Token
 from flowsim.tasks import LinearRegression
 
 _SEARCHES, _STEPS = 8, 1000
-_SEARCHED = 800  # weights in all searches
+_SEARCHED = 800  # the largest number of weights in all searches together
 
 
 class AttentionLoss(AbstractPopulationLoss):
-    """L = (1/2) E (yhat - <w, x_q>)^2 of `MergedHeads`, `SeparateHeads` or `TokenHeads`, exact over all weights.
+    """L = (1/2) E (yhat - <w, x_q>)^2 of `MergedHeads`, `SeparateHeads` or `TokenHeads`, exact for all weights.
 
-    x ~ N(0, Lambda), x_q ~ N(0, Lambda_q), w ~ N(mu, Sigma_w) and labels y = <w, x> + sigma N(0, 1) of N examples,
-    where N may be infinite or have a law. L is half a number, which no weights change, and half a sum of squares
-    r(theta), of which none cancel: `LabelResiduals`, `TokenResiduals`. The excess is (1/2) |r - r_0|^2 + <r - r_0, r_0>
-    with r_0 at the least loss, which is 0 where heads of this shape can do what any heads could.
+    x ~ N(0, Lambda), x_q ~ N(0, Lambda_q), w ~ N(mu, Sigma_w) and y = <w, x> + sigma N(0, 1) for N examples, where N
+    may be infinite or random. 2 L is a constant plus a sum of squares |r(theta)|^2, whose terms do not cancel; see
+    `LabelResiduals` and `TokenResiduals`. With r_0 = r at the minimum, the excess is
+    (1/2) |r - r_0|^2 + <r - r_0, r_0>. r_0 is 0 if heads of this shape can predict as well as any heads.
 
-    The minimum is exact for heads on labels, of any rank (by Eckart and Young), and for heads on tokens whose guess is
-    right or trained, unless they attend to the query's token and mu is not 0, and for more than d of them. Elsewhere it
-    is the least of up to eight searches from random weights.
+    The minimum is exact for heads on labels of any rank (by Eckart and Young) and for more than d heads on tokens. For
+    fewer heads on tokens it is exact if their guess is right or trained, unless they attend to the query's token and mu
+    is not 0. Otherwise it is the smallest loss of up to eight searches from random weights.
 
-    The excess keeps its digits down to the minimum, except for heads on tokens whose r_0 is not 0: there it is known to
-    about eps |r_0|^2, as a difference of losses is.
+    The excess keeps its digits down to the minimum. Only for heads on tokens with r_0 not 0 its error is about
+    eps |r_0|^2, the error of a difference of losses.
 
-    **Arguments:** task: a `LinearRegression`; model: with the shape and the guess that the minimum is of.
+    **Arguments:** task: a `LinearRegression`; model: heads whose shape and guess the minimum is for.
 
-    **Raises:** `ValueError` naming the argument; for heads of another kind, or an excess of more of them.
-
-    **Source:** `HeadRisk`.
+    **Raises:** `ValueError` naming the argument; on heads of another kind; in `excess`, on heads of a larger rank.
     """
 
     residuals: "AbstractResiduals"
@@ -72,7 +70,7 @@ class AttentionLoss(AbstractPopulationLoss):
         self._check_kind(model)
         if model.rank > self.minimizer.rank:
             came = f"their rank is {model.rank}, and the minimum is of heads of rank {self.minimizer.rank}"
-            checks.refuse("model", "heads that can do no more than those the loss was built for", came)
+            checks.refuse("model", "of at most the rank of the heads that the loss was built for", came)
         off = self.residuals(model) - self.least
         along = self.residuals.along(model, off, self.least)
         return (jnp.sum(off**2) + 2 * along + self.residuals.shift(model)) / 2
@@ -90,7 +88,7 @@ class AttentionLoss(AbstractPopulationLoss):
         return model.balances.reshape(-1)
 
     def _check_kind(self, model: AbstractHeads) -> None:
-        """Refuse heads that the residuals are not of; their number, weights and guess may be others."""
+        """Refuse heads of another class or `_kind`. Their number, weights and guess may differ."""
         ours, theirs = ((type(one).__name__, *_kind(one)) for one in (self.minimizer, model))
         if ours != theirs:
             names = ("the class", "the dimension", "trainable", "query_token")
@@ -100,7 +98,7 @@ class AttentionLoss(AbstractPopulationLoss):
 
 
 def _kind(model: AbstractHeads) -> tuple[int, bool, bool]:
-    """The dimension, whether the guess is trained, and whether the query's token is attended to."""
+    """The dimension, whether the guess is trained, and whether the heads attend to the query's token."""
     return model.w.shape[-1], model.trainable, getattr(model, "query_token", False)
 
 
@@ -113,7 +111,7 @@ def _residuals(task: LinearRegression, model: AbstractHeads) -> "AbstractResidua
 
 
 class AbstractResiduals(eqx.Module):
-    """What heads miss, in parts whose squares add up: E (yhat - <w, x_q>)^2 = floor + |r|^2."""
+    """The error of heads as a vector r with E (yhat - <w, x_q>)^2 = floor + |r|^2."""
 
     risk: eqx.AbstractVar[HeadRisk]
     floor: eqx.AbstractVar[Scalar]
@@ -124,7 +122,7 @@ class AbstractResiduals(eqx.Module):
 
     @abc.abstractmethod
     def shift(self, model: AbstractHeads) -> Scalar:
-        """How much higher the floor is for the guess of these heads; exactly zero for that of the minimum."""
+        """The increase of the floor for the guess of these heads, exactly zero for the guess of the minimum."""
 
     def along(self, model: AbstractHeads, off: Float[Array, " r"], least: Float[Array, " r"]) -> Scalar:
         """<r - r_0, r_0>, given r - r_0 and r_0."""
@@ -132,7 +130,7 @@ class AbstractResiduals(eqx.Module):
 
     @abc.abstractmethod
     def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
-        """The heads of this shape, and with this guess unless it is trained, of least |r|, and how well it is known."""
+        """The heads of least |r| with this shape, and this guess unless it is trained, and how this is known."""
 
 
 class LabelResiduals(AbstractResiduals):
@@ -144,12 +142,12 @@ class LabelResiduals(AbstractResiduals):
                                 + |X^{1/2} (Gamma' - X^-1 D J^T)|_F^2 + |c + Gamma'^T m|^2,
         E = D + m m^T + (tr D + |m|^2 + sigma^2) I,     X = D + n E = Cov beta in these coordinates.
 
-    Of a guess that is not trained the two squares are one, |Y^{1/2} (Gamma' - Y^-1 (D J^T - m c^T))|_F^2 with
-    Y = X + m m^T, and the rest of them, |missed|^2, is part of the floor. It is affine in the guess, as the target is:
-    another one moves them by ``turn`` times c's difference.
+    If the guess is not trained, the last two squares combine into |Y^{1/2} (Gamma' - Y^-1 (D J^T - m c^T))|_F^2 with
+    Y = X + m m^T, and a remainder |missed|^2 that belongs to the floor. The target Y^-1 (D J^T - m c^T) and ``missed``
+    are affine in the guess, and ``turn`` = Y^-1 m gives their slopes in c.
 
-    With X^{1/2} X^-1 D J^T = sum_i s_i l_i r_i^T, heads of rank R can do no better than the first R terms, and
-    <r - r_0, r_0> is minus sum_{i > R} s_i l_i^T X^{1/2} Gamma' r_i: what they have along directions left unlearned.
+    With X^{1/2} X^-1 D J^T = sum_i s_i l_i r_i^T, the best heads of rank R reach the first R terms. Then
+    <r - r_0, r_0> = -sum_{i > R} s_i l_i^T X^{1/2} Gamma' r_i, a sum over the directions that they do not learn.
     """
 
     risk: HeadRisk
@@ -206,11 +204,11 @@ class LabelResiduals(AbstractResiduals):
         return moved + (model.bias - self.like.bias) * (model.bias + self.like.bias)
 
     def _turned(self, model: AbstractLabelHeads) -> Matrix:
-        """What the residuals move by for another guess that is not trained."""
+        """The change of the residuals for another guess, zero if the guess is trained."""
         return self.root @ jnp.outer(self.turn, self._further(model))
 
     def _further(self, model: AbstractLabelHeads) -> Float[Array, " d"]:
-        """How far c of a guess that is not trained is from that of the minimum."""
+        """The change of c from the guess of the minimum, zero if the guess is trained."""
         if model.trainable:
             return jnp.zeros_like(self.turn)
         return self.risk.query_root.T @ jax.lax.stop_gradient(model.w - self.like.w)
@@ -231,7 +229,7 @@ class TokenResiduals(AbstractResiduals):
                                 + 4 |(D + n (D + nu I))^{1/2} (p_i - p_i^*)|^2 + W pi_i^2
                                 + 6 E N^-2 |S|^2 + 9 (E N^-2 - n^2) |s|^2,     s = tr S,
 
-    R_0 the least that any heads reach with a guess g = mu, where p_i = p_i^* and all else is zero.
+    R_0 is the least risk of any heads with a guess g = mu. At it p_i = p_i^* and everything else is zero.
     """
 
     risk: HeadRisk
@@ -249,7 +247,7 @@ class TokenResiduals(AbstractResiduals):
     def __call__(self, model: TokenHeads) -> Float[Array, " r"]:
         risk, reduced = self.risk, model.reduced()
         forms = risk.forms(model)
-        # The last form is that of the query's label, to which these heads do not attend.
+        # The last form belongs to the query's label, which these heads ignore.
         shifted, p, pi = forms.shifted[:-1], forms.p[:-1], forms.pi[:-1]
         b, n = risk.spread, risk.inverse_length
         means = risk.mean(forms)[:-1] + risk.query_root.T @ (reduced.w - risk.prior_mean)
@@ -285,7 +283,7 @@ class TokenResiduals(AbstractResiduals):
 
 @eqx.filter_jit
 def _solved(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
-    """The least |r| of more than d heads: with p_h = e_h they make any matrices, and r is affine in Q and the guess."""
+    """The minimum for more than d heads: with p_h = e_h they make any matrices, and r is affine in Q and the guess."""
     H, rows, d = like.Q.shape
     basis = eqx.tree_at(lambda m: (m.p, m.Q), like, (jnp.eye(H, rows), jnp.zeros_like(like.Q)))
 
@@ -301,7 +299,7 @@ def _solved(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
 
 @eqx.filter_jit
 def _searched(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
-    """The least |r| that Levenberg and Marquardt's method finds from random weights."""
+    """The heads of least |r| that Levenberg and Marquardt's method finds from random weights."""
 
     def model(weights: tuple[Array, ...]) -> TokenHeads:
         p, Q, w = weights
@@ -323,7 +321,7 @@ def _searched(residuals: TokenResiduals, like: TokenHeads) -> TokenHeads:
 
 
 def _root_and_solution(matrix: Matrix, right: Float[Array, "d columns"]) -> tuple[Matrix, Float[Array, "d columns"]]:
-    """A^{1/2} and A^+ B of a positive semidefinite A, singular where w does not vary and the context is infinite."""
+    """A^{1/2} and A^+ B for a positive semidefinite A, singular if w does not vary and the context is infinite."""
     values, vectors = jnp.linalg.eigh(matrix)
     some = values > values.size * jnp.finfo(values.dtype).eps * values[-1]
     inverse = jnp.where(some, 1 / jnp.where(some, values, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Heads of least risk: of any number in closed form, of fewer than d up to one number that is minimised."""
+"""Heads of least risk: in closed form for d or more heads, else by a minimisation over one number."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ _ANGLES = 512
 
 
 class Found(NamedTuple):
-    """The least forms of a number of heads, and (fewest, d+1) orthonormal vectors b_h that have them."""
+    """The forms of least risk for a number of heads, and (fewest, d+1) orthonormal vectors b_h that make them."""
 
     forms: Forms
     b: Float[Array, "fewest rows"]
@@ -24,9 +24,9 @@ class Found(NamedTuple):
 
 @eqx.filter_jit
 def least(risk: HeadRisk, reduced: MultiHeadAttention, right: bool) -> tuple[MultiHeadAttention, Scalar]:
-    """As many heads as a model has, of the least risk with its guess, and that risk.
+    """The heads of least risk with the number of heads and the guess of a model, and their risk.
 
-    **Arguments:** right: whether the guess is known to be w*, without a bias.
+    **Arguments:** reduced: the model; right: whether its guess is known to be w*, without a bias.
     """
     H, d = reduced.b.shape[0], risk.task.dimension
     if right:
@@ -39,9 +39,9 @@ def least(risk: HeadRisk, reduced: MultiHeadAttention, right: bool) -> tuple[Mul
 
 
 def _heads(risk: HeadRisk, reduced: MultiHeadAttention, found: Found) -> MultiHeadAttention:
-    """Heads as many as a model has, with its guess and matrices M_i of these symmetric parts.
+    """Heads with the number of heads and the guess of a model, whose matrices M_i have the given symmetric parts N.
 
-    With P the projection on the b_h, P N (2 I - P) is such a matrix: P N P + P N (I - P) + (I - P) N P = N.
+    With P the projection on the b_h, M = P N (2 I - P) is such a matrix, as P N P + P N (I - P) + (I - P) N P = N.
     """
     H, d = reduced.b.shape[0], risk.task.dimension
     b = found.b
@@ -57,14 +57,19 @@ def _heads(risk: HeadRisk, reduced: MultiHeadAttention, found: Found) -> MultiHe
 
 
 def limited(delta: Float[Array, " d"], bias: Scalar, inverse_C: Scalar, heads: int) -> Found:
-    """The forms N_1, .., N_d and M_{d+1} of least risk among those of a family that H < d heads have.
+    """The forms N_1, .., N_d and M_{d+1} of least risk in a family of forms that H < d heads can make.
 
-    Matrices sum_h b_h (a_i^h)^T have the symmetric parts that vanish on the complement of the b_h, as quadratic forms.
-    The family's complements are {(x, -tau u^T x) : x in a space of dimension m = d + 1 - H with u}, u = delta/|delta|;
-    given the tilt tau the best forms solve a system of three unknowns, and tau minimises a function of one variable.
-    Searches over all b_h and A_h, from any start, were seen to end there and nowhere lower.
+    The symmetric parts of matrices sum_h b_h (a_i^h)^T are the quadratic forms that vanish on the complement of the
+    b_h. In the family the complement is {(x, -tau u^T x)} with x in a space of dimension m = d + 1 - H that contains
+    u = delta/|delta|. Given the tilt tau, the best forms solve a linear system of three unknowns, and tau minimises a
+    function of one variable. Searches over all b_h and A_h from random starts never ended lower.
 
-    **Arguments:** delta: w* - w, how far the guess is off; inverse_C: 1/C.
+    **Arguments:**
+
+    - delta: w* - w, the error of the guess, (d,).
+    - bias: of the guess.
+    - inverse_C: 1/C.
+    - heads: H.
     """
     d = delta.shape[0]
     norm = jnp.linalg.norm(delta)
@@ -83,16 +88,16 @@ def limited(delta: Float[Array, " d"], bias: Scalar, inverse_C: Scalar, heads: i
 
 
 def _system(tau: Scalar, inverse_C: Scalar, d: int, heads: int) -> tuple[Float[Array, "3 3"], Float[Array, "3"]]:
-    """The quadratic form E <G, N>^2 of forms with three unknowns, and their traces E <G, N>.
+    """The quadratic form E <G, N>^2 in the three unknowns of a form, and its trace E <G, N>.
 
-    The unknowns are c, where P + pi I is c I beyond the complement, the entry of p along u, and pi.
+    The unknowns are c, the entry of p along u, and pi, where P + pi I is c I outside the complement.
     """
     m, kappa = d + 1 - heads, 1 + (d + 1) * inverse_C
     trace = jnp.stack([jnp.asarray(heads - 1.0), 2 * tau, m - tau**2])
     mixed, last = 2 * tau * (1 - tau**2), m - 1 + (1 - tau**2) ** 2
     squares = jnp.zeros((3, 3)).at[0, 0].set(heads - 1.0).at[1, 1].set(4 * tau**2).at[2, 2].set(last)
     squares = squares.at[1, 2].set(mixed).at[2, 1].set(mixed)
-    # One head has no c.
+    # With one head there is no c.
     alone = jnp.zeros(3).at[0].set(1.0 if heads == 1 else 0.0)
     diagonal = jnp.stack([jnp.zeros(()), 4 * kappa, 2 * d * kappa]) + alone
     return jnp.outer(trace, trace) + 2 * inverse_C * squares + jnp.diag(diagonal), trace
@@ -101,20 +106,20 @@ def _system(tau: Scalar, inverse_C: Scalar, d: int, heads: int) -> tuple[Float[A
 def _solved(
     tau: Scalar, norm: Scalar, inverse_C: Scalar, d: int, heads: int
 ) -> tuple[Float[Array, "2 3"], Float[Array, "2 3"]]:
-    """Linear terms and unknowns of the forms along u and of the bias."""
+    """The linear terms and the unknowns of the form along u and of the form of the bias."""
     system, trace = _system(tau, inverse_C, d, heads)
     linear = jnp.stack([norm * trace + jnp.zeros(3).at[1].set(2.0), -trace])
     return linear, jnp.linalg.solve(system, linear.T).T
 
 
 def _others(tau: Scalar, inverse_C: Scalar, d: int, heads: int) -> tuple[Scalar, Scalar]:
-    """Twice p_i of the coordinates within the complement and beyond it, u aside."""
+    """2 p_i of the coordinates inside and outside the complement, except u."""
     kappa = 1 + (d + 1) * inverse_C
     return 1 / (kappa + tau**2 * inverse_C), 1 / kappa
 
 
 def _risk(tau: Scalar, norm: Scalar, bias: Scalar, inverse_C: Scalar, d: int, heads: int) -> Scalar:
-    """The least risk at a tilt, less what does not depend on it."""
+    """The least risk at a tilt, without terms that do not depend on the tilt."""
     linear, unknowns = _solved(tau, norm, inverse_C, d, heads)
     within, _ = _others(tau, inverse_C, d, heads)
     gains = jnp.sum(linear * unknowns, axis=1)
@@ -144,7 +149,7 @@ def _at(tau: Scalar, norm: Scalar, basis: Float[Array, "d d"], inverse_C: Scalar
     rest = jax.vmap(other)(jnp.arange(1, d))
     ends = jax.vmap(along)(unknowns)
     forms = jax.tree.map(lambda end, others: jnp.concatenate([end[:1], others, end[1:]]), ends, rest)
-    # Into the coordinates of the query, and of the covariates.
+    # Back to the coordinates of the query and of the covariates.
     turned = Forms(basis @ forms.shifted @ basis.T, forms.p @ basis.T, forms.pi)
     mix = lambda leaf: jnp.concatenate([jnp.tensordot(basis, leaf[:d], 1), leaf[d:]])
     tilt = jnp.append(tau * basis[:, 0], 1.0) / jnp.sqrt(1 + tau**2)

@@ -1,4 +1,4 @@
-"""The exact risk of heads of linear self-attention as a quadratic form in the matrices that they make."""
+"""The exact risk of heads of linear self-attention, as a quadratic form in their matrices M_i."""
 
 from typing import NamedTuple
 
@@ -18,8 +18,12 @@ Reducible = AnyHeads | TokenHeads
 class Forms(NamedTuple):
     """Symmetric matrices [P p; p^T pi] of quadratic forms on the tokens of `HeadRisk`, with any leading axes.
 
-    ``shifted`` is P + pi D, D = diag(b): with it the second moment of <G, N> has no mixed terms. ``cubic`` is the
-    symmetric tensor of what the query's own token adds, (1/N) <cubic, x_q x_q x_q>; None where it is not attended to.
+    **Fields:**
+
+    - shifted: P + pi D with D = diag(b). In it the second moment of <G, N> has no mixed terms.
+    - p, pi: the last column.
+    - cubic: the symmetric tensor of the term (1/N) <cubic, x_q x_q x_q> of the query's token, None if the heads do not
+      attend to it.
     """
 
     shifted: Float[Array, "... d d"]
@@ -28,43 +32,41 @@ class Forms(NamedTuple):
     cubic: Float[Array, "d d d"] | None = None
 
     def matrices(self) -> Float[Array, "... rows rows"]:
-        """The matrices [P p; p^T pi] where D = I."""
+        """The matrices [P p; p^T pi] for D = I."""
         P = self.shifted - jnp.einsum("...,ij->...ij", self.pi, jnp.eye(self.p.shape[-1]))
         upper = jnp.concatenate([P, self.p[..., None]], axis=-1)
         return jnp.concatenate([upper, jnp.append(self.p, self.pi[..., None], axis=-1)[..., None, :]], axis=-2)
 
 
 class HeadRisk(eqx.Module):
-    """R = E (yhat - <w, x_q>)^2 of heads with a guess, exact over all weights and any law of a `LinearRegression`.
+    """R = E (yhat - <w, x_q>)^2 of heads with a guess, exact for all weights and every `LinearRegression`.
 
-    With G the mean of z z^T over the context's tokens z = (x, y), M_i = sum_h b_h (a_i^h)^T of the columns a_i^h of A_h
-    and the guess g^T x_q + beta of the query's label,
+    Let G be the mean of z z^T over the context's tokens z = (x, y), M_i = sum_h b_h (a_i^h)^T with the columns a_i^h of
+    A_h, and g^T x_q + beta the guess of the query's label. Then
 
         yhat - <w, x_q> = sum_{i <= d} x_{q,i} (<G, M_i + g_i M_{d+1}> + g_i - w_i) + beta (1 + <G, M_{d+1}>).
 
-    Coordinates xi and zeta with x = K xi, K K^T = Lambda, and x_q = K_q zeta, K_q K_q^T = Lambda_q, are standard
-    normal; K is such that u = K^T (w - mu) ~ N(0, D) with D = diag(b) = K^T Sigma_w K. In tokens (xi, u^T xi + noise)
-    every form is some [P p; p^T pi], and given u the tokens are independent and normal, so that G is a Wishart matrix.
-    With tau = tr D, nu = tau + sigma^2, J = K_q^T K^-T and n = E 1/N,
+    The coordinates xi and zeta with x = K xi, K K^T = Lambda, and x_q = K_q zeta, K_q K_q^T = Lambda_q, are standard
+    normal. K is chosen so that u = K^T (w - mu) ~ N(0, D) with a diagonal D = diag(b) = K^T Sigma_w K. On tokens
+    (xi, u^T xi + noise) every form is some [P p; p^T pi]. Given u the tokens are independent and normal, so G is a
+    Wishart matrix. With tau = tr D, nu = tau + sigma^2, J = K_q^T K^-T and n = E 1/N,
 
         E <G, M> = t = tr(P + pi D) + sigma^2 pi,     E u <G, M> = 2 D p,
         E <G, M>^2 = t^2 + 2 pi^2 tr D^2 + 4 p^T D p
                      + 2 n (|P + pi D|_F^2 + 2 p^T (D + nu I) p + pi^2 (nu^2 + tr D^2)).
 
-    So R is a sum over the coordinates of zeta, each a quadratic form in its own [P p; p^T pi]. The least R of any
+    So R is a sum over the coordinates of zeta of quadratic forms, each in its own [P p; p^T pi]. The least R of any
     number of heads, `bound`, is reached at p_i = D (D + n (D + nu I))^-1 J_i / 2 and
 
         P_i + pi_i D = -c_i I / (d + 2 n (1 + s)),   pi_i = -c_i (sigma^2/W) 2n/(d + 2 n (1 + s)),
 
     with c = K_q^T (g - mu), W = 2 tr D^2 + 2 n (nu^2 + tr D^2), s = sigma^4/W.
 
-    A layer that attends to its query's token (x_q, 0) adds T/N to yhat, T = <S, x_q x_q x_q> with the symmetric part S
-    of the P_i before the change of tokens; E zeta T = 3 tr S and E T^2 = 6 |S|^2 + 9 |tr S|^2.
+    A layer that attends to the query's token (x_q, 0) adds T/N to yhat. T = <S, x_q x_q x_q> with the symmetric part S
+    of the P_i before the change of tokens, E zeta T = 3 tr S and E T^2 = 6 |S|^2 + 9 |tr S|^2.
 
-    **Arguments:** task: the law of a prompt, of which x_q and the label <w, x_q>, without noise, are the query's;
-    query_token: whether the query's token is attended to, by heads whose M_{d+1} is zero.
-
-    **Source:** by Isserlis' theorem.
+    **Arguments:** task: the law of a prompt; the query's label is <w, x_q>, without noise. query_token: whether heads
+    attend to the query's token; their M_{d+1} must be zero.
     """
 
     task: LinearRegression
@@ -102,26 +104,28 @@ class HeadRisk(eqx.Module):
 
     @property
     def descent_risk(self) -> Scalar:
-        """The least risk with a guess g = mu; for Lambda = Sigma_w = I d (d+1)/(N+d+1), that of one step of gradient
-        descent from mu with `step_size`.
+        """The least risk with a guess g = mu.
+
+        For Lambda = Sigma_w = I it is d (d+1)/(N+d+1), the risk of a step of gradient descent from mu with `step_size`.
         """
         lost = self.inverse_length * (self.spread + self.label_energy)
         return jnp.sum(self.drive**2 @ (self.spread * _ratio(lost, self.spread + lost)))
 
     @property
     def step_size(self) -> Scalar:
-        """N/(N+d+1), with which one step of gradient descent has the least risk d (1 - 2 eta + eta^2 (N+d+1)/N) for
-        Lambda = Sigma_w = I.
+        """N/(N+d+1), the best step size of one step of gradient descent for Lambda = Sigma_w = I.
+
+        The risk of a step is d (1 - 2 eta + eta^2 (N+d+1)/N).
         """
         return 1 / (1 + (self.task.dimension + 1) * self.inverse_length)
 
     @property
     def gap(self) -> Scalar:
-        """2n/(d + 2n (1 + s)), how much a guess that is off by |c|^2 + beta^2 = 1 costs with heads of any number."""
+        """2n/(d + 2n (1 + s)), the least cost of a guess with an error |c|^2 + beta^2 = 1 for any number of heads."""
         return 2 * self.inverse_length / self._room
 
     def bound(self, model: Reducible) -> Scalar:
-        """The least risk of any number of heads with the guess of a model, as it stands, the query's token aside."""
+        """The least risk of any number of heads with the present guess of a model, without the query's token."""
         reduced = model.reduced()
         return self.descent_risk + (jnp.sum(self._missed(reduced.w) ** 2) + reduced.bias**2) * self.gap
 
@@ -129,7 +133,7 @@ class HeadRisk(eqx.Module):
         return self.bound(model) + self.above(model.reduced(), self.forms(model))
 
     def forms(self, model: Reducible) -> Forms:
-        """The forms of the coordinates zeta_i of the query, and last the form M_{d+1} of the bias."""
+        """The forms of the coordinates zeta_i of the query, followed by the form M_{d+1} of the bias."""
         reduced, d = model.reduced(), self.task.dimension
         seen = reduced.A[:, :, :d] + reduced.A[:, :, d:] * reduced.w[None, None, :]
         columns = jnp.concatenate([seen @ self.query_root[None], reduced.A[:, :, d:]], axis=2)
@@ -141,7 +145,7 @@ class HeadRisk(eqx.Module):
         return self._split(found, cubic)
 
     def form(self, matrices: Float[Array, "... rows rows"]) -> Forms:
-        """The forms on tokens (xi, u^T xi + noise) that matrices on tokens (x, y) are."""
+        """Matrices on tokens (x, y) as forms on tokens (xi, u^T xi + noise)."""
         return self._split(self._lift @ _symmetric(matrices) @ self._lift.T)
 
     def mean(self, form: Forms) -> Float[Array, "..."]:
@@ -158,7 +162,7 @@ class HeadRisk(eqx.Module):
         return squares + vectors + self.label_weight * one.pi * other.pi
 
     def best(self, w: Float[Array, " d"]) -> Forms:
-        """The forms of least risk with a guess, of any number of heads, the query's token aside."""
+        """The forms of least risk with a guess for any number of heads, without the query's token."""
         d, n, b = self.task.dimension, self.inverse_length, self.spread
         missed = -jnp.append(self._missed(w), 1.0) / self._room
         p = jnp.zeros((d + 1, d)).at[:d].set(self.drive * _ratio(b, b + n * (b + self.label_energy))[None, :] / 2)
@@ -168,25 +172,25 @@ class HeadRisk(eqx.Module):
         return Forms(missed[:, None, None] * jnp.eye(d)[None], p, pi, cubic)
 
     def off(self, w: Float[Array, " d"], forms: Forms) -> Forms:
-        """What forms are off the best ones with a guess."""
+        """The forms minus the best forms for a guess."""
         return jax.tree.map(jnp.subtract, forms, self.best(w))
 
     def above(self, reduced: MultiHeadAttention, forms: Forms) -> Scalar:
-        """The risk of forms above `bound` with the guess of a model: squares, and what the query's token adds."""
+        """The risk of forms above `bound` for the guess of a model: squares, plus the terms of the query's token."""
         off = self.off(reduced.w, forms)
         energies = self.pairing(off, off)
         return jnp.sum(energies[:-1]) + reduced.bias**2 * energies[-1] + self._of_query_token(reduced.w, forms)
 
     @eqx.filter_jit
     def even_energy(self, model: Reducible) -> Scalar:
-        """The energy of what is even in w of the error of heads that guess zero, where E w = 0: all but the p_i."""
+        """The energy of the part of the error that is even in w, for a guess of zero and E w = 0: all but the p_i."""
         forms = self.forms(model)
         even = forms._replace(p=jnp.zeros_like(forms.p))
         energies = self.pairing(even, even)
         return jnp.sum(energies[:-1]) + self._of_query_token(jnp.zeros(self.task.dimension), even)
 
     def separated(self, model: Reducible) -> Float[Array, " rows"]:
-        """L_1(M_1), .., L_d(M_d), L_{d+1}(M_{d+1}) of (18): the risk is their sum where y_q is independent of x_q.
+        """L_1(M_1), .., L_d(M_d), L_{d+1}(M_{d+1}) of (18). The risk is their sum if y_q is independent of x_q.
 
         L_i = E(<G, M_i> - w_i)^2 and L_{d+1} = E(1 + <G, M_{d+1}>)^2 E y_q^2, for Lambda = Sigma_w = I.
         """
@@ -200,7 +204,7 @@ class HeadRisk(eqx.Module):
 
     @property
     def _lift(self) -> Float[Array, "rows rows"]:
-        """F^T of the tokens (x, y) = F (xi, u^T xi + noise)."""
+        """F^T, where the tokens are (x, y) = F (xi, u^T xi + noise)."""
         rows = jnp.concatenate([self.root.T, (self.root.T @ self.prior_mean)[:, None]], axis=1)
         return jnp.concatenate([rows, jnp.eye(1, self.task.dimension + 1, self.task.dimension)])
 
@@ -212,7 +216,7 @@ class HeadRisk(eqx.Module):
         return self.task.dimension + 2 * self.inverse_length * (1 + s)
 
     def _missed(self, w: Float[Array, " d"]) -> Float[Array, " d"]:
-        """c, how far a guess is off."""
+        """c, the error of a guess."""
         return self.query_root.T @ (w - self.prior_mean)
 
     def _split(self, form: Float[Array, "... rows rows"], cubic: Float[Array, "d d d"] | None = None) -> Forms:
@@ -221,7 +225,7 @@ class HeadRisk(eqx.Module):
         return Forms(shifted, form[..., :-1, -1], pi, cubic)
 
     def _of_query_token(self, w: Float[Array, " d"], forms: Forms) -> Scalar | float:
-        """2 E (yhat - <w, x_q>) T/N + E T^2/N^2 of the prediction yhat without T."""
+        """2 E (yhat - <w, x_q>) T/N + E T^2/N^2, with the prediction yhat without T."""
         if forms.cubic is None:
             return 0.0
         trace = jnp.trace(forms.cubic, axis1=1, axis2=2)
@@ -230,7 +234,7 @@ class HeadRisk(eqx.Module):
 
 
 def _ratio(part: Float[Array, "..."], whole: Float[Array, "..."]) -> Float[Array, "..."]:
-    """part/whole, 0 where whole is 0: in directions in which w does not vary."""
+    """part/whole, or 0 if whole is 0, as in directions in which w does not vary."""
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
 
 
@@ -245,10 +249,10 @@ def _symmetric_tensor(tensor: Float[Array, "d d d"]) -> Float[Array, "d d d"]:
 
 @eqx.filter_jit
 def _roots(task: LinearRegression) -> tuple[Array, Array, Array, Array]:
-    """The root, spread, query_root and drive of a risk."""
+    """K, b, K_q and J."""
     values, vectors = jnp.linalg.eigh(task.covariance)
     root = vectors * jnp.sqrt(values)[None, :]
-    # Where the weights are isotropic this is diagonal already.
+    # For isotropic weights this matrix is diagonal already.
     spread, turn = jnp.linalg.eigh(root.T @ task.weight_covariance @ root)
     root, spread = root @ turn, jnp.maximum(spread, 0.0)
     if task.query_covariance is None:

@@ -1,4 +1,4 @@
-"""The exact population loss of one linear attention layer that does not attend to its query."""
+"""The exact population loss of one linear attention layer that does not attend to the query."""
 
 import equinox as eqx
 import jax
@@ -15,19 +15,19 @@ from flowsim.tasks import LinearRegression
 
 
 class MaskedAttentionLoss(AbstractPopulationLoss):
-    """f = E (b^T C A x + <w, x>)^2 of `MaskedAttention` for the query x, exact over all of (b, A).
+    """f = E (b^T C A x + <w, x>)^2 of `MaskedAttention` for the query x, exact for all (b, A).
 
-    C is the second moment matrix of the context's tokens (x_i, y_i), with the sample covariance S in its first block.
+    C is the second moment matrix of the context's tokens (x_i, y_i). Its first block is the sample covariance S.
     With b = (b_x, beta), A = [A_x; alpha^T] and V = beta A_x + b_x alpha^T the error splits into a part odd in w and a
     part even in w,
 
         odd = w^T (S V + I) x,     even = b_x^T S A_x x + beta (w^T S w) alpha^T x,
 
-    and f = E odd^2 + E even^2, since the two are uncorrelated: the loss of `LinearAttention` without its 1/2 and what
-    the query adds to the attention, at u = -b and U = A. The square of odd is least at V = -Gamma^-1, and the even part
-    is zero at (8), so that this is a global minimum.
+    and f = E odd^2 + E even^2, since the two are uncorrelated. This is the loss of `LinearAttention` at u = -b and
+    U = A, without its factor 1/2 and without the query's token. E odd^2 is least at V = -Gamma^-1, and the even part is
+    zero at (8), so (8) is a global minimum.
 
-    **Arguments:** task: as for `LinearAttentionLoss`; Sigma is its covariance, n its context length.
+    **Arguments:** task: as for `LinearAttentionLoss`. Sigma is its covariance and n its context length.
 
     **Raises:** `ValueError` for another task.
     """
@@ -73,7 +73,7 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         return odd + self.risk.even_energy(TokenHeads(-model.b[None], model.A[None]))
 
     def least_model(self) -> MaskedAttention:
-        """That with gamma = 1 in (8)."""
+        """The model of (8) with gamma = 1."""
         return self.minimizer()
 
     def gradient(self, model: MaskedAttention) -> MaskedAttention:

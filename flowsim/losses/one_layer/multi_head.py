@@ -1,4 +1,4 @@
-"""The exact risk of heads of linear self-attention on prompts whose weights have a mean of their own."""
+"""The exact risk of heads of linear self-attention on prompts whose weights have a nonzero mean."""
 
 import equinox as eqx
 import jax
@@ -17,30 +17,30 @@ from flowsim.tasks import LinearRegression
 
 
 class MultiHeadLoss(AbstractPopulationLoss):
-    """R = E (f - <w-hat, x_q>)^2 of heads with a guess, w-hat ~ N(w*, I) and x ~ N(0, I), exact over all weights.
+    """R = E (f - <w-hat, x_q>)^2 of heads with a guess, w-hat ~ N(w*, I) and x ~ N(0, I), exact for all weights.
 
-    With G the mean of z z^T over the context's tokens z = (x, y), M_i = sum_h b_h (a_i^h)^T of the columns a_i^h of A_h
-    and the guess y_q = w^T x_q + bias,
+    Let G be the mean of z z^T over the context's tokens z = (x, y), M_i = sum_h b_h (a_i^h)^T with the columns a_i^h of
+    A_h, and y_q = w^T x_q + bias the guess. Then
 
         R = sum_{i <= d} E(<G, M_i + w_i M_{d+1}> - (w-hat_i - w_i))^2 + bias^2 E(1 + <G, M_{d+1}>)^2.
 
-    All tokens of a prompt share one w-hat = w* + eps. In tokens (x, eps^T x), with delta = w* - w and the symmetric
-    part [P p; p^T pi] of M, which alone G sees,
+    All tokens of a prompt share one w-hat = w* + eps. Let delta = w* - w. G is symmetric, so only the symmetric part
+    [P p; p^T pi] of M matters. On tokens (x, eps^T x)
 
         E <G, M>^2 = t^2 + (2/C) |P + pi I|_F^2 + 4 (1 + (d+1)/C) |p|^2 + 2 d (1 + (d+1)/C) pi^2,  t = tr(P + pi I),
         E <G, M> = t,     E eps_i <G, M> = 2 p_i,
 
-    so that the least risk over all M, d (d+1)/(C+d+1) + (|delta|^2 + bias^2) 2/(d C + 2), is reached at
+    and the least risk over all M, d (d+1)/(C+d+1) + (|delta|^2 + bias^2) 2/(d C + 2), is reached at
 
         P + pi I = delta_i/(d + 2/C) I,   p = e_i/(2 (1 + (d+1)/C)),   pi = 0     (delta_i = -1, p = 0 for M_{d+1}).
 
-    d heads reach it, and one head does where delta and bias are zero, as after training the guess: the first term is
-    the risk of one step of gradient descent from w* with its best step size C/(C+d+1). The least risk of fewer heads is
-    that of `flowsim.losses.one_layer.head_limit`, numerical as far as other minima were not seen; in the limit of a
-    long context one head reaches 0.
+    d heads reach it. One head reaches it if delta and bias are zero, as they are after the guess was trained. The first
+    term is the risk of one step of gradient descent from w* with the best step size C/(C+d+1). For fewer than d heads
+    the least risk is from `flowsim.losses.one_layer.head_limit`, and it counts as numerical. In the limit of a long
+    context one head reaches 0.
 
-    **Arguments:** task: with covariance I, and at most a prior_mean beside it; model: with the number of heads and the
-    guess that the minimum is of.
+    **Arguments:** task: with covariance I, and no option except ``prior_mean``; model: gives the number of heads and
+    the guess that the minimum is for.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -76,7 +76,7 @@ class MultiHeadLoss(AbstractPopulationLoss):
             self.risk.off(reduced.w, self.risk.forms(model)),
             self.risk.off(least.w, self.risk.forms(least)),
         )
-        # A difference of squares, which loses fewer digits as a product.
+        # A difference of squares loses fewer digits as a product.
         sums, gaps = (jax.tree.map(change, off, least_off) for change in (jnp.add, jnp.subtract))
         products = self.risk.pairing(sums, gaps)
         guess = jnp.sum((2 * self.risk.prior_mean - reduced.w - least.w) * (least.w - reduced.w))
@@ -90,14 +90,14 @@ class MultiHeadLoss(AbstractPopulationLoss):
         return self.minimizer
 
     def facts(self, model: AnyHeads) -> dict[str, str]:
-        """What heads are compared with: one step of gradient descent."""
+        """The risk of one step of gradient descent, for comparison."""
         found = f"{float(self.risk.descent_risk):.10g} with the best step size, {float(self.risk.step_size):.6g}"
         return {"risk of one step of gradient descent from the prior mean": found}
 
     def separated(self, model: AnyHeads) -> Float[Array, " rows"]:
-        """The parts L_1(M_1), .., L_{d+1}(M_{d+1}) of (18), of which the risk is the sum.
+        """The parts L_1(M_1), .., L_{d+1}(M_{d+1}) of (18), whose sum is the risk.
 
-        **Raises:** `ValueError` where the guess depends on x_q: then it is not.
+        **Raises:** `ValueError` if the guess depends on x_q, since the risk is then another one.
         """
         reduced = model.reduced()
         if reduced.trainable or (checks.is_concrete(reduced.w) and np.any(np.asarray(reduced.w))):

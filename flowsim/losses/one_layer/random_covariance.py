@@ -15,10 +15,10 @@ from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
 
 
 class RandomCovarianceLoss(AbstractPopulationLoss):
-    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention` with Lambda_tau drawn anew for every prompt.
+    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, with a Lambda_tau drawn for every prompt.
 
-    Exact over all weights: given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau. The part odd in
-    w is a quadratic form in V = u_{-1} U11 + u12 u21^T.
+    It is exact for all weights. Given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau. The part
+    odd in w is a quadratic form in V = u_{-1} U11 + u12 u21^T. It is (C.5) up to a constant, and its excess is (C.7).
 
     **Arguments:** task: a `RandomCovarianceRegression`.
     """
@@ -35,7 +35,7 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
         law, N = task.law, task.context_length
         self.task = task
         self.structure = independent(law, N) if isinstance(law, DiagonalLaw) else _operator(law, N)
-        # What the best prediction leaves; nonnegative, though rounding may say otherwise at N = infinity.
+        # The maximum corrects rounding at N = infinity.
         energy = law.expectation(jnp.trace)
         self.minimum = jnp.maximum(energy - jnp.sum(self.structure.drive * self.structure.target), 0.0) / 2
         self.operator_energy = law.operator_energy(N)
@@ -61,7 +61,7 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
         return model.balance
 
     def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
-        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves."""
+        """The arrowhead if u12 = u21 = 0 exactly, which the flow preserves (Lemma C.1)."""
         return self.structure if on_the_arrow(model) else None
 
     def replicates(self) -> tuple["RandomCovarianceLoss", ...]:
@@ -71,7 +71,7 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
 
 @eqx.filter_jit
 def independent(law: DiagonalLaw, context_length: Scalar) -> Arrowhead:
-    """The arrowhead of independent diagonal entries, from their moments m1, m2, m3 alone, with n = 1/N:
+    """The arrowhead of independent diagonal entries, from their moments m1, m2, m3, with n = 1/N:
 
     zeta_ij = (1 + n) m2_i m1_j + n (m2_i m1_j + m1_i m2_j + m1_i m1_j sum_{k not i, j} m1_k),    i not j,
     gamma_i = zeta_ii = (1 + n) m3_i + n (m3_i + m2_i sum_{k not i} m1_k),     xi_i = m2_i.
@@ -97,6 +97,6 @@ def _operator(law: AbstractCovarianceLaw, context_length: Scalar) -> OperatorArr
 
     operator, square = law.expectation(of_one)
     values, vectors = jnp.linalg.eigh((operator + operator.T) / 2)
-    # Off the diagonal U is zero, whatever the curvature there.
+    # U is zero off the diagonal, so the curvature there has no effect.
     curvature = jnp.where(jnp.eye(d * d, dtype=bool), jnp.diag(values), values[-1])
     return OperatorArrowhead(curvature, vectors.T @ square.reshape(-1), vectors)

@@ -16,21 +16,18 @@ from flowsim.tasks import LinearRegression
 
 
 class LinearAttentionLoss(AbstractPopulationLoss):
-    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, exact over all of its weights.
+    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, exact for all weights.
 
     With V = u_{-1} U11 + u12 u21^T the error splits into a part odd in w and a part even in w:
 
         odd = w^T (S V - I) x,     even = u12^T (S + x x^T / N) U11 x + u_{-1} (w^T S w) u21^T x,
 
-    and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0 the even part is
-    zero, and E odd^2 / 2 - min L is a square.
+    and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0 the even part is zero,
+    L - tr(Lambda)/2 is the loss (5.5), and E odd^2 / 2 - min L is the square of Corollary A.2.
 
-    **Arguments:** task: a `LinearRegression` with isotropic weights, without label noise, query covariance or fixed
-    weight, which only test prompts have.
+    **Arguments:** task: a `LinearRegression` with isotropic weights and without the options of test prompts.
 
     **Raises:** `ValueError` for another task.
-
-    **Source:** the even part is that of `HeadRisk`.
     """
 
     task: LinearRegression
@@ -69,7 +66,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         return self.odd_excess(V) + self.risk.even_energy(token_head(model)) / 2
 
     def odd_excess(self, V: Float[Array, "d d"]) -> Scalar:
-        """(1/2) E odd^2 above its minimum, (1/2) |Gamma^{1/2} (Lambda^{1/2} V Lambda^{1/2} - Lambda Gamma^-1)|_F^2."""
+        """(1/2) E odd^2 - min L = (1/2) |Gamma^{1/2} (Lambda^{1/2} V Lambda^{1/2} - Lambda Gamma^-1)|_F^2."""
         rotated = self.eigenvectors.T @ V @ self.eigenvectors
         lam, gam = self.eigenvalues, self.gamma_eigenvalues
         square = gam[:, None] * (jnp.sqrt(jnp.outer(lam, lam)) * rotated - jnp.diag(lam / gam)) ** 2
@@ -91,7 +88,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         return _arrowhead(self)
 
     def arrowhead(self, model: LinearAttention) -> Arrowhead | None:
-        """The arrowhead where u12 = u21 = 0 exactly, which the flow preserves."""
+        """The arrowhead if u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
         return self.structure if on_the_arrow(model) else None
 
 
@@ -101,13 +98,13 @@ def even_energy(model: LinearAttention, covariance: Float[Array, "d d"], length:
 
 
 def token_head(model: LinearAttention) -> TokenHeads:
-    """The one head on tokens that the layer is."""
+    """The layer as one head on tokens."""
     p = jnp.append(model.u12, model.u_minus1)
     return TokenHeads(p[None], jnp.concatenate([model.U11, model.u21[None]])[None], query_token=True)
 
 
 def on_the_arrow(model: LinearAttention) -> bool:
-    """Whether u12 = u21 = 0 exactly, as far as can be seen."""
+    """Whether u12 = u21 = 0 exactly. False for traced weights."""
     return checks.is_concrete(model.u12) and not (np.any(model.u12) or np.any(model.u21))
 
 

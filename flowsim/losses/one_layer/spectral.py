@@ -1,4 +1,4 @@
-"""One layer of linear attention in many dimensions: its loss along one flow, in d + 2 numbers."""
+"""One layer of linear attention in many dimensions: the loss along one flow, in d + 2 numbers."""
 
 from collections.abc import Iterable
 
@@ -31,15 +31,18 @@ class _Spectrum(AbstractReducedLayer):
 class SpectralAttentionLoss(AbstractPopulationLoss):
     """The loss of `LinearAttention` along its flow from one balanced start, without any matrix of size d x d.
 
-    In the eigenbasis of Lambda, with U11 = sigma Theta Theta^T at the start, a weight off the diagonal is
-    U_ij(t) = U_ij(0) exp(-gamma_i lambda_i lambda_j s(t)) with the clock s = int u_{-1}^2, and the others need but sums
-    of these. A step of the flow costs O(d), the setup d^2 r operations and no memory to speak of.
+    At the start U11 = sigma Theta Theta^T. In the eigenbasis of Lambda a weight off the diagonal is
+    U_ij(t) = U_ij(0) exp(-gamma_i lambda_i lambda_j s(t)), with the clock s = int u_{-1}^2 dt. The other weights only
+    depend on sums of these. A step of the flow costs O(d), the setup O(d^2 r) operations and little memory.
 
-    ``start`` is where the flow begins: `gradient_flow` takes it, and no other model. ``weights(model, rows)`` gives
-    rows of U11 at any point of it.
+    `gradient_flow` accepts ``start`` and no other model. ``weights(model, rows)`` gives rows of U11 at any point of the
+    flow.
 
-    **Arguments:** task: a `SpectralRegression` with isotropic weights and every eigenvalue once; scale: sigma > 0;
-    theta: (d, r) M in the eigenbasis of Lambda, with Theta Theta^T = M M^T/|M M^T|_F as in `initialization.balanced`.
+    **Arguments:**
+
+    - task: a `SpectralRegression` with isotropic weights whose eigenvalues have multiplicity 1.
+    - scale: sigma > 0.
+    - theta: (d, r) M in the eigenbasis of Lambda; Theta Theta^T = M M^T/|M M^T|_F as in `initialization.balanced`.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -54,11 +57,12 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
             checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
         d = task.eigenvalues.size
         if task.dimension != d:
-            checks.refuse("task", "one with every eigenvalue once", f"{d} eigenvalues stand for {task.dimension}")
+            came = f"it has {d} eigenvalues in dimension {task.dimension}"
+            checks.refuse("task", "one with every eigenvalue once", came)
         sigma = float(checks.positive("scale", scale))
         M = np.asarray(checks.as_array("theta", theta, (d, None)))
         M = M / (np.max(np.abs(M), initial=0.0) or 1.0)
-        # |M M^T|_F is that of the small M^T M.
+        # |M M^T|_F = |M^T M|_F, and M^T M is small.
         size = np.linalg.norm(M.T @ M)
         if size == 0:
             checks.refuse("theta", "not zero", "every entry is")
@@ -87,7 +91,7 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
 
     @property
     def start(self) -> SpectralAttention:
-        """Where the flow begins."""
+        """The model at which the flow begins."""
         return self.layer.model(self.layer.start)
 
     def __call__(self, model: SpectralAttention) -> Scalar:
@@ -97,8 +101,8 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
         return self.layer.reduction.seen(self.layer.point(model)).excess
 
     def gradient(self, model: SpectralAttention) -> SpectralAttention:
-        """Refused: the clock of a model is no weight, and has no gradient."""
-        checks.refuse("loss", "one of all weights, such as LinearAttentionLoss", "that of a spectrum has no gradient")
+        """Refused, since the clock of a model is not a weight and has no gradient."""
+        checks.refuse("loss", "one of all weights, such as LinearAttentionLoss", "it has no gradient")
 
     def conserved(self, model: SpectralAttention) -> Scalar:
         """The balance u_{-1}^2 - |U11|_F^2."""
@@ -117,7 +121,7 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
 
 
 def _blocks(stiffness: np.ndarray, lam: np.ndarray, factor: np.ndarray):
-    """a_ij and U_ij(0)^2, zero on the diagonal, some rows at a time."""
+    """Blocks of rows of a_ij and of U_ij(0)^2, the latter zero on the diagonal."""
     d = lam.size
     count = max(1, BLOCK // d)
     for first in range(0, d, count):

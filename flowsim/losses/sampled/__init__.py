@@ -1,1 +1,1 @@
-"""Losses that are known by prompts that are drawn once, and how far to trust their means."""
+"""Losses that are averages over drawn prompts, and their confidence intervals."""

@@ -1,12 +1,12 @@
-"""Sums over samples: in blocks that fit into memory and caches, on one device or shared by the devices of a mesh.
+"""Sums over samples, in blocks that fit into memory and caches, on one device or on the devices of a mesh.
 
-Samples run along the last axis of every array of draws. What a sample is depends on its index alone, so that sums are
-the same, to rounding, whatever the blocks and devices.
+The last axis of every array of draws counts the samples. A sample only depends on its index, so sums are the same for
+all blocks and devices, up to rounding.
 """
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, ArrayLike, Float, Key, PRNGKeyArray, PyTree
 
 from flowsim._core import checks
 from flowsim._core import hosts as hosts
@@ -25,16 +25,16 @@ AXIS = "samples"
 
 _PROBE = 64
 _DRAWN_AT_ONCE = 2**26  # bytes
-_KEPT = 1 / 8  # of the memory for the draws; replicates, fresh prompts and a copy in the making take as much each
-_CACHE_BYTES = 2**13  # for one array of a block: a quarter of the smallest first-level cache in use
-_BLOCKS = (16, 1024)  # on a CPU
+_KEPT = 1 / 8  # of the memory for the draws; replicates, fresh prompts and a temporary copy take as much each
+_CACHE_BYTES = 2**13  # for one array of a block: a quarter of the smallest common first-level cache
+_BLOCKS = (16, 1024)  # the smallest and largest block on a CPU
 _LARGEST_BLOCK = 2**20
-_TANGENTS = 512  # that an end point carries at once, one a weight
-COLUMNS = 8  # and a step of a model with more of them
+_TANGENTS = 512  # up to this many weights, an end point carries a tangent for each at once
+COLUMNS = 8  # tangents that are carried at once for more weights
 
 
 class Samples(eqx.Module):
-    """Samples ``first`` to ``first + count - 1`` of a key: their draws, or None where they are drawn each time."""
+    """Samples ``first`` to ``first + count - 1`` of a key. ``draws`` is None if they are drawn at every use."""
 
     key: PRNGKeyArray
     first: Array
@@ -43,14 +43,17 @@ class Samples(eqx.Module):
 
 
 class BlockPlan(NamedTuple):
-    """How many samples are computed at once, and whether all draws are kept."""
+    """The number of samples that are computed at once, and whether all draws are kept."""
 
     block: int
     kept: bool
 
 
 def check_mesh(mesh: Mesh) -> None:
-    """**Raises:** `ValueError` where samples cannot be shared by the devices of this mesh."""
+    """Refuse a mesh whose devices cannot share samples.
+
+    **Raises:** `ValueError`.
+    """
     if mesh.axis_names != (AXIS,) or mesh.axis_types != (AxisType.Auto,):
         types = zip(mesh.axis_names, mesh.axis_types, strict=True)
         axes = ", ".join(f'"{name}" of type {kind.name}' for name, kind in types)
@@ -60,7 +63,7 @@ def check_mesh(mesh: Mesh) -> None:
 def plan(estimator: AbstractEstimator, model: PyTree, samples: int, block: int | None, mesh: Mesh | None) -> BlockPlan:
     """A plan that fits into the memory of each device.
 
-    **Raises:** `ValueError` where there is none, or a block that was asked for does not fit.
+    **Raises:** `ValueError` if no plan fits, or if the given block does not fit.
     """
     devices = 1 if mesh is None else mesh.size
     local = jax.local_devices()[:1] if mesh is None else mesh.local_devices
@@ -92,7 +95,7 @@ def total(
     mesh: Mesh | None,
     *models: PyTree,
 ) -> PyTree:
-    """The sum over all samples of function(estimator, draws, *models), itself a sum over the draws given to it."""
+    """The sum over all samples of function(estimator, draws, *models), which sums over the draws that it is given."""
 
     def of_part(part: Samples, estimator: AbstractEstimator, *models: PyTree) -> PyTree:
         at = lambda start, size: function(estimator, _draws(estimator, part, start, size), *models)
@@ -105,7 +108,7 @@ def total(
         return of_part(samples, estimator, *models)
 
     def of_device(part: Samples, *everything: PyTree) -> PyTree:
-        # One message, whatever the number of arrays and blocks.
+        # All sums travel in one message.
         sums, unravel = ravel_pytree(of_part(part, *everything))
         return unravel(jax.lax.psum(sums, AXIS))
 
@@ -133,7 +136,7 @@ def each(
 
 @eqx.filter_jit
 def drawn(estimator: AbstractEstimator, samples: Samples, mesh: Mesh | None) -> PyTree:
-    """The draws of all samples, each device's on itself."""
+    """The draws of all samples. Each device holds its own part."""
 
     def of_part(part: Samples, estimator: AbstractEstimator) -> PyTree:
         indices = part.first + jnp.arange(part.count, dtype=part.first.dtype)
@@ -151,7 +154,7 @@ def drawn(estimator: AbstractEstimator, samples: Samples, mesh: Mesh | None) -> 
 
 
 def cost(estimator: AbstractEstimator, model: PyTree, keys: Key[Array, " count"]) -> float:
-    """The variance of the gradient of one sample times the arithmetic that it takes (by XLA's count)."""
+    """The variance of the gradient of one sample times its number of operations, as XLA counts them."""
     return float(_variance(estimator, model, keys)) * _needs(estimator, model).operations
 
 
@@ -181,7 +184,7 @@ def _needs(estimator: AbstractEstimator, model: PyTree) -> _Needs:
 
 
 @functools.lru_cache(maxsize=64)
-def _needs_of_shapes(structure: Any, leaves: tuple) -> _Needs:
+def _needs_of_shapes(structure: Hashable, leaves: tuple) -> _Needs:
     is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
     shapes, rest = eqx.partition(jax.tree.unflatten(structure, leaves), is_shape)
 
@@ -199,14 +202,14 @@ def _needs_of_shapes(structure: Any, leaves: tuple) -> _Needs:
     return _Needs(max(temporary / _PROBE, 8.0), float(counts.get("flops", 1.0)) / _PROBE)
 
 
-def _shared(function: Callable, mesh: Mesh, samples: Samples, out: Any, *arguments: PyTree) -> PyTree:
-    """What function(samples, *arguments) gives on every device, with its own part of the samples."""
+def _shared(function: Callable, mesh: Mesh, samples: Samples, out: PyTree, *arguments: PyTree) -> PyTree:
+    """function(samples, *arguments) on every device, with its part of the samples."""
     arrays, rest = eqx.partition(arguments, eqx.is_array)
     parts = jax.tree.map(lambda leaf: PartitionSpec(*[None] * (leaf.ndim - 1), AXIS), samples.draws)
     where = Samples(PartitionSpec(), PartitionSpec(), parts, samples.count)  # pyright: ignore[reportArgumentType]
 
     def of_device(samples: Samples, arrays: PyTree) -> PyTree:
-        # Derivatives by what all devices have would otherwise be summed over these in every block.
+        # Otherwise derivatives by arrays that all devices hold would be summed over the devices in every block.
         arrays = jax.tree.map(lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), arrays)
         return function(_share(samples, mesh), *eqx.combine(arrays, rest))
 
@@ -214,14 +217,14 @@ def _shared(function: Callable, mesh: Mesh, samples: Samples, out: Any, *argumen
 
 
 def _share(samples: Samples, mesh: Mesh) -> Samples:
-    """What this device has of the samples, inside of a mapped function."""
+    """The part of the samples on this device, inside a mapped function."""
     count = samples.count // mesh.size
     first = samples.first + jax.lax.axis_index(AXIS).astype(samples.first.dtype) * count
     return Samples(samples.key, first, samples.draws, count)
 
 
-def _draws(estimator: AbstractEstimator, samples: Samples, start: Any, size: int) -> PyTree:
-    """The draws of some samples, from the start-th on."""
+def _draws(estimator: AbstractEstimator, samples: Samples, start: ArrayLike, size: int) -> PyTree:
+    """The draws of ``size`` samples, beginning with number ``start``."""
     if samples.draws is not None:
         slice_ = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=leaf.ndim - 1)
         return jax.tree.map(slice_, samples.draws)

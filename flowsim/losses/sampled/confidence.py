@@ -1,4 +1,4 @@
-"""How far means of independent draws can be trusted: Student's quantiles, and the weight of the largest draws."""
+"""Confidence in means of independent draws: Student's quantiles, and the weight of the largest draws."""
 
 import functools
 from typing import NamedTuple
@@ -7,28 +7,35 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-LARGEST = 0.01  # the part of the draws whose share of the mean is reported
+LARGEST = 0.01  # the fraction of the draws whose share of the mean is reported
 _ROUNDING = 1e-9
-HEAVIEST_SHAPE = 0.5  # from there on a law has no variance, and its means no interval
+HEAVIEST_SHAPE = 0.5  # a law of a larger shape has no variance, and its means have no interval
 
 
 @functools.cache
 def student_quantile(level: float, count: int) -> float:
     """The t with P(|T| <= t) = level for Student's law with count - 1 degrees of freedom."""
-    # By the lower tail, in which levels next to 1 keep their digits.
+    # By the lower tail, so that levels near 1 keep their digits.
     return -float(scipy.special.stdtrit(count - 1, (1 - level) / 2))
 
 
 def bonferroni_quantile(confidence: float, points: int, count: int) -> float:
-    """The t with which the intervals at so many points, of means of ``count`` groups each, hold all together with a
-    confidence.
+    """The t with which intervals at several points hold simultaneously with the given confidence.
+
+    **Arguments:**
+
+    - confidence: between 0 and 1.
+    - points: the number of intervals.
+    - count: the number of groups in each mean.
     """
     return student_quantile(1 - (1 - confidence) / max(points, 1), count)
 
 
 class Tail(NamedTuple):
-    """The largest of nonnegative draws: the share of the mean that the largest 1% carry, and the Pareto shape k of
-    the law beyond them (moments of order 1/k and more are infinite; 0 for an exponential tail).
+    """The tail of nonnegative draws.
+
+    **Fields:** share: the part of the mean that the largest 1% carry; shape: the Pareto shape k of the tail. Moments of
+    order 1/k and above are infinite. An exponential tail has k = 0.
     """
 
     share: float
@@ -42,7 +49,7 @@ def tail(values: Float[np.ndarray, " samples"]) -> Tail:
     share = float(np.sum(largest) / total) if total > 0 else 0.0
     count = min(ordered.size // 5, int(3 * np.sqrt(ordered.size)))
     excesses = ordered[-count:] - ordered[-count - 1]
-    # Squared errors that differ by rounding alone have no tail.
+    # Squared errors that only differ by rounding have no tail.
     return Tail(share, pareto_shape(np.where(excesses > _ROUNDING * ordered[-1], excesses, 0.0)))
 
 
@@ -67,6 +74,6 @@ def pareto_shape(excesses: Float[np.ndarray, " samples"]) -> float:
 
 
 def half_width(values: Float[np.ndarray, "groups ..."], level: float) -> np.ndarray:
-    """Half the interval of the mean of independent, nearly Gaussian values, one a group."""
+    """Half the width of the interval of the mean of independent, nearly Gaussian values, one for each group."""
     groups = values.shape[0]
     return np.asarray(student_quantile(level, groups) * np.std(values, axis=0, ddof=1) / np.sqrt(groups))

@@ -1,10 +1,10 @@
-"""What is drawn of a prompt, and the squared error averaged exactly over the rest.
+"""Estimators: some parts of a prompt are drawn, and the squared error is averaged exactly over the others.
 
-Samples run along the last axis of every array.
+The last axis of every array counts the samples.
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -17,52 +17,56 @@ from flowsim.models.residuals import beside, product
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 
 Samples = Float[Array, " samples"]
+_Regression = LinearRegression | RandomCovarianceRegression
 
 _NODES = 16
 _PROBES = 4
-_MOST_NORMALS = 128  # up to which as many normals are drawn sooner than Bartlett's chi-squares, by rejection
+_MOST_NORMALS = 128  # up to this many, drawing all normals is faster than Bartlett's chi-squares by rejection
 _AGREEMENT = 1e-9
 
 
 class AbstractEstimator(eqx.Module):
-    """One way to sample a population loss. ``name``: in `MonteCarloLoss`; ``prompts``: their law."""
+    """A way to sample a population loss.
+
+    **Fields:** name: the method of `MonteCarloLoss`; prompts: the law of the prompts.
+    """
 
     name: ClassVar[str]
     prompts: eqx.AbstractVar["Prompts"]
 
     @abc.abstractmethod
     def draw(self, key: PRNGKeyArray) -> PyTree:
-        """What is drawn for one sample."""
+        """The draws of one sample."""
 
     @abc.abstractmethod
     def squared_errors(self, model: PyTree, draws: PyTree) -> Samples:
-        """E[(yhat - y_query)^2 | draw] for each of the draws, which have the samples on their last axis."""
+        """E[(yhat - y_query)^2 | draw] for each draw. The last axis of the draws counts the samples."""
 
     @abc.abstractmethod
     def applies(self, model: PyTree, key: PRNGKeyArray) -> bool:
-        """Whether it is unbiased for such a model, at all of the weights that a flow from this one can reach."""
+        """Whether the estimator is unbiased for this model, at all weights that a flow from it can reach."""
 
 
 class Prompts(eqx.Module):
-    """The law of the prompts, with a context length that is known while the rest is traced."""
+    """The law of the prompts, whose context length stays known when the other arrays are traced."""
 
-    law: Any
+    law: PyTree
     length: int | None = eqx.field(static=True)
 
-    def __init__(self, task: Any):
+    def __init__(self, task: PyTree):
         self.law = task
         self.length = int(float(task.context_length)) if hasattr(task, "context_length") else None
 
     @property
-    def task(self) -> Any:
-        """The task, with its length as a number."""
+    def task(self) -> PyTree:
+        """The task, with its context length as a known number."""
         if self.length is None:
             return self.law
         return eqx.tree_at(lambda task: task.context_length, self.law, np.asarray(float(self.length)))
 
 
 class PromptEstimator(AbstractEstimator):
-    """Prompts are drawn whole: right for every model and task."""
+    """Whole prompts are drawn. Right for every model and task."""
 
     name: ClassVar[str] = "prompts"
     prompts: Prompts
@@ -79,9 +83,9 @@ class PromptEstimator(AbstractEstimator):
 
 
 class InputEstimator(AbstractEstimator):
-    """The inputs of the examples are drawn; w and x_query are averaged exactly.
+    """The inputs of the examples are drawn, and the error is averaged exactly over w and x_query.
 
-    For models that are affine in w and linear in x_query, yhat = (w^T M + v^T) x_query given the inputs: then
+    For models that are affine in w and linear in x_query, yhat = (w^T M + v^T) x_query given the inputs. Then
     E[(yhat - w^T x_query)^2] = tr(C (M - I) Lambda (M - I)^T) + v^T Lambda v with C = E[w w^T].
     """
 
@@ -102,13 +106,14 @@ class InputEstimator(AbstractEstimator):
     def applies(self, model: PyTree, key: PRNGKeyArray) -> bool:
         if not averages(self.prompts.task):
             return False
-        # A model may be linear at its start alone, as one is whose weights are zero there.
+        # A model may be linear only at its start, for example if its weights are zero there.
         return all(_agree(*self._both(point, key)) for point in (model, _moved(model, key)))
 
     @eqx.filter_jit
     def _both(self, model: PyTree, key: PRNGKeyArray) -> tuple[Samples, Samples]:
-        """Predictions as the model gives them and as the affine form does; compiled, as a model that takes itself to
-        be symmetric refuses weights that it can see are not.
+        """The predictions of the model and of the affine form.
+
+        Compiled, since a symmetric model refuses weights that are not symmetric unless they are traced.
         """
 
         def both(key):
@@ -122,10 +127,10 @@ class InputEstimator(AbstractEstimator):
 
 
 class CovarianceEstimator(AbstractEstimator):
-    """The sample covariance is drawn, by Bartlett's factors where that takes less; w and x_query are averaged exactly.
+    """The sample covariance is drawn, and the error is averaged exactly over w and x_query.
 
-    For models with a method ``residual``: (d, d, *samples) sample covariances -> (d + 1, d, *samples), the matrix with
-    w^T x_query - yhat = (w^T, 1) residual x_query.
+    For models with a method ``residual`` from sample covariances (d, d, *samples) to matrices (d + 1, d, *samples)
+    with w^T x_query - yhat = (w^T, 1) residual x_query. Bartlett's factors are drawn where this is faster.
     """
 
     name: ClassVar[str] = "covariances"
@@ -145,10 +150,10 @@ class CovarianceEstimator(AbstractEstimator):
 
 
 class RadialEstimator(AbstractEstimator):
-    """As `CovarianceEstimator`, with the size of the inputs averaged too, by quadrature over its law.
+    """`CovarianceEstimator` that also averages over the size of the inputs, by quadrature.
 
     With X = Z Lambda^{1/2}, |Z|_F^2 ~ chi^2_{N d} is independent of the direction Z / |Z|_F. 16 nodes are exact for
-    polynomials of degree 31 in the sample covariance; they reach far into a tail that draws would never show.
+    polynomials of degree 31 in the sample covariance. They reach far into a tail that is never drawn.
     """
 
     name: ClassVar[str] = "radial"
@@ -189,30 +194,30 @@ ESTIMATORS: tuple[type[AbstractEstimator], ...] = (
 )
 
 
-def averages(task: Any) -> bool:
-    """Whether w and x_query have the laws of training, over which errors can be averaged."""
+def averages(task: PyTree) -> bool:
+    """Whether w and x_query have the laws of training prompts, so that errors can be averaged over them."""
     if isinstance(task, LinearRegression):
         return not task.shifts
     return isinstance(task, RandomCovarianceRegression)
 
 
-def _length(task: Any) -> int:
+def _length(task: _Regression) -> int:
     return int(float(task.context_length))
 
 
-def _law(task: Any, key: PRNGKeyArray) -> tuple[Matrix | None, PRNGKeyArray]:
-    """The covariance of a prompt where every prompt has its own, and the key of the rest."""
+def _law(task: _Regression, key: PRNGKeyArray) -> tuple[Matrix | None, PRNGKeyArray]:
+    """A covariance if every prompt has its own, and the key for all other draws."""
     if isinstance(task, RandomCovarianceRegression):
         law_key, key = jax.random.split(key)
         return task.law.sample(law_key), key
     return None, key
 
 
-def _covariance(task: Any, law: Matrix | None) -> Matrix:
+def _covariance(task: PyTree, law: Matrix | None) -> Matrix:
     return task.covariance if law is None else law
 
 
-def _wishart_factor(task: Any, key: PRNGKeyArray) -> Float[Array, "d columns"]:
+def _wishart_factor(task: _Regression, key: PRNGKeyArray) -> Float[Array, "d columns"]:
     """T with T T^T distributed as W = (1/N) sum z_i z_i^T, z_i ~ N(0, I)."""
     N, d = _length(task), task.dimension
     if d > N or N * d <= _MOST_NORMALS:
@@ -223,7 +228,7 @@ def _wishart_factor(task: Any, key: PRNGKeyArray) -> Float[Array, "d columns"]:
 
 
 def _energy(
-    task: Any, residual: Float[Array, "rows d ..."], law: Float[Array, "d d ..."] | None
+    task: PyTree, residual: Float[Array, "rows d ..."], law: Float[Array, "d d ..."] | None
 ) -> Float[Array, "..."]:
     """tr(C R Lambda R^T) + v^T Lambda v for the residuals (R; v), with C = E[w w^T]."""
     covariance = beside(task.covariance, residual) if law is None else law
@@ -237,8 +242,9 @@ def _energy(
 def _form(
     left: Float[Array, "d d ..."], R: Float[Array, "d d ..."], right: Float[Array, "d d ..."]
 ) -> Float[Array, "..."]:
-    """tr(C R Lambda R^T) for symmetric C and Lambda, with a derivative in R alone: 2 C R Lambda, which is there already
-    where that of a product of products would be computed anew.
+    """tr(C R Lambda R^T) for symmetric C and Lambda, differentiable in R only.
+
+    The derivative 2 C R Lambda reuses the product C R Lambda, which automatic differentiation would compute again.
     """
     return jnp.sum(R * product(product(left, R), right), axis=(0, 1))
 
@@ -254,12 +260,12 @@ def _affine(model: PyTree, inputs: Float[Array, "N d"]) -> tuple[Matrix, Float[A
     """M and v^T of a prediction (w^T M + v^T) x_query."""
     zero = jnp.zeros(inputs.shape[1])
     slope = jax.jacfwd(lambda w: jax.jacfwd(lambda x: model(Prompt(inputs, inputs @ w, x)))(zero))
-    # The derivative in x_query first, so that rows are those of w after the transposition.
+    # The transposition makes w the index of the rows.
     return slope(zero).T, jax.jacfwd(lambda x: model(Prompt(inputs, inputs @ zero, x)))(zero)[None]
 
 
 def _has_residual(prompts: Prompts, model: PyTree, key: PRNGKeyArray) -> bool:
-    """Whether the model has a residual here, and it is that of its own predictions."""
+    """Whether the model has a method ``residual`` that agrees with its predictions."""
     if not averages(prompts.task) or not hasattr(model, "residual"):
         return False
     return _agree(*_missed(prompts, model, jax.random.split(key, _PROBES)))
@@ -267,14 +273,14 @@ def _has_residual(prompts: Prompts, model: PyTree, key: PRNGKeyArray) -> bool:
 
 @eqx.filter_jit
 def _missed(prompts: Prompts, model: PyTree, keys: Key[Array, " probes"]) -> tuple[Samples, Samples]:
-    """What the model misses of a label, and what its residual says that it does."""
+    """The errors of the model, and its errors according to ``residual``."""
 
     def both(key):
         prompt, _ = prompts.task.sample(key)
         N, d = prompt.inputs.shape
         weight = jnp.linalg.lstsq(prompt.inputs, prompt.labels)[0]
         covariance = prompt.inputs.T @ prompt.inputs / float(N)
-        # The labels tell w only where N >= d; any w with these labels is as good elsewhere.
+        # The labels determine w only if N >= d. Otherwise any w with these labels will do.
         missed = jnp.append(weight, 1.0) @ model.residual(covariance) @ prompt.query
         return prompt.query @ weight - model(prompt), missed
 
@@ -286,7 +292,7 @@ def _agree(one: Samples, other: Samples) -> bool:
 
 
 def _moved(model: PyTree, key: PRNGKeyArray) -> PyTree:
-    """The model with every weight moved, whatever it was."""
+    """The model with a random number added to every weight."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(arrays)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(leaves))

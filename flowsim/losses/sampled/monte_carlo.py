@@ -1,8 +1,8 @@
-"""The population loss of any model, known by prompts that are drawn once."""
+"""The population loss of any model as an average over prompts that are drawn once."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,16 +28,17 @@ from flowsim.losses.sampled.estimators import (
 
 METHODS = ("auto", *(kind.name for kind in ESTIMATORS))
 FEWEST_REPLICATES = 4
-FEWEST_SAMPLES = 32  # of a replicate
-_FRESH = 2**31  # the index from which prompts are drawn that no flow has seen
+FEWEST_SAMPLES = 32  # in a replicate
+_FRESH = 2**31  # the first index of prompts that no flow has seen
 _PILOT = 512
 _LEVEL = 0.95
 _OPTIMISM = 1.25
 
 
 class Estimate(NamedTuple):
-    """A sampled loss at one model: its value and 95% interval over independent sets of samples, and the tail of the
-    squared errors.
+    """A sampled loss at one model.
+
+    **Fields:** value; low, high: its 95% interval, from independent sets of samples; tail: of the squared errors.
     """
 
     value: float
@@ -53,27 +54,34 @@ class Estimate(NamedTuple):
 
 
 class MonteCarloLoss(AbstractPopulationLoss):
-    """L = factor E (yhat - y_query)^2 of any Equinox module that maps a `Prompt` to a scalar, by drawn prompts.
+    """L = factor E (yhat - y_query)^2 of any Equinox module that maps a `Prompt` to a scalar, averaged over samples.
 
-    Sample i is drawn with ``jax.random.fold_in(key, i)``, once a solve: the flow is the exact one of the average over
-    the samples. `replicates` are averages over disjoint parts of them; flows of these say how far any result may be
-    from that of the population, and `distrust` says when even that cannot be known.
+    Sample i is drawn with ``jax.random.fold_in(key, i)``, once for each flow. The flow is therefore the exact flow of
+    an average over the samples. `replicates` are averages over disjoint parts of the samples. Their flows estimate the
+    sampling error of any result, and `distrust` detects that even this estimate cannot be trusted.
 
-    **Arguments:** task: the law of the prompts; samples: how many are drawn, a multiple of replicates; replicates: how
-    many parts tell the error, at least 4; key: of the draws; method: "prompts" draws them whole, "inputs" averages
-    over weights and query exactly (for models affine in the one and linear in the other), "covariances" draws sample
-    covariances alone (for models with a method ``residual``), "radial" averages over the size of the inputs too, and
-    "auto" takes the one with the least variance of the gradient times arithmetic; factor: of the loss, such
-    as 1/2; exact: the exact loss of this problem, where there is one, for what claims read of a problem; minimizer:
-    a model of least loss, which the excess is taken from; block: how many samples are computed at once, default as
-    many as the caches (on a GPU, the memory) hold; mesh: devices to share the samples, by an axis named "samples".
+    **Arguments:**
+
+    - task: the law of the prompts, with a method ``sample(key) -> (prompt, label of the query)``.
+    - samples: how many are drawn, a multiple of replicates.
+    - replicates: the number of disjoint parts, at least 4.
+    - key: of the draws, default ``jax.random.key(0)``.
+    - method: "prompts" draws whole prompts. "inputs" averages exactly over w and x_query, for models that are affine
+      in w and linear in x_query. "covariances" draws only sample covariances, for models with a method ``residual``.
+      "radial" also averages over the size of the inputs. "auto" takes the method with the least variance of the
+      gradient times arithmetic.
+    - factor: of the loss, such as 1/2.
+    - exact: the exact loss of this problem if there is one, which claims about the problem read.
+    - minimizer: a model of least loss, for the excess.
+    - block: how many samples are computed at once, default as many as the caches (on a GPU, the memory) hold.
+    - mesh: devices that share the samples, with an axis named "samples".
 
     **Raises:** `ValueError` naming the argument.
     """
 
     sampled: ClassVar[bool] = True
 
-    task: Any
+    task: PyTree
     key: PRNGKeyArray
     factor: Scalar
     exact: AbstractPopulationLoss | None
@@ -91,7 +99,7 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
     def __init__(
         self,
-        task: Any,
+        task: PyTree,
         samples: int,
         replicates: int = 8,
         key: PRNGKeyArray | None = None,
@@ -133,14 +141,14 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
     @property
     def method(self) -> str:
-        """How the prompts are drawn."""
+        """The name of the method by which prompts are drawn."""
         return "auto" if self.estimator is None else self.estimator.name
 
     def prepared(self, model: PyTree) -> "MonteCarloLoss":
-        """The loss with its prompts drawn, by the method that it picks for flows from this model.
+        """The loss with its prompts drawn, by the method for flows from this model.
 
-        **Raises:** `ValueError` where the model does not map the prompts to finite scalars, the method is not right for
-        it, or the memory does not suffice.
+        **Raises:** `ValueError` if the model does not map the prompts to finite scalars, the method is biased for the
+        model, or there is not enough memory.
         """
         if self.planned or (self.estimator is not None and not _is_concrete(model)):
             return self
@@ -153,16 +161,16 @@ class MonteCarloLoss(AbstractPopulationLoss):
             chosen = min(costs, key=lambda name: costs[name])
             estimator = next(kind(Prompts(self.task)) for kind in ESTIMATORS if kind.name == chosen)
         elif not estimator.applies(model, self._pilot_key):
-            checks.refuse("method", "right for the model", f'it is "{estimator.name}", whose averages are others there')
+            checks.refuse("method", "right for the model", f'it is "{estimator.name}", which is biased for it')
         loss = self._planned(estimator, model, self.block)
         loss._check_finite(model)
         return loss
 
     def costs(self, model: PyTree) -> dict[str, float]:
-        """Variance of the gradient times arithmetic, by method, relative to the least.
+        """The variance of the gradient times arithmetic, by method, relative to the best method.
 
-        Of the methods that are right for the model: those that draw less where there are such, as averaging exactly
-        adds no variance.
+        Only methods that are right for the model are compared. If any of these draws only covariances, the methods that
+        draw more are left out, since exact averages have less variance.
         """
         right = self._right((CovarianceEstimator, RadialEstimator), model)
         right = right or [*self._right((InputEstimator,), model), PromptEstimator(Prompts(self.task))]
@@ -187,47 +195,49 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return jax.tree.map(lambda leaf: self.factor * leaf, slope)
 
     def least_model(self) -> PyTree | None:
-        """The model that the excess is taken from."""
+        """The minimizer, if it was given."""
         return self.minimizer
 
     def stated(self) -> AbstractPopulationLoss:
-        """The exact loss of this problem, where there is one."""
+        """The exact loss of this problem, if there is one."""
         return self if self.exact is None else self.exact
 
     def devices(self) -> jax.sharding.Mesh | None:
-        """The mesh."""
+        """The mesh whose devices share the samples."""
         return self.mesh
 
     def facts(self, model: PyTree) -> dict[str, str]:
-        """How many samples there are, and the interval at the end."""
+        """The number of samples, and the interval of the loss at the end."""
         return {
             "samples": f"{self.samples} {self.method}, in {self.groups} replicates",
             "loss at the end": str(self.estimate(model)),
         }
 
     def replicates(self) -> tuple["MonteCarloLoss", ...]:
-        """The averages over disjoint parts of the samples; of a loss that is `prepared`."""
+        """Averages over disjoint parts of the samples. The loss must be `prepared`."""
         size = self.samples // self.groups
         return tuple(self._window(size * group, size) for group in range(self.groups))
 
     def undrawn(self) -> "MonteCarloLoss":
-        """The same loss with nothing drawn, planned or shared: what it is of, whatever computes it."""
+        """The loss without draws, plan and mesh."""
         return self._with(draws=None, block=None, planned=False, mesh=None)
 
     def estimate(self, model: PyTree) -> Estimate:
-        """The loss at a model with its 95% interval, and the tail of the squared errors."""
+        """The loss at a model, its 95% interval and the tail of the squared errors."""
         loss = self.prepared(model)
         return loss._summary(loss.squared_errors(model))
 
     def squared_errors(self, model: PyTree) -> Float[np.ndarray, " samples"]:
-        """What each sample contributes to the loss: (samples,) squared errors, times the factor."""
+        """The contribution of each sample to the loss: the factor times the squared error, (samples,)."""
         loss = self.prepared(model)
         assert loss.estimator is not None, "a prepared loss has one"
         return np.asarray(blocks.each(loss.estimator, model, loss.indexed, loss.block, self.mesh) * self.factor)
 
     def fresh(self, model: PyTree) -> "MonteCarloLoss":
-        """The average over as many prompts that no flow has seen, over the size of their inputs too where the model
-        allows: means of heavy tails are dominated by prompts never drawn.
+        """The loss on the same number of prompts that no flow has seen.
+
+        If the model allows it, this loss also averages over the size of the inputs, since prompts that are too rare to
+        be drawn dominate the mean of a heavy tail.
         """
         own = self.prepared(model)
         assert own.estimator is not None, "a prepared loss has one"
@@ -235,11 +245,11 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return fresh._planned(next(iter(self._right((RadialEstimator,), model)), own.estimator), model, None)
 
     def distrust(self, model: PyTree, fresh: "MonteCarloLoss | None" = None) -> str | None:
-        """Why the interval of the loss at a model cannot be trusted, None where it can.
+        """The reason why the interval of the loss at a model cannot be trusted, or None.
 
-        Heavy tails have no interval, and weights may suit the samples alone: fresh prompts are looked at, too.
+        A heavy tail has no interval. The weights may also fit the samples only, so fresh prompts are tested too.
 
-        **Arguments:** fresh: of `fresh`, to draw these once for several models.
+        **Arguments:** model: to be tested; fresh: the result of `fresh`, to draw fresh prompts once for several models.
         """
         own = self.estimate(model)
         other = (self.fresh(model) if fresh is None else fresh).estimate(model)
@@ -257,11 +267,11 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
     @property
     def indexed(self) -> blocks.Samples:
-        """Where the samples come from: their draws, or the key and first index to draw them again."""
+        """The samples: their draws, or the key and the first index to draw them again."""
         return blocks.Samples(self.key, self.first, self.draws, self.samples)
 
     def _right(self, kinds: tuple[type[AbstractEstimator], ...], model: PyTree) -> list[AbstractEstimator]:
-        """Those of these estimators, which average over w and x_query, that are right for the model."""
+        """The estimators of these kinds, which average over w and x_query, that are right for the model."""
         if not averages(self.task):
             return []
         found = [kind(Prompts(self.task)) for kind in kinds]
@@ -272,23 +282,23 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return jax.random.fold_in(self.key, 2**32 - 1)
 
     def _mean(self, function: Callable[..., PyTree], *models: PyTree) -> PyTree:
-        """The mean over the samples of a function of the estimator, draws and models that sums over the draws."""
+        """The mean over the samples of function(estimator, draws, *models), which sums over the draws."""
         assert self.estimator is not None, "a prepared loss has one"
         total = blocks.total(function, self.estimator, self.indexed, self.block, self.mesh, *models)
         return jax.tree.map(lambda leaf: leaf / self.samples, total)
 
-    def _with(self, **changes: Any) -> "MonteCarloLoss":
-        """The same loss with other fields, which are no arguments of its construction."""
+    def _with(self, **changes: object) -> "MonteCarloLoss":
+        """The loss with some fields replaced, including those that are not arguments of its construction."""
         loss = object.__new__(MonteCarloLoss)
         for field in dataclasses.fields(self):
             object.__setattr__(loss, field.name, changes.get(field.name, getattr(self, field.name)))
         return loss
 
     def _window(self, start: int, samples: int) -> "MonteCarloLoss":
-        """The average over some of the samples, from one on."""
+        """The average over ``samples`` of the samples, beginning with number ``start``."""
         first = self.first + jnp.asarray(start, jnp.uint32)
         if self.draws is not None and self.mesh is not None:
-            # Cut from the draws, each device's part would lie on others.
+            # A slice of the draws would lie on the wrong devices, so these samples are drawn again.
             return self._with(first=first, samples=samples, draws=None)._drawn()
         return self._with(
             first=first,
@@ -297,7 +307,7 @@ class MonteCarloLoss(AbstractPopulationLoss):
         )
 
     def _planned(self, estimator: AbstractEstimator, model: PyTree, block: int | None) -> "MonteCarloLoss":
-        """The loss by a method, with its prompts drawn where they fit into the memory."""
+        """The loss by a method, with its prompts drawn if they fit into the memory."""
         plan = blocks.plan(estimator, model, self.samples, block, self.mesh)
         loss = self._with(estimator=estimator, block=plan.block, planned=True)
         return loss._drawn() if plan.kept else loss

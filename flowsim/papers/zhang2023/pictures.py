@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from flowsim._core.numbers import in_tex
+from flowsim._core.text import in_tex
 from flowsim.flow.trajectory import Trajectory
 from flowsim.models import LinearAttention
 from flowsim.problem.architecture import Curve, Level, Series

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
-from flowsim._core.numbers import in_unicode
+from flowsim._core.text import in_unicode
 from flowsim._core.types import Scalar
 from flowsim.claims import Hypothesis
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss

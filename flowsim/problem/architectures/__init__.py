@@ -1,4 +1,4 @@
-"""The architectures: a file each, a line each here; a user's own is registered by `register`."""
+"""The architectures, one file each. `register` adds the architecture of a user."""
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
@@ -16,14 +16,14 @@ _ARCHITECTURES: dict[str, Architecture] = {}
 def register(architecture: Architecture) -> None:
     """Let problem files name an architecture as ``model.architecture``.
 
-    **Raises:** `ValueError` where another one has that name.
+    **Raises:** `ValueError` if another architecture has this name.
     """
     if _ARCHITECTURES.setdefault(architecture.name, architecture) is not architecture:
         refuse("the architecture's name", "one that is not taken", f'it is "{architecture.name}"')
 
 
 def architecture_of(name: str) -> Architecture:
-    """The architecture of that name.
+    """The architecture of a name.
 
     **Raises:** `ProblemError` naming the field if there is no such architecture.
     """

@@ -20,7 +20,7 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
 def _like(model: ModelTable, d: int) -> Any:
-    """Heads of weights zero, of the shape and with the guess of a resolved table."""
+    """Heads of zero weights with the shape and the guess of a resolved table."""
     assert model.heads is not None, "a resolved table has it"
     H, guess = model.heads, guess_of(model)
     if model.blocks == "all":
@@ -43,7 +43,7 @@ def _loss(model: ModelTable, task: LinearRegression | RandomCovarianceRegression
 
 
 def _one_layer(heads: AbstractLabelHeads) -> LinearAttention:
-    """The layer with the heads' readout."""
+    """The single layer with the same readout as the heads."""
     return LinearAttention(heads.readout, 1.0)
 
 
@@ -90,8 +90,8 @@ def _check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | 
             refuse("model.heads", expected, f"it is {model.heads}")
 
 
-def _defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, Any]:
-    given: dict[str, Any] = {"heads": 1, "guess": "zero", "blocks": "label"}
+def _defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, object]:
+    given: dict[str, object] = {"heads": 1, "guess": "zero", "blocks": "label"}
     if model.blocks == "all":
         return given | {"query_token": False}
     return given | {"keys": "merged"} | ({"rank": 1} if model.keys == "separate" else {})

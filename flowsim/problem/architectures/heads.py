@@ -26,7 +26,7 @@ _LOSSES = ("exact", "limit", "monte-carlo")
 
 
 def _zeros(model: ModelTable, d: int) -> MultiHeadAttention:
-    """Heads as many as this model's, resolved, with its guess and weights of zero."""
+    """Heads of zero weights with the number of heads and the guess of a resolved table."""
     assert model.heads is not None, "a resolved table has it"
     b, A = jnp.zeros((model.heads, d + 1)), jnp.zeros((model.heads, d + 1, d + 1))
     return MultiHeadAttention(b, A, **guess_of(model))
@@ -101,7 +101,7 @@ INITIAL_GUESS = Architecture(
 
 
 def _block_loss(model: ModelTable, task: LinearRegression, kind: str) -> MultiHeadLoss:
-    """That of the one head with a trained guess that the block reduces to."""
+    """The loss of one head with a trained guess, to which the block reduces."""
     d = task.dimension
     like = MultiHeadAttention(jnp.zeros((1, d + 1)), jnp.zeros((1, d + 1, d + 1)), trainable=True)
     return MultiHeadLoss(task, like)

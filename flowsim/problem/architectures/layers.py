@@ -1,7 +1,6 @@
-"""Layers of linear attention, looped or with weights of their own."""
+"""Layers of linear attention, looped or untied."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,15 +50,15 @@ def _has_exact_loss(model: ModelTable) -> bool:
     return not model.residual_stream and depth <= most[bool(model.symmetric)]
 
 
-def _defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, Any]:
-    # A looped flow from a symmetric start stays symmetric by itself where w ~ N(0, covariance^-1).
+def _defaults(model: ModelTable, task: TaskTable, symmetric: bool, restrict: str | None) -> dict[str, object]:
+    # If w ~ N(0, covariance^-1), a looped flow from a symmetric start stays symmetric.
     stays = model.loops is None or (symmetric and task.weights == "inverse-covariance")
-    moves = {} if model.loops is not None else {"residual_stream": False}
-    return {"symmetric": stays or restrict is not None} | moves
+    given: dict[str, object] = {"symmetric": stays or restrict is not None}
+    return given | ({} if model.loops is not None else {"residual_stream": False})
 
 
 def _check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | None) -> None:
-    """Refuse what no loss is known of."""
+    """Refuse combinations of fields without a known loss."""
     if restrict and not model.symmetric:
         refuse("model.symmetric", "true where flow.restrict is given", "it is false")
     if restrict == "inverse-covariance":
@@ -67,7 +66,7 @@ def _check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | 
         if task.weights != "inverse-covariance":
             refuse("task.weights", f'"inverse-covariance" {here}', f'it is "{task.weights}"')
         if loss.kind == "printed":
-            # On multiples of the inverse covariance it is the exact loss.
+            # On multiples of the inverse covariance the printed loss is the exact loss.
             refuse("loss.kind", f'"exact" or "limit" {here}', f'it is "{loss.kind}"')
     elif model.residual_stream and loss.kind != "monte-carlo":
         expected = 'false unless flow.restrict = "inverse-covariance", where the loss is known, or'
@@ -77,11 +76,11 @@ def _check(model: ModelTable, task: TaskTable, loss: LossTable, restrict: str | 
         refuse("loss.kind", expected, f'it is "{loss.kind}"')
 
 
-# Starts of matrices.
+# Starts of full matrices.
 
 
 def _layers(matrices: jax.Array, model: ModelTable) -> PyTree:
-    """The looped model of one matrix, or the model with one matrix for each layer, and then one for each B_i."""
+    """The looped model of one matrix, or the model of k matrices A_i, followed by the B_i if there are any."""
     k = model.depth
     if model.loops is None:
         B = matrices[k:] if model.residual_stream else None
@@ -90,17 +89,17 @@ def _layers(matrices: jax.Array, model: ModelTable) -> PyTree:
 
 
 def _count(model: ModelTable) -> int:
-    """How many matrices the model has: A_i, and B_i of all layers but the last."""
+    """The number of matrices: the A_i, and the B_i of all layers except the last."""
     return 2 * model.depth - 1 if model.residual_stream else model.depth
 
 
 def _equal(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """Every matrix scale I; zero for the kind that has no scale."""
+    """Every matrix is scale I, or zero for the kind without a scale."""
     return _layers(jnp.broadcast_to((table.scale or 0.0) * jnp.eye(d), (_count(model), d, d)), model)
 
 
 def _random(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """The A_i with the keys that they have without B, symmetric where the model is; B_i is never symmetric."""
+    """Random A_i, the same as without B, symmetric if the model is, and random B_i that are not symmetric."""
     drawn = initialization.gaussian(scale_of(table), d, seed_of(table), _count(model))
     if model.symmetric:
         drawn = drawn.at[: model.depth].set(initialization.symmetric(scale_of(table), d, seed_of(table), model.depth))
@@ -130,7 +129,7 @@ def _explicit_layers(table: InitTable, d: int, model: ModelTable) -> MultiLayerA
 
 
 def _check_moves(model: ModelTable, name: str, kind: str, given: bool) -> None:
-    """What moves the covariates must be given where the model does, and nowhere else."""
+    """Refuse a start without B_i or b_i if the model moves the covariates, and a start with them if it does not."""
     if given != bool(model.residual_stream):
         expected = f"a list of {kind}" if model.residual_stream else "left out"
         came = "it is given" if given else "it is missing"
@@ -147,7 +146,7 @@ _OF_LOOPS: Mapping[str, Start] = _STARTS | {"explicit": Start(_explicit_loop, ("
 _OF_LAYERS: Mapping[str, Start] = _STARTS | {"explicit": Start(_explicit_layers, ("A",), ("B",))}
 
 
-# On multiples of the inverse covariance and of I.
+# Models that are multiples of the inverse covariance and of I.
 
 
 def _scalar_loss(model: ModelTable, task: LinearRegression, kind: str) -> AbstractPopulationLoss:
@@ -157,7 +156,7 @@ def _scalar_loss(model: ModelTable, task: LinearRegression, kind: str) -> Abstra
     return ScalarLayersLoss(d, n, model.depth, bool(model.residual_stream), speeds=speeds)
 
 
-def _scalars(a: Any, model: ModelTable, b: Any) -> PyTree:
+def _scalars(a: jax.Array, model: ModelTable, b: jax.Array | None) -> PyTree:
     """The model of these multiples of the inverse covariance and of I."""
     if model.loops is not None:
         return ScalarLoop(a[0], loops=model.loops)
@@ -165,13 +164,13 @@ def _scalars(a: Any, model: ModelTable, b: Any) -> PyTree:
 
 
 def _equal_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """Every scalar the same; zero for the kind that has no scale."""
+    """Every scalar is scale, or zero for the kind without a scale."""
     value = table.scale or 0.0
     return _scalars(jnp.full(model.depth, value), model, jnp.full(model.depth - 1, value))
 
 
 def _random_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
-    """Every scalar scale N(0, 1), with the keys of the matrices they stand for."""
+    """Every scalar is scale N(0, 1), drawn with the key of its matrix."""
     k = model.depth
     drawn = jnp.ravel(initialization.gaussian(scale_of(table), 1, seed_of(table), 2 * k - 1))
     return _scalars(drawn[:k], model, drawn[k:])
@@ -184,7 +183,7 @@ def _explicit_scalars(table: InitTable, d: int, model: ModelTable) -> PyTree:
     return _scalars(jnp.atleast_1d(weights["a"]), model, weights.get("b"))
 
 
-# In the eigenbasis of the covariance.
+# Models in the eigenbasis of the covariance.
 
 
 def _diagonal_loss(model: ModelTable, task: SpectralRegression, kind: str) -> DiagonalLayersLoss:
@@ -192,7 +191,7 @@ def _diagonal_loss(model: ModelTable, task: SpectralRegression, kind: str) -> Di
 
 
 def _eigenvalues(table: InitTable, task: SpectralRegression, model: ModelTable) -> DiagonalLayers:
-    """Of every matrix, one for each eigenvalue of the covariance."""
+    """The start, given by the eigenvalues of every matrix, one for each eigenvalue of the covariance."""
     shape = (model.depth, task.eigenvalues.size)
     if table.kind != "random-diagonal":
         return DiagonalLayers(jnp.full(shape, table.scale or 0.0), task)
@@ -216,7 +215,7 @@ _RESTRICTIONS = {
 
 
 def _distance_to_optimum(trajectory: Trajectory, best: PyTree) -> Series:
-    """The distance of (A, u) from the weights of least known loss, over the norm of these."""
+    """The distance of (A, u) from the weights of least known loss, divided by their norm."""
     A, u = np.asarray(trajectory.models.A - best.A[None]), np.asarray(trajectory.models.u - best.u[None])
     gap = np.sum(A**2, axis=(1, 2)) + np.sum(u**2, axis=1)
     return np.sqrt(gap / (np.sum(np.asarray(best.A) ** 2) + np.sum(np.asarray(best.u) ** 2)))
@@ -237,7 +236,7 @@ LOOPED = Architecture(
     curves={
         "distance-to-optimum": Curve(
             r"$\|(A, u) - (A, u)_{opt}\|_F \,/\, \|(A, u)_{opt}\|_F$",
-            "Relative distance of the weights (A, u) in the Frobenius norm from those of least known loss.",
+            "Relative distance of the weights (A, u) in the Frobenius norm from the weights of least known loss.",
             _distance_to_optimum,
         )
     },

@@ -17,7 +17,7 @@ def _loss(model: ModelTable, task: LinearRegression | RandomCovarianceRegression
 
 
 def _of_theta(make: Callable[..., LinearAttention]) -> Callable[[InitTable, int, ModelTable], LinearAttention]:
-    """A start that a matrix M shapes, given or drawn."""
+    """A start that depends on a matrix M, which is given or drawn."""
 
     def made(table: InitTable, d: int, model: ModelTable) -> LinearAttention:
         if table.theta is not None:
@@ -33,7 +33,7 @@ def _explicit(table: InitTable, d: int, model: ModelTable) -> LinearAttention:
 
 _STARTS = {
     "balanced": Start(_of_theta(initialization.balanced), ("scale",), ("theta", "rank", "seed")),
-    # Drawn square and not as a factor, so that it has no rank to choose.
+    # M is drawn square and not as a factor, so it has no rank.
     "balanced-indefinite": Start(_of_theta(initialization.balanced_indefinite), ("scale",), ("theta", "seed")),
     "unbalanced": Start(_of_theta(initialization.unbalanced), ("scale",), ("theta", "rank", "seed")),
     "zeros": Start(lambda table, d, model: initialization.zeros(d)),

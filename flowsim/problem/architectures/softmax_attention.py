@@ -1,4 +1,4 @@
-"""Layers of softmax attention, known by prompts alone."""
+"""Layers of softmax attention, whose loss is always sampled."""
 
 from typing import NoReturn
 
@@ -10,7 +10,7 @@ from flowsim.problem.model_table import ModelTable
 
 
 def _no_exact_loss(model: ModelTable, task: Task, kind: str) -> NoReturn:
-    raise NotImplementedError("a softmax has no exact loss: a resolved table samples it")
+    raise NotImplementedError("softmax attention has no exact loss: a resolved table has a sampled one")
 
 
 def _random(table: InitTable, d: int, model: ModelTable) -> SoftmaxAttention:

@@ -1,1 +1,1 @@
-"""Problems and claims in Python files of the user's own."""
+"""Problems and claims in Python files of users."""

@@ -1,4 +1,4 @@
-"""Python files of the user's own: each executed once as it is, and known by what was in it and in what it imports."""
+"""Python files of users. Each is executed once, and identified by its content and by the files that it imports."""
 
 import ast
 import contextlib
@@ -14,23 +14,22 @@ import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from flowsim._core.checks import ProblemError, refuse
-from flowsim._core.lines import in_short
+from flowsim._core.text import in_short
 from flowsim.problem.base import Kind
 
 Texts = Mapping[pathlib.Path, bytes]
 
 _FORM = re.compile(r"(.+\.py):(\w+)$")
 _STDLIB = pathlib.Path(sysconfig.get_path("stdlib"))
-_MODULES: dict[tuple[str, str], types.ModuleType] = {}  # by place and digest: a class of a file is one class
-_EXECUTED: dict[str, Texts] = {}  # what was in the files of a module that was executed here, by its name
-_IMPORTED: dict[pathlib.Path, bytes] = {}  # what was in a file when one that was executed here imported it
+_MODULES: dict[tuple[str, str], types.ModuleType] = {}  # by path and digest, so that a file defines a class once
+_EXECUTED: dict[str, Texts] = {}  # the files of modules that were executed here, by the name of the module
+_IMPORTED: dict[pathlib.Path, bytes] = {}  # the content of files when a file that was executed here imported them
 
 
 def is_place(text: str) -> bool:
-    """Whether a text is of the form FILE.py:NAME."""
+    """Whether a text has the form FILE.py:NAME."""
     return _FORM.fullmatch(text) is not None
 
 
@@ -41,9 +40,9 @@ def split(place: str) -> tuple[str, str]:
 
 
 def find_own(place: str, kind: type[Kind]) -> Kind:
-    """The object FILE.py:NAME, of a class.
+    """The object FILE.py:NAME, which must have the given class.
 
-    **Raises:** `ProblemError` where there is none.
+    **Raises:** `ProblemError` if there is no such object.
     """
     file, name = split(place)
     module, _ = module_of(os.path.abspath(file))
@@ -55,19 +54,17 @@ def find_own(place: str, kind: type[Kind]) -> Kind:
 
 
 def own_objects(file: str, kind: type[Kind]) -> list[Kind]:
-    """The objects of a class in a Python file, each once."""
+    """The objects of a class in a Python file, without duplicates."""
     return objects_of(module_of(os.path.abspath(file))[0], kind)
 
 
 def objects_of(module: types.ModuleType, kind: type[Kind]) -> list[Kind]:
-    """The objects of a class that a module has, each once."""
+    """The objects of a class in a module, without duplicates."""
     return list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
 
 
 def home_of(thing: object) -> tuple[types.ModuleType, str] | None:
-    """The module, and the name there, of an object at the top level of a Python file that was executed or imported, if
-    there is one.
-    """
+    """The module and the name of an object at the top level of a loaded Python file, or None."""
     for module in list(sys.modules.values()):
         names = vars(module) if isinstance(module, types.ModuleType) else {}
         file = names.get("__file__")
@@ -78,11 +75,10 @@ def home_of(thing: object) -> tuple[types.ModuleType, str] | None:
     return None
 
 
-def place_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """FILE.py:NAME of a function that is at the top level of a Python file, and the digest by which its module is known
-    from then on.
+def place_of(function: Callable[..., object]) -> tuple[str, str]:
+    """The place FILE.py:NAME of a function, and the digest that identifies its module from then on.
 
-    **Raises:** `ProblemError` where it is not, or the file is no longer what the function is of.
+    **Raises:** `ProblemError` if the function is not at the top level of a Python file, or the file has changed.
     """
     module, name = sys.modules.get(function.__module__), getattr(function, "__name__", "")
     file = getattr(module, "__file__", None)
@@ -95,14 +91,16 @@ def place_of(function: Callable[..., Any]) -> tuple[str, str]:
 
 
 def module_at(path: str, digest: str) -> types.ModuleType | None:
-    """The module of a file as it was or is, if that is known."""
+    """The module of a file with this digest, if it was loaded."""
     return _MODULES.get((path, digest))
 
 
 def module_of(path: str) -> tuple[types.ModuleType, str]:
-    """The module of a file as it is now, executed once, and its digest. Its folder can be imported from meanwhile.
+    """The module of a file in its present state, and its digest. A file is executed once for each digest.
 
-    **Raises:** `ProblemError` where it cannot be read or executed.
+    While it is executed it can import from its folder.
+
+    **Raises:** `ProblemError` if the file cannot be read or executed.
     """
     texts = _read(path)
     digest = digest_of(texts)
@@ -112,9 +110,9 @@ def module_of(path: str) -> tuple[types.ModuleType, str]:
     _forget_if_changed({other: texts[other] for other in others})
     module = types.ModuleType(f"{main.stem}_{hashlib.sha256(f'{path} {digest}'.encode()).hexdigest()}")
     module.__file__ = path
-    sys.modules[module.__name__] = module  # where dataclasses look for it
+    sys.modules[module.__name__] = module  # dataclasses look for it there
     sys.path.insert(0, os.path.dirname(path))
-    # Python takes what it has compiled for what is in a file that was edited within the same second.
+    # Python would use outdated bytecode for a file that was edited twice within a second.
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with blaming(path, path, "a Python file that can be executed"):
@@ -124,7 +122,7 @@ def module_of(path: str) -> tuple[types.ModuleType, str]:
         raise
     finally:
         sys.dont_write_bytecode = writes
-        # Which the file may have taken away, too.
+        # The file may have removed the folder itself.
         with contextlib.suppress(ValueError, AttributeError):
             sys.path.remove(os.path.dirname(path))
     _EXECUTED[module.__name__] = texts
@@ -133,9 +131,9 @@ def module_of(path: str) -> tuple[types.ModuleType, str]:
 
 
 def texts_of(module: types.ModuleType) -> Texts:
-    """What was in the file of a module, and in those that it imports, when they were executed.
+    """The content of the file of a module, and of the files that it imports, when they were executed.
 
-    **Raises:** `ProblemError` where one of them has changed since, as far as can be told.
+    **Raises:** `ProblemError` if a change of one of them since then can be detected.
     """
     if module.__name__ in _EXECUTED:
         return _EXECUTED[module.__name__]
@@ -149,7 +147,7 @@ def texts_of(module: types.ModuleType) -> Texts:
 
 
 def digest_of(texts: Texts) -> str:
-    """The digest of what is in files; that of one file alone is the digest of its bytes."""
+    """The digest of files. The digest of a single file is that of its bytes."""
     (_, text), *others = texts.items()
     digest = hashlib.sha256(text)
     for path, other in others:
@@ -159,7 +157,7 @@ def digest_of(texts: Texts) -> str:
 
 @contextlib.contextmanager
 def blaming(path: str, name: str, expected: str) -> Iterator[None]:
-    """Refuse what a user's file raises, in one line with the last of its own lines that was reached."""
+    """Turn an error from a user's file into a `ProblemError` that names the last line of the file it came through."""
     try:
         yield
     except KeyboardInterrupt:
@@ -171,7 +169,7 @@ def blaming(path: str, name: str, expected: str) -> Iterator[None]:
 
 
 def own_line(error: BaseException) -> str | None:
-    """The last line of a file that was executed here through which an error, or what it was made of, came."""
+    """The last line of a user's file that an error or its cause came through, as text."""
     files = {str(path) for texts in _EXECUTED.values() for path in texts}
     frames = [frame for one in (error, error.__cause__) if one for frame in traceback.extract_tb(one.__traceback__)]
     own = [frame for frame in frames if frame.filename in files]
@@ -179,7 +177,7 @@ def own_line(error: BaseException) -> str | None:
 
 
 def _lines_of(error: BaseException, path: str) -> list[int]:
-    """The lines of a file through which an error came."""
+    """The lines of a file that an error came through."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
         lines.append(error.lineno)
@@ -187,18 +185,18 @@ def _lines_of(error: BaseException, path: str) -> list[int]:
 
 
 def _read(path: str) -> dict[pathlib.Path, bytes]:
-    """What is in a file now, first, and in those of the user's own that it imports."""
+    """The present content of a file, followed by that of the user's files that it imports."""
     file = pathlib.Path(path)
     try:
         found = {file: file.read_bytes()}
-    except (OSError, ValueError) as error:  # the latter of a path that can be none
+    except (OSError, ValueError) as error:  # a ValueError comes from a text that cannot be a path
         refuse(path, "a Python file that can be read", f"reading it fails: {getattr(error, 'strerror', error)}")
     given = [pathlib.Path(os.path.abspath(place)) for place in sys.path or () if isinstance(place, str)]
     folders = [file.parent, *filter(_is_own, given)]
     left = [file]
     while left:
         for other in _imported(left.pop(), found, folders):
-            # One that cannot be read cannot be imported, either.
+            # A file that cannot be read cannot be imported either.
             with contextlib.suppress(OSError):
                 found[other] = other.read_bytes()
                 left.append(other)
@@ -211,7 +209,7 @@ def _is_own(folder: pathlib.Path) -> bool:
 
 
 def _imported(file: pathlib.Path, found: Texts, folders: list[pathlib.Path]) -> Iterator[pathlib.Path]:
-    """The files that a file imports, of those that are not known yet."""
+    """The files that a file imports and that are not in ``found``."""
     for level, name in _names_in(found[file]):
         within, parts = [file.parents[level - 1]] if 0 < level <= len(file.parents) else folders, name.split(".")
         for length in range(1, len(parts) + 1):
@@ -224,11 +222,12 @@ def _imported(file: pathlib.Path, found: Texts, folders: list[pathlib.Path]) -> 
 
 @functools.lru_cache(maxsize=256)
 def _names_in(text: bytes) -> tuple[tuple[int, str], ...]:
-    """What a file imports, each with the level of a relative import. A name may be a module of a package, or something
-    that the package has.
+    """The names that a file imports, each with the level of its relative import.
+
+    A name may be a module of a package or an object in it.
     """
     found = []
-    # What is no Python is told when it is executed.
+    # Text that is not Python is refused when it is executed.
     with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
@@ -240,7 +239,7 @@ def _names_in(text: bytes) -> tuple[tuple[int, str], ...]:
 
 
 def _modules_in(path: pathlib.Path) -> list[types.ModuleType]:
-    """The modules of a file that Python has imported."""
+    """The modules that Python has imported from a file."""
     return [
         module
         for module in list(sys.modules.values())
@@ -249,8 +248,9 @@ def _modules_in(path: pathlib.Path) -> list[types.ModuleType]:
 
 
 def _forget_if_changed(texts: Texts) -> None:
-    """Let files be imported anew, all of them if one has changed since it was imported for a file that was executed
-    here; those that others imported cannot be.
+    """Remove the modules of files from Python's list if one of the files has changed, so that all are imported again.
+
+    A changed file that other code has imported is refused.
     """
     changed = any(_IMPORTED.get(path, text) != text for path, text in texts.items())
     for path, text in texts.items():
@@ -262,10 +262,8 @@ def _forget_if_changed(texts: Texts) -> None:
 
 
 def _refuse_changed(module: types.ModuleType, text: bytes) -> None:
-    """Refuse a module of which functions or constants are not those of its file as it is now. What else may have
-    changed cannot be told.
-    """
-    # What other loaders make of a file is not what is in it.
+    """Refuse a module whose functions or constants differ from those in its file. Other changes are not detected."""
+    # Other loaders may change the code of a file.
     if type(module.__spec__ and module.__spec__.loader) not in (importlib.machinery.SourceFileLoader, type(None)):
         return
     path = os.path.abspath(str(module.__file__))
@@ -285,8 +283,8 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(part)
 
 
-def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """The names that a file gives a constant at its top level, and nothing else anywhere."""
+def _constants(tree: ast.Module) -> Iterator[tuple[str, object]]:
+    """The names, with their constants, that a file assigns once, at its top level."""
     stored = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant | ast.UnaryOp):

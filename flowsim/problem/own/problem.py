@@ -1,4 +1,4 @@
-"""A problem of the user's own: a function ``make(**fields) -> (loss, model)`` in a Python file."""
+"""A problem given by a user's function ``make(**fields) -> (loss, model)`` in a Python file."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ from msgspec import Meta
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.functions import known_by_value
-from flowsim._core.types import Tables
+from flowsim._core.types import Document, Tables
 from flowsim.flow.arguments import check_model
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses import AbstractPopulationLoss
@@ -37,16 +37,19 @@ _Whole = Annotated[int, Meta(description="a whole number")]
 _Numbers = Annotated[
     tuple[float | tuple[float, ...], ...], Meta(description="a list of numbers, or of lists of numbers")
 ]
-_KINDS: dict[Any, Any] = {bool: Flag, int: _Whole, float: Number, str: Word, list: _Numbers, tuple: _Numbers}
-_TRACED: set[tuple[Hashable, ...]] = set()  # problems of one structure that were found to flow
+_KINDS: dict[type, object] = {bool: Flag, int: _Whole, float: Number, str: Word, list: _Numbers, tuple: _Numbers}
+_TRACED: set[tuple[Hashable, ...]] = set()  # structures of problems that were traced without errors
 _TABLES: dict[tuple[str, str], type["AbstractUserSpec"]] = {}
 
 
 class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
-    """A problem of the user's own in its resolved form; a class for each function has its arguments as further fields.
+    """A user's problem in its resolved form. Each function has a subclass with its arguments as further fields.
 
-    make: the file and the name of the function, ``/place/of/FILE.py:make``; sha256: of the file, and of what it
-    imports of the user's own.
+    **Fields:**
+
+    - make: the file and the name of the function, ``/place/of/FILE.py:make``.
+    - sha256: the digest of the file and of the user's files that it imports.
+    - flow: how far and how accurately to integrate.
     """
 
     make: Word
@@ -54,7 +57,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
     flow: FlowTable = FlowTable()
 
     @property
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """The arguments of the function."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in _OURS}
 
@@ -69,7 +72,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
         return f"with a loss of {pathlib.Path(self.make).name}, which one device computes"
 
     @property
-    def headline(self) -> Sequence[tuple[str, Any]]:
+    def headline(self) -> Sequence[tuple[str, object]]:
         return [("", pathlib.Path(self.make).name), *((name, toml.write_value(v)) for name, v in self.fields.items())]
 
     @property
@@ -92,9 +95,9 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
         return objects_of(self._module, kind)
 
     def build(self, *, mesh: jax.sharding.Mesh | None = None) -> Problem:
-        """Loss and start as the user's function gives them; a mesh is not used.
+        """Call the user's function for the loss and the start. A mesh is not used.
 
-        **Raises:** `ProblemError` where it raises, or gives something else; `ValueError` without float64.
+        **Raises:** `ProblemError` if the function raises or returns something else; `ValueError` without float64.
         """
         checks.require_float64()
         path, name = split(self.make)
@@ -103,38 +106,38 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
             made = function(**{name: _as_lists(value) for name, value in self.fields.items()})
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], AbstractPopulationLoss)):
             kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else [made])]
-            came = f"that of line {_line(function)} gives ({', '.join(kinds)})"
+            came = f"the function at line {_line(function)} returns ({', '.join(kinds)})"
             refuse(self.make, "a function that gives (loss, model), the loss one of flowsim's", came)
         loss, model = made
         loss, model = jax.tree.map(lambda leaf: _named(leaf, self), (loss, model))
         with blaming(path, self.make, "a function that gives a loss and a model that flow"):
             check_model(model)
             alike = (path, self.sha256, *_shapes((loss, model)))
-            # The cells of a sweep are alike: one of them is traced.
+            # All cells of a sweep have one structure, so only one of them is traced.
             if not _is_in(_TRACED, alike) and not loss.sampled:
                 eqx.filter_eval_shape(lambda model: (loss(model), loss.excess(model), loss.gradient(model)), model)
         if not _is_in(_TRACED, alike):
             self._check_observables(path, model)
-            # Which the file may have switched on.
+            # The file may have switched debugging on.
             checks.refuse_debugging()
-            with contextlib.suppress(TypeError):  # of what a module of the user's holds
+            with contextlib.suppress(TypeError):  # from a leaf without a hash
                 _TRACED.add(alike)
         return Problem(self, getattr(loss, "task", None), loss, model)
 
     @property
     def _module(self) -> types.ModuleType:
         module = module_at(split(self.make)[0], self.sha256)
-        assert module is not None, "a problem is made of a file that was executed"
+        assert module is not None, "the file of a problem was executed"
         return module
 
     def _check_observables(self, path: str, model: PyTree) -> None:
-        """Refuse observables whose names are taken, or whose values are no numbers."""
+        """Refuse observables whose names are taken or whose values are not numbers."""
         given, place = self.observables, f"{OBSERVABLES} of {path}"
         if not isinstance(given, Mapping):
             refuse(place, "names with functions of the model", f"it is {type(given).__name__}")
         taken = {*weights(model), *Trajectory.__dataclass_fields__, "metadata"}
         for name, function in given.items():
-            # Figures are called after them.
+            # Files of figures have these names.
             word = isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and len(name) <= 100
             if not word or name in taken:
                 refuse(place, "names that are ASCII words and not those of other arrays", f"one is {name!r:.60}")
@@ -149,15 +152,16 @@ _OURS = AbstractUserSpec.__struct_fields__
 
 
 class _Named:
-    """A function among the leaves of a loss or a model, by a name that is the same in every process; equal to others
-    that compute the same, so that what is compiled for one cell of a sweep serves them all.
+    """A function among the leaves of a loss or a model, with a name that is the same in every process.
+
+    It equals other functions that compute the same, so that a program is compiled once for all cells of a sweep.
     """
 
     def __init__(self, function: Callable, spec: AbstractUserSpec):
         self.function, self._spec = function, spec
         self._value = known_by_value(function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return self.function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
@@ -168,7 +172,7 @@ class _Named:
 
     @property
     def holds(self) -> bool:
-        """Whether it still computes what it did when it was made, as far as values can tell."""
+        """Whether the function still computes the same as when this object was made; see `known_by_value`."""
         return not isinstance(self._value, int) and known_by_value(self.function) == self._value
 
     def __repr__(self) -> str:
@@ -176,8 +180,9 @@ class _Named:
 
 
 def still_holds(problem: Problem) -> bool:
-    """Whether the functions of a problem compute what they did when it was built: by names that are looked up when they
-    are called, another call of ``make`` may have changed that.
+    """Whether the functions of a problem compute the same as when it was built.
+
+    A later call of ``make`` may change values that these functions look up by name when they are called.
     """
     leaves = jax.tree.leaves((problem.loss, problem.start))
     return all(leaf.holds for leaf in leaves if isinstance(leaf, _Named))
@@ -189,22 +194,22 @@ def _shapes(tree: PyTree) -> tuple[Hashable, ...]:
     return structure, *[(leaf.shape, leaf.dtype.name) if eqx.is_array(leaf) else leaf for leaf in leaves]
 
 
-def _is_in(known: set[Any], value: Any) -> bool:
-    """Whether a value is one of those known; one that has no hash is not."""
+def _is_in(known: set, value: tuple) -> bool:
+    """Whether a set contains a value. False for a value that cannot be hashed."""
     try:
         return value in known
     except TypeError:
         return False
 
 
-def _named(leaf: Any, spec: AbstractUserSpec) -> Any:
+def _named(leaf: PyTree, spec: AbstractUserSpec) -> PyTree:
     return _Named(leaf, spec) if callable(leaf) and not eqx.is_array(leaf) else leaf
 
 
 def spec_of(tables: Tables) -> AbstractUserSpec:
-    """The problem of tables that name a function as ``make``, all of whose defaults are filled in.
+    """The problem of tables with a function ``make``. All defaults are filled in.
 
-    **Raises:** `ProblemError` in one line that names the field, or the file and its line.
+    **Raises:** `ProblemError` in one line that names the field, or the file and the line.
     """
     given = signed(tables)
     kind, defaults = _table_of(given["make"], given["sha256"])
@@ -215,15 +220,15 @@ def spec_of(tables: Tables) -> AbstractUserSpec:
 
 
 def table_of(tables: Tables) -> type[AbstractUserSpec]:
-    """The table whose fields the arguments of the function are."""
+    """The table whose fields are the arguments of the function."""
     given = signed(tables)
     return _table_of(given["make"], given["sha256"])[0]
 
 
-def signed(tables: Tables) -> dict[str, Any]:
-    """The tables with the place of the user's file, and the digest of what is in it.
+def signed(tables: Tables) -> Document:
+    """The tables with the place of the user's function and the digest of its file.
 
-    **Raises:** `ProblemError` if it is not such a file, or not the one that the tables name.
+    **Raises:** `ProblemError` if there is no such function, or the file has another digest than in the tables.
     """
     make, digest = tables["make"], tables.get("sha256")
     if callable(make):
@@ -239,8 +244,8 @@ def signed(tables: Tables) -> dict[str, Any]:
     return {**tables, "make": f"{path}:{name}", "sha256": digest}
 
 
-def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], dict[str, Any]]:
-    """The arguments of a function as a table, and the defaults that they have."""
+def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], Document]:
+    """The arguments of a function as a table, and their defaults."""
     file, name = split(place)
     function = getattr(module_at(file, digest), name, None)
     if not inspect.isfunction(function):
@@ -264,12 +269,12 @@ def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], dict[str
     return _TABLES[key], defaults
 
 
-def _line(function: Any) -> int:
+def _line(function: types.FunctionType) -> int:
     return function.__code__.co_firstlineno
 
 
-def _kind_of(argument: inspect.Parameter, place: str, line: int) -> Any:
-    """What a field can hold: by the annotation of the argument, else by its default, else a number."""
+def _kind_of(argument: inspect.Parameter, place: str, line: int) -> object:
+    """The type of a field: from the annotation of the argument, else from its default, else a number."""
     given = argument.annotation
     if given is argument.empty:
         given = float if argument.default is argument.empty else type(argument.default)
@@ -280,5 +285,5 @@ def _kind_of(argument: inspect.Parameter, place: str, line: int) -> Any:
     return kind
 
 
-def _as_lists(value: Any) -> Any:
+def _as_lists(value: object) -> object:
     return [_as_lists(part) for part in value] if isinstance(value, tuple) else value

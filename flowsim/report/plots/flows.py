@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from flowsim._core.files import write_whole
-from flowsim._core.numbers import in_tex
+from flowsim._core.text import in_tex
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights

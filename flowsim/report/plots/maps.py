@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from flowsim._core.numbers import in_tex, value_text
+from flowsim._core.text import in_tex, value_text
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import OUTCOMES

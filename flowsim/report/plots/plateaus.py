@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from flowsim._core.numbers import in_tex
+from flowsim._core.text import in_tex
 from flowsim.claims.critical_points.plateaus import Plateau, plateaus
 from flowsim.flow.trajectory import Trajectory
 from flowsim.report.plots.flows import on_axes

@@ -1,4 +1,4 @@
-"""Laws of a random covariance Lambda_tau, drawn anew for every prompt."""
+"""Laws of a random covariance Lambda_tau that is drawn for every prompt."""
 
 from flowsim.tasks.covariance_laws.base import AbstractCoordinates as AbstractCoordinates
 from flowsim.tasks.covariance_laws.base import AbstractCovarianceLaw as AbstractCovarianceLaw

@@ -1,6 +1,6 @@
-"""What every law of a covariance offers.
+"""The interface of laws of a random covariance.
 
-The population loss is cubic in Lambda_tau, so that a law enters it by its moments up to order three alone.
+The population loss is cubic in Lambda_tau, so it depends on a law only through moments up to order three.
 """
 
 import abc
@@ -35,25 +35,25 @@ class AbstractCovarianceLaw(eqx.Module):
 
     @abc.abstractmethod
     def operator_energy(self, context_length: Scalar) -> Scalar:
-        """E[|Gamma_tau|_op |Lambda_tau|_F^2], NaN where the law does not tell."""
+        """E[|Gamma_tau|_op |Lambda_tau|_F^2], NaN if the law does not determine it."""
 
     @abc.abstractmethod
     def replicates(self) -> tuple["AbstractCovarianceLaw", ...]:
-        """Independent estimates of a law that is known by samples; empty where it is known exactly."""
+        """Independent estimates of a law that is known from samples; empty if it is known exactly."""
 
 
 class AbstractCoordinates(eqx.Module):
-    """Independent positive random variables lambda_1, ..., lambda_m of one family, its parameters of shape (m,)."""
+    """Independent positive random variables lambda_1, ..., lambda_m of one family, with parameters of shape (m,)."""
 
     @abc.abstractmethod
     def moments(self) -> Float[Array, "3 m"]:
-        """E lambda, E lambda^2, E lambda^3 of each."""
+        """E lambda, E lambda^2 and E lambda^3 of each variable."""
 
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray) -> Float[Array, " m"]:
-        """Draw each once.
+        """Draw each variable once.
 
-        **Raises:** `ValueError` where the law is not determined by what is known of it.
+        **Raises:** `ValueError` if the law is only known by its moments.
         """
 
     @abc.abstractmethod
@@ -70,4 +70,4 @@ class AbstractCoordinates(eqx.Module):
 
     @abc.abstractmethod
     def panels(self) -> np.ndarray:
-        """Increasing points from 0 on, between which `distribution` is smooth, and beyond which no mass counts."""
+        """Increasing points from 0. `distribution` is smooth between them and the mass beyond them is negligible."""

@@ -44,7 +44,7 @@ class Gamma(AbstractCoordinates):
         return self.moments()[1][None, :] * below
 
     def panels(self) -> np.ndarray:
-        # The third moment beyond (k + 40 sqrt(k) + 60)/rate is below 1e-16 of the whole.
+        # Less than 1e-16 of the third moment lies beyond (k + 40 sqrt(k) + 60)/rate, k being the shape.
         shape, rate = np.asarray(self.shape), np.asarray(self.rate)
         return _graded((shape + 40 * np.sqrt(shape) + 60) / rate)
 
@@ -71,7 +71,7 @@ class Uniform(AbstractCoordinates):
         return jnp.stack([(a + b) / 2, (a**2 + a * b + b**2) / 3, (a + b) * (a**2 + b**2) / 4])
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, " m"]:
-        # 1 - U lies in (0, 1], so that low = 0 gives no zero.
+        # The uniform numbers U are in [0, 1). With 1 - U in (0, 1], a law with low = 0 never draws zero.
         return self.high - (self.high - self.low) * jax.random.uniform(key, self.low.shape)
 
     def scaled(self, factor: Scalar) -> "Uniform":
@@ -120,17 +120,17 @@ class LogNormal(AbstractCoordinates):
         return self.moments()[1][None, :] * ndtr(self._score(x) - 2 * self.spread[None, :])
 
     def panels(self) -> np.ndarray:
-        # Weighted with lambda^3 the logarithm is normal around location + 3 spread^2.
+        # Under the density weighted with lambda^3, log lambda is normal around location + 3 spread^2.
         location, spread = np.asarray(self.location), np.asarray(self.spread)
         return _graded(np.exp(location + 3 * spread**2 + 10 * spread))
 
 
 class Discrete(AbstractCoordinates):
-    """Laws of k values each, one row for each coordinate; k = 1 makes values that are not random.
+    """Laws of k values each, one row for each coordinate. With k = 1 the values are not random.
 
     **Arguments:** values, probabilities: (m, k); the probabilities of a row sum to one.
 
-    **Raises:** `ValueError` on mass at or below zero, on numbers that are not probabilities.
+    **Raises:** `ValueError` on values that are not positive and on numbers that are not probabilities.
     """
 
     values: Float[Array, "m k"]
@@ -170,9 +170,9 @@ class Discrete(AbstractCoordinates):
 
 
 class Moments(AbstractCoordinates):
-    """Any laws with these first three moments: enough for the flow, not enough to draw from.
+    """Any laws with these first three moments. They determine the flow, but samples cannot be drawn.
 
-    **Raises:** `ValueError` on moments that no positive random variable has, or that are not finite.
+    **Raises:** `ValueError` on moments that are not finite or that no positive random variable has.
     """
 
     first: Float[Array, " m"]
@@ -213,7 +213,7 @@ class Moments(AbstractCoordinates):
 
 
 def _parameters(given: dict[str, ArrayLike | Iterable], positive: tuple[str, ...]) -> list[Float[Array, " m"]]:
-    """Parameters of one common length, numbers standing for all coordinates."""
+    """Parameters of one common length. A number is repeated for all coordinates."""
     arrays = {name: jnp.atleast_1d(jnp.asarray(value, dtype=jnp.float64)) for name, value in given.items()}
     length = max(array.size for array in arrays.values())
     result = []
@@ -227,6 +227,6 @@ def _parameters(given: dict[str, ArrayLike | Iterable], positive: tuple[str, ...
 
 
 def _graded(ends: np.ndarray) -> np.ndarray:
-    """Panels from 0 to the largest end, each twice as wide as the one before, from well below the smallest end."""
+    """Panels from 0 to the largest end that double in width, the first much narrower than the smallest end."""
     count = int(np.ceil(np.log2(np.max(ends) / np.min(ends)))) + 24
     return np.append(0.0, np.max(ends) * 2.0 ** np.arange(-count, 1))

@@ -19,9 +19,9 @@ _DETERMINISTIC = 1e-13  # a variance below this fraction of the second moment is
 class DiagonalLaw(AbstractCovarianceLaw):
     """Lambda_tau = diag(lambda_1, ..., lambda_d) with independent positive coordinates.
 
-    **Arguments:** coordinates: one or several families, the coordinates of one after those of the other.
+    **Arguments:** coordinates: one or several families, whose coordinates are joined in this order.
 
-    **Raises:** `ValueError` where a third moment is not finite, or a first not positive.
+    **Raises:** `ValueError` if a moment up to the third is not finite or a mean is not positive.
     """
 
     coordinates: tuple[AbstractCoordinates, ...]
@@ -54,8 +54,10 @@ class DiagonalLaw(AbstractCovarianceLaw):
         return DiagonalLaw(*[part.scaled(c) for part in self.coordinates])
 
     def expectation(self, function: Callable[[Matrix], PyTree]) -> PyTree:
-        """Independent coordinates have no mixed central moments up to order three, hence E f = f(m) + sum_i E[f(m +
-        (lambda_i - m_i) e_i) - f(m)], each by the Gauss rule of two nodes that has lambda_i's three moments.
+        """E[f(Lambda_tau)] = f(m) + sum_i E[f(m + (lambda_i - m_i) e_i) - f(m)].
+
+        The mixed central moments of independent coordinates vanish up to order three. Each term is computed by the
+        Gauss rule of two nodes that has the first three moments of lambda_i.
         """
         first, second, third = self.moments()
         variance = second - first**2
@@ -67,7 +69,7 @@ class DiagonalLaw(AbstractCovarianceLaw):
         weights = jnp.where(random[None, :], jnp.abs(shifts[::-1]) / jnp.where(random, reach, 1.0)[None, :], 0.5)
         nodes = first[None, :] + shifts.reshape(-1)[:, None] * jnp.tile(jnp.eye(first.size), (2, 1))
         at_mean = function(jnp.diag(first))
-        # Differences, so that a law without variance has no error from 2 d terms.
+        # Differences from f(m), so that for a law without variance 2 d terms add no rounding error.
         change = lambda node: jax.tree.map(jnp.subtract, function(jnp.diag(node)), at_mean)
         changes = jax.lax.map(change, nodes, batch_size=_BATCH)
         return jax.tree.map(
@@ -75,9 +77,11 @@ class DiagonalLaw(AbstractCovarianceLaw):
         )
 
     def operator_energy(self, context_length: Scalar) -> Scalar:
-        """(1 + 1/N) E[max lambda sum lambda_j^2] + (1/N) E[sum lambda sum lambda_j^2]; the first by
-        E[lambda_j^2 max(lambda_j, m)] = E lambda_j^3 + int_0^inf P(m > x) E[lambda_j^2; lambda_j <= x] dx, with m the
-        largest of the others.
+        """(1 + 1/N) E[max lambda sum lambda_j^2] + (1/N) E[sum lambda sum lambda_j^2].
+
+        With m the largest of the other coordinates, the terms of the first expectation are
+
+            E[lambda_j^2 max(lambda_j, m)] = E lambda_j^3 + int_0^inf P(m > x) E[lambda_j^2; lambda_j <= x] dx.
         """
         first, second, third = self.moments()
         edges = np.unique(np.concatenate([part.panels() for part in self.coordinates]))
@@ -87,7 +91,7 @@ class DiagonalLaw(AbstractCovarianceLaw):
         weights = jnp.asarray((half * rule).reshape(-1))
         below = jnp.concatenate([part.distribution(x) for part in self.coordinates], axis=1)
         squares = jnp.concatenate([part.truncated_square(x) for part in self.coordinates], axis=1)
-        # Products over all the others, from both sides, as one of them can be zero.
+        # Products over all other coordinates are built from both sides, since dividing by a zero factor would fail.
         ones = jnp.ones((x.size, 1))
         before = jnp.concatenate([ones, jnp.cumprod(below, axis=1)[:, :-1]], axis=1)
         after = jnp.concatenate([jnp.cumprod(below[:, ::-1], axis=1)[:, ::-1][:, 1:], ones], axis=1)

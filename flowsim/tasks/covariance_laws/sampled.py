@@ -1,4 +1,4 @@
-"""Any law of full covariance matrices, by independent draws."""
+"""Any law of full covariance matrices, represented by independent draws."""
 
 from collections.abc import Callable, Iterable
 
@@ -17,12 +17,15 @@ _BATCH = 64
 
 
 class SampledLaw(AbstractCovarianceLaw):
-    """Any law of full matrices, known by independent draws; what is computed of it has a sampling error.
+    """Any law of full matrices, represented by independent draws. All expectations have a sampling error.
 
-    **Arguments:** draw: key -> (d, d) symmetric positive definite; samples: how many, a multiple of 8 and at least
-    32, so that 8 disjoint groups tell the error; seed: of the draws.
+    **Arguments:**
 
-    **Raises:** `ValueError` on another number, or a draw that is no covariance.
+    - draw: key -> (d, d), symmetric positive definite.
+    - samples: the number of draws, a multiple of 8 and at least 32. Eight disjoint groups estimate the error.
+    - seed: of the draws.
+
+    **Raises:** `ValueError` on another number of samples, or a draw that is not positive definite.
     """
 
     draw: Callable[[PRNGKeyArray], Matrix]
@@ -69,9 +72,11 @@ class SampledLaw(AbstractCovarianceLaw):
 
 
 class WishartDraw(eqx.Module):
-    """Lambda_tau = (1/n) sum z_i z_i^T with n independent z_i ~ N(0, mean): the draws of a scaled Wishart law.
+    """Draws Lambda_tau = (1/n) sum z_i z_i^T with n independent z_i ~ N(0, mean), a scaled Wishart law.
 
-    **Raises:** `ValueError` unless mean is a covariance and n >= d.
+    **Arguments:** mean: (d, d), symmetric positive definite; degrees: n >= d.
+
+    **Raises:** `ValueError` naming the argument.
     """
 
     factor: Matrix
