@@ -1,7 +1,10 @@
-"""Texts in one line for people: of errors, lists and numbers."""
+"""Error messages, lists and numbers as text in one line. This module imports nothing heavy."""
 
 import math
 from typing import SupportsFloat
+
+LONGEST = 1000  # characters
+TRACEBACK = "FLOWSIM_TRACEBACK"  # with the value 1, unexpected errors are raised with their traceback
 
 
 def one_line(text: str) -> str:

@@ -73,7 +73,7 @@ def with_weights(heads: Heads, weights: Mapping[str, ArrayLike]) -> Heads:
 class AbstractLabelHeads(AbstractHeads):
     """Heads whose values are the labels, yhat = beta^T Gamma x_q + w^T x_q + bias with beta = (1/N) sum y_n x_n.
 
-    All other blocks are zero: a value matrix has one entry, for the label, and a key-query matrix has one block, for the
+    All other blocks are zero: a value matrix has one entry, for the label, and a key-query matrix one block, for the
     covariates.
     """
 

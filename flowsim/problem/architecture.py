@@ -63,7 +63,7 @@ class Restriction:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """A value that a curve is drawn beside: a bound that it stays above, or what it is predicted to tend to."""
+    """A horizontal line in a figure: a lower bound of its curve, or the value that the curve is predicted to tend to."""
 
     value: float
     label: str
