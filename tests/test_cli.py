@@ -550,7 +550,7 @@ def test_claims_in_words_and_in_json(monkeypatch, capsys):
     assert main.main(["claims", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [(entry["id"], entry["form"]) for entry in listed] == [(claim.id, claim.form) for claim in ALL_CLAIMS]
-    assert all(set(entry) == {"id", "source", "form", "statement"} for entry in listed)
+    assert all(set(entry) == {"id", "source", "form", "statement", "latex"} for entry in listed)
     assert main.main(["claims"]) == 0
     words = capsys.readouterr().out
     assert all(entry["id"] in words and entry["statement"] in words for entry in listed)

@@ -45,7 +45,7 @@ def verdict(name: str = "zhang2023.lemma-5.4.pl", judgement: Judgement = Judgeme
         id=name,
         source=SOURCE,
         form="printed",
-        statement="|grad l|^2 >= mu (l - min l) & more",
+        statement=r"$\lVert \nabla \ell \rVert^2 \ge \mu (\ell - \min \ell)$ \& more",
         verdict=judgement,
         margin=0.83,
         where=2.1,

@@ -106,7 +106,7 @@ class Section:
         SECTION = Section("smith2025", LinearAttention, setting=one_covariance, hypotheses=balanced)
         FLOWS = SECTION.on(problems.FLOWS, spaces.BALANCED)
 
-        @FLOWS.claim("lemma-4", "Lemma 4")
+        @FLOWS.claim("positive", "the paper's (4)")
         def positive(flow):
             r'''$u_{-1}(t) > 0$ for all $t$'''
             return at_least(flow.models.u_minus1, 0.0, size=flow.start.u_minus1)

@@ -29,7 +29,7 @@ def balanced_indefinite(scale: ArrayLike, theta: ArrayLike | Iterable) -> Linear
 
 
 def unbalanced(scale: ArrayLike, theta: ArrayLike | Iterable) -> LinearAttention:
-    """u_{-1} = sigma, U11 = sigma M M^T, not normalised, which Assumption 3.3 excludes; M is (d, r)."""
+    """u_{-1} = sigma, U11 = sigma M M^T, not normalised; M is (d, r)."""
     return _start(scale, _gram(theta), normalised=False)
 
 

@@ -22,7 +22,7 @@ def risk(model: LinearAttention, task: Task, test_length: ArrayLike) -> Scalar:
 
     On prompts as in training, with any covariance and isotropic w, it is exact for all weights. On other prompts it
     requires u12 = u21 = 0. With V = u_{-1} U11 the prediction is then yhat = ((1/M) sum y_i x_i)^T V x_query, and the
-    risk is the error of the best linear predictor plus squares. (4.6) is the case V = Gamma^-1.
+    risk is the error of the best linear predictor plus squares.
 
     **Arguments:**
 
@@ -67,7 +67,7 @@ def risk_standard_error(model: LinearAttention, law: JointLaw, test_length: Arra
 
 
 def best_linear_error(task: Task) -> Scalar:
-    """min_a E(<a, x_query> - y_query)^2, the first term of (4.6). Here a may depend on the w of a prompt."""
+    """The error of the best linear predictor, min_a E(<a, x_query> - y_query)^2; a may depend on the w of a prompt."""
     if isinstance(task, RandomCovarianceRegression):
         return jnp.zeros(())
     if isinstance(task, JointLaw):

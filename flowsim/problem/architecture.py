@@ -63,7 +63,7 @@ class Restriction:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """A horizontal line in a figure: a lower bound of its curve, or the value that the curve is predicted to tend to."""
+    """A horizontal line in a figure: a lower bound of its curve, or the value that the curve should tend to."""
 
     value: float
     label: str

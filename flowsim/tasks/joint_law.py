@@ -12,7 +12,7 @@ _ROUNDING = 1e-12
 
 
 class JointLaw(eqx.Module):
-    """The law D of Theorem 4.2: x ~ N(0, Lambda) and any label y, given by moments.
+    """A joint law of covariates and labels: x ~ N(0, Lambda) and any label y, given by moments.
 
     The context and (x_query, y_query) are independent draws from it.
 

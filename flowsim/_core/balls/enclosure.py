@@ -208,10 +208,7 @@ def _is_key(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """Runs programs on balls; see `enclose`.
-
-    together: loops whose turns run at once, by the identity of their bodies.
-    """
+    """Runs programs on balls; see `enclose`. together: loops whose turns run at once, by the identity of the body."""
 
     proved: bool
     of_middles: bool

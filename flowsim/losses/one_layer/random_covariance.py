@@ -18,7 +18,7 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
     """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, with a Lambda_tau drawn for every prompt.
 
     It is exact for all weights. Given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau. The part
-    odd in w is a quadratic form in V = u_{-1} U11 + u12 u21^T. It is (C.5) up to a constant, and its excess is (C.7).
+    odd in w is a quadratic form in V = u_{-1} U11 + u12 u21^T.
 
     **Arguments:** task: a `RandomCovarianceRegression`.
     """
@@ -61,7 +61,7 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
         return model.balance
 
     def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
-        """The arrowhead if u12 = u21 = 0 exactly, which the flow preserves (Lemma C.1)."""
+        """The arrowhead if u12 = u21 = 0 exactly, which the flow preserves."""
         return self.structure if on_the_arrow(model) else None
 
     def replicates(self) -> tuple["RandomCovarianceLoss", ...]:

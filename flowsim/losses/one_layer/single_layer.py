@@ -23,7 +23,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         odd = w^T (S V - I) x,     even = u12^T (S + x x^T / N) U11 x + u_{-1} (w^T S w) u21^T x,
 
     and L = (1/2) E odd^2 + (1/2) E even^2, since the two are uncorrelated. On u12 = u21 = 0 the even part is zero,
-    L - tr(Lambda)/2 is the loss (5.5), and E odd^2 / 2 - min L is the square of Corollary A.2.
+    and E odd^2 / 2 - min L is a square.
 
     **Arguments:** task: a `LinearRegression` with isotropic weights and without the options of test prompts.
 
@@ -88,7 +88,7 @@ class LinearAttentionLoss(AbstractPopulationLoss):
         return _arrowhead(self)
 
     def arrowhead(self, model: LinearAttention) -> Arrowhead | None:
-        """The arrowhead if u12 = u21 = 0 exactly, which the flow preserves (Lemma 5.2)."""
+        """The arrowhead if u12 = u21 = 0 exactly, which the flow preserves."""
         return self.structure if on_the_arrow(model) else None
 
 

@@ -37,15 +37,12 @@ CLAIMS: tuple[Claim, ...] = (
     *figures_1_to_4.FIGURE_2.claims,
     *figures_1_to_4.FIGURE_3.claims,
     *figures_1_to_4.FIGURE_4.claims,
-    *appendix_a_layers.SECTION.claims,  # Theorem A.1
+    *appendix_a_layers.SECTION.claims,  # Theorem A.1, Lemma A.3, Corollary A.4
     *appendix_a_pairings.SECTION.claims,  # Lemma A.2
-    *appendix_a_layers.SECTION.claims,  # Lemma A.3, Corollary A.4
     *appendix_a_moments.SECTION.claims,  # Lemmas A.5 to A.7
-    *appendix_a_convergence.SECTION.claims,  # Theorem A.8, Lemma A.9
+    *appendix_a_convergence.SECTION.claims,  # Theorem A.8, Lemma A.9, Theorem A.12
     *appendix_a_gradient.SECTION.claims,  # (25), (26)
-    *appendix_a_dominance.SECTION.claims,  # Lemma A.10
-    *appendix_a_dominance.SECTION.claims,  # Theorem A.11
-    *appendix_a_convergence.SECTION.claims,  # Theorem A.12
+    *appendix_a_dominance.SECTION.claims,  # Lemma A.10, Theorem A.11
     *appendix_a_out_of_distribution.SECTION.claims,  # Theorem A.13
 )
 
