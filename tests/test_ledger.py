@@ -158,7 +158,7 @@ def test_the_ledger_has_every_claim_as_it_is_and_no_other():
     assert list(SECTIONS) == [f"{claim.id} ({claim.form})" for claim in flowsim.ALL_CLAIMS]
     for claim in flowsim.ALL_CLAIMS:
         body = SECTIONS[f"{claim.id} ({claim.form})"]
-        assert f"> {escaped(claim.statement)}\n" in body
+        assert f"> {escaped(claim.text)}\n" in body
         assert f"- Source: {claim.source}\n" in body
         assert f"`{claim.compare.__module__}.{claim.compare.__name__}`" in body
         assert not claim.note or f"- Note: {escaped(claim.note)}\n" in body

@@ -45,6 +45,12 @@ class Comparison(eqx.Module):
     bound: Sides
     identity: Bool[Array, "*points"]
 
+    @property
+    def margin(self) -> Sides:
+        """(slack + allowance)/size, infinite where nothing is promised."""
+        size = jnp.where(self.size > 0, self.size, jnp.inf)
+        return jnp.where(self.promised, (self.slack + self.allowance) / size, jnp.inf)
+
 
 def _real(side: ArrayLike) -> Array:
     """A side as float64, as which numbers without a point and truth values are compared, too."""

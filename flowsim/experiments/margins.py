@@ -52,8 +52,7 @@ def error_of(claim: Claim) -> float:
 def room(comparison: Comparison, error: float) -> Room:
     """The room that a comparison leaves, whose sides are known to a relative error."""
     slack, promised = comparison.slack + comparison.allowance, comparison.promised
-    size = jnp.where(comparison.size > 0, comparison.size, jnp.inf)
-    margins = jnp.where(promised, slack / size, jnp.inf)
+    margins = comparison.margin
     known = jnp.all(jnp.isfinite(comparison.slack) | ~promised)
     clear = jnp.any(promised & (slack < -error * comparison.scale))
     value, bound = comparison.value, comparison.bound

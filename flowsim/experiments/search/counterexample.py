@@ -196,8 +196,7 @@ def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.nda
     (rough, fine, _), _ = followed(claim, evidence)
     case = fine if claim.along_flow else rough
     comparison, run = compared(claim, evidence.stated, case.padded), case.run
-    safe = np.where(comparison.size > 0, comparison.size, np.inf)
-    margins = np.where(comparison.promised, (comparison.slack + comparison.allowance) / safe, np.inf)
+    margins = np.asarray(comparison.margin)
     row, *entry = np.unravel_index(np.argmin(margins), margins.shape)
     # Of several entries at a time those of the worst.
     value, bound, promised = (side[:, *entry] for side in (comparison.value, comparison.bound, comparison.promised))

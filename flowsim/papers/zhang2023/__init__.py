@@ -1,7 +1,7 @@
 """zhang2023: Trained Transformers Learn Linear Models In-Context (Zhang, Frei, Bartlett).
 
-Each section of the paper has its own files; files named by a noun hold what several sections share. Every comparison
-takes (loss, trajectory). The loss is a `LinearAttentionLoss`, or a `RandomCovarianceLoss` in section 4.3, for the lines
+A file holds a section of the paper, or several short ones; files named by a noun hold what several sections share. The
+loss is a `LinearAttentionLoss`, or a `RandomCovarianceLoss` in section 4.3, for the lines
 of Figure 1 and in appendix C; its task is the one that the statement is about. Statements about every parameter, not
 about a flow, are judged at the points of the trajectory. The paper's symbols are used throughout.
 """

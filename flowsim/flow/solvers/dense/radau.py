@@ -39,6 +39,7 @@ _DIVERGING = 0.9  # the contraction of a Newton iteration that is given up
 _SLOW = 0.3  # and of one after which the Hessian is computed again
 _UNKNOWN = 0.5  # the contraction that a first iteration is taken to have
 _FELT = 8.0  # times what rounding makes of a field, above which it is one
+_DRIFT = 1e3  # times the tolerance, by which rounding may move a weight in a step
 _MIDDLE = 2  # the stage at which the Hessian is computed
 
 
@@ -179,10 +180,10 @@ class DenseRadau(AbstractRadau):
 
     def _moves(self, kept: Kept, y: Weights, length: Scalar) -> Weights:
         """1 of weights that move in a step, 0 of those that stay: where nothing is left of their field but rounding,
-        and the step is so long that this would move them by more than they are known to.
+        and the step is so long that this would move them by far more than they are known to.
         """
         noise = kept.curvature.noise(y)
-        still = (jnp.abs(kept.slope) <= _FELT * noise) & (length * noise > self._tolerance(y, y))
+        still = (jnp.abs(kept.slope) <= _FELT * noise) & (length * noise > _DRIFT * self._tolerance(y, y))
         return jnp.where(still, 0.0, 1.0)
 
     def _newton(self, moves, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature, Int[Array, ""]]:
