@@ -87,7 +87,8 @@ def test_what_is_slow_on_a_gpu_is_found():
 
 
 def test_memory_grows_with_the_lanes_and_not_faster():
-    """A GPU has tens of thousands of lanes: 48 KiB each, at d = 16, are 4.6 GiB for 10^5."""
+    """A GPU has tens of thousands of lanes: 80 KiB each, at d = 16, with the
+    ends of its steps that claims are compared on, are 7.6 GiB for 10^5."""
     sizes = []
     for lanes in (8, 16):
         compiled = arrowheads.integrate.lower(*flows.arrowhead_flows(lanes)).compile()
@@ -95,7 +96,7 @@ def test_memory_grows_with_the_lanes_and_not_faster():
         assert analysis is not None
         sizes.append(analysis.temp_size_in_bytes)
     a_lane = (sizes[1] - sizes[0]) / 8
-    assert 0 < a_lane < 48 * 1024
+    assert 0 < a_lane < 80 * 1024
 
 
 def test_a_sweep_on_a_gpu_has_larger_batches(monkeypatch):

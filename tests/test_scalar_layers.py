@@ -372,7 +372,7 @@ def test_restricted_speeds_are_those_of_the_paper_on_matrices():
     np.testing.assert_allclose(np.asarray(speeds), [r / 3 / slopes[0], s / 3 / slopes[1]], rtol=1e-12)
     # -s_i S^-1 = -db/dt I at S = 4 I.
     np.testing.assert_allclose(restricted_speeds(4 * np.eye(3), form="printed", residual_stream=True).b, 1 / 4)
-    with pytest.raises(ValueError, match="a multiple of I, as the printed flow of the B_i leaves"):
+    with pytest.raises(ValueError, match="a multiple of I, since otherwise the printed flow of the B_i leaves"):
         restricted_speeds(S, form="printed", residual_stream=True)
     with pytest.raises(ValueError, match='form must be "corrected" or "printed"'):
         restricted_speeds(S, form="true")

@@ -183,7 +183,7 @@ def test_sides_of_any_kind_are_compared(compare, expected):
 
 def test_a_batch_of_loops_is_not_carried_out():
     double = jax.vmap(lambda x: jax.lax.while_loop(lambda s: s < 1, lambda s: s * 2, x))
-    with pytest.raises(UndecidedError, match="how often"):
+    with pytest.raises(UndecidedError, match="number of turns of a loop"):
         enclose(double, np.asarray([0.1, 0.5]))
 
 

@@ -65,7 +65,7 @@ def block_of_the_proof(loss: MultiHeadLoss) -> Comparison:
     return _block(loss, True)
 
 
-@ON_FINITE.corrected(block_of_the_proof, hypotheses=(finite_context, drawable), needs=None)
+@ON_FINITE.corrected(block_of_the_proof)
 def block_as_corrected(loss: MultiHeadLoss) -> Comparison:
     """$y_q$-LSA is the linear transformer block with $W_3$ after $W^Q$ alone
 
