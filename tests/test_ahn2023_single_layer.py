@@ -203,6 +203,8 @@ def test_long_sums_round_more():
 
 def test_a_minimum_that_is_not_the_only_one_is_counted(monkeypatch):
     monkeypatch.setattr(section_4_landscape, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
+    uncompiled = section_4_landscape._unique_minimum.__wrapped__
+    monkeypatch.setattr(section_4_landscape, "_unique_minimum", uncompiled)
     verdict = judge_on(anew(BY_KEY["theorem-1.unique", "corrected"]), evidence_of(problems.EASY))
     assert verdict.verdict is Judgement.VIOLATED
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from anew import anew
 
 import flowsim
 import flowsim.initialization
@@ -287,8 +288,8 @@ def test_at_the_noise_floor_nothing_is_decided(monkeypatch: pytest.MonkeyPatch):
     points = lambda loss, key: multi_layer.drawn_scalars(loss)[:, :, None, None] * jnp.eye(2)[None, None]
     for home in (appendix_b_1_2, appendix_b_4):
         monkeypatch.setattr(home, "drawn_matrices", points)
-    assert judge_on(BY_KEY["lemma-8.general", "corrected"], static("small")).verdict is not Judgement.HOLDS
-    assert judge_on(BY_KEY["theorem-3.proof", "printed"], static("isotropic")).verdict is Judgement.UNRESOLVED
+    assert judge_on(anew(BY_KEY["lemma-8.general", "corrected"]), static("small")).verdict is not Judgement.HOLDS
+    assert judge_on(anew(BY_KEY["theorem-3.proof", "printed"]), static("isotropic")).verdict is Judgement.UNRESOLVED
 
 
 def test_hypotheses_and_settings():

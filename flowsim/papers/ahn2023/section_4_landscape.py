@@ -59,7 +59,6 @@ SECTION = Section("ahn2023", MaskedAttention, setting=masked_layer)
     problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE, ONE),
     spaces=spaces.MASKED,
 )
-@eqx.filter_jit
 def unique_minimum(task: Task) -> Comparison:
     """The global optimum of one layer is unique, up to the re-scaling of Theorem 1
 
@@ -69,6 +68,7 @@ def unique_minimum(task: Task) -> Comparison:
     return _unique_minimum(task)
 
 
+@eqx.filter_jit
 def _unique_minimum(task: Task) -> Comparison:
     """How many directions at (8) are flat, and whether the other point is a minimum."""
     loss = MaskedAttentionLoss(_in_eigenbasis(task))
@@ -86,7 +86,6 @@ def _unique_minimum(task: Task) -> Comparison:
     problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE),
     spaces=spaces.MASKED,
 )
-@eqx.filter_jit
 def unique_minimum_of_several_dimensions(task: Task) -> Comparison:
     r"""For $d \ge 2$ the global optimum of one layer is unique, up to the re-scaling of Theorem 1
 
