@@ -32,7 +32,7 @@ def claim(
     needs: Conditions | None = None,
     **fields: Any,
 ) -> Declare:
-    r"""A decorator that makes a `Claim` of a function that returns the comparison of its two sides.
+    r"""A decorator that makes a `Claim` of a function that returns the comparison of its two sides::
 
         @flowsim.claim("mine.pl", "my notes, (3)")
         def gradient_dominates(flow):
@@ -101,7 +101,7 @@ def takes_like(sides: Callable[..., Any]) -> Callable[[Callable], Callable]:
 
 
 class Section:
-    """The claims of one part of a paper, in the order in which they are declared, with what they share.
+    """The claims of one part of a paper, in the order in which they are declared, with what they share::
 
         SECTION = Section("smith2025", LinearAttention, setting=one_covariance, hypotheses=balanced)
         FLOWS = SECTION.on(problems.FLOWS, spaces.BALANCED)
