@@ -169,6 +169,14 @@ def test_a_flow_of_many_weights_is_judged_as_others_are(run, large):
         assert other.margin == pytest.approx(one.margin, rel=1e-6, abs=1e-12)
 
 
+def test_a_claim_of_many_weights_is_not_taken_for_one_that_is_gone(run, large):
+    """Python gives the place of an object that is gone to the next one."""
+    panel = comparing.Panel()
+    bound = lambda number: float(panel.compared(claim("short-lived", slope_of(number)), LOSS, run).bound[0])
+    slope_of = lambda number: lambda loss, flow: flowsim.at_most(flow.loss, number)
+    assert [bound(float(number)) for number in range(40)] == list(range(40))
+
+
 @pytest.mark.parametrize(
     ("name", "most", "words"),
     [("_MOST_OPERATIONS", 10.0, "operations to compare once"), ("_MOST_MEMORY", 1e-9, "GB at this size")],

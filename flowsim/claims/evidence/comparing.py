@@ -42,7 +42,7 @@ class Panel:
         self._claims = tuple(claims) if len(claims) > 1 else ()
         # With the loss and the run themselves: an identity is one's own only as long as one lives.
         self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
-        self._remembered: dict[tuple[int, int, int], tuple[weakref.ref, Comparison]] = {}
+        self._remembered: dict[tuple[int, int, int], tuple[weakref.ref, Claim, AbstractPopulationLoss, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
         """As `compared` has it."""
@@ -60,11 +60,10 @@ class Panel:
     def _alone(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
         """The comparison of a claim by a program of its own, remembered for as long as the run is."""
         key = (id(claim), id(loss), id(run))
-        of_run, found = self._remembered.get(key, (None, None))
-        if of_run is None or found is None or of_run() is not run:
-            found = compared(claim, loss, run)
-            self._remembered[key] = weakref.ref(run), found
-        return found
+        if key not in self._remembered or self._remembered[key][0]() is not run:
+            # With the claim and the loss, whose identities others could have once they are gone.
+            self._remembered[key] = weakref.ref(run), claim, loss, compared(claim, loss, run)
+        return self._remembered[key][-1]
 
     def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
         """What one program found for all, this claim's part of it; None of a claim that is compared alone."""
