@@ -13,7 +13,6 @@ from flowsim.claims.claim import Claim, Comparison, equal
 from flowsim.claims.hypotheses import Conditions, all_of
 from flowsim.claims.spaces import Space
 
-Compare = Callable[[Any, Any], Comparison]
 Declare = Callable[[Callable[..., Comparison]], Claim]
 
 _TAKES: dict[str, Callable[[Any, Any], Any]] = {
