@@ -140,6 +140,12 @@ def test_a_section_holds_what_its_claims_share_and_keeps_their_order():
     assert names == [["|x| < 10", "|x| >= 10"], ["|x| >= 10"], []]
 
 
+def test_claims_of_a_section_share_the_function_of_their_hypotheses():
+    section = flowsim.Section("smith2025", Point, hypotheses=(near, far))
+    first, second = (section.claim(name, "", statement="1 >= 0")(lambda: flowsim.at_least(1.0, 0.0)) for name in "ab")
+    assert first.hypotheses is second.hypotheses
+
+
 def test_an_identity_is_what_equates_its_sides():
     @flowsim.claim("mine.kept", "notes", spaces=(flowsim.Space({"a": flowsim.Real(1, 2)}, make=lambda a: problem(a)),))
     def kept(flow):
