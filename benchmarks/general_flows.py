@@ -363,7 +363,7 @@ def _lanes_like(loss: Any, start: Any, lanes: int, rng: np.random.Generator) -> 
     draw = lambda leaf: jax.numpy.asarray(size(leaf) * rng.standard_normal((lanes, *leaf.shape)))
     starts = jax.tree.map(lambda leaf: draw(leaf) if eqx.is_inexact_array(leaf) else leaf, start)
     stack = lambda leaf: jax.numpy.stack([leaf] * lanes) if eqx.is_array(leaf) else leaf
-    losses = jax.tree.map(stack, loss.prepared(start))
+    losses = jax.tree.map(stack, loss)
     return losses, starts, Ends(*[jax.numpy.full(lanes, number) for number in (np.inf, 0.0, 1e-12, 1e-10, SWEEP_RTOL)])
 
 

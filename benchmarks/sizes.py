@@ -150,7 +150,7 @@ def measure_sizes(flows: dict[str, Callable[[], tuple[Any, Any]]]) -> list[Measu
     found, ratios = [], []
     for name, make in flows.items():
         loss, model = make()
-        system = loss_system(loss.prepared(model), model)
+        system = loss_system(loss, model)
         start, unravel = ravel_pytree(system.encode(model))
         field = jax.jit(lambda y, system=system, unravel=unravel: ravel_pytree(system.field(unravel(y)))[0])
         flat = lambda run: np.asarray(ravel_pytree(eqx.filter(run.end, eqx.is_inexact_array))[0])

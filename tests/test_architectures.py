@@ -12,6 +12,7 @@ import flowsim
 from flowsim import papers
 from flowsim._core.checks import ProblemError
 from flowsim.cli import main
+from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem.architecture import Architecture, Curve, Start, scale_of
 from flowsim.problem.architectures import architecture_of, register
 from flowsim.tasks import Prompt
@@ -107,7 +108,7 @@ def test_init_and_monte_carlo_know_it(file, tmp_path, capsys):
     assert "least loss that is known (exact)" in capsys.readouterr().out
     spec = flowsim.ProblemSpec.from_toml(PROBLEM, ["loss.kind=monte-carlo", "loss.samples=4096"])
     sampled = spec.build().loss
-    assert isinstance(sampled, flowsim.MonteCarloLoss) and sampled.minimum == spec.build().loss.stated().minimum
+    assert isinstance(sampled, flowsim.MonteCarloLoss) and sampled.minimum == stated(spec.build().loss).minimum
 
 
 def test_its_own_figure_is_drawn(file, tmp_path, monkeypatch):

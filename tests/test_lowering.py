@@ -19,6 +19,7 @@ from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import specs
 from flowsim.flow.solvers import integration
 from flowsim.flow.systems import system_of
+from flowsim.losses.sampled.monte_carlo import prepared
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def faults(program: str) -> list[str]:
 
 def stretch(loss: Any, start: Any, solver: str) -> str:
     """A stretch of `gradient_flow`."""
-    system, method = system_of(loss.prepared(start), start, solver)
+    system, method = system_of(prepared(loss, start), start, solver)
     y = (system.encode(start), jnp.zeros(()))
     rtol, atol, growth, timescale, renewal = (jnp.asarray(number) for number in (1e-9, 1e-12, 0.2, 1.0, 0))
     asked = integration.Asked(rtol, atol, y[0], growth, timescale, renewal)

@@ -130,7 +130,7 @@ def lanes_like(loss: Any, start: Any, lanes: int) -> tuple[Any, Any, Ends]:
     starts = jax.tree.map(lambda leaf: draw(leaf) if eqx.is_inexact_array(leaf) else leaf, start)
     repeat = lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)) if eqx.is_array(leaf) else leaf
     ends = _ends(lanes, np.inf, 1e-12, 1e-10, general_flows.SWEEP_RTOL)
-    return jax.tree.map(repeat, loss.prepared(start)), starts, ends
+    return jax.tree.map(repeat, loss), starts, ends
 
 
 def _general(name: str, lanes: int, full: bool) -> Row:

@@ -30,6 +30,7 @@ from flowsim.claims.evidence.comparing import CostlyError, relative, size_of
 from flowsim.claims.evidence.narrow import unseen
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
@@ -346,10 +347,10 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     if not reads:
         return ""
     allows = bool(np.any(sides.allowance[sides.possible] > 0))
-    if evidence.loss.sampled and not allows:
+    if isinstance(evidence.loss, MonteCarloLoss) and not allows:
         return "" if case.status in (Status.EXCESS, Status.GRAD_NORM) else _IS_NO_LIMIT
     at_the_limit = Judgement.UNRESOLVED
-    if not evidence.loss.sampled:
+    if not isinstance(evidence.loss, MonteCarloLoss):
         at_the_limit = judgement_at_the_limit(claim, case, sides)
     # The end is anywhere in a ball there, but the times are those of the run.
     if at_the_limit is sides.judgement and not differs and not depends_on_the_times(claim, evidence):
@@ -358,7 +359,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
         return _IS_NO_LIMIT
     if {at_the_limit, sides.judgement} == {Judgement.HOLDS, Judgement.VIOLATED}:
         return _ALLOWS_TOO_LITTLE
-    if not (derived or evidence.loss.sampled):
+    if not (derived or isinstance(evidence.loss, MonteCarloLoss)):
         return _ALLOWS_TOO_LITTLE
     return "" if allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
 

@@ -26,6 +26,7 @@ from flowsim.cli.common import UNFINISHED, check_format, exit_status, folder_of,
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.flow.risk_curve import risk_curve
 from flowsim.flow.trajectory import Trajectory, metadata_of
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.papers import constants_of, limits_of, predictions_of
 from flowsim.problem import AbstractSpec, Problem, ProblemError, differing_field, spec_of, toml
 from flowsim.report.documents import summary, verdicts_document
@@ -274,6 +275,7 @@ def _integrated(
     if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
+    mesh = problem.loss.mesh if isinstance(problem.loss, MonteCarloLoss) else None
     beside, identity = problem.beside(trajectory.models), problem.spec.identity
-    by_first(problem.loss.devices(), lambda: trajectory.save(file, beside, identity))
+    by_first(mesh, lambda: trajectory.save(file, beside, identity))
     return trajectory

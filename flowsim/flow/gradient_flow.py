@@ -27,22 +27,23 @@ from flowsim.flow.solvers.dense.saddles import leaves
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
 from flowsim.flow.solvers.kinks import rows_before_kink
 from flowsim.flow.solvers.lockstep import FIRST_STEP
+from flowsim.flow.solvers.step_size import own_sizes
 from flowsim.flow.systems import (
     AbstractSystem,
     ArrowheadSystem,
+    LossSystem,
     Record,
     ReducedSystem,
-    identity,
     is_rounding,
     loss_system,
     norm_sq,
-    own_sizes,
     pace,
     reduced_where_large,
     system_of,
 )
 from flowsim.flow.trajectory import Settings, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, prepared
 
 _HEADWAY = 0.1  # of the time, that a run has to make within so many steps
 _MAX_STEPS = {"arrowhead": 20_000, "implicit": 20_000, "explicit": 2_000_000, "in-turns": 2_000_000}
@@ -95,7 +96,7 @@ def gradient_flow(
     **Raises:** `ValueError` on bad arguments.
     """
     stop = Stop() if stop is None else stop
-    if loss.sampled:
+    if isinstance(loss, MonteCarloLoss):
         # The weights that suit the samples best have less loss on these than any others, the best for all included.
         stop = dataclasses.replace(stop, excess=0.0)
         if solver != "implicit" and stop.grad_norm > 0:
@@ -103,7 +104,7 @@ def gradient_flow(
             # turns the flow ends there too, whichever solver steps it then.
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, steps_per_decade, budget_seconds)
-    system, method = system_of(loss.prepared(model), model, solver)
+    system, method = system_of(prepared(loss, model), model, solver)
     system = reduced_where_large(system, model)
     record, sizes, *scalars = _prepare(system, model)
     state = record.state
@@ -147,11 +148,12 @@ def gradient_flow(
         )
         for name, count in chunk_steps.items()
     ]
-    mesh = loss.devices()
+    mesh = loss.mesh if isinstance(loss, MonteCarloLoss) else None
     asked_for = (state, requested, t1, points_per_decade, least_steps, dataclasses.asdict(settings))
-    store = ChunkStore(checkpoint, (identity(system), *asked_for), mesh)
+    store = ChunkStore(checkpoint, (_identity(system), *asked_for), mesh)
     earliest = requested[-1] if requested.size else 0.0
-    rests, leaves_it = functools.partial(_rests, system), functools.partial(_leaves, system, loss.sampled, state)
+    is_sampled = isinstance(loss, MonteCarloLoss)
+    rests, leaves_it = functools.partial(_rests, system), functools.partial(_leaves, system, is_sampled, state)
     search = StopSearch(stop if stops else None, first, earliest, rests, leaves_it)
 
     begin = time.monotonic()
@@ -191,9 +193,16 @@ def gradient_flow(
     return trajectory(system, run, status, dataclasses.replace(settings, changes=changes(chunks)))
 
 
+def _identity(system: AbstractSystem) -> AbstractSystem:
+    """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
+    if isinstance(system, LossSystem) and isinstance(system.loss, MonteCarloLoss):
+        return LossSystem(system.loss.undrawn(), system.fixed)
+    return system
+
+
 def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
     """The trajectory of a flow at t = 0 alone, for statements that need no more of it; nothing is integrated."""
-    system, method = system_of(loss.prepared(model), model, "auto")
+    system, method = system_of(prepared(loss, model), model, "auto")
     record, *_ = _prepare(system, model)
     return trajectory(system, _at_rest(record, np.zeros(1)), Status.TIME, Settings(method, 0.0, 0.0))
 
@@ -213,7 +222,7 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
     if steps < 1:
         checks.refuse("steps", "at least 1", f"it is {steps}")
     counts = np.unique(np.concatenate([[0], np.round(np.geomspace(1, steps, 200))]).astype(int))
-    system = loss_system(loss.prepared(model), model)
+    system = loss_system(prepared(loss, model), model)
     states, dissipated = _descend(system, system.encode(model), eta, jnp.asarray(np.diff(counts)))
     record = _records(system, states)
     finite = np.isfinite(record.loss) & np.isfinite(record.grad_norm_sq) & np.isfinite(dissipated)

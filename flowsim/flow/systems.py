@@ -18,6 +18,7 @@ from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, State
 from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.reduction import AbstractReducedLayer, Point, ReducedArrowhead
 from flowsim.losses.sampled.blocks import COLUMNS
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.models import LinearAttention
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
@@ -25,7 +26,6 @@ _COLUMNS = 256
 _FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
 _EXPLAINED = 32.0  # times the rate at which weights change, curvature that goes with it
-_ALIKE = 1e-3  # of the largest of n weights, times n: random ones are alike, the smallest of which is about 1/n of it
 
 
 class Record(NamedTuple):
@@ -57,12 +57,7 @@ def norm(tree: PyTree) -> Scalar:
 
 
 class AbstractSystem(eqx.Module):
-    """A gradient flow in coordinates that are an isometry of the model's weights."""
-
-    @property
-    def columns(self) -> int:
-        """How many columns of the Hessian are computed at once: each takes the memory of one field."""
-        return _COLUMNS
+    """A gradient flow in coordinates of the model's weights."""
 
     @abc.abstractmethod
     def encode(self, model: PyTree) -> PyTree:
@@ -76,18 +71,17 @@ class AbstractSystem(eqx.Module):
     def field(self, state: PyTree) -> PyTree:
         """Minus the gradient."""
 
+    @abc.abstractmethod
     def speed(self, state: PyTree) -> Scalar:
         """|grad L|."""
-        return norm(self.field(state))
 
+    @abc.abstractmethod
     def bend(self, state: PyTree) -> Scalar:
         """|d grad L/dt|, which is |H g|."""
-        field = self.field(state)
-        return norm(jax.jvp(self.field, (state,), (field,))[1])
 
+    @abc.abstractmethod
     def entries(self, state: PyTree) -> int:
         """How many weights a model has."""
-        return sum(leaf.size for leaf in jax.tree.leaves(state))
 
     @abc.abstractmethod
     def excess(self, state: PyTree) -> Scalar:
@@ -97,21 +91,43 @@ class AbstractSystem(eqx.Module):
     def record(self, state: PyTree) -> Record:
         """What is recorded at an output time."""
 
-    def landscape(self) -> basin.Landscape:
-        """What the bounds of `basin` read."""
-        return basin.Landscape(self.field, lambda state: None, is_one_formula=True)
+    @abc.abstractmethod
+    def landscape(self) -> basin.Landscape | None:
+        """What the bounds of `basin` read, or None if the field is known by samples only."""
 
+    @abc.abstractmethod
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
         """A proved bound on how far the flow from a start still goes from a state; infinite where none is found."""
-        return basin.way_to_go(self.landscape(), state, start)
+
+    @property
+    def columns(self) -> int:
+        """How many columns of the Hessian are computed at once: each takes the memory of one field."""
+        # The field of a sampled loss fills a memory that one evaluation fits.
+        return COLUMNS if self.landscape() is None else _COLUMNS
 
     def descends(self, state: PyTree) -> bool:
         """Whether the field is minus the gradient of the loss, as far as can be told from a state."""
-        return basin.descends(self.landscape(), state)
+        landscape = self.landscape()
+        return landscape is None or basin.descends(landscape, state)
 
     def rests(self, state: PyTree) -> bool:
         """Whether a start with a gradient of zero stays where it is, as far as can be told."""
-        return basin.rests(self.landscape(), state)
+        landscape = self.landscape()
+        return landscape is None or basin.rests(landscape, state)
+
+
+class AbstractIsometricSystem(AbstractSystem):
+    """A gradient flow in coordinates that are an isometry of the model's weights."""
+
+    def speed(self, state: PyTree) -> Scalar:
+        return norm(self.field(state))
+
+    def bend(self, state: PyTree) -> Scalar:
+        field = self.field(state)
+        return norm(jax.jvp(self.field, (state,), (field,))[1])
+
+    def entries(self, state: PyTree) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(state))
 
 
 class Descent(AbstractDescent):
@@ -137,7 +153,7 @@ WITH_ENERGY = diffrax.ODETerm(_with_energy)
 """What a solver integrates: d state/dt = -grad L, and beside it d energy/dt = |grad L|^2."""
 
 
-class ArrowheadSystem(AbstractSystem):
+class ArrowheadSystem(AbstractIsometricSystem):
     """(U, u) in the eigenbasis, where the field is elementwise except for one sum."""
 
     arrowhead: AbstractArrowhead
@@ -160,6 +176,9 @@ class ArrowheadSystem(AbstractSystem):
         excess = self.arrowhead.excess(state)
         squares = jnp.sum(U**2)
         return Record(state, self.minimum + excess, excess, norm_sq(self.field(state)), u**2 - squares, u**2 + squares)
+
+    def landscape(self) -> basin.Landscape:
+        return basin.Landscape(self.field, lambda state: None, is_one_formula=True)
 
     def way_to_go(self, state: State, start: State) -> float:
         return float(_way_of_arrowhead(self.arrowhead, state))
@@ -208,20 +227,18 @@ class ReducedSystem(AbstractSystem):
         u_squared = state.u**2
         return Record(state, self.minimum + excess, excess, seen.grad_norm_sq, u_squared - squares, u_squared + squares)
 
+    def landscape(self) -> basin.Landscape:
+        return basin.Landscape(self.field, lambda state: None, is_one_formula=True)
+
     def way_to_go(self, state: Point, start: Point) -> float:
         return float(self.layer.reduction.way_to_go(state))
 
 
-class LossSystem(AbstractSystem):
+class LossSystem(AbstractIsometricSystem):
     """The arrays of any model under any loss, differentiated as the loss says."""
 
     loss: AbstractPopulationLoss
     fixed: PyTree
-
-    @property
-    def columns(self) -> int:
-        """Few of a sampled loss, whose field fills a memory that one evaluation fits."""
-        return COLUMNS if self.loss.sampled else _COLUMNS
 
     def encode(self, model: PyTree) -> PyTree:
         return eqx.filter(model, eqx.is_inexact_array)
@@ -247,17 +264,17 @@ class LossSystem(AbstractSystem):
             norm_sq(state),
         )
 
-    def landscape(self) -> basin.Landscape:
+    def landscape(self) -> basin.Landscape | None:
+        if isinstance(self.loss, MonteCarloLoss):
+            return None
         # Others may flow in symmetric matrices alone, or by a formula of their own.
         is_its_own = type(self.loss).gradient is AbstractPopulationLoss.gradient
         loss = (lambda state: self.loss(self.decode(state))) if is_its_own else None
         return basin.Landscape(self.field, self._conserved_sum, loss, is_closed_form(self.loss))
 
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
-        return math.inf if self.loss.sampled else super().way_to_go(state, start)
-
-    def rests(self, state: PyTree) -> bool:
-        return self.loss.sampled or super().rests(state)
+        landscape = self.landscape()
+        return math.inf if landscape is None else basin.way_to_go(landscape, state, start)
 
     def _conserved_sum(self, state: PyTree) -> Scalar | None:
         conserved = self.loss.conserved(self.decode(state))
@@ -270,16 +287,11 @@ def _descent(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
     return jax.tree.map(jnp.negative, eqx.filter(loss.gradient(model), eqx.is_inexact_array))
 
 
-class ScaledSystem(AbstractSystem):
+class ScaledSystem(AbstractIsometricSystem):
     """The flow d theta/dt = -c grad L of a loss, c a number for each array: a gradient flow in theta / sqrt(c)."""
 
     plain: LossSystem
     roots: PyTree
-
-    @property
-    def columns(self) -> int:
-        """Those of the flow that is scaled."""
-        return self.plain.columns
 
     def encode(self, model: PyTree) -> PyTree:
         return jax.tree.map(jnp.divide, self.plain.encode(model), self.roots)
@@ -297,14 +309,17 @@ class ScaledSystem(AbstractSystem):
         record = self.plain.record(self._weights(state))
         return record._replace(state=state, grad_norm_sq=norm_sq(self.field(state)), norm_sq=norm_sq(state))
 
-    def landscape(self) -> basin.Landscape:
-        _, _, loss, is_one_formula = self.plain.landscape()
+    def landscape(self) -> basin.Landscape | None:
+        if (plain := self.plain.landscape()) is None:
+            return None
+        loss = plain.loss
         of_state = None if loss is None else (lambda state: loss(self._weights(state)))
-        return basin.Landscape(self.field, lambda state: None, of_state, is_one_formula)
+        return basin.Landscape(self.field, lambda state: None, of_state, plain.is_one_formula)
 
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
+        landscape = self.landscape()
         largest = max(float(jnp.max(root)) for root in jax.tree.leaves(self.roots))
-        return largest * super().way_to_go(state, start)
+        return math.inf if landscape is None else largest * basin.way_to_go(landscape, state, start)
 
     def _weights(self, state: PyTree) -> PyTree:
         return jax.tree.map(jnp.multiply, state, self.roots)
@@ -328,7 +343,7 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     if solver == "auto":
         # Few weights have a Hessian that is no cost, unless a field is a sum over samples: elsewhere it is worth
         # measuring which solver needs less work.
-        solver = "implicit" if _count(model) <= _FEW and not loss.sampled else "in-turns"
+        solver = "implicit" if _count(model) <= _FEW and not isinstance(loss, MonteCarloLoss) else "in-turns"
     return loss_system(loss, model), solver
 
 
@@ -346,32 +361,10 @@ def _count(model: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
 
 
-def identity(system: AbstractSystem) -> AbstractSystem:
-    """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
-    return LossSystem(system.loss.undrawn(), system.fixed) if isinstance(system, LossSystem) else system
-
-
 def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
     """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
     speed, bend = system.speed(state), system.bend(state)
     return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
-
-
-def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
-    """The size of each weight at a start: that of the largest of its array, unless it is far smaller. A weight at zero
-    has that of the smallest of the others; where all are zero the first move gives it, and where nothing moves any will
-    do.
-    """
-
-    def alike(x):
-        largest = jnp.max(jnp.abs(x), initial=0.0)
-        return jnp.where(x.size * jnp.abs(x) > _ALIKE * largest, largest, jnp.abs(x))
-
-    own = jax.tree.map(alike, start)
-    nonzero = [jnp.min(jnp.where(size > 0, size, jnp.inf), initial=jnp.inf) for size in jax.tree.leaves(own)]
-    least, first_move = jnp.min(jnp.stack(nonzero)), jnp.where(first_move > 0, first_move, 1.0)
-    least = jnp.where(jnp.isfinite(least), least, first_move)
-    return jax.tree.map(lambda size: jnp.where(size > 0, size, least), own)
 
 
 def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:

@@ -3,10 +3,9 @@
 import abc
 import enum
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from equinox import AbstractVar
 from jaxtyping import Array, ArrayLike, Float, PyTree
@@ -28,20 +27,17 @@ class MinimumKind(enum.StrEnum):
 class AbstractPopulationLoss(eqx.Module):
     """A population loss of a model. Minus its gradient is the vector field of the flow.
 
-    A loss defines `__call__`, `excess` and its minimum. All other methods have defaults, which are right for an exact
-    loss without further structure.
+    All methods that are not abstract have defaults, which are right for an exact loss without further structure.
 
     **Fields:**
 
     - minimum: the smallest value over all weights, NaN if unknown.
     - minimum_kind: how the minimum is known.
-    - sampled: whether the loss is an average over drawn prompts.
     - derived: whether the loss holds numbers that were computed, and hence rounded, from those of the problem.
     """
 
     minimum: AbstractVar[Scalar]
     minimum_kind: AbstractVar[MinimumKind]
-    sampled: ClassVar[bool] = False
     derived: ClassVar[bool] = True
 
     @abc.abstractmethod
@@ -52,6 +48,14 @@ class AbstractPopulationLoss(eqx.Module):
     def excess(self, model: PyTree) -> Scalar:
         """L(model) - min L, as accurate near the minimum as its form allows; NaN if unknown."""
 
+    @abc.abstractmethod
+    def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
+        """The quantities that the flow conserves exactly, a number or an array; None if none is known."""
+
+    @abc.abstractmethod
+    def least_model(self) -> PyTree | None:
+        """A model of least known loss, or None if unknown."""
+
     @property
     def subtracts(self) -> bool:
         """Whether the excess is the loss minus its minimum, which cancels near the minimum."""
@@ -60,10 +64,6 @@ class AbstractPopulationLoss(eqx.Module):
     def gradient(self, model: PyTree) -> PyTree:
         """The gradient, in the shape of the model."""
         return eqx.filter_grad(self.__call__)(model)
-
-    def conserved(self, model: PyTree) -> Float[Array, "..."] | None:
-        """The quantities that the flow conserves exactly, a number or an array; None if none is known."""
-        return None
 
     def arrowhead(self, model: PyTree) -> AbstractArrowhead | None:
         """The arrowhead structure of the flow from this model, or None."""
@@ -77,45 +77,9 @@ class AbstractPopulationLoss(eqx.Module):
         """c of d theta/dt = -c dL/d theta, a number for each array of the model; None for the plain flow, c = 1."""
         return None
 
-    def least_model(self) -> PyTree | None:
-        """A model of least known loss, or None if unknown."""
-        return None
-
-    def directions_outside(self, model: PyTree) -> int:
-        """The number of directions in the weights that leave the set to which the flow of this loss is restricted."""
-        return 0
-
-    def facts(self, model: PyTree) -> dict[str, str]:
-        """Entries, text by label, that a report adds about the loss for a flow that ends at this model."""
-        return {}
-
     def replicates(self) -> tuple["AbstractPopulationLoss", ...]:
-        """Independent estimates of a sampled loss; empty if the loss is exact."""
+        """Independent estimates of a loss that is known by samples; empty if the loss is exact."""
         return ()
-
-    def stated(self) -> "AbstractPopulationLoss":
-        """The loss that statements are about: for a sampled loss the exact loss of its problem, if there is one."""
-        return self
-
-    def prepared(self, model: PyTree) -> "AbstractPopulationLoss":
-        """The loss ready for flows from a model: a sampled loss draws its prompts."""
-        return self
-
-    def undrawn(self) -> "AbstractPopulationLoss":
-        """The loss without draws, devices and blocks of samples, so that equal problems have equal losses."""
-        return self
-
-    def devices(self) -> jax.sharding.Mesh | None:
-        """The devices that share the samples, or None for one device."""
-        return None
-
-    def fresh(self, model: PyTree) -> "AbstractPopulationLoss":
-        """The loss on the same number of prompts that no flow has seen."""
-        return self
-
-    def distrust(self, model: PyTree, fresh: Any = None) -> str | None:
-        """The reason why the value at a model may be far from the population loss, or None."""
-        return None
 
 
 class FunctionLoss(AbstractPopulationLoss):
@@ -162,3 +126,9 @@ class FunctionLoss(AbstractPopulationLoss):
         if self.excess_function is None:
             return self(model) - self.minimum
         return self.excess_function(model)
+
+    def conserved(self, model: PyTree) -> None:
+        return None
+
+    def least_model(self) -> None:
+        return None

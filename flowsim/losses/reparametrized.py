@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 _RELATIVE = 1e-12  # an excess at the least model below this part of the loss at zero weights is rounding
 
@@ -46,7 +47,7 @@ class Reparametrized(AbstractPopulationLoss):
         least_model: PyTree | None = None,
         conserved: Callable[[PyTree], Float[Array, "..."]] | None = None,
     ):
-        if loss.sampled:
+        if isinstance(loss, MonteCarloLoss):
             checks.refuse("loss", "an exact one", f"it is a {type(loss).__name__}, which is known by samples")
         self.loss, self.lift, self.least, self.conserves = loss, lift, least_model, conserved
         self.minimum, kind = loss.minimum, loss.minimum_kind

@@ -82,9 +82,9 @@ class AbstractLabelHeads(AbstractHeads):
     def readout(self) -> Float[Array, "d d"]:
         """Gamma."""
 
+    @abc.abstractmethod
     def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
         """l_i^T Gamma r_i for pairs of vectors."""
-        return jnp.einsum("ni,ij,nj->n", left, self.readout, right)
 
     @abc.abstractmethod
     def of_readout(self, readout: Float[Array, "d d"], w: Float[Array, " d"]) -> "AbstractLabelHeads":
@@ -132,6 +132,9 @@ class MergedHeads(AbstractLabelHeads):
     @property
     def readout(self) -> Float[Array, "d d"]:
         return jnp.tensordot(self.v, self.U, 1)
+
+    def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return jnp.einsum("ni,ij,nj->n", left, self.readout, right)
 
     @property
     def rank(self) -> int:

@@ -1,5 +1,6 @@
 """The interface of problems in files and functions: the table of the flow, and the problem that is built."""
 
+import abc
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from flowsim._core.types import Scalar
 from flowsim.flow.gradient_flow import Stop, gradient_flow
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import prepared
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
@@ -72,57 +74,62 @@ class FlowTable(AbstractTable, frozen=True):
         return self
 
 
-class AbstractSpec(AbstractTable, frozen=True):
+class _AbstractTables(msgspec.StructMeta, abc.ABCMeta):
+    """Tables with abstract methods."""
+
+
+class AbstractSpec(AbstractTable, frozen=True, metaclass=_AbstractTables):
     """A problem in its resolved form, from a problem file or from a function of a user."""
 
     @property
+    @abc.abstractmethod
     def flow(self) -> FlowTable:  # a field of its tables
         """How far and how accurately to integrate."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def identity(self) -> str:
         """A digest of everything that the flow depends on. It excludes [test] and the wall-clock budget."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def only_device(self) -> str | None:
         """The reason why only one device can compute the loss, or None if several devices can share its samples."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def headline(self) -> Sequence[tuple[str, object]]:
         """The main properties of the problem as pairs of a symbol, which may be empty, and a value."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def start_in_short(self) -> str:
         """One line that distinguishes the problem from others of its kind."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def heading(self) -> str:
         """A description of the problem in a few lines."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def curves(self) -> Mapping[str, Curve]:
         """Figures that compare the flow with the model of least known loss, by name."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def observables(self) -> Mapping[str, Observable]:
         """Functions of the model that are recorded along the flow, by name."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def own(self, kind: type[Kind]) -> list[Kind]:
         """The objects of a class that the file of the problem defines, without duplicates."""
-        raise NotImplementedError
 
     def to_toml(self) -> str:
         """The text of a problem file that reads back as exactly this problem."""
         return toml.write(msgspec.to_builtins(self))
 
+    @abc.abstractmethod
     def build(self, *, mesh: jax.sharding.Mesh | None = None) -> "Problem":
         """Build the task, the loss and the start.
 
@@ -131,7 +138,6 @@ class AbstractSpec(AbstractTable, frozen=True):
         **Raises:** `ProblemError` if a value is mathematically impossible or the function of the user fails;
         `ValueError` without float64.
         """
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +178,7 @@ class Problem:
         **Raises:** `ProblemError` if the loss does not fit the model or the memory.
         """
         with fields_of("loss"):
-            return dataclasses.replace(self, loss=self.loss.prepared(self.start))
+            return dataclasses.replace(self, loss=prepared(self.loss, self.start))
 
     def with_flow(self, table: FlowTable) -> "Problem":
         """The problem with another table of the flow."""

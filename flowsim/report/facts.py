@@ -5,35 +5,37 @@ from collections.abc import Iterable
 
 from flowsim.claims import Evidence, Verdict, end_point, fit_rate
 from flowsim.flow.risk_curve import RiskCurve
+from flowsim.losses.deep.multi_layer import AbstractLayersLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.papers import predictions_of
 from flowsim.problem import Problem
 
 
 def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
     """What a finished run shows beside its verdicts, label and text."""
-    trajectory = evidence.trajectory
+    trajectory, loss = evidence.trajectory, evidence.loss
     if not evidence.status.finished:
         return {}
     facts = {}
     if predictions_of(problem) is None and not math.isnan(problem.loss.minimum):
         facts["least loss that is known"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
-    for loss in (evidence.stated, *([] if evidence.stated is evidence.loss else [evidence.loss])):
-        facts |= loss.facts(trajectory.end)
-    if evidence.loss.sampled:
+    if isinstance(loss, MonteCarloLoss):
+        facts["samples"] = f"{loss.samples} {loss.method}, in {loss.groups} replicates"
+        facts["loss at the end"] = str(loss.estimate(trajectory.end))
         trust = evidence.distrust or "yes: light tails, the same on fresh prompts"
         facts["do the samples tell the population loss"] = trust
     elif rate := fit_rate(trajectory):
         begin = f"{evidence.steepest:.3g} + " if evidence.late else ""
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
-    end = end_point(evidence.loss, trajectory)
+    end = end_point(loss, trajectory)
     if end and end.kind == "none":
         facts["end point, polished by Newton's method"] = f"none: the method goes {end.distance:.2g} away"
     elif end:
         facts["end point, polished by Newton's method"] = (
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )
-        outside = problem.loss.directions_outside(problem.start)
+        outside = loss.directions_outside(problem.start) if isinstance(loss, AbstractLayersLoss) else 0
         space = f", {outside} of them out of the symmetric matrices" if outside else ""
         facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions{space}"
     for tolerance, gap in evidence.ladder().items():

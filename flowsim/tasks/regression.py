@@ -14,6 +14,7 @@ from flowsim._core import checks
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw
 
 LAWS_OF_WEIGHTS = ("isotropic", "inverse-covariance")
+_OPTIONS = ("label_noise", "query_covariance", "weight", "prior_mean", "prior_covariance", "length_law")
 _MASS = 1e-12  # how far the sum of rounded probabilities may be from 1
 
 
@@ -185,8 +186,7 @@ class LinearRegression(eqx.Module):
 
         A covariate shift is not among them, since it only changes ``covariance``.
         """
-        names = ("label_noise", "query_covariance", "weight", "prior_mean", "prior_covariance", "length_law")
-        return tuple(name for name in names if getattr(self, name) is not None)
+        return tuple(name for name in _OPTIONS if getattr(self, name) is not None)
 
     def scaled(self, c: ArrayLike) -> "LinearRegression":
         """The task with all covariates multiplied by c: covariances c^2 Lambda and c^2 Lambda_query.
@@ -272,6 +272,23 @@ def _draw(
         # Another key, so that the prompt is the noiseless prompt of the same key plus noise.
         labels = labels + label_noise * jax.random.normal(jax.random.fold_in(key, 1), labels.shape)
     return Prompt(inputs[:-1], labels[:-1], inputs[-1]), labels[-1]
+
+
+def check_regression(task: object, *, but: str = "", isotropic: bool = False) -> None:
+    """Refuse what is not a `LinearRegression` of training prompts.
+
+    **Arguments:** task; but: an option of test prompts that it may have; isotropic: whether it has to have isotropic
+    weights.
+
+    **Raises:** `ValueError` naming the task.
+    """
+    if not isinstance(task, LinearRegression):
+        checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
+    if given := [name for name in task.shifts if name != but]:
+        without = ", ".join(name for name in _OPTIONS if name != but)
+        checks.refuse("task", f"one of training, without {without}", f"it has a {given[0]}")
+    if isotropic and task.weights != "isotropic":
+        checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
 
 
 class RandomCovarianceRegression(eqx.Module):

@@ -16,6 +16,7 @@ from flowsim.flow.solvers.clock import lengths
 from flowsim.flow.systems import loss_system
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import prepared
 
 _ROUNDING = 64  # eps of what is subtracted
 _LASTING = 0.1  # of an eigenvalue, that a step of Newton's method leaves of it
@@ -174,7 +175,7 @@ def _plateau(
     weights = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
     if loss is None or weights > LARGEST_HESSIAN:
         return plain
-    values, directions = _curvature(loss.prepared(trajectory.start), model)
+    values, directions = _curvature(prepared(loss, trajectory.start), model)
     values = np.asarray(values)
     leaves = np.flatnonzero(signs(values) < 0)
     leaving = jax.tree.map(lambda leaf: leaf[leaves] if eqx.is_inexact_array(leaf) else leaf, directions)

@@ -10,6 +10,7 @@ from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
 from flowsim.claims.evidence import Case, Evidence
 from flowsim.flow.trajectory import Status
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 _MOVES = 4.0  # times its error
 _LATE = (
@@ -123,7 +124,7 @@ def too_late(claim: Claim, evidence: Evidence) -> str:
         return ""
     if not np.all(np.diff(np.asarray(evidence.trajectory.t)) > 0):
         return _LATE_TWICE
-    return _LATE if evidence.loss.sampled or _reads_the_time(claim, evidence) else ""
+    return _LATE if isinstance(evidence.loss, MonteCarloLoss) or _reads_the_time(claim, evidence) else ""
 
 
 def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:

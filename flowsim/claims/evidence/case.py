@@ -22,6 +22,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, stated
 
 ROUNDING_SAFETY = 8.0
 # Times weights and |grad|^2, times the loss, and times t: powers of two, which change no digit of what has no scale.
@@ -227,7 +228,7 @@ class Case:
 
     def _enclosed(self, run: Trajectory, errors: tuple[np.ndarray, ...]) -> Enclosed:
         repetitions = self._repetitions
-        system = None if repetitions.loss.sampled else repetitions.system
+        system = None if isinstance(repetitions.loss, MonteCarloLoss) else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
         stated, stay = repetitions.stated, repetitions.stay
         return Enclosed(system, stated, run, errors, self.way, self._is_identity, rounding, stay, traces=self._traces)
@@ -272,7 +273,7 @@ class Case:
     def _parts(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
         pairs = self._repetitions.replicates
         return [
-            (loss.stated(), padded(self._with_times(loss, run), self._repetitions.trajectory.t.size))
+            (stated(loss), padded(self._with_times(loss, run), self._repetitions.trajectory.t.size))
             for loss, run in pairs
         ]
 

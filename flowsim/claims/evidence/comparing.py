@@ -20,6 +20,7 @@ from flowsim.claims.limits import TracedFlowError
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import stated
 
 _MOST_OPERATIONS = 1e11  # of one comparison of many weights, of which some twenty are made
 _MOST_MEMORY = 0.5  # of what there is, the same
@@ -160,7 +161,7 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
     for claim in claims:
         try:
             with contextlib.suppress(*_NEEDS_VALUES):
-                _check_shape(claim, eqx.filter_eval_shape(claim.compare, loss.stated(), run).slack.shape, run)
+                _check_shape(claim, eqx.filter_eval_shape(claim.compare, stated(loss), run).slack.shape, run)
         except ProblemError:
             raise
         except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Status
 from flowsim.losses.closed_form import is_closed_form
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 _BELOW = 1e-9  # of the loss, by which it may fall below its minimum by rounding
 _FURTHER = 1e6, 9.0  # times its time, by which a flow is prolonged if it can be
@@ -76,7 +77,7 @@ class Evidence(AbstractRepetitions):
     @functools.cached_property
     def no_descent(self) -> str:
         """What to say where the flow is not down the gradient of its loss; nothing where it is."""
-        if self.loss.sampled or self.system.descends(self.system.encode(self.trajectory.end)):
+        if isinstance(self.loss, MonteCarloLoss) or self.system.descends(self.system.encode(self.trajectory.end)):
             return ""
         return "The gradient that JAX takes is not that of the loss: it has stop_gradient or slopes of its own in it."
 
@@ -87,7 +88,7 @@ class Evidence(AbstractRepetitions):
         loss = np.asarray(run.loss)
         lowest = int(np.argmin(loss))
         # Of a loss without a known minimum the difference is NaN.
-        if self.loss.sampled or not stated - loss[lowest] > _BELOW * np.max(np.abs(loss)):
+        if isinstance(self.loss, MonteCarloLoss) or not stated - loss[lowest] > _BELOW * np.max(np.abs(loss)):
             return ""
         reached = f"{loss[lowest]:.6g} at t = {run.t[lowest]:.4g}"
         return f"The loss states that its minimum is {stated:.6g}, and is {reached}."

@@ -11,6 +11,7 @@ from flowsim._core.balls.enclosure import lower, upper
 from flowsim._core.balls.operations import Balls
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
@@ -59,7 +60,7 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
 
 def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulationLoss:
     """A loss with its numbers moved, except whole ones, since lengths and dimensions are exact, and samples."""
-    if loss.sampled:
+    if isinstance(loss, MonteCarloLoss):
         return loss
 
     def choose(leaf, moved):

@@ -27,6 +27,7 @@ from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSyst
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, times_asked
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.closed_form import is_closed_form
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, prepared, stated
 
 _TIGHTEST = 1e-13
 _DENSER = 1.5  # times as many steps in a decade, at least, as the solve before
@@ -69,7 +70,7 @@ class AbstractRepetitions:
             checks.refuse(
                 "trajectory", "one of gradient_flow, to be solved again more accurately", f"it is of {solver}"
             )
-        self.loss = loss.prepared(trajectory.start)
+        self.loss = prepared(loss, trajectory.start)
         self.trajectory, self.status = trajectory, trajectory.status
         self._checkpoint = None if checkpoint is None else pathlib.Path(checkpoint)
         self._progress = progress
@@ -91,7 +92,7 @@ class AbstractRepetitions:
     @property
     def stated(self) -> AbstractPopulationLoss:
         """The loss that claims read: the exact one of the same problem, where that is known beside a sampled one."""
-        return self.loss.stated()
+        return stated(self.loss)
 
     @functools.cached_property
     def panel(self) -> Panel:
@@ -151,7 +152,7 @@ class AbstractRepetitions:
         """Which weights, of those that are zero at all times, are zero whatever the others are."""
         weights = eqx.filter(self.trajectory.models, eqx.is_inexact_array)
         zero = jax.tree.map(lambda leaf: ~np.any(np.asarray(leaf) != 0, axis=0), weights)
-        if self.loss.sampled or not any(np.any(one) for one in jax.tree.leaves(zero)):
+        if isinstance(self.loss, MonteCarloLoss) or not any(np.any(one) for one in jax.tree.leaves(zero)):
             return None
         if not isinstance(self.system, LossSystem | ScaledSystem):
             # A system of fewer coordinates has none for them.
@@ -169,7 +170,7 @@ class AbstractRepetitions:
     @functools.cached_property
     def distrust(self) -> str | None:
         """Why intervals along the flow of a sampled loss cannot be trusted; None where they can, or it is exact."""
-        if not self.loss.sampled:
+        if not isinstance(self.loss, MonteCarloLoss):
             return None
         # At the start weights may be zero that do not stay so, and what may be averaged over exactly be more.
         run, fresh = self.trajectory, self.loss.fresh(self.trajectory.end)
@@ -248,7 +249,7 @@ class AbstractRepetitions:
         t = np.asarray(run.t) if run.counted is None else since_last_origin(*map(np.asarray, run.counted))
         # Steps grow shorter towards a kink, and elsewhere not so short.
         short = int(np.sum(t > (1 - BEFORE) * t[-1])) > _SHORT_STEPS
-        if self.loss.sampled or run.status not in (Status.EXCESS, Status.GRAD_NORM) or not short:
+        if isinstance(self.loss, MonteCarloLoss) or run.status not in (Status.EXCESS, Status.GRAD_NORM) or not short:
             return run
         before = rows_before_kink(self.system, t, lambda row: self.system.encode(run.row(row)))
         return run if before is None else shortened(run, before)

@@ -18,6 +18,7 @@ from flowsim.experiments.audit.kept import Kept, as_document
 from flowsim.experiments.executors import Executor, gathered
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Certificates, Status
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.problem import AbstractSpec, Problem, ProblemError, spec_of, toml
 from flowsim.problem.own.files import own_objects
 
@@ -187,7 +188,7 @@ def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> 
 
     **Raises:** `ProblemError` where prompts that it asks for do not fit into memory.
     """
-    if problem.loss.sampled and not can_be_drawn(problem.task):
+    if isinstance(problem.loss, MonteCarloLoss) and not can_be_drawn(problem.task):
         longest = longest_drawn(problem.task)
         refuse("task.context_length", f'at most {longest} with loss.kind = "monte-carlo"', "it is more")
     problem = problem.prepared()

@@ -27,6 +27,7 @@ from flowsim.flow.solvers.rows import traced_flow
 from flowsim.flow.systems import ArrowheadSystem, loss_system
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.arrowhead import Arrowhead
+from flowsim.losses.sampled.monte_carlo import prepared
 from flowsim.problem import AbstractSpec, Problem, spec_of
 
 LANES = 32
@@ -234,7 +235,7 @@ def built(
     """
     if space.make is not None:
         loss, start = space.make(**values)
-        loss = loss.prepared(start)
+        loss = prepared(loss, start)
 
         def run_made(rough: bool) -> Trajectory:
             if rough:

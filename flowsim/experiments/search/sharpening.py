@@ -33,6 +33,7 @@ from flowsim.experiments.search.points import Known, Point, Sampler, remembered,
 from flowsim.experiments.search.refutation import refuse_excluded
 from flowsim.experiments.search.screening import Margin, Screen, built
 from flowsim.flow.gradient_flow import start_alone
+from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import AbstractSpec, spec_of
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
@@ -179,7 +180,7 @@ def _equates(claim: Claim, space: Space, seed: int) -> bool:
     """Whether a claim equates its sides at the start of a problem of the space."""
     with contextlib.suppress(ValueError):
         loss, start, _ = built(space, Sampler(space, 0, seed).draw(0, 1)[0].values)
-        return bool(jnp.all(claim.compare(loss.stated(), padded(start_alone(loss, start))).identity))
+        return bool(jnp.all(claim.compare(stated(loss), padded(start_alone(loss, start))).identity))
     return False
 
 

@@ -17,6 +17,7 @@ from flowsim.experiments.margins import seen, traced_start
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.solvers.summary import is_known
 from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import Problem
 
 _ENTRIES = 2**22  # of the models along flows that are judged at once
@@ -143,7 +144,7 @@ def _columns(losses: PyTree, runs: Trajectory) -> dict[str, Array]:
 
 
 def _one(judged: Judged, loss: Any, start: PyTree, run: Trajectory, subtracted: Scalar) -> dict[str, Left]:
-    loss, run = loss.stated(), _until_rounding(run, subtracted)
+    loss, run = stated(loss), _until_rounding(run, subtracted)
     return {name: _left(claims, loss, start, run) for name, claims in judged.claims.items()}
 
 

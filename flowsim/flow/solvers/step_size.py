@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import diffrax
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PyTree
 
 from flowsim._core.types import Scalar
 
@@ -14,6 +14,7 @@ SMALLEST = 1e-13  # of the time, or of the start's timescale: a step that cannot
 ANEW = 1e-6  # of these, in which the gradient changes where steps are too short for them: time is counted anew there
 _LEAST_ERROR = 1e-6  # what an error below it counts as, when it is compared with the next one
 _FAILED_FACTOR = 0.3
+_ALIKE = 1e-3  # of the largest of n weights, times n: random ones are alike, the smallest of which is about 1/n of it
 
 
 class Past(NamedTuple):
@@ -79,3 +80,20 @@ class PredictiveStepSize(diffrax.AbstractStepSizeController):
         stuck = length < SMALLEST * clock
         result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, diffrax.RESULTS.successful)
         return accepted, now, now + length, jnp.asarray(False), past, result
+
+
+def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
+    """The size of each weight at a start: that of the largest of its array, unless it is far smaller. A weight at zero
+    has that of the smallest of the others; where all are zero the first move gives it, and where nothing moves any will
+    do.
+    """
+
+    def alike(x):
+        largest = jnp.max(jnp.abs(x), initial=0.0)
+        return jnp.where(x.size * jnp.abs(x) > _ALIKE * largest, largest, jnp.abs(x))
+
+    own = jax.tree.map(alike, start)
+    nonzero = [jnp.min(jnp.where(size > 0, size, jnp.inf), initial=jnp.inf) for size in jax.tree.leaves(own)]
+    least, first_move = jnp.min(jnp.stack(nonzero)), jnp.where(first_move > 0, first_move, 1.0)
+    least = jnp.where(jnp.isfinite(least), least, first_move)
+    return jax.tree.map(lambda size: jnp.where(size > 0, size, least), own)

@@ -55,3 +55,6 @@ class DiagonalLayersLoss(AbstractLayersLoss):
         weight = {WEIGHT: lam} if self.task.weights == "isotropic" else {}
         layers = lam[None, :] * model.eigenvalues(self.task)
         return self.energy.terms_on_diagonals(layers, self.task.multiplicities, weight)
+
+    def directions_outside(self, model: DiagonalLayers) -> int:
+        return 0

@@ -26,6 +26,7 @@ from flowsim.losses.deep.residual_energy import (
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum
 from flowsim.models import LoopedAttention, MultiLayerAttention
 from flowsim.tasks import LinearRegression, SpectralRegression
+from flowsim.tasks.regression import check_regression
 
 MOST_LOOPS = {True: 7, False: 4}  # by whether the matrices are symmetric
 MOST_LAYERS = {True: 4, False: 3}
@@ -66,9 +67,16 @@ class AbstractLayersLoss(AbstractPopulationLoss):
         # The terms are not centred at the minimum.
         return _taylor_remainder(self, self.minimizer, model, self.degree())
 
+    def conserved(self, model: PyTree) -> None:
+        return None
+
     def least_model(self) -> PyTree:
         """The model with the smallest known loss."""
         return self.minimizer
+
+    @abc.abstractmethod
+    def directions_outside(self, model: PyTree) -> int:
+        """The number of directions in the weights that leave the set to which the flow of this loss is restricted."""
 
     def digits(self, model: PyTree) -> Scalar:
         """The number of decimal digits of the loss that survive the cancellation of its terms."""
@@ -203,11 +211,7 @@ class MultiLayerLoss(AbstractLayersLoss):
 
 
 def _check_task(task: LinearRegression) -> None:
-    if not isinstance(task, LinearRegression):
-        checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
-    if task.shifts:
-        came = f"it has a {task.shifts[0]}, which is for test prompts"
-        checks.refuse("task", "one of training, without label_noise, query_covariance, weight and prior_mean", came)
+    check_regression(task)
     if not checks.is_concrete(task.context_length):
         checks.refuse("task.context_length", "a number that is known", "it is traced")
 

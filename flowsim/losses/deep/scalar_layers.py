@@ -85,6 +85,9 @@ class AbstractScalarLoss(AbstractPopulationLoss):
     context_length: AbstractVar[Scalar]
     dimension: AbstractVar[int]
 
+    def conserved(self, model: PyTree) -> None:
+        return None
+
     @abc.abstractmethod
     def speeds(self, model: PyTree) -> PyTree:
         """c of d theta/dt = -c dL/d theta, as a model that holds a number for each array."""

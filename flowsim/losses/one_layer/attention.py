@@ -14,7 +14,7 @@ from flowsim._core import checks
 from flowsim._core.types import Matrix, Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, Heads, TokenHeads, resting
+from flowsim.models.heads import AbstractHeads, AbstractLabelHeads, TokenHeads, resting
 from flowsim.tasks import LinearRegression
 
 _SEARCHES, _STEPS = 8, 1000
@@ -75,10 +75,6 @@ class AttentionLoss(AbstractPopulationLoss):
         along = self.residuals.along(model, off, self.least)
         return (jnp.sum(off**2) + 2 * along + self.residuals.shift(model)) / 2
 
-    def gradient(self, model: Heads) -> Heads:
-        self._check_kind(model)
-        return jax.grad(lambda m: jnp.sum(self.residuals(m) ** 2) / 2)(model)
-
     def least_model(self) -> AbstractHeads:
         """The heads of least known loss."""
         return self.minimizer
@@ -124,9 +120,9 @@ class AbstractResiduals(eqx.Module):
     def shift(self, model: AbstractHeads) -> Scalar:
         """The increase of the floor for the guess of these heads, exactly zero for the guess of the minimum."""
 
+    @abc.abstractmethod
     def along(self, model: AbstractHeads, off: Float[Array, " r"], least: Float[Array, " r"]) -> Scalar:
         """<r - r_0, r_0>, given r - r_0 and r_0."""
-        return off @ least
 
     @abc.abstractmethod
     def best(self, like: AbstractHeads) -> tuple[AbstractHeads, MinimumKind]:
@@ -262,6 +258,9 @@ class TokenResiduals(AbstractResiduals):
             means = means + 3 * n * trace
             parts += [jnp.sqrt(6 * square) * forms.cubic, 3 * jnp.sqrt(jnp.maximum(square - n**2, 0.0)) * trace]
         return jnp.concatenate([part.reshape(-1) for part in [means, *parts]])
+
+    def along(self, model: TokenHeads, off: Float[Array, " r"], least: Float[Array, " r"]) -> Scalar:
+        return off @ least
 
     def best(self, like: TokenHeads) -> tuple[TokenHeads, MinimumKind]:
         risk, d = self.risk, self.risk.task.dimension

@@ -1,7 +1,6 @@
 """The exact population loss of one linear attention layer that does not attend to the query."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
@@ -9,8 +8,8 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.losses.one_layer.single_layer import LinearAttentionLoss
-from flowsim.models import MaskedAttention, TokenHeads
+from flowsim.losses.one_layer.single_layer import LinearAttentionLoss, token_head
+from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.tasks import LinearRegression
 
 
@@ -68,16 +67,12 @@ class MaskedAttentionLoss(AbstractPopulationLoss):
         return self.minimum + self.excess(model)
 
     def excess(self, model: MaskedAttention) -> Scalar:
-        b_x, beta, A_x, alpha = model.b[:-1], model.b[-1], model.A[:-1], model.A[-1]
-        odd = 2 * self.unmasked.odd_excess(-beta * A_x - jnp.outer(b_x, alpha))
-        return odd + self.risk.even_energy(TokenHeads(-model.b[None], model.A[None]))
+        layer = LinearAttention(model.A[:-1], -model.b[-1], -model.b[:-1], model.A[-1])
+        return 2 * self.unmasked.odd_excess(layer) + self.risk.even_energy(token_head(layer))
+
+    def conserved(self, model: MaskedAttention) -> Scalar:
+        return model.balance
 
     def least_model(self) -> MaskedAttention:
         """The model of (8) with gamma = 1."""
         return self.minimizer()
-
-    def gradient(self, model: MaskedAttention) -> MaskedAttention:
-        return jax.grad(self.excess)(model)
-
-    def conserved(self, model: MaskedAttention) -> Scalar:
-        return model.balance

@@ -14,6 +14,7 @@ from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
 from flowsim.tasks import LinearRegression
+from flowsim.tasks.regression import check_regression
 
 
 class MultiHeadLoss(AbstractPopulationLoss):
@@ -82,17 +83,9 @@ class MultiHeadLoss(AbstractPopulationLoss):
         guess = jnp.sum((2 * self.risk.prior_mean - reduced.w - least.w) * (least.w - reduced.w))
         return self.risk.gap * guess + jnp.sum(products[:-1]) + reduced.bias**2 * products[-1]
 
-    def gradient(self, model: AnyHeads) -> AnyHeads:
-        return jax.grad(self.risk)(model)
-
     def least_model(self) -> MultiHeadAttention:
         """The heads with the smallest known risk."""
         return self.minimizer
-
-    def facts(self, model: AnyHeads) -> dict[str, str]:
-        """The risk of one step of gradient descent, for comparison."""
-        found = f"{float(self.risk.descent_risk):.10g} with the best step size, {float(self.risk.step_size):.6g}"
-        return {"risk of one step of gradient descent from the prior mean": found}
 
     def separated(self, model: AnyHeads) -> Float[Array, " rows"]:
         """The parts L_1(M_1), .., L_{d+1}(M_{d+1}) of (18), whose sum is the risk.
@@ -110,12 +103,6 @@ class MultiHeadLoss(AbstractPopulationLoss):
 
 
 def _check(task: LinearRegression) -> None:
-    if not isinstance(task, LinearRegression):
-        checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")
-    others = [name for name in task.shifts if name != "prior_mean"]
-    if others:
-        checks.refuse("task", "without label_noise, query_covariance and weight", f"it has a {others[0]}")
-    if task.weights != "isotropic":
-        checks.refuse("task", 'one with weights = "isotropic"', f'its weights are "{task.weights}"')
+    check_regression(task, but="prior_mean", isotropic=True)
     if checks.is_concrete(task.covariance) and np.any(np.asarray(task.covariance) != np.eye(task.dimension)):
         checks.refuse("task.covariance", "the identity: x ~ N(0, I)", "it is another matrix")

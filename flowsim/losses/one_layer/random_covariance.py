@@ -1,26 +1,27 @@
 """The exact population loss of one linear attention layer on prompts with random covariances."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
 from flowsim._core import checks
 from flowsim._core.types import Scalar
-from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead, balanced_minimum
-from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
-from flowsim.losses.one_layer.single_layer import even_energy, on_the_arrow
+from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, OperatorArrowhead
+from flowsim.losses.base import MinimumKind
+from flowsim.losses.one_layer.head_risk import HeadRisk
+from flowsim.losses.one_layer.single_layer import AbstractLinearAttentionLoss, token_head
 from flowsim.models import LinearAttention
-from flowsim.tasks import RandomCovarianceRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw
 
 
-class RandomCovarianceLoss(AbstractPopulationLoss):
-    """L = (1/2) E (yhat - <w, x_query>)^2 of `LinearAttention`, with a Lambda_tau drawn for every prompt.
+class RandomCovarianceLoss(AbstractLinearAttentionLoss):
+    """The loss of `LinearAttention` with a Lambda_tau drawn for every prompt.
 
-    It is exact for all weights. Given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau. The part
-    odd in w is a quadratic form in V = u_{-1} U11 + u12 u21^T.
+    Given Lambda_tau it is `LinearAttentionLoss`, which is cubic in Lambda_tau.
 
     **Arguments:** task: a `RandomCovarianceRegression`.
+
+    **Raises:** `ValueError` for another task.
     """
 
     task: RandomCovarianceRegression
@@ -41,28 +42,10 @@ class RandomCovarianceLoss(AbstractPopulationLoss):
         self.operator_energy = law.operator_energy(N)
         self.minimum_kind = MinimumKind.NUMERICAL if law.replicates() else MinimumKind.EXACT
 
-    def __call__(self, model: LinearAttention) -> Scalar:
-        return self.minimum + self.excess(model)
-
-    def excess(self, model: LinearAttention) -> Scalar:
-        V = model.u_minus1 * model.U11 + jnp.outer(model.u12, model.u21)
-        odd = self.structure.excess((self.structure.coordinates(V), jnp.ones(())))
-        N = self.task.context_length
-        return odd + self.task.law.expectation(lambda Lambda: even_energy(model, Lambda, N)) / 2
-
-    def least_model(self) -> LinearAttention:
-        """The balanced global minimum."""
-        return balanced_minimum(self.structure)
-
-    def gradient(self, model: LinearAttention) -> LinearAttention:
-        return jax.grad(self.excess)(model)
-
-    def conserved(self, model: LinearAttention) -> Scalar:
-        return model.balance
-
-    def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
-        """The arrowhead if u12 = u21 = 0 exactly, which the flow preserves."""
-        return self.structure if on_the_arrow(model) else None
+    def even_energy(self, model: LinearAttention) -> Scalar:
+        head, N = token_head(model), self.task.context_length
+        risk = lambda Lambda: HeadRisk(LinearRegression(Lambda, N), query_token=True)
+        return self.task.law.expectation(lambda Lambda: risk(Lambda).even_energy(head))
 
     def replicates(self) -> tuple["RandomCovarianceLoss", ...]:
         N = self.task.context_length

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
+from flowsim.losses.one_layer.single_layer import gamma_eigenvalues, least_loss
 from flowsim.losses.reduction import BLOCK, AbstractReducedLayer, Point, Reduction
 from flowsim.models import SpectralAttention
 from flowsim.moments.decays import DecaySums
@@ -79,15 +80,13 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
 
     @property
     def gamma_eigenvalues(self) -> Float[Array, " d"]:
-        """gamma_i = (1 + 1/N) lambda_i + tr(Lambda)/N."""
-        lam = self.task.eigenvalues
-        return lam + (lam + jnp.sum(lam)) / self.task.context_length
+        """gamma_i, in the order of the eigenvalues of the task."""
+        return gamma_eigenvalues(self.task.eigenvalues, self.task.context_length)
 
     @property
     def minimum(self) -> Scalar:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """(1/2) sum lambda_i (lambda_i + tr Lambda)/(N gamma_i)."""
-        lam = self.task.eigenvalues
-        return jnp.sum(lam * (lam + jnp.sum(lam)) / (self.task.context_length * self.gamma_eigenvalues)) / 2
+        """That of `LinearAttentionLoss`."""
+        return least_loss(self.task.eigenvalues, self.task.context_length)
 
     @property
     def start(self) -> SpectralAttention:
@@ -108,6 +107,9 @@ class SpectralAttentionLoss(AbstractPopulationLoss):
         """The balance u_{-1}^2 - |U11|_F^2."""
         squares = self.layer.reduction.sums(model.clock[None])[0, 0]
         return model.u_minus1**2 - jnp.sum(model.diagonal**2) - squares
+
+    def least_model(self) -> None:
+        return None
 
     def reduced(self, model: SpectralAttention) -> AbstractReducedLayer:
         return self.layer

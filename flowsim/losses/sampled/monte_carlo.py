@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -78,8 +78,6 @@ class MonteCarloLoss(AbstractPopulationLoss):
 
     **Raises:** `ValueError` naming the argument.
     """
-
-    sampled: ClassVar[bool] = True
 
     task: PyTree
     key: PRNGKeyArray
@@ -194,24 +192,12 @@ class MonteCarloLoss(AbstractPopulationLoss):
         slope = self.prepared(model)._mean(_sum_of_slopes, model)
         return jax.tree.map(lambda leaf: self.factor * leaf, slope)
 
+    def conserved(self, model: PyTree) -> None:
+        return None
+
     def least_model(self) -> PyTree | None:
         """The minimizer, if it was given."""
         return self.minimizer
-
-    def stated(self) -> AbstractPopulationLoss:
-        """The exact loss of this problem, if there is one."""
-        return self if self.exact is None else self.exact
-
-    def devices(self) -> jax.sharding.Mesh | None:
-        """The mesh whose devices share the samples."""
-        return self.mesh
-
-    def facts(self, model: PyTree) -> dict[str, str]:
-        """The number of samples, and the interval of the loss at the end."""
-        return {
-            "samples": f"{self.samples} {self.method}, in {self.groups} replicates",
-            "loss at the end": str(self.estimate(model)),
-        }
 
     def replicates(self) -> tuple["MonteCarloLoss", ...]:
         """Averages over disjoint parts of the samples. The loss must be `prepared`."""
@@ -336,6 +322,16 @@ class MonteCarloLoss(AbstractPopulationLoss):
             index = int(self.first) + int(bad[0])
             drawn = f"sample {index}, drawn with the key jax.random.fold_in(key, {index})"
             checks.refuse("model", "finite on every drawn prompt", f"its squared error is {errors[bad[0]]} on {drawn}")
+
+
+def prepared(loss: AbstractPopulationLoss, model: PyTree) -> AbstractPopulationLoss:
+    """The loss ready for flows from a model: a sampled loss draws its prompts."""
+    return loss.prepared(model) if isinstance(loss, MonteCarloLoss) else loss
+
+
+def stated(loss: AbstractPopulationLoss) -> AbstractPopulationLoss:
+    """The loss that statements are about: for a sampled loss the exact loss of its problem, if there is one."""
+    return loss if not isinstance(loss, MonteCarloLoss) or loss.exact is None else loss.exact
 
 
 def _sum_of_squares(estimator: AbstractEstimator, draws: PyTree, model: PyTree) -> Scalar:

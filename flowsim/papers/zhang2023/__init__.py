@@ -8,6 +8,7 @@ about a flow, are judged at the points of the trajectory. The paper's symbols ar
 
 from flowsim.claims.claim import Claim
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
+from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.models import LinearAttention
 from flowsim.papers.paper import Paper, Predictions
 from flowsim.papers.zhang2023 import (
@@ -46,7 +47,7 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def _predictions(problem: Problem) -> Predictions | None:
-    known = isinstance(problem.loss.stated(), LinearAttentionLoss | RandomCovarianceLoss)
+    known = isinstance(stated(problem.loss), LinearAttentionLoss | RandomCovarianceLoss)
     return predictions(problem.task, problem.start) if known else None
 
 

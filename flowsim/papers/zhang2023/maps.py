@@ -11,6 +11,7 @@ from flowsim.claims import Claim
 from flowsim.flow.solvers.summary import CONVERGED
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
+from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import appendix_a, appendix_c, section_5
 from flowsim.papers.zhang2023.conditions import (
@@ -48,7 +49,7 @@ def columns(loss: PyTree, run: Trajectory) -> dict[str, Array]:
     where no theorem of the paper covers the model or the loss.
     """
     start = run.start
-    promised = _promised(loss.stated(), start)
+    promised = _promised(stated(loss), start)
     condition = jnp.asarray(scale_hypothesis(promised.scale).met)
     parts = [jnp.asarray(part.met) for part in promised.assumption.hypotheses()]
     assumption = jnp.all(jnp.stack(parts))

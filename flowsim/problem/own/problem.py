@@ -25,6 +25,7 @@ from flowsim._core.types import Document, Tables
 from flowsim.flow.arguments import check_model
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem
@@ -114,7 +115,7 @@ class AbstractUserSpec(AbstractSpec, frozen=True, kw_only=True):
             check_model(model)
             alike = (path, self.sha256, *_shapes((loss, model)))
             # All cells of a sweep have one structure, so only one of them is traced.
-            if not _is_in(_TRACED, alike) and not loss.sampled:
+            if not _is_in(_TRACED, alike) and not isinstance(loss, MonteCarloLoss):
                 eqx.filter_eval_shape(lambda model: (loss(model), loss.excess(model), loss.gradient(model)), model)
         if not _is_in(_TRACED, alike):
             self._check_observables(path, model)
@@ -252,20 +253,22 @@ def _table_of(place: str, digest: str) -> tuple[type[AbstractUserSpec], Document
         refuse(place, "the name of a function in the file", f"there is no function {name}")
     with blaming(file, place, "a function whose annotations can be read"):
         parameters = inspect.signature(function, eval_str=True).parameters
-    fields, defaults = [], {}
+    fields, defaults = {}, {}
+    taken = [name for name in dir(AbstractUserSpec) if not name.startswith("_")]
     for argument in parameters.values():
         if argument.kind in (argument.POSITIONAL_ONLY, argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             refuse(place, "a function of arguments by name", f"line {_line(function)} has {argument}")
-        if hasattr(AbstractUserSpec, argument.name) or argument.name.startswith("_"):
-            taken = ", ".join(name for name in dir(AbstractUserSpec) if not name.startswith("_"))
-            refuse(place, f"a function of arguments without a leading _, and not {taken}", f"one is {argument.name}")
-        fields.append((argument.name, _kind_of(argument, place, _line(function))))
+        if argument.name in taken or argument.name.startswith("_"):
+            expected = f"a function of arguments without a leading _, and not {', '.join(taken)}"
+            refuse(place, expected, f"one is {argument.name}")
+        fields[argument.name] = _kind_of(argument, place, _line(function))
         if argument.default is not argument.empty:
             defaults[argument.name] = argument.default
     key = place, digest
     if key not in _TABLES:
-        table: Any = msgspec.defstruct(name, fields, bases=(AbstractUserSpec,), frozen=True, kw_only=True)
-        _TABLES[key] = table
+        # `msgspec.defstruct` has no bases with abstract methods.
+        kind: Any = type(AbstractUserSpec)
+        _TABLES[key] = kind(name, (AbstractUserSpec,), {"__annotations__": fields}, frozen=True, kw_only=True)
     return _TABLES[key], defaults
 
 

@@ -10,8 +10,10 @@ from flowsim._core.types import Scalar
 from flowsim.flow.solvers.dense.radau import DenseRadau, Kept
 from flowsim.flow.solvers.dense.saddles import may_creep
 from flowsim.flow.solvers.lockstep import FIRST_STEP, AbstractKernel, View
-from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, leads_away, norm_sq, own_sizes, pace
+from flowsim.flow.solvers.step_size import own_sizes
+from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, leads_away, norm_sq, pace
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 MOST_WEIGHTS = 256  # of a flow in lockstep
 STEPS_PER_DECADE = 12  # of time, at least
@@ -21,7 +23,7 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 def can_go_in_lockstep(loss: AbstractPopulationLoss, model: PyTree) -> bool:
     """Whether the flow of a loss from a model is one that lockstep suits: exact, and of not too many weights."""
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
-    return not loss.sampled and 0 < size <= MOST_WEIGHTS
+    return not isinstance(loss, MonteCarloLoss) and 0 < size <= MOST_WEIGHTS
 
 
 class DenseKernel(AbstractKernel):
