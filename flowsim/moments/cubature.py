@@ -66,7 +66,7 @@ def wishart_cubature(dimension: int, context_length: int | float, degree: int) -
     places = [(i, j) for j in range(columns) for i in range(j, d)]
     rules = []
     for i, j in places:
-        nodes, weights = _chi_square(n - j, degree) if i == j else _normal(degree)
+        nodes, weights = chi_square_rule(n - j, degree) if i == j else _normal(degree)
         rules.append((np.sqrt(nodes) if i == j else nodes, weights))
     entries = np.array(list(itertools.product(*(nodes for nodes, _ in rules))))
     factors = np.zeros((entries.shape[0], d, columns))
@@ -76,8 +76,11 @@ def wishart_cubature(dimension: int, context_length: int | float, degree: int) -
     return Cubature(factors, weights)
 
 
-def _chi_square(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss's rule for the chi-square law, exact to the given degree. Its nodes are twice those of the Gamma law."""
+def chi_square_rule(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights of Gauss's rule for the chi-square law, exact to the given degree.
+
+    The nodes are twice those of the Gamma law.
+    """
     shape, size = Decimal(freedom) / 2, degree // 2 + 1
     shifts = [2 * k + shape for k in range(size)]
     nodes, weights = _gauss(Recurrence(Decimal(1), shifts, [k * (k + shape - 1) for k in range(1, size)]))

@@ -24,6 +24,7 @@ from flowsim.losses.deep.residual_energy import (
     power_terms,
 )
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum
+from flowsim.losses.deep.taylor import taylor_terms
 from flowsim.models import LoopedAttention, MultiLayerAttention
 from flowsim.tasks import LinearRegression, SpectralRegression
 from flowsim.tasks.regression import check_regression
@@ -65,7 +66,7 @@ class AbstractLayersLoss(AbstractPopulationLoss):
         if self.task.weights == "inverse-covariance":
             return jnp.sum(self.terms(model))
         # The terms are not centred at the minimum.
-        return _taylor_remainder(self, self.minimizer, model, self.degree())
+        return jnp.sum(taylor_terms(self, self.minimizer, model, self.degree()))
 
     def conserved(self, model: PyTree) -> None:
         return None
@@ -288,20 +289,3 @@ def _minimized(loss: Callable[[Array], Scalar], start: Array) -> Array:
     near = optimistix.minimise(lambda x, args: loss(x), solver, start, max_steps=1000, throw=False).value
     newton = optimistix.Newton(1e-13, 1e-14)
     return optimistix.root_find(lambda x, args: jax.grad(loss)(x), newton, near, throw=False).value
-
-
-def _taylor_remainder(loss: Callable[[PyTree], Scalar], origin: PyTree, model: PyTree, degree: int) -> Scalar:
-    """L(A) - L(A_opt) = int_0^1 (1 - s) <D, H(A_opt + s D) D> ds with D = A - A_opt.
-
-    The gradient is zero at A_opt. The integrand is a polynomial in s, which the quadrature integrates exactly.
-    """
-    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
-    origin = eqx.filter(origin, eqx.is_inexact_array)
-    step = jax.tree.map(jnp.subtract, arrays, origin)
-
-    def along(s: Scalar) -> Scalar:
-        return loss(eqx.combine(jax.tree.map(lambda x, dx: x + s * dx, origin, step), rest))
-
-    nodes, weights = np.polynomial.legendre.leggauss(degree // 2 + 1)
-    s, weights = jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
-    return jnp.sum(weights * (1 - s) * jax.vmap(jax.grad(jax.grad(along)))(s))

@@ -21,6 +21,7 @@ from flowsim._core.types import Scalar
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.deep.scalar_minima import Split, precise_layers, precise_loop, split
 from flowsim.losses.deep.stream_minimum import stream_minimum
+from flowsim.losses.deep.taylor import taylor_terms
 from flowsim.models import ScalarLayers, ScalarLoop
 from flowsim.moments import spectral_quadrature
 
@@ -246,10 +247,16 @@ class ScalarLayersLoss(AbstractScalarLoss):
         return jnp.sum(self.weights * q**2)
 
     def excess(self, model: ScalarLayers) -> Scalar:
-        """Without b, E tr (q - q_opt)(W)^2, since the best q is a projection. With b, see `_taylor_remainder`."""
+        """Without b, E tr (q - q_opt)(W)^2, since the best q is a projection.
+
+        With b, the sum of `taylor_terms`, or the loss minus its minimum if the terms are larger than the loss.
+        """
         self._check(model)
         if self.best is None:
-            return self._taylor_remainder(model)
+            # q has degree 3^k - 1 - k in the scalars.
+            parts = taylor_terms(self, self.minimizer, model, 2 * (3**self.layers - 1 - self.layers))
+            value = self(model)
+            return jnp.where(jnp.sum(jnp.abs(parts)) < value, jnp.sum(parts), value - self.minimum)
         # The scalars are paired by size, since their order does not matter. Near the minimum the pairs are close.
         places = jnp.argsort(jnp.argsort(model.a))
         best = jax.tree.map(lambda values: values[places], self.best)
@@ -277,20 +284,6 @@ class ScalarLayersLoss(AbstractScalarLoss):
         if (model.b is not None) != self.residual_stream:
             came = "it is left out" if model.b is None else "it is given"
             checks.refuse("model.b", "given" if self.residual_stream else "left out", f"{came}, unlike in the loss")
-
-    def _taylor_remainder(self, model: ScalarLayers) -> Scalar:
-        """int_0^1 (1 - s) <D, H(theta_opt + s D) D> ds with D = theta - theta_opt.
-
-        If its terms are larger than the loss, the result is the loss minus its minimum instead.
-        """
-        step = jax.tree.map(jnp.subtract, model, self.minimizer)
-        along = lambda s: self(jax.tree.map(lambda x, dx: x + s * dx, self.minimizer, step))
-        # q has degree 3^k - 1 - k in the scalars.
-        nodes, weights = np.polynomial.legendre.leggauss(3**self.layers - 1 - self.layers)
-        s, weights = jnp.asarray((nodes + 1) / 2), jnp.asarray(weights / 2)
-        parts = weights * (1 - s) * jax.vmap(jax.jacfwd(jax.jacfwd(along)))(s)
-        value = self(model)
-        return jnp.where(jnp.sum(jnp.abs(parts)) < value, jnp.sum(parts), value - self.minimum)
 
 
 def _length(context_length: ArrayLike) -> tuple[Scalar, int | float]:

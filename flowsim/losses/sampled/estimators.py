@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from flowsim._core.types import Matrix
 from flowsim.models.residuals import beside, product
+from flowsim.moments.cubature import chi_square_rule
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 
 Samples = Float[Array, " samples"]
@@ -165,8 +166,8 @@ class RadialEstimator(AbstractEstimator):
         self.prompts = prompts
         task = prompts.task
         n = _length(task)
-        halves, weights = _gamma_quadrature(n * task.dimension / 2)
-        self.scales, self.weights = jnp.asarray(2 * halves / n), jnp.asarray(weights)
+        squares, weights = chi_square_rule(n * task.dimension, 2 * _NODES - 1)
+        self.scales, self.weights = jnp.asarray(squares / n), jnp.asarray(weights)
 
     def draw(self, key: PRNGKeyArray) -> PyTree:
         law, key = _law(self.prompts.task, key)
@@ -298,11 +299,3 @@ def _moved(model: PyTree, key: PRNGKeyArray) -> PyTree:
     keys = jax.random.split(jax.random.fold_in(key, 1), len(leaves))
     moved = [leaf + 0.1 * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
     return eqx.combine(jax.tree.unflatten(structure, moved), rest)
-
-
-def _gamma_quadrature(shape: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of Gauss quadrature for the Gamma(shape, 1) law, by Golub and Welsch."""
-    k = np.arange(_NODES)
-    off = np.sqrt(k[1:] * (k[1:] + shape - 1))
-    nodes, vectors = np.linalg.eigh(np.diag(2 * k + shape) + np.diag(off, 1) + np.diag(off, -1))
-    return nodes, vectors[0] ** 2
