@@ -82,7 +82,7 @@ def _rows_of_least_loss(problem: Problem) -> dict[str, str]:
 
 
 def _at_the_start(problem: Problem) -> tuple[float, float]:
-    loss = problem.loss
+    loss = problem.prepared().loss
     return float(eqx.filter_jit(loss)(problem.start)), float(eqx.filter_jit(loss.excess)(problem.start))
 
 
