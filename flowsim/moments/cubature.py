@@ -77,10 +77,7 @@ def wishart_cubature(dimension: int, context_length: int | float, degree: int) -
 
 
 def chi_square_rule(freedom: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of Gauss's rule for the chi-square law, exact to the given degree.
-
-    The nodes are twice those of the Gamma law.
-    """
+    """Gauss's rule for the chi-square law, exact to the given degree. Its nodes are twice those of the Gamma law."""
     shape, size = Decimal(freedom) / 2, degree // 2 + 1
     shifts = [2 * k + shape for k in range(size)]
     nodes, weights = _gauss(Recurrence(Decimal(1), shifts, [k * (k + shape - 1) for k in range(1, size)]))

@@ -277,10 +277,7 @@ def _draw(
 def check_regression(task: object, *, but: str = "", isotropic: bool = False) -> None:
     """Refuse what is not a `LinearRegression` of training prompts.
 
-    **Arguments:** task; but: an option of test prompts that it may have; isotropic: whether it has to have isotropic
-    weights.
-
-    **Raises:** `ValueError` naming the task.
+    **Arguments:** but: an option of test prompts that it may have; isotropic: whether its weights have to be isotropic.
     """
     if not isinstance(task, LinearRegression):
         checks.refuse("task", "a LinearRegression: the exact form needs one fixed covariance", f"got {task!r:.60}")

@@ -16,15 +16,9 @@ from flowsim.tasks import LinearRegression
 class MaskedAttentionLoss(AbstractPopulationLoss):
     """f = E (b^T C A x + <w, x>)^2 of `MaskedAttention` for the query x, exact for all (b, A).
 
-    C is the second moment matrix of the context's tokens (x_i, y_i). Its first block is the sample covariance S.
-    With b = (b_x, beta), A = [A_x; alpha^T] and V = beta A_x + b_x alpha^T the error splits into a part odd in w and a
-    part even in w,
-
-        odd = w^T (S V + I) x,     even = b_x^T S A_x x + beta (w^T S w) alpha^T x,
-
-    and f = E odd^2 + E even^2, since the two are uncorrelated. This is the loss of `LinearAttention` at u = -b and
-    U = A, without its factor 1/2 and without the query's token. E odd^2 is least at V = -Gamma^-1, and the even part is
-    zero at (8), so (8) is a global minimum.
+    C is the second moment matrix of the context's tokens (x_i, y_i). This is twice `LinearAttentionLoss` at u = -b and
+    U = A without the query's token, which only enters the even part. The odd part is least at V = -Gamma^-1, and the
+    even part is zero at (8), so (8) is a global minimum.
 
     **Arguments:** task: as for `LinearAttentionLoss`. Sigma is its covariance and n its context length.
 

@@ -25,15 +25,8 @@ class MultiHeadLoss(AbstractPopulationLoss):
 
         R = sum_{i <= d} E(<G, M_i + w_i M_{d+1}> - (w-hat_i - w_i))^2 + bias^2 E(1 + <G, M_{d+1}>)^2.
 
-    All tokens of a prompt share one w-hat = w* + eps. Let delta = w* - w. G is symmetric, so only the symmetric part
-    [P p; p^T pi] of M matters. On tokens (x, eps^T x)
-
-        E <G, M>^2 = t^2 + (2/C) |P + pi I|_F^2 + 4 (1 + (d+1)/C) |p|^2 + 2 d (1 + (d+1)/C) pi^2,  t = tr(P + pi I),
-        E <G, M> = t,     E eps_i <G, M> = 2 p_i,
-
-    and the least risk over all M, d (d+1)/(C+d+1) + (|delta|^2 + bias^2) 2/(d C + 2), is reached at
-
-        P + pi I = delta_i/(d + 2/C) I,   p = e_i/(2 (1 + (d+1)/C)),   pi = 0     (delta_i = -1, p = 0 for M_{d+1}).
+    All tokens of a prompt share one w-hat: this is `HeadRisk` for Lambda = Sigma_w = I. With delta = w* - w the least
+    risk over all M is d (d+1)/(C+d+1) + (|delta|^2 + bias^2) 2/(d C + 2).
 
     d heads reach it. One head reaches it if delta and bias are zero, as they are after the guess was trained. The first
     term is the risk of one step of gradient descent from w* with the best step size C/(C+d+1). For fewer than d heads
@@ -52,7 +45,9 @@ class MultiHeadLoss(AbstractPopulationLoss):
     minimum_kind: MinimumKind = eqx.field(static=True)
 
     def __init__(self, task: LinearRegression, model: AnyHeads):
-        _check(task)
+        check_regression(task, but="prior_mean", isotropic=True)
+        if checks.is_concrete(task.covariance) and np.any(np.asarray(task.covariance) != np.eye(task.dimension)):
+            checks.refuse("task.covariance", "the identity: x ~ N(0, I)", "it is another matrix")
         self.risk = HeadRisk(task)
         reduced = model.reduced()
         if reduced.trainable:
@@ -73,10 +68,7 @@ class MultiHeadLoss(AbstractPopulationLoss):
 
     def excess(self, model: AnyHeads) -> Scalar:
         reduced, least = model.reduced(), self.minimizer
-        off, least_off = (
-            self.risk.off(reduced.w, self.risk.forms(model)),
-            self.risk.off(least.w, self.risk.forms(least)),
-        )
+        off, least_off = (self.risk.off(m.reduced().w, self.risk.forms(m)) for m in (model, least))
         # A difference of squares loses fewer digits as a product.
         sums, gaps = (jax.tree.map(change, off, least_off) for change in (jnp.add, jnp.subtract))
         products = self.risk.pairing(sums, gaps)
@@ -100,9 +92,3 @@ class MultiHeadLoss(AbstractPopulationLoss):
 
     def conserved(self, model: AnyHeads) -> Scalar | None:
         return getattr(model, "balance", None)
-
-
-def _check(task: LinearRegression) -> None:
-    check_regression(task, but="prior_mean", isotropic=True)
-    if checks.is_concrete(task.covariance) and np.any(np.asarray(task.covariance) != np.eye(task.dimension)):
-        checks.refuse("task.covariance", "the identity: x ~ N(0, I)", "it is another matrix")

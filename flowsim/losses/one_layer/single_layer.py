@@ -111,9 +111,8 @@ def gamma_eigenvalues(eigenvalues: Float[Array, " d"], length: Scalar) -> Float[
     return eigenvalues + (eigenvalues + jnp.sum(eigenvalues)) / length
 
 
-def least_loss(eigenvalues: Float[Array, " d"], length: Scalar) -> Scalar:
+def least_loss(lam: Float[Array, " d"], length: Scalar) -> Scalar:
     """(1/2) sum lambda_i (lambda_i + tr Lambda)/(N gamma_i)."""
-    lam = eigenvalues
     return jnp.sum(lam * (lam + jnp.sum(lam)) / (length * gamma_eigenvalues(lam, length))) / 2
 
 
