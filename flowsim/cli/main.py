@@ -160,6 +160,45 @@ def check(
     return check(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
 
 
+def certify(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    problem: Annotated[
+        tyro.conf.Positional[pathlib.Path | None], tyro.conf.arg(metavar="[PROBLEM.toml|FILE.py:NAME]")
+    ] = None,
+    /,
+    out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE")] = pathlib.Path("certificate.json"),
+    overrides: Overrides = (),
+    form: Form = "printed",
+    until: Annotated[float | None, tyro.conf.arg(metavar="T")] = None,
+) -> int:
+    """Prove what a claim says of a problem, or that it fails there, and write the proof down.
+
+    Args:
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
+        problem: the problem file, or a function of your own; without it the claim's own problems.
+        out: where the certificate goes.
+        until: the last time of a claim along the flow, instead of the flow's own stop.
+    """
+    prepare_jax()
+    from flowsim.cli.check import certify
+
+    return certify(claim_id, problem, out, overrides=sum(overrides, ()), form=form, until=until)
+
+
+def verify(
+    certificate: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="CERTIFICATE.json")], /
+) -> int:
+    """Check a certificate: exit status 0 if it is a proof, and 1 if not.
+
+    Args:
+        certificate: what `flowsim certify` wrote.
+    """
+    prepare_jax()
+    from flowsim.cli.check import verify
+
+    return verify(certificate)
+
+
 def audit(
     out: Folder | None = None,
     paper: str | None = None,
@@ -323,7 +362,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
         print(f"flowsim {VERSION}")
         return FINISHED
-    commands = {f.__name__: _guarded(f) for f in (run, init, claims, check, audit, sweep, refute, sharpen, cite)}
+    commands = {
+        f.__name__: _guarded(f)
+        for f in (run, init, claims, check, certify, verify, audit, sweep, refute, sharpen, cite)
+    }
     before = signal.signal(signal.SIGINT, interrupted)
     try:
         with warnings.catch_warnings():
