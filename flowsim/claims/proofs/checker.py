@@ -1,19 +1,14 @@
 """A checker of certificates about gradient flows: `python checker.py CERTIFICATE.json` ends with 0 only on a proof.
 
-It needs python-flint alone, shares no code with the maker of certificates, and believes none of its bounds.
+It needs python-flint alone and believes no bound in a certificate, which holds a loss L on R^n, a start and the sides
+of a statement as lists of operations. The flow is x' = f(x), f = -grad L. For each piece of time it holds a polynomial
+p and numbers r, delta, mu, of which the checker shows, for a piece of length h that is entered at a distance e from p:
 
-A certificate holds a loss L on R^n, a start x_0 and the sides of a statement as lists of operations. The flow is
-x' = f(x), f = -grad L, x(0) = x_0. For each piece of time it holds a polynomial p and numbers r, delta and mu. The
-checker shows in ball arithmetic, for a piece of length h that is entered at a distance of at most e from p,
+1. |p' - f(p)| <= delta, and every eigenvalue of -Hess L is at most mu in the tube |x - p(t)| <= r;
+2. e < r and e exp(mu h) + delta (exp(mu h) - 1)/mu < r, and with the latter and the jump to the next p it goes on.
 
-1. |p' - f(p)| <= delta on the piece;
-2. every eigenvalue of -Hess L is at most mu in the tube |x - p(t)| <= r;
-3. e < r and e exp(mu h) + delta (exp(mu h) - 1)/mu < r, and with the latter and the jump to the next p it goes on.
-
-The Jacobian of f is the symmetric matrix -Hess L, so that |x - p|' <= mu |x - p| + delta while x is in the tube. The
-bound in 3 is monotone in time and less than r at both ends, so x never leaves the tube. The sides of the statement are
-evaluated at all points of the tube, on parts of each piece that are halved until the slack is certainly not negative (a
-proof), or at one time, where it certainly is (a refutation).
+As -Hess L is symmetric, |x - p|' <= mu |x - p| + delta in the tube, a bound that is monotone in time and less than r at
+both ends, so x never leaves the tube. The sides are then bounded at all points of the tube.
 """
 
 import functools
@@ -27,10 +22,11 @@ from flint import arb, arb_poly, arb_series, ctx, fmpq
 VERSION = 1
 pairs = functools.partial(zip, strict=True)
 HALVINGS = 30  # of a piece, until the statement is decided on each part
+ORDER = 4  # of the expansions of a statement
 
 
 class RefusedError(Exception):
-    """The certificate is not a proof, for the reason in the message."""
+    """The certificate is no proof."""
 
 
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
@@ -41,8 +37,7 @@ def number(text):
     if "p" in text:
         found = arb(tuple(map(int, text.split("p"))))
         return ZERO if found.is_zero() else found
-    found = _rational(text)
-    return arb(found) if isinstance(found, fmpq) else found
+    return arb(found) if isinstance(found := _rational(text), fmpq) else found
 
 
 def _rational(text):
@@ -87,59 +82,56 @@ def dot(x, y, shape):
     return found
 
 
-# Of each function: its value, its derivative from argument and value, and its value at 0.
-FUNCTIONS = {
-    "exp": (lambda x: x.exp(), lambda x, y: y, ONE),
-    "log": (lambda x: x.log(), lambda x, y: 1 / x, arb.nan()),
-    "sqrt": (lambda x: x.sqrt(), lambda x, y: 1 / (2 * y), ZERO),
-    "sin": (lambda x: x.sin(), lambda x, y: x.cos(), ZERO),
-    "cos": (lambda x: x.cos(), lambda x, y: -x.sin(), ONE),
-    "erf": (lambda x: x.erf(), lambda x, y: 2 / arb.pi().sqrt() * (-x * x).exp(), ZERO),
-}
-BINARY = {
-    "add": _plus,
-    "sub": lambda x, y: ZERO if x is y else _plus(x, _times(MINUS, y)),
-    "mul": _times,
-    "div": lambda x, y: _times(x, 1 / y),
-}
+def _above(x, y):
+    x, y = coefficient(x, 0), coefficient(y, 0)
+    return ONE if x > y else ZERO if x <= y else arb(0.5, 0.5)
 
 
-def _function(name, x):
-    value, _, at_zero = FUNCTIONS[name]
-    return at_zero if x is ZERO else value(arb(x) if isinstance(x, fmpq) else x)
+def _of(function, at_zero):
+    return lambda x: at_zero if x is ZERO else function(arb(x) if isinstance(x, fmpq) else x)
+
+
+# Of each operation on entries: its value, and its derivatives by each of them.
+ENTRIES = {
+    "add": (_plus, lambda x, y: (ONE, ONE)),
+    "sub": (lambda x, y: ZERO if x is y else x if y is ZERO else _plus(x, -y), lambda x, y: (ONE, MINUS)),
+    "mul": (_times, lambda x, y: (y, x)),
+    "div": (lambda x, y: _times(x, 1 / y), lambda x, y: (1 / y, _times(_times(MINUS, x), 1 / (y * y)))),
+    "above": (_above, lambda x, y: (ZERO, ZERO)),
+    "select": (
+        lambda which, x, y: x if which is ONE else y if which is ZERO else x.union(y),
+        lambda which, x, y: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, arb.nan(), arb.nan()),
+    ),
+    "exp": (_of(lambda x: x.exp(), ONE), lambda x: (x.exp(),)),
+    "log": (_of(lambda x: x.log(), arb.nan()), lambda x: (1 / x,)),
+    "sqrt": (_of(lambda x: x.sqrt(), ZERO), lambda x: (1 / (2 * x.sqrt()),)),
+    "sin": (_of(lambda x: x.sin(), ZERO), lambda x: (x.cos(),)),
+    "cos": (_of(lambda x: x.cos(), ONE), lambda x: (-x.sin(),)),
+    "erf": (_of(lambda x: x.erf(), ZERO), lambda x: (2 / arb.pi().sqrt() * (-x * x).exp(),)),
+}
 
 
 def apply(name, given, parameter, read):
     """The value of an operation: a list of balls, of power series of balls, or of rational numbers."""
+    if name in ENTRIES:
+        return [ENTRIES[name][0](*entries) for entries in pairs(*given)]
     if name == "number":
         return [read(text) for text in parameter]
-    if name in BINARY:
-        return [BINARY[name](x, y) for x, y in pairs(*given)]
-    if name in FUNCTIONS:
-        return [_function(name, x) for x in given[0]]
     if name == "power":
         return [power(x, parameter) for x in given[0]]
     if name == "take":
-        everything = given[0] if len(given) == 1 else [x for one in given for x in one]
+        everything = [x for one in given for x in one]
         return [everything[i] for i in parameter]
     if name == "dot":
         return dot(*given, parameter)
     raise RefusedError(f"the operation {name!r} is not known")
 
 
-def pulled_back(name, parameter, given, value, adjoint):
+def pulled_back(name, parameter, given, adjoint):
     """The adjoints of the arguments of an operation."""
-    if name == "add":
-        return adjoint, adjoint
-    if name == "sub":
-        return adjoint, [_times(MINUS, a) for a in adjoint]
-    if name == "mul":
-        return [_times(a, y) for a, y in pairs(adjoint, given[1])], [_times(a, x) for a, x in pairs(adjoint, given[0])]
-    if name == "div":
-        first = [_times(a, 1 / y) for a, y in pairs(adjoint, given[1])]
-        return first, [_times(MINUS, _times(a, q)) for a, q in pairs(first, value)]
-    if name in FUNCTIONS:
-        return ([ZERO if a is ZERO else a * FUNCTIONS[name][1](x, y) for a, x, y in pairs(adjoint, given[0], value)],)
+    if name in ENTRIES:
+        slopes = [ENTRIES[name][1](*entries) for entries in pairs(*given)]
+        return [[_times(a, slope[i]) for a, slope in pairs(adjoint, slopes)] for i in range(len(given))]
     if name == "power":
         return ([_times(a, parameter * power(x, parameter - 1)) for a, x in pairs(adjoint, given[0])],)
     if name == "take":
@@ -148,11 +140,9 @@ def pulled_back(name, parameter, given, value, adjoint):
             everything[i] = _plus(everything[i], a)
         rest = iter(everything)
         return [[next(rest) for _ in one] for one in given]
-    if name == "dot":
-        batch, rows, inner, columns = parameter
-        first = dot(adjoint, _transposed(given[1], batch, inner, columns), (batch, rows, columns, inner))
-        return first, dot(_transposed(given[0], batch, rows, inner), adjoint, (batch, inner, rows, columns))
-    raise RefusedError(f"the operation {name!r} is not differentiated")
+    batch, rows, inner, columns = parameter  # of a dot
+    left, right = _transposed(given[0], batch, rows, inner), _transposed(given[1], batch, inner, columns)
+    return dot(adjoint, right, (batch, rows, columns, inner)), dot(left, adjoint, (batch, inner, rows, columns))
 
 
 def _transposed(x, batch, rows, columns):
@@ -163,8 +153,7 @@ def _transposed(x, batch, rows, columns):
 class Program:
     """A list of operations; those that depend on no input are carried out once.
 
-    With read=rational the numbers are rational, and what is not rational is a ball. The same operation on the same
-    numbers then gives the same ball, so that the difference of two things that are computed alike is exactly zero.
+    With read=_rational an operation is carried out once on the same numbers, so that their difference is exactly zero.
     """
 
     def __init__(self, document, read=number):
@@ -179,9 +168,8 @@ class Program:
         if self.read is number:
             return apply(name, given, parameter, number)
         key = name, tuple(tuple(map(id, one)) for one in given), str(parameter)
-        if key not in self.known:
-            self.known[key] = apply(name, given, parameter, _rational), given  # kept, so that no other takes its id
-        return self.known[key][0]
+        # What is given is kept along, so that nothing else takes its id.
+        return self.known.setdefault(key, (apply(name, given, parameter, self.read), given))[0]
 
     def values(self, inputs):
         """The values of all operations."""
@@ -198,27 +186,25 @@ class Program:
     def field(self, weights):
         """Minus the gradient of the one number of the result in the input "weights", by its adjoint."""
         values = self.values({"weights": weights})
-        adjoints = [None] * len(values)
+        adjoints, found = [None] * len(values), [ZERO] * len(weights)
         (_,) = values[self.result]  # one number and no more
         adjoints[self.result] = [MINUS]
-        found = [ZERO] * len(weights)
         for place in reversed(range(len(values))):
             adjoint, (name, arguments, parameter) = adjoints[place], self.operations[place]
             if adjoint is None or self.constant[place] is not None:
                 continue
             if name == "input":
-                found = adjoint
+                found = [_plus(x, y) for x, y in pairs(found, adjoint)]
                 continue
             given = [values[i] for i in arguments]
-            for i, part in pairs(arguments, pulled_back(name, parameter, given, values[place], adjoint)):
+            for i, part in pairs(arguments, pulled_back(name, parameter, given, adjoint)):
                 if self.constant[i] is None:
                     before = adjoints[i]
                     adjoints[i] = part if before is None else [_plus(x, y) for x, y in pairs(before, part)]
         return found
 
 
-def series(coefficients, order):
-    """A power series up to an order."""
+def _series(coefficients, order):
     ctx.cap = order
     return ZERO if all(c is ZERO for c in coefficients) else arb_series(coefficients, order)
 
@@ -226,6 +212,16 @@ def series(coefficients, order):
 def coefficient(series, k):
     """Its k-th coefficient; of a number, that of a constant."""
     return series[k] if isinstance(series, arb_series) else (ZERO if k else series)
+
+
+def flow_series(program, states, order):
+    """The flow from balls of states as power series, by (k + 1) x_{k+1} = f(x)_k."""
+    flow = [[x] for x in states]
+    for k in range(order):
+        slopes = program.field([_series(x, k + 1) for x in flow])
+        for x, slope in pairs(flow, slopes):
+            x.append(_times(coefficient(slope, k), ONE / (k + 1)))
+    return [_series(x, order + 1) for x in flow] if order else flow
 
 
 def length(numbers):
@@ -236,7 +232,7 @@ def length(numbers):
 def hessian(program, box):
     """Hess L on a box of balls, a row for each weight."""
     n = range(len(box))
-    along = [[series([box[j], ONE if i == j else ZERO], 2) for j in n] for i in n]
+    along = [[_series([box[j], ONE if i == j else ZERO], 2) for j in n] for i in n]
     return [[_times(MINUS, coefficient(slope, 1)) for slope in program.field(one)] for one in along]
 
 
@@ -276,7 +272,7 @@ class Piece:
         half, total = self.h / 2, ZERO
         for spread, orders in ((ZERO, range(order)), (arb(0, half.upper()), [order])):
             shifted = [p(arb_poly([spread, 1])) for p in self.centred]
-            states = [series(p.coeffs()[: order + 1], order + 1) for p in shifted]
+            states = [_series(p.coeffs()[: order + 1], order + 1) for p in shifted]
             slopes = program.field(states)
             for k in orders:
                 speeds = [(k + 1) * (p[k + 1] if p.degree() > k else ZERO) for p in shifted]
@@ -328,33 +324,43 @@ class Statement:
     def __init__(self, certificate):
         self.certificate, self.sides = certificate, Program(certificate["sides"])
         self.start = Program(certificate["start"])()
+        self.loss = Program(certificate["loss"]) if certificate["pieces"] else None
 
     def at_start(self):
         """The slack at t = 0, as exactly as rational numbers go."""
         start = Program(self.certificate["start"], _rational)()
         return Program(self.certificate["sides"], _rational)(t=[ZERO], start=start, weights=start)
 
-    def slack(self, piece, s, radius):
-        """The slack for a ball of times and all points of the tube at these."""
-        return self.sides(t=[piece.begin + s], start=self.start, weights=piece.at(s, radius))
+    def along(self, piece, s, radius, order=0):
+        """The slack as a power series along the flow from all points of the tube at a ball of times."""
+        weights = flow_series(self.loss, piece.at(s, radius), order)
+        t = _series([piece.begin + s, ONE], order + 1) if order else piece.begin + s
+        return self.sides(t=[t], start=self.start, weights=weights if order else [x for (x,) in weights])
 
-    def rises(self, piece, s, radius):
-        """Whether the slack is not negative at t = 0, and where it may be negative later its slope is not."""
-        tube = piece.at(s, radius)
-        slopes = Program(self.certificate["loss"]).field(tube)
-        moving = [series([x, v], 2) for x, v in pairs(tube, slopes)]
-        slack = self.sides(t=[series([piece.begin + s, ONE], 2)], start=self.start, weights=moving)
-        grows = all(coefficient(x, 0) >= 0 or coefficient(x, 1) >= 0 for x in slack)
-        return grows and all(x >= 0 for x in self.at_start())
+    def holds(self, piece, low, high, radius):
+        """Whether the slack is certainly not negative for all s from low to high.
+
+        By its values, or its expansion about the middle; at t = 0, where it may be zero, by that of its part by t.
+        """
+        s, least = between(low, high), piece.begin is ZERO and low is ZERO
+        if all(direct := [x >= 0 for x in self.along(piece, s, radius)]):
+            return True
+        about, way = (ZERO, s) if least else (s.mid(), arb(0, s.rad()))
+        near, wide = self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER)
+        terms = [
+            [coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)] for x, y in pairs(near, wide)
+        ]
+        values = [sum((c * power(way, k) for k, c in enumerate(row)), ZERO) for row in terms]
+        if least and not all(x >= 0 for x in self.at_start()):
+            return False
+        return all(there or value >= 0 for there, value in pairs(direct, values))
 
     def show(self, piece, low, high, radius, halvings=HALVINGS):
         """Show that the slack is not negative for all s from low to high."""
-        s = between(low, high)
-        first = piece.begin is ZERO and low is ZERO
-        if all(x >= 0 for x in self.slack(piece, s, radius)) or (first and self.rises(piece, s, radius)):
+        if self.holds(piece, low, high, radius):
             return
         middle = ((low + high) / 2).mid()
-        if not halvings or any(x < 0 for x in self.slack(piece, middle, radius)):
+        if not halvings or any(x < 0 for x in self.along(piece, middle, radius)):
             raise RefusedError(f"the statement is not shown at t = {float(piece.begin + middle):.6g}")
         self.show(piece, low, middle, radius, halvings - 1)
         self.show(piece, middle, high, radius, halvings - 1)
@@ -362,8 +368,8 @@ class Statement:
 
 def check(certificate):
     """What a certificate proves, in words; a RefusedError where it proves nothing."""
-    if certificate.get("version") != VERSION:
-        raise RefusedError(f"its version is {certificate.get('version')}, and this checker reads version {VERSION}")
+    if (version := certificate.get("version")) != VERSION:
+        raise RefusedError(f"its version is {version}, and this checker reads version {VERSION}")
     if certificate.get("digest") != digest(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
     ctx.prec = certificate["precision"]
@@ -377,7 +383,7 @@ def check(certificate):
     for piece, radius in follow(certificate):
         end = piece.begin + piece.h
         high = until - piece.begin if until < end else piece.h
-        if refutes and until < end and any(x < 0 for x in statement.slack(piece, high, radius)):
+        if refutes and until < end and any(x < 0 for x in statement.along(piece, high, radius)):
             return f"refuted at t = {certificate['until']}"
         if not refutes:
             statement.show(piece, ZERO, high, radius)
@@ -386,15 +392,9 @@ def check(certificate):
     return f"proved for all t from 0 to {certificate['until']}"
 
 
-def _main(path):
+if __name__ == "__main__":
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(sys.argv[1], encoding="utf-8") as file:
             print(check(json.load(file)))
     except Exception as error:  # whatever is wrong with a certificate, it is no proof
-        print(f"not a proof: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(_main(sys.argv[1]))
+        raise SystemExit(f"not a proof: {error}") from None

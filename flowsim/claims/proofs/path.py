@@ -96,8 +96,6 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
     **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not that of its value, or
     an operation that certificates do not have; `OpenError` where no tube is found that the flow cannot leave.
     """
-    if loss.sampled:
-        checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
     t1 = checks.time("t1", t1)
     return path_of(*programs(loss, start), start, t1)
 
@@ -107,6 +105,10 @@ def programs(loss: AbstractPopulationLoss, start: PyTree) -> tuple[Document, Doc
 
     **Raises:** as `enclose`.
     """
+    if loss.sampled:
+        checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
+    if loss.speeds(start) is not None:
+        checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
     try:
         of_loss = program(lambda weights: rebuilt(loss, start)(weights), weights=shapes_of(start))
     except UndecidedError as error:
@@ -188,13 +190,9 @@ def path_of(of_loss: Document, of_start: Document, template: PyTree, t1: float) 
 
 
 def _taylor(field: checker.Program, x: Numbers) -> list[Numbers]:
-    """The coefficients of the flow from a point, by the recursion (k + 1) x_{k+1} = f(x)_k."""
-    series = [[checker.ZERO if one.is_zero() else one] for one in x]
-    for k in range(DEGREE):
-        slopes = field.field([checker.series(one, k + 1) for one in series])
-        for one, slope in zip(series, slopes, strict=True):
-            one.append(checker.ZERO if slope is checker.ZERO else (checker.coefficient(slope, k) / (k + 1)).mid())
-    return series
+    """The coefficients of the flow from a point."""
+    flow = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], DEGREE)
+    return [[checker.coefficient(one, k).mid() for k in range(DEGREE + 1)] for one in flow]
 
 
 def _first_length(series: list[Numbers], most: arb) -> arb:

@@ -19,7 +19,8 @@ from flowsim.claims.proofs.rules import FACTORIZED, RULES
 from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer
 
 _UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
-_DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor"}
+_DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
+_LATER = {"lt", "le", "gt", "ge", "max", "min", "and"}
 _MOVES = {
     *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "copy"),
     *(
@@ -132,6 +133,9 @@ class _Reader:
         if not any(isinstance(value, Array) for value in inputs):
             found = eqn.primitive.bind(*inputs, **params)
             return [self._lifted(value) for value in (found if eqn.primitive.multiple_results else [found])]
+        if name == "select_n" and isinstance(inputs[0], Array):
+            which, no, yes = map(self.writer.array, inputs)
+            return [self.writer.selected(which, yes, no)]
         if name in _MOVES:
             return self._moved(eqn, inputs)
         if name in _DECIDED:
@@ -190,7 +194,7 @@ class _Reader:
         if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
             return np.full(np.shape(known[0]), name == "eq")  # JAX tests for NaN by x != x
         if any(value is None for value in known):
-            raise UndecidedError(f"certificates do not have the operation {name} of numbers that move")
+            return self._decided_later(name, *map(self.writer.array, inputs))
         if any(np.any(np.isnan(value)) for value in known):
             raise UndecidedError(_UNKNOWN)
         found = np.asarray(eqn.primitive.bind(*map(jnp.asarray, known), **eqn.params))
@@ -204,3 +208,19 @@ class _Reader:
         if name in ("sign", "ceil", "floor"):
             return self.writer.array(found)
         return self.writer.chosen(found == arrays[0].known, arrays[0], arrays[1])
+
+    def _decided_later(self, name: str, x: Array, y: Array | None = None) -> Array:
+        """The same of numbers that move: 1 or 0 for truth values, which the checker decides."""
+        binary = self.writer.binary
+        if name == "abs":
+            zero = self.writer.number(0.0)
+            return self.writer.selected(binary("above", x, zero), x, binary("sub", zero, x))
+        if y is None or name not in _LATER:
+            raise UndecidedError(f"certificates do not have the operation {name} of numbers that move")
+        if name in ("gt", "lt"):
+            return binary("above", *((x, y) if name == "gt" else (y, x)))
+        if name in ("ge", "le"):
+            return binary("sub", self.writer.number(1.0), binary("above", *((y, x) if name == "ge" else (x, y))))
+        if name == "and":
+            return binary("mul", x, y)
+        return self.writer.selected(binary("above", x, y), *((x, y) if name == "max" else (y, x)))

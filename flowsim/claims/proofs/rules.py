@@ -43,7 +43,7 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
 
 
 def _entry(writer: Writer, array: Array, *index: int) -> Array:
-    return writer.taken([array], np.arange(array.size).reshape(array.shape)[index])
+    return writer.taken([array], np.asarray(np.arange(array.size).reshape(array.shape)[index]))
 
 
 def _of_entries(writer: Writer, entries: Sequence[Array], shape: tuple[int, ...]) -> Array:

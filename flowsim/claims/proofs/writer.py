@@ -54,6 +54,7 @@ class Writer:
         shape: tuple[int, ...],
         known: np.ndarray | None = None,
     ) -> Array:
+        """The operation, written down unless it is there; known: its value in float64, where no input moves it."""
         if any(argument.place == NOWHERE for argument in arguments):
             # A number divided by infinity is zero, and what is infinite itself is nowhere.
             if name != "div" or known is None or np.any(known):
@@ -71,6 +72,8 @@ class Writer:
         if isinstance(value, Array):
             return value
         values = np.asarray(value, dtype=float)
+        if values.size and np.all(np.isnan(values)):
+            return self.binary("div", self.array(np.ones(values.shape)), self.array(np.zeros(values.shape)))
         if not np.all(np.isfinite(values)):
             return Array(values.shape, NOWHERE, values)
         return self.write("number", [], decimals(values), values.shape, values)
@@ -108,13 +111,16 @@ class Writer:
         return self.taken(arrays, np.arange(sum(array.size for array in arrays)))
 
     def reshaped(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """The same entries in another shape."""
         return self.taken([array], np.arange(array.size).reshape(shape))
 
     def chosen(self, which: np.ndarray, first: Array, second: Array) -> Array:
+        """The entries of one array where a condition that is known is met, and of another elsewhere."""
         places = np.arange(first.size).reshape(first.shape)
         return self.taken([first, second], np.where(which, places, places + first.size))
 
     def spread(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """An array in the shape that it is broadcast to."""
         if array.shape == shape:
             return array
         return self.taken([array], np.broadcast_to(np.arange(array.size).reshape(array.shape), shape))
@@ -126,15 +132,20 @@ class Writer:
         known = None
         if x.known is not None and y.known is not None:
             with np.errstate(all="ignore"):
-                known = BINARY[name](x.known, y.known)
+                known = np.asarray(BINARY[name](x.known, y.known), dtype=float)
         return self.write(name, [x, y], None, shape, known)
+
+    def selected(self, which: Array, yes: Array, no: Array) -> Array:
+        """The entries of one array where a condition is 1, and of another where it is 0."""
+        shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
+        return self.write("select", [self.spread(one, shape) for one in (which, yes, no)], None, shape)
 
     def unary(self, name: str, x: Array, parameter: Any = None) -> Array:
         """A function of each entry."""
         known = None
         if x.known is not None:
             with np.errstate(all="ignore"):
-                known = x.known**parameter if name == "power" else UNARY[name](x.known)
+                known = np.asarray(x.known**parameter if name == "power" else UNARY[name](x.known))
         return self.write(name, [x], parameter, x.shape, known)
 
     def power(self, x: Array, exponent: int) -> Array:
@@ -155,7 +166,7 @@ class Writer:
         if count == 0:
             return self.array(np.zeros(shape))
         moved = self.taken([x], np.arange(x.size).reshape(x.shape).transpose(*kept, *axes))
-        known = None if x.known is None else np.sum(x.known, axis=tuple(axes))
+        known = None if x.known is None else np.asarray(np.sum(x.known, axis=tuple(axes)))
         if count == 1:
             return Array(shape, moved.place, known)
         ones = self.array(np.ones(count))
@@ -179,7 +190,7 @@ class Writer:
         return self.write("dot", [left, right], how, shape, known)
 
 
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+BINARY = {"above": np.greater, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 UNARY = {
     **{"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos},
     "erf": np.vectorize(math.erf, otypes=[float]),
