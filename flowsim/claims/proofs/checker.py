@@ -337,23 +337,23 @@ class Statement:
         t = _series([piece.begin + s, ONE], order + 1) if order else piece.begin + s
         return self.sides(t=[t], start=self.start, weights=weights if order else [x for (x,) in weights])
 
-    def holds(self, piece, low, high, radius):
-        """Whether the slack is certainly not negative for all s from low to high.
-
-        By its values, or its expansion about the middle; at t = 0, where it may be zero, by that of its part by t.
-        """
-        s, least = between(low, high), piece.begin is ZERO and low is ZERO
-        if all(direct := [x >= 0 for x in self.along(piece, s, radius)]):
-            return True
-        about, way = (ZERO, s) if least else (s.mid(), arb(0, s.rad()))
+    def expanded(self, piece, about, s, radius, least):
+        """Whether the slack by t^least is certainly not negative for a ball of times, by its expansion at a time."""
+        way = s - about
         near, wide = self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER)
-        terms = [
-            [coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)] for x, y in pairs(near, wide)
-        ]
-        values = [sum((c * power(way, k) for k, c in enumerate(row)), ZERO) for row in terms]
-        if least and not all(x >= 0 for x in self.at_start()):
-            return False
-        return all(there or value >= 0 for there, value in pairs(direct, values))
+        for x, y in pairs(near, wide):
+            row = [coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)]
+            if not sum((c * power(way, k) for k, c in enumerate(row)), ZERO) >= 0:
+                return False
+        return True
+
+    def holds(self, piece, low, high, radius):
+        """Whether the slack is certainly not negative for all s from low to high; at t = 0 it may be zero."""
+        s = between(low, high)
+        if all(x >= 0 for x in self.along(piece, s, radius)) or self.expanded(piece, s.mid(), s, radius, 0):
+            return True
+        first = piece.begin is ZERO and low is ZERO and all(x >= 0 for x in self.at_start())
+        return first and self.expanded(piece, ZERO, s, radius, 1)
 
     def show(self, piece, low, high, radius, halvings=HALVINGS):
         """Show that the slack is not negative for all s from low to high."""
