@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims.declaring import Section as Section
     from flowsim.claims.declaring import claim as claim
+    from flowsim.claims.proofs import Enclosure as Enclosure
+    from flowsim.claims.proofs import certify as certify
+    from flowsim.claims.proofs import enclose as enclose
     from flowsim.claims.spaces import Choice as Choice
     from flowsim.claims.spaces import Each as Each
     from flowsim.claims.spaces import Real as Real
@@ -131,6 +134,7 @@ _HOMES = {
         "confidence_band end_point equal find_claims fit_rate judge limit plateaus"
     ),
     "flowsim.claims.declaring": "Section claim",
+    "flowsim.claims.proofs": "Enclosure certify enclose",
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",

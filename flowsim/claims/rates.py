@@ -27,9 +27,9 @@ def decayed(trajectory: Trajectory) -> Float[Array, " T"]:
 
 def exponential_envelope(trajectory: Trajectory, mu: Float[Array, ""]) -> Comparison:
     """excess(t) <= e^{-mu t} excess(0), compared as log(excess(0)/excess(t)) >= mu t for t > 0."""
-    promised = (trajectory.t > 0) & (trajectory.excess > 0)
-    value = jnp.where(promised, decayed(trajectory), 0.0)
-    return at_least(value, jnp.where(promised, mu * trajectory.t, 0.0), promised=promised)
+    above = trajectory.excess > 0
+    value = jnp.where(above, decayed(trajectory), 0.0)
+    return at_least(value, jnp.where(above, mu * trajectory.t, 0.0), promised=above & (trajectory.t > 0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,18 @@
-"""`flowsim check`: judge a claim on its own problems."""
+"""What is asked of one claim: `flowsim check` judges it, `flowsim certify` proves it, `flowsim verify` checks that."""
 
+import json
+import pathlib
+import sys
 from collections.abc import Sequence
 
 from flowsim._core.checks import refuse
-from flowsim.cli.common import claims_of, exit_status, print_json, table_of
+from flowsim._core.files import write_whole
+from flowsim._core.types import Tables
+from flowsim.claims.proofs import OpenError, checker
+from flowsim.cli.common import FINISHED, UNFINISHED, VIOLATED, claims_of, exit_status, print_json, table_of, tables_of
 from flowsim.experiments.audit import Entry, judge_all
+from flowsim.experiments.certification import certification
+from flowsim.problem import spec_of
 from flowsim.report.documents import audit_document, summary
 from flowsim.report.facts import sharp_constants
 
@@ -29,3 +37,45 @@ def print_by_problem(entries: Sequence[Entry]) -> None:
         print(*(f"  {label}: {text}" for label, text in sharp_constants(verdicts).items()), "", sep="\n")
     if len(entries) > 1:
         print(f"{len(entries)} verdicts: {summary([entry.verdict for entry in entries])}")
+
+
+def certify(
+    identifier: str,
+    problem: pathlib.Path | None,
+    out: pathlib.Path,
+    *,
+    overrides: Sequence[str],
+    form: str,
+    until: float | None,
+) -> int:
+    """Write a certificate of a claim on a problem, or on the first of its own for which one is found."""
+    (claim, *others) = [one for one in claims_of(identifier) if one.form == form] or claims_of(identifier)
+    if others:
+        refuse("claim id", "that of one claim", f"{identifier} has the parts {claim.id}, {others[0].id}")
+    named = [tables_of(problem)] if problem else [_unnamed(tables) for tables in claim.problems]
+    try:
+        certificate = certification(claim, [spec_of(tables, overrides) for tables in named], until=until)
+    except OpenError as error:
+        print(f"flowsim: no certificate: {error}", file=sys.stderr)
+        return UNFINISHED
+    text = json.dumps(certificate, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    print(f"{claim.id} [{claim.form}]: {checker.check(certificate)}\ncertificate: {out}")
+    return FINISHED
+
+
+def verify(path: pathlib.Path) -> int:
+    """Check a certificate."""
+    try:
+        certificate = json.loads(path.read_text(encoding="utf-8"))
+        found = checker.check(certificate)
+    except Exception as error:  # whatever is wrong with a certificate, it is no proof
+        print(f"flowsim: {path} is not a proof: {error}", file=sys.stderr)
+        return VIOLATED
+    statement = certificate["statement"]
+    print(f"{statement['id']} [{statement['form']}]: {found}\n{statement['text']}\n{certificate['problem']}")
+    return FINISHED
+
+
+def _unnamed(tables: Tables) -> Tables:
+    return {name: table for name, table in tables.items() if name != "name"}

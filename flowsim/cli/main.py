@@ -6,14 +6,13 @@ import pathlib
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import tyro
 
 from flowsim._core import VERSION
-from flowsim._core.text import TRACEBACK, in_short, out_of_memory, said_by
-from flowsim.cli.prepare import BAD_INPUT, Ended, interrupted, prepare_jax, stop
+from flowsim.cli.prepare import FINISHED, UNFINISHED, explained, guarded, interrupted, prepare_jax, stop, warned
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
 Overrides = Annotated[
@@ -43,8 +42,6 @@ Problems = Annotated[
 Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the claim")]
 Seed = Annotated[int, tyro.conf.arg(help="of what is drawn")]
 Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
-
-FINISHED, UNFINISHED = 0, 3
 
 
 def run(
@@ -158,6 +155,37 @@ def check(
     from flowsim.cli.check import check
 
     return check(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
+
+
+def certify(
+    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    problem: ProblemFile | None = None,
+    /,
+    out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE")] = pathlib.Path("certificate.json"),
+    overrides: Overrides = (),
+    form: Form = "printed",
+    until: Annotated[float | None, tyro.conf.arg(metavar="T")] = None,
+) -> int:
+    """Prove what a claim says of a problem, or that it fails there, and write the proof down.
+
+    Args:
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
+        problem: the problem file, or a function of your own; without it the claim's own problems.
+        out: where the certificate goes.
+        until: the last time of a claim along the flow, instead of the flow's own stop.
+    """
+    prepare_jax()
+    from flowsim.cli.check import certify
+
+    return certify(claim_id, problem, out, overrides=sum(overrides, ()), form=form, until=until)
+
+
+def verify(certificate: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FILE")], /) -> int:
+    """Check a certificate that `flowsim certify` wrote: exit status 0 if it is a proof, and 1 if not."""
+    prepare_jax()
+    from flowsim.cli.check import verify
+
+    return verify(certificate)
 
 
 def audit(
@@ -323,11 +351,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
         print(f"flowsim {VERSION}")
         return FINISHED
-    commands = {f.__name__: _guarded(f) for f in (run, init, claims, check, audit, sweep, refute, sharpen, cite)}
+    commands = {
+        f.__name__: guarded(f) for f in (run, init, claims, check, certify, verify, audit, sweep, refute, sharpen, cite)
+    }
     before = signal.signal(signal.SIGINT, interrupted)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = functools.partial(_warned, warnings.showwarning)
+            warnings.showwarning = functools.partial(warned, warnings.showwarning)
             return tyro.extras.subcommand_cli_from_dict(
                 commands,
                 args=arguments,
@@ -342,54 +372,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
     except Exception as error:
-        return stop(*_explained(error))
+        return stop(*explained(error))
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _guarded(command: Callable[..., int]) -> Callable[..., int]:
-    """The command; what else than an exception comes of a user's file, such as SystemExit, is made one."""
-
-    @functools.wraps(command)
-    def guarded(*args: Any, **options: Any) -> int:
-        try:
-            return command(*args, **options)
-        except (Exception, Ended):
-            raise
-        except BaseException as error:
-            raise RuntimeError(in_short(error)) from error
-
-    return guarded
-
-
-def _explained(error: Exception) -> tuple[int, str]:
-    """The exit status and the line of an error: bad input, or one that nothing foresaw, which FLOWSIM_TRACEBACK=1
-    raises instead.
-    """
-    from flowsim._core.checks import ProblemError
-    from flowsim._core.documents import ForeignFileError
-    from flowsim._core.files import DamagedFileError
-    from flowsim.problem.own.files import own_line
-
-    if isinstance(error, ProblemError | DamagedFileError | ForeignFileError):
-        return BAD_INPUT, str(error)
-    if "JAX_PLATFORMS" in os.environ and "nable to initialize backend" in said_by(error):
-        platforms = os.environ["JAX_PLATFORMS"]
-        return BAD_INPUT, f'JAX_PLATFORMS must be platforms that JAX finds here, but it is "{platforms}": {error}'
-    if os.environ.get(TRACEBACK) == "1":
-        raise error
-    what = in_short(error)
-    if out_of_memory(error):
-        why = f"the memory does not suffice ({what})"
-    else:
-        line = own_line(error)
-        why = f"{line} raises {what}" if line else f"{what} ({TRACEBACK}=1 shows where)"
-    return UNFINISHED, f"could not go on: {why}; earlier files are whole, and a run goes on with --resume"
-
-
-def _warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
-    """Show a warning of flowsim's own in one line, others as ever."""
-    if category.__module__.startswith("flowsim."):
-        stop(FINISHED, str(message))
-    else:
-        otherwise(message, category, *rest)

@@ -1,15 +1,18 @@
 """What comes before and after a command: float64 and the compile cache, and the one line in which it stops."""
 
+import functools
 import math
 import os
 import pathlib
 import sys
 import types
 import warnings
+from collections.abc import Callable
+from typing import Any
 
-from flowsim._core.text import in_short, one_line
+from flowsim._core.text import TRACEBACK, in_short, one_line, out_of_memory, said_by
 
-BAD_INPUT, INTERRUPTED = 2, 130
+FINISHED, BAD_INPUT, UNFINISHED, INTERRUPTED = 0, 2, 3, 130
 # GB of addresses, without which JAX aborts or hangs. Measured: a run takes 1.85 with one processor, 2.18 with two.
 _LEAST_MEMORY, _A_PROCESSOR = 1.5, 0.34
 
@@ -84,3 +87,51 @@ def _make_do_without_home() -> None:
 
             os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="flowsim-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def guarded(command: Callable[..., int]) -> Callable[..., int]:
+    """The command; what else than an exception comes of a user's file, such as SystemExit, is made one."""
+
+    @functools.wraps(command)
+    def call(*args: Any, **options: Any) -> int:
+        try:
+            return command(*args, **options)
+        except (Exception, Ended):
+            raise
+        except BaseException as error:
+            raise RuntimeError(in_short(error)) from error
+
+    return call
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """The exit status and the line of an error: bad input, or one that nothing foresaw, which FLOWSIM_TRACEBACK=1
+    raises instead.
+    """
+    from flowsim._core.checks import ProblemError
+    from flowsim._core.documents import ForeignFileError
+    from flowsim._core.files import DamagedFileError
+    from flowsim.problem.own.files import own_line
+
+    if isinstance(error, ProblemError | DamagedFileError | ForeignFileError):
+        return BAD_INPUT, str(error)
+    if "JAX_PLATFORMS" in os.environ and "nable to initialize backend" in said_by(error):
+        platforms = os.environ["JAX_PLATFORMS"]
+        return BAD_INPUT, f'JAX_PLATFORMS must be platforms that JAX finds here, but it is "{platforms}": {error}'
+    if os.environ.get(TRACEBACK) == "1":
+        raise error
+    what = in_short(error)
+    if out_of_memory(error):
+        why = f"the memory does not suffice ({what})"
+    else:
+        line = own_line(error)
+        why = f"{line} raises {what}" if line else f"{what} ({TRACEBACK}=1 shows where)"
+    return UNFINISHED, f"could not go on: {why}; earlier files are whole, and a run goes on with --resume"
+
+
+def warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
+    """Show a warning of flowsim's own in one line, others as ever."""
+    if category.__module__.startswith("flowsim."):
+        stop(FINISHED, str(message))
+    else:
+        otherwise(message, category, *rest)

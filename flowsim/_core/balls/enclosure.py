@@ -118,7 +118,7 @@ class Traced:
         closed, self._out = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, shapes))
         # Operations that no output depends on are removed.
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-        self.jaxpr, self._consts = jaxpr, closed.consts
+        self.jaxpr, self.consts = jaxpr, closed.consts
         self.shapes = [var.aval.shape for var in jaxpr.outvars]  # pyright: ignore[reportAttributeAccessIssue]
         self._together: dict[int, ClosedJaxpr | None] = {}
 
@@ -157,7 +157,7 @@ class Traced:
         with flint.ctx.workprec(BITS):
             given = [leaf if np.asarray(leaf).dtype == object else balls(leaf) for leaf in leaves]
             arithmetic = _Arithmetic(proved, of_middles, open_branches, rounding, choices, self._together)
-            results = arithmetic.run(self.jaxpr, self._consts, [np.asarray(leaf) for leaf in given])
+            results = arithmetic.run(self.jaxpr, self.consts, [np.asarray(leaf) for leaf in given])
         return jax.tree.unflatten(jax.tree.structure(self._out), results)
 
 

@@ -1,0 +1,400 @@
+"""A checker of certificates about gradient flows: `python checker.py CERTIFICATE.json` ends with 0 only on a proof.
+
+It needs python-flint alone and believes no bound in a certificate, which holds a loss L on R^n, a start and the sides
+of a statement as lists of operations. The flow is x' = f(x), f = -grad L. For each piece of time it holds a polynomial
+p and numbers r, delta, mu, of which the checker shows, for a piece of length h that is entered at a distance e from p:
+
+1. |p' - f(p)| <= delta, and every eigenvalue of -Hess L is at most mu in the tube |x - p(t)| <= r;
+2. e < r and e exp(mu h) + delta (exp(mu h) - 1)/mu < r, and with the latter and the jump to the next p it goes on.
+
+As -Hess L is symmetric, |x - p|' <= mu |x - p| + delta in the tube, a bound that is monotone in time and less than r at
+both ends, so x never leaves the tube. The sides are then bounded at all points of the tube.
+"""
+
+import functools
+import hashlib
+import json
+import sys
+from fractions import Fraction
+
+from flint import arb, arb_poly, arb_series, ctx, fmpq
+
+VERSION = 1
+pairs = functools.partial(zip, strict=True)
+HALVINGS = 30  # of a piece, until the statement is decided on each part
+ORDER = 4  # of the expansions of a statement
+
+
+class RefusedError(Exception):
+    """The certificate is no proof."""
+
+
+ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
+
+
+def number(text):
+    """A ball around a number that is written as "0.3", "-2/7" or "5p-3", which is 5 * 2^-3."""
+    if "p" in text:
+        found = arb(tuple(map(int, text.split("p"))))
+        return ZERO if found.is_zero() else found
+    return arb(found) if isinstance(found := _rational(text), fmpq) else found
+
+
+def _rational(text):
+    exact = Fraction(text)
+    if exact in (0, 1):
+        return ONE if exact else ZERO
+    return fmpq(exact.numerator, exact.denominator)
+
+
+def _times(x, y):
+    if x is ZERO or y is ZERO:
+        return ZERO
+    if x is ONE or y is ONE:
+        return y if x is ONE else x
+    return x * y
+
+
+def _plus(x, y):
+    if x is ZERO:
+        return y
+    return x if y is ZERO else x + y
+
+
+def power(x, exponent):
+    """x^k by multiplication, as flint's powers of balls around zero may be NaN."""
+    x = abs(x) if isinstance(x, arb) and exponent % 2 == 0 else x
+    return functools.reduce(_times, [x] * exponent, ONE)
+
+
+def dot(x, y, shape):
+    """Products of matrices, one after the other: (batch, rows, inner) times (batch, inner, columns)."""
+    batch, rows, inner, columns = shape
+    if len(x) != batch * rows * inner or len(y) != batch * inner * columns:
+        raise RefusedError("the shapes of a product of matrices do not fit")
+    found = [ZERO] * (batch * rows * columns)
+    for row in range(batch * rows):
+        right = row // rows * inner
+        for k, factor in enumerate(x[row * inner : (row + 1) * inner]):
+            if factor is not ZERO:
+                for j, other in enumerate(y[(right + k) * columns : (right + k + 1) * columns], row * columns):
+                    found[j] = _plus(found[j], _times(factor, other))
+    return found
+
+
+def _above(x, y):
+    x, y = coefficient(x, 0), coefficient(y, 0)
+    return ONE if x > y else ZERO if x <= y else arb(0.5, 0.5)
+
+
+def _of(function, at_zero):
+    return lambda x: at_zero if x is ZERO else function(arb(x) if isinstance(x, fmpq) else x)
+
+
+# Of each operation on entries: its value, and its derivatives by each of them.
+ENTRIES = {
+    "add": (_plus, lambda x, y: (ONE, ONE)),
+    "sub": (lambda x, y: ZERO if x is y else x if y is ZERO else _plus(x, -y), lambda x, y: (ONE, MINUS)),
+    "mul": (_times, lambda x, y: (y, x)),
+    "div": (lambda x, y: _times(x, 1 / y), lambda x, y: (1 / y, _times(_times(MINUS, x), 1 / (y * y)))),
+    "above": (_above, lambda x, y: (ZERO, ZERO)),
+    "select": (
+        lambda which, x, y: x if which is ONE else y if which is ZERO else x.union(y),
+        lambda which, x, y: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, arb.nan(), arb.nan()),
+    ),
+    "exp": (_of(lambda x: x.exp(), ONE), lambda x: (x.exp(),)),
+    "log": (_of(lambda x: x.log(), arb.nan()), lambda x: (1 / x,)),
+    "sqrt": (_of(lambda x: x.sqrt(), ZERO), lambda x: (1 / (2 * x.sqrt()),)),
+    "sin": (_of(lambda x: x.sin(), ZERO), lambda x: (x.cos(),)),
+    "cos": (_of(lambda x: x.cos(), ONE), lambda x: (-x.sin(),)),
+    "erf": (_of(lambda x: x.erf(), ZERO), lambda x: (2 / arb.pi().sqrt() * (-x * x).exp(),)),
+}
+
+
+def apply(name, given, parameter, read):
+    """The value of an operation: a list of balls, of power series of balls, or of rational numbers."""
+    if name in ENTRIES:
+        return [ENTRIES[name][0](*entries) for entries in pairs(*given)]
+    if name == "number":
+        return [read(text) for text in parameter]
+    if name == "power":
+        return [power(x, parameter) for x in given[0]]
+    if name == "take":
+        everything = [x for one in given for x in one]
+        return [everything[i] for i in parameter]
+    if name == "dot":
+        return dot(*given, parameter)
+    raise RefusedError(f"the operation {name!r} is not known")
+
+
+def pulled_back(name, parameter, given, adjoint):
+    """The adjoints of the arguments of an operation."""
+    if name in ENTRIES:
+        slopes = [ENTRIES[name][1](*entries) for entries in pairs(*given)]
+        return [[_times(a, slope[i]) for a, slope in pairs(adjoint, slopes)] for i in range(len(given))]
+    if name == "power":
+        return ([_times(a, parameter * power(x, parameter - 1)) for a, x in pairs(adjoint, given[0])],)
+    if name == "take":
+        everything = [ZERO] * sum(map(len, given))
+        for a, i in pairs(adjoint, parameter):
+            everything[i] = _plus(everything[i], a)
+        rest = iter(everything)
+        return [[next(rest) for _ in one] for one in given]
+    batch, rows, inner, columns = parameter  # of a dot
+    left, right = _transposed(given[0], batch, rows, inner), _transposed(given[1], batch, inner, columns)
+    return dot(adjoint, right, (batch, rows, columns, inner)), dot(left, adjoint, (batch, inner, rows, columns))
+
+
+def _transposed(x, batch, rows, columns):
+    size = rows * columns
+    return [x[b * size + i * columns + j] for b in range(batch) for j in range(columns) for i in range(rows)]
+
+
+class Program:
+    """A list of operations; those that depend on no input are carried out once.
+
+    With read=_rational an operation is carried out once on the same numbers, so that their difference is exactly zero.
+    """
+
+    def __init__(self, document, read=number):
+        self.operations, self.result, self.read = document["operations"], document["result"], read
+        self.known, self.constant = {}, []
+        for name, arguments, parameter in self.operations:
+            given = [self.constant[i] for i in arguments]
+            known = name != "input" and None not in given
+            self.constant.append(self._apply(name, given, parameter) if known else None)
+
+    def _apply(self, name, given, parameter):
+        if self.read is number:
+            return apply(name, given, parameter, number)
+        key = name, tuple(tuple(map(id, one)) for one in given), str(parameter)
+        # What is given is kept along, so that nothing else takes its id.
+        return self.known.setdefault(key, (apply(name, given, parameter, self.read), given))[0]
+
+    def values(self, inputs):
+        """The values of all operations."""
+        values = list(self.constant)
+        for place, (name, arguments, parameter) in enumerate(self.operations):
+            if values[place] is None:
+                given = [values[i] for i in arguments]
+                values[place] = inputs[parameter] if name == "input" else self._apply(name, given, parameter)
+        return values
+
+    def __call__(self, **inputs):
+        return self.values(inputs)[self.result]
+
+    def field(self, weights):
+        """Minus the gradient of the one number of the result in the input "weights", by its adjoint."""
+        values = self.values({"weights": weights})
+        adjoints, found = [None] * len(values), [ZERO] * len(weights)
+        (_,) = values[self.result]  # one number and no more
+        adjoints[self.result] = [MINUS]
+        for place in reversed(range(len(values))):
+            adjoint, (name, arguments, parameter) = adjoints[place], self.operations[place]
+            if adjoint is None or self.constant[place] is not None:
+                continue
+            if name == "input":
+                found = [_plus(x, y) for x, y in pairs(found, adjoint)]
+                continue
+            given = [values[i] for i in arguments]
+            for i, part in pairs(arguments, pulled_back(name, parameter, given, adjoint)):
+                if self.constant[i] is None:
+                    before = adjoints[i]
+                    adjoints[i] = part if before is None else [_plus(x, y) for x, y in pairs(before, part)]
+        return found
+
+
+def _series(coefficients, order):
+    ctx.cap = order
+    return ZERO if all(c is ZERO for c in coefficients) else arb_series(coefficients, order)
+
+
+def coefficient(series, k):
+    """Its k-th coefficient; of a number, that of a constant."""
+    return series[k] if isinstance(series, arb_series) else (ZERO if k else series)
+
+
+def flow_series(program, states, order):
+    """The flow from balls of states as power series, by (k + 1) x_{k+1} = f(x)_k."""
+    flow = [[x] for x in states]
+    for k in range(order):
+        slopes = program.field([_series(x, k + 1) for x in flow])
+        for x, slope in pairs(flow, slopes):
+            x.append(_times(coefficient(slope, k), ONE / (k + 1)))
+    return [_series(x, order + 1) for x in flow] if order else flow
+
+
+def length(numbers):
+    """An upper bound of the Euclidean norm."""
+    return functools.reduce(_plus, (power(abs(x).upper(), 2) for x in numbers), ZERO).sqrt().upper()
+
+
+def hessian(program, box):
+    """Hess L on a box of balls, a row for each weight."""
+    n = range(len(box))
+    along = [[_series([box[j], ONE if i == j else ZERO], 2) for j in n] for i in n]
+    return [[_times(MINUS, coefficient(slope, 1)) for slope in program.field(one)] for one in along]
+
+
+def is_positive(matrix, more):
+    """Whether (A + A^T)/2 + more I is positive definite for every A in a matrix of balls.
+
+    The radii change no eigenvalue by more than the largest sum of a row of theirs, and the middle is factorized.
+    """
+    n = len(matrix)
+    both = [[(matrix[i][j] + matrix[j][i]) / 2 for j in range(n)] for i in range(n)]
+    more = more - functools.reduce(arb.max, (sum((x.rad() for x in row), ZERO).upper() for row in both))
+    rows = [[both[i][j].mid() + (more if i == j else 0) for j in range(n)] for i in range(n)]
+    for k in range(n):
+        if not (rows[k][k] > 0 and all(x.is_finite() for x in both[k])):
+            return False
+        for i in range(k + 1, n):
+            factor = rows[i][k] / rows[k][k]
+            rows[i] = [x - factor * y for x, y in pairs(rows[i], rows[k])]
+    return True
+
+
+class Piece:
+    """A piece of the path: p(s) for 0 <= s <= h, about its middle."""
+
+    def __init__(self, polynomials, begin, end):
+        self.begin, self.h = begin, end - begin
+        self.start = [p[0] if len(p) else ZERO for p in polynomials]
+        self.centred = [arb_poly(p)(arb_poly([self.h / 2, 1])) for p in polynomials]
+
+    def at(self, s, radius=ZERO):
+        """All points within a radius of p(s) for a ball s, by an expansion about the middle of s."""
+        around = arb_poly([s.mid() - self.h / 2, 1]), arb(0, s.rad())
+        return [p(around[0])(around[1]) + arb(0, radius) for p in self.centred]
+
+    def defect(self, program, order):
+        """A bound of |p' - f(p)|: about the middle, with Lagrange's remainder."""
+        half, total = self.h / 2, ZERO
+        for spread, orders in ((ZERO, range(order)), (arb(0, half.upper()), [order])):
+            shifted = [p(arb_poly([spread, 1])) for p in self.centred]
+            states = [_series(p.coeffs()[: order + 1], order + 1) for p in shifted]
+            slopes = program.field(states)
+            for k in orders:
+                speeds = [(k + 1) * (p[k + 1] if p.degree() > k else ZERO) for p in shifted]
+                off = [speed - coefficient(slope, k) for speed, slope in pairs(speeds, slopes)]
+                total = total + length(off) * power(half, k)
+        return total.upper()
+
+
+def between(low, high):
+    """All numbers from one to another."""
+    return (low + high) / 2 + arb(0, ((high - low) / 2).upper())
+
+
+def grown(error, mu, delta, h):
+    """The solution of e' = mu e + delta after a time h, as an upper bound."""
+    return (error * (mu * h).exp() + delta * (mu * h).expm1() / mu).upper()
+
+
+def digest(certificate):
+    """The SHA-256 of everything in the certificate but its digest."""
+    rest = {key: value for key, value in certificate.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def follow(certificate):
+    """Yield each piece and the radius of its tube, once its bounds are shown."""
+    program, order = Program(certificate["loss"]), certificate["order"]
+    at, begin, error = Program(certificate["start"])(), ZERO, ZERO
+    for place, given in enumerate(certificate["pieces"]):
+        end, radius, delta, mu = (number(given[key]) for key in ("until", "radius", "defect", "growth"))
+        if not end > begin:
+            raise RefusedError(f"piece {place} ends before it begins")
+        piece = Piece([[number(c) for c in p] for p in given["polynomials"]], begin, end)
+        error = (error + length([x - y for x, y in pairs(at, piece.start)])).upper()
+        if not piece.defect(program, order) <= delta:
+            raise RefusedError(f"the defect of piece {place} is not shown to be at most {given['defect']}")
+        if not is_positive(hessian(program, piece.at(between(ZERO, piece.h), radius)), mu):
+            raise RefusedError(f"an eigenvalue of -Hess L on piece {place} may be more than {given['growth']}")
+        after = grown(error, mu, delta, piece.h)
+        if not (error < radius and after < radius):
+            raise RefusedError(f"the flow may leave the tube of piece {place}")
+        yield piece, radius
+        at, begin, error = piece.at(piece.h), end, after
+
+
+class Statement:
+    """The sides of a statement: its slack is positive where it holds with room, and negative where it fails."""
+
+    def __init__(self, certificate):
+        self.certificate, self.sides = certificate, Program(certificate["sides"])
+        self.start = Program(certificate["start"])()
+        self.loss = Program(certificate["loss"]) if certificate["pieces"] else None
+
+    def at_start(self):
+        """The slack at t = 0, as exactly as rational numbers go."""
+        start = Program(self.certificate["start"], _rational)()
+        return Program(self.certificate["sides"], _rational)(t=[ZERO], start=start, weights=start)
+
+    def along(self, piece, s, radius, order=0):
+        """The slack as a power series along the flow from all points of the tube at a ball of times."""
+        weights = flow_series(self.loss, piece.at(s, radius), order)
+        t = _series([piece.begin + s, ONE], order + 1) if order else piece.begin + s
+        return self.sides(t=[t], start=self.start, weights=weights if order else [x for (x,) in weights])
+
+    def expanded(self, piece, about, s, radius, least):
+        """Whether the slack by t^least is certainly not negative for a ball of times, by its expansion at a time."""
+        way = s - about
+        near, wide = self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER)
+        for x, y in pairs(near, wide):
+            row = [coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)]
+            if not sum((c * power(way, k) for k, c in enumerate(row)), ZERO) >= 0:
+                return False
+        return True
+
+    def holds(self, piece, low, high, radius):
+        """Whether the slack is certainly not negative for all s from low to high; at t = 0 it may be zero."""
+        s = between(low, high)
+        if all(x >= 0 for x in self.along(piece, s, radius)) or self.expanded(piece, s.mid(), s, radius, 0):
+            return True
+        first = piece.begin is ZERO and low is ZERO and all(x >= 0 for x in self.at_start())
+        return first and self.expanded(piece, ZERO, s, radius, 1)
+
+    def show(self, piece, low, high, radius, halvings=HALVINGS):
+        """Show that the slack is not negative for all s from low to high."""
+        if self.holds(piece, low, high, radius):
+            return
+        middle = ((low + high) / 2).mid()
+        if not halvings or any(x < 0 for x in self.along(piece, middle, radius)):
+            raise RefusedError(f"the statement is not shown at t = {float(piece.begin + middle):.6g}")
+        self.show(piece, low, middle, radius, halvings - 1)
+        self.show(piece, middle, high, radius, halvings - 1)
+
+
+def check(certificate):
+    """What a certificate proves, in words; a RefusedError where it proves nothing."""
+    if (version := certificate.get("version")) != VERSION:
+        raise RefusedError(f"its version is {version}, and this checker reads version {VERSION}")
+    if certificate.get("digest") != digest(certificate):
+        raise RefusedError("its digest is not that of its contents: something was changed")
+    ctx.prec = certificate["precision"]
+    statement, refutes = Statement(certificate), certificate["verdict"] == "refuted"
+    if not certificate["pieces"]:
+        slack = statement.at_start()
+        if not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
+            raise RefusedError(f"the statement is not {certificate['verdict']}")
+        return "refuted" if refutes else "proved"
+    until, end = number(certificate["until"]), ZERO
+    for piece, radius in follow(certificate):
+        end = piece.begin + piece.h
+        high = until - piece.begin if until < end else piece.h
+        if refutes and until < end and any(x < 0 for x in statement.along(piece, high, radius)):
+            return f"refuted at t = {certificate['until']}"
+        if not refutes:
+            statement.show(piece, ZERO, high, radius)
+    if refutes or not end >= until:
+        raise RefusedError(f"the statement is not {certificate['verdict']} until t = {certificate['until']}")
+    return f"proved for all t from 0 to {certificate['until']}"
+
+
+if __name__ == "__main__":
+    try:
+        with open(sys.argv[1], encoding="utf-8") as file:
+            print(check(json.load(file)))
+    except Exception as error:  # whatever is wrong with a certificate, it is no proof
+        raise SystemExit(f"not a proof: {error}") from None

@@ -1,0 +1,283 @@
+"""A piecewise polynomial near a gradient flow, and how near the flow is, which the checker then shows.
+
+Each piece is the Taylor polynomial of the flow from its left end. Its length is such that the remainder is negligible,
+and it is halved where the bounds of the checker do not close.
+"""
+
+import dataclasses
+import inspect
+from typing import Any
+
+import equinox as eqx
+import flint
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flint import arb
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float, PyTree
+
+from flowsim._core import checks
+from flowsim._core.balls.operations import UndecidedError
+from flowsim._core.types import Document
+from flowsim.claims.proofs import checker
+from flowsim.claims.proofs.program import program
+from flowsim.claims.proofs.writer import decimals
+from flowsim.losses import AbstractPopulationLoss
+
+PRECISION = 128  # bits
+DEGREE = 20  # of the Taylor polynomials
+_ORDER = DEGREE + 1  # of the checker's expansion of the defect
+_NEGLIGIBLE = 1e-20  # of the weights: what the remainder of a piece may be
+_SHORTEST = 2.0**-40  # of the time so far, a piece that is not tried any more
+_ROUNDS = 6  # of guesses of a radius
+_ROOM = 4.0  # times the error at which a tube is first tried
+_STEEP = 2.0  # mu h, above which a piece is halved if that helps
+_AGREES = 1e-9  # of the gradient's size, to which two routes to it must agree
+
+Numbers = list[arb]
+
+
+class OpenError(ArithmeticError):
+    """Neither a proof nor a refutation was found, for the reason in the message."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Enclosure:
+    """A proof that a gradient flow stays close to a piecewise polynomial.
+
+    **Fields:**
+
+    - loss, start: programs; see `flowsim.claims.proofs.checker`.
+    - pieces: for each piece of time its polynomials and the bounds that the checker shows.
+    - ends: (pieces,) the times at which the pieces end.
+    - errors: (pieces,) a bound of the Euclidean distance of the flow from the path at these times.
+    """
+
+    loss: Document
+    start: Document
+    pieces: list[Document]
+    ends: Float[np.ndarray, " pieces"]
+    errors: Float[np.ndarray, " pieces"]
+    template: PyTree
+
+    def at(self, t: float) -> tuple[PyTree, float]:
+        """The path at a time as a model, and a bound of the Euclidean distance of the flow's weights from it.
+
+        **Raises:** `ValueError` for a time outside of [0, t1].
+        """
+        place = int(np.searchsorted(self.ends, t))
+        if not (t >= 0 and place < len(self.pieces)):
+            checks.refuse("t", f"a time from 0 to {self.ends[-1]:g}", f"it is {t}")
+        given = self.pieces[place]
+        begin = checker.number(self.pieces[place - 1]["until"]) if place else checker.ZERO
+        with flint.ctx.workprec(PRECISION):
+            numbers = [[checker.number(c) for c in p] for p in given["polynomials"]]
+            piece = checker.Piece(numbers, begin, checker.number(given["until"]))
+            weights = np.asarray([float(x.mid()) for x in piece.at(arb(t) - begin)])
+        rounding = float(np.linalg.norm(np.spacing(weights)))
+        return ravel_pytree(self.template)[1](weights), float(checker.number(given["radius"]).upper()) + rounding
+
+
+def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclosure:
+    """Prove where the gradient flow of an exact loss is, up to a time.
+
+    The flow is that of the loss and the start as they stand, with every number taken as the decimal that it is written
+    as. For each piece of time a polynomial p, the defect |p' - f(p)| of the field f = -grad L and the largest
+    eigenvalue mu of -Hess L around p are bounded in ball arithmetic. The distance e of the flow from p then obeys
+    e' <= mu e + |p' - f(p)|.
+
+    **Arguments:**
+
+    - loss: exact, of operations that certificates have: arithmetic, powers, exp, log, sqrt, sin, cos, tanh, erf.
+    - start: a model of the loss.
+    - t1: the last time, positive.
+
+    **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not that of its value, or
+    an operation that certificates do not have; `OpenError` where no tube is found that the flow cannot leave.
+    """
+    t1 = checks.time("t1", t1)
+    return path_of(*programs(loss, start), start, t1)
+
+
+def programs(loss: AbstractPopulationLoss, start: PyTree) -> tuple[Document, Document]:
+    """The programs of a loss and of a start.
+
+    **Raises:** as `enclose`.
+    """
+    if loss.sampled:
+        checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
+    if loss.speeds(start) is not None:
+        checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
+    try:
+        of_loss = program(lambda weights: rebuilt(loss, start)(weights), weights=shapes_of(start))
+    except UndecidedError as error:
+        checks.refuse("loss", "one of operations that certificates have", str(error))
+    weights, _ = ravel_pytree(start)
+    _check_gradient(loss, start, of_loss)
+    of_start = {"operations": [["number", [], decimals(np.asarray(weights))]], "result": 0}
+    return of_loss, of_start
+
+
+def shapes_of(weights: PyTree) -> PyTree:
+    """The shapes of the arrays of a tree."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), weights)
+
+
+def rebuilt(module: eqx.Module, start: PyTree) -> Any:
+    """A loss made again from the numbers of its problem, within a trace, so that the trace starts at these numbers.
+
+    Where that cannot be traced, its parts are made again one by one. Numbers that are computed otherwise become NaN,
+    which no certificate can hold.
+    """
+    if not getattr(module, "derived", True) or type(module).__module__.startswith("flowsim.tasks"):
+        return module
+    own = {name: getattr(module, name) for name in inspect.signature(type(module)).parameters if hasattr(module, name)}
+    try:
+        return type(module)(
+            **(own | ({"model": start} if "model" in inspect.signature(type(module)).parameters else {}))
+        )
+    except (jax.errors.JAXTypeError, TypeError, ValueError):
+        pass
+
+    def part(value: Any) -> Any:
+        if isinstance(value, eqx.Module):
+            return rebuilt(value, start)
+        return jax.tree.map(lambda leaf: leaf * jnp.nan if eqx.is_inexact_array(leaf) else leaf, value)
+
+    parts = {field.name: part(getattr(module, field.name)) for field in dataclasses.fields(module)}
+    again = object.__new__(type(module))
+    for name, value in parts.items():
+        object.__setattr__(again, name, value)
+    return again
+
+
+def _check_gradient(loss: AbstractPopulationLoss, start: PyTree, of_loss: Document) -> None:
+    """Refuse a loss whose field is not minus the gradient of its value, as one with `stop_gradient` in it."""
+    weights, unravel = ravel_pytree(start)
+    rng = np.random.default_rng(0)
+    moved = np.asarray(weights) + (np.max(np.abs(weights)) or 1.0) * rng.standard_normal(weights.size) / 4
+    with flint.ctx.workprec(PRECISION):
+        ours = checker.Program(of_loss).field([arb(float(x)) for x in moved])
+        ours = -np.asarray([float(x) for x in ours])
+    theirs = np.asarray(ravel_pytree(loss.gradient(unravel(moved)))[0])
+    if not np.max(np.abs(ours - theirs)) <= _AGREES * np.max(np.abs(theirs)):
+        checks.refuse("loss", "one whose gradient is that of its value", "they differ at random weights")
+
+
+def path_of(of_loss: Document, of_start: Document, template: PyTree, t1: float) -> Enclosure:
+    """The enclosure of the flow of a program up to a time."""
+    with flint.ctx.workprec(PRECISION):
+        x, field = checker.Program(of_start)(), checker.Program(of_loss)
+        begin, error, pieces, errors = checker.ZERO, checker.ZERO, [], []
+        last = arb(float(t1))
+        h = None
+        while begin < last:
+            centre = [ball.mid() for ball in x]
+            error = (error + checker.length([ball - mid for ball, mid in zip(x, centre, strict=True)])).upper()
+            series = _taylor(field, centre)
+            h = _first_length(series, last - begin)
+            while (found := _closed(field, series, begin, begin + h, error)) is None:
+                h = h / 2
+                if float(h) < _SHORTEST * max(float(begin), 1.0):
+                    raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
+            given, piece, error = found
+            pieces.append(given)
+            errors.append(float(error))
+            x, begin = piece.at(h), begin + h
+        ends = np.asarray([float(checker.number(given["until"])) for given in pieces])
+        return Enclosure(of_loss, of_start, pieces, ends, np.asarray(errors), template)
+
+
+def _taylor(field: checker.Program, x: Numbers) -> list[Numbers]:
+    """The coefficients of the flow from a point."""
+    flow = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], DEGREE)
+    return [[checker.coefficient(one, k).mid() for k in range(DEGREE + 1)] for one in flow]
+
+
+def _first_length(series: list[Numbers], most: arb) -> arb:
+    """A length of which the last two coefficients are negligible: at most ``most``, with few binary digits."""
+    size = _size(series)
+    bounds = [
+        (_NEGLIGIBLE * size / largest) ** (1 / k)
+        for k in (DEGREE - 1, DEGREE)
+        if (largest := max(abs(float(one[k])) for one in series)) > 0
+    ]
+    h = min([*bounds, 2 * float(most)])
+    if h >= float(most):
+        return most
+    mantissa, exponent = np.frexp(h)
+    return arb((int(mantissa * 64), int(exponent) - 6))
+
+
+def _closed(
+    field: checker.Program, series: list[Numbers], begin: arb, end: arb, error: arb
+) -> tuple[Document, checker.Piece, arb] | None:
+    """A piece with the bounds that the checker shows, and the error at its end; None where they do not close."""
+    h = end - begin
+    size = _size(series)
+    numbers = [_rounded(one, float(h), size) for one in series]
+    piece = checker.Piece(numbers, begin, end)
+    error = (error + checker.length([one[0] - x for one, x in zip(series, piece.start, strict=True)])).upper()
+    delta = _above(piece.defect(field, _ORDER))
+    if not delta.is_finite():
+        return None
+    radius = _above(_ROOM * (error + delta * h))
+    for _ in range(_ROUNDS):
+        mu = _largest_eigenvalue(checker.hessian(field, piece.at(checker.between(checker.ZERO, h), radius)))
+        if mu is None or float(mu * h) > 64 * _STEEP:
+            return None
+        after = checker.grown(error, mu, delta, h)
+        if error < radius and after < radius:
+            bounds = {"radius": radius, "defect": delta, "growth": mu, "until": end}
+            texts = {name: exactly(bound) for name, bound in bounds.items()}
+            return texts | {"polynomials": [list(map(exactly, p)) for p in numbers]}, piece, after
+        radius = _above(2 * error.max(after))
+    return None
+
+
+def _size(series: list[Numbers]) -> float:
+    """The largest weight at the left end, and not zero."""
+    return max(max(abs(float(one[0])) for one in series), 1e-300)
+
+
+def _rounded(coefficients: Numbers, h: float, size: float) -> Numbers:
+    """Coefficients with the digits that count on a piece of this length, beside weights of this size."""
+    kept = []
+    for k, c in enumerate(coefficients):
+        exponent = int(np.floor(np.log2(_NEGLIGIBLE * size) - k * np.log2(h))) - 6
+        scaled = (c * arb((1, -exponent)) + arb(0.5)).mid().floor()
+        kept.append(c if k == 0 else (scaled * arb((1, exponent))).mid())
+    return kept
+
+
+def _largest_eigenvalue(hessian: list[Numbers]) -> arb | None:
+    """A bound of the eigenvalues of -Hess L that the checker shows, from those of the middle; None if it shows none."""
+    middle = np.asarray([[float(x.mid()) for x in row] for row in hessian])
+    widest = max(float(sum((x.rad() for x in row), checker.ZERO)) for row in hessian)
+    if not (np.all(np.isfinite(middle)) and np.isfinite(widest)):
+        return None
+    values = np.linalg.eigvalsh((middle + middle.T) / 2)
+    size = float(np.max(np.abs(values)))
+    for room in (2.0**-40, 2.0**-30, 2.0**-20):
+        mu = _above(arb(-values[0] + widest * (1 + room) + size * room))
+        if checker.is_positive(hessian, mu):
+            return mu
+    return None
+
+
+def _above(bound: arb) -> arb:
+    """A number above a bound, with few digits."""
+    if not bound.is_finite():
+        return bound.upper()
+    if bound.is_zero():
+        return arb((1, -PRECISION))  # as the checker divides by it
+    mantissa, exponent = bound.upper().man_exp()
+    shift = max(int(mantissa).bit_length() - 24, 0)
+    return arb(((int(mantissa) >> shift) + 1, int(exponent) + shift))
+
+
+def exactly(x: arb) -> str:
+    """An exact number as the checker reads it."""
+    mantissa, exponent = x.man_exp()
+    return f"{int(mantissa)}p{int(exponent)}"

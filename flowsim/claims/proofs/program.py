@@ -1,0 +1,226 @@
+"""Functions that JAX traced, written out as the lists of operations that certificates hold."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jaxtyping import PyTree
+
+from flowsim._core.balls.enclosure import Traced
+from flowsim._core.balls.operations import UndecidedError
+from flowsim._core.balls.reading import parts_of_scan
+from flowsim._core.types import Document, Params
+from flowsim.claims.proofs.rules import FACTORIZED, RULES
+from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer
+
+_UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
+_DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
+_LATER = {"lt", "le", "gt", "ge", "max", "min", "and"}
+_MOVES = {
+    *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "copy"),
+    *(
+        "gather",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "select_n",
+        "split",
+        "pad",
+        "copy_p",
+        "stack",
+        "unstack",
+        "tile",
+        "scatter",
+    ),
+}
+
+
+def program(function: Callable[..., PyTree], **inputs: PyTree) -> Document:
+    """The operations of a function of float64 arrays, with its result flat.
+
+    Numbers that the function holds are taken as the shortest decimals that float64 tells apart, as they are written in
+    a file.
+
+    **Arguments:**
+
+    - function: from trees of arrays to a tree of arrays.
+    - inputs: a tree for each argument of the function, of shapes, or of arrays where its values are known: these decide
+      comparisons, in float64.
+
+    **Raises:** `UndecidedError` on an operation that certificates do not have; what JAX raises in tracing.
+    """
+    writer, outputs = _written(function, inputs)
+    result = writer.joined([writer.array(value) for value in outputs])
+    if result.place == NOWHERE:
+        raise UndecidedError(_UNKNOWN)
+    return {"operations": writer.operations, "result": result.place}
+
+
+def constants(function: Callable[..., PyTree], **inputs: PyTree) -> list[np.ndarray]:
+    """The arrays that a function returns whatever its arguments are.
+
+    **Raises:** `UndecidedError` where they depend on its arguments; as `program`.
+    """
+    known = [value.known if isinstance(value, Array) else value for value in _written(function, inputs)[1]]
+    if any(value is None for value in known):
+        raise UndecidedError("it depends on the weights")
+    return [np.asarray(value) for value in known]
+
+
+def _written(function: Callable[..., PyTree], inputs: dict[str, PyTree]) -> tuple[Writer, list[Value]]:
+    names = list(inputs)
+    traced = Traced(lambda *given: function(**dict(zip(names, given, strict=True))), *inputs.values())
+    writer = Writer()
+    arguments: list[Value] = []
+    for name, tree in inputs.items():
+        leaves = jax.tree.leaves(tree)
+        sizes = [math.prod(leaf.shape) for leaf in leaves]
+        known = None if not all(map(eqx.is_array, leaves)) else np.concatenate([np.ravel(leaf) for leaf in leaves])
+        whole = writer.write("input", [], name, (sum(sizes),), known)
+        for leaf, size, end in zip(leaves, sizes, np.cumsum(sizes), strict=True):
+            arguments.append(writer.taken([whole], np.arange(end - size, end).reshape(leaf.shape)))
+    return writer, _Reader(writer).run(traced.jaxpr, traced.consts, arguments)
+
+
+class _Reader:
+    """Carries a traced program out on arrays that are written down."""
+
+    def __init__(self, writer: Writer):
+        self.writer = writer
+
+    def run(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Value]) -> list[Value]:
+        """The values of a traced program's results."""
+        values: dict[Var, Value] = {}
+
+        def read(var: Var | Literal) -> Value:
+            return self._lifted(var.val) if isinstance(var, Literal) else values[var]
+
+        values.update(zip(jaxpr.constvars, map(self._lifted, consts), strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+        for eqn in jaxpr.eqns:
+            values.update(zip(eqn.outvars, self._apply(eqn, [read(var) for var in eqn.invars]), strict=True))
+        return [read(var) for var in jaxpr.outvars]
+
+    def _lifted(self, value: Any) -> Value:
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return value  # what is drawn with it is known
+        array = np.asarray(value)
+        return self.writer.array(array) if array.dtype == np.float64 else array
+
+    def _call(self, program: ClosedJaxpr | Jaxpr, arguments: Sequence[Value]) -> list[Value]:
+        if isinstance(program, ClosedJaxpr):
+            return self.run(program.jaxpr, program.consts, arguments)
+        return self.run(program, (), arguments)
+
+    def _apply(self, eqn: JaxprEqn, inputs: list[Value]) -> Sequence[Value]:
+        name, params = eqn.primitive.name, eqn.params
+        program = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
+        if name == "scan":
+            return self._scan(params, inputs)
+        if name == "cond" and not isinstance(inputs[0], Array):
+            return self._call(params["branches"][int(inputs[0])], inputs[1:])
+        if name == "custom_linear_solve":
+            lengths = params["const_lengths"]
+            before = lengths.matvec + lengths.vecmat
+            constants = inputs[before : before + lengths.solve]
+            return self._call(params["jaxprs"].solve, [*constants, *inputs[sum(lengths) :]])
+        if program is not None and name != "while":
+            return self._call(program, inputs)
+        if not any(isinstance(value, Array) for value in inputs):
+            found = eqn.primitive.bind(*inputs, **params)
+            return [self._lifted(value) for value in (found if eqn.primitive.multiple_results else [found])]
+        if name == "select_n" and isinstance(inputs[0], Array):
+            which, no, yes = map(self.writer.array, inputs)
+            return [self.writer.selected(which, yes, no)]
+        if name in _MOVES:
+            return self._moved(eqn, inputs)
+        if name in _DECIDED:
+            return [self._decided(eqn, inputs)]
+        if name in RULES:
+            return [RULES[name](self.writer, params, *map(self.writer.array, inputs))]
+        if name in FACTORIZED:
+            return FACTORIZED[name](self.writer, params, *map(self.writer.array, inputs))
+        raise UndecidedError(f"certificates do not have the operation {name}")
+
+    def _scan(self, params: Params, inputs: list[Value]) -> list[Value]:
+        constants, carried = parts_of_scan(params)
+        fixed, carry, rows = inputs[:constants], inputs[constants : constants + carried], inputs[constants + carried :]
+        order = range(params["length"])
+        kept: list[list[Array]] = []
+        for i in reversed(order) if params["reverse"] else order:
+            outputs = self._call(params["jaxpr"], [*fixed, *carry, *[self._row(row, i) for row in rows]])
+            carry = outputs[:carried]
+            kept.append([self.writer.array(value) for value in outputs[carried:]])
+        kept = kept[::-1] if params["reverse"] else kept
+        stacked = [
+            self.writer.reshaped(self.writer.joined(column), (len(column), *column[0].shape))
+            for column in zip(*kept, strict=True)
+        ]
+        return [*carry, *stacked]
+
+    def _row(self, rows: Value, i: int) -> Value:
+        if not isinstance(rows, Array):
+            return rows[i]
+        return self.writer.taken([rows], np.arange(rows.size).reshape(rows.shape)[i])
+
+    def _moved(self, eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
+        """Apply an operation that only moves entries: JAX moves their indices."""
+        arrays, places, offset = [], [], 0
+        whole = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}.get(eqn.primitive.name, len(inputs))
+        for i, value in enumerate(inputs):
+            indices = isinstance(value, np.ndarray) and value.dtype != np.float64
+            if i < whole and not (indices and eqn.primitive.name in ("select_n", "scatter")) or not indices:
+                array = self.writer.array(value)
+                arrays.append(array)
+                places.append(np.arange(offset, offset + array.size).reshape(array.shape))
+                offset += array.size
+            else:
+                places.append(value)
+        params = eqn.params | ({"fill_value": -1} if "fill_value" in eqn.params else {})
+        found = eqn.primitive.bind(*map(jnp.asarray, places), **params)
+        found = [np.asarray(one) for one in (found if eqn.primitive.multiple_results else [found])]
+        if any(np.any(one < 0) for one in found):
+            raise UndecidedError("it reads outside of an array")
+        return [self.writer.taken(arrays, one) for one in found]
+
+    def _decided(self, eqn: JaxprEqn, inputs: list[Value]) -> Value:
+        """A comparison, or an operation that has one in it, of numbers that depend on no input."""
+        known = [value.known if isinstance(value, Array) else value for value in inputs]
+        name = eqn.primitive.name
+        if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
+            return np.full(np.shape(known[0]), name == "eq")  # JAX tests for NaN by x != x
+        if any(value is None for value in known):
+            return self._decided_later(name, *map(self.writer.array, inputs))
+        if any(np.any(np.isnan(value)) for value in known):
+            raise UndecidedError(_UNKNOWN)
+        found = np.asarray(eqn.primitive.bind(*map(jnp.asarray, known), **eqn.params))
+        if found.dtype != np.float64:
+            return found
+        arrays = [self.writer.spread(self.writer.array(value), found.shape) for value in inputs]
+        if name == "abs":
+            return self.writer.chosen(
+                found == arrays[0].known, arrays[0], self.writer.binary("sub", self.writer.number(0.0), arrays[0])
+            )
+        if name in ("sign", "ceil", "floor"):
+            return self.writer.array(found)
+        return self.writer.chosen(found == arrays[0].known, arrays[0], arrays[1])
+
+    def _decided_later(self, name: str, x: Array, y: Array | None = None) -> Array:
+        """The same of numbers that move: 1 or 0 for truth values, which the checker decides."""
+        binary = self.writer.binary
+        if name == "abs":
+            zero = self.writer.number(0.0)
+            return self.writer.selected(binary("above", x, zero), x, binary("sub", zero, x))
+        if y is None or name not in _LATER:
+            raise UndecidedError(f"certificates do not have the operation {name} of numbers that move")
+        if name in ("gt", "lt"):
+            return binary("above", *((x, y) if name == "gt" else (y, x)))
+        if name in ("ge", "le"):
+            return binary("sub", self.writer.number(1.0), binary("above", *((y, x) if name == "ge" else (x, y))))
+        if name == "and":
+            return binary("mul", x, y)
+        return self.writer.selected(binary("above", x, y), *((x, y) if name == "max" else (y, x)))

@@ -1,0 +1,148 @@
+"""What JAX's operations on numbers are in the operations of certificates."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flowsim._core.balls.operations import UndecidedError
+from flowsim._core.types import Params
+from flowsim.claims.proofs.writer import BINARY, UNARY, Array, Value, Writer
+
+_LARGEST_POWER = 64
+
+
+def _pow(writer: Writer, params: Params, x: Array, exponent: Array) -> Array:
+    if exponent.known is None or exponent.size == 0 or np.any(exponent.known != np.ravel(exponent.known)[0]):
+        return writer.unary("exp", writer.binary("mul", exponent, writer.unary("log", x)))
+    power = float(np.ravel(exponent.known)[0])
+    if power == round(power) and abs(power) <= _LARGEST_POWER:
+        return writer.power(x, round(power))
+    if power == 0.5:
+        return writer.unary("sqrt", x)
+    return writer.unary("exp", writer.binary("mul", exponent, writer.unary("log", x)))
+
+
+def _tanh(writer: Writer, params: Params, x: Array) -> Array:
+    """1 - 2/(1 + exp(2x))."""
+    twice = writer.unary("exp", writer.binary("mul", writer.number(2.0), x))
+    rest = writer.binary("div", writer.number(2.0), writer.binary("add", writer.number(1.0), twice))
+    return writer.binary("sub", writer.number(1.0), rest)
+
+
+def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
+    """Of a diagonal matrix that is known: its entries in ascending order."""
+    n, known = _square(matrix), matrix.known
+    if known is None or np.any(known != np.diag(np.diagonal(known))):
+        raise UndecidedError(
+            "certificates diagonalize no matrix: state the problem in the eigenbasis of its covariance"
+        )
+    order = np.argsort(np.diagonal(known), kind="stable")
+    return [writer.array(np.eye(n)[:, order]), writer.taken([matrix], order * (n + 1))]
+
+
+def _entry(writer: Writer, array: Array, *index: int) -> Array:
+    return writer.taken([array], np.asarray(np.arange(array.size).reshape(array.shape)[index]))
+
+
+def _of_entries(writer: Writer, entries: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    return writer.taken(entries, np.arange(len(entries)).reshape(shape))
+
+
+def _less_products(writer: Writer, x: Array, left: Sequence[Array], right: Sequence[Array]) -> Array:
+    for one, other in zip(left, right, strict=True):
+        x = writer.binary("sub", x, writer.binary("mul", one, other))
+    return x
+
+
+def _cholesky(writer: Writer, params: Params, matrix: Array) -> list[Array]:
+    n = _square(matrix)
+    rows: list[list[Array]] = []
+    for i in range(n):
+        row: list[Array] = []
+        for j in range(i + 1):
+            left = _less_products(writer, _entry(writer, matrix, i, j), row, (row if i == j else rows[j])[:j])
+            row.append(writer.unary("sqrt", left) if i == j else writer.binary("div", left, rows[j][j]))
+        rows.append(row)
+    zero = writer.number(0.0)
+    entries = [rows[i][j] if j <= i else zero for i in range(n) for j in range(n)]
+    return [_of_entries(writer, entries, (n, n))]
+
+
+def _lu(writer: Writer, params: Params, matrix: Array) -> list[Value]:
+    """L and U, with the pivots that float64 chooses."""
+    n = _square(matrix)
+    if matrix.known is None:
+        raise UndecidedError("certificates do not have systems of equations whose matrix moves")
+    _, pivots, order = jax.lax.linalg.lu(jnp.asarray(matrix.known))
+    rows = [[_entry(writer, matrix, int(i), j) for j in range(n)] for i in np.asarray(order)]
+    for k in range(n):
+        for i in range(k + 1, n):
+            rows[i][k] = writer.binary("div", rows[i][k], rows[k][k])
+            for j in range(k + 1, n):
+                rows[i][j] = _less_products(writer, rows[i][j], [rows[i][k]], [rows[k][j]])
+    factors = _of_entries(writer, [entry for row in rows for entry in row], (n, n))
+    return [factors, np.asarray(pivots), np.asarray(order)]
+
+
+def _triangular_solve(writer: Writer, params: Params, matrix: Array, right: Array) -> list[Array]:
+    """X with op(A) X = B, or X op(A) = B."""
+    n = _square(matrix)
+    swap = lambda array: np.arange(array.size).reshape(array.shape).T
+    transposed = bool(params["transpose_a"]) != (not params["left_side"])
+    lower = bool(params["lower"]) != transposed
+    matrix = writer.taken([matrix], swap(matrix)) if transposed else matrix
+    right = right if params["left_side"] else writer.taken([right], swap(right))
+    found: dict[int, list[Array]] = {}
+    for i in range(n) if lower else reversed(range(n)):
+        before = range(i) if lower else range(i + 1, n)
+        row = [_entry(writer, matrix, i, k) for k in before]
+        found[i] = []
+        for j in range(right.shape[1]):
+            left = _less_products(writer, _entry(writer, right, i, j), row, [found[k][j] for k in before])
+            divided = left if params["unit_diagonal"] else writer.binary("div", left, _entry(writer, matrix, i, i))
+            found[i].append(divided)
+    solution = _of_entries(writer, [entry for i in range(n) for entry in found[i]], right.shape)
+    return [solution if params["left_side"] else writer.taken([solution], swap(solution))]
+
+
+def _square(matrix: Array) -> int:
+    if len(matrix.shape) != 2:
+        raise UndecidedError("certificates do not factorize several matrices at once")
+    return matrix.shape[0]
+
+
+def _added(name: str, one: float) -> Callable[..., Array]:
+    """exp(x) - 1 or log(1 + x)."""
+    if name == "exp":
+        return lambda w, params, x: w.binary("sub", w.unary("exp", x), w.number(one))
+    return lambda w, params, x: w.unary("log", w.binary("add", x, w.number(one)))
+
+
+RULES: dict[str, Callable[..., Array]] = {
+    **{name: lambda w, params, x, y, name=name: w.binary(name, x, y) for name in BINARY},
+    **{name: lambda w, params, x, name=name: w.unary(name, x) for name in UNARY},
+    "add_any": lambda w, params, x, y: w.binary("add", x, y),
+    "square": lambda w, params, x: w.binary("mul", x, x),
+    "integer_pow": lambda w, params, x: w.power(x, params["y"]),
+    "pow": _pow,
+    "neg": lambda w, params, x: w.binary("sub", w.number(0.0), x),
+    "tanh": _tanh,
+    "rsqrt": lambda w, params, x: w.binary("div", w.number(1.0), w.unary("sqrt", x)),
+    "expm1": _added("exp", 1.0),
+    "log1p": _added("log", 1.0),
+    "logistic": lambda w, params, x: w.binary(
+        "div", w.number(1.0), w.binary("add", w.number(1.0), w.unary("exp", w.binary("sub", w.number(0.0), x)))
+    ),
+    "reduce_sum": lambda w, params, x: w.summed(x, params["axes"]),
+    "dot_general": lambda w, params, x, y: w.contracted(params, x, y),
+    "convert_element_type": lambda w, params, x: x,
+    "stop_gradient": lambda w, params, x: x,
+}
+FACTORIZED: dict[str, Callable[..., list]] = {
+    "cholesky": _cholesky,
+    "lu": _lu,
+    "triangular_solve": _triangular_solve,
+    "eigh": _eigh,
+}

@@ -1,0 +1,197 @@
+"""Lists of operations on arrays, as certificates hold them, in the making.
+
+An operation is [name, numbers of the operations it takes, parameter]; the checker says what each name means. Arrays are
+flat there, in the order of their rows. Whatever only moves entries is a "take": the indices of the entries.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from flowsim._core.types import Params
+
+NOWHERE = -1  # the number of an operation whose value is not finite
+
+
+class Array(NamedTuple):
+    """The value of an operation: its shape, its number, and in float64 if it depends on no input."""
+
+    shape: tuple[int, ...]
+    place: int
+    known: Float[np.ndarray, "..."] | None
+
+    @property
+    def size(self) -> int:
+        """How many entries it has."""
+        return math.prod(self.shape)
+
+
+Value = Array | np.ndarray  # an array of whole numbers or truth values is known
+
+
+def decimals(values: Float[np.ndarray, "..."]) -> list[str]:
+    """Numbers as the shortest decimals that float64 tells apart, with fractions of small whole numbers as such."""
+    return [str(Fraction(repr(float(value)))) for value in np.ravel(values)]
+
+
+class Writer:
+    """Writes operations down, each once."""
+
+    def __init__(self):
+        self.operations: list[list[Any]] = []
+        self._places: dict[str, int] = {}
+        self._sources: dict[int, tuple[list[Array], np.ndarray]] = {}
+
+    def write(
+        self,
+        name: str,
+        arguments: Sequence[Array],
+        parameter: Any,
+        shape: tuple[int, ...],
+        known: np.ndarray | None = None,
+    ) -> Array:
+        """The operation, written down unless it is there; known: its value in float64, where no input moves it."""
+        if any(argument.place == NOWHERE for argument in arguments):
+            # A number divided by infinity is zero, and what is infinite itself is nowhere.
+            if name != "div" or known is None or np.any(known):
+                return Array(shape, NOWHERE, known)
+            name, arguments, parameter = "number", [], decimals(known)
+        operation = [name, [argument.place for argument in arguments], parameter]
+        key = repr(operation)
+        if key not in self._places:
+            self._places[key] = len(self.operations)
+            self.operations.append(operation)
+        return Array(shape, self._places[key], known)
+
+    def array(self, value: Value) -> Array:
+        """A value as the result of an operation."""
+        if isinstance(value, Array):
+            return value
+        values = np.asarray(value, dtype=float)
+        if values.size and np.all(np.isnan(values)):
+            return self.binary("div", self.array(np.ones(values.shape)), self.array(np.zeros(values.shape)))
+        if not np.all(np.isfinite(values)):
+            return Array(values.shape, NOWHERE, values)
+        return self.write("number", [], decimals(values), values.shape, values)
+
+    def taken(self, arrays: Sequence[Array], indices: Int[np.ndarray, "..."]) -> Array:
+        """The entries at indices that count through all the arrays.
+
+        What is taken from entries that were taken is taken from where they come from.
+        """
+        sources, places, begin = [], [], 0
+        for array in arrays:
+            inner, flat = self._sources.get(array.place, ([array], np.arange(array.size)))
+            sources += inner
+            places.append(begin + flat)
+            begin += sum(one.size for one in inner)
+        flat = np.concatenate(places)[indices.reshape(-1)]
+        begins = np.cumsum([0, *[one.size for one in sources]])
+        which = np.searchsorted(begins, flat, side="right") - 1
+        used = np.unique(which)
+        new_begins = np.cumsum([0, *[sources[k].size for k in used]])[:-1]
+        flat = flat - begins[which] + new_begins[np.searchsorted(used, which)]
+        sources, known = [sources[k] for k in used], None
+        if all(one.known is not None for one in sources):
+            values = np.concatenate([np.ravel(one.known) for one in sources] or [np.zeros(0)])
+            known = values[flat].reshape(indices.shape)
+        if len(sources) == 1 and np.array_equal(flat, np.arange(sources[0].size)):
+            return Array(indices.shape, sources[0].place, known)
+        found = self.write("take", sources, flat.tolist(), indices.shape, known)
+        if found.place != NOWHERE:
+            self._sources[found.place] = sources, flat
+        return found
+
+    def joined(self, arrays: Sequence[Array]) -> Array:
+        """All entries, one array after the other."""
+        return self.taken(arrays, np.arange(sum(array.size for array in arrays)))
+
+    def reshaped(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """The same entries in another shape."""
+        return self.taken([array], np.arange(array.size).reshape(shape))
+
+    def chosen(self, which: np.ndarray, first: Array, second: Array) -> Array:
+        """The entries of one array where a condition that is known is met, and of another elsewhere."""
+        places = np.arange(first.size).reshape(first.shape)
+        return self.taken([first, second], np.where(which, places, places + first.size))
+
+    def spread(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """An array in the shape that it is broadcast to."""
+        if array.shape == shape:
+            return array
+        return self.taken([array], np.broadcast_to(np.arange(array.size).reshape(array.shape), shape))
+
+    def binary(self, name: str, x: Array, y: Array) -> Array:
+        """An operation on the entries of two arrays, of which one may be a number."""
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        x, y = self.spread(x, shape), self.spread(y, shape)
+        known = None
+        if x.known is not None and y.known is not None:
+            with np.errstate(all="ignore"):
+                known = np.asarray(BINARY[name](x.known, y.known), dtype=float)
+        return self.write(name, [x, y], None, shape, known)
+
+    def selected(self, which: Array, yes: Array, no: Array) -> Array:
+        """The entries of one array where a condition is 1, and of another where it is 0."""
+        shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
+        return self.write("select", [self.spread(one, shape) for one in (which, yes, no)], None, shape)
+
+    def unary(self, name: str, x: Array, parameter: Any = None) -> Array:
+        """A function of each entry."""
+        known = None
+        if x.known is not None:
+            with np.errstate(all="ignore"):
+                known = np.asarray(x.known**parameter if name == "power" else UNARY[name](x.known))
+        return self.write(name, [x], parameter, x.shape, known)
+
+    def power(self, x: Array, exponent: int) -> Array:
+        """A whole power of each entry."""
+        if exponent < 0:
+            return self.binary("div", self.number(1.0), self.power(x, -exponent))
+        return self.array(np.ones(x.shape)) if exponent == 0 else self.unary("power", x, exponent)
+
+    def number(self, value: float) -> Array:
+        """A number."""
+        return self.array(np.asarray(value))
+
+    def summed(self, x: Array, axes: Sequence[int]) -> Array:
+        """The sum over axes."""
+        kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+        shape = tuple(x.shape[axis] for axis in kept)
+        count = math.prod(x.shape[axis] for axis in axes)
+        if count == 0:
+            return self.array(np.zeros(shape))
+        moved = self.taken([x], np.arange(x.size).reshape(x.shape).transpose(*kept, *axes))
+        known = None if x.known is None else np.asarray(np.sum(x.known, axis=tuple(axes)))
+        if count == 1:
+            return Array(shape, moved.place, known)
+        ones = self.array(np.ones(count))
+        return self.write("dot", [moved, ones], [1, math.prod(shape), count, 1], shape, known)
+
+    def contracted(self, params: Params, a: Array, b: Array) -> Array:
+        """JAX's dot_general."""
+        (a_inner, b_inner), (a_batch, b_batch) = params["dimension_numbers"]
+        a_free = [axis for axis in range(len(a.shape)) if axis not in (*a_inner, *a_batch)]
+        b_free = [axis for axis in range(len(b.shape)) if axis not in (*b_inner, *b_batch)]
+        sizes = lambda array, axes: [array.shape[axis] for axis in axes]
+        shape = (*sizes(a, a_batch), *sizes(a, a_free), *sizes(b, b_free))
+        how = [math.prod(sizes(*one)) for one in ((a, a_batch), (a, a_free), (a, a_inner), (b, b_free))]
+        left = self.taken([a], np.arange(a.size).reshape(a.shape).transpose(*a_batch, *a_free, *a_inner))
+        right = self.taken([b], np.arange(b.size).reshape(b.shape).transpose(*b_batch, *b_inner, *b_free))
+        known = None
+        if left.known is not None and right.known is not None:
+            batch, rows, inner, columns = how
+            known = left.known.reshape(batch, rows, inner) @ right.known.reshape(batch, inner, columns)
+            known = known.reshape(shape)
+        return self.write("dot", [left, right], how, shape, known)
+
+
+BINARY = {"above": np.greater, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+UNARY = {
+    **{"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos},
+    "erf": np.vectorize(math.erf, otypes=[float]),
+}

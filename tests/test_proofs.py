@@ -1,0 +1,381 @@
+"""Enclosures and certificates: against exact solutions, planted falsehoods, and certificates that were changed."""
+
+import ast
+import contextlib
+import functools
+import json
+import operator
+import pathlib
+import subprocess
+import sys
+
+import flint
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flowsim
+from flowsim.claims.proofs import OpenError, checker
+from flowsim.claims.proofs.program import program
+
+CHECKER = pathlib.Path(checker.__file__)
+
+
+def quadratic(curvatures):
+    """w -> sum c_i w_i^2 / 2, whose flow is w_i(t) = e^{-c_i t} w_i(0)."""
+    return flowsim.FunctionLoss(lambda w: jnp.sum(jnp.asarray(curvatures) * w**2) / 2, minimum=0.0)
+
+
+def product(count):
+    """w -> (w_1 .. w_n - 1)^2 / 2."""
+    factors = lambda w: functools.reduce(lambda x, y: x * y, [w[i] for i in range(count)])
+    return flowsim.FunctionLoss(lambda w: (factors(w) - 1) ** 2 / 2, minimum=0.0)
+
+
+def rate(mu, text="the rate"):
+    @flowsim.claim("mine.rate", "a test", statement=text)
+    def claim(flow):
+        return flowsim.at_most(flow.excess, jnp.exp(-mu * flow.t) * flow.excess[0])
+
+    return claim
+
+
+def pl(mu):
+    @flowsim.claim("mine.pl", "a test", statement="a gradient inequality")
+    def claim(flow):
+        return flowsim.at_least(flow.grad_norm_sq, mu * flow.excess)
+
+    return claim
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    return flowsim.certify(rate(0.9), quadratic([0.5, 2.0]), jnp.asarray([1.0, -0.25]), t1=1.5)
+
+
+# --- The enclosure ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.7, 9.99])
+def test_exact_solutions_are_within_the_proved_radius(t):
+    start, curvatures = np.asarray([1.0, -0.3, 2.0]), np.asarray([0.02, 1.0, 7.0])
+    path = flowsim.enclose(quadratic(curvatures), jnp.asarray(start), t1=10.0)
+    weights, radius = path.at(t)
+    assert radius < 1e-14
+    assert np.linalg.norm(np.asarray(weights) - np.exp(-curvatures * t) * start) <= radius + 1e-15
+    assert np.all(path.errors < 1e-17)
+
+
+def test_a_flow_through_a_plateau_is_enclosed():
+    # a = b = c = s with s' = s^2 (1 - s^3); this is the integral of 1/(s^2 (1 - s^3)) = 1/s^2 + s/(1 - s^3).
+    def passed(s):
+        rational = -1 / s - np.log(1 - s) / 3 + np.log(1 + s + s * s) / 6
+        return rational - np.arctan((2 * s + 1) / 3**0.5) / 3**0.5
+
+    path = flowsim.enclose(product(3), jnp.full(3, 0.05), t1=30.0)
+    weights, radius = path.at(25.0)
+    assert passed(float(weights[0])) - passed(0.05) == pytest.approx(25.0, abs=1e-8)
+    assert radius < 1e-12
+
+
+def test_the_numerical_flow_is_within_the_enclosure_and_its_own_error():
+    loss = flowsim.LinearAttentionLoss(flowsim.LinearRegression(jnp.diag(jnp.asarray([0.5, 2.0])), 10))
+    start = flowsim.LinearAttention(0.3 * jnp.eye(2), jnp.asarray(0.5))
+    path = flowsim.enclose(loss, start, t1=2.0)
+    run = flowsim.gradient_flow(loss, start, times=[0.5, 2.0], rtol=1e-11)
+    for t in (0.5, 2.0):
+        weights, radius = path.at(t)
+        measured = run.at(t)
+        off = jax.tree.map(lambda one, other: float(jnp.max(jnp.abs(one - other))), weights, measured)
+        assert max(jax.tree.leaves(off)) < 1e-9 + radius
+
+
+def test_a_time_outside_is_refused():
+    path = flowsim.enclose(quadratic([1.0]), jnp.ones(1), t1=1.0)
+    with pytest.raises(ValueError, match="t must be a time from 0 to 1, but it is 2"):
+        path.at(2.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda w: jnp.sum(w * jax.lax.stop_gradient(w)), "whose gradient is that of its value"),
+        (lambda w: jnp.sum(jax.scipy.special.gammaln(w + 4)), "of operations that certificates have.*lgamma"),
+    ],
+)
+def test_losses_that_cannot_be_proved_are_refused_by_name(function, message):
+    with pytest.raises(ValueError, match=f"loss must be one {message}"):
+        flowsim.enclose(flowsim.FunctionLoss(function), jnp.ones(2), t1=1.0)
+
+
+def test_a_sampled_loss_is_refused():
+    task = flowsim.LinearRegression(jnp.eye(2), 5)
+    loss = flowsim.MonteCarloLoss(task, samples=256)
+    with pytest.raises(ValueError, match="loss must be an exact loss"):
+        flowsim.enclose(loss, flowsim.LinearAttention(jnp.eye(2), jnp.asarray(0.5)), t1=1.0)
+
+
+# --- Programs -----------------------------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "arithmetic": lambda w: (w[0] * w[1] - w[2] / w[0] + 3.0) ** 3 - w[1] ** -2,
+    "functions": lambda w: jnp.exp(w[0]) + jnp.log(w[1]) * jnp.sqrt(w[2]) - jnp.tanh(w[0]) + jnp.sin(w[1] * w[2]),
+    "matrices": lambda w: jnp.trace(jnp.outer(w, w) @ jnp.diag(w) @ jnp.arange(9.0).reshape(3, 3).T),
+    "solve": lambda w: w @ jnp.linalg.solve(jnp.asarray([[2.0, 1, 0], [1, 3, 1], [0, 1, 5]]), w),
+    "moves": lambda w: jnp.sum(jnp.concatenate([w[::-1], jnp.roll(w, 1)])[jnp.asarray([0, 5, 2])] ** 2),
+    "loop": lambda w: jax.lax.fori_loop(0, 4, lambda i, x: x * w[0] + w[1], w[2]),
+    "logistic": lambda w: jax.nn.sigmoid(w[0]) + jax.nn.softplus(w[1]) - jnp.log1p(w[2]) + jnp.expm1(w[1]),
+    "choice": lambda w: jnp.maximum(w[0], w[1]) + jnp.where(w[2] > w[0], w[1], 2 * w[1]) - jnp.abs(w[0] - w[2]),
+    "constants": lambda w: jnp.sum(jnp.linalg.cholesky(jnp.asarray([[2.0, 1, 0], [1, 3, 1], [0, 1, 5]])) @ w),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_program_is_the_function_that_it_was_traced_from(name):
+    function, rng = FUNCTIONS[name], np.random.default_rng(11)
+    written = program(lambda weights: function(weights), weights=jax.ShapeDtypeStruct((3,), float))
+    for _ in range(3):
+        weights = rng.uniform(0.5, 2.0, 3)
+        with flint.ctx.workprec(100):
+            given = [flint.arb(float(x)) for x in weights]
+            (value,) = checker.Program(written)(weights=given)
+            assert float(value) == pytest.approx(float(function(jnp.asarray(weights))), rel=1e-13)
+            if name != "choice":
+                slopes = -np.asarray([float(x) for x in checker.Program(written).field(given)])
+                expected = np.asarray(jax.jacrev(function)(jnp.asarray(weights)))  # fori_loop has no grad, but jacfwd
+                assert slopes == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+
+def test_hessians_are_those_of_jax():
+    function, weights = FUNCTIONS["functions"], np.asarray([0.4, 1.2, 0.7])
+    written = program(lambda weights: function(weights), weights=jax.ShapeDtypeStruct((3,), float))
+    with flint.ctx.workprec(100):
+        found = checker.hessian(checker.Program(written), [flint.arb(float(x)) for x in weights])
+    expected = np.asarray(jax.hessian(function)(jnp.asarray(weights)))
+    assert np.asarray([[float(x) for x in row] for row in found]) == pytest.approx(expected, rel=1e-12)
+
+
+# --- Statements ---------------------------------------------------------------------------------------------------
+
+
+def test_a_billionth_within_the_sharp_rate_is_proved_and_beyond_it_refuted():
+    loss, start = quadratic([1.0]), jnp.asarray([0.7])
+    within = flowsim.certify(rate(2 * (1 - 1e-9)), loss, start, t1=3.0)
+    assert checker.check(within) == "proved for all t from 0 to 3"
+    beyond = flowsim.certify(rate(2 * (1 + 1e-9)), loss, start, t1=3.0, refutes=True)
+    assert checker.check(beyond) == "refuted at t = 3"
+    with pytest.raises(OpenError, match="not shown"):
+        flowsim.certify(rate(2 * (1 + 1e-9)), loss, start, t1=3.0)
+    with pytest.raises(OpenError, match="not refuted"):
+        flowsim.certify(rate(2 * (1 - 1e-9)), loss, start, t1=3.0, refutes=True)
+
+
+def test_what_fails_between_two_times_alone_is_not_proved():
+    @flowsim.claim("mine.dip", "a test", statement="a dip of the margin that is 1e-6 wide")
+    def dip(flow):
+        return flowsim.at_least(((flow.t - 0.7310585) / 1e-6) ** 2, 0.25, size=1.0)
+
+    with pytest.raises(OpenError, match=r"not shown at t = 0.73105"):
+        flowsim.certify(dip, quadratic([1.0]), jnp.ones(1), t1=1.0)
+
+
+def test_equalities_of_the_problem_are_decided_in_rational_numbers():
+    task = flowsim.LinearRegression(jnp.diag(jnp.asarray([0.1, 0.3])), 7)
+    loss, start = flowsim.LinearAttentionLoss(task), flowsim.LinearAttention(jnp.eye(2), jnp.asarray(1.0))
+
+    def minimum(value):
+        @flowsim.claim("mine.minimum", "a test", statement="the value of the minimum")
+        def claim(loss):
+            return flowsim.equal(loss.minimum, value, 1.0)
+
+        return claim
+
+    # (1/2) sum lambda_i (lambda_i + tr)/(N gamma_i), gamma_i = lambda_i + (lambda_i + tr)/N with tr = 2/5.
+    exactly = (0.1 * 0.5 / (7 * (0.1 + 0.5 / 7)) + 0.3 * 0.7 / (7 * (0.3 + 0.7 / 7))) / 2
+    assert exactly == pytest.approx(float(loss.minimum), rel=1e-14)
+    assert checker.check(flowsim.certify(minimum(7 / 120), loss, start, refutes=True)) == "refuted"
+
+    @flowsim.claim("mine.exact", "a test", statement="the same in fractions")
+    def fractions(loss):
+        tenth, ratio = jnp.asarray(0.1), jnp.asarray(7.0)
+        first = tenth * 0.5 / (ratio * (tenth + 0.5 / ratio))
+        second = 0.3 * 0.7 / (ratio * (0.3 + 0.7 / ratio))
+        return flowsim.equal(loss.minimum, (first + second) / 2, 1.0)
+
+    assert checker.check(flowsim.certify(fractions, loss, start)) == "proved"
+
+
+def test_a_promise_that_is_not_always_made_is_proved_in_full_or_left():
+    @flowsim.claim("mine.promise", "a test", statement="|grad|^2 >= 2 excess where there is any")
+    def promise(flow):
+        return flowsim.at_least(flow.grad_norm_sq, 1.9 * flow.excess, promised=flow.excess > 0)
+
+    assert "proved" in checker.check(flowsim.certify(promise, quadratic([1.0]), jnp.ones(1), t1=1.0))
+    with pytest.raises(OpenError):
+        flowsim.certify(promise, quadratic([1.0]), jnp.ones(1), t1=1.0, refutes=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_proof_contradicts_the_measured_verdict(seed):
+    rng = np.random.default_rng(100 + seed)
+    target, start = rng.uniform(0.5, 2.0, 2), jnp.asarray(rng.uniform(0.2, 0.6, 4))
+    loss = flowsim.FunctionLoss(lambda w: jnp.sum((w[:2] * w[2:] - target) ** 2) / 2, minimum=0.0)
+    run = flowsim.gradient_flow(loss, start, t1=1.0)
+    sharp = float(jnp.min(run.grad_norm_sq / run.excess))
+    for factor, judged in ((0.9, "holds"), (1.1, "violated")):
+        claim = pl(factor * sharp)
+        (verdict,) = flowsim.judge([claim], loss, run)
+        assert verdict.verdict == judged
+        refutes = judged == "violated"
+        t1 = float(verdict.where) or 1e-3 if refutes else 1.0
+        assert ("refuted" if refutes else "proved") in checker.check(
+            flowsim.certify(claim, loss, start, t1=t1, refutes=refutes)
+        )
+        with pytest.raises(OpenError):
+            flowsim.certify(claim, loss, start, t1=1.0, refutes=not refutes)
+
+
+# --- Certificates that were changed -------------------------------------------------------------------------------
+
+
+def _places(document, path=()):
+    """Every number and text in a document, by the way to it."""
+    if isinstance(document, dict | list):
+        parts = document.items() if isinstance(document, dict) else enumerate(document)
+        for key, part in parts:
+            yield from _places(part, (*path, key))
+    else:
+        yield path
+
+
+@contextlib.contextmanager
+def _changed(document, path, change):
+    """A document with something changed in it, which is as it was afterwards."""
+    inner = functools.reduce(operator.getitem, path[:-1], document)
+    before, inner[path[-1]] = inner[path[-1]], change(inner[path[-1]])
+    yield document
+    inner[path[-1]] = before
+
+
+def _other(value):
+    if value is None:
+        return 1
+    if isinstance(value, str):
+        return value[:-1] + chr(ord(value[-1]) ^ 1) if value else "x"
+    return value + 1
+
+
+def test_a_change_anywhere_is_seen(certificate):
+    places = list(_places(certificate))
+    assert len(places) > 100
+    for path in places:
+        with (
+            _changed(certificate, path, _other) as changed,
+            pytest.raises(checker.RefusedError, match="digest|version"),
+        ):
+            checker.check(changed)
+
+
+def _sealed(certificate):
+    return certificate | {"digest": checker.digest(certificate)}
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "message"),
+    [
+        (("pieces", 0, "polynomials", 0, 1), lambda c: "-1/3", "defect of piece 0"),
+        (("pieces", 0, "polynomials", 1, 0), lambda c: "1/4", "defect of piece 0"),
+        (("pieces", 1, "defect"), lambda c: "0", "defect of piece 1"),
+        (("pieces", 0, "growth"), lambda c: "-3/5", "an eigenvalue"),
+        (("pieces", 0, "radius"), lambda c: "1p-200", "may leave the tube"),
+        (("pieces", 0, "until"), lambda c: "0", "ends before it begins"),
+        (("start", "operations", 0, 2, 0), lambda c: "101/100", "may leave the tube"),
+        (("loss", "operations", 0, 2), lambda c: ["1/2", "3"], "."),
+        (("until",), lambda c: "2", "not proved until t = 2"),
+        (("verdict",), lambda c: "refuted", "not refuted"),
+    ],
+)
+def test_a_false_certificate_is_refused_with_a_digest_of_its_own(certificate, path, change, message):
+    with _changed(certificate, path, change) as changed, pytest.raises(Exception, match=message):
+        checker.check(_sealed(changed))
+
+
+def test_a_piece_that_is_left_out_is_missed(certificate):
+    for place in range(len(certificate["pieces"])):
+        pieces = [piece for k, piece in enumerate(certificate["pieces"]) if k != place]
+        with pytest.raises(checker.RefusedError):
+            checker.check(_sealed(certificate | {"pieces": pieces}))
+
+
+def test_matrices_are_positive_only_where_all_of_a_ball_are():
+    ball = flint.arb
+    good = [[ball(2), ball(1)], [ball(1), ball(2)]]
+    assert checker.is_positive(good, ball(-0.999))
+    assert not checker.is_positive(good, ball(-1.001))
+    assert checker.is_positive([[ball(2, 0.4), ball(1)], [ball(1), ball(2)]], ball(-0.5))
+    assert not checker.is_positive([[ball(2, 0.6), ball(1)], [ball(1), ball(2)]], ball(-0.5))
+    assert not checker.is_positive([[ball(2), flint.arb.nan()], [ball(1), ball(2)]], ball(0))
+
+
+# --- The checker alone, and the commands --------------------------------------------------------------------------
+
+
+def test_the_checker_stands_alone(certificate, tmp_path):
+    tree = ast.parse(CHECKER.read_text())
+    imported = {
+        name.name.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    imported |= {node.module.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported - set(sys.stdlib_module_names) == {"flint"}
+    assert len(CHECKER.read_text().splitlines()) <= 400
+
+    def run(document):
+        (tmp_path / "certificate.json").write_text(json.dumps(document))
+        command = [sys.executable, "-I", str(CHECKER), str(tmp_path / "certificate.json")]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    found = run(certificate)
+    assert (found.returncode, found.stdout) == (0, "proved for all t from 0 to 3/2\n")
+    found = run(certificate | {"until": "2"})
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr == "not a proof: its digest is not that of its contents: something was changed\n"
+
+
+PROBLEM = """
+import flowsim
+import jax.numpy as jnp
+
+
+def make():
+    return flowsim.FunctionLoss(lambda w: jnp.sum(w**2) / 2, minimum=0.0), jnp.asarray([1.0, 0.5])
+
+
+@flowsim.claim("mine.rate", "my notes")
+def rate(flow):
+    r"$L(t) \\le e^{-2t} L(0)$"
+    return flowsim.at_most(flow.excess, 1.0000001 * jnp.exp(-2.0 * flow.t) * flow.excess[0])
+
+
+@flowsim.claim("mine.gamma", "my notes")
+def gamma(flow):
+    r"$\\Gamma(L) \\ge 0$"
+    return flowsim.at_least(jnp.exp(jnp.sinc(flow.excess)), 0.0)
+"""
+
+
+def test_the_commands_write_and_check_a_certificate(tmp_path, capfd):
+    from flowsim.cli.main import main
+
+    (tmp_path / "mine.py").write_text(PROBLEM)
+    mine, out = str(tmp_path / "mine.py"), tmp_path / "certificate.json"
+    assert main(["certify", f"{mine}:rate", f"{mine}:make", "--until", "2", "--out", str(out)]) == 0
+    assert main(["verify", str(out)]) == 0
+    assert "mine.rate [printed]: proved for all t from 0 to 2" in capfd.readouterr().out
+    out.write_text(out.read_text().replace('"proved"', '"refuted"'))
+    assert main(["verify", str(out)]) == 1
+    assert "is not a proof" in capfd.readouterr().err
+    out.unlink()
+    assert main(["certify", f"{mine}:gamma", f"{mine}:make", "--until", "2", "--out", str(out)]) == 3
+    assert "no certificate" in capfd.readouterr().err
+    assert not out.exists()
