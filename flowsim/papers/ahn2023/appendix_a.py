@@ -227,7 +227,7 @@ def weighted_sum_of_components(task: Task) -> Comparison:
     return single_layer.sum_of_components(task, jnp.diagonal(task.covariance))
 
 
-@SECTION_A_3.claim("sec-a.3.rotation", "appendix A.3, step 2", hypotheses=(), problems=EVERY, spaces=spaces.MASKED)
+@SECTION_A_3.on(EVERY, spaces.MASKED).claim("sec-a.3.rotation", "appendix A.3, step 2", hypotheses=())
 @eqx.filter_jit
 def rotated(task: Task) -> Comparison:
     r"""With $\Sigma = U \Lambda U^\top$, $f(b, A)$ is the loss of covariance $\Lambda$ at $\begin{bmatrix} U^\top & 0

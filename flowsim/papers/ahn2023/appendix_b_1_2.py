@@ -244,13 +244,8 @@ def gradient_on_the_set(loss: Loss) -> Comparison:
     return rounded(equal(off, 0.0, jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
 
 
-@SECTION_B_2.claim(
-    "theorem-4.invariant",
-    "proof of Theorem 4",
-    form="corrected",
-    hypotheses=anisotropic,
-    problems=(ISOTROPIC_LAYERS[0], *STATIC),
-    spaces=spaces.LAYERS,
+@SECTION_B_2.on((ISOTROPIC_LAYERS[0], *STATIC), spaces.LAYERS).claim(
+    "theorem-4.invariant", "proof of Theorem 4", form="corrected", hypotheses=anisotropic
 )
 def leaves_the_set(loss: Loss) -> Comparison:
     r"""Plain gradient flow leaves $\mathcal{S}$: at points of $\mathcal{S}$ no $\nabla_{A_i} f$ is a multiple of

@@ -279,9 +279,7 @@ def _sampled_decrease(
     return rate[None], (jnp.sum(slopes.A**2) + jnp.sum(slopes.B**2))[None]
 
 
-@SECTION_ON_SAMPLES.claim(
-    "eq-35.all-matrices", "(35)", problems=(ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B), spaces=spaces.ON_SCALARS
-)
+@SECTION_ON_SAMPLES.on((ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B), spaces.ON_SCALARS).claim("eq-35.all-matrices", "(35)")
 def eq_35_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
     r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i \Sigma^{-1}$, $\frac{d}{dt} f \le -\sum \lVert \nabla_{A_i}
     f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$ at points of $\mathcal{S}$

@@ -41,13 +41,8 @@ def lemma_8(loss: Loss) -> Comparison:
     return rounded(equal(values, first, values), cancellation(loss))
 
 
-@SECTION.claim(
-    "lemma-8.general",
-    "Lemma 8 beyond S",
-    form="corrected",
-    hypotheses=several_layers,
-    problems=STATIC,
-    spaces=spaces.LAYERS,
+@SECTION.on(STATIC, spaces.LAYERS).claim(
+    "lemma-8.general", "Lemma 8 beyond S", form="corrected", hypotheses=several_layers
 )
 def lemma_8_general(loss: Loss) -> Comparison:
     r"""At drawn matrices off $\mathcal{S}$ the loss does depend on the order of the layers

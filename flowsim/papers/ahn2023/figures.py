@@ -115,12 +115,7 @@ def loss_tends_to_zero(loss: Loss, flow: Trajectory) -> Comparison:
     The text says "an almost 0 value". The minimum over S is 0.1336 for d = 5, n = 20, k = 3, which is 2.7 per cent of
     5, the loss of predicting 0.
     """
-    return equal(
-        flow.loss[-1:],
-        0.0,
-        float(loss.task.dimension),
-        allowance=loss_to_go(flow, way_to_go(loss, flow)),
-    )
+    return equal(flow.loss[-1:], 0.0, float(loss.task.dimension), allowance=loss_to_go(flow, way_to_go(loss, flow)))
 
 
 @FIGURES_1_2.corrected(loss_tends_to_zero, constants=flow_constants)

@@ -155,12 +155,8 @@ def minimum_at_rescalings(task: Task) -> Comparison:
     return _minimum_at(task, jnp.asarray(_RESCALINGS))
 
 
-@SECTION.claim(
-    "theorem-1.isotropic",
-    "display after Theorem 1",
-    hypotheses=isotropic,
-    problems=(ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE, ISOTROPIC_INFINITE),
-    spaces=spaces.MASKED_ISOTROPIC,
+@SECTION.on((ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE, ISOTROPIC_INFINITE), spaces.MASKED_ISOTROPIC).claim(
+    "theorem-1.isotropic", "display after Theorem 1", hypotheses=isotropic
 )
 @eqx.filter_jit
 def isotropic_form(task: Task) -> Comparison:

@@ -53,11 +53,8 @@ def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, 
 SECTION = Section("ahn2023", MaskedAttention, setting=masked_layer)
 
 
-@SECTION.claim(
-    "theorem-1.unique",
-    "section 1, main contributions",
-    problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE, ONE),
-    spaces=spaces.MASKED,
+@SECTION.on((EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE, ONE), spaces.MASKED).claim(
+    "theorem-1.unique", "section 1, main contributions"
 )
 def unique_minimum(task: Task) -> Comparison:
     """The global optimum of one layer is unique, up to the re-scaling of Theorem 1
@@ -80,11 +77,8 @@ def _unique_minimum(task: Task) -> Comparison:
     return joined([count, at_most(other[None], 0.5, size=1.0)])
 
 
-@SECTION.corrected(
-    unique_minimum,
-    hypotheses=two_dimensions,
-    problems=(EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE),
-    spaces=spaces.MASKED,
+@SECTION.on((EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE), spaces.MASKED).corrected(
+    unique_minimum, hypotheses=two_dimensions
 )
 def unique_minimum_of_several_dimensions(task: Task) -> Comparison:
     r"""For $d \ge 2$ the global optimum of one layer is unique, up to the re-scaling of Theorem 1
@@ -115,13 +109,11 @@ def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"left": left, "right": right}
 
 
-@SECTION.claim(
+@SECTION.on((EASY, HARD, DOMINANT, ISOTROPIC_PAIR, ISOTROPIC, INFINITE), spaces.MASKED).claim(
     "theorem-1.local-minimum",
     "Theorem 1 with section 7",
     form="corrected",
     hypotheses=two_dimensions,
-    problems=(EASY, HARD, DOMINANT, ISOTROPIC_PAIR, ISOTROPIC, INFINITE),
-    spaces=spaces.MASKED,
     constants=swapped_constants,
 )
 @eqx.filter_jit
@@ -157,13 +149,8 @@ def swapped_minimum(task: Task) -> Comparison:
     )
 
 
-@SECTION.claim(
-    "theorem-1.flow",
-    "Theorem 1 with section 7",
-    form="corrected",
-    problems=ELSEWHERE,
-    spaces=spaces.MASKED_FLOWS,
-    constants=end_constants,
+@SECTION.on(ELSEWHERE, spaces.MASKED_FLOWS).claim(
+    "theorem-1.flow", "Theorem 1 with section 7", form="corrected", constants=end_constants
 )
 def flow_ends_elsewhere(loss: MaskedAttentionLoss, flow: Trajectory) -> Comparison:
     """The gradient flow of $f(b, A)$ can end at a local minimum above the global one

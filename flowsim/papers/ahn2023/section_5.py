@@ -197,9 +197,7 @@ def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
     return [enough, *finite_context(loss, start)]
 
 
-@SECTION_5_2.claim(
-    "sec-5.2.newton", "section 5.2", hypotheses=_invertible, problems=(PAPER, PAPER_B), spaces=spaces.LAYERS
-)
+@SECTION_5_2.on((PAPER, PAPER_B), spaces.LAYERS).claim("sec-5.2.newton", "section 5.2", hypotheses=_invertible)
 @on_prompts
 def newton(drawn: Drawn) -> tuple[Array, Array]:
     r"""For any fixed prompt one layer with $A_0 = -n (X X^\top)^{-1}$, Newton's method, predicts the query's label

@@ -24,12 +24,10 @@ _BY_ALL = NOTE.format("theorem-5.all-matrices")
 SECTION_6 = Section("ahn2023", *LAYERED, setting=layers_with_inverse_weights)
 
 
-@SECTION_6.claim(
+@SECTION_6.on(WITH_B, spaces.RESIDUAL_STREAM).claim(
     "theorem-5",
     "Theorem 5, (14)",
     hypotheses=within_reach,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
     constants=minima_constants,
     note="Judged at the best scalars that a search finds. " + _BY_ALL,
 )
@@ -43,14 +41,8 @@ def theorem_5(loss: Loss) -> Comparison:
     return equal(squares[:1], 0.0, squares[1:])
 
 
-@SECTION_6.claim(
-    "theorem-5.local-minima",
-    "Theorem 5",
-    form="corrected",
-    hypotheses=several_layers,
-    problems=(PAPER_B, PAPER, LARGE),
-    spaces=spaces.SEVERAL_LAYERS,
-    constants=minima_constants,
+@SECTION_6.on((PAPER_B, PAPER, LARGE), spaces.SEVERAL_LAYERS).claim(
+    "theorem-5.local-minima", "Theorem 5", form="corrected", hypotheses=several_layers, constants=minima_constants
 )
 def other_minima(loss: Loss) -> Comparison:
     r"""With $B$ the loss on $\mathcal{S}$ has local minima above the lowest

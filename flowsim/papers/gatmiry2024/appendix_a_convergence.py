@@ -36,13 +36,8 @@ from flowsim.papers.gatmiry2024.setting import (
 SECTION = Section("gatmiry2024", *MODELS, setting=looped)
 
 
-@SECTION.claim(
-    "theorem-a.8",
-    "Theorem A.8",
-    hypotheses=long_context,
-    problems=OPTIMUM,
-    spaces=spaces.OPTIMUM,
-    constants=minimiser_constants,
+@SECTION.on(OPTIMUM, spaces.OPTIMUM).claim(
+    "theorem-a.8", "Theorem A.8", hypotheses=long_context, constants=minimiser_constants
 )
 def optimum(loss: Loss) -> Comparison:
     r"""$\delta d^{1/(2L)} < 1/2$ implies $\mathcal{L}(A_{\mathrm{opt}}) \le d (2 \delta)^{2L}$, $\lVert
@@ -54,13 +49,8 @@ def optimum(loss: Loss) -> Comparison:
     return joined([minimum_below(loss), within(loss, 4.0), within(loss, 8.0), bias_is_zero(loss)])
 
 
-@SECTION.claim(
-    "lemma-a.9",
-    "Lemma A.9",
-    hypotheses=(without_bias, over_determined),
-    problems=PROXIMITY,
-    spaces=spaces.PROXIMITY,
-    constants=proximity_constants,
+@SECTION.on(PROXIMITY, spaces.PROXIMITY).claim(
+    "lemma-a.9", "Lemma A.9", hypotheses=(without_bias, over_determined), constants=proximity_constants
 )
 def appendix_proximity(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $\epsilon > 2 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L} - \delta^{2L} (\epsilon + 2)^{2L}$ implies $(1 -
@@ -100,12 +90,8 @@ def time_as_printed(loss: Loss, flow: Trajectory) -> Comparison:
     return in_printed_time.compare(loss, flow)
 
 
-@SECTION.corrected(
-    time_as_printed,
-    hypotheses=(without_bias, long_context, several_loops),
-    problems=(*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC),
-    spaces=spaces.ANY_COVARIANCE,
-    constants=time_constants,
+@SECTION.on((*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC), spaces.ANY_COVARIANCE).corrected(
+    time_as_printed, hypotheses=(without_bias, long_context, several_loops), constants=time_constants
 )
 def time_as_corrected(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t =
@@ -192,12 +178,8 @@ def below_printed_solution(loss: Loss, flow: Trajectory) -> Comparison:
     return _below(loss, flow, K ** (exponent / power))
 
 
-@SECTION.corrected(
-    below_printed_solution,
-    hypotheses=(without_bias, long_context, several_loops),
-    problems=(*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC),
-    spaces=spaces.ANY_COVARIANCE,
-    constants=time_constants,
+@SECTION.on((*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC), spaces.ANY_COVARIANCE).corrected(
+    below_printed_solution, hypotheses=(without_bias, long_context, several_loops), constants=time_constants
 )
 def below_solution(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$, $f(t) \le g(t) = \Bigl(f(0)^{-(L-1)/L} + \frac{\lambda_d(\Sigma^*)^2 t}{K

@@ -169,12 +169,10 @@ def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
     return joined([compared(step, at.points) for step in steps])
 
 
-@SECTION.claim(
+@SECTION.on(LONG, spaces.OPTIMUM).claim(
     "lemma-a.10.eq-27",
     "proof of Lemma A.10, (27)",
     hypotheses=(over_determined, small_delta),
-    problems=LONG,
-    spaces=spaces.OPTIMUM,
     note=_DRAWN
     + "The lambda_i are those of A^{1/2} Sigma* A^{1/2}, but the gradient has that form only at Sigma* = I.",
 )
@@ -267,12 +265,10 @@ def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str
 THEOREM_ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM, hypotheses=over_determined)
 
 
-@SECTION.claim(
+@SECTION.on((*DOMINANCE, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE).claim(
     "theorem-a.11",
     "Theorem A.11",
     hypotheses=(without_bias, over_determined),
-    problems=(*DOMINANCE, problems.SMALL_COVARIANCE),
-    spaces=spaces.ANY_COVARIANCE,
     constants=appendix_dominance_constants,
     note=f"{SMALL_COVARIANCE}{REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
 )
@@ -283,11 +279,11 @@ def appendix_dominance(loss: Loss, flow: Trajectory) -> Comparison:
     return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, appendix_threshold(loss))
 
 
-@SECTION.corrected(
+@SECTION.on(
+    (*DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE
+).corrected(
     appendix_dominance,
     hypotheses=(without_bias, long_context),
-    problems=(*DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE),
-    spaces=spaces.ANY_COVARIANCE,
     constants=appendix_dominance_constants,
     note=WITH_COVARIANCE + HOELDER,
 )

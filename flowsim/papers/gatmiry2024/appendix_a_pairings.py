@@ -52,14 +52,8 @@ SECTION = Section("gatmiry2024", *MODELS, setting=looped_with_finite_context)
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.PAIRINGS)
 
 
-@SECTION.claim(
-    "lemma-a.2",
-    "Lemma A.2",
-    setting=looped,
-    hypotheses=long_for_moments(4),
-    problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL, PAPER),
-    spaces=spaces.MOMENTS,
-    constants=isotropic_constants,
+@SECTION.on((EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL, PAPER), spaces.MOMENTS).claim(
+    "lemma-a.2", "Lemma A.2", setting=looped, hypotheses=long_for_moments(4), constants=isotropic_constants
 )
 def isotropic_moments(loss: Loss) -> Comparison:
     r"""$1 \le \alpha_{n,d,k} \le 1 + 4kd/\sqrt{n}$ for $\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top / n\bigr)^k\bigr] =
@@ -204,12 +198,8 @@ def _joined(*comparisons: Comparison) -> Comparison:
     return jax.tree.map(lambda *series: jnp.concatenate([jnp.atleast_1d(x) for x in series]), *comparisons)
 
 
-@SECTION.claim(
-    "lemma-a.2.eq-20",
-    "proof of Lemma A.2",
-    hypotheses=long_for_moments(4),
-    problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL),
-    spaces=spaces.PAIRINGS,
+@SECTION.on((EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL), spaces.PAIRINGS).claim(
+    "lemma-a.2.eq-20", "proof of Lemma A.2", hypotheses=long_for_moments(4)
 )
 def printed_chain(loss: Loss) -> Comparison:
     r"""$\alpha_{n,d,k}$ is at most each line of (20) in turn, and $1 + 4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
@@ -227,9 +217,7 @@ def printed_chain(loss: Loss) -> Comparison:
     return _joined(*parts)
 
 
-@SECTION.corrected(
-    printed_chain, hypotheses=long_for_moments(16), problems=(TWICE_EDGE, ASTRONOMICAL, EDGE), spaces=spaces.PAIRINGS
-)
+@SECTION.on((TWICE_EDGE, ASTRONOMICAL, EDGE), spaces.PAIRINGS).corrected(printed_chain, hypotheses=long_for_moments(16))
 def mended_chain(loss: Loss) -> Comparison:
     r"""$\alpha \le \sum_p n^{r + \lfloor (k-r)/2 \rfloor - k} d^{k-r} \le \sum_s \binom{k}{s}(2s - 1)!! (d/\sqrt{n})^s
     \le \sum_s (2kd/\sqrt{n})^s \le 1 + 4kd/\sqrt{n}$, given $n \ge 16 k^2 d^2$

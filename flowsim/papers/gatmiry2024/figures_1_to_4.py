@@ -288,12 +288,8 @@ def more_loops_slower(loss: Loss) -> Comparison:
     return rises(_times(loss))
 
 
-@FIGURE_4.corrected(
-    more_loops_slower,
-    hypotheses=_five_times,
-    problems=(LONGER, LONGEST),
-    spaces=spaces.FIGURES,
-    constants=time_constants,
+@FIGURE_4.on((LONGER, LONGEST), spaces.FIGURES).corrected(
+    more_loops_slower, hypotheses=_five_times, constants=time_constants
 )
 def more_loops_slower_at_long_contexts(loss: Loss) -> Comparison:
     r"""Convergence is slower for more loops: the time from $A = 0$ to within $10\%$ of $A_{\mathrm{opt}}$ grows with
@@ -304,13 +300,8 @@ def more_loops_slower_at_long_contexts(loss: Loss) -> Comparison:
     return rises(_times(loss))
 
 
-@FIGURE_4.claim(
-    "figure-4.one-loop.identity",
-    "Figure 4",
-    setting=looped_by_matrices,
-    hypotheses=_one_loop,
-    problems=(_ONE, _ONE_LONG),
-    spaces=spaces.ONE_LOOP,
+@FIGURE_4.on((_ONE, _ONE_LONG), spaces.ONE_LOOP).claim(
+    "figure-4.one-loop.identity", "Figure 4", setting=looped_by_matrices, hypotheses=_one_loop
 )
 def ends_off_identity(loss: LoopedLoss, flow: Trajectory) -> Comparison:
     """Training with $1$ loop does not converge to $I$ in this setup

@@ -138,13 +138,8 @@ ON_PROMPTS = SECTION_3_4.on(
 ON_PROBLEMS = SECTION_3_4.on(PROBLEMS, spaces.LEMMAS)
 
 
-@SECTION_3_4.claim(
-    "proposition-3.1",
-    "Proposition 3.1, (5)",
-    setting=matrices,
-    hypotheses=finite_context,
-    problems=(problems.RANDOM, problems.SHORT, problems.OVERSHOT),
-    spaces=spaces.PROMPTS,
+@SECTION_3_4.on((problems.RANDOM, problems.SHORT, problems.OVERSHOT), spaces.PROMPTS).claim(
+    "proposition-3.1", "Proposition 3.1, (5)", setting=matrices, hypotheses=finite_context
 )
 def implements_descent(loss: LoopedLoss) -> Comparison:
     r"""$L$ loops with $Q = \begin{bmatrix} A & 0 \\ 0 & 0 \end{bmatrix}$, $P = \begin{bmatrix} 0 & 0 \\ 0 & 1

@@ -198,12 +198,10 @@ def dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return sharp_constants(loss, trajectory, printed_threshold(loss))
 
 
-@SECTION_3_7.claim(
+@SECTION_3_7.on(DOMINANCE, spaces.ISOTROPIC_FLOWS).claim(
     "theorem-3.4",
     "Theorem 3.4",
     hypotheses=(identity_covariance, over_determined),
-    problems=DOMINANCE,
-    spaces=spaces.ISOTROPIC_FLOWS,
     constants=dominance_constants,
     note=REFUTED,
 )
@@ -214,11 +212,9 @@ def dominance(loss: Loss, flow: Trajectory) -> Comparison:
     return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, printed_threshold(loss))
 
 
-@SECTION_3_7.corrected(
+@SECTION_3_7.on(DOMINANCE_OF_LONG_CONTEXTS, spaces.LONG_FLOWS).corrected(
     dominance,
     hypotheses=(identity_covariance, long_context),
-    problems=DOMINANCE_OF_LONG_CONTEXTS,
-    spaces=spaces.LONG_FLOWS,
     constants=dominance_constants,
     note=f"{HOELDER} Corrected by it and by Theorem 3.2's condition on n. In the limit the sharp constant is "
     "4 L^2 d^{-(L-1)/L}.",
@@ -289,12 +285,8 @@ def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
 CONVEXITY = Section("gatmiry2024", *MODELS, setting=matrices)
 
 
-@CONVEXITY.claim(
-    "sec-3.7.non-convex",
-    "after Theorem 3.3",
-    hypotheses=_decided,
-    problems=(SHORT, DEEP, _INFINITE, SINGLE, ONE_DIMENSION),
-    spaces=spaces.LANDSCAPES,
+@CONVEXITY.on((SHORT, DEEP, _INFINITE, SINGLE, ONE_DIMENSION), spaces.LANDSCAPES).claim(
+    "sec-3.7.non-convex", "after Theorem 3.3", hypotheses=_decided
 )
 def not_convex(loss: LoopedLoss) -> Comparison:
     r"""The landscape of the loss in $A$ is highly non-convex: $\mathcal{L}\bigl((A + B)/2, 0\bigr) >
@@ -308,7 +300,7 @@ def not_convex(loss: LoopedLoss) -> Comparison:
     return at_least(middle[None], mean[None], size=middle[None])
 
 
-@CONVEXITY.corrected(not_convex, hypotheses=long_and_several, problems=(_INFINITE, _LONG), spaces=spaces.LANDSCAPES)
+@CONVEXITY.on((_INFINITE, _LONG), spaces.LANDSCAPES).corrected(not_convex, hypotheses=long_and_several)
 def not_convex_of_several_loops(loss: LoopedLoss) -> Comparison:
     r"""For $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}\bigl((A + A^\top)/2, 0\bigr) >
     \mathcal{L}(A, 0)$ for some $A$
@@ -333,13 +325,8 @@ def _infinite(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     return [agrees("n = infinity", float(1.0 / loss.task.context_length), 0.0)]
 
 
-@CONVEXITY.claim(
-    "sec-3.7.convex-on-symmetric",
-    "after Theorem 3.3",
-    form="corrected",
-    hypotheses=_infinite,
-    problems=(_INFINITE, _INFINITE_DEEP),
-    spaces=spaces.LANDSCAPES,
+@CONVEXITY.on((_INFINITE, _INFINITE_DEEP), spaces.LANDSCAPES).claim(
+    "sec-3.7.convex-on-symmetric", "after Theorem 3.3", form="corrected", hypotheses=_infinite
 )
 def convex_on_symmetric(loss: LoopedLoss) -> Comparison:
     r"""At $n = \infty$ the loss is convex on symmetric $A$, to which $A^{1/2}$ and the flow of Theorem 3.3 belong

@@ -33,12 +33,10 @@ def identity_without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
 SECTION = Section("gatmiry2024", *MODELS, setting=looped)
 
 
-@SECTION.claim(
+@SECTION.on(problems.STARTS, spaces.ANY_START).claim(
     "theorem-3.3.any-start",
     "Theorem 3.3, from any A(0)",
     hypotheses=(identity_without_bias, over_determined, several_loops),
-    problems=problems.STARTS,
-    spaces=spaces.ANY_START,
     constants=neighbourhood_constants,
 )
 def from_any_start(loss: Loss, flow: Trajectory) -> Comparison:
@@ -51,12 +49,8 @@ def from_any_start(loss: Loss, flow: Trajectory) -> Comparison:
     return neighbourhood.compare(loss, flow)
 
 
-@SECTION.corrected(
-    from_any_start,
-    hypotheses=(identity_covariance, over_determined, several_loops),
-    problems=(problems.INDEFINITE, problems.NEGATIVE, problems.RANDOM),
-    spaces=spaces.SYMMETRIC_STARTS,
-    constants=end_constants,
+@SECTION.on((problems.INDEFINITE, problems.NEGATIVE, problems.RANDOM), spaces.SYMMETRIC_STARTS).corrected(
+    from_any_start, hypotheses=(identity_covariance, over_determined, several_loops), constants=end_constants
 )
 def from_symmetric_starts(loss: Loss, flow: Trajectory) -> Comparison:
     r"""From every symmetric $A(0)$, positive or not, $A(t)$ tends to the $A_{\mathrm{opt}} = a I$ of symmetric matrices
@@ -78,14 +72,12 @@ def _turned(loss: LoopedLoss) -> Float[Array, "d d"]:
     return loss.energy.centres[0] * inverse_root @ (jnp.eye(d) + turn) @ inverse_root
 
 
-@SECTION.claim(
+@SECTION.on((problems.TURNED, problems.TURNED_DEEP, problems.SKEWED), spaces.LANDSCAPES[:1]).claim(
     "theorem-3.3.stability",
     "Theorem 3.2 with Theorem 3.3",
     form="corrected",
     setting=matrices,
     hypotheses=finite_and_long,
-    problems=(problems.TURNED, problems.TURNED_DEEP, problems.SKEWED),
-    spaces=spaces.LANDSCAPES[:1],
 )
 def not_stable(loss: LoopedLoss) -> Comparison:
     r"""Over all $A$ the $A_{\mathrm{opt}}$ of symmetric matrices is not stable: $\mathcal{L}(A_{\mathrm{opt}}^{1/2} (I

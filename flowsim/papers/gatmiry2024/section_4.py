@@ -55,13 +55,7 @@ from flowsim.papers.gatmiry2024.setting import (
     without_bias,
 )
 
-PROXIMITY = (
-    problems.VERY_LONG,
-    problems.VERY_LONG_ANISOTROPIC,
-    problems.INFINITE,
-    problems.WIDE_LONG,
-    problems.EASY,
-)
+PROXIMITY = (problems.VERY_LONG, problems.VERY_LONG_ANISOTROPIC, problems.INFINITE, problems.WIDE_LONG, problems.EASY)
 
 
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
@@ -102,14 +96,8 @@ def loss_of_loops(loss: LoopedLoss) -> Comparison:
     return with_sums(*gaps_of_loss(drawn), drawn)
 
 
-@SECTION.claim(
-    "lemma-4.1.gap",
-    "Lemma 4.1",
-    form="corrected",
-    setting=looped_by_matrices,
-    problems=(SHORT, SINGLE, DEEP, LONG),
-    spaces=spaces.LEMMAS,
-    constants=gap_constants,
+@SECTION.on((SHORT, SINGLE, DEEP, LONG), spaces.LEMMAS).claim(
+    "lemma-4.1.gap", "Lemma 4.1", form="corrected", setting=looped_by_matrices, constants=gap_constants
 )
 def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
     r"""$\mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L} < \mathcal{L}(A, 0)$ unless $A$ is a multiple of
@@ -222,13 +210,8 @@ def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.claim(
-    "theorem-4.4",
-    "Theorem 4.4",
-    hypotheses=(without_bias, over_determined),
-    problems=PROXIMITY,
-    spaces=spaces.PROXIMITY,
-    constants=proximity_constants,
+@SECTION.on(PROXIMITY, spaces.PROXIMITY).claim(
+    "theorem-4.4", "Theorem 4.4", hypotheses=(without_bias, over_determined), constants=proximity_constants
 )
 def proximity(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L}/2$ implies $(1 - c \epsilon) A_{\mathrm{opt}}

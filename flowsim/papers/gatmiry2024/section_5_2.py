@@ -70,12 +70,8 @@ def tends_to_minimum(loss: Loss, flow: Trajectory) -> Comparison:
     return equal(deviation(loss, flow.models)[-1:], 0.0, 1.0, allowance=to_go)
 
 
-@SECTION.claim(
-    "sec-5.2.scale",
-    "section 5.2, Figure 1",
-    form="corrected",
-    problems=(problems.TEN, problems.FEW, problems.FEW_DEEP, problems.VERY_LONG),
-    spaces=spaces.STILL_ISOTROPIC,
+@SECTION.on((problems.TEN, problems.FEW, problems.FEW_DEEP, problems.VERY_LONG), spaces.STILL_ISOTROPIC).claim(
+    "sec-5.2.scale", "section 5.2, Figure 1", form="corrected"
 )
 def shrinks(loss: Loss) -> Comparison:
     r"""For $\Sigma^* = I$ and all $n > 1$ the limit is $A_{\mathrm{opt}} = a I$ with $0 < a < 1$

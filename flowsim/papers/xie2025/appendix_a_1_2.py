@@ -67,13 +67,8 @@ ON_TASKS = SECTION_A_2.on(problems.TASKS, spaces.TASKS, hypotheses=())
 ON_LIMITS = SECTION_A_2.on(problems.LIMITS, spaces.LIMITS)
 
 
-@SECTION_A_2.claim(
-    "eq-17",
-    "(17)",
-    hypotheses=(),
-    needs=prompts.few_prompts,
-    problems=(problems.EASY, problems.SHORT, problems.ONE),
-    spaces=spaces.FEW,
+@SECTION_A_2.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FEW).claim(
+    "eq-17", "(17)", hypotheses=(), needs=prompts.few_prompts
 )
 def literal_risk(loss: MultiHeadLoss) -> Comparison:
     r"""the risk of (6) is $\mathbb{E}\bigl((1 + \langle G, M_{d+1} \rangle) y_q + \sum_i (\langle G, M_i \rangle - \hat

@@ -149,12 +149,8 @@ def residual_gradient(loss: MultiHeadLoss) -> Comparison:
     return rounded(equal(left, right, right), 100 * jnp.asarray((task.dimension + 1.0) ** 2))
 
 
-@SECTION_A_3.claim(
-    "theorem-4.finite-context.best-step",
-    "appendix A.3",
-    form="corrected",
-    problems=(*problems.FINITE, problems.LIMIT),
-    spaces=spaces.TASKS,
+@SECTION_A_3.on((*problems.FINITE, problems.LIMIT), spaces.TASKS).claim(
+    "theorem-4.finite-context.best-step", "appendix A.3", form="corrected"
 )
 def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     r"""the weights (7) with $w = w_\star$, $W^P = -\eta I$ and $\eta = C/(C+d+1)$ are a stationary point of $y_q$-LSA

@@ -10,13 +10,7 @@ from flowsim.claims.statements import joined, rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    drawable,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-)
+from flowsim.papers.xie2025.conditions import MODELS, drawable, few_coordinates, finite_context, heads_on_isotropic
 from flowsim.papers.xie2025.prompts import alike, normals
 from flowsim.papers.xie2025.setting import drawn_heads, gradient, risks, same
 
@@ -74,7 +68,7 @@ def block_as_corrected(loss: MultiHeadLoss) -> Comparison:
     return _block(loss, False)
 
 
-@SECTION_B_2.claim("eq-31", "(31)", needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS)
+@SECTION_B_2.on(problems.TASKS, spaces.TASKS).claim("eq-31", "(31)", needs=few_coordinates)
 def determinant(loss: MultiHeadLoss) -> Comparison:
     r"""$W_1 = \begin{bmatrix} I & w \\ w^\top & c \end{bmatrix}$ is invertible where $c \ne \lVert w \rVert^2$: its
     determinant is $c - \lVert w \rVert^2$

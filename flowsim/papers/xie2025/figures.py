@@ -19,13 +19,7 @@ from flowsim.papers.xie2025.conditions import MODELS, heads_on_isotropic
 from flowsim.papers.xie2025.exact import Moments
 from flowsim.papers.xie2025.minima import BEST_STEP
 
-_FLOWS = (
-    problems.ONE_HEAD,
-    problems.TWO_HEADS,
-    problems.FOUR_HEADS,
-    problems.WIDER_ONE_HEAD,
-    problems.FACTORED,
-)
+_FLOWS = (problems.ONE_HEAD, problems.TWO_HEADS, problems.FOUR_HEADS, problems.WIDER_ONE_HEAD, problems.FACTORED)
 
 _REACHED = 1e-3  # relative to the risk of gradient descent; a figure shows no smaller difference
 
@@ -96,12 +90,10 @@ def ends_least(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     return at_most(distance[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, flow))
 
 
-@SECTION.claim(
+@SECTION.on((problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD), spaces.FLOWS).claim(
     "figure-3",
     "Figure 3",
     hypotheses=all_heads,
-    problems=(problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD),
-    spaces=spaces.FLOWS,
     note="To within 1e-3 of the risk of gradient descent. The caption says that the gap is approximately linear "
     "in |w*|^2. " + BEST_STEP,
 )
@@ -117,12 +109,10 @@ def ends_at_gap(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     return at_most(jnp.abs(gap - expected)[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, flow))
 
 
-@SECTION.claim(
+@SECTION.on((problems.GUESSED, problems.FOUR_HEADS), spaces.GUESSED_FLOWS).claim(
     "figure-4",
     "Figure 4",
     hypotheses=all_heads,
-    problems=(problems.GUESSED, problems.FOUR_HEADS),
-    spaces=spaces.GUESSED_FLOWS,
     note="To within 1e-3 of the risk of gradient descent. The caption says that only the guess w*^T x_q without a bias "
     "reaches this risk. " + BEST_STEP,
 )
@@ -151,19 +141,17 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
     return product(apart, apart), product(ours, theirs) / jnp.sqrt(sizes[0] * sizes[1]), sizes[1]
 
 
-@SECTION.claim(
-    "figure-5",
-    "Figure 5",
-    hypotheses=trained_guess,
-    problems=(
+@SECTION.on(
+    (
         problems.TRAINED_GUESS,
         problems.TRAINED_GUESS_LIMIT,
         problems.TRAINED_GUESS_FACTORED,
         problems.TRAINED_GUESS_WIDER,
         problems.BLOCK,
     ),
-    spaces=spaces.TRAINED_GUESS,
-    note="To within 1e-3, in mean squares over prompts. " + BEST_STEP,
+    spaces.TRAINED_GUESS,
+).claim(
+    "figure-5", "Figure 5", hypotheses=trained_guess, note="To within 1e-3, in mean squares over prompts. " + BEST_STEP
 )
 def matches_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     r"""training $y_q$-LSA ends at one step of gradient descent with $\eta^* = C/(C+d+1)$: in predictions, in

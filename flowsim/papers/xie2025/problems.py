@@ -70,13 +70,6 @@ BLOCK = {
 
 # The problems on which most statements are judged.
 TASKS = (EASY, SHORT, ZERO_MEAN, LARGE_MEAN, PAPER, LIMIT)
-FINITE = (
-    EASY,
-    SHORT,
-    ZERO_MEAN,
-    LARGE_MEAN,
-    PAPER,
-    ONE,
-)
+FINITE = (EASY, SHORT, ZERO_MEAN, LARGE_MEAN, PAPER, ONE)
 LIMITS = (LIMIT, PAPER_LIMIT, EASY)
 ZERO_MEAN_LIMITS = tuple(heads(f"d = {d}, C = inf, w* = 0", d, "inf", [0.0] * d, heads=1) for d in (3, 10, 1))

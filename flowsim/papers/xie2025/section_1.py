@@ -6,13 +6,7 @@ from flowsim.claims.claim import Comparison, at_least
 from flowsim.claims.declaring import Section
 from flowsim.losses import MultiHeadLoss
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-    prior_mean,
-)
+from flowsim.papers.xie2025.conditions import MODELS, few_coordinates, finite_context, heads_on_isotropic, prior_mean
 
 SECTION = Section(
     "xie2025",

@@ -80,13 +80,8 @@ def cost_of_a_head(task: Task) -> Array:
     return exact.floats(off / (v @ F @ v))
 
 
-@SECTION.claim(
-    "theorem-1.fewest",
-    "Theorem 1",
-    form="corrected",
-    hypotheses=(prior_mean, finite_context),
-    problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
-    spaces=spaces.FINITE,
+@SECTION.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
+    "theorem-1.fewest", "Theorem 1", form="corrected", hypotheses=(prior_mean, finite_context)
 )
 def fewest_heads(loss: MultiHeadLoss) -> Comparison:
     r"""at finite $C$ and for $w_\star \ne 0$, $d$ heads with $y_q = 0$ reach the least risk of any number, and $d - 1$

@@ -155,7 +155,7 @@ def unit_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     return at_rest(loss.task, descent_heads(loss.risk.prior_mean, 1.0))
 
 
-@SECTION_4_2.claim("lemma-2", "Lemma 2", problems=problems.TASKS, spaces=spaces.TASKS)
+@SECTION_4_2.on(problems.TASKS, spaces.TASKS).claim("lemma-2", "Lemma 2")
 def not_convex_with_guess(loss: MultiHeadLoss) -> Comparison:
     """the risk of $y_q$-LSA is not convex
 
@@ -239,11 +239,9 @@ def block_stays_above(loss: MultiHeadLoss) -> Comparison:
     return at_least(_risks_of_block(loss)[-1:], descent_risks(loss.task))
 
 
-@SECTION_4_2.corrected(
-    block_stays_above,
-    problems=(problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT),
-    spaces=spaces.TASKS,
-)
+@SECTION_4_2.on(
+    (problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT), spaces.TASKS
+).corrected(block_stays_above)
 def block_is_descent(loss: MultiHeadLoss) -> Comparison:
     r"""the global optimum of the linear transformer block is one step of gradient descent from $w_\star$ with $\eta^* =
     C/(C+d+1)$

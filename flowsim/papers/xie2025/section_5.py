@@ -10,13 +10,7 @@ from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.papers.xie2025 import problems, spaces
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-    prior_mean,
-)
+from flowsim.papers.xie2025.conditions import MODELS, few_coordinates, finite_context, heads_on_isotropic, prior_mean
 from flowsim.papers.xie2025.minima import (
     ANY_STEP,
     BEST_STEP,
@@ -55,12 +49,8 @@ ON_FINITE = SECTION_5_1.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean
 ON_TASKS = SECTION_5_1.on(problems.TASKS, spaces.TASKS)
 
 
-@SECTION_5_1.claim(
-    "sec-5.1.heads",
-    "section 5.1.1",
-    hypotheses=prior_mean,
-    problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
-    spaces=spaces.FINITE,
+@SECTION_5_1.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
+    "sec-5.1.heads", "section 5.1.1", hypotheses=prior_mean
 )
 def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     """the least risk decreases with every head up to $d + 1$
@@ -71,11 +61,8 @@ def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     return counted(risks[1:] >= (1 - SAME) * risks[:-1], unknown=wrong)
 
 
-@SECTION_5_1.corrected(
-    more_heads_help,
-    hypotheses=(prior_mean, finite_context),
-    problems=(problems.EASY, problems.SHORT, problems.ONE),
-    spaces=spaces.FINITE,
+@SECTION_5_1.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FINITE).corrected(
+    more_heads_help, hypotheses=(prior_mean, finite_context)
 )
 def more_heads_help_up_to_d(loss: MultiHeadLoss) -> Comparison:
     """at finite $C$ the least risk decreases with every head up to $d$, and not from $d$ to $d + 1$

@@ -32,7 +32,7 @@ ON_FLOWS = SECTION.on(FLOWS, spaces.BALANCED, hypotheses=assumption_and_scale)
 ON_SEVERAL_DIMENSIONS = SECTION.on(SEVERAL_DIMENSIONS, spaces.BALANCED, hypotheses=assumption_and_scale)
 
 
-@SECTION.claim("eq-a.7", "before (A.7)", problems=STILL, spaces=spaces.STILL)
+@SECTION.on(STILL, spaces.STILL).claim("eq-a.7", "before (A.7)")
 @eqx.filter_jit
 def mean_square_of_sample_covariance(task: LinearRegression) -> Comparison:
     r"""$\mathbb{E}[\hat\Lambda^2] = \frac{N + 1}{N} \Lambda^2 + \frac{\operatorname{tr}(\Lambda) \Lambda}{N} = \Gamma

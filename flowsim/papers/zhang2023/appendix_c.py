@@ -64,7 +64,7 @@ def _field_gap(loss: Loss, model: LinearAttention, field: tuple[Array, Array]) -
 DYNAMICS = Section("zhang2023", LinearAttention, setting=random_covariances, hypotheses=assumption)
 
 
-@DYNAMICS.claim("lemma-c.1", "Lemma C.1", problems=(*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces=spaces.RANDOM)
+@DYNAMICS.on((*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces.RANDOM).claim("lemma-c.1", "Lemma C.1")
 def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$dU_{11}/dt$ and $du_{-1}/dt$ are (C.1), and $u_{12} = u_{21} = 0$ for all $t$, whatever the law of $\Lambda$
 
@@ -103,9 +103,7 @@ def entry_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
     return dU, du
 
 
-@DYNAMICS.claim(
-    "corollary-c.2", "Corollary C.2", setting=independent_variances, problems=RANDOM_FLOWS, spaces=spaces.RANDOM
-)
+@DYNAMICS.on(RANDOM_FLOWS, spaces.RANDOM).claim("corollary-c.2", "Corollary C.2", setting=independent_variances)
 def entrywise_dynamics(loss: Loss, flow: Trajectory) -> Comparison:
     """With diagonal covariances (C.1) is (C.4), entry by entry"""
 
@@ -224,13 +222,8 @@ CONVERGENCE = Section(
 ON_RANDOM_FLOWS = CONVERGENCE.on(RANDOM_FLOWS, spaces.RANDOM)
 
 
-@CONVERGENCE.claim(
-    "lemma-c.5",
-    "Lemma C.5, (C.9)",
-    setting=random_covariances,
-    hypotheses=assumption,
-    problems=(*RANDOM_FLOWS, NO_COMMON_EIGENBASIS),
-    spaces=spaces.RANDOM,
+@CONVERGENCE.on((*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces.RANDOM).claim(
+    "lemma-c.5", "Lemma C.5, (C.9)", setting=random_covariances, hypotheses=assumption
 )
 def balanced(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$u_{-1}^2 = \operatorname{tr}(U_{11} U_{11}^\top)$ for all $t$"""

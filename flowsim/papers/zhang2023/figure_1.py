@@ -74,11 +74,8 @@ def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict
 SECTION = Section("zhang2023", LinearAttention, setting=independent_variances)
 
 
-@SECTION.claim(
-    "figure-1",
-    "Figure 1 and (4.13)",
-    hypotheses=exponential_and_long,
-    problems=(
+@SECTION.on(
+    (
         {
             "name": "d = 20, Exponential(1), N infinite",
             "task": {
@@ -88,9 +85,8 @@ SECTION = Section("zhang2023", LinearAttention, setting=independent_variances)
             "init": {"kind": "zeros"},
         },
     ),
-    spaces=spaces.DASHED,
-    constants=dashed_constants,
-)
+    spaces.DASHED,
+).claim("figure-1", "Figure 1 and (4.13)", hypotheses=exponential_and_long, constants=dashed_constants)
 def dashed_line(loss: RandomCovarianceLoss) -> Comparison:
     r"""Trained on $\operatorname{Exponential}(1)$ variances, linear attention's error at $M, N \to \infty$ is the black
     dashed line
@@ -125,12 +121,8 @@ def _unseen(dimension: int) -> Array:
     return jax.lax.map(of_length, jnp.arange(dimension) + 1)
 
 
-@SECTION.claim(
-    "figure-1.least-squares",
-    "section 4.3 and Figure 1",
-    setting=one_covariance,
-    hypotheses=isotropic,
-    problems=tuple(
+@SECTION.on(
+    tuple(
         {
             "name": f"d = 20, identity, N = {N}",
             "task": {"covariance": "identity", "dimension": 20, "context_length": N},
@@ -138,8 +130,8 @@ def _unseen(dimension: int) -> Array:
         }
         for N in (40, 70, 100)
     ),
-    spaces=spaces.PANEL,
-)
+    spaces.PANEL,
+).claim("figure-1.least-squares", "section 4.3 and Figure 1", setting=one_covariance, hypotheses=isotropic)
 def least_squares_below(loss: LinearAttentionLoss) -> Comparison:
     """Least squares is optimal for this task: at no $M$ is its error above that of linear attention trained at $N$
 

@@ -96,9 +96,7 @@ def _still(name: str, covariance: Any, context_length: int | str, **task: Any) -
 
 STILL_EASY = _still("d = 3, diagonal covariance", [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], 10)
 STILL_HARD = _still(
-    "d = 8, condition 100, N = 3",
-    {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1},
-    3,
+    "d = 8, condition 100, N = 3", {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1}, 3
 )
 NEAR_SINGULAR = _still("d = 3, condition 1e6, N = 2", {"eigenvalues": [1e-6, 1e-3, 1.0], "rotation_seed": 3}, 2)
 ISOTROPIC = _still("d = 3, identity, N = 3", "identity", 3, dimension=3)

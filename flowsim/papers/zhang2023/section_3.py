@@ -156,7 +156,7 @@ def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
 SECTION_3_3 = Section("zhang2023", LinearAttention, setting=one_covariance)
 
 
-@SECTION_3_3.claim("assumption-3.3", "remark after Assumption 3.3", problems=(EASY, HARD), spaces=spaces.BALANCED)
+@SECTION_3_3.on((EASY, HARD), spaces.BALANCED).claim("assumption-3.3", "remark after Assumption 3.3")
 @eqx.filter_jit
 def random_thetas_meet_it(loss: Loss) -> Comparison:
     r"""If $M$ has i.i.d. entries from a continuous law, $\Theta \Theta^\top = M M^\top/\lVert M M^\top \rVert_F$ meets
@@ -177,13 +177,8 @@ def random_thetas_meet_it(loss: Loss) -> Comparison:
     return eqx.tree_at(lambda c: c.slack, comparison, jnp.where(broken, -comparison.size, comparison.slack))
 
 
-@SECTION_3_3.claim(
-    "assumption-3.3.nonzero",
-    "Assumption 3.3",
-    form="corrected",
-    hypotheses=all_but("Theta Lambda != 0"),
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
+@SECTION_3_3.on(FLOWS, spaces.BALANCED).claim(
+    "assumption-3.3.nonzero", "Assumption 3.3", form="corrected", hypotheses=all_but("Theta Lambda != 0")
 )
 @eqx.filter_jit
 def theta_lambda_follows(loss: Loss, start: PyTree) -> Comparison:
@@ -198,13 +193,8 @@ def theta_lambda_follows(loss: Loss, start: PyTree) -> Comparison:
     return joined([positive, at_least(value[None], least, promised=loss.task.dimension > 1)])
 
 
-@SECTION_3_3.claim(
-    "assumption-3.3.balance",
-    "Assumption 3.3 with (5.9)",
-    form="corrected",
-    hypotheses=all_but("|Theta Theta^T|_F = 1"),
-    problems=(UNBALANCED, *FLOWS),
-    spaces=spaces.UNBALANCED + spaces.BALANCED,
+@SECTION_3_3.on((UNBALANCED, *FLOWS), spaces.UNBALANCED + spaces.BALANCED).claim(
+    "assumption-3.3.balance", "Assumption 3.3 with (5.9)", form="corrected", hypotheses=all_but("|Theta Theta^T|_F = 1")
 )
 def limit_without_balance(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Without $\lVert \Theta \Theta^\top \rVert_F = 1$: $u_{-1}^2 \to \bigl(c + \sqrt{c^2 + 4 \lVert \Gamma^{-1}
@@ -219,13 +209,11 @@ def limit_without_balance(loss: Loss, flow: Trajectory) -> Comparison:
     return distance_to_limit(loss, flow, LinearAttention(inverse / u, u))
 
 
-@SECTION_3_3.claim(
+@SECTION_3_3.on((INDEFINITE,), spaces.INDEFINITE).claim(
     "assumption-3.3.semidefinite",
     "Assumption 3.3 with (5.9)",
     form="corrected",
     hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
-    problems=(INDEFINITE,),
-    spaces=spaces.INDEFINITE,
 )
 def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Without $\Theta \Theta^\top \succeq 0$, from a symmetric balanced start with $u_{-1}(0) > 0$, the flow tends to
@@ -238,13 +226,11 @@ def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
     return tends_to_limit(loss, flow)
 
 
-@SECTION_3_3.claim(
+@SECTION_3_3.on((ALL_WEIGHTS,), spaces.ALL_WEIGHTS).claim(
     "assumption-3.3.zero-blocks",
     "Assumption 3.3 with Theorem 4.1",
     form="corrected",
     hypotheses=blocks_not_zero,
-    problems=(ALL_WEIGHTS,),
-    spaces=spaces.ALL_WEIGHTS,
     constants=end_constants,
 )
 def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
@@ -257,13 +243,11 @@ def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
     return ends_above_the_minimum(loss, flow)
 
 
-@SECTION_3_3.claim(
+@SECTION_3_3.on((BEYOND, *FLOWS), spaces.BALANCED).claim(
     "assumption-3.3.scale",
     "Theorem 4.1 without its scale condition",
     form="corrected",
     hypotheses=assumption,
-    problems=(BEYOND, *FLOWS),
-    spaces=spaces.BALANCED,
     constants=limit_constants,
 )
 def without_the_scale_condition(loss: Loss, flow: Trajectory) -> Comparison:

@@ -46,13 +46,8 @@ from flowsim.tasks.joint_law import JointLaw
 SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
 
 
-@SECTION.claim(
-    "corollary-4.3.convergence",
-    "Corollary 4.3, first sentence",
-    hypotheses=assumption,
-    problems=(BEYOND, *FLOWS),
-    spaces=spaces.BALANCED,
-    constants=limit_constants,
+@SECTION.on((BEYOND, *FLOWS), spaces.BALANCED).claim(
+    "corollary-4.3.convergence", "Corollary 4.3, first sentence", hypotheses=assumption, constants=limit_constants
 )
 def tends_to_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison:
     r"""From Assumption 3.3, with no condition on $\sigma$, gradient flow converges to the $W^{PV}$ and $W^{KQ}$ of
@@ -66,13 +61,8 @@ def tends_to_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison
     return distance_to_limit(loss, flow, LinearAttention(inverse / fourth_root, fourth_root))
 
 
-@SECTION.claim(
-    "theorem-4.1",
-    "Theorem 4.1",
-    hypotheses=assumption_and_scale,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    constants=limit_constants,
+@SECTION.on(FLOWS, spaces.BALANCED).claim(
+    "theorem-4.1", "Theorem 4.1", hypotheses=assumption_and_scale, constants=limit_constants
 )
 def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison:
     r"""Under Assumption 3.3 and $\sigma^2 \lVert \Gamma \rVert_{\mathrm{op}} \sqrt{d} < 2$, $W^{PV}$ and $W^{KQ}$ tend
@@ -84,12 +74,8 @@ def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, flow: Traject
     return joined([tends_to_matrices.compare(loss, flow), limit_is_a_minimum(loss, flow)])
 
 
-@SECTION.claim(
-    "sec-4.1.isotropic",
-    "remark after Theorem 4.1",
-    hypotheses=isotropic,
-    problems=(ISOTROPIC, STILL_ONE),
-    spaces=spaces.PANEL,
+@SECTION.on((ISOTROPIC, STILL_ONE), spaces.PANEL).claim(
+    "sec-4.1.isotropic", "remark after Theorem 4.1", hypotheses=isotropic
 )
 @eqx.filter_jit
 def isotropic_limit(task: LinearRegression) -> Comparison:
@@ -102,7 +88,7 @@ def isotropic_limit(task: LinearRegression) -> Comparison:
     return equal(jnp.linalg.norm(model.u_minus1 * model.U11 - expected)[None], 0.0, jnp.linalg.norm(expected))
 
 
-@SECTION.claim("eq-4.2", "(4.2)", problems=ALL_LENGTHS, spaces=spaces.STILL + spaces.STILL_INFINITE)
+@SECTION.on(ALL_LENGTHS, spaces.STILL + spaces.STILL_INFINITE).claim("eq-4.2", "(4.2)")
 @eqx.filter_jit
 def prediction(task: LinearRegression) -> Comparison:
     r"""At (4.1) the prediction is $\hat y = x_{\mathrm{query}}^\top \Gamma^{-1} \bigl(\tfrac{1}{M} \sum x_i
@@ -188,7 +174,7 @@ def nonlinear(task: Task) -> Comparison:
     return rounded(equal(*each(sides, polynomials(task.covariance))), DEGREE * conditioning(task))
 
 
-@SECTION.claim("theorem-4.2.spread", "after Theorem 4.2", problems=STILL, spaces=spaces.STILL)
+@SECTION.on(STILL, spaces.STILL).claim("theorem-4.2.spread", "after Theorem 4.2")
 @eqx.filter_jit
 def spread_of_linear_labels(task: Task) -> Comparison:
     r"""For $y = \langle w, x \rangle$ the $\Sigma$ of (4.5) is $\lVert w \rVert^2_\Lambda \Lambda + \Lambda w w^\top

@@ -106,12 +106,8 @@ def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Com
     return _reached(task, lengths)
 
 
-@SECTION.claim(
-    "corollary-4.3.train-length",
-    "Corollary 4.3",
-    problems=(STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE),
-    spaces=spaces.STILL,
-    constants=lengths_at_one_percent,
+@SECTION.on((STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE), spaces.STILL).claim(
+    "corollary-4.3.train-length", "Corollary 4.3", constants=lengths_at_one_percent
 )
 @eqx.filter_jit
 def printed_length_in_training(task: Task) -> Comparison:

@@ -44,13 +44,11 @@ ON_RANDOM_FLOWS = SECTION.on(RANDOM_FLOWS, spaces.RANDOM, hypotheses=assumption_
 ON_EXPONENTIAL = SECTION.on((EXPONENTIAL,), spaces.EXPONENTIAL, hypotheses=exponential_and_long)
 
 
-@SECTION.claim(
+@SECTION.on((RANDOM_BEYOND, *RANDOM_FLOWS), spaces.RANDOM).claim(
     "theorem-4.5.scale",
     "Theorem 4.5 without its condition (4.11)",
     form="corrected",
     hypotheses=assumption,
-    problems=(RANDOM_BEYOND, *RANDOM_FLOWS),
-    spaces=spaces.RANDOM,
     constants=limit_constants,
 )
 def matrix_limit(loss: Loss, flow: Trajectory) -> Comparison:

@@ -11,11 +11,7 @@ from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.papers.paper import Paper
 from flowsim.papers.zhang2025 import appendix_lengths, section_3, section_4
 
-CLAIMS: tuple[Claim, ...] = (
-    *section_3.SECTION.claims,
-    *section_4.SECTION.claims,
-    *appendix_lengths.SECTION.claims,
-)
+CLAIMS: tuple[Claim, ...] = (*section_3.SECTION.claims, *section_4.SECTION.claims, *appendix_lengths.SECTION.claims)
 
 PAPER = Paper(
     id="zhang2025",

@@ -40,8 +40,5 @@ def lengths(loss: AttentionLoss, start: PyTree) -> Comparison:
     found = jnp.stack([value, 2 * loss.minimum])
     expected = jnp.stack([level(task, chosen) for chosen in (jnp.ones(task.dimension), reached)])
     return joined(
-        [
-            equal(found, expected, jnp.trace(task.covariance)),
-            equal(jnp.linalg.norm(slope)[None], 0.0, square),
-        ]
+        [equal(found, expected, jnp.trace(task.covariance)), equal(jnp.linalg.norm(slope)[None], 0.0, square)]
     )

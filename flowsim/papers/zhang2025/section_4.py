@@ -78,13 +78,7 @@ def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> C
     return joined([equal(found.ravel(), expected.ravel(), jnp.linalg.norm(expected)) for found, expected in pairs])
 
 
-@SECTION.claim(
-    "eq-14",
-    "(14)",
-    hypotheses=several_dimensions,
-    problems=problems.SEPARATE,
-    spaces=spaces.SEPARATE_PLANE,
-)
+@SECTION.on(problems.SEPARATE, spaces.SEPARATE_PLANE).claim("eq-14", "(14)", hypotheses=several_dimensions)
 @eqx.filter_jit
 def equations_as_printed(loss: AttentionLoss, start: SeparateHeads) -> Comparison:
     r"""The flow is (14a) to (14c), $dq_i/dt = v_i \bigl(\Lambda^2 - \Lambda \sum_{i'} v_{i'} k_{i'} q_{i'}^\top
@@ -167,9 +161,7 @@ def losses(loss: AttentionLoss, start: PyTree) -> Comparison:
     return equal(found, expected, jnp.trace(task.covariance))
 
 
-@SECTION.claim(
-    "appendix-e.8.balance", "section 4.3, appendix E.8", problems=problems.SEPARATE_FLOWS, spaces=spaces.SEPARATE
-)
+@SECTION.on(problems.SEPARATE_FLOWS, spaces.SEPARATE).claim("appendix-e.8.balance", "section 4.3, appendix E.8")
 def balance(flow: Trajectory) -> Comparison:
     r"""$v_i^2 - \sum_r \lVert k_{ir} \rVert^2$ of every head and all products $k_{ir}^\top k_{is} - q_{ir}^\top q_{is}$
     are conserved, so that $\lVert k_i \rVert$ and $\lVert q_i \rVert$ stay as equal as they begin
@@ -199,7 +191,7 @@ def one_head(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
     ]
 
 
-@SECTION.claim("eq-21", "(21)", hypotheses=one_head, problems=problems.ONE_HEAD, spaces=spaces.ONE_HEAD)
+@SECTION.on(problems.ONE_HEAD, spaces.ONE_HEAD).claim("eq-21", "(21)", hypotheses=one_head)
 def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""One head with $k = q = v e_d$ stays so, and $dv/dt = \lambda_d^2 v^2 - \lambda_d^3 \Bigl(1 + \bigl(1 +
     \operatorname{tr}(\Lambda)/\lambda_d\bigr)/N\Bigr) v^5$
@@ -234,9 +226,7 @@ def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesi
     ]
 
 
-@SECTION.claim(
-    "sec-4.3.saddles", "section 4.3", hypotheses=small_and_apart, problems=problems.SADDLES, spaces=spaces.SADDLES
-)
+@SECTION.on(problems.SADDLES, spaces.SADDLES).claim("sec-4.3.saddles", "section 4.3", hypotheses=small_and_apart)
 def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""From small weights rank-one heads rest near the fixed points with the first $m$ eigenvectors, those of the
     largest eigenvalues, for $m = 0, 1, \dots, D$ in turn
@@ -254,7 +244,7 @@ def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     return at_most(off, _NEAR, promised=jnp.any(here, axis=1))
 
 
-@SECTION.claim("eq-22", "(22)", hypotheses=infinite, problems=problems.LONG, spaces=spaces.LONG)
+@SECTION.on(problems.LONG, spaces.LONG).claim("eq-22", "(22)", hypotheses=infinite)
 def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""With $N \to \infty$ the prediction at a fixed point is principal component regression, $w^\top \sum_{d \in S}
     e_d e_d^\top x_q$

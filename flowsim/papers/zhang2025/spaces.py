@@ -67,10 +67,5 @@ LENGTHS = (
         {"kind": "random", "scale": 0.1},
         context_length={"lengths": [1, 3, 100], "probabilities": [0.2, 0.3, 0.5]},
     ),
-    _heads(
-        _COVARIANCE | _HEADS,
-        "separate",
-        {"kind": "random", "scale": 0.1},
-        context_length={"lengths": [1, 50]},
-    ),
+    _heads(_COVARIANCE | _HEADS, "separate", {"kind": "random", "scale": 0.1}, context_length={"lengths": [1, 50]}),
 )
