@@ -10,16 +10,15 @@ from flowsim.papers.xie2025 import (
     appendix_a_3_4,
     appendix_b,
     figures,
-    section_1,
-    section_3,
     section_4,
     section_5,
+    sections_1_3,
 )
-from flowsim.papers.xie2025.conditions import MODELS
+from flowsim.papers.xie2025.setting import MODELS
 
 CLAIMS: tuple[Claim, ...] = (
-    *section_1.SECTION.claims,
-    *section_3.SECTION.claims,
+    *sections_1_3.SECTION_1.claims,
+    *sections_1_3.SECTION_3.claims,
     *section_4.SECTION_4_1.claims,
     *section_4.SECTION_4_2.claims,
     *section_5.SECTION_5_1.claims,

@@ -5,14 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowsim.claims.claim import Comparison
-from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import finite_context as drawable
 from flowsim.claims.statements import joined, rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.conditions import MODELS, drawable, few_coordinates, finite_context, heads_on_isotropic
 from flowsim.papers.xie2025.prompts import alike, normals
-from flowsim.papers.xie2025.setting import drawn_heads, gradient, risks, same
+from flowsim.papers.xie2025.setting import HEADS, drawn_heads, few_coordinates, finite_context, gradient, risks, same
 
 
 def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False) -> LinearTransformerBlock:
@@ -37,7 +36,7 @@ def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
     return rounded(alike(loss.task, block_of(head, keys_and_values=keys_and_values), head), jnp.asarray(1e2))
 
 
-SECTION_B_2 = Section("xie2025", *MODELS, setting=heads_on_isotropic)
+SECTION_B_2 = HEADS()
 ON_FINITE = SECTION_B_2.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context, needs=drawable)
 
 
@@ -80,7 +79,7 @@ def determinant(loss: MultiHeadLoss) -> Comparison:
     return same(loss.task, jnp.linalg.det(W_1), c - squares, 1 + c + squares)
 
 
-SECTION_B_3 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+SECTION_B_3 = HEADS(needs=few_coordinates)
 ON_TASKS = SECTION_B_3.on(problems.TASKS, spaces.TASKS)
 ON_FINITE_B_3 = SECTION_B_3.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
 

@@ -6,7 +6,6 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_least, at_most
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.limits import limit
 from flowsim.flow.trajectory import Trajectory
@@ -15,11 +14,9 @@ from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.models.multi_head import AnyHeads
 from flowsim.papers.xie2025 import problems, prompts, spaces
-from flowsim.papers.xie2025.conditions import MODELS, heads_on_isotropic
 from flowsim.papers.xie2025.exact import Moments
 from flowsim.papers.xie2025.minima import BEST_STEP
-
-_FLOWS = (problems.ONE_HEAD, problems.TWO_HEADS, problems.FOUR_HEADS, problems.WIDER_ONE_HEAD, problems.FACTORED)
+from flowsim.papers.xie2025.setting import HEADS
 
 _REACHED = 1e-3  # relative to the risk of gradient descent; a figure shows no smaller difference
 
@@ -67,8 +64,8 @@ def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, 
     return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
 
 
-SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic)
-ON_FLOWS = SECTION.on(_FLOWS, spaces.FLOWS, hypotheses=fixed_guess)
+SECTION = HEADS()
+ON_FLOWS = SECTION.on(problems.FLOWS, spaces.FLOWS, hypotheses=fixed_guess)
 
 
 @ON_FLOWS.claim("figure-1", "Figure 1", note=BEST_STEP)
@@ -141,16 +138,7 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
     return product(apart, apart), product(ours, theirs) / jnp.sqrt(sizes[0] * sizes[1]), sizes[1]
 
 
-@SECTION.on(
-    (
-        problems.TRAINED_GUESS,
-        problems.TRAINED_GUESS_LIMIT,
-        problems.TRAINED_GUESS_FACTORED,
-        problems.TRAINED_GUESS_WIDER,
-        problems.BLOCK,
-    ),
-    spaces.TRAINED_GUESS,
-).claim(
+@SECTION.on(problems.TRAINED_GUESS, spaces.TRAINED_GUESS).claim(
     "figure-5", "Figure 5", hypotheses=trained_guess, note="To within 1e-3, in mean squares over prompts. " + BEST_STEP
 )
 def matches_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:

@@ -6,22 +6,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, at_least
-from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import finite_context as drawable
 from flowsim.claims.statements import joined, rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.papers.xie2025 import exact, problems, spaces
 from flowsim.papers.xie2025.appendix_b import block_of
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    drawable,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-    infinite_context,
-    prior_mean,
-)
 from flowsim.papers.xie2025.minima import (
     ANY_STEP,
     at_rest,
@@ -35,7 +26,19 @@ from flowsim.papers.xie2025.minima import (
     same_forms,
 )
 from flowsim.papers.xie2025.prompts import alike, normals
-from flowsim.papers.xie2025.setting import STEPS, descent_heads, drawn_heads, label_energy, risks, same
+from flowsim.papers.xie2025.setting import (
+    HEADS,
+    STEPS,
+    descent_heads,
+    drawn_heads,
+    few_coordinates,
+    finite_context,
+    infinite_context,
+    label_energy,
+    prior_mean,
+    risks,
+    same,
+)
 from flowsim.tasks import LinearRegression, Prompt
 
 _ETA = 0.7
@@ -59,9 +62,7 @@ def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
     return joined([comparison(jnp.zeros(d), 0.0), comparison(jnp.zeros(d), _BIAS), comparison(normals(d), _BIAS)])
 
 
-SECTION_4_1 = Section(
-    "xie2025", *MODELS, setting=heads_on_isotropic, needs=drawable, problems=problems.FINITE, spaces=spaces.FINITE
-)
+SECTION_4_1 = HEADS(needs=drawable, problems=problems.FINITE, spaces=spaces.FINITE)
 
 
 @SECTION_4_1.claim("eq-8", "(8)")
@@ -127,8 +128,7 @@ def eq_10(loss: MultiHeadLoss) -> Comparison:
 
 Task = LinearRegression
 
-
-SECTION_4_2 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
+SECTION_4_2 = HEADS(needs=few_coordinates)
 ON_LIMITS = SECTION_4_2.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
 ON_TASKS = SECTION_4_2.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
 ON_FINITE = SECTION_4_2.on(problems.FINITE, spaces.FINITE)

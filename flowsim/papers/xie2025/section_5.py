@@ -1,16 +1,13 @@
 """xie2025, section 5: the least risk by heads, prior mean and guess, and that of y_q-LSA, against gradient descent."""
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, at_least
-from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.papers.xie2025 import problems, spaces
-from flowsim.papers.xie2025.conditions import MODELS, few_coordinates, finite_context, heads_on_isotropic, prior_mean
 from flowsim.papers.xie2025.minima import (
     ANY_STEP,
     BEST_STEP,
@@ -23,13 +20,21 @@ from flowsim.papers.xie2025.minima import (
     optimum_constants,
     same_gaps,
 )
-from flowsim.papers.xie2025.setting import counted, reached, zero_heads
+from flowsim.papers.xie2025.setting import (
+    HEADS,
+    counted,
+    few_coordinates,
+    finite_context,
+    prior_mean,
+    reached,
+    zero_heads,
+)
 from flowsim.tasks import LinearRegression
 
 Task = LinearRegression
 
-
-_BEST_STEP_HOLDS = " With the step size of least risk the statement holds: best-step."
+_DIFFER = "At eta = 1 the two differ even"
+_BETTER = "With the step size of least risk the statement holds: best-step."
 _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 
 
@@ -44,9 +49,9 @@ def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
     return found[:, -1], bool(off | jnp.any(jnp.abs(found[-2:, -1] - bound) > SAME * bound))
 
 
-SECTION_5_1 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_FINITE = SECTION_5_1.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean)
-ON_TASKS = SECTION_5_1.on(problems.TASKS, spaces.TASKS)
+SECTION_5_1 = HEADS(needs=few_coordinates)
+ON_FINITE = SECTION_5_1.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean, constants=optimum_constants)
+ON_TASKS = SECTION_5_1.on(problems.TASKS, spaces.TASKS, constants=optimum_constants)
 
 
 @SECTION_5_1.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
@@ -76,10 +81,7 @@ def more_heads_help_up_to_d(loss: MultiHeadLoss) -> Comparison:
 @ON_FINITE.claim(
     "sec-5.1.heads.lower-bound",
     "section 5.1.1",
-    constants=optimum_constants,
-    note=ANY_STEP
-    + " At eta = 1 gradient descent has the risk d (d+1)/C, which heads beat at small |w*|."
-    + _BEST_STEP_HOLDS,
+    note=f"{ANY_STEP} At eta = 1 gradient descent has the risk d (d+1)/C, which heads beat at small |w*|. {_BETTER}",
 )
 def any_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     r"""the risk of one step of gradient descent from $w_\star$, of any step size $\eta$, is strictly below that of
@@ -92,7 +94,6 @@ def any_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     "sec-5.1.heads.lower-bound.best-step",
     "section 5.1.1",
     hypotheses=(prior_mean, finite_context),
-    constants=optimum_constants,
     note=BEST_STEP + " The gap is 2 |w*|^2/(d C + 2), which vanishes as C -> infinity.",
 )
 def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
@@ -102,26 +103,31 @@ def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     return at_least(least(loss.task)[None], best_descent_risks(loss.task))
 
 
-# Section 5.1.2, the effect of the prior mean
+# Sections 5.1.2 and 5.1.3, the effect of the prior mean and of y_q
+
+
+def _gap(loss: MultiHeadLoss, descent: Descent, mean: Array, w: Array, bias: float = 0.0) -> Comparison:
+    """The gap at another prior mean and the guess w^T x_q + bias, which is proportional to |mean - w|^2 + bias^2."""
+    d, task = loss.task.dimension, LinearRegression(loss.task.covariance, loss.task.context_length, prior_mean=mean)
+    expected = (jnp.sum((mean - w) ** 2) + bias**2) * loss.risk.gap
+    return same_gaps(task, zero_heads(d, d + 1, False, w, bias), least(task, w, bias), expected, descent(task))
 
 
 def _gap_of_prior_mean(loss: MultiHeadLoss, descent: Descent) -> Comparison:
-    task, risk, d = loss.task, loss.risk, loss.task.dimension
-    pairs = []
-    for c in _SCALES:
-        moved = LinearRegression(task.covariance, task.context_length, prior_mean=c * risk.prior_mean)
-        expected = c**2 * jnp.sum(risk.prior_mean**2) * risk.gap
-        pairs.append(same_gaps(moved, zero_heads(d, d + 1), least(moved), expected, descent(moved)))
-    return joined(pairs)
+    w = loss.risk.prior_mean
+    return joined([_gap(loss, descent, c * w, jnp.zeros(w.size)) for c in _SCALES])
+
+
+def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
+    zero, one = jnp.zeros(loss.task.dimension), jnp.ones(loss.task.dimension)
+    guesses = [guess for c in _SCALES for guess in ((c * one, 0.0), (zero, c))]
+    return joined([_gap(loss, descent, zero, *guess) for guess in guesses])
 
 
 @ON_TASKS.claim(
     "sec-5.1.prior-mean",
     "section 5.1.2",
-    constants=optimum_constants,
-    note=ANY_STEP
-    + " At eta = 1 the two differ even at w* = 0. The text has d + 1 heads or more, Table 1 has 1."
-    + _BEST_STEP_HOLDS,
+    note=f"{ANY_STEP} {_DIFFER} at w* = 0. The text has d + 1 heads or more, Table 1 has 1. {_BETTER}",
 )
 def gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $d + 1$ heads with $y_q = 0$ is above that of one step of gradient descent from $w_\star$, of
@@ -130,12 +136,7 @@ def gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     return _gap_of_prior_mean(loss, descent_risks)
 
 
-@ON_TASKS.claim(
-    "sec-5.1.prior-mean.best-step",
-    "section 5.1.2",
-    constants=optimum_constants,
-    note=BEST_STEP + " Judged at c w* for c from 0 to 10.",
-)
+@ON_TASKS.claim("sec-5.1.prior-mean.best-step", "section 5.1.2", note=BEST_STEP + " Judged at c w* for c from 0 to 10.")
 def best_gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $d + 1$ heads with $y_q = 0$ is above that of one step of gradient descent from $w_\star$ with
     $\eta^* = C/(C+d+1)$ by $\frac{2 \lVert w_\star \rVert^2}{d C + 2}$
@@ -143,28 +144,10 @@ def best_gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     return _gap_of_prior_mean(loss, best_descent_risks)
 
 
-# Section 5.1.3, the effect of y_q
-
-
-def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
-    d = loss.task.dimension
-    task = LinearRegression(loss.task.covariance, loss.task.context_length)
-    pairs = []
-    for c in _SCALES:
-        for w, bias in ((c * np.ones(d), 0.0), (np.zeros(d), c)):
-            expected = (float(w @ w) + bias**2) * loss.risk.gap
-            like = zero_heads(d, d + 1, False, w, bias)
-            pairs.append(same_gaps(task, like, least(task, w, bias), expected, descent(task)))
-    return joined(pairs)
-
-
 @ON_TASKS.claim(
     "sec-5.1.initial-guess",
     "section 5.1.3",
-    constants=optimum_constants,
-    note=ANY_STEP
-    + " At eta = 1 the two differ even without a guess. The text has d + 1 heads, Table 1 has 1."
-    + _BEST_STEP_HOLDS,
+    note=f"{ANY_STEP} {_DIFFER} without a guess. The text has d + 1 heads, Table 1 has 1. {_BETTER}",
 )
 def gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     r"""at $w_\star = 0$ the least risk of $d + 1$ heads exceeds that of one step of gradient descent from $w_\star$, of
@@ -174,10 +157,7 @@ def gap_of_guess(loss: MultiHeadLoss) -> Comparison:
 
 
 @ON_TASKS.claim(
-    "sec-5.1.initial-guess.best-step",
-    "section 5.1.3",
-    constants=optimum_constants,
-    note=BEST_STEP + " A guess and a bias are judged separately.",
+    "sec-5.1.initial-guess.best-step", "section 5.1.3", note=BEST_STEP + " A guess and a bias are judged separately."
 )
 def best_gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     r"""at $w_\star = 0$ the least risk of $d + 1$ heads exceeds that of one step of gradient descent from $w_\star$
@@ -191,9 +171,7 @@ def _guess_closes_gap(task: Task, descent: Descent) -> Comparison:
     return same_gaps(task, like, least_with_trained_guess(task), 0.0, descent(task))
 
 
-SECTION_5_2 = Section(
-    "xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS
-)
+SECTION_5_2 = HEADS(needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS)
 
 
 @SECTION_5_2.claim(

@@ -1,4 +1,6 @@
-"""What the statements of xie2025 share: models, the risk by two routes, and comparisons."""
+"""The setting of xie2025, the hypotheses of its statements, models, the risk by two routes, and comparisons."""
+
+import functools
 
 import equinox as eqx
 import jax
@@ -8,13 +10,63 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
 from flowsim.claims.statements import rounded
-from flowsim.losses import MultiHeadLoss
+from flowsim.losses import AbstractPopulationLoss, MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
+from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
 from flowsim.papers.xie2025 import exact
 from flowsim.tasks import LinearRegression
+
+MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock)
+
+
+def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """None in the setting of the paper, heads with a guess and w-hat ~ N(w*, I); elsewhere the unmet hypothesis."""
+    fits = isinstance(loss, MultiHeadLoss)
+    return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
+
+
+HEADS = functools.partial(Section, "xie2025", *MODELS, setting=heads_on_isotropic)
+
+
+def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C is infinite."""
+    return [hypothesis("1/C <= 0", 1 / loss.task.context_length, "<=", 0.0)]
+
+
+def finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C is finite."""
+    return [hypothesis("1/C > 0", 1 / loss.task.context_length, ">", 0.0)]
+
+
+def prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is not zero."""
+    return [hypothesis("|w*| > 0", jnp.linalg.norm(loss.risk.prior_mean), ">", 0.0)]
+
+
+def zero_prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is zero."""
+    return [agrees("|w*|", jnp.linalg.norm(loss.risk.prior_mean), 0.0)]
+
+
+def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """y_q does not depend on x_q."""
+    model = start.reduced()
+    size = 1.0 if model.trainable else jnp.linalg.norm(model.w)
+    return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
+
+
+# What judging needs
+
+
+def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """d is small enough that the moments can be written out."""
+    name = f"d at most {exact.MOST_COORDINATES}, so that moments can be written out"
+    return [hypothesis(name, float(loss.task.dimension), "<=", float(exact.MOST_COORDINATES))]
+
 
 STEPS = (0.5, 1.0)  # where a statement about every eta is judged; 1 is that of Theorem 4's proof
 
