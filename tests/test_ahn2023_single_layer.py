@@ -16,7 +16,7 @@ import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
-from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, section_4, section_4_landscape, single_layer
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, sections_3_4, single_layer
 from flowsim.problem import spec_of
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def test_a_flow_ends_at_another_local_minimum():
     verdict = judge_on(BY_KEY[FLOW], evidence)
     assert verdict.verdict is Judgement.HOLDS, verdict
     loss = loss_of(problem)
-    expected = loss.excess(section_4_landscape.swapped(loss.task))
+    expected = loss.excess(sections_3_4.swapped(loss.task))
     assert verdict.constants["excess_end"] == pytest.approx(float(expected), rel=1e-6)
     drift = evidence.trajectory.certificates.balance_drift
     assert drift is not None and drift < 1e-5
@@ -157,12 +157,12 @@ PLANTS = [
     ("theorem-1.isotropic", MaskedAttentionLoss, "minimizer", lambda real: minimizer_of(1.0, 1.0), problems.ISOTROPIC),
     (
         "theorem-1.local-minimum",
-        section_4_landscape,
+        sections_3_4,
         "_swapped_sides",
         lambda real: lambda task: (1.5 * real(task)[0], real(task)[1]),
         problems.EASY,
     ),
-    ("eq-6", section_4, "in_context_loss", scaled, problems.EASY),
+    ("eq-6", sections_3_4, "in_context_loss", scaled, problems.EASY),
     ("lemma-6", single_layer, "unit", scaled, problems.ISOTROPIC),
     ("lemma-6.sum", single_layer, "component", scaled, problems.ISOTROPIC),
     ("lemma-6.unique", single_layer, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
@@ -202,9 +202,9 @@ def test_long_sums_round_more():
 
 
 def test_a_minimum_that_is_not_the_only_one_is_counted(monkeypatch):
-    monkeypatch.setattr(section_4_landscape, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
-    uncompiled = section_4_landscape._unique_minimum.__wrapped__
-    monkeypatch.setattr(section_4_landscape, "_unique_minimum", uncompiled)
+    monkeypatch.setattr(sections_3_4, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
+    uncompiled = sections_3_4._unique_minimum.__wrapped__
+    monkeypatch.setattr(sections_3_4, "_unique_minimum", uncompiled)
     verdict = judge_on(anew(BY_KEY["theorem-1.unique", "corrected"]), evidence_of(problems.EASY))
     assert verdict.verdict is Judgement.VIOLATED
 
@@ -231,7 +231,7 @@ def test_at_equality_it_is_open_whether_the_other_point_is_a_minimum():
     low, high = 0.2, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        left, right = section_4_landscape._swapped_sides(three_variances(middle))
+        left, right = sections_3_4._swapped_sides(three_variances(middle))
         low, high = (middle, high) if left > right else (low, middle)
     assert 0.3 < low < 0.99
     for x, expected in ((low, Judgement.UNRESOLVED), (low - 0.01, Judgement.HOLDS), (low + 0.01, Judgement.HOLDS)):

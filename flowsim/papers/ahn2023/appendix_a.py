@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 
 from flowsim.claims.claim import Comparison, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
 from flowsim.claims.statements import rounded
 from flowsim.losses import MaskedAttentionLoss
@@ -23,19 +22,16 @@ from flowsim.papers.ahn2023.problems import (
     ISOTROPIC_LARGE,
     ISOTROPIC_SHORT,
 )
-from flowsim.papers.ahn2023.settings import diagonal, isotropic, masked_layer
+from flowsim.papers.ahn2023.settings import SINGLE_LAYER, diagonal, isotropic
 from flowsim.papers.ahn2023.single_layer import Loss, Task, in_context_loss, nothing_drawn, on_drawn, prompts_of
 from flowsim.tasks import LinearRegression
 
 PROBLEMS = (ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE, ISOTROPIC_INFINITE)
 
-
-SECTION_A_2 = Section("ahn2023", MaskedAttention, setting=masked_layer, hypotheses=isotropic)
+SECTION_A_2 = SINGLE_LAYER(hypotheses=isotropic)
 ON_PROBLEMS = SECTION_A_2.on(PROBLEMS, spaces.MASKED_ISOTROPIC)
-ON_MASKED_ISOTROPIC = SECTION_A_2.on(
-    (ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE), spaces.MASKED_ISOTROPIC, hypotheses=finite_context
-)
-ON_MASKED_ISOTROPIC_2 = SECTION_A_2.on((ISOTROPIC, ISOTROPIC_SHORT), spaces.MASKED_ISOTROPIC)
+ON_FINITE = SECTION_A_2.on(PROBLEMS[:3], spaces.MASKED_ISOTROPIC, hypotheses=finite_context)
+ON_FEW = SECTION_A_2.on(PROBLEMS[:2], spaces.MASKED_ISOTROPIC)
 
 
 @ON_PROBLEMS.claim("lemma-6.sum", "appendix A.2, step 1")
@@ -79,7 +75,7 @@ def _inner_products(task: Task, factor: float) -> Comparison:
     return rounded(equal(*sides, sizes.reshape(-1)), jnp.asarray(float(task.context_length)))
 
 
-@ON_MASKED_ISOTROPIC.claim("lemma-6.inner-product", "proof of Lemma 6")
+@ON_FINITE.claim("lemma-6.inner-product", "proof of Lemma 6")
 def inner_product_as_printed(loss: Loss) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \sum_i \langle w, x_i \rangle x_i[j]$
 
@@ -88,7 +84,7 @@ def inner_product_as_printed(loss: Loss) -> Comparison:
     return nothing_drawn() if not can_be_drawn(loss.task) else _inner_products(loss.task, 1.0)
 
 
-@ON_MASKED_ISOTROPIC.corrected(inner_product_as_printed)
+@ON_FINITE.corrected(inner_product_as_printed)
 def inner_product(loss: Loss) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \tfrac{1}{n} \sum_i \langle w, x_i \rangle x_i[j]$
 
@@ -125,7 +121,7 @@ def eq_19(task: Task) -> Comparison:
     return single_layer.quadratic_term(task, jnp.full(task.dimension, (1 - 1 / n) + (task.dimension + 2) / n))
 
 
-@ON_MASKED_ISOTROPIC_2.claim("lemma-6.unique", "appendix A.2, step 3")
+@ON_FEW.claim("lemma-6.unique", "appendix A.2, step 3")
 @eqx.filter_jit
 def unique_component_minimum(task: Task) -> Comparison:
     """$X_j$ is the unique global minimum of $f_j$
@@ -136,7 +132,7 @@ def unique_component_minimum(task: Task) -> Comparison:
     return single_layer.no_flat_directions(task)
 
 
-@ON_MASKED_ISOTROPIC_2.corrected(unique_component_minimum, hypotheses=(isotropic, finite_context))
+@ON_FEW.corrected(unique_component_minimum, hypotheses=(isotropic, finite_context))
 @eqx.filter_jit
 def unique_symmetric_component_minimum(task: Task) -> Comparison:
     """At finite $n$ the global minima of $f_j$ are $X_j$ plus any antisymmetric matrix
@@ -149,10 +145,9 @@ def unique_symmetric_component_minimum(task: Task) -> Comparison:
 
 PROBLEMS_A_3 = (EASY, DIAGONAL, DIAGONAL_LARGE, ISOTROPIC_INFINITE)
 
-
-SECTION_A_3 = Section("ahn2023", MaskedAttention, setting=masked_layer, hypotheses=diagonal)
+SECTION_A_3 = SINGLE_LAYER(hypotheses=diagonal)
 ON_PROBLEMS_A_3 = SECTION_A_3.on(PROBLEMS_A_3, spaces.MASKED_DIAGONAL)
-ON_MASKED_DIAGONAL = SECTION_A_3.on((EASY, DIAGONAL), spaces.MASKED_DIAGONAL)
+ON_FEW_A_3 = SECTION_A_3.on((EASY, DIAGONAL), spaces.MASKED_DIAGONAL)
 
 
 @ON_PROBLEMS_A_3.claim("lemma-7", "Lemma 7")
@@ -186,24 +181,15 @@ def eq_21(task: Task) -> Comparison:
     return single_layer.quadratic_term(task, (1 + 1 / n) * lam**2 + lam * jnp.sum(lam) / n)
 
 
-@ON_MASKED_DIAGONAL.claim("lemma-7.unique", "appendix A.3, step 1")
-@eqx.filter_jit
-def unique_general_component_minimum(task: Task) -> Comparison:
-    """$X_j$ is the unique global minimum of $f_j$
-
-    As for lemma-6.unique: any antisymmetric matrix may be added to X_j.
-    """
-    return single_layer.no_flat_directions(task)
-
-
-@ON_MASKED_DIAGONAL.corrected(unique_general_component_minimum, hypotheses=(diagonal, finite_context))
-@eqx.filter_jit
-def unique_symmetric_general_component_minimum(task: Task) -> Comparison:
-    """At finite $n$ the global minima of $f_j$ are $X_j$ plus any antisymmetric matrix
-
-    C is symmetric, so f_j depends only on the symmetric part of X, which is unique.
-    """
-    return single_layer.antisymmetric_flat_directions(task)
+_SYMMETRIC_PART = "C is symmetric, so f_j depends only on the symmetric part of X, which is unique."
+_unique = ON_FEW_A_3.claim(
+    "lemma-7.unique",
+    "appendix A.3, step 1",
+    note="As for lemma-6.unique: any antisymmetric matrix may be added to X_j.",
+)(unique_component_minimum)
+ON_FEW_A_3.corrected(_unique, hypotheses=(diagonal, finite_context), note=_SYMMETRIC_PART)(
+    unique_symmetric_component_minimum
+)
 
 
 @ON_PROBLEMS_A_3.claim("lemma-7.sum", "appendix A.3, step 1")

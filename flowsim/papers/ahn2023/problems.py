@@ -40,7 +40,6 @@ ELSEWHERE = (
 # For statements about every covariance and every context length.
 EVERY = (EASY, HARD, DIAGONAL_LARGE, ISOTROPIC, DOMINANT, INFINITE, ONE)
 
-
 _DISTORTED = [1.0, 1.0, 0.25, 0.0625, 1.0]  # D^2 of sections 5.3 and 6.1
 
 

@@ -1,9 +1,10 @@
-"""ahn2023's appendices B.1 and B.2: the proofs of Theorem 3 and of Theorem 4, on layers without B.
+"""ahn2023's appendices B.1, B.2 and B.4, layers without B: the proofs of Theorems 3 and 4, and the order of the layers.
 
 Gradients are those of `MultiLayerLoss`, whose matrices are A_i = -(the paper's), which changes no statement here. On
 drawn prompts the matrices carry the paper's own sign.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -12,13 +13,20 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined, rounded
 from flowsim.models import MultiLayerAttention
 from flowsim.papers.ahn2023 import spaces
-from flowsim.papers.ahn2023.multi_layer import Loss, cancellation, drawn_matrices, drawn_scalars, gradients, losses_at
-from flowsim.papers.ahn2023.problems import ISOTROPIC_LAYERS, ON_PROMPTS, STATIC
+from flowsim.papers.ahn2023.multi_layer import (
+    Loss,
+    cancellation,
+    drawn_matrices,
+    drawn_scalars,
+    gradients,
+    losses_at,
+    many_starts,
+)
+from flowsim.papers.ahn2023.problems import DEEP, ISOTROPIC_LAYERS, ON_PROMPTS, STATIC
 from flowsim.papers.ahn2023.prompts import (
     Columns,
     Drawn,
@@ -34,7 +42,7 @@ from flowsim.papers.ahn2023.prompts import (
     turned_slopes,
     without_B,
 )
-from flowsim.papers.ahn2023.settings import LAYERED, anisotropic, layers_with_inverse_weights, two_isotropic_layers
+from flowsim.papers.ahn2023.settings import LAYERS, anisotropic, several_layers, two_isotropic_layers
 
 
 def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
@@ -52,14 +60,7 @@ def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
     return product(point, X), jnp.sum(jax.vmap(error)(jnp.eye(X.shape[0])) ** 2)
 
 
-SECTION_B_1 = Section(
-    "ahn2023",
-    *LAYERED,
-    setting=layers_with_inverse_weights,
-    hypotheses=two_isotropic_layers,
-    problems=ISOTROPIC_LAYERS,
-    spaces=spaces.ISOTROPIC_LAYERS,
-)
+SECTION_B_1 = LAYERS(hypotheses=two_isotropic_layers, problems=ISOTROPIC_LAYERS, spaces=spaces.ISOTROPIC_LAYERS)
 
 
 @SECTION_B_1.claim(
@@ -149,7 +150,7 @@ def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
     return total
 
 
-SECTION_B_2 = Section("ahn2023", *LAYERED, setting=layers_with_inverse_weights)
+SECTION_B_2 = LAYERS()
 ON_ON_PROMPTS = SECTION_B_2.on(ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
 ON_STATIC = SECTION_B_2.on(STATIC, spaces.LAYERS)
 
@@ -301,3 +302,52 @@ def eq_30(drawn: Drawn) -> tuple[Array, Array]:
     Judged on 64 drawn prompts with drawn weights, U and R_j, for every j.
     """
     return turned_slopes(without_B(drawn), product, "A")
+
+
+def multiples(loss: Loss) -> Float[Array, "1 d d"]:
+    """A basis of the multiples of I."""
+    return jnp.eye(loss.task.dimension)[None]
+
+
+def _permuted(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, "n orders"]:
+    """The loss in every order of the layers, the given one first."""
+    orders = itertools.permutations(range(loss.layers))
+    return jnp.stack([losses_at(loss, matrices[:, jnp.array(order)]) for order in orders], axis=1)
+
+
+SECTION_B_4 = LAYERS()
+ON_LAYERS = SECTION_B_4.on((*STATIC, DEEP), spaces.LAYERS)
+
+
+@ON_LAYERS.claim("lemma-8", "Lemma 8")
+def lemma_8(loss: Loss) -> Comparison:
+    r"""On $\mathcal{S}$ the loss does not depend on the order of the layers"""
+    points = drawn_scalars(loss)[:, :, None, None] * jnp.eye(loss.task.dimension)[None, None]
+    values = _permuted(loss, points)
+    first, values = jnp.repeat(values[:, 0], values.shape[1]), values.reshape(-1)
+    return rounded(equal(values, first, values), cancellation(loss))
+
+
+@SECTION_B_4.on(STATIC, spaces.LAYERS).claim(
+    "lemma-8.general", "Lemma 8 beyond S", form="corrected", hypotheses=several_layers
+)
+def lemma_8_general(loss: Loss) -> Comparison:
+    r"""At drawn matrices off $\mathcal{S}$ the loss does depend on the order of the layers
+
+    This is why the lemma needs S.
+    """
+    values = _permuted(loss, drawn_matrices(loss, 1))
+    change = jnp.max(values, axis=1) - jnp.min(values, axis=1)
+    return rounded(at_least(change, 0.0, size=jnp.max(values, axis=1)), jnp.max(jnp.max(values, axis=1) / change))
+
+
+@ON_LAYERS.claim("theorem-4.on-the-set", "section 7, after Lemma 8", form="corrected")
+def every_start_on_the_set(loss: Loss) -> Comparison:
+    r"""On $\mathcal{S}$ every start ends at the least loss: the local minima are the $k!$ orders of one choice of
+    different $a_i$
+
+    At a critical point with different a_i, prod (1 - a_i x) is orthogonal to all x p of degree at most k, which is true
+    for one choice only. A critical point with two equal a_i is a strict saddle: moving them apart lowers the loss by
+    s^2 E tr W^2 prod. Judged from 16 starts.
+    """
+    return rounded(equal(many_starts(loss, multiples(loss)), 0.0, loss.minimum), cancellation(loss))
