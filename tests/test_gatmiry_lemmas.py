@@ -23,8 +23,6 @@ from flowsim.papers.gatmiry2024 import (
     appendix_a_layers,
     appendix_a_pairings,
     figures,
-    figures_1_to_4,
-    layers,
     moments,
     section_4,
 )
@@ -139,8 +137,8 @@ def test_the_printed_loss_is_right_in_one_dimension_and_below_elsewhere():
     assert gap.verdict is HOLDS
     # At one loop the gap is (d tr A'^2 - (tr A')^2)/n.
     task = task_of(TINY)
-    A = layers.drawn_matrices(task, 4)[:-1]
-    printed, true, _ = layers.both_expectations(power_terms(2), loop_terms(1, True, False), task, {"A": A})
+    A = appendix_a_layers.drawn_matrices(task, 4)[:-1]
+    printed, true, _ = appendix_a_layers.both_expectations(power_terms(2), loop_terms(1, True, False), task, {"A": A})
     trace, square = jnp.trace(A, axis1=1, axis2=2), jnp.sum(A * jnp.swapaxes(A, 1, 2), axis=(1, 2))
     np.testing.assert_allclose(true - printed, (2 * square - trace**2) / 3, rtol=1e-10)
 
@@ -159,7 +157,7 @@ def test_the_printed_value_term_by_sampling_sample_roots():
 
 
 def test_figures(monkeypatch):
-    monkeypatch.setattr(figures_1_to_4, "MOST_TEST_LOOPS", 12)
+    monkeypatch.setattr(figures, "MOST_TEST_LOOPS", 12)
     printed = {"figure-2": VIOLATED, "figure-4": VIOLATED, "figure-4.slower": VIOLATED, "figure-2.loops": HOLDS}
     for part, expected in printed.items():
         assert verdict((part, "printed"), PLAIN).verdict is expected, part
@@ -205,7 +203,7 @@ def test_curves_of_the_figures_by_second_routes():
     errors = np.std(risks, axis=0) / math.sqrt(len(risks))
     assert np.all(np.abs(np.mean(risks, axis=0) - exact) < 4 * errors)
     # One loop is exponential, with rate 2 (n + d + 1)/n.
-    assert figures_1_to_4.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
+    assert figures.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
 
 
 PLANTS = {  # claim -> (module, name, what to put in its place, problem): a false constant or formula
@@ -231,9 +229,9 @@ PLANTS = {  # claim -> (module, name, what to put in its place, problem): a fals
         settings.TWICE_EDGE,
     ),
     ("lemma-4.1.gap", "corrected"): (section_4, "power_terms", lambda m: loop_terms(3, True, False), TINY),
-    ("figure-2.loops", "printed"): (figures_1_to_4, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
-    ("figure-2", "corrected"): (figures_1_to_4, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
-    ("figure-4", "corrected"): (figures_1_to_4, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
+    ("figure-2.loops", "printed"): (figures, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
+    ("figure-2", "corrected"): (figures, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
+    ("figure-4", "corrected"): (figures, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
 }
 
 
@@ -248,9 +246,8 @@ def test_planted_errors_are_refused(key, monkeypatch):
 
 
 def test_a_planted_recursion_is_refused(monkeypatch):
-    real = layers.product_and_sum
-    for place in (layers, appendix_a_layers):
-        monkeypatch.setattr(place, "product_and_sum", lambda Sigma, A, u: real(1.000001 * Sigma, A, u))
+    real = appendix_a_layers.product_and_sum
+    monkeypatch.setattr(appendix_a_layers, "product_and_sum", lambda Sigma, A, u: real(1.000001 * Sigma, A, u))
     jax.clear_caches()
     for part in ("theorem-a.1.eq-12", "theorem-a.1.eq-13", "lemma-a.3"):
         assert verdict((part, "corrected"), TWO).verdict is VIOLATED, part

@@ -8,14 +8,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.dominance import (
+from flowsim.papers.gatmiry2024.landscape import (
     DOMINANCE,
     DOMINANCE_OF_LONG_CONTEXTS,
     HOELDER,
@@ -31,7 +30,7 @@ from flowsim.papers.gatmiry2024.dominance import (
     sharp_constants,
 )
 from flowsim.papers.gatmiry2024.setting import (
-    MODELS,
+    LOOPED,
     Loss,
     Points,
     at_points,
@@ -45,7 +44,6 @@ from flowsim.papers.gatmiry2024.setting import (
     everywhere,
     least_eigenvalue,
     long_context,
-    looped,
     loops,
     over_determined,
     whitened,
@@ -103,8 +101,10 @@ def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped)
-ON_EPSILON = SECTION.on(EPSILON, spaces.ANY_COVARIANCE, hypotheses=(without_bias, over_determined, small_delta))
+SECTION = LOOPED()
+ON_EPSILON = SECTION.on(
+    EPSILON, spaces.ANY_COVARIANCE, hypotheses=(without_bias, over_determined, small_delta), constants=epsilon_constants
+)
 ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM)
 ON_OPTIMUM = SECTION.on(LONG[:2], spaces.OPTIMUM, hypotheses=(over_determined, small_delta))
 
@@ -112,7 +112,6 @@ ON_OPTIMUM = SECTION.on(LONG[:2], spaces.OPTIMUM, hypotheses=(over_determined, s
 @ON_EPSILON.claim(
     "lemma-a.10",
     "Lemma A.10",
-    constants=epsilon_constants,
     note=SMALL_COVARIANCE
     + "It also fails for large d: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
 )
@@ -123,7 +122,7 @@ def epsilon_dominance(loss: Loss, flow: Trajectory) -> Comparison:
     return _epsilon_dominance(loss, flow, 1 / 4)
 
 
-@ON_EPSILON.corrected(epsilon_dominance, constants=epsilon_constants, note=WITH_COVARIANCE + HOELDER)
+@ON_EPSILON.corrected(epsilon_dominance, note=WITH_COVARIANCE + HOELDER)
 def epsilon_dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Under the same conditions $\lVert \nabla \mathcal{L} \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L}
     \epsilon^{4L-2}/4$

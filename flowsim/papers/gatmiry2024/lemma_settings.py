@@ -36,6 +36,12 @@ class Shape:
         """delta = (8 L d / sqrt(n))^{1/(2L)}. **Source:** gatmiry2024, section 3.5."""
         return (8 * self.loops * self.dimension / self.root_length) ** (1 / (2 * self.loops))
 
+    @property
+    def finite_length(self) -> int:
+        """n, in a setting where it is finite."""
+        assert self.length is not None, "the setting of the claim"
+        return self.length
+
     def first_order(self, power: int) -> float:
         """4 k d / sqrt(n). **Source:** gatmiry2024, Lemma A.2."""
         return 4 * power * self.dimension / self.root_length

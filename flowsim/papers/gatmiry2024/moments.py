@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from flowsim.claims.claim import Comparison, at_most
-from flowsim.claims.declaring import takes_like
+from flowsim.claims.claim import Claim, Comparison, at_most
+from flowsim.claims.declaring import Section, takes_like
+from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.moments.words import Terms, expected_traces
 from flowsim.papers.gatmiry2024.lemma_settings import (
@@ -153,6 +153,11 @@ def powers(known: Shape) -> range:
     return range(1, 2 * known.loops + 1)
 
 
+def enumerated(known: Shape) -> range:
+    """The powers k = 1, .., 2L up to which all pairings are looked at."""
+    return range(1, min(2 * known.loops, MOST_POWERS) + 1)
+
+
 def of_moments(bound: Bound) -> Compare:
     """Compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) times lambda_1^k, for all j and k <= 2L."""
 
@@ -186,9 +191,17 @@ def of_residuals(bound: Bound) -> Compare:
             errors = [residual_errors(values, counts, known.length, k) for k in powers(known)]
             largest = float(values[0])
             parts.append(_within(known, errors, [bound(known, k) * (largest + 1) ** k for k in powers(known)]))
-        return jax.tree.map(lambda *series: jnp.concatenate(series), *parts)
+        return joined(parts)
 
     return compare
+
+
+def given_long_contexts(printed: Claim, section: Section, note: str) -> Claim:
+    """Declares a bound on moments once more, with the condition n >= 4 k^2 d^2 that the printed statement drops."""
+    statement = rf"{printed.statement}, given $n \ge 4 k^2 d^2$"
+    return section.corrected(printed, statement=statement, note=CONDITION_KEPT + note, constants=printed.constants)(
+        printed
+    )
 
 
 def isotropic_errors(known: Shape) -> list[Fraction]:

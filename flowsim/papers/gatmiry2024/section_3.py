@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_most, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
@@ -23,20 +22,15 @@ from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices, looped_with_finite_context, shape
 from flowsim.papers.gatmiry2024.moments import LENGTHS, powers
 from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, conditioned, drawn, of_prompts
-from flowsim.papers.gatmiry2024.setting import MODELS, Loss, delta, matrices, over_determined
+from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, delta, matrices, over_determined
 from flowsim.tasks import Prompt
 
-SECTION_3_2 = Section(
-    "gatmiry2024",
-    *MODELS,
-    setting=looped_by_matrices,
-    hypotheses=over_determined,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-)
+SECTION = LOOPED(setting=looped_by_matrices).on(PROBLEMS, spaces.LEMMAS)
+GIVEN_EXAMPLES = SECTION.on(PROBLEMS, spaces.LEMMAS, hypotheses=over_determined)
+ON_LITERAL = SECTION.on((problems.RANDOM, problems.SHORT), spaces.PROMPTS, setting=matrices, hypotheses=finite_context)
 
 
-@SECTION_3_2.claim("sec-3.2.pseudo-inverse", "section 3.2", note=JUDGED)
+@GIVEN_EXAMPLES.claim("sec-3.2.pseudo-inverse", "section 3.2", note=JUDGED)
 @conditioned
 @of_prompts(symmetric=True)
 def pseudo_inverse(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
@@ -49,11 +43,8 @@ def _hessian(one: Drawn) -> Float[Array, "d d"]:
     return jax.hessian(one.squares)(one.w)
 
 
-@SECTION_3_2.claim(
-    "sec-3.2.hessian",
-    "section 3.2",
-    hypotheses=(),
-    note=JUDGED + "A factor of two is missing, as in the gradient of Proposition 3.1.",
+@SECTION.claim(
+    "sec-3.2.hessian", "section 3.2", note=JUDGED + "A factor of two is missing, as in the gradient of Proposition 3.1."
 )
 @of_prompts(symmetric=True)
 def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
@@ -61,7 +52,7 @@ def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return _hessian(one), one.X @ one.X.T
 
 
-@SECTION_3_2.corrected(printed_hessian, hypotheses=(), note=JUDGED)
+@SECTION.corrected(printed_hessian, note=JUDGED)
 @of_prompts(symmetric=True)
 def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The Hessian of $\lVert X^\top w - y \rVert^2$ is $2 X X^\top$"""
@@ -74,7 +65,7 @@ def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Arra
     return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
 
 
-@SECTION_3_2.claim(
+@GIVEN_EXAMPLES.claim(
     "sec-3.2.step-size",
     "section 3.2",
     note=JUDGED + "The step size is meant for a Hessian of norm one. For other norms it converges only where "
@@ -87,7 +78,7 @@ def printed_step_size(loss: LoopedLoss) -> Comparison:
     return at_most(_contraction(loss, lambda values: values[:, 0] / values[:, -1])[0], 1.0)
 
 
-@SECTION_3_2.corrected(printed_step_size, note=JUDGED)
+@GIVEN_EXAMPLES.corrected(printed_step_size, note=JUDGED)
 def step_size(loss: LoopedLoss) -> Comparison:
     r"""With step size $1/\lVert H \rVert_2$ each step of it contracts by $e^{-1/\kappa}$, so that $O(\kappa)$
     steps do
@@ -131,15 +122,8 @@ def _descends(loss: LoopedLoss, size: float) -> Comparison:
     return equal(predicted, descended, jnp.abs(predicted) + jnp.max(jnp.abs(predicted)))
 
 
-SECTION_3_4 = Section("gatmiry2024", *MODELS, setting=looped_by_matrices)
-ON_PROMPTS = SECTION_3_4.on(
-    (problems.RANDOM, problems.SHORT), spaces.PROMPTS, setting=matrices, hypotheses=finite_context
-)
-ON_PROBLEMS = SECTION_3_4.on(PROBLEMS, spaces.LEMMAS)
-
-
-@SECTION_3_4.on((problems.RANDOM, problems.SHORT, problems.OVERSHOT), spaces.PROMPTS).claim(
-    "proposition-3.1", "Proposition 3.1, (5)", setting=matrices, hypotheses=finite_context
+@ON_LITERAL.on((problems.RANDOM, problems.SHORT, problems.OVERSHOT), spaces.PROMPTS).claim(
+    "proposition-3.1", "Proposition 3.1, (5)"
 )
 def implements_descent(loss: LoopedLoss) -> Comparison:
     r"""$L$ loops with $Q = \begin{bmatrix} A & 0 \\ 0 & 0 \end{bmatrix}$, $P = \begin{bmatrix} 0 & 0 \\ 0 & 1
@@ -151,7 +135,7 @@ def implements_descent(loss: LoopedLoss) -> Comparison:
     return _descends(loss, 0.5)
 
 
-@ON_PROMPTS.claim("proposition-3.1.step", "proof of Proposition 3.1")
+@ON_LITERAL.claim("proposition-3.1.step", "proof of Proposition 3.1")
 def implements_printed_steps(loss: LoopedLoss) -> Comparison:
     r"""The steps are $w_t = w_{t-1} - \tfrac{1}{n} A \nabla \lVert X^\top w - y \rVert^2$
 
@@ -161,7 +145,7 @@ def implements_printed_steps(loss: LoopedLoss) -> Comparison:
     return _descends(loss, 1.0)
 
 
-@ON_PROMPTS.corrected(implements_printed_steps)
+@ON_LITERAL.corrected(implements_printed_steps)
 def implemented_steps(loss: LoopedLoss) -> Comparison:
     r"""The steps are $w_t = w_{t-1} - \tfrac{1}{2n} A^\top \nabla \lVert X^\top w - y \rVert^2$
 
@@ -190,14 +174,14 @@ def _descent(one: Drawn, step: float, transposed: bool, count: int) -> Float[Arr
     return jnp.stack(found)
 
 
-@ON_PROBLEMS.claim("proposition-3.1.eq-6", "proof of Proposition 3.1, (6)", note=JUDGED)
+@SECTION.claim("proposition-3.1.eq-6", "proof of Proposition 3.1, (6)", note=JUDGED)
 @of_prompts(symmetric=False)
 def labels_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The last row of $\operatorname{Attn}(Z; Q, P)$ is $y^\top X^\top A [X \; x_q]$"""
     return _attention(one)[-1], (one.X.T @ one.w) @ one.X.T @ one.A @ one.columns
 
 
-@ON_PROBLEMS.claim("proposition-3.1.eq-7", "proof of Proposition 3.1, (7)", note=_FACTORS)
+@SECTION.claim("proposition-3.1.eq-7", "proof of Proposition 3.1, (7)", note=_FACTORS)
 @of_prompts(symmetric=True)
 def printed_slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The first $n$ entries of that row are $-\bigl(0 - \tfrac{1}{n} A \nabla \ell(0)\bigr)^\top X$, $\ell(w) = \lVert
@@ -207,14 +191,14 @@ def printed_slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return _attention(one)[-1, :-1], (one.A @ one.slope(jnp.zeros_like(one.w)) / n) @ one.X
 
 
-@ON_PROBLEMS.corrected(printed_slope_row, note=_FACTORS + "A need not be symmetric here.")
+@SECTION.corrected(printed_slope_row, note=_FACTORS + "A need not be symmetric here.")
 @of_prompts(symmetric=False)
 def slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""That row is $-\tfrac{1}{2} \bigl(A^\top \nabla \ell(0)\bigr)^\top [X \; x_q]$"""
     return _attention(one)[-1], -(one.A.T @ one.slope(jnp.zeros_like(one.w)) / 2) @ one.columns
 
 
-@ON_PROBLEMS.claim(
+@SECTION.claim(
     "proposition-3.1.eq-8",
     "proof of Proposition 3.1, (8)",
     note=JUDGED + "Compares [X x_q] plus these rows with [X x_q].",
@@ -226,14 +210,14 @@ def other_rows(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return Z[:-1] + added[:-1], one.columns
 
 
-@ON_PROBLEMS.claim("proposition-3.1.first-step", "proof of Proposition 3.1", note=_FACTORS)
+@SECTION.claim("proposition-3.1.first-step", "proof of Proposition 3.1", note=_FACTORS)
 @of_prompts(symmetric=True)
 def printed_step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""That row is $-w_1^\top [X \; x_q]$ with $w_1 = -\tfrac{1}{n} A \nabla \ell(0)$"""
     return _attention(one)[-1], -_descent(one, 1.0, False, 1)[0] @ one.columns
 
 
-@ON_PROBLEMS.corrected(printed_step_row, note=JUDGED)
+@SECTION.corrected(printed_step_row, note=JUDGED)
 @of_prompts(symmetric=False)
 def step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""That row is $n w_1^\top [X \; x_q]$ with $w_1 = -\tfrac{1}{2n} A^\top \nabla \ell(0)$"""
@@ -252,7 +236,7 @@ def _after_steps(loss: LoopedLoss, one: Drawn, step: float, transposed: bool) ->
     return jnp.stack(found), jnp.stack(expected)
 
 
-@ON_PROBLEMS.claim(
+@SECTION.claim(
     "proposition-3.1.eq-9",
     "proof of Proposition 3.1, (9)",
     note=JUDGED + "The steps are twice those of the transformer, for symmetric A too.",
@@ -265,7 +249,7 @@ def printed_layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return _after_steps(loss, one, 1.0, False)
 
 
-@ON_PROBLEMS.corrected(printed_layers, note=JUDGED + "A need not be symmetric.")
+@SECTION.corrected(printed_layers, note=JUDGED + "A need not be symmetric.")
 @of_prompts(symmetric=False)
 def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""$Z^{(t)} = \begin{bmatrix} X & x_q \\ (y - X^\top w_t)^\top & -w_t^\top x_q \end{bmatrix}$ for all $t \le L$,
@@ -276,8 +260,7 @@ def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
 
 def _of_remark(loss: Loss, power: int) -> Array:
     """4kd/sqrt(n), the delta of the remark on Theorem 3.2."""
-    known = shape(loss)
-    return jnp.asarray(4.0 * power * known.dimension / known.root_length)
+    return jnp.asarray(shape(loss).first_order(power))
 
 
 def _of_lemma(loss: Loss, power: int) -> Array:
@@ -291,17 +274,12 @@ def delta_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"section_3_5": delta(loss), "remark": _of_remark(loss, last), "lemma_a_7": _of_lemma(loss, last)}
 
 
-SECTION_3_5 = Section(
-    "gatmiry2024",
-    *MODELS,
-    setting=looped_with_finite_context,
-    hypotheses=over_determined,
-    problems=LENGTHS,
-    spaces=spaces.MOMENTS,
+DELTAS = SECTION.on(
+    LENGTHS, spaces.MOMENTS, setting=looped_with_finite_context, hypotheses=over_determined, constants=delta_constants
 )
 
 
-@SECTION_3_5.claim("sec-3.5.delta", "section 3.5, remark on Theorem 3.2, Lemma A.7", constants=delta_constants)
+@DELTAS.claim("sec-3.5.delta", "section 3.5, remark on Theorem 3.2, Lemma A.7")
 def one_delta(loss: Loss) -> Comparison:
     r"""$\delta$ is one number: $(8Ld/\sqrt{n})^{1/(2L)} = 4kd/\sqrt{n} = (4kd/\sqrt{n})^{1/k}$ for all $k \le 2L$
 
@@ -313,7 +291,7 @@ def one_delta(loss: Loss) -> Comparison:
     return equal(jnp.stack(others), delta(loss), delta(loss))
 
 
-@SECTION_3_5.corrected(one_delta, constants=delta_constants)
+@DELTAS.corrected(one_delta)
 def same_delta_at_the_last_power(loss: Loss) -> Comparison:
     r"""At $k = 2L$ the $\delta$ of Lemma A.7 is that of section 3.5, and the remark's is its power $2L$
 
@@ -325,17 +303,7 @@ def same_delta_at_the_last_power(loss: Loss) -> Comparison:
     return equal(found, delta(loss), delta(loss))
 
 
-SECTION_3_6 = Section(
-    "gatmiry2024",
-    *MODELS,
-    setting=looped_by_matrices,
-    hypotheses=over_determined,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-)
-
-
-@SECTION_3_6.claim(
+@GIVEN_EXAMPLES.claim(
     "sec-3.6.one-step",
     "section 3.6",
     note=JUDGED + "The transformer has one loop, and A is the inverse of the sample covariance of its prompt.",

@@ -6,7 +6,6 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
@@ -14,20 +13,24 @@ from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.dominance import (
+from flowsim.papers.gatmiry2024.landscape import (
     DOMINANCE,
     DOMINANCE_OF_LONG_CONTEXTS,
     HOELDER,
+    OPTIMUM,
     PRINTED_CONSTANT,
     REFUTED,
     appendix_threshold,
+    bias_is_zero,
     dominates,
+    minimiser_constants,
+    minimum_below,
     sharp_constants,
+    within,
 )
 from flowsim.papers.gatmiry2024.lemma_settings import DEEP, ONE_DIMENSION, SHORT, SINGLE, SKEW, problem
-from flowsim.papers.gatmiry2024.optimum import OPTIMUM, bias_is_zero, minimiser_constants, minimum_below, within
 from flowsim.papers.gatmiry2024.setting import (
-    MODELS,
+    LOOPED,
     Loss,
     delta_power,
     deviation,
@@ -37,7 +40,6 @@ from flowsim.papers.gatmiry2024.setting import (
     identity_covariance,
     least_eigenvalue,
     long_context,
-    looped,
     loops,
     matrices,
     over_determined,
@@ -62,7 +64,7 @@ def minimum_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"minimum": loss.minimum, "bound": d * 4.0**L * delta_power(loss), "order": d * (d / n) ** L}
 
 
-SECTION_3_7 = Section("gatmiry2024", *MODELS, setting=looped)
+SECTION_3_7 = LOOPED()
 ON_OPTIMUM = SECTION_3_7.on(OPTIMUM, spaces.OPTIMUM, hypotheses=long_context)
 ON_FLOW = SECTION_3_7.on(FLOW, spaces.ISOTROPIC_FLOWS, hypotheses=(identity_covariance, over_determined, several_loops))
 
@@ -282,7 +284,7 @@ def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     return [*several, *_few_loops(loss, start), *long_context(loss, start)]
 
 
-CONVEXITY = Section("gatmiry2024", *MODELS, setting=matrices)
+CONVEXITY = LOOPED(setting=matrices)
 
 
 @CONVEXITY.on((SHORT, DEEP, _INFINITE, SINGLE, ONE_DIMENSION), spaces.LANDSCAPES).claim(

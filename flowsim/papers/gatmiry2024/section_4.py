@@ -5,13 +5,12 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowsim.claims.claim import Comparison, at_most
-from flowsim.claims.declaring import Section
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms, power_terms
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.layers import (
+from flowsim.papers.gatmiry2024.appendix_a_layers import (
     JUDGED,
     PROBLEMS,
     both_expectations,
@@ -33,23 +32,22 @@ from flowsim.papers.gatmiry2024.lemma_settings import (
     shape,
 )
 from flowsim.papers.gatmiry2024.moments import (
-    CONDITION_KEPT,
     CONDITION_LOST,
     LENGTHS,
     LONG_LENGTHS,
+    given_long_contexts,
     moment_errors,
     of_moments,
     of_residuals,
     powers,
 )
 from flowsim.papers.gatmiry2024.setting import (
-    MODELS,
+    LOOPED,
     Loss,
     compared,
     delta,
     dimension_root,
     everywhere,
-    looped,
     loops,
     over_determined,
     without_bias,
@@ -67,7 +65,10 @@ def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     return {"largest_share_below": jnp.max(1 - printed / true)}
 
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped)
+_JENSEN = "The lower half holds at every n by Jensen's inequality."
+_SPECTRUM_ALONE = "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone."
+
+SECTION = LOOPED()
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.LEMMAS, setting=looped_by_matrices)
 ON_LENGTHS = SECTION.on(LENGTHS, spaces.MOMENTS, hypotheses=over_determined)
 ON_LONG_LENGTHS = SECTION.on(LONG_LENGTHS, spaces.MOMENTS, hypotheses=long_for_moments(4))
@@ -137,12 +138,7 @@ def moment_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"delta": jnp.asarray(known.accuracy), "holds_from_n": jnp.asarray(float(high))}
 
 
-@ON_LENGTHS.claim(
-    "lemma-4.2",
-    "Lemma 4.2",
-    constants=moment_constants,
-    note=CONDITION_LOST + "The lower half holds at every n by Jensen's inequality.",
-)
+@ON_LENGTHS.claim("lemma-4.2", "Lemma 4.2", constants=moment_constants, note=CONDITION_LOST + _JENSEN)
 @of_moments
 def moment_controls(known: Shape, power: int) -> float:
     r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta^k \lambda_1^k$ for all $k \le 2L$ and $j$, with
@@ -151,25 +147,10 @@ def moment_controls(known: Shape, power: int) -> float:
     return known.accuracy**power
 
 
-@ON_LONG_LENGTHS.corrected(
-    moment_controls,
-    constants=moment_constants,
-    note=CONDITION_KEPT + "The lower half holds at every n by Jensen's inequality.",
-)
-@of_moments
-def moment_controls_at_long_contexts(known: Shape, power: int) -> float:
-    r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta^k \lambda_1^k$ for all $k \le 2L$ and $j$, with
-    $\delta = (8Ld/\sqrt{n})^{1/(2L)}$, given $n \ge 4 k^2 d^2$
-    """
-    return known.accuracy**power
+given_long_contexts(moment_controls, ON_LONG_LENGTHS, _JENSEN)
 
 
-@ON_LENGTHS.claim(
-    "lemma-4.3",
-    "Lemma 4.3",
-    note=CONDITION_LOST
-    + "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone.",
-)
+@ON_LENGTHS.claim("lemma-4.3", "Lemma 4.3", note=CONDITION_LOST + _SPECTRUM_ALONE)
 @of_residuals
 def eigenvalue_approximation(known: Shape, power: int) -> float:
     r"""$\lvert \beta_i^{(k)} - (1 - \lambda_i)^k \rvert \le \delta^k (\lambda_1 + 1)^k$ for all $k \le 2L$ and $i$,
@@ -178,17 +159,7 @@ def eigenvalue_approximation(known: Shape, power: int) -> float:
     return known.accuracy**power
 
 
-@ON_LONG_LENGTHS.corrected(
-    eigenvalue_approximation,
-    note=CONDITION_KEPT
-    + "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone.",
-)
-@of_residuals
-def eigenvalue_approximation_at_long_contexts(known: Shape, power: int) -> float:
-    r"""$\lvert \beta_i^{(k)} - (1 - \lambda_i)^k \rvert \le \delta^k (\lambda_1 + 1)^k$ for all $k \le 2L$ and $i$,
-    with $\delta = (8Ld/\sqrt{n})^{1/(2L)}$, given $n \ge 4 k^2 d^2$
-    """
-    return known.accuracy**power
+given_long_contexts(eigenvalue_approximation, ON_LONG_LENGTHS, _SPECTRUM_ALONE)
 
 
 def proximity_factor(loss: Loss) -> float:

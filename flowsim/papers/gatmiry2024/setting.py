@@ -4,6 +4,7 @@ The loss is a function of symmetric matrices with u = 0, or of their eigenvalues
 dimension and number of loops, Sigma* its covariance, and A_opt = c Sigma*^-1 its minimiser.
 """
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,6 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
@@ -98,6 +100,9 @@ def covariance_eigenvalues(loss: Loss) -> Float[Array, " r"]:
 def least_eigenvalue(loss: Loss) -> Scalar:
     """lambda_d, the smallest eigenvalue of Sigma*."""
     return jnp.min(covariance_eigenvalues(loss))
+
+
+LOOPED = functools.partial(Section, "gatmiry2024", *MODELS, setting=looped)
 
 
 # Hypotheses
