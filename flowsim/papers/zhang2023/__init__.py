@@ -14,7 +14,6 @@ from flowsim.papers.zhang2023 import (
     appendix_a,
     appendix_c,
     appendix_d,
-    figure_1,
     section_3,
     section_4_1,
     section_4_1_lengths,
@@ -27,16 +26,13 @@ from flowsim.papers.zhang2023.predictions import predictions
 from flowsim.problem import Problem
 
 CLAIMS: tuple[Claim, ...] = (
-    *section_3.SECTION_3_2.claims,
-    *section_3.SECTION_3_3.claims,
+    *section_3.SECTION.claims,
     *section_4_1.SECTION.claims,
     *section_4_1_lengths.SECTION.claims,
     *section_4_2.SECTION.claims,
     *section_4_3.SECTION.claims,
-    *figure_1.SECTION.claims,
-    *section_5.SECTION_5_1.claims,
-    *section_5.SECTION_5_2.claims,
-    *section_5.SECTION_5_3.claims,
+    *section_4_3.FIGURE_1.claims,
+    *section_5.SECTION.claims,
     *appendix_a.SECTION.claims,
     *appendix_c.DYNAMICS.claims,
     *appendix_c.MINIMA.claims,

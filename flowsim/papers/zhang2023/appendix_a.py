@@ -13,19 +13,16 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import u_lower_bound_sq
+from flowsim.papers.zhang2023.conditions import assumption, assumption_and_scale, one_covariance, u_lower_bound_sq
+from flowsim.papers.zhang2023.limits import literal_loss
 from flowsim.papers.zhang2023.literal import second_moment
-from flowsim.papers.zhang2023.minima import literal_loss
 from flowsim.papers.zhang2023.problems import FLOWS, SEVERAL_DIMENSIONS, STILL
 from flowsim.papers.zhang2023.section_5 import printed_field, printed_loss
-from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, one_covariance
 from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss
 
-
 _AT_ONE = "At d = 1 the two sides are equal, and nothing is judged."
-
 
 SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
 ON_FLOWS = SECTION.on(FLOWS, spaces.BALANCED, hypotheses=assumption_and_scale)

@@ -32,7 +32,7 @@ _IDS = {
     "u_lower_bound": ("lemma-a.5", "lemma-c.7"),
     "u_positive": ("lemma-a.4", "lemma-c.6"),
 }
-_CLAIMS = (*section_5.SECTION_5_3.claims, *appendix_a.SECTION.claims, *appendix_c.CONVERGENCE.claims)
+_CLAIMS = (*section_5.SECTION.claims, *appendix_a.SECTION.claims, *appendix_c.CONVERGENCE.claims)
 # With one covariance, and with random ones.
 MAPPED: dict[str, tuple[Claim, ...]] = {
     name: tuple(claim for claim in _CLAIMS if claim.id.partition(".")[2] in ids) for name, ids in _IDS.items()

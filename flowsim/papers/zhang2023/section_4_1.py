@@ -17,10 +17,9 @@ from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import best_linear_error
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import limit
-from flowsim.papers.zhang2023.limits import distance_to_limit
+from flowsim.papers.zhang2023.conditions import assumption, assumption_and_scale, isotropic, limit, one_covariance
+from flowsim.papers.zhang2023.limits import distance_to_limit, limit_is_a_minimum
 from flowsim.papers.zhang2023.literal import polynomial_rule
-from flowsim.papers.zhang2023.minima import limit_is_a_minimum
 from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FINITE_LENGTHS, FLOWS, ISOTROPIC, STILL, STILL_ONE
 from flowsim.papers.zhang2023.prompt_lengths import conditioned_trace
 from flowsim.papers.zhang2023.prompts import (
@@ -39,7 +38,6 @@ from flowsim.papers.zhang2023.prompts import (
 )
 from flowsim.papers.zhang2023.section_3 import BEYOND
 from flowsim.papers.zhang2023.section_5 import limit_constants
-from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, isotropic, one_covariance
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
 

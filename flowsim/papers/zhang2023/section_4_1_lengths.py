@@ -14,7 +14,7 @@ from flowsim.claims.declaring import Section
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import limit
+from flowsim.papers.zhang2023.conditions import limit, one_covariance
 from flowsim.papers.zhang2023.problems import COVARIANCES, ISOTROPIC, STILL_EASY, STILL_HARD, STILL_ONE
 from flowsim.papers.zhang2023.prompt_lengths import (
     printed_context_length,
@@ -24,11 +24,9 @@ from flowsim.papers.zhang2023.prompt_lengths import (
 )
 from flowsim.papers.zhang2023.prompts import asymptotic, bounded, conditioning, each, two_routes
 from flowsim.papers.zhang2023.section_4_1 import noiseless_risk
-from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
 
 Task = LinearRegression
-
 
 _EPSILONS = (0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 
@@ -75,10 +73,10 @@ def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[s
 
 
 SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
-ON_COVARIANCES = SECTION.on(COVARIANCES, spaces.STILL)
+ON_COVARIANCES = SECTION.on(COVARIANCES, spaces.STILL, constants=lengths_at_one_percent)
 
 
-@ON_COVARIANCES.claim("corollary-4.3.test-length", "Corollary 4.3", constants=lengths_at_one_percent)
+@ON_COVARIANCES.claim("corollary-4.3.test-length", "Corollary 4.3")
 @eqx.filter_jit
 def long_enough_in_test(task: Task) -> Comparison:
     r"""$M \ge 2(d+1) \operatorname{tr}(\Lambda)/\epsilon$ is enough for a risk of $\epsilon$, at every $N$ that is long
@@ -121,7 +119,7 @@ def printed_length_in_training(task: Task) -> Comparison:
     return _train_length(task, printed_context_length)
 
 
-@ON_COVARIANCES.corrected(printed_length_in_training, constants=lengths_at_one_percent)
+@ON_COVARIANCES.corrected(printed_length_in_training)
 @eqx.filter_jit
 def long_enough_in_training(task: Task) -> Comparison:
     r"""$N \ge \sqrt{2(1 + 2d + d^2 \kappa) \operatorname{tr}(\Lambda)} \epsilon^{-1/2}$ is enough for a risk of
@@ -133,9 +131,7 @@ def long_enough_in_training(task: Task) -> Comparison:
     return _train_length(task, sufficient_context_length)
 
 
-@ON_COVARIANCES.claim(
-    "corollary-4.3.definition-3.2", "Corollary 4.3 with Definition 3.2", constants=lengths_at_one_percent
-)
+@ON_COVARIANCES.claim("corollary-4.3.definition-3.2", "Corollary 4.3 with Definition 3.2")
 @eqx.filter_jit
 def one_model_for_all(task: Task) -> Comparison:
     r"""The model trained at $N$ in-context learns linear models: for every $\epsilon \in (0, 1)$ its risk is at most
@@ -153,7 +149,7 @@ def one_model_for_all(task: Task) -> Comparison:
     return bounded(value, bound, jnp.trace(Lambda), conditioning(task))
 
 
-@ON_COVARIANCES.corrected(one_model_for_all, constants=lengths_at_one_percent)
+@ON_COVARIANCES.corrected(one_model_for_all)
 @eqx.filter_jit
 def a_model_for_each(task: Task) -> Comparison:
     r"""For every $\epsilon \in (0, 1)$ a model trained at the $N$ of the corollary, or longer, has a risk of at most
