@@ -68,7 +68,7 @@ BREAKS = {
     ("eq-21", "printed"): (section_4, "inflation", louder),
     ("sec-4.3.saddles", "printed"): (section_4, "level", louder),
     ("eq-22", "printed"): (section_4, "learned", louder),
-    ("appendix.lengths", "printed"): ("flowsim.papers.zhang2025.appendix_lengths", "learned", louder),
+    ("appendix.lengths", "printed"): ("flowsim.papers.zhang2025.section_4", "learned", louder),
 }
 
 

@@ -15,10 +15,12 @@ from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, TokenHeads
 from flowsim.models.heads import with_weights
 from flowsim.papers.zhang2025 import problems, spaces
-from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
 from flowsim.papers.zhang2025.setting import (
+    attention,
+    cubic_features,
     drawable,
     drawn_like,
+    drawn_prompts,
     inflation,
     learned,
     level,
@@ -33,7 +35,6 @@ _ABOUT = 0.02
 # How far from a fixed point a search starts, and the slope, over the smallest curvature, below which a point counts as
 # fixed.
 _NEAR, _STILL = 1e-2, 1e-9
-
 
 SECTION = Section("zhang2025", MergedHeads, setting=plain)
 ON_MERGED_FINITE = SECTION.on(problems.MERGED_FINITE, spaces.MERGED, setting=drawable)

@@ -1,4 +1,7 @@
-"""zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and the dynamics from saddle to saddle."""
+"""zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and the dynamics from saddle to saddle.
+
+The appendix on contexts of varying length is here, too.
+"""
 
 import equinox as eqx
 import jax
@@ -12,13 +15,15 @@ from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import conserved, joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AttentionLoss
-from flowsim.models import SeparateHeads
+from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.papers.zhang2023.literal import gaussian_sum
 from flowsim.papers.zhang2025 import problems, spaces
-from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
 from flowsim.papers.zhang2025.setting import (
+    attention,
+    cubic_features,
     drawable,
     drawn_like,
+    drawn_prompts,
     infinite,
     inflation,
     learned,
@@ -28,6 +33,7 @@ from flowsim.papers.zhang2025.setting import (
     spectrum,
     squared_error,
     subsets,
+    varying_lengths,
 )
 
 
@@ -37,7 +43,6 @@ def several_dimensions(loss: AttentionLoss, start: SeparateHeads) -> list[Hypoth
 
 
 _NEAR = 0.01  # as a fraction of a drop
-
 
 SECTION = Section("zhang2025", SeparateHeads, setting=plain)
 ON_SEPARATE_FINITE = SECTION.on(problems.SEPARATE_FINITE, spaces.SEPARATE, setting=drawable)
@@ -260,3 +265,34 @@ def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
     errors = jnp.stack([2 * loss(model) for model in heads])
     left = jnp.asarray(1 - chosen) @ values
     return joined([equal(jnp.stack(off), 0.0, 1.0), equal(errors, left, jnp.sum(values))])
+
+
+LENGTHS = Section(
+    "zhang2025", MergedHeads, SeparateHeads, setting=varying_lengths, problems=problems.LENGTHS, spaces=spaces.LENGTHS
+)
+
+
+@LENGTHS.claim("appendix.lengths", "appendix on varying context lengths")
+@eqx.filter_jit
+def lengths(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""With contexts of varying length the fixed points and their losses are those of one length $N$ with $1/N =
+    \mathbb{E}[1/N]$
+
+    Judged by the mean over the lengths of losses by moments, and by its gradient, where all eigenvectors are learned;
+    and by the least loss, where as many of the largest are learned as the heads can learn.
+    """
+    task, law = loss.task, loss.task.length_law
+    assert law is not None, "the setting of the claim"
+
+    def mean(readout):
+        return law.probabilities @ jax.vmap(lambda N: squared_error(task.covariance, N, readout))(law.lengths)
+
+    best = learned(task, jnp.ones(task.dimension))
+    value, slope = jax.value_and_grad(mean)(best)
+    square = jnp.linalg.norm(task.covariance @ task.covariance)
+    reached = (jnp.arange(task.dimension) < start.rank).astype(float)
+    found = jnp.stack([value, 2 * loss.minimum])
+    expected = jnp.stack([level(task, chosen) for chosen in (jnp.ones(task.dimension), reached)])
+    return joined(
+        [equal(found, expected, jnp.trace(task.covariance)), equal(jnp.linalg.norm(slope)[None], 0.0, square)]
+    )
