@@ -17,7 +17,7 @@ from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.moments.words import Terms, expected_traces
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import (
+from flowsim.papers.gatmiry2024.moments import (
     ASTRONOMICAL,
     EDGE,
     ONE_DIMENSION,

@@ -23,7 +23,7 @@ from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.moments import TracePolynomial, wishart_expectation
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import DEEP, LONG, ONE_DIMENSION, SHORT, SINGLE, looped_by_matrices
+from flowsim.papers.gatmiry2024.moments import DEEP, LONG, ONE_DIMENSION, SHORT, SINGLE, looped_by_matrices
 from flowsim.papers.gatmiry2024.setting import LOOPED, over_determined
 from flowsim.tasks import LinearRegression, Prompt
 

@@ -19,30 +19,28 @@ from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import power_terms
 from flowsim.moments.spectrum import spectral_quadrature
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import (
+from flowsim.papers.gatmiry2024.moments import (
+    CONDITION_LOST,
     DEEP,
+    LENGTHS,
     LONG,
+    LONG_LENGTHS,
+    MOST_POWERS,
     ONE_DIMENSION,
     ONE_LOOP,
     PAPER,
     SHORT,
     Shape,
-    long_for_moments,
-    looped_by_matrices,
-    looped_with_finite_context,
-    shape,
-)
-from flowsim.papers.gatmiry2024.moments import (
-    CONDITION_LOST,
-    LENGTHS,
-    LONG_LENGTHS,
-    MOST_POWERS,
     Spectrum,
     enumerated,
     given_long_contexts,
+    long_for_moments,
+    looped_by_matrices,
+    looped_with_finite_context,
     moment_errors,
     of_moments,
     of_residuals,
+    shape,
     shapes,
 )
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped, over_determined

@@ -12,7 +12,7 @@ from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import (
+from flowsim.papers.gatmiry2024.moments import (
     ASTRONOMICAL,
     EDGE,
     ONE_DIMENSION,
@@ -20,11 +20,14 @@ from flowsim.papers.gatmiry2024.lemma_settings import (
     PAPER,
     TWICE_EDGE,
     Shape,
+    census,
+    enumerated,
+    isotropic_errors,
     long_for_moments,
     looped_with_finite_context,
+    powers,
     shape,
 )
-from flowsim.papers.gatmiry2024.moments import census, enumerated, isotropic_errors, powers
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped
 
 PROBLEMS = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)

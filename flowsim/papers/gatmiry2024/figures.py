@@ -18,7 +18,7 @@ from flowsim.losses.deep.residual_energy import loop_terms
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum, scalar_shortfall
 from flowsim.moments.spectrum import spectral_quadrature
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices, looped_with_few_dimensions, problem, shape
+from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_few_dimensions, problem, shape
 from flowsim.papers.gatmiry2024.setting import CLOSE, LOOPED, Loss, over_determined
 
 Curve = Float[np.ndarray, " loops"]

@@ -1,9 +1,10 @@
 """gatmiry2024's sections 3.2 to 3.6: gradient descent on a prompt, Proposition 3.1, delta, and preconditioners.
 
-One side is the literal attention or JAX's gradient, the other the printed formula.
+Judged on drawn prompts: one side is the literal attention or JAX's gradient, the other the printed formula.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,9 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_most, equal
+from flowsim.claims.declaring import takes_like
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
+from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
@@ -19,11 +22,95 @@ from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices, looped_with_finite_context, shape
-from flowsim.papers.gatmiry2024.moments import LENGTHS, powers
-from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, conditioned, drawn, of_prompts
+from flowsim.papers.gatmiry2024.moments import (
+    DEEP,
+    LENGTHS,
+    LONG,
+    SHORT,
+    SINGLE,
+    looped_by_matrices,
+    looped_with_finite_context,
+    powers,
+    shape,
+)
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, delta, matrices, over_determined
 from flowsim.tasks import Prompt
+
+_PROMPTS = 6
+JUDGED = "Judged on 6 drawn prompts. "  # in the notes
+PROBLEMS = (SHORT, SINGLE, DEEP, LONG)
+
+
+class Drawn(NamedTuple):
+    """A prompt with its weights w, and a preconditioner A."""
+
+    X: Float[Array, "d n"]
+    w: Float[Array, " d"]
+    query: Float[Array, " d"]
+    A: Float[Array, "d d"]
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt as models read it."""
+        return Prompt(self.X.T, self.X.T @ self.w, self.query)
+
+    @property
+    def columns(self) -> Float[Array, "d columns"]:
+        """[X x_q], the inputs of the examples and of the query."""
+        return jnp.concatenate([self.X, self.query[:, None]], axis=1)
+
+    def slope(self, w: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The gradient of |X^T w - y|^2 at w."""
+        return jax.grad(self.squares)(w)
+
+    def squares(self, w: Float[Array, " d"]) -> Scalar:
+        """The sum of squares |X^T w - y|^2. **Source:** gatmiry2024, section 3.2."""
+        return jnp.sum((self.X.T @ w - self.X.T @ self.w) ** 2)
+
+
+def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
+    """Draws 6 prompts of the task, stacked, each with an A whose norm is about one over the covariance's."""
+    d, n = loss.task.dimension, int(float(loss.task.context_length))
+    keys = jax.random.split(jax.random.key(0), 4)
+    inverse_root = jnp.linalg.inv(loss.root)
+    A = jax.random.normal(keys[3], (_PROMPTS, d, d)) / 4 + jnp.eye(d)[None]
+    return Drawn(
+        jnp.swapaxes(jax.random.normal(keys[0], (_PROMPTS, n, d)) @ loss.root, 1, 2),
+        jax.random.normal(keys[1], (_PROMPTS, d)) @ inverse_root,
+        jax.random.normal(keys[2], (_PROMPTS, d)) @ loss.root,
+        inverse_root @ ((A + jnp.swapaxes(A, 1, 2)) / 2 if symmetric else A) @ inverse_root,
+    )
+
+
+def of_prompts(*, symmetric: bool):
+    """Turns a function that gives both sides at one prompt into their comparison at all drawn prompts."""
+
+    def decorate(both: Callable[[LoopedLoss, Drawn], tuple[Array, Array]]):
+        @takes_like(both)
+        def compare(loss: LoopedLoss) -> Comparison:
+            left, right = jax.vmap(lambda one: both(loss, one))(drawn(loss, symmetric))
+            left, right = left.reshape(_PROMPTS, -1), right.reshape(_PROMPTS, -1)
+            size = jnp.linalg.norm(left, axis=1, keepdims=True) + jnp.linalg.norm(right, axis=1, keepdims=True)
+            d, n = loss.task.dimension, float(loss.task.context_length)
+            flat = equal(left.reshape(-1), right.reshape(-1), jnp.broadcast_to(size, left.shape).reshape(-1))
+            return rounded(flat, jnp.asarray(n + d))
+
+        return compare
+
+    return decorate
+
+
+def conditioned(made: Callable[[LoopedLoss], Comparison]) -> Callable[[LoopedLoss], Comparison]:
+    """The comparison with rounding errors scaled by the condition numbers of the prompts' sample covariances."""
+
+    @takes_like(made)
+    def compare(loss: LoopedLoss) -> Comparison:
+        comparison, X = made(loss), drawn(loss, True).X
+        values = jnp.linalg.eigvalsh(X @ jnp.swapaxes(X, 1, 2))
+        return rounded(comparison, jnp.max(values[:, -1] / values[:, 0]))
+
+    return compare
+
 
 SECTION = LOOPED(setting=looped_by_matrices).on(PROBLEMS, spaces.LEMMAS)
 GIVEN_EXAMPLES = SECTION.on(PROBLEMS, spaces.LEMMAS, hypotheses=over_determined)
@@ -187,8 +274,7 @@ def printed_slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The first $n$ entries of that row are $-\bigl(0 - \tfrac{1}{n} A \nabla \ell(0)\bigr)^\top X$, $\ell(w) = \lVert
     X^\top w - y \rVert^2$
     """
-    n = one.X.shape[1]
-    return _attention(one)[-1, :-1], (one.A @ one.slope(jnp.zeros_like(one.w)) / n) @ one.X
+    return _attention(one)[-1, :-1], (one.A @ one.slope(jnp.zeros_like(one.w)) / one.X.shape[1]) @ one.X
 
 
 @SECTION.corrected(printed_slope_row, note=_FACTORS + "A need not be symmetric here.")
@@ -258,20 +344,16 @@ def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return _after_steps(loss, one, 0.5, True)
 
 
-def _of_remark(loss: Loss, power: int) -> Array:
-    """4kd/sqrt(n), the delta of the remark on Theorem 3.2."""
-    return jnp.asarray(shape(loss).first_order(power))
-
-
-def _of_lemma(loss: Loss, power: int) -> Array:
-    """(4kd/sqrt(n))^{1/k}, the delta of Lemma A.7."""
-    return jnp.asarray(shape(loss).first_order(power) ** (1 / power))
+def _deltas(loss: Loss, power: int) -> tuple[Array, Array]:
+    """4kd/sqrt(n), the delta of the remark on Theorem 3.2, and its k-th root, that of Lemma A.7."""
+    remark = shape(loss).first_order(power)
+    return jnp.asarray(remark), jnp.asarray(remark ** (1 / power))
 
 
 def delta_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The delta of section 3.5, and the other two at k = 2L."""
-    last = powers(shape(loss))[-1]
-    return {"section_3_5": delta(loss), "remark": _of_remark(loss, last), "lemma_a_7": _of_lemma(loss, last)}
+    remark, lemma = _deltas(loss, powers(shape(loss))[-1])
+    return {"section_3_5": delta(loss), "remark": remark, "lemma_a_7": lemma}
 
 
 DELTAS = SECTION.on(
@@ -287,7 +369,7 @@ def one_delta(loss: Loss) -> Comparison:
     A.5, which leaves its delta open, the third in Lemma A.7. Both lemmas are said to restate Lemmas 4.2 and 4.3, where
     delta is the first.
     """
-    others = [of(loss, k) for k in powers(shape(loss)) for of in (_of_remark, _of_lemma)]
+    others = [other for k in powers(shape(loss)) for other in _deltas(loss, k)]
     return equal(jnp.stack(others), delta(loss), delta(loss))
 
 
@@ -299,8 +381,8 @@ def same_delta_at_the_last_power(loss: Loss) -> Comparison:
     4.2 and 4.3.
     """
     last = powers(shape(loss))[-1]
-    found = jnp.stack([_of_lemma(loss, last), _of_remark(loss, last) ** (1 / last)])
-    return equal(found, delta(loss), delta(loss))
+    remark, lemma = _deltas(loss, last)
+    return equal(jnp.stack([lemma, remark ** (1 / last)]), delta(loss), delta(loss))
 
 
 @GIVEN_EXAMPLES.claim(

@@ -28,7 +28,7 @@ from flowsim.papers.gatmiry2024.landscape import (
     sharp_constants,
     within,
 )
-from flowsim.papers.gatmiry2024.lemma_settings import DEEP, ONE_DIMENSION, SHORT, SINGLE, SKEW, problem
+from flowsim.papers.gatmiry2024.moments import DEEP, ONE_DIMENSION, SHORT, SINGLE, SKEW, problem
 from flowsim.papers.gatmiry2024.setting import (
     LOOPED,
     Loss,

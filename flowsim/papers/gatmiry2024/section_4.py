@@ -21,25 +21,23 @@ from flowsim.papers.gatmiry2024.appendix_a_layers import (
     repeated,
     with_sums,
 )
-from flowsim.papers.gatmiry2024.lemma_settings import (
+from flowsim.papers.gatmiry2024.moments import (
+    CONDITION_LOST,
     DEEP,
+    LENGTHS,
     LONG,
+    LONG_LENGTHS,
     SHORT,
     SINGLE,
     Shape,
+    given_long_contexts,
     long_for_moments,
     looped_by_matrices,
-    shape,
-)
-from flowsim.papers.gatmiry2024.moments import (
-    CONDITION_LOST,
-    LENGTHS,
-    LONG_LENGTHS,
-    given_long_contexts,
     moment_errors,
     of_moments,
     of_residuals,
     powers,
+    shape,
 )
 from flowsim.papers.gatmiry2024.setting import (
     LOOPED,

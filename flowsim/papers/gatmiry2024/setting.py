@@ -105,9 +105,6 @@ def least_eigenvalue(loss: Loss) -> Scalar:
 LOOPED = functools.partial(Section, "gatmiry2024", *MODELS, setting=looped)
 
 
-# Hypotheses
-
-
 def over_determined(loss: Loss, start: PyTree) -> list[Hypothesis]:
     """n > d, which section 3.2 assumes throughout."""
     return [hypothesis("n > d", float(loss.task.context_length), ">", float(loss.task.dimension))]
@@ -139,9 +136,6 @@ def without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
 def several_loops(loss: Loss, start: PyTree) -> list[Hypothesis]:
     """L > 1: at L = 1 the time bound divides by zero."""
     return [hypothesis("L > 1", float(loops(loss)), ">", 1.0)]
-
-
-# Points
 
 
 def whitened(loss: Loss, models: PyTree) -> Float[Array, "T r"]:
