@@ -21,7 +21,6 @@ from flowsim.papers.zhang2023.conditions import assumption, assumption_and_scale
 from flowsim.papers.zhang2023.limits import distance_to_limit, limit_is_a_minimum
 from flowsim.papers.zhang2023.literal import polynomial_rule
 from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FINITE_LENGTHS, FLOWS, ISOTROPIC, STILL, STILL_ONE
-from flowsim.papers.zhang2023.prompt_lengths import conditioned_trace
 from flowsim.papers.zhang2023.prompts import (
     DEGREE,
     DRAWN_LENGTHS,
@@ -264,6 +263,12 @@ def noiseless_bounded(task: Task) -> Comparison:
     """
     value, bound, energy = _on_every_weight(task, noiseless_bound)
     return bounded(value, bound, energy, conditioning(task))
+
+
+def conditioned_trace(eigenvalues: Vector) -> Scalar:
+    """(1 + 2d + d^2 kappa) tr(Lambda), from the (d,) eigenvalues of Lambda in ascending order."""
+    d = eigenvalues.shape[0]
+    return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)
 
 
 def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar]:
