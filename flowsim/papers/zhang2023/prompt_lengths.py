@@ -1,4 +1,4 @@
-"""zhang2023's Corollary 4.3: how long prompts must be for a bound on the risk of the limit (4.1), and Definition 3.2."""
+"""zhang2023's Corollary 4.3: how long prompts must be for a bound on the risk of the limit (4.1); Definition 3.2."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
