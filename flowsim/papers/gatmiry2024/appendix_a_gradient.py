@@ -16,24 +16,14 @@ import jax.numpy as jnp
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.moments.words import Terms, expected_traces
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.moments import (
-    ASTRONOMICAL,
-    EDGE,
-    ONE_DIMENSION,
-    ONE_LOOP,
-    PAPER,
-    TWICE_EDGE,
-    Shape,
-    long_for_moments,
-    looped_with_finite_context,
-    shape,
-)
+from flowsim.papers.gatmiry2024.moments import Shape, long_for_moments, looped_with_finite_context, shape
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, over_determined
 
 _MOST_FACTORS = 6  # of W in one expectation
-_SHORT = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
-_LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
+_SHORT = (lemmas.PAPER, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ONE_LOOP)
+_LONG = (lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL)
 _EXACT = "Judged in rationals at Sigma* = I, which the text assumes here, for A with three spectra. "
 
 
@@ -121,7 +111,7 @@ def _expanded(loss: Loss, swapped: bool) -> Comparison:
 
 SECTION = LOOPED(setting=looped_with_finite_context)
 ON_SHORT = SECTION.on(_SHORT, spaces.PAIRINGS)
-ON_PAIRINGS = SECTION.on((PAPER, *_LONG), spaces.PAIRINGS, hypotheses=over_determined)
+ON_PAIRINGS = SECTION.on((lemmas.PAPER, *_LONG), spaces.PAIRINGS, hypotheses=over_determined)
 ON_LONG = SECTION.on(_LONG, spaces.PAIRINGS, hypotheses=long_for_moments(4))
 
 

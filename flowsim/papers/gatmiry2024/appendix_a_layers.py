@@ -22,8 +22,9 @@ from flowsim.losses.deep.residual_energy import layer_terms
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.moments import TracePolynomial, wishart_expectation
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.moments import DEEP, LONG, ONE_DIMENSION, SHORT, SINGLE, looped_by_matrices
+from flowsim.papers.gatmiry2024.moments import looped_by_matrices
 from flowsim.papers.gatmiry2024.setting import LOOPED, over_determined
 from flowsim.tasks import LinearRegression, Prompt
 
@@ -33,7 +34,7 @@ Vectors = Float[Array, "k d"]
 _PROMPTS = 6
 MOST_LAYERS = 3  # distinct layers in an exact expectation
 JUDGED = "Judged on 6 drawn contexts, layer by layer. "
-PROBLEMS = (SHORT, SINGLE, DEEP, ONE_DIMENSION, LONG)
+PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.ONE_DIMENSION, lemmas.LONG)
 
 
 class DrawnLayers(eqx.Module):

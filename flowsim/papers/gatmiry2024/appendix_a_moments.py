@@ -18,18 +18,11 @@ from flowsim.claims.statements import joined, rounded
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import power_terms
 from flowsim.moments.spectrum import spectral_quadrature
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.moments import (
     CONDITION_LOST,
-    DEEP,
-    LENGTHS,
-    LONG,
-    LONG_LENGTHS,
     MOST_POWERS,
-    ONE_DIMENSION,
-    ONE_LOOP,
-    PAPER,
-    SHORT,
     Shape,
     Spectrum,
     enumerated,
@@ -54,10 +47,10 @@ _SUM_21 = (
 )
 
 SECTION = LOOPED(setting=looped_with_finite_context)
-ON_LENGTHS = SECTION.on(LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=over_determined)
-ON_LONG_LENGTHS = SECTION.on(LONG_LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=long_for_moments(4))
-ON_LEMMAS = SECTION.on((SHORT, DEEP, ONE_DIMENSION, LONG), spaces.LEMMAS)
-ON_LEMMAS_2 = SECTION.on((PAPER, ONE_LOOP, ONE_DIMENSION), spaces.LEMMAS)
+ON_LENGTHS = SECTION.on(lemmas.LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=over_determined)
+ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=long_for_moments(4))
+ON_LEMMAS = SECTION.on((lemmas.SHORT, lemmas.DEEP, lemmas.ONE_DIMENSION, lemmas.LONG), spaces.LEMMAS)
+ON_LEMMAS_2 = SECTION.on((lemmas.PAPER, lemmas.ONE_LOOP, lemmas.ONE_DIMENSION), spaces.LEMMAS)
 
 
 @ON_LENGTHS.claim("lemma-a.5", "Lemma A.5", note=CONDITION_LOST + _NO_DELTA)

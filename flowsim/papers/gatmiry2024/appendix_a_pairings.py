@@ -11,14 +11,9 @@ from jaxtyping import Array
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.moments import (
-    ASTRONOMICAL,
-    EDGE,
-    ONE_DIMENSION,
-    ONE_LOOP,
-    PAPER,
-    TWICE_EDGE,
     Shape,
     census,
     enumerated,
@@ -30,7 +25,7 @@ from flowsim.papers.gatmiry2024.moments import (
 )
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped
 
-PROBLEMS = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
+PROBLEMS = (lemmas.PAPER, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ONE_LOOP)
 _ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
 
 
@@ -54,9 +49,9 @@ SECTION = LOOPED(setting=looped_with_finite_context)
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.PAIRINGS)
 
 
-@SECTION.on((EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL, PAPER), spaces.MOMENTS).claim(
-    "lemma-a.2", "Lemma A.2", setting=looped, hypotheses=long_for_moments(4), constants=isotropic_constants
-)
+@SECTION.on(
+    (lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL, lemmas.PAPER), spaces.MOMENTS
+).claim("lemma-a.2", "Lemma A.2", setting=looped, hypotheses=long_for_moments(4), constants=isotropic_constants)
 def isotropic_moments(loss: Loss) -> Comparison:
     r"""$1 \le \alpha_{n,d,k} \le 1 + 4kd/\sqrt{n}$ for $\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top / n\bigr)^k\bigr] =
     \alpha I$, given $n \ge 4 k^2 d^2$
@@ -190,7 +185,7 @@ def _chain(known: Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison
     return at_most(jnp.asarray(lines[:-1]), jnp.asarray(lines[1:]), promised=jnp.asarray(strict))
 
 
-@SECTION.on((EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL), spaces.PAIRINGS).claim(
+@SECTION.on((lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL), spaces.PAIRINGS).claim(
     "lemma-a.2.eq-20", "proof of Lemma A.2", hypotheses=long_for_moments(4)
 )
 def printed_chain(loss: Loss) -> Comparison:
@@ -209,7 +204,9 @@ def printed_chain(loss: Loss) -> Comparison:
     return joined(parts)
 
 
-@SECTION.on((TWICE_EDGE, ASTRONOMICAL, EDGE), spaces.PAIRINGS).corrected(printed_chain, hypotheses=long_for_moments(16))
+@SECTION.on((lemmas.TWICE_EDGE, lemmas.ASTRONOMICAL, lemmas.EDGE), spaces.PAIRINGS).corrected(
+    printed_chain, hypotheses=long_for_moments(16)
+)
 def mended_chain(loss: Loss) -> Comparison:
     r"""$\alpha \le \sum_p n^{r + \lfloor (k-r)/2 \rfloor - k} d^{k-r} \le \sum_s \binom{k}{s}(2s - 1)!! (d/\sqrt{n})^s
     \le \sum_s (2kd/\sqrt{n})^s \le 1 + 4kd/\sqrt{n}$, given $n \ge 16 k^2 d^2$

@@ -17,8 +17,9 @@ from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum, scalar_shortfall
 from flowsim.moments.spectrum import spectral_quadrature
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_few_dimensions, problem, shape
+from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_few_dimensions, shape
 from flowsim.papers.gatmiry2024.setting import CLOSE, LOOPED, Loss, over_determined
 
 Curve = Float[np.ndarray, " loops"]
@@ -29,9 +30,9 @@ LOOPS = range(1, 7)
 _PROMPTS = 2000
 READING = "The text gives no number for close; all rows of this paper read it as 10%. "
 
-LONGER = problem("L = 2, d = 10, n = 50", 2, 50, "identity", dimension=10)
-LONGEST = problem("L = 2, d = 10, n = 1000", 2, 1000, "identity", dimension=10)
-LENGTHS = (problem("L = 2, d = 10, n = 20", 2, 20, "identity", dimension=10), LONGER, LONGEST)
+LONGER = lemmas.problem("L = 2, d = 10, n = 50", 2, 50, "identity", dimension=10)
+LONGEST = lemmas.problem("L = 2, d = 10, n = 1000", 2, 1000, "identity", dimension=10)
+LENGTHS = (lemmas.problem("L = 2, d = 10, n = 20", 2, 20, "identity", dimension=10), LONGER, LONGEST)
 
 
 def identity(loss: Loss, start: Any) -> list[Hypothesis]:
@@ -46,8 +47,8 @@ def more_examples(loss: Loss, start: Any) -> list[Hypothesis]:
 
 
 def flow_problem(name: str, loops: int, length: int, dimension: int, **init: Any) -> dict[str, Any]:
-    """A problem about a flow at covariance I; ``init`` is its start."""
-    return problem(name, loops, length, "identity", dimension=dimension) | {"init": init}
+    """A lemmas.problem about a flow at covariance I; ``init`` is its start."""
+    return lemmas.problem(name, loops, length, "identity", dimension=dimension) | {"init": init}
 
 
 def size(loss: Loss) -> tuple[int, int]:

@@ -21,24 +21,15 @@ from flowsim.models import LoopedAttention
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.moments import (
-    DEEP,
-    LENGTHS,
-    LONG,
-    SHORT,
-    SINGLE,
-    looped_by_matrices,
-    looped_with_finite_context,
-    powers,
-    shape,
-)
+from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_finite_context, powers, shape
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, delta, matrices, over_determined
 from flowsim.tasks import Prompt
 
 _PROMPTS = 6
 JUDGED = "Judged on 6 drawn prompts. "  # in the notes
-PROBLEMS = (SHORT, SINGLE, DEEP, LONG)
+PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG)
 
 
 class Drawn(NamedTuple):
@@ -357,7 +348,11 @@ def delta_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 DELTAS = SECTION.on(
-    LENGTHS, spaces.MOMENTS, setting=looped_with_finite_context, hypotheses=over_determined, constants=delta_constants
+    lemmas.LENGTHS,
+    spaces.MOMENTS,
+    setting=looped_with_finite_context,
+    hypotheses=over_determined,
+    constants=delta_constants,
 )
 
 

@@ -12,6 +12,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.landscape import (
     DOMINANCE,
@@ -28,7 +29,6 @@ from flowsim.papers.gatmiry2024.landscape import (
     sharp_constants,
     within,
 )
-from flowsim.papers.gatmiry2024.moments import DEEP, ONE_DIMENSION, SHORT, SINGLE, SKEW, problem
 from flowsim.papers.gatmiry2024.setting import (
     LOOPED,
     Loss,
@@ -231,9 +231,9 @@ def dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
 
 Pairs = Float[Array, "pairs 2 d d"]
 
-_INFINITE = problem("L = 2, d = 3, anisotropic, n = inf", 2, "inf", SKEW)
-_LONG = problem("L = 3, d = 3, identity, n = 10^20", 3, 10**20, "identity", dimension=3)
-_INFINITE_DEEP = problem("L = 3, d = 4, n = inf", 3, "inf", "identity", dimension=4)
+_INFINITE = lemmas.problem("L = 2, d = 3, anisotropic, n = inf", 2, "inf", lemmas.SKEW)
+_LONG = lemmas.problem("L = 3, d = 3, identity, n = 10^20", 3, 10**20, "identity", dimension=3)
+_INFINITE_DEEP = lemmas.problem("L = 3, d = 4, n = inf", 3, "inf", "identity", dimension=4)
 _PAIRS = 12
 _MOST_LOOPS = 3  # of the exact loss over all matrices
 _LENGTHS = (0.5, 1.0, 2.0, 4.0)
@@ -287,7 +287,7 @@ def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
 CONVEXITY = LOOPED(setting=matrices)
 
 
-@CONVEXITY.on((SHORT, DEEP, _INFINITE, SINGLE, ONE_DIMENSION), spaces.LANDSCAPES).claim(
+@CONVEXITY.on((lemmas.SHORT, lemmas.DEEP, _INFINITE, lemmas.SINGLE, lemmas.ONE_DIMENSION), spaces.LANDSCAPES).claim(
     "sec-3.7.non-convex", "after Theorem 3.3", hypotheses=_decided
 )
 def not_convex(loss: LoopedLoss) -> Comparison:

@@ -9,6 +9,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms, power_terms
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.appendix_a_layers import (
     JUDGED,
@@ -23,12 +24,6 @@ from flowsim.papers.gatmiry2024.appendix_a_layers import (
 )
 from flowsim.papers.gatmiry2024.moments import (
     CONDITION_LOST,
-    DEEP,
-    LENGTHS,
-    LONG,
-    LONG_LENGTHS,
-    SHORT,
-    SINGLE,
     Shape,
     given_long_contexts,
     long_for_moments,
@@ -68,8 +63,8 @@ _SPECTRUM_ALONE = "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the 
 
 SECTION = LOOPED()
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.LEMMAS, setting=looped_by_matrices)
-ON_LENGTHS = SECTION.on(LENGTHS, spaces.MOMENTS, hypotheses=over_determined)
-ON_LONG_LENGTHS = SECTION.on(LONG_LENGTHS, spaces.MOMENTS, hypotheses=long_for_moments(4))
+ON_LENGTHS = SECTION.on(lemmas.LENGTHS, spaces.MOMENTS, hypotheses=over_determined)
+ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, hypotheses=long_for_moments(4))
 
 
 @ON_PROBLEMS.claim("lemma-4.1", "Lemma 4.1", constants=gap_constants)
@@ -95,7 +90,7 @@ def loss_of_loops(loss: LoopedLoss) -> Comparison:
     return with_sums(*gaps_of_loss(drawn), drawn)
 
 
-@SECTION.on((SHORT, SINGLE, DEEP, LONG), spaces.LEMMAS).claim(
+@SECTION.on((lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG), spaces.LEMMAS).claim(
     "lemma-4.1.gap", "Lemma 4.1", form="corrected", setting=looped_by_matrices, constants=gap_constants
 )
 def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
