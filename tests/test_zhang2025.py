@@ -61,7 +61,7 @@ BREAKS = {
     ("sec-3.3.escape", "printed"): FLOW,
     ("eq-13", "printed"): (section_4, "attention", untouched_labels),
     ("eq-14", "corrected"): FLOW,
-    ("eq-15", "printed"): (section_4, "gaussian_sum", louder),
+    ("eq-15", "printed"): (section_4, "mean_square", louder),
     ("eq-18", "printed"): (section_4, "learned", louder),
     ("eq-19", "printed"): (section_4, "level", louder),
     ("appendix-e.8.balance", "printed"): FLOW,

@@ -25,6 +25,7 @@ from flowsim.papers.zhang2025.setting import (
     learned,
     level,
     plain,
+    several_dimensions,
     size,
     spectrum,
     squared_error,
@@ -105,11 +106,6 @@ def _idle(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
     along = jnp.einsum("hij,ij->h", drawn.U, square) / jnp.sum(square**2)
     U = drawn.U - along[:, None, None] * square[None]
     return eqx.tree_at(lambda m: (m.v, m.U), drawn, (jnp.zeros_like(drawn.v), U))
-
-
-def several_dimensions(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """D >= 2: in one dimension U_i = 0 wherever <U_i, Lambda^2> = 0."""
-    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
 
 
 @SECTION.on(problems.MERGED, spaces.MERGED_PLANE).claim("eq-9", "(9)", hypotheses=several_dimensions)

@@ -16,7 +16,7 @@ from flowsim.claims.statements import conserved, joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
-from flowsim.papers.zhang2023.literal import gaussian_sum
+from flowsim.papers.zhang2023.literal import second_moment as mean_square
 from flowsim.papers.zhang2025 import problems, spaces
 from flowsim.papers.zhang2025.setting import (
     attention,
@@ -29,18 +29,13 @@ from flowsim.papers.zhang2025.setting import (
     learned,
     level,
     plain,
+    several_dimensions,
     size,
     spectrum,
     squared_error,
     subsets,
     varying_lengths,
 )
-
-
-def several_dimensions(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """D >= 2: in one dimension every matrix is its own transpose."""
-    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
-
 
 _NEAR = 0.01  # as a fraction of a drop
 
@@ -110,17 +105,8 @@ def second_moment(loss: AttentionLoss) -> Comparison:
     Judged by a cubature of degree 5 over the covariates, which is exact for this mean.
     """
     Lambda, N = loss.task.covariance, loss.task.context_length
-    identity = jnp.eye(loss.task.dimension)
-    stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * identity) @ Lambda / N
-    root = jnp.linalg.cholesky(Lambda)
-
-    def terms(z, weights):
-        x = z @ root.T
-        return (weights * jnp.sum(x**2, axis=1))[None, :] * x.T @ x
-
-    # Two independent examples contribute Lambda^2 to the mean, one with itself E |x|^2 x x^T.
-    found = (1 - 1 / N) * Lambda @ Lambda + gaussian_sum(terms, loss.task.dimension) / N
-    return equal(found.reshape(-1), stated.reshape(-1), jnp.trace(Lambda) ** 2)
+    stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(loss.task.dimension)) @ Lambda / N
+    return equal(mean_square(loss.task).reshape(-1), stated.reshape(-1), jnp.trace(Lambda) ** 2)
 
 
 def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[SeparateHeads]]:

@@ -44,6 +44,11 @@ def drawable(loss: AbstractPopulationLoss) -> Hypothesis | None:
     return plain(loss)
 
 
+def several_dimensions(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
+    """D >= 2: in one dimension every matrix is its own transpose, and U_i = 0 wherever <U_i, Lambda^2> = 0."""
+    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
+
+
 def infinite(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
     """N -> infinity, taken as N = infinity."""
     return [hypothesis("N infinite", loss.task.context_length, ">=", jnp.inf)]
