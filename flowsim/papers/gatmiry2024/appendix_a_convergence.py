@@ -12,7 +12,6 @@ from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.landscape import (
     LARGEST,
-    OPTIMUM,
     PRINTED_CONSTANT,
     SMALLEST,
     appendix_threshold,
@@ -22,8 +21,8 @@ from flowsim.papers.gatmiry2024.landscape import (
     minimum_below,
     within,
 )
-from flowsim.papers.gatmiry2024.section_3_7 import FLOW, exponents, in_printed_time, in_time, time_constants
-from flowsim.papers.gatmiry2024.section_4 import PROXIMITY, proximity_constants
+from flowsim.papers.gatmiry2024.section_3_7 import exponents, in_printed_time, in_time, time_constants
+from flowsim.papers.gatmiry2024.section_4 import proximity_constants
 from flowsim.papers.gatmiry2024.setting import (
     LOOPED,
     Loss,
@@ -44,7 +43,7 @@ from flowsim.papers.gatmiry2024.setting import (
 SECTION = LOOPED()
 
 
-@SECTION.on(OPTIMUM, spaces.OPTIMUM).claim(
+@SECTION.on(problems.OPTIMUM, spaces.OPTIMUM).claim(
     "theorem-a.8", "Theorem A.8", hypotheses=long_context, constants=minimiser_constants
 )
 def optimum(loss: Loss) -> Comparison:
@@ -57,7 +56,7 @@ def optimum(loss: Loss) -> Comparison:
     return joined([minimum_below(loss), within(loss, 4.0), within(loss, 8.0), bias_is_zero(loss)])
 
 
-@SECTION.on(PROXIMITY, spaces.PROXIMITY).claim(
+@SECTION.on(problems.PROXIMITY, spaces.PROXIMITY).claim(
     "lemma-a.9", "Lemma A.9", hypotheses=(without_bias, over_determined), constants=proximity_constants
 )
 def appendix_proximity(loss: Loss, flow: Trajectory) -> Comparison:
@@ -78,7 +77,7 @@ def appendix_proximity(loss: Loss, flow: Trajectory) -> Comparison:
 
 _ROUNDING = 8 * float(jnp.finfo(jnp.float64).eps)  # relative error of a power of the loss
 
-_ANISOTROPIC = (*FLOW, problems.SMALL_COVARIANCE)
+_ANISOTROPIC = (*problems.FLOW, problems.SMALL_COVARIANCE)
 ON_ANY_COVARIANCE = SECTION.on(
     _ANISOTROPIC,
     spaces.ANY_COVARIANCE,

@@ -15,14 +15,11 @@ from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.landscape import (
-    DOMINANCE,
-    DOMINANCE_OF_LONG_CONTEXTS,
     HOELDER,
     PRINTED_CONSTANT,
     REFUTED,
     SMALL_COVARIANCE,
     SMALLEST,
-    STEPS,
     WITH_COVARIANCE,
     appendix_threshold,
     crossing,
@@ -50,16 +47,6 @@ from flowsim.papers.gatmiry2024.setting import (
     without_bias,
 )
 
-EPSILON = (
-    problems.VERY_LONG,
-    problems.INFINITE,
-    problems.WIDE,
-    problems.WIDE_ENOUGH,
-    problems.SHORT,
-    problems.SMALL_COVARIANCE,
-    problems.VERY_LONG_ANISOTROPIC,
-)
-LONG = (problems.VERY_LONG, problems.VERY_LONG_ANISOTROPIC, problems.SMALL_COVARIANCE, problems.INFINITE)
 _DRAWN = "Judged at drawn positive A for which an epsilon as in Lemma A.10 exists. "
 
 
@@ -103,10 +90,13 @@ def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 SECTION = LOOPED()
 ON_EPSILON = SECTION.on(
-    EPSILON, spaces.ANY_COVARIANCE, hypotheses=(without_bias, over_determined, small_delta), constants=epsilon_constants
+    problems.EPSILON,
+    spaces.ANY_COVARIANCE,
+    hypotheses=(without_bias, over_determined, small_delta),
+    constants=epsilon_constants,
 )
-ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM)
-ON_OPTIMUM = SECTION.on(LONG[:2], spaces.OPTIMUM, hypotheses=(over_determined, small_delta))
+ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM)
+ON_OPTIMUM = SECTION.on(problems.LONG_CONTEXTS[:2], spaces.OPTIMUM, hypotheses=(over_determined, small_delta))
 
 
 @ON_EPSILON.claim(
@@ -168,7 +158,7 @@ def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
     return joined([compared(step, at.points) for step in steps])
 
 
-@SECTION.on(LONG, spaces.OPTIMUM).claim(
+@SECTION.on(problems.LONG_CONTEXTS, spaces.OPTIMUM).claim(
     "lemma-a.10.eq-27",
     "proof of Lemma A.10, (27)",
     hypotheses=(over_determined, small_delta),
@@ -261,10 +251,10 @@ def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str
     return sharp_constants(loss, trajectory, appendix_threshold(loss))
 
 
-THEOREM_ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM, hypotheses=over_determined)
+THEOREM_ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM, hypotheses=over_determined)
 
 
-@SECTION.on((*DOMINANCE, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE).claim(
+@SECTION.on((*problems.DOMINANCE, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE).claim(
     "theorem-a.11",
     "Theorem A.11",
     hypotheses=(without_bias, over_determined),
@@ -279,7 +269,7 @@ def appendix_dominance(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 @SECTION.on(
-    (*DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE
+    (*problems.DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE
 ).corrected(
     appendix_dominance,
     hypotheses=(without_bias, long_context),

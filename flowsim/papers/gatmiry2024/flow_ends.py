@@ -28,8 +28,6 @@ from flowsim.papers.gatmiry2024.setting import (
     whitened,
 )
 
-SHORT_CONTEXTS = (problems.TEN, problems.FEW, problems.FEW_DEEP, problems.FEW_RANDOM)
-
 
 def at_least_two_examples(loss: Loss, start: PyTree) -> list[Hypothesis]:
     """There are at least two examples: n > 1."""
@@ -50,7 +48,7 @@ def end_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 SECTION_5_2 = LOOPED(hypotheses=(identity_covariance, at_least_two_examples))
-ON_PROBLEMS = SECTION_5_2.on(SHORT_CONTEXTS, spaces.SHORT_FLOWS, constants=end_constants)
+ON_PROBLEMS = SECTION_5_2.on(problems.SHORT_CONTEXTS, spaces.SHORT_FLOWS, constants=end_constants)
 
 
 @ON_PROBLEMS.claim("sec-5.2", "section 5.2, Figure 1")

@@ -15,7 +15,6 @@ from flowsim.claims.statements import dominance_floor, gradient_dominance, sharp
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024.setting import (
     Loss,
     Points,
@@ -30,16 +29,6 @@ from flowsim.papers.gatmiry2024.setting import (
 )
 
 _MOST_LOOPS_WITH_BIAS = 2  # beyond this the exact loss with u is slow to build
-
-OPTIMUM = (
-    problems.EASY,
-    problems.ONE_LOOP,
-    problems.ONE_DIMENSION,
-    problems.ANISOTROPIC,
-    problems.VERY_LONG_ANISOTROPIC,
-    problems.WIDE_LONG,
-    problems.SHORT,
-)
 
 
 def _from_identity(loss: Loss) -> Series:
@@ -113,36 +102,6 @@ def crossing(increasing, values: Series, largest: float) -> tuple[Series, Series
 
 
 PRINTED_CONSTANT = 1 / 16
-
-DOMINANCE = (
-    problems.EASY,
-    problems.SHORT,
-    problems.RANDOM,
-    problems.OVERSHOT,
-    problems.INFINITE,
-    problems.WIDE,
-    problems.WIDE_LONG,
-    problems.WIDE_DEEP,
-    problems.CROWDED,
-    problems.ANISOTROPIC,
-)
-DOMINANCE_OF_LONG_CONTEXTS = (
-    problems.EASY,
-    problems.ONE_DIMENSION,
-    problems.INFINITE,
-    problems.WIDE,
-    problems.WIDE_LONG,
-    problems.WIDE_DEEP,
-    problems.CROWDED,
-)
-STEPS = (  # for the steps of the proofs, judged at drawn points
-    problems.VERY_LONG,
-    problems.WIDE_LONG,
-    problems.VERY_LONG_ANISOTROPIC,
-    problems.SMALL_COVARIANCE,
-    problems.INFINITE,
-    problems.EASY,
-)
 
 HOELDER = (
     "Hoelder's inequality between the sums of powers 4L-2 and 2L of d numbers costs d^{-(L-1)/L}; Lemma A.10 writes "

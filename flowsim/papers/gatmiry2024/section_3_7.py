@@ -15,10 +15,7 @@ from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
 from flowsim.papers.gatmiry2024.landscape import (
-    DOMINANCE,
-    DOMINANCE_OF_LONG_CONTEXTS,
     HOELDER,
-    OPTIMUM,
     PRINTED_CONSTANT,
     REFUTED,
     appendix_threshold,
@@ -46,17 +43,6 @@ from flowsim.papers.gatmiry2024.setting import (
     several_loops,
 )
 
-FLOW = (
-    problems.EASY,
-    problems.RANDOM,
-    problems.OVERSHOT,
-    problems.VERY_LONG,
-    problems.INFINITE,
-    problems.WIDE,
-    problems.WIDE_LONG,
-    problems.ONE_LOOP,
-)
-
 
 def minimum_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The minimum, the bound on it, and d (d/n)^L, the order of the minimum."""
@@ -65,8 +51,10 @@ def minimum_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 SECTION_3_7 = LOOPED()
-ON_OPTIMUM = SECTION_3_7.on(OPTIMUM, spaces.OPTIMUM, hypotheses=long_context)
-ON_FLOW = SECTION_3_7.on(FLOW, spaces.ISOTROPIC_FLOWS, hypotheses=(identity_covariance, over_determined, several_loops))
+ON_OPTIMUM = SECTION_3_7.on(problems.OPTIMUM, spaces.OPTIMUM, hypotheses=long_context)
+ON_FLOW = SECTION_3_7.on(
+    problems.FLOW, spaces.ISOTROPIC_FLOWS, hypotheses=(identity_covariance, over_determined, several_loops)
+)
 
 
 @ON_OPTIMUM.claim("theorem-3.2.loss", "Theorem 3.2, 1", constants=minimum_constants)
@@ -200,7 +188,7 @@ def dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return sharp_constants(loss, trajectory, printed_threshold(loss))
 
 
-@SECTION_3_7.on(DOMINANCE, spaces.ISOTROPIC_FLOWS).claim(
+@SECTION_3_7.on(problems.DOMINANCE, spaces.ISOTROPIC_FLOWS).claim(
     "theorem-3.4",
     "Theorem 3.4",
     hypotheses=(identity_covariance, over_determined),
@@ -214,7 +202,7 @@ def dominance(loss: Loss, flow: Trajectory) -> Comparison:
     return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, printed_threshold(loss))
 
 
-@SECTION_3_7.on(DOMINANCE_OF_LONG_CONTEXTS, spaces.LONG_FLOWS).corrected(
+@SECTION_3_7.on(problems.DOMINANCE_OF_LONG_CONTEXTS, spaces.LONG_FLOWS).corrected(
     dominance,
     hypotheses=(identity_covariance, long_context),
     constants=dominance_constants,

@@ -46,8 +46,6 @@ from flowsim.papers.gatmiry2024.setting import (
     without_bias,
 )
 
-PROXIMITY = (problems.VERY_LONG, problems.VERY_LONG_ANISOTROPIC, problems.INFINITE, problems.WIDE_LONG, problems.EASY)
-
 
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The largest share of L(A, 0) by which the printed expression falls below it, among the drawn A."""
@@ -174,7 +172,7 @@ def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.on(PROXIMITY, spaces.PROXIMITY).claim(
+@SECTION.on(problems.PROXIMITY, spaces.PROXIMITY).claim(
     "theorem-4.4", "Theorem 4.4", hypotheses=(without_bias, over_determined), constants=proximity_constants
 )
 def proximity(loss: Loss, flow: Trajectory) -> Comparison:
