@@ -10,23 +10,18 @@ from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.landscape import (
-    LARGEST,
-    PRINTED_CONSTANT,
-    SMALLEST,
-    appendix_threshold,
-    bias_is_zero,
-    crossing,
-    minimiser_constants,
-    minimum_below,
-    within,
-)
 from flowsim.papers.gatmiry2024.section_3_7 import exponents, in_printed_time, in_time, time_constants
 from flowsim.papers.gatmiry2024.section_4 import proximity_constants
 from flowsim.papers.gatmiry2024.setting import (
+    LARGEST,
     LOOPED,
+    PRINTED_CONSTANT,
+    SMALLEST,
     Loss,
+    appendix_threshold,
+    bias_is_zero,
     compared,
+    crossing,
     delta,
     delta_power,
     dimension_root,
@@ -35,8 +30,11 @@ from flowsim.papers.gatmiry2024.setting import (
     everywhere,
     long_context,
     loops,
+    minimiser_constants,
+    minimum_below,
     over_determined,
     several_loops,
+    within,
     without_bias,
 )
 

@@ -14,35 +14,33 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.landscape import (
+from flowsim.papers.gatmiry2024.setting import (
     HOELDER,
+    LOOPED,
     PRINTED_CONSTANT,
     REFUTED,
     SMALL_COVARIANCE,
     SMALLEST,
     WITH_COVARIANCE,
-    appendix_threshold,
-    crossing,
-    dominates,
-    sharp_constants,
-)
-from flowsim.papers.gatmiry2024.setting import (
-    LOOPED,
     Loss,
     Points,
+    appendix_threshold,
     at_points,
     compared,
+    crossing,
     delta,
     delta_power,
     dimension_root,
     dominance_factor,
     dominance_power,
+    dominates,
     drawn,
     everywhere,
     least_eigenvalue,
     long_context,
     loops,
     over_determined,
+    sharp_constants,
     whitened,
     without_bias,
 )

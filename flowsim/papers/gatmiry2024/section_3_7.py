@@ -14,33 +14,31 @@ from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.landscape import (
+from flowsim.papers.gatmiry2024.setting import (
     HOELDER,
+    LOOPED,
     PRINTED_CONSTANT,
     REFUTED,
+    Loss,
     appendix_threshold,
     bias_is_zero,
-    dominates,
-    minimiser_constants,
-    minimum_below,
-    sharp_constants,
-    within,
-)
-from flowsim.papers.gatmiry2024.setting import (
-    LOOPED,
-    Loss,
     delta_power,
     deviation,
     dimension_loss,
     dimension_root,
+    dominates,
     everywhere,
     identity_covariance,
     least_eigenvalue,
     long_context,
     loops,
     matrices,
+    minimiser_constants,
+    minimum_below,
     over_determined,
     several_loops,
+    sharp_constants,
+    within,
 )
 
 
