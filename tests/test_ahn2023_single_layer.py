@@ -17,7 +17,7 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, sections_3_4, single_layer
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ REFUTED = {"eq-6", "sec-4.parameters", "lemma-6.unique", "lemma-6.inner-product"
 
 
 def build(problem) -> flowsim.Problem:
-    return spec_of({name: value for name, value in problem.items() if name != "name"}, ["flow.rtol=1e-6"]).build()
+    return spec_of(unnamed(problem), ["flow.rtol=1e-6"]).build()
 
 
 def loss_of(problem) -> MaskedAttentionLoss:

@@ -29,7 +29,7 @@ from flowsim.papers.ahn2023 import (
     sections_5_6,
 )
 from flowsim.papers.ahn2023.settings import LAYERED
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 from flowsim.tasks import Prompt
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def test_every_verdict(key):
 def test_every_problem_is_one():
     known = {str(problem): problem for claim in CLAIMS for problem in claim.problems}
     for problem in known.values():
-        spec_of({name: table for name, table in problem.items() if name != "name"})
+        spec_of(unnamed(problem))
     assert len({problem["name"] for problem in known.values()}) == len(known)
     assert problems.PAPER["task"]["context_length"] == 20
 

@@ -11,7 +11,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
 from flowsim.papers.ahn2023 import CLAIMS, appendix_a, prompts, sections_3_4, sections_5_6, single_layer
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
@@ -135,7 +135,7 @@ def evidence_of(claim: claims.Claim) -> Evidence:
     """At the start of the first of its problems, or for layers on a small one."""
     if claim.models and claim.models[0] is not single_layer.MaskedAttention:
         return deep.static("small")
-    problem = spec_of({name: table for name, table in claim.problems[0].items() if name != "name"}).build()
+    problem = spec_of(unnamed(claim.problems[0])).build()
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))
 
 

@@ -14,7 +14,7 @@ from flowsim.losses import RandomCovarianceLoss
 from flowsim.losses.prompt_risk import risk
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import CLAIMS, literal, section_4_3
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
 
@@ -27,7 +27,7 @@ WEIGHT = np.array([0.3, -1.0, 0.5])
 @functools.cache
 def evidence_of(index: int) -> Evidence:
     claim = (LINE, BELOW)[index]
-    problem = spec_of({name: value for name, value in claim.problems[0].items() if name != "name"}).build()
+    problem = spec_of(unnamed(claim.problems[0])).build()
     return Evidence(problem.loss, problem.run())
 
 

@@ -27,7 +27,7 @@ from flowsim.papers.gatmiry2024 import (
 )
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024.setting import looped
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 from flowsim.report.plots import dominance
 from flowsim.tasks import Prompt, SpectralRegression
 
@@ -92,7 +92,7 @@ def matrices(loops, n, eigenvalues) -> Evidence:
 
 
 def of(problem) -> Evidence:
-    built = spec_of({name: table for name, table in problem.items() if name != "name"}).build()
+    built = spec_of(unnamed(problem)).build()
     return Evidence(built.loss, built.run())
 
 

@@ -27,7 +27,7 @@ from flowsim.papers.gatmiry2024 import (
     moments,
     section_4,
 )
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ PLAIN = lemma_problems.problem("L = 1, d = 10, n = 20", 1, 20, "identity", dimen
 @functools.cache
 def _evidence(text: str) -> Evidence:
     tables = json.loads(text)
-    problem = spec_of({name: table for name, table in tables.items() if name != "name"}).build()
+    problem = spec_of(unnamed(tables)).build()
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))
 
 
@@ -179,7 +179,7 @@ def test_figures_speak_of_the_covariance_identity():
 
 def test_one_loop_ends_at_a_multiple_of_the_identity_far_from_it():
     problem = lemma_problems.problem("", 1, 1, "identity", dimension=2)
-    tables = {name: table for name, table in problem.items() if name != "name"}
+    tables = unnamed(problem)
     tables["init"] = {"kind": "random", "scale": 0.1, "seed": 0}
     built = spec_of(tables).build()
     evidence = Evidence(built.loss, built.run())

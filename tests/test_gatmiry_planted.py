@@ -27,7 +27,7 @@ from flowsim.papers.gatmiry2024 import (
     section_4,
 )
 from flowsim.papers.gatmiry2024 import landscape_problems as flows
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
@@ -159,7 +159,7 @@ REASONS = {
 @functools.cache
 def evidence_of(text: str, flow: bool) -> Evidence:
     tables = json.loads(text)
-    problem = spec_of({name: table for name, table in tables.items() if name != "name"}).build()
+    problem = spec_of(unnamed(tables)).build()
     return Evidence(problem.loss, problem.run() if flow else start_alone(problem.loss, problem.start))
 
 

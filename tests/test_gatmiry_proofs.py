@@ -13,7 +13,7 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.papers.gatmiry2024 import CLAIMS, appendix_a_gradient, appendix_a_moments, lemma_problems, moments
 from flowsim.papers.gatmiry2024 import landscape_problems as flows
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
@@ -60,7 +60,7 @@ VERDICTS = [
 @functools.cache
 def evidence_of(text: str) -> Evidence:
     tables = json.loads(text)
-    problem = spec_of({name: table for name, table in tables.items() if name != "name"}).build()
+    problem = spec_of(unnamed(tables)).build()
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))
 
 

@@ -12,7 +12,7 @@ from anew import anew
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers import zhang2023
 from flowsim.papers.zhang2023 import appendix_d, problems, prompt_lengths, prompts, section_4_1, section_4_2
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 PARTS = ("eq-4.2", "theorem-4.2", "corollary-4.3", "sec-4.2", "lemma-d")
 CLAIMS = [
@@ -30,7 +30,7 @@ PROBLEMS = {
 
 @functools.cache
 def evidence_of(name: str) -> Evidence:
-    tables = {table: fields for table, fields in PROBLEMS[name].items() if table != "name"}
+    tables = unnamed(PROBLEMS[name])
     problem = spec_of(tables).build()
     return Evidence(problem.loss, problem.run())
 

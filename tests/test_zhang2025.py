@@ -14,6 +14,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.papers.zhang2025 import CLAIMS, problems, section_3, section_4, setting
+from flowsim.problem import unnamed
 from flowsim.problem.specification import spec_of
 from flowsim.tasks import LinearRegression
 
@@ -82,7 +83,7 @@ def uncached():
 
 def built(table):
     """A problem of the paper's list, which has a name beside its tables."""
-    return spec_of({name: part for name, part in table.items() if name != "name"}).build()
+    return spec_of(unnamed(table)).build()
 
 
 def judged(claim, table):
