@@ -158,9 +158,7 @@ def within_reach(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
 
 
 def _sum_of_squares(model: MultiLayerAttention, root: Array, factors: Array, weights: Array) -> Scalar:
-    """The squared error of the literal layers, averaged over w and the query and summed over sample covariances T T^T
-    with weights.
-    """
+    """The squared error of the literal layers, averaged over w and query, over covariances T T^T with weights."""
     d, columns = factors.shape[1:]
     inverse = jnp.linalg.inv(root)
 

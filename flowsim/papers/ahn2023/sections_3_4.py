@@ -139,9 +139,7 @@ def parameters(loss: Loss) -> Comparison:
 
 
 def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:
-    """f against its minimum, and the gradients in b and in A against zero, relative to one of their terms, at (8)
-    re-scaled by each gamma.
-    """
+    """f against its minimum, and both gradients against zero, relative to a term, at (8) re-scaled by each gamma."""
     loss = MaskedAttentionLoss(task)
     f = lambda model: in_context_loss(task, model)
 

@@ -17,9 +17,6 @@ Hypotheses = Callable[[Any, Any], list[Hypothesis]]
 LAYERED = (MultiLayerAttention, ScalarLayers, DiagonalLayers)  # the models of the statements on several layers
 
 
-# One layer
-
-
 def masked_layer(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of section 4: one layer under the parametrisation (7)."""
     fits = isinstance(loss, MaskedAttentionLoss)
@@ -44,9 +41,6 @@ def diagonal(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
 def two_dimensions(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
     """d >= 2."""
     return [hypothesis("d >= 2", float(loss.task.dimension), ">=", 2.0)]
-
-
-# Several layers
 
 
 def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | None:

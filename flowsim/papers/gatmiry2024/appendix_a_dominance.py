@@ -73,9 +73,7 @@ def _epsilon_dominance(loss: Loss, trajectory: Trajectory, constant: ArrayLike) 
 
 
 def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The printed constant, the sharp one at all points compared, and that of long contexts, 4 L^2 lambda_d^2
-    d^{-(L-1)/L}.
-    """
+    """The printed constant, the sharp one at all points, and that of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}."""
     points = everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
     ratio = points.grad_norm_sq / jnp.where(promised, epsilon, 1.0) ** (4 * loops(loss) - 2)

@@ -256,9 +256,7 @@ def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
 
 
 def of_residuals(bound: Bound) -> Compare:
-    """Compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) times (lambda_1 + 1)^k, for all i and k <= 2L, at
-    the spectra of several A.
-    """
+    """Compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) (lambda_1 + 1)^k at the spectra of several A."""
 
     @takes_like(bound)
     def compare(loss: Loss) -> Comparison:

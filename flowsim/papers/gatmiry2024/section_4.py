@@ -105,9 +105,7 @@ def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
 
 
 def moment_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """delta, and the least n at which |alpha^{(j)} - lambda_j^k| <= delta^k lambda_1^k for all k <= 2L, by doubling and
-    bisection.
-    """
+    """delta, and the least n at which |alpha^{(j)} - lambda_j^k| <= delta^k lambda_1^k for k <= 2L, by bisection."""
     known = shape(loss)
 
     def met(n: int) -> bool:

@@ -87,9 +87,6 @@ def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
     return (numbers + np.swapaxes(numbers, 1, 2)).astype(float)
 
 
-# Comparisons
-
-
 def same_entries(task: Task, left: Array, right: Array) -> Comparison:
     """The statement left = right, entry by entry, relative to the largest entry."""
     return same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))

@@ -59,9 +59,6 @@ def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
 
 
-# What judging needs
-
-
 def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
     """d is small enough that the moments can be written out."""
     name = f"d at most {exact.MOST_COORDINATES}, so that moments can be written out"
@@ -69,9 +66,6 @@ def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
 
 
 STEPS = (0.5, 1.0)  # where a statement about every eta is judged; 1 is that of Theorem 4's proof
-
-
-# Models
 
 
 def zero_heads(
@@ -142,9 +136,6 @@ def gradient(risk: HeadRisk, model: AnyHeads) -> AnyHeads:
 def _size(tree: PyTree) -> Scalar:
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
     return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in leaves), jnp.zeros(())))
-
-
-# Comparisons
 
 
 def same(task: LinearRegression, left: ArrayLike, right: ArrayLike, size: ArrayLike) -> Comparison:

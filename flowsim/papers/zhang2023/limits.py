@@ -36,9 +36,7 @@ def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, 
 
 
 def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> Comparison:
-    """The limit of the flow, where it is proved to exist, and the end of the flow, where the path still to go is short,
-    against an expected limit.
-    """
+    """The proved limit of the flow, and its end where the path still to go is short, against an expected limit."""
     size = jnp.sqrt(norm_sq(expected))
 
     def to_expected(model: LinearAttention, allowance: Array) -> Comparison:
