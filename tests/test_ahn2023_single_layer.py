@@ -16,7 +16,7 @@ import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
-from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, sections_3_4, single_layer
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, sections_3_4
 from flowsim.problem import spec_of, unnamed
 
 pytestmark = pytest.mark.slow
@@ -163,17 +163,17 @@ PLANTS = [
         problems.EASY,
     ),
     ("eq-6", sections_3_4, "in_context_loss", scaled, problems.EASY),
-    ("lemma-6", single_layer, "unit", scaled, problems.ISOTROPIC),
-    ("lemma-6.sum", single_layer, "component", scaled, problems.ISOTROPIC),
-    ("lemma-6.unique", single_layer, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
+    ("lemma-6", appendix_a, "unit", scaled, problems.ISOTROPIC),
+    ("lemma-6.sum", appendix_a, "component", scaled, problems.ISOTROPIC),
+    ("lemma-6.unique", appendix_a, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
      problems.ISOTROPIC),
-    ("eq-17", single_layer, "_pair", scaled, problems.ISOTROPIC),
-    ("eq-18", single_layer, "unit", scaled, problems.ISOTROPIC),
-    ("eq-19", single_layer, "_pair", scaled, problems.ISOTROPIC),
-    ("lemma-7", single_layer, "unit", scaled, problems.EASY),
-    ("lemma-7.sum", single_layer, "component", scaled, problems.EASY),
-    ("eq-20", single_layer, "_pair", scaled, problems.EASY),
-    ("eq-21", single_layer, "_pair", scaled, problems.EASY),
+    ("eq-17", appendix_a, "_pair", scaled, problems.ISOTROPIC),
+    ("eq-18", appendix_a, "unit", scaled, problems.ISOTROPIC),
+    ("eq-19", appendix_a, "_pair", scaled, problems.ISOTROPIC),
+    ("lemma-7", appendix_a, "unit", scaled, problems.EASY),
+    ("lemma-7.sum", appendix_a, "component", scaled, problems.EASY),
+    ("eq-20", appendix_a, "_pair", scaled, problems.EASY),
+    ("eq-21", appendix_a, "_pair", scaled, problems.EASY),
     ("sec-a.3.rotation", appendix_a, "in_context_loss", scaled, problems.EASY),
 ]  # fmt: skip
 
@@ -217,7 +217,7 @@ def test_strictly_above_the_minimum_at_8_is_unresolved():
     def strict(task):
         """$f(8) > \\min f$"""
         loss = MaskedAttentionLoss(task)
-        return flowsim.at_least(single_layer.in_context_loss(task, loss.minimizer())[None], loss.minimum)
+        return flowsim.at_least(appendix_a.in_context_loss(task, loss.minimizer())[None], loss.minimum)
 
     assert judge_on(strict, evidence_of(problems.EASY)).verdict is Judgement.UNRESOLVED
 

@@ -10,7 +10,7 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
-from flowsim.papers.ahn2023 import CLAIMS, appendix_a, prompts, sections_3_4, sections_5_6, single_layer
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, prompts, sections_3_4, sections_5_6
 from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -43,8 +43,8 @@ def first_louder(function):
     return lambda *args: (1.01 * function(*args)[0], *function(*args)[1:])
 
 
-MOMENT = (single_layer, "token_covariance_times_form", louder)
-LINEAR = (single_layer, "weight_times_token_covariance", louder)
+MOMENT = (appendix_a, "token_covariance_times_form", louder)
+LINEAR = (appendix_a, "weight_times_token_covariance", louder)
 LAYER = (prompts, "attend", louder)
 TURN = (prompts, "_turns", first_louder)
 BREAKS = {
@@ -133,7 +133,7 @@ def test_every_row_has_what_breaks_it_or_a_reason():
 
 def evidence_of(claim: claims.Claim) -> Evidence:
     """At the start of the first of its problems, or for layers on a small one."""
-    if claim.models and claim.models[0] is not single_layer.MaskedAttention:
+    if claim.models and claim.models[0] is not appendix_a.MaskedAttention:
         return deep.static("small")
     problem = spec_of(unnamed(claim.problems[0])).build()
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))

@@ -16,7 +16,7 @@ from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined, rounded
 from flowsim.models import MultiLayerAttention
-from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.multi_layer import (
     Loss,
     cancellation,
@@ -26,7 +26,6 @@ from flowsim.papers.ahn2023.multi_layer import (
     losses_at,
     many_starts,
 )
-from flowsim.papers.ahn2023.problems import DEEP, ISOTROPIC_LAYERS, ON_PROMPTS, STATIC
 from flowsim.papers.ahn2023.prompts import (
     Columns,
     Drawn,
@@ -60,12 +59,11 @@ def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
     return product(point, X), jnp.sum(jax.vmap(error)(jnp.eye(X.shape[0])) ** 2)
 
 
-SECTION_B_1 = LAYERS(hypotheses=two_isotropic_layers, problems=ISOTROPIC_LAYERS, spaces=spaces.ISOTROPIC_LAYERS)
+SECTION_B_1_2 = LAYERS()
+ISOTROPIC = SECTION_B_1_2.on(problems.ISOTROPIC_LAYERS, spaces.ISOTROPIC_LAYERS, hypotheses=two_isotropic_layers)
 
 
-@SECTION_B_1.claim(
-    "theorem-3.trace", "proof of Theorem 3, first display", hypotheses=(_symmetric_layers, finite_context)
-)
+@ISOTROPIC.claim("theorem-3.trace", "proof of Theorem 3, first display", hypotheses=(_symmetric_layers, finite_context))
 @on_prompts
 def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl(\prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i (I + M
@@ -78,7 +76,7 @@ def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
     return jnp.sum(columns**2), expected
 
 
-@SECTION_B_1.corrected(trace_of_all, hypotheses=(_symmetric_layers, finite_context))
+@ISOTROPIC.corrected(trace_of_all, hypotheses=(_symmetric_layers, finite_context))
 @on_prompts
 def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl((I - M) \prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i
@@ -91,7 +89,7 @@ def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
     return jnp.sum(columns[:, -1] ** 2), expected
 
 
-@SECTION_B_1.claim("theorem-3.rotation", "proof of Theorem 3")
+@ISOTROPIC.claim("theorem-3.rotation", "proof of Theorem 3")
 def theorem_3_rotation(loss: Loss) -> Comparison:
     r"""$f(U D_0 U^\top, A_1) = f(D_0, U^\top A_1 U)$ for orthogonal $U$, and $f(D_0, A_1) = f(D_0, S A_1 S)$ for
     diagonal $D_0$ and $S = \operatorname{diag}(\pm 1, \dots, \pm 1)$
@@ -110,7 +108,7 @@ def theorem_3_rotation(loss: Loss) -> Comparison:
     return rounded(joined(both), cancellation(loss))
 
 
-@SECTION_B_1.claim("theorem-3.proof", "proof of Theorem 3")
+@ISOTROPIC.claim("theorem-3.proof", "proof of Theorem 3")
 def theorem_3_proof(loss: Loss) -> Comparison:
     r"""$f\bigl(D_0, \operatorname{diag}(A_1)\bigr) \le f(D_0, A_1)$ for diagonal $D_0$, and the same with the layers
     exchanged
@@ -126,7 +124,7 @@ def theorem_3_proof(loss: Loss) -> Comparison:
     return rounded(joined(comparisons), cancellation(loss))
 
 
-@SECTION_B_1.claim("theorem-3.convex", "proof of Theorem 3")
+@ISOTROPIC.claim("theorem-3.convex", "proof of Theorem 3")
 def theorem_3_convex(loss: Loss) -> Comparison:
     """$f$ is convex in $A_1$, and in $A_0$, the other one fixed
 
@@ -150,12 +148,11 @@ def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
     return total
 
 
-SECTION_B_2 = LAYERS()
-ON_ON_PROMPTS = SECTION_B_2.on(ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
-ON_STATIC = SECTION_B_2.on(STATIC, spaces.LAYERS)
+PROMPTWISE = SECTION_B_1_2.on(problems.ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
+ON_STATIC = SECTION_B_1_2.on(problems.STATIC, spaces.LAYERS)
 
 
-@ON_ON_PROMPTS.claim("eq-22", "(22)")
+@PROMPTWISE.claim("eq-22", "(22)")
 @on_prompts
 def eq_22(drawn: Drawn) -> tuple[Row, Row]:
     r"""$Y_{i+1} = Y_0 \prod_l (I + M X_0^\top A_l X_0)$, the query's label being given
@@ -245,7 +242,7 @@ def gradient_on_the_set(loss: Loss) -> Comparison:
     return rounded(equal(off, 0.0, jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
 
 
-@SECTION_B_2.on((ISOTROPIC_LAYERS[0], *STATIC), spaces.LAYERS).claim(
+@SECTION_B_1_2.on((problems.ISOTROPIC_LAYERS[0], *problems.STATIC), spaces.LAYERS).claim(
     "theorem-4.invariant", "proof of Theorem 4", form="corrected", hypotheses=anisotropic
 )
 def leaves_the_set(loss: Loss) -> Comparison:
@@ -260,7 +257,7 @@ def leaves_the_set(loss: Loss) -> Comparison:
     return rounded(at_least(off, 0.0, size=jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
 
 
-@ON_ON_PROMPTS.claim("eq-28", "proof of Theorem 4, G before (28)")
+@PROMPTWISE.claim("eq-28", "proof of Theorem 4, G before (28)")
 @on_prompts
 def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I - M X_0^\top A_l X_0)$
@@ -271,7 +268,7 @@ def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:
     return drawn.weight @ Z[:-1] @ _factors(drawn, -1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@ON_ON_PROMPTS.corrected(eq_28_printed)
+@PROMPTWISE.corrected(eq_28_printed)
 @on_prompts
 def eq_28_corrected(drawn: Drawn) -> tuple[Row, Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I + M X_0^\top A_l X_0)$
@@ -282,7 +279,7 @@ def eq_28_corrected(drawn: Drawn) -> tuple[Row, Row]:
     return drawn.weight @ Z[:-1] @ _factors(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@ON_ON_PROMPTS.claim("eq-29", "(29)")
+@PROMPTWISE.claim("eq-29", "(29)")
 @on_prompts
 def eq_29(drawn: Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and orthogonal $U$, with $U_\Sigma = \Sigma^{1/2} U \Sigma^{-1/2}$, $G(U_\Sigma X_0) =
@@ -293,7 +290,7 @@ def eq_29(drawn: Drawn) -> tuple[Array, Array]:
     return turned(without_B(nearest_on_the_set(drawn)), product)
 
 
-@ON_ON_PROMPTS.claim("eq-30", "(30)")
+@PROMPTWISE.claim("eq-30", "(30)")
 @on_prompts
 def eq_30(drawn: Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and every $R_j$, $\frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = U_\Sigma \frac{d}{dt}
@@ -316,7 +313,7 @@ def _permuted(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, "n 
 
 
 SECTION_B_4 = LAYERS()
-ON_LAYERS = SECTION_B_4.on((*STATIC, DEEP), spaces.LAYERS)
+ON_LAYERS = SECTION_B_4.on((*problems.STATIC, problems.DEEP), spaces.LAYERS)
 
 
 @ON_LAYERS.claim("lemma-8", "Lemma 8")
@@ -328,7 +325,7 @@ def lemma_8(loss: Loss) -> Comparison:
     return rounded(equal(values, first, values), cancellation(loss))
 
 
-@SECTION_B_4.on(STATIC, spaces.LAYERS).claim(
+@SECTION_B_4.on(problems.STATIC, spaces.LAYERS).claim(
     "lemma-8.general", "Lemma 8 beyond S", form="corrected", hypotheses=several_layers
 )
 def lemma_8_general(loss: Loss) -> Comparison:

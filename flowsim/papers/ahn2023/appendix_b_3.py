@@ -18,9 +18,8 @@ from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention, ScalarLayers
-from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.multi_layer import Loss
-from flowsim.papers.ahn2023.problems import ON_PROMPTS, ON_SCALARS, WITH_B, WITHOUT_B
 from flowsim.papers.ahn2023.prompts import (
     Columns,
     Drawn,
@@ -49,7 +48,7 @@ from flowsim.papers.ahn2023.settings import LAYERS, moving, sampled_layers
 _BY_ALL = NOTE.format("theorem-5.all-matrices")
 _BY_ALL_35 = NOTE.format("eq-35.all-matrices")
 
-SECTION = LAYERS(hypotheses=within_reach, problems=WITH_B, spaces=spaces.RESIDUAL_STREAM)
+SECTION = LAYERS(hypotheses=within_reach, problems=problems.WITH_B, spaces=spaces.RESIDUAL_STREAM)
 
 
 @SECTION.claim(
@@ -261,7 +260,7 @@ def at_scalars(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothe
 SECTION_ON_SAMPLES = Section(
     "ahn2023", MultiLayerAttention, setting=sampled_layers, hypotheses=at_scalars, needs=moving
 )
-ON_S = SECTION_ON_SAMPLES.on(ON_SCALARS, spaces.ON_SCALARS)
+ON_S = SECTION_ON_SAMPLES.on(problems.ON_SCALARS, spaces.ON_SCALARS)
 
 
 @ON_S.claim("theorem-5.all-matrices", "proof of Theorem 5", form="corrected")
@@ -297,7 +296,9 @@ def _sampled_decrease(
     return rate[None], (jnp.sum(slopes.A**2) + jnp.sum(slopes.B**2))[None]
 
 
-@SECTION_ON_SAMPLES.on((ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B), spaces.ON_SCALARS).claim("eq-35.all-matrices", "(35)")
+@SECTION_ON_SAMPLES.on((problems.ON_SCALARS[0], problems.ON_SCALARS[2], problems.WITHOUT_B), spaces.ON_SCALARS).claim(
+    "eq-35.all-matrices", "(35)"
+)
 def eq_35_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
     r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i \Sigma^{-1}$, $\frac{d}{dt} f \le -\sum \lVert \nabla_{A_i}
     f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$ at points of $\mathcal{S}$
@@ -322,7 +323,7 @@ def eq_35_corrected_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention)
     return at_most(jnp.abs(rate + squares), _APART * squares)
 
 
-TURNS = LAYERS(hypotheses=finite_context, problems=ON_PROMPTS, spaces=spaces.LAYERS)
+TURNS = LAYERS(hypotheses=finite_context, problems=problems.ON_PROMPTS, spaces=spaces.LAYERS)
 
 
 @TURNS.claim("eq-38", "G before (38)")

@@ -11,8 +11,7 @@ from jaxtyping import Array, Float
 from flowsim.claims.hypotheses import finite_context
 from flowsim.models import MultiLayerAttention
 from flowsim.models.linear_attention import embed
-from flowsim.papers.ahn2023 import spaces
-from flowsim.papers.ahn2023.problems import ON_PROMPTS
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.prompts import (
     Drawn,
     Row,
@@ -27,7 +26,7 @@ from flowsim.papers.ahn2023.prompts import (
 from flowsim.papers.ahn2023.settings import LAYERS
 from flowsim.tasks import Prompt
 
-SECTION = LAYERS(hypotheses=finite_context, problems=ON_PROMPTS, spaces=spaces.LAYERS)
+SECTION = LAYERS(hypotheses=finite_context, problems=problems.ON_PROMPTS, spaces=spaces.LAYERS)
 
 
 @SECTION.claim("eq-54", "(54), (31)")

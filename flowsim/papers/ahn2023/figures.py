@@ -19,9 +19,8 @@ from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.models import MultiLayerAttention
-from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.multi_layer import Loss, best_scalars, hessian_on_the_space, model_of
-from flowsim.papers.ahn2023.problems import PAPER_B, SAMPLED, TRAINED
 from flowsim.papers.ahn2023.residual_stream import Point, Points, local_minima, lowest, minima_constants, on_the_set
 from flowsim.papers.ahn2023.settings import LAYERS, layers_with_inverse_weights, moving, sampled_layers
 
@@ -119,7 +118,7 @@ def _end(loss: Loss, trajectory: Trajectory) -> tuple[Float[Array, "k d d"], Sca
     return preconditioned(loss, trajectory.end.A), way
 
 
-FIGURES_1_2 = LAYERS(problems=TRAINED, spaces=spaces.SECTION_5, constants=flow_constants)
+FIGURES_1_2 = LAYERS(problems=problems.TRAINED, spaces=spaces.SECTION_5, constants=flow_constants)
 
 
 @FIGURES_1_2.claim("figure-1.preconditioner", "Figure 1 (a)-(c), blue")
@@ -188,7 +187,7 @@ _CONDITIONED = (
     "drawn prompts, to four standard errors. "
 )
 
-FIGURES_3_4 = LAYERS(problems=(PAPER_B,), spaces=spaces.SECTION_6, constants=minima_constants)
+FIGURES_3_4 = LAYERS(problems=(problems.PAPER_B,), spaces=spaces.SECTION_6, constants=minima_constants)
 
 
 @FIGURES_3_4.claim(
@@ -316,7 +315,7 @@ SECTION_TRAINING = Section(
     MultiLayerAttention,
     setting=sampled_layers,
     needs=moving,
-    problems=SAMPLED,
+    problems=problems.SAMPLED,
     spaces=spaces.SAMPLED,
     constants=ends,
 )

@@ -19,24 +19,8 @@ from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
-from flowsim.papers.ahn2023 import spaces
-from flowsim.papers.ahn2023.problems import (
-    DIAGONAL,
-    DOMINANT,
-    EASY,
-    ELSEWHERE,
-    EVERY,
-    HARD,
-    INFINITE,
-    ISOTROPIC,
-    ISOTROPIC_INFINITE,
-    ISOTROPIC_LARGE,
-    ISOTROPIC_PAIR,
-    ISOTROPIC_SHORT,
-    ONE,
-)
-from flowsim.papers.ahn2023.settings import SINGLE_LAYER, isotropic, two_dimensions
-from flowsim.papers.ahn2023.single_layer import (
+from flowsim.papers.ahn2023 import problems, spaces
+from flowsim.papers.ahn2023.appendix_a import (
     Loss,
     Square,
     Task,
@@ -46,12 +30,14 @@ from flowsim.papers.ahn2023.single_layer import (
     on_drawn,
     prompts_of,
 )
+from flowsim.papers.ahn2023.settings import SINGLE_LAYER, isotropic, two_dimensions
 from flowsim.tasks import Prompt
 
-SECTION_3 = SINGLE_LAYER(problems=EVERY, spaces=spaces.MASKED)
+SECTION = SINGLE_LAYER()
+ON_EVERY = SECTION.on(problems.EVERY, spaces.MASKED)
 
 
-@SECTION_3.claim("sec-3.non-convex", "section 3, (i)")
+@ON_EVERY.claim("sec-3.non-convex", "section 3, (i)")
 @eqx.filter_jit
 def not_convex(task: Task) -> Comparison:
     """$f$ is not convex in $P$ and $Q$, even for a single layer: halfway between some two of them it is larger than the
@@ -67,9 +53,9 @@ def not_convex(task: Task) -> Comparison:
 
 _RESCALINGS = (1e-3, 0.1, -1.0, 7.0, 1e3)
 
-SECTION_4 = SINGLE_LAYER()
-ON_EVERY = SECTION_4.on(EVERY, spaces.MASKED)
-ON_MASKED = SECTION_4.on((EASY, HARD, DIAGONAL, ONE), spaces.MASKED, hypotheses=finite_context)
+ON_MASKED = SECTION.on(
+    (problems.EASY, problems.HARD, problems.DIAGONAL, problems.ONE), spaces.MASKED, hypotheses=finite_context
+)
 
 
 @ON_EVERY.claim("eq-6", "section 4, (6)")
@@ -178,9 +164,10 @@ def minimum_at_rescalings(task: Task) -> Comparison:
     return _minimum_at(task, jnp.asarray(_RESCALINGS))
 
 
-@SECTION_4.on((ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE, ISOTROPIC_INFINITE), spaces.MASKED_ISOTROPIC).claim(
-    "theorem-1.isotropic", "display after Theorem 1", hypotheses=isotropic
-)
+@SECTION.on(
+    (problems.ISOTROPIC, problems.ISOTROPIC_SHORT, problems.ISOTROPIC_LARGE, problems.ISOTROPIC_INFINITE),
+    spaces.MASKED_ISOTROPIC,
+).claim("theorem-1.isotropic", "display after Theorem 1", hypotheses=isotropic)
 @eqx.filter_jit
 def isotropic_form(task: Task) -> Comparison:
     r"""For $\Sigma = I$ (8) is $A = -\begin{bmatrix} I \\ 0 \end{bmatrix}\big/\bigl(\frac{n-1}{n} +
@@ -222,12 +209,10 @@ def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, 
     return jnp.linalg.eigvalsh(scale[:, None] * H * scale[None, :])
 
 
-LANDSCAPE = SINGLE_LAYER()
-
-
-@LANDSCAPE.on((EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE, ONE), spaces.MASKED).claim(
-    "theorem-1.unique", "section 1, main contributions"
-)
+@SECTION.on(
+    (problems.EASY, problems.HARD, problems.ISOTROPIC, problems.ISOTROPIC_PAIR, problems.INFINITE, problems.ONE),
+    spaces.MASKED,
+).claim("theorem-1.unique", "section 1, main contributions")
 def unique_minimum(task: Task) -> Comparison:
     """The global optimum of one layer is unique, up to the re-scaling of Theorem 1
 
@@ -249,9 +234,9 @@ def _unique_minimum(task: Task) -> Comparison:
     return joined([count, at_most(other[None], 0.5, size=1.0)])
 
 
-@LANDSCAPE.on((EASY, HARD, ISOTROPIC, ISOTROPIC_PAIR, INFINITE), spaces.MASKED).corrected(
-    unique_minimum, hypotheses=two_dimensions
-)
+@SECTION.on(
+    (problems.EASY, problems.HARD, problems.ISOTROPIC, problems.ISOTROPIC_PAIR, problems.INFINITE), spaces.MASKED
+).corrected(unique_minimum, hypotheses=two_dimensions)
 def unique_minimum_of_several_dimensions(task: Task) -> Comparison:
     r"""For $d \ge 2$ the global optimum of one layer is unique, up to the re-scaling of Theorem 1
 
@@ -281,7 +266,10 @@ def swapped_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"left": left, "right": right}
 
 
-@LANDSCAPE.on((EASY, HARD, DOMINANT, ISOTROPIC_PAIR, ISOTROPIC, INFINITE), spaces.MASKED).claim(
+@SECTION.on(
+    (problems.EASY, problems.HARD, problems.DOMINANT, problems.ISOTROPIC_PAIR, problems.ISOTROPIC, problems.INFINITE),
+    spaces.MASKED,
+).claim(
     "theorem-1.local-minimum",
     "Theorem 1 with section 7",
     form="corrected",
@@ -321,7 +309,7 @@ def swapped_minimum(task: Task) -> Comparison:
     )
 
 
-@LANDSCAPE.on(ELSEWHERE, spaces.MASKED_FLOWS).claim(
+@SECTION.on(problems.ELSEWHERE, spaces.MASKED_FLOWS).claim(
     "theorem-1.flow", "Theorem 1 with section 7", form="corrected", constants=end_constants
 )
 def flow_ends_elsewhere(loss: MaskedAttentionLoss, flow: Trajectory) -> Comparison:

@@ -17,7 +17,7 @@ from flowsim.claims.hypotheses import Hypothesis, finite_context, hypothesis
 from flowsim.claims.statements import rounded
 from flowsim.models import MultiLayerAttention
 from flowsim.models.linear_attention import embed
-from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.multi_layer import (
     Loss,
     basis,
@@ -28,20 +28,6 @@ from flowsim.papers.ahn2023.multi_layer import (
     hessian_on_the_space,
     landscape_constants,
     many_starts,
-)
-from flowsim.papers.ahn2023.problems import (
-    DEEP,
-    FREE,
-    FREE_DEEP,
-    ISOTROPIC_LAYERS,
-    LARGE,
-    ON_PROMPTS,
-    ONE_LAYER,
-    PAPER,
-    PAPER_B,
-    SHORT,
-    STATIC,
-    WITH_B,
 )
 from flowsim.papers.ahn2023.prompts import (
     Drawn,
@@ -83,7 +69,7 @@ def _predictions(drawn: Drawn) -> Row:
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
 
 
-SECTION_5 = LAYERS(hypotheses=finite_context, problems=ON_PROMPTS, spaces=spaces.LAYERS)
+SECTION_5 = LAYERS().on(problems.ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
 
 
 @SECTION_5.claim("lemma-2", "Lemma 2, (64)")
@@ -118,15 +104,12 @@ def _lowest(excess: Float[Array, " n"]) -> Float[Array, " 1"]:
     return jnp.nanmin(excess)[None]
 
 
-SECTION_5_1 = LAYERS(
-    hypotheses=two_isotropic_layers,
-    problems=ISOTROPIC_LAYERS,
-    spaces=spaces.ISOTROPIC_LAYERS,
-    constants=landscape_constants,
+ISOTROPIC = SECTION_5.on(
+    problems.ISOTROPIC_LAYERS, spaces.ISOTROPIC_LAYERS, hypotheses=two_isotropic_layers, constants=landscape_constants
 )
 
 
-@SECTION_5_1.claim("theorem-3", "Theorem 3")
+@ISOTROPIC.claim("theorem-3", "Theorem 3")
 def theorem_3(loss: Loss) -> Comparison:
     r"""For two layers and $\Sigma = I$ some diagonal $A_0$, $A_1$ minimise $f$ over symmetric matrices
 
@@ -137,7 +120,7 @@ def theorem_3(loss: Loss) -> Comparison:
     return rounded(equal(everywhere, diagonal, loss.minimum), cancellation(loss))
 
 
-@SECTION_5_1.claim("theorem-3.multiples", "Theorem 3", form="corrected")
+@ISOTROPIC.claim("theorem-3.multiples", "Theorem 3", form="corrected")
 def theorem_3_multiples(loss: Loss) -> Comparison:
     r"""For $k = 2$ and $\Sigma = I$ two different multiples of $I$, in either order, minimise $f$ over symmetric
     matrices
@@ -155,14 +138,15 @@ def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array, Array]:
     return W, latent, hidden @ W.T, hidden @ latent
 
 
-SECTION_5_2 = LAYERS(hypotheses=finite_context)
-ON_ON_PROMPTS = SECTION_5_2.on(ON_PROMPTS, spaces.LAYERS)
-ON_LAYERS = SECTION_5_2.on(
-    (*STATIC, ONE_LAYER, DEEP, FREE_DEEP), spaces.LAYERS, hypotheses=(), constants=landscape_constants
+ON_LAYERS = SECTION_5.on(
+    (*problems.STATIC, problems.ONE_LAYER, problems.DEEP, problems.FREE_DEEP),
+    spaces.LAYERS,
+    hypotheses=(),
+    constants=landscape_constants,
 )
 
 
-@ON_ON_PROMPTS.claim("sec-5.2.distorted", "section 5.2")
+@SECTION_5.claim("sec-5.2.distorted", "section 5.2")
 @on_prompts
 def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = \Sigma^{-1/2} \bar w$, $y = \langle \bar x, \bar w
@@ -175,7 +159,7 @@ def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
     return observed @ jnp.linalg.inv(drawn.root) @ latent, labels
 
 
-@ON_ON_PROMPTS.corrected(distorted_printed)
+@SECTION_5.corrected(distorted_printed)
 @on_prompts
 def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = W^{-\top} \bar w$, $y = \langle \bar x, \bar w \rangle$
@@ -187,7 +171,7 @@ def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
     return observed @ jnp.linalg.solve(W.T, latent), labels
 
 
-@ON_ON_PROMPTS.claim("sec-5.2.hessian", "section 5.2")
+@SECTION_5.claim("sec-5.2.hessian", "section 5.2")
 @on_prompts
 def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
     r"""The Hessian of (10) is $X X^\top/(2n)$"""
@@ -195,7 +179,7 @@ def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
     return X @ X.T / (2 * n), jax.hessian(risk, argnums=1)(drawn, drawn.weight, drawn.weight)
 
 
-@ON_ON_PROMPTS.corrected(hessian_printed)
+@SECTION_5.corrected(hessian_printed)
 @on_prompts
 def hessian_corrected(drawn: Drawn) -> tuple[Array, Array]:
     r"""The Hessian of (10) is $X X^\top/n$
@@ -212,7 +196,9 @@ def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
     return [enough, *finite_context(loss, start)]
 
 
-@SECTION_5_2.on((PAPER, PAPER_B), spaces.LAYERS).claim("sec-5.2.newton", "section 5.2", hypotheses=_invertible)
+@SECTION_5.on((problems.PAPER, problems.PAPER_B), spaces.LAYERS).claim(
+    "sec-5.2.newton", "section 5.2", hypotheses=_invertible
+)
 @on_prompts
 def newton(drawn: Drawn) -> tuple[Array, Array]:
     r"""For any fixed prompt one layer with $A_0 = -n (X X^\top)^{-1}$, Newton's method, predicts the query's label
@@ -249,10 +235,9 @@ def theorem_4_minimum(loss: Loss) -> Comparison:
     return rounded(at_least(values[:1], 0.0, size=values[-1]), values[-1] / jnp.abs(values[0]))
 
 
-SECTION_5_3 = LAYERS(problems=(SHORT, LARGE, FREE, PAPER), spaces=spaces.LAYERS)
-
-
-@SECTION_5_3.claim("theorem-4.global", "section 5.3", form="corrected")
+@SECTION_5.on((problems.SHORT, problems.LARGE, problems.FREE, problems.PAPER), spaces.LAYERS).claim(
+    "theorem-4.global", "section 5.3", form="corrected", hypotheses=()
+)
 def every_start(loss: Loss) -> Comparison:
     r"""The best point of $\mathcal{S}$ is a global minimum, as it ``appears'': many starts over all matrices end at its
     loss
@@ -267,7 +252,7 @@ _BY_ALL = NOTE.format("theorem-5.all-matrices")
 SECTION_6 = LAYERS()
 
 
-@SECTION_6.on(WITH_B, spaces.RESIDUAL_STREAM).claim(
+@SECTION_6.on(problems.WITH_B, spaces.RESIDUAL_STREAM).claim(
     "theorem-5",
     "Theorem 5, (14)",
     hypotheses=within_reach,
@@ -284,7 +269,7 @@ def theorem_5(loss: Loss) -> Comparison:
     return equal(squares[:1], 0.0, squares[1:])
 
 
-@SECTION_6.on((PAPER_B, PAPER, LARGE), spaces.SEVERAL_LAYERS).claim(
+@SECTION_6.on((problems.PAPER_B, problems.PAPER, problems.LARGE), spaces.SEVERAL_LAYERS).claim(
     "theorem-5.local-minima", "Theorem 5", form="corrected", hypotheses=several_layers, constants=minima_constants
 )
 def other_minima(loss: Loss) -> Comparison:
@@ -308,10 +293,12 @@ def _curved(drawn: Drawn, metric: Matrix) -> tuple[Array, Array]:
     return X[1:], X[:-1] - jnp.stack(steps)
 
 
-SECTION_6_1 = LAYERS(hypotheses=finite_context, problems=(PAPER_B, SHORT, ISOTROPIC_LAYERS[0]), spaces=spaces.LAYERS)
+ON_CURVED = SECTION_6.on(
+    (problems.PAPER_B, problems.SHORT, problems.ISOTROPIC_LAYERS[0]), spaces.LAYERS, hypotheses=finite_context
+)
 
 
-@SECTION_6_1.claim("sec-6.1.curvature", "section 6.1, 1.")
+@ON_CURVED.claim("sec-6.1.curvature", "section 6.1, 1.")
 @on_prompts
 def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
     r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top X_i)$, with $1/n$ in
@@ -322,7 +309,7 @@ def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
     return _curved(drawn, jnp.eye(drawn.weight.size))
 
 
-@SECTION_6_1.corrected(curvature_printed)
+@ON_CURVED.corrected(curvature_printed)
 @on_prompts
 def curvature_corrected(drawn: Drawn) -> tuple[Array, Array]:
     r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top \Sigma^{-1} X_i)$,

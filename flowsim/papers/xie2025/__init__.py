@@ -5,15 +5,7 @@ Section 5.3 is left out: it prompts large language models, which is not a flow, 
 
 from flowsim.claims.claim import Claim
 from flowsim.papers.paper import Paper
-from flowsim.papers.xie2025 import (
-    appendix_a_1_2,
-    appendix_a_3_4,
-    appendix_b,
-    figures,
-    section_4,
-    section_5,
-    sections_1_3,
-)
+from flowsim.papers.xie2025 import appendix_a_1_2, appendix_a_3_4, appendix_b, section_4, section_5, sections_1_3
 from flowsim.papers.xie2025.setting import MODELS
 
 CLAIMS: tuple[Claim, ...] = (
@@ -23,7 +15,7 @@ CLAIMS: tuple[Claim, ...] = (
     *section_4.SECTION_4_2.claims,
     *section_5.SECTION_5_1.claims,
     *section_5.SECTION_5_2.claims,
-    *figures.SECTION.claims,
+    *section_5.FIGURES.claims,
     *appendix_a_1_2.SECTION_A_1.claims,
     *appendix_a_1_2.SECTION_A_2.claims,
     *appendix_a_3_4.SECTION_A_3.claims,

@@ -22,9 +22,9 @@ from flowsim.papers.xie2025.appendix_a_1_2 import (
     same_slopes,
     second_moment,
 )
-from flowsim.papers.xie2025.minima import at_rest
 from flowsim.papers.xie2025.setting import (
     HEADS,
+    at_rest,
     descent_heads,
     few_coordinates,
     finite_context,

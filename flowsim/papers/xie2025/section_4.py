@@ -13,31 +13,29 @@ from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.papers.xie2025 import exact, problems, spaces
 from flowsim.papers.xie2025.appendix_b import block_of
-from flowsim.papers.xie2025.minima import (
-    ANY_STEP,
-    at_rest,
-    best_descent_risks,
-    descent_risks,
-    descent_step,
-    least_with_trained_guess,
-    midpoint,
-    mirrored,
-    optimum_constants,
-    same_forms,
-)
 from flowsim.papers.xie2025.prompts import alike, normals
 from flowsim.papers.xie2025.setting import (
+    ANY_STEP,
     HEADS,
     STEPS,
+    at_rest,
+    best_descent_risks,
     descent_heads,
+    descent_risks,
+    descent_step,
     drawn_heads,
     few_coordinates,
     finite_context,
     infinite_context,
     label_energy,
+    least_with_trained_guess,
+    midpoint,
+    mirrored,
+    optimum_constants,
     prior_mean,
     risks,
     same,
+    same_forms,
 )
 from flowsim.tasks import LinearRegression, Prompt
 

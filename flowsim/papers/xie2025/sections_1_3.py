@@ -11,18 +11,24 @@ from flowsim.losses import MultiHeadLoss
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers.xie2025 import exact, problems, spaces
 from flowsim.papers.xie2025.appendix_a_1_2 import Moment, derivative, product_of_means, product_with_spread
-from flowsim.papers.xie2025.minima import SAME, at_rest, least, midpoint, mirrored, optimum_constants, same_forms
 from flowsim.papers.xie2025.setting import (
     HEADS,
+    SAME,
+    at_rest,
     counted,
     few_coordinates,
     finite_context,
     infinite_context,
     label_energy,
+    least,
+    midpoint,
+    mirrored,
+    optimum_constants,
     prior_mean,
     reached,
     risks,
     same,
+    same_forms,
     slope_of_parts,
     slopes,
     zero_heads,
