@@ -111,10 +111,12 @@ def same_slopes(task: Task, stated: Callable[[HeadRisk, Square], Float[Array, "d
     return same_entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))
 
 
-SECTION_A_1 = HEADS(needs=drawable, problems=problems.FINITE, spaces=spaces.FINITE)
+SECTION = HEADS(hypotheses=infinite_context, needs=few_coordinates)
 
 
-@SECTION_A_1.claim("theorem-1.classes", "Theorem 1, appendix A.1")
+@SECTION.on(problems.FINITE, spaces.FINITE).claim(
+    "theorem-1.classes", "Theorem 1, appendix A.1", hypotheses=(), needs=drawable
+)
 def same_class(loss: MultiHeadLoss) -> Comparison:
     """$d + 1$ heads with $b_h = e_h$ and $a_i^h = M_i[h]$ predict as the $d + 2$ heads do that make the $M_i$"""
     d = loss.task.dimension
@@ -126,13 +128,12 @@ def same_class(loss: MultiHeadLoss) -> Comparison:
 
 _ZERO = 1e-10
 
-SECTION_A_2 = HEADS(hypotheses=infinite_context, needs=few_coordinates)
-ON_GUESSES = SECTION_A_2.on(problems.GUESSES, spaces.GUESSES, hypotheses=())
-ON_TASKS = SECTION_A_2.on(problems.TASKS, spaces.TASKS, hypotheses=())
-ON_LIMITS = SECTION_A_2.on(problems.LIMITS, spaces.LIMITS)
+ON_GUESSES = SECTION.on(problems.GUESSES, spaces.GUESSES, hypotheses=())
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, hypotheses=())
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS)
 
 
-@SECTION_A_2.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FEW).claim(
+@SECTION.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FEW).claim(
     "eq-17", "(17)", hypotheses=(), needs=prompts.few_prompts
 )
 def literal_risk(loss: MultiHeadLoss) -> Comparison:

@@ -35,12 +35,12 @@ from flowsim.papers.xie2025.setting import (
 )
 from flowsim.tasks import LinearRegression
 
-SECTION_A_3 = HEADS(needs=few_coordinates)
-ON_FINITE = SECTION_A_3.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
+SECTION = HEADS(needs=few_coordinates)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
 
 
 # (26) is (23).
-ON_LIMITS = SECTION_A_3.on(problems.LIMITS, spaces.LIMITS, hypotheses=infinite_context)
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=infinite_context)
 ON_LIMITS.corrected(ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)(eq_23))(eq_23_shared)
 
 
@@ -134,7 +134,7 @@ def residual_gradient(loss: MultiHeadLoss) -> Comparison:
     return rounded(equal(left, right, right), 100 * jnp.asarray((task.dimension + 1.0) ** 2))
 
 
-@SECTION_A_3.on((*problems.FINITE, problems.LIMIT), spaces.TASKS).claim(
+@SECTION.on((*problems.FINITE, problems.LIMIT), spaces.TASKS).claim(
     "theorem-4.finite-context.best-step", "appendix A.3", form="corrected"
 )
 def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
@@ -148,10 +148,10 @@ def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
 
 _DRAWN = 8
 
-SECTION_A_4 = HEADS(needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
 
 
-@SECTION_A_4.claim("appendix-a.4.positive", "appendix A.4")
+@ON_TASKS.claim("appendix-a.4.positive", "appendix A.4")
 def positive_mean(loss: MultiHeadLoss) -> Comparison:
     r"""$(u, v)^\top M (u, v) = \lVert u + v w_\star \rVert^2 + d v^2$, so that $M$ is positive semi-definite"""
     task, w = loss.task, loss.risk.prior_mean
@@ -163,7 +163,7 @@ def positive_mean(loss: MultiHeadLoss) -> Comparison:
     return same(task, left, right, label_energy(task) * jnp.sum(z**2, axis=1))
 
 
-@SECTION_A_4.claim("appendix-a.4.convex", "appendix A.4")
+@ON_TASKS.claim("appendix-a.4.convex", "appendix A.4")
 def convex_in_forms(loss: MultiHeadLoss) -> Comparison:
     """$L_i$ is convex in $M_i$
 

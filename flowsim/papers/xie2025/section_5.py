@@ -58,12 +58,12 @@ def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
     return found[:, -1], bool(off | jnp.any(jnp.abs(found[-2:, -1] - bound) > SAME * bound))
 
 
-SECTION_5_1 = HEADS(needs=few_coordinates)
-ON_FINITE = SECTION_5_1.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean, constants=optimum_constants)
-ON_TASKS = SECTION_5_1.on(problems.TASKS, spaces.TASKS, constants=optimum_constants)
+SECTION = HEADS(needs=few_coordinates)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean, constants=optimum_constants)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, constants=optimum_constants)
 
 
-@SECTION_5_1.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
+@SECTION.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
     "sec-5.1.heads", "section 5.1.1", hypotheses=prior_mean
 )
 def more_heads_help(loss: MultiHeadLoss) -> Comparison:
@@ -75,7 +75,7 @@ def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     return counted(risks[1:] >= (1 - SAME) * risks[:-1], unknown=wrong)
 
 
-@SECTION_5_1.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FINITE).corrected(
+@SECTION.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FINITE).corrected(
     more_heads_help, hypotheses=(prior_mean, finite_context)
 )
 def more_heads_help_up_to_d(loss: MultiHeadLoss) -> Comparison:
@@ -180,10 +180,7 @@ def _guess_closes_gap(task: Task, descent: Descent) -> Comparison:
     return same_gaps(task, like, least_with_trained_guess(task), 0.0, descent(task))
 
 
-SECTION_5_2 = HEADS(needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS)
-
-
-@SECTION_5_2.claim(
+@SECTION.on(problems.TASKS, spaces.TASKS).claim(
     "sec-5.2", "section 5.2", note=ANY_STEP + " At finite C the least risk of y_q-LSA is below that of both."
 )
 def guess_closes_gap(loss: MultiHeadLoss) -> Comparison:
@@ -193,7 +190,7 @@ def guess_closes_gap(loss: MultiHeadLoss) -> Comparison:
     return _guess_closes_gap(loss.task, descent_risks)
 
 
-@SECTION_5_2.corrected(guess_closes_gap)
+@SECTION.on(problems.TASKS, spaces.TASKS).corrected(guess_closes_gap)
 def guess_closes_best_gap(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $y_q$-LSA is that of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$,
     whatever $w_\star$

@@ -36,12 +36,12 @@ from flowsim.papers.xie2025.setting import (
 )
 from flowsim.tasks import LinearRegression
 
-SECTION_1 = HEADS(
-    hypotheses=(prior_mean, finite_context), needs=few_coordinates, problems=problems.FINITE, spaces=spaces.FINITE
+SECTION = HEADS(needs=few_coordinates)
+
+
+@SECTION.on(problems.FINITE, spaces.FINITE).claim(
+    "sec-1.heads", "section 1, contribution 1", hypotheses=(prior_mean, finite_context)
 )
-
-
-@SECTION_1.claim("sec-1.heads", "section 1, contribution 1")
 def distance_to_descent(loss: MultiHeadLoss) -> Comparison:
     r"""for $w_\star \ne 0$ and at finite $C$ no number of heads with $y_q = 0$ predicts as one step of gradient descent
     from $w_\star$ does
@@ -59,10 +59,9 @@ Task = LinearRegression
 
 _AT_REST = 1e-10
 
-SECTION_3 = HEADS(needs=few_coordinates)
-ON_TASKS = SECTION_3.on(problems.TASKS, spaces.TASKS)
-ON_LIMITS = SECTION_3.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
-ON_ZERO_MEAN_LIMITS = SECTION_3.on(
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
+ON_ZERO_MEAN_LIMITS = SECTION.on(
     problems.ZERO_MEAN_LIMITS, spaces.ZERO_MEAN_LIMITS, hypotheses=(zero_prior_mean, infinite_context)
 )
 
@@ -98,7 +97,7 @@ def cost_of_a_head(task: Task) -> Array:
     return exact.floats(off / (v @ F @ v))
 
 
-@SECTION_3.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
+@SECTION.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
     "theorem-1.fewest", "Theorem 1", form="corrected", hypotheses=(prior_mean, finite_context)
 )
 def fewest_heads(loss: MultiHeadLoss) -> Comparison:
