@@ -18,7 +18,7 @@ import numpy as np
 import flowsim
 import flowsim.tasks
 from flowsim import initialization
-from flowsim.papers.xie2025.figures import alignment
+from flowsim.papers.xie2025.section_5 import alignment
 from flowsim.report import plots
 
 

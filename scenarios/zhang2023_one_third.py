@@ -19,7 +19,7 @@ import numpy as np
 
 import flowsim
 from flowsim.initialization import scaled_identity
-from flowsim.papers.zhang2023.mean_prediction import mean_prediction
+from flowsim.papers.zhang2023.section_4_3 import mean_prediction
 from flowsim.report import plots
 from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 

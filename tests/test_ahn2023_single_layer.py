@@ -16,8 +16,8 @@ import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.losses import LinearAttentionLoss, MaskedAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
-from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, section_4, section_4_landscape, single_layer
-from flowsim.problem import spec_of
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, problems, sections_3_4
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ REFUTED = {"eq-6", "sec-4.parameters", "lemma-6.unique", "lemma-6.inner-product"
 
 
 def build(problem) -> flowsim.Problem:
-    return spec_of({name: value for name, value in problem.items() if name != "name"}, ["flow.rtol=1e-6"]).build()
+    return spec_of(unnamed(problem), ["flow.rtol=1e-6"]).build()
 
 
 def loss_of(problem) -> MaskedAttentionLoss:
@@ -90,7 +90,7 @@ def test_a_flow_ends_at_another_local_minimum():
     verdict = judge_on(BY_KEY[FLOW], evidence)
     assert verdict.verdict is Judgement.HOLDS, verdict
     loss = loss_of(problem)
-    expected = loss.excess(section_4_landscape.swapped(loss.task))
+    expected = loss.excess(sections_3_4.swapped(loss.task))
     assert verdict.constants["excess_end"] == pytest.approx(float(expected), rel=1e-6)
     drift = evidence.trajectory.certificates.balance_drift
     assert drift is not None and drift < 1e-5
@@ -157,23 +157,23 @@ PLANTS = [
     ("theorem-1.isotropic", MaskedAttentionLoss, "minimizer", lambda real: minimizer_of(1.0, 1.0), problems.ISOTROPIC),
     (
         "theorem-1.local-minimum",
-        section_4_landscape,
+        sections_3_4,
         "_swapped_sides",
         lambda real: lambda task: (1.5 * real(task)[0], real(task)[1]),
         problems.EASY,
     ),
-    ("eq-6", section_4, "in_context_loss", scaled, problems.EASY),
-    ("lemma-6", single_layer, "unit", scaled, problems.ISOTROPIC),
-    ("lemma-6.sum", single_layer, "component", scaled, problems.ISOTROPIC),
-    ("lemma-6.unique", single_layer, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
+    ("eq-6", sections_3_4, "in_context_loss", scaled, problems.EASY),
+    ("lemma-6", appendix_a, "unit", scaled, problems.ISOTROPIC),
+    ("lemma-6.sum", appendix_a, "component", scaled, problems.ISOTROPIC),
+    ("lemma-6.unique", appendix_a, "_flat_directions", lambda real: lambda task: (1.0 + real(task)[0], real(task)[1]),
      problems.ISOTROPIC),
-    ("eq-17", single_layer, "_pair", scaled, problems.ISOTROPIC),
-    ("eq-18", single_layer, "unit", scaled, problems.ISOTROPIC),
-    ("eq-19", single_layer, "_pair", scaled, problems.ISOTROPIC),
-    ("lemma-7", single_layer, "unit", scaled, problems.EASY),
-    ("lemma-7.sum", single_layer, "component", scaled, problems.EASY),
-    ("eq-20", single_layer, "_pair", scaled, problems.EASY),
-    ("eq-21", single_layer, "_pair", scaled, problems.EASY),
+    ("eq-17", appendix_a, "_pair", scaled, problems.ISOTROPIC),
+    ("eq-18", appendix_a, "unit", scaled, problems.ISOTROPIC),
+    ("eq-19", appendix_a, "_pair", scaled, problems.ISOTROPIC),
+    ("lemma-7", appendix_a, "unit", scaled, problems.EASY),
+    ("lemma-7.sum", appendix_a, "component", scaled, problems.EASY),
+    ("eq-20", appendix_a, "_pair", scaled, problems.EASY),
+    ("eq-21", appendix_a, "_pair", scaled, problems.EASY),
     ("sec-a.3.rotation", appendix_a, "in_context_loss", scaled, problems.EASY),
 ]  # fmt: skip
 
@@ -202,9 +202,9 @@ def test_long_sums_round_more():
 
 
 def test_a_minimum_that_is_not_the_only_one_is_counted(monkeypatch):
-    monkeypatch.setattr(section_4_landscape, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
-    uncompiled = section_4_landscape._unique_minimum.__wrapped__
-    monkeypatch.setattr(section_4_landscape, "_unique_minimum", uncompiled)
+    monkeypatch.setattr(sections_3_4, "swapped", lambda task: MaskedAttentionLoss(task).minimizer(2.0))
+    uncompiled = sections_3_4._unique_minimum.__wrapped__
+    monkeypatch.setattr(sections_3_4, "_unique_minimum", uncompiled)
     verdict = judge_on(anew(BY_KEY["theorem-1.unique", "corrected"]), evidence_of(problems.EASY))
     assert verdict.verdict is Judgement.VIOLATED
 
@@ -217,7 +217,7 @@ def test_strictly_above_the_minimum_at_8_is_unresolved():
     def strict(task):
         """$f(8) > \\min f$"""
         loss = MaskedAttentionLoss(task)
-        return flowsim.at_least(single_layer.in_context_loss(task, loss.minimizer())[None], loss.minimum)
+        return flowsim.at_least(appendix_a.in_context_loss(task, loss.minimizer())[None], loss.minimum)
 
     assert judge_on(strict, evidence_of(problems.EASY)).verdict is Judgement.UNRESOLVED
 
@@ -231,7 +231,7 @@ def test_at_equality_it_is_open_whether_the_other_point_is_a_minimum():
     low, high = 0.2, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        left, right = section_4_landscape._swapped_sides(three_variances(middle))
+        left, right = sections_3_4._swapped_sides(three_variances(middle))
         low, high = (middle, high) if left > right else (low, middle)
     assert 0.3 < low < 0.99
     for x, expected in ((low, Judgement.UNRESOLVED), (low - 0.01, Judgement.HOLDS), (low + 0.01, Judgement.HOLDS)):

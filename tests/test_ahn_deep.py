@@ -20,19 +20,16 @@ from flowsim.models import ScalarLayers
 from flowsim.models import multi_layer as layers
 from flowsim.papers import ahn2023
 from flowsim.papers.ahn2023 import (
-    appendix_b_1_2,
-    appendix_b_4,
+    appendix_b_1_2_4,
     figures,
     multi_layer,
     problems,
     prompts,
     residual_stream,
-    scalars,
-    section_5,
-    section_6,
+    sections_5_6,
 )
 from flowsim.papers.ahn2023.settings import LAYERED
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 from flowsim.tasks import Prompt
 
 pytestmark = pytest.mark.slow
@@ -108,7 +105,7 @@ def test_every_verdict(key):
 def test_every_problem_is_one():
     known = {str(problem): problem for claim in CLAIMS for problem in claim.problems}
     for problem in known.values():
-        spec_of({name: table for name, table in problem.items() if name != "name"})
+        spec_of(unnamed(problem))
     assert len({problem["name"] for problem in known.values()}) == len(known)
     assert problems.PAPER["task"]["context_length"] == 20
 
@@ -132,7 +129,7 @@ def bent_losses(real):
 
 
 PLANTS = {
-    ("theorem-3.rotation", "printed"): (appendix_b_1_2, "losses_at", bent_losses),
+    ("theorem-3.rotation", "printed"): (appendix_b_1_2_4, "losses_at", bent_losses),
     ("figure-4.conditioning", "printed"): (
         figures,
         "local_minima",
@@ -143,24 +140,28 @@ PLANTS = {
         "lowest",
         lambda real: lambda loss: real(loss).at[-1].multiply(0.1),
     ),
-    ("theorem-3", "printed"): (section_5, "diagonals", scaled(0.0)),
-    ("theorem-3.multiples", "corrected"): (section_5, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-3.proof", "printed"): (appendix_b_1_2, "at_most", lambda real: lambda x, y: real(y, x)),
+    ("theorem-3", "printed"): (sections_5_6, "diagonals", scaled(0.0)),
+    ("theorem-3.multiples", "corrected"): (sections_5_6, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-3.proof", "printed"): (appendix_b_1_2_4, "at_most", lambda real: lambda x, y: real(y, x)),
     ("theorem-3.convex", "printed"): (
-        appendix_b_1_2,
+        appendix_b_1_2_4,
         "at_least",
         lambda real: lambda x, y, size: real(-x, y, size=size),
     ),
-    ("theorem-4", "printed"): (section_5, "best_scalars", scaled(1.001)),
+    ("theorem-4", "printed"): (sections_5_6, "best_scalars", scaled(1.001)),
     ("theorem-4.minimum", "corrected"): (multi_layer, "best_scalars", scaled(0.1)),
-    ("theorem-4.global", "corrected"): (section_5, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-4.on-the-set", "corrected"): (appendix_b_4, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
-    ("theorem-4.gradient", "corrected"): (appendix_b_1_2, "gradients", bent),
-    ("eq-25", "corrected"): (appendix_b_1_2, "gradients", bent),
-    ("eq-26", "printed"): (appendix_b_1_2, "_decrease", first_scaled(0.499)),
-    ("eq-26", "corrected"): (appendix_b_1_2, "_decrease", first_scaled(1 + 1e-9)),
-    ("lemma-8", "printed"): (appendix_b_4, "_permuted", lambda real: lambda *a: real(*a) * jnp.array([[1, 1 + 1e-9]])),
-    ("theorem-5", "printed"): (section_6, "lowest", scaled(1.001)),
+    ("theorem-4.global", "corrected"): (sections_5_6, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-4.on-the-set", "corrected"): (appendix_b_1_2_4, "many_starts", lambda real: lambda *a: real(*a) + 1e-9),
+    ("theorem-4.gradient", "corrected"): (appendix_b_1_2_4, "gradients", bent),
+    ("eq-25", "corrected"): (appendix_b_1_2_4, "gradients", bent),
+    ("eq-26", "printed"): (appendix_b_1_2_4, "_decrease", first_scaled(0.499)),
+    ("eq-26", "corrected"): (appendix_b_1_2_4, "_decrease", first_scaled(1 + 1e-9)),
+    ("lemma-8", "printed"): (
+        appendix_b_1_2_4,
+        "_permuted",
+        lambda real: lambda *a: real(*a) * jnp.array([[1, 1 + 1e-9]]),
+    ),
+    ("theorem-5", "printed"): (sections_5_6, "lowest", scaled(1.001)),
     ("figure-1.preconditioner", "printed"): (figures, "preconditioned", lambda real: lambda loss, A: A),
     ("figure-1.plain", "corrected"): (
         figures,
@@ -245,7 +246,7 @@ def test_the_second_move_conditions_the_covariates_worse():
     """By the layers themselves, on other prompts, on S at its best."""
     loss = static("figure 4").loss
     assert isinstance(loss, flowsim.MultiLayerLoss)
-    model = scalars.on_the_set(loss).minimizer
+    model = residual_stream.on_the_set(loss).minimizer
     assert model.b is not None
     A, B = ([value * np.eye(5) for value in values] for values in (-np.asarray(model.a), [*model.b, 0.0]))
     found = []
@@ -286,8 +287,7 @@ def test_at_the_noise_floor_nothing_is_decided(monkeypatch: pytest.MonkeyPatch):
     assert judge_on(BY_KEY["eq-26", "printed"], static("one")).verdict is Judgement.UNRESOLVED
     # Lemma 8's matrices off S put on S; Theorem 3's matrices diagonal from the first.
     points = lambda loss, key: multi_layer.drawn_scalars(loss)[:, :, None, None] * jnp.eye(2)[None, None]
-    for home in (appendix_b_1_2, appendix_b_4):
-        monkeypatch.setattr(home, "drawn_matrices", points)
+    monkeypatch.setattr(appendix_b_1_2_4, "drawn_matrices", points)
     assert judge_on(anew(BY_KEY["lemma-8.general", "corrected"]), static("small")).verdict is not Judgement.HOLDS
     assert judge_on(anew(BY_KEY["theorem-3.proof", "printed"]), static("isotropic")).verdict is Judgement.UNRESOLVED
 
@@ -314,7 +314,7 @@ def test_the_gradient_over_all_matrices_with_B_is_that_of_the_scalars():
         return jax.vmap(one)(keys)
 
     found = drawn(jax.random.split(jax.random.key(3), 40_000))
-    loss = scalars.scalar_loss(2, 12.0, 2)
+    loss = residual_stream.scalar_loss(2, 12.0, 2)
     slopes = jax.grad(loss.__call__)(ScalarLayers(a, b))
     for samples, slope, direction in ((found.A, slopes.a, Sigma), (found.B, slopes.b, jnp.eye(2))):
         expected = slope[:, None, None] * direction[None] / 2

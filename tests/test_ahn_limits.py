@@ -16,7 +16,7 @@ from flowsim.flow import basin as region
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention
-from flowsim.papers.ahn2023 import CLAIMS, basin, figures
+from flowsim.papers.ahn2023 import CLAIMS, figures
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_third_derivatives_are_bounded(k: int):
         A, D = (x + np.swapaxes(x, 1, 2) for x in rng.standard_normal((2, k, 2, 2)))
         found = abs(third(0.0, jnp.asarray(A), jnp.asarray(D / np.linalg.norm(D))))
         a = jnp.asarray(np.max(np.linalg.norm(A, 2, axis=(1, 2))))
-        assert found <= basin.third_derivative(loss, a) * (1 + 1e-12)
+        assert found <= figures.third_derivative(loss, a) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -94,7 +94,7 @@ def test_no_flow_goes_further_than_is_proved(seed: int):
     D = np.random.default_rng(seed).standard_normal((2, 2, 2))
     start = MultiLayerAttention(loss.minimizer.A + 1e-9 * (D + np.swapaxes(D, 1, 2)))
     run = flowsim.gradient_flow(loss, start, t1=50.0, rtol=1e-6)
-    way = float(basin.way_to_go(loss, start_alone(loss, start)))
+    way = float(figures.way_to_go(loss, start_alone(loss, start)))
     steps = np.diff(np.asarray(run.models.A), axis=0).reshape(run.t.size - 1, -1)
     assert np.sum(np.linalg.norm(steps, axis=1)) < way < 1e-6
 

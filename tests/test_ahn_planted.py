@@ -10,8 +10,8 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import multi_layer
-from flowsim.papers.ahn2023 import CLAIMS, appendix_a, prompts, section_4, section_5, single_layer
-from flowsim.problem import spec_of
+from flowsim.papers.ahn2023 import CLAIMS, appendix_a, prompts, sections_3_4, sections_5_6
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
@@ -43,13 +43,13 @@ def first_louder(function):
     return lambda *args: (1.01 * function(*args)[0], *function(*args)[1:])
 
 
-MOMENT = (single_layer, "token_covariance_times_form", louder)
-LINEAR = (single_layer, "weight_times_token_covariance", louder)
+MOMENT = (appendix_a, "token_covariance_times_form", louder)
+LINEAR = (appendix_a, "weight_times_token_covariance", louder)
 LAYER = (prompts, "attend", louder)
 TURN = (prompts, "_turns", first_louder)
 BREAKS = {
     ("eq-6", "corrected"): MOMENT,
-    ("sec-4.parameters", "corrected"): (section_4, "attend", other_rows),
+    ("sec-4.parameters", "corrected"): (sections_3_4, "attend", other_rows),
     ("theorem-1", "printed"): MOMENT,
     ("theorem-1.rescaling", "printed"): MOMENT,
     ("theorem-1.isotropic", "printed"): (MaskedAttentionLoss, "minimizer", louder),
@@ -66,13 +66,13 @@ BREAKS = {
     ("eq-21", "printed"): MOMENT,
     ("sec-a.3.rotation", "printed"): MOMENT,
     ("lemma-2", "printed"): (multi_layer, "attend", louder),
-    ("sec-5.2.hessian", "corrected"): (section_5, "risk", louder),
+    ("sec-5.2.hessian", "corrected"): (sections_5_6, "risk", louder),
     ("eq-61", "corrected"): LAYER,
     ("eq-22", "printed"): LAYER,
     ("theorem-3.trace", "corrected"): LAYER,
     ("eq-28", "corrected"): LAYER,
     ("lemma-9", "printed"): LAYER,
-    ("sec-5.2.distorted", "corrected"): (section_5, "_distorted", first_louder),
+    ("sec-5.2.distorted", "corrected"): (sections_5_6, "_distorted", first_louder),
     ("sec-5.2.newton", "printed"): LAYER,
     ("eq-54", "printed"): LAYER,
     ("lemma-10", "printed"): (prompts, "attend", leaking),
@@ -133,9 +133,9 @@ def test_every_row_has_what_breaks_it_or_a_reason():
 
 def evidence_of(claim: claims.Claim) -> Evidence:
     """At the start of the first of its problems, or for layers on a small one."""
-    if claim.models and claim.models[0] is not single_layer.MaskedAttention:
+    if claim.models and claim.models[0] is not appendix_a.MaskedAttention:
         return deep.static("small")
-    problem = spec_of({name: table for name, table in claim.problems[0].items() if name != "name"}).build()
+    problem = spec_of(unnamed(claim.problems[0])).build()
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))
 
 

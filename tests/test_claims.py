@@ -18,7 +18,7 @@ from flowsim.flow.trajectory import Status
 from flowsim.papers import zhang2023
 from flowsim.papers.zhang2023 import appendix_a, problems, section_3, section_5
 from flowsim.papers.zhang2023.conditions import limit, pl_constant
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 PARTS = ("eq-3.6", "assumption-3.3", "theorem-4.1", "corollary-4.3.convergence", "lemma-5", "sec-5")
 PARTS += ("lemma-a", "corollary-a", "eq-a")
@@ -27,7 +27,7 @@ BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in 
 
 
 def build(problem):
-    return spec_of({name: value for name, value in problem.items() if name != "name"}).build()
+    return spec_of(unnamed(problem)).build()
 
 
 def task_of(problem) -> flowsim.LinearRegression:

@@ -140,6 +140,16 @@ def test_a_section_holds_what_its_claims_share_and_keeps_their_order():
     assert names == [["|x| < 10", "|x| >= 10"], ["|x| >= 10"], []]
 
 
+def test_a_statement_is_stated_again_at_another_place():
+    section = flowsim.Section("smith2025", Point, needs=far)
+    first = section.claim("eq-3", "(3)", note="Of the first.")(decay)
+    again = section.claim("eq-7", "(7)", needs=near)(first)
+    assert (first.statement, first.note) == (decay.statement, "Of the first.")
+    assert (again.statement, again.note, again.source) == (decay.statement, decay.note, "smith2025, (7)")
+    judged = [claim.compare(LOSS, RUN).promised.any() for claim in (decay, first, again)]
+    assert judged == [True, False, True] and section.claims == (first, again)
+
+
 def test_claims_of_a_section_share_the_function_of_their_hypotheses():
     section = flowsim.Section("smith2025", Point, hypotheses=(near, far))
     first, second = (section.claim(name, "", statement="1 >= 0")(lambda: flowsim.at_least(1.0, 0.0)) for name in "ab")

@@ -13,8 +13,8 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.losses.prompt_risk import risk
 from flowsim.models import LinearAttention
-from flowsim.papers.zhang2023 import CLAIMS, figure_1, literal
-from flowsim.problem import spec_of
+from flowsim.papers.zhang2023 import CLAIMS, literal, section_4_3
+from flowsim.problem import spec_of, unnamed
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
 
@@ -27,7 +27,7 @@ WEIGHT = np.array([0.3, -1.0, 0.5])
 @functools.cache
 def evidence_of(index: int) -> Evidence:
     claim = (LINE, BELOW)[index]
-    problem = spec_of({name: value for name, value in claim.problems[0].items() if name != "name"}).build()
+    problem = spec_of(unnamed(claim.problems[0])).build()
     return Evidence(problem.loss, problem.run())
 
 
@@ -47,16 +47,16 @@ def test_one_percent_of_the_loss_is_refused():
 
 @pytest.mark.parametrize("name", ["literal_lines", "normalised_risk"])
 def test_one_percent_of_a_risk_is_refused(name, monkeypatch):
-    real = getattr(figure_1, name)
-    monkeypatch.setattr(figure_1, name, lambda *args: 1.01 * real(*args))
+    real = getattr(section_4_3, name)
+    monkeypatch.setattr(section_4_3, name, lambda *args: 1.01 * real(*args))
     claim = dataclasses.replace(LINE, constants=lambda *_: {})
     assert judge_on(claim, evidence_of(0)).verdict is Judgement.VIOLATED
 
 
 def test_least_squares_above_linear_attention_would_be_seen(monkeypatch):
     """It has room of a half: a slip of one percent leaves the statement true."""
-    real = figure_1._unseen
-    monkeypatch.setattr(figure_1, "_unseen", lambda d: 2.1 * real(d))
+    real = section_4_3._unseen
+    monkeypatch.setattr(section_4_3, "_unseen", lambda d: 2.1 * real(d))
     assert judge_on(BELOW, evidence_of(1)).verdict is Judgement.VIOLATED
     np.testing.assert_allclose(real(5), 4.0 - np.arange(5), atol=1e-12)
 

@@ -20,15 +20,14 @@ from flowsim.papers.gatmiry2024 import (
     CLAIMS,
     appendix_a_convergence,
     appendix_a_dominance,
+    flow_ends,
     out_of_distribution,
     section_3_7,
-    section_3_7_starts,
     section_4,
-    section_5_2,
 )
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024.setting import looped
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 from flowsim.report.plots import dominance
 from flowsim.tasks import Prompt, SpectralRegression
 
@@ -93,7 +92,7 @@ def matrices(loops, n, eigenvalues) -> Evidence:
 
 
 def of(problem) -> Evidence:
-    built = spec_of({name: table for name, table in problem.items() if name != "name"}).build()
+    built = spec_of(unnamed(problem)).build()
     return Evidence(built.loss, built.run())
 
 
@@ -251,7 +250,7 @@ def test_the_turned_minimum_has_a_lower_loss_on_drawn_prompts():
     loss = LoopedLoss(LinearRegression(np.eye(d), n, weights="inverse-covariance"), 3)
     z = np.random.default_rng(0).standard_normal((40_000, n, d))
     W = np.swapaxes(z, 1, 2) @ z / n
-    matrices = (section_3_7_starts._turned(loss), loss.minimizer.A)
+    matrices = (flow_ends._turned(loss), loss.minimizer.A)
     turned, best = (
         np.sum(np.linalg.matrix_power(np.eye(d) - W @ np.asarray(A), 3) ** 2, axis=(1, 2)) for A in matrices
     )
@@ -282,14 +281,14 @@ PLANTS = {
     ("theorem-a.12.comparison", "corrected"): ("wide", appendix_a_convergence, "dominance_factor", scaled(257.0)),
     ("theorem-a.12.ode", "corrected"): ("prompts", appendix_a_convergence, "_solution", scaled(1.001)),
     ("theorem-a.13", "corrected"): ("longer", out_of_distribution, "covariances", lambda real: wider(real)),
-    ("theorem-3.3.any-start", "corrected"): ("indefinite", section_5_2, "deviation", lambda real: near(real)),
+    ("theorem-3.3.any-start", "corrected"): ("indefinite", flow_ends, "deviation", lambda real: near(real)),
     ("theorem-3.3.stability", "corrected"): (
         "two loops",
-        section_3_7_starts,
+        flow_ends,
         "_turned",
         lambda real: lambda loss: (real(loss) + real(loss).T) / 2 * 1.0001,
     ),
-    ("sec-5.2", "corrected"): ("few", section_5_2, "deviation", lambda real: near(real)),
+    ("sec-5.2", "corrected"): ("few", flow_ends, "deviation", lambda real: near(real)),
 }
 
 

@@ -23,28 +23,26 @@ from flowsim.papers.gatmiry2024 import (
     appendix_a_layers,
     appendix_a_pairings,
     figures,
-    figures_1_to_4,
-    layers,
+    lemma_problems,
     moments,
     section_4,
 )
-from flowsim.papers.gatmiry2024 import lemma_settings as settings
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = pytest.mark.slow
 
 BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim in CLAIMS}
 HOLDS, VIOLATED, FOREIGN = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
-TINY = settings.problem("d = 2, n = 3", 1, 3, [[1.0, 0.3], [0.3, 2.0]])
-TWO = settings.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
-LINE = settings.problem("L = 1, d = 1, n = 6", 1, 6, [[2.0]])
-PLAIN = settings.problem("L = 1, d = 10, n = 20", 1, 20, "identity", dimension=10)
+TINY = lemma_problems.problem("d = 2, n = 3", 1, 3, [[1.0, 0.3], [0.3, 2.0]])
+TWO = lemma_problems.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+LINE = lemma_problems.problem("L = 1, d = 1, n = 6", 1, 6, [[2.0]])
+PLAIN = lemma_problems.problem("L = 1, d = 10, n = 20", 1, 20, "identity", dimension=10)
 
 
 @functools.cache
 def _evidence(text: str) -> Evidence:
     tables = json.loads(text)
-    problem = spec_of({name: table for name, table in tables.items() if name != "name"}).build()
+    problem = spec_of(unnamed(tables)).build()
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))
 
 
@@ -67,22 +65,22 @@ def both(part, printed, corrected, problem):
 
 @pytest.mark.parametrize("part", ["lemma-4.2", "lemma-4.3", "lemma-a.5", "lemma-a.7"])
 def test_moment_lemmas_need_the_condition_that_they_lost(part):
-    shortest = verdict((part, "printed"), settings.SHORTEST)
+    shortest = verdict((part, "printed"), lemma_problems.SHORTEST)
     assert shortest.verdict is VIOLATED
     assert all(hypothesis.met for hypothesis in shortest.hypotheses)  # n > d
-    assert verdict((part, "corrected"), settings.EDGE).verdict is HOLDS
-    assert verdict((part, "corrected"), settings.ASTRONOMICAL).verdict is HOLDS
-    below = verdict((part, "corrected"), settings.SHORTEST)
+    assert verdict((part, "corrected"), lemma_problems.EDGE).verdict is HOLDS
+    assert verdict((part, "corrected"), lemma_problems.ASTRONOMICAL).verdict is HOLDS
+    below = verdict((part, "corrected"), lemma_problems.SHORTEST)
     assert below.verdict is FOREIGN and "fails here" in below.note
 
 
 def test_moments_of_the_identity_are_bounded_with_much_to_spare():
-    edge = verdict(("lemma-a.2", "printed"), settings.EDGE)
+    edge = verdict(("lemma-a.2", "printed"), lemma_problems.EDGE)
     assert edge.verdict is HOLDS
     assert edge.constants["sharp_constant"] < 0.1
-    far = verdict(("lemma-a.2", "printed"), settings.ASTRONOMICAL)
+    far = verdict(("lemma-a.2", "printed"), lemma_problems.ASTRONOMICAL)
     assert far.constants["over_leading_term"] == pytest.approx(1, abs=1e-12)
-    assert verdict(("lemma-a.2", "printed"), settings.SHORTEST).verdict is FOREIGN
+    assert verdict(("lemma-a.2", "printed"), lemma_problems.SHORTEST).verdict is FOREIGN
 
 
 def test_exact_moments_agree_with_the_spectrum_and_with_the_second_moment_in_closed_form():
@@ -103,26 +101,26 @@ def test_pairings_are_those_of_isserlis():
     without = sum(number for cycles, number in moments.census(5).items() if cycles.loops == 0)
     assert appendix_a_pairings._without_self_loops(5) == without
     for part in ("eq-19", "pairings"):
-        both(f"lemma-a.2.{part}", VIOLATED, HOLDS, settings.TWICE_EDGE)
-    assert verdict(("lemma-a.2.cycle-count", "printed"), settings.SHORTEST).verdict is HOLDS
-    assert verdict(("lemma-a.2.pairings.at-least-r", "printed"), settings.SHORTEST).verdict is HOLDS
+        both(f"lemma-a.2.{part}", VIOLATED, HOLDS, lemma_problems.TWICE_EDGE)
+    assert verdict(("lemma-a.2.cycle-count", "printed"), lemma_problems.SHORTEST).verdict is HOLDS
+    assert verdict(("lemma-a.2.pairings.at-least-r", "printed"), lemma_problems.SHORTEST).verdict is HOLDS
 
 
 def test_the_chain_of_bounds_breaks_twice():
-    both("lemma-a.2.eq-20", VIOLATED, HOLDS, settings.ASTRONOMICAL)
-    both("lemma-a.2.eq-20", VIOLATED, HOLDS, settings.TWICE_EDGE)
-    edge = verdict(("lemma-a.2.eq-20", "corrected"), settings.EDGE)
+    both("lemma-a.2.eq-20", VIOLATED, HOLDS, lemma_problems.ASTRONOMICAL)
+    both("lemma-a.2.eq-20", VIOLATED, HOLDS, lemma_problems.TWICE_EDGE)
+    edge = verdict(("lemma-a.2.eq-20", "corrected"), lemma_problems.EDGE)
     assert edge.verdict is FOREIGN
     # At n = 4 k^2 d^2 and k = 6 the geometric sum is 6, and what is asked of it 2.
     assert edge.margin == pytest.approx(-2)
     # At long contexts the fourth line is short by sqrt(pi): 2kx/sqrt(pi) against 2kx.
-    printed = verdict(("lemma-a.2.eq-20", "printed"), settings.ASTRONOMICAL)
+    printed = verdict(("lemma-a.2.eq-20", "printed"), lemma_problems.ASTRONOMICAL)
     assert printed.margin == pytest.approx(1 - math.sqrt(math.pi), abs=1e-6)
 
 
 def test_the_chain_for_other_covariances_takes_an_eigenvalue_for_the_largest():
-    both("lemma-a.5.proof", VIOLATED, HOLDS, settings.EDGE)
-    both("lemma-a.5.proof", HOLDS, HOLDS, settings.TWICE_EDGE)  # where all eigenvalues are equal
+    both("lemma-a.5.proof", VIOLATED, HOLDS, lemma_problems.EDGE)
+    both("lemma-a.5.proof", HOLDS, HOLDS, lemma_problems.TWICE_EDGE)  # where all eigenvalues are equal
 
 
 @pytest.mark.parametrize(
@@ -139,8 +137,8 @@ def test_the_printed_loss_is_right_in_one_dimension_and_below_elsewhere():
     assert gap.verdict is HOLDS
     # At one loop the gap is (d tr A'^2 - (tr A')^2)/n.
     task = task_of(TINY)
-    A = layers.drawn_matrices(task, 4)[:-1]
-    printed, true, _ = layers.both_expectations(power_terms(2), loop_terms(1, True, False), task, {"A": A})
+    A = appendix_a_layers.drawn_matrices(task, 4)[:-1]
+    printed, true, _ = appendix_a_layers.both_expectations(power_terms(2), loop_terms(1, True, False), task, {"A": A})
     trace, square = jnp.trace(A, axis1=1, axis2=2), jnp.sum(A * jnp.swapaxes(A, 1, 2), axis=(1, 2))
     np.testing.assert_allclose(true - printed, (2 * square - trace**2) / 3, rtol=1e-10)
 
@@ -159,7 +157,7 @@ def test_the_printed_value_term_by_sampling_sample_roots():
 
 
 def test_figures(monkeypatch):
-    monkeypatch.setattr(figures_1_to_4, "MOST_TEST_LOOPS", 12)
+    monkeypatch.setattr(figures, "MOST_TEST_LOOPS", 12)
     printed = {"figure-2": VIOLATED, "figure-4": VIOLATED, "figure-4.slower": VIOLATED, "figure-2.loops": HOLDS}
     for part, expected in printed.items():
         assert verdict((part, "printed"), PLAIN).verdict is expected, part
@@ -180,8 +178,8 @@ def test_figures_speak_of_the_covariance_identity():
 
 
 def test_one_loop_ends_at_a_multiple_of_the_identity_far_from_it():
-    problem = settings.problem("", 1, 1, "identity", dimension=2)
-    tables = {name: table for name, table in problem.items() if name != "name"}
+    problem = lemma_problems.problem("", 1, 1, "identity", dimension=2)
+    tables = unnamed(problem)
     tables["init"] = {"kind": "random", "scale": 0.1, "seed": 0}
     built = spec_of(tables).build()
     evidence = Evidence(built.loss, built.run())
@@ -205,35 +203,45 @@ def test_curves_of_the_figures_by_second_routes():
     errors = np.std(risks, axis=0) / math.sqrt(len(risks))
     assert np.all(np.abs(np.mean(risks, axis=0) - exact) < 4 * errors)
     # One loop is exponential, with rate 2 (n + d + 1)/n.
-    assert figures_1_to_4.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
+    assert figures.time_until_close(d, n, 1) == pytest.approx(math.log(10) * n / (2 * (n + d + 1)), rel=1e-12)
 
 
 PLANTS = {  # claim -> (module, name, what to put in its place, problem): a false constant or formula
-    ("lemma-4.2", "corrected"): (settings.Shape, "accuracy", property(lambda self: 1e-3), settings.TWICE_EDGE),
-    ("lemma-4.3", "corrected"): (settings.Shape, "accuracy", property(lambda self: 1e-3), settings.TWICE_EDGE),
-    ("lemma-a.2", "printed"): (settings.Shape, "first_order", lambda self, k: 1e-3 * k, settings.TWICE_EDGE),
-    ("lemma-a.5", "corrected"): (settings.Shape, "first_order", lambda self, k: 1e-3 * k, settings.TWICE_EDGE),
-    ("lemma-a.5.proof", "corrected"): (settings.Shape, "first_order", lambda self, k: 1e-3 * k, settings.EDGE),
-    ("lemma-a.7", "corrected"): (settings.Shape, "first_order", lambda self, k: 1e-5 * k, settings.TWICE_EDGE),
-    ("lemma-a.2.eq-20", "corrected"): (settings.Shape, "first_order", lambda self, k: 1e-3, settings.TWICE_EDGE),
-    ("lemma-a.2.eq-19", "corrected"): (appendix_a_pairings, "census", lambda k: {(k, k, 1): 1}, settings.TWICE_EDGE),
+    ("lemma-4.2", "corrected"): (moments.Shape, "accuracy", property(lambda self: 1e-3), lemma_problems.TWICE_EDGE),
+    ("lemma-4.3", "corrected"): (moments.Shape, "accuracy", property(lambda self: 1e-3), lemma_problems.TWICE_EDGE),
+    ("lemma-a.2", "printed"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemma_problems.TWICE_EDGE),
+    ("lemma-a.5", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemma_problems.TWICE_EDGE),
+    ("lemma-a.5.proof", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemma_problems.EDGE),
+    ("lemma-a.7", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-5 * k, lemma_problems.TWICE_EDGE),
+    ("lemma-a.2.eq-20", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3, lemma_problems.TWICE_EDGE),
+    ("lemma-a.2.eq-19", "corrected"): (
+        appendix_a_pairings,
+        "census",
+        lambda k: {(k, k, 1): 1},
+        lemma_problems.TWICE_EDGE,
+    ),
     ("lemma-a.2.cycle-count", "printed"): (
         appendix_a_pairings,
         "census",
         lambda k: {(0, k, k): 1},
-        settings.TWICE_EDGE,
+        lemma_problems.TWICE_EDGE,
     ),
-    ("lemma-a.2.pairings", "corrected"): (appendix_a_pairings, "census", lambda k: {(k, k, 1): 1}, settings.TWICE_EDGE),
+    ("lemma-a.2.pairings", "corrected"): (
+        appendix_a_pairings,
+        "census",
+        lambda k: {(k, k, 1): 1},
+        lemma_problems.TWICE_EDGE,
+    ),
     ("lemma-a.2.pairings.at-least-r", "printed"): (
         appendix_a_pairings,
         "_double_factorial",
         lambda m: 1,
-        settings.TWICE_EDGE,
+        lemma_problems.TWICE_EDGE,
     ),
     ("lemma-4.1.gap", "corrected"): (section_4, "power_terms", lambda m: loop_terms(3, True, False), TINY),
-    ("figure-2.loops", "printed"): (figures_1_to_4, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
-    ("figure-2", "corrected"): (figures_1_to_4, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
-    ("figure-4", "corrected"): (figures_1_to_4, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
+    ("figure-2.loops", "printed"): (figures, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
+    ("figure-2", "corrected"): (figures, "minima", lambda loss: (np.ones(6), np.arange(1.0, 7.0)), PLAIN),
+    ("figure-4", "corrected"): (figures, "scalar_shortfall", lambda d, n, L: 1.0 / L, PLAIN),
 }
 
 
@@ -248,9 +256,8 @@ def test_planted_errors_are_refused(key, monkeypatch):
 
 
 def test_a_planted_recursion_is_refused(monkeypatch):
-    real = layers.product_and_sum
-    for place in (layers, appendix_a_layers):
-        monkeypatch.setattr(place, "product_and_sum", lambda Sigma, A, u: real(1.000001 * Sigma, A, u))
+    real = appendix_a_layers.product_and_sum
+    monkeypatch.setattr(appendix_a_layers, "product_and_sum", lambda Sigma, A, u: real(1.000001 * Sigma, A, u))
     jax.clear_caches()
     for part in ("theorem-a.1.eq-12", "theorem-a.1.eq-13", "lemma-a.3"):
         assert verdict((part, "corrected"), TWO).verdict is VIOLATED, part
@@ -267,5 +274,5 @@ def test_bounds_that_differ_by_rounding_are_unresolved():
             return at_least(value, value * (1 - 2e-16))
 
         claim = dataclasses.replace(BY_KEY[key], compare=at_the_floor, constants=lambda loss, run: {})
-        problem = settings.TWICE_EDGE if key[0] == "lemma-4.2" else PLAIN
+        problem = lemma_problems.TWICE_EDGE if key[0] == "lemma-4.2" else PLAIN
         assert verdict(claim, problem).verdict is Judgement.UNRESOLVED

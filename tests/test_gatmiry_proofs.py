@@ -11,10 +11,9 @@ import pytest
 from flowsim import LinearRegression, LoopedAttention, LoopedLoss
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
-from flowsim.papers.gatmiry2024 import CLAIMS, appendix_a_gradient, appendix_a_moments, moments
+from flowsim.papers.gatmiry2024 import CLAIMS, appendix_a_gradient, appendix_a_moments, lemma_problems, moments
 from flowsim.papers.gatmiry2024 import landscape_problems as flows
-from flowsim.papers.gatmiry2024 import lemma_settings as settings
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
@@ -22,10 +21,10 @@ BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim i
 HOLDS, VIOLATED, AWAY = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
 UNRESOLVED = Judgement.UNRESOLVED
 
-SMALL = settings.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+SMALL = lemma_problems.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
 SPREAD = flows.looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2)
-QUADRATIC = settings.problem("L = 1, d = 2, n = 5", 1, 5, "identity", dimension=2)
-INFINITE = settings.problem("L = 2, d = 2, n = inf", 2, "inf", "identity", dimension=2)
+QUADRATIC = lemma_problems.problem("L = 1, d = 2, n = 5", 1, 5, "identity", dimension=2)
+INFINITE = lemma_problems.problem("L = 2, d = 2, n = inf", 2, "inf", "identity", dimension=2)
 
 VERDICTS = [
     ("proposition-3.1.eq-7", "printed", SMALL, VIOLATED),
@@ -41,9 +40,9 @@ VERDICTS = [
     ("sec-3.7.non-convex", "corrected", INFINITE, HOLDS),
     ("sec-3.7.non-convex", "corrected", SMALL, AWAY),
     ("sec-3.7.convex-on-symmetric", "corrected", INFINITE, HOLDS),
-    ("lemma-a.10.eq-26", "printed", settings.TWICE_EDGE, VIOLATED),
-    ("lemma-a.10.gamma", "printed", settings.TWICE_EDGE, VIOLATED),
-    ("lemma-a.10.factors", "printed", settings.TWICE_EDGE, VIOLATED),
+    ("lemma-a.10.eq-26", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
+    ("lemma-a.10.gamma", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
+    ("lemma-a.10.factors", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
     ("lemma-a.10.eq-27", "printed", flows.SMALL_COVARIANCE, VIOLATED),
     ("lemma-a.10.eq-27", "corrected", flows.SMALL_COVARIANCE, HOLDS),
     ("lemma-a.10.noise", "printed", SPREAD, VIOLATED),
@@ -54,14 +53,14 @@ VERDICTS = [
     ("theorem-a.11.step", "printed", flows.WIDE_LONG, VIOLATED),
     ("theorem-a.11.step", "printed", SPREAD, HOLDS),
     ("theorem-a.11.step", "corrected", flows.WIDE_LONG, HOLDS),
-    ("lemma-a.7.eq-21", "printed", settings.TWICE_EDGE, VIOLATED),
+    ("lemma-a.7.eq-21", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
 ]
 
 
 @functools.cache
 def evidence_of(text: str) -> Evidence:
     tables = json.loads(text)
-    problem = spec_of({name: table for name, table in tables.items() if name != "name"}).build()
+    problem = spec_of(unnamed(tables)).build()
     return Evidence(problem.loss, start_alone(problem.loss, problem.start))
 
 

@@ -11,8 +11,8 @@ from anew import anew
 
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers import zhang2023
-from flowsim.papers.zhang2023 import appendix_d, problems, prompts, section_4_1, section_4_1_lengths, section_4_2
-from flowsim.problem import spec_of
+from flowsim.papers.zhang2023 import appendix_d, problems, prompt_lengths, prompts, section_4_1, section_4_2
+from flowsim.problem import spec_of, unnamed
 
 PARTS = ("eq-4.2", "theorem-4.2", "corollary-4.3", "sec-4.2", "lemma-d")
 CLAIMS = [
@@ -30,7 +30,7 @@ PROBLEMS = {
 
 @functools.cache
 def evidence_of(name: str) -> Evidence:
-    tables = {table: fields for table, fields in PROBLEMS[name].items() if table != "name"}
+    tables = unnamed(PROBLEMS[name])
     problem = spec_of(tables).build()
     return Evidence(problem.loss, problem.run())
 
@@ -112,9 +112,9 @@ PLANTS = [
     ("theorem-4.2.noiseless-bound", "printed", LONG, section_4_1, "noiseless_bound", scaled_term(1, 0.9)),
     ("theorem-4.2.averaged-bound", "printed", LONG, section_4_1, "averaged_bounds", scaled_term(0, 0.99)),
     ("theorem-4.2.averaged-bound", "printed", LONG, section_4_1, "averaged_bounds", scaled_term(1, 0.9)),
-    ("corollary-4.3.test-length", "printed", ONE, section_4_1_lengths, "sufficient_test_length", scaled(0.4)),
-    ("corollary-4.3.train-length", "corrected", ONE, section_4_1_lengths, "sufficient_context_length", scaled(0.7)),
-    ("corollary-4.3.definition-3.2", "corrected", ONE, section_4_1_lengths, "sufficient_test_length", scaled(0.4)),
+    ("corollary-4.3.test-length", "printed", ONE, prompt_lengths, "sufficient_test_length", scaled(0.4)),
+    ("corollary-4.3.train-length", "corrected", ONE, prompt_lengths, "sufficient_context_length", scaled(0.7)),
+    ("corollary-4.3.definition-3.2", "corrected", ONE, prompt_lengths, "sufficient_test_length", scaled(0.4)),
     ("sec-4.2.task-shift", "printed", EASY, section_4_2, "limit", scaled_weights),
     # The risks themselves, by each of their routes: 1 %.
     *[
@@ -169,7 +169,7 @@ def test_bounds_that_are_attained_to_rounding_are_unresolved(part):
 
 
 def test_the_printed_training_length_is_enough_for_a_coarse_epsilon_only(monkeypatch):
-    monkeypatch.setattr(section_4_1_lengths, "_EPSILONS", (0.9, 0.8))
+    monkeypatch.setattr(prompt_lengths, "_EPSILONS", (0.9, 0.8))
     coarse = anew(BY_KEY["corollary-4.3.train-length", "printed"])
     assert judge_on(coarse, evidence_of(EASY)).verdict is Judgement.HOLDS
 

@@ -17,7 +17,7 @@ from flowsim.initialization import scaled_identity
 from flowsim.losses import RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.models import LinearAttention
-from flowsim.papers.zhang2023 import CLAIMS, mean_prediction, section_4_3
+from flowsim.papers.zhang2023 import CLAIMS, section_4_3
 from flowsim.tasks import RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma, Moments
 
@@ -43,7 +43,7 @@ def trained() -> Evidence:
 @pytest.mark.parametrize("shape", [0.3, 1.0, 4.0])
 def test_the_variance_given_a_query_is_a_ratio_of_bessel_functions(shape):
     rate = np.array([0.5, 1.0, 7.0])
-    found = mean_prediction.variances_given(DiagonalLaw(Gamma(np.full(3, shape), rate)), QUERY)
+    found = section_4_3.variances_given(DiagonalLaw(Gamma(np.full(3, shape), rate)), QUERY)
     x, z = np.abs(QUERY), np.sqrt(2 * rate) * np.abs(QUERY)
     bessel = scipy.special.kv(shape + 0.5, z) / scipy.special.kv(shape - 0.5, z)
     np.testing.assert_allclose(found, x / np.sqrt(2 * rate) * bessel, rtol=1e-12)
@@ -52,8 +52,8 @@ def test_the_variance_given_a_query_is_a_ratio_of_bessel_functions(shape):
 def test_the_mean_prediction_is_that_of_drawn_prompts_of_any_length():
     law, rng = DiagonalLaw(Gamma(1.0, np.ones(3))), np.random.default_rng(0)
     model, weight = LinearAttention(rng.standard_normal((3, 3)), 0.7), jnp.asarray(rng.standard_normal(3))
-    expected = mean_prediction.mean_prediction(model, law, QUERY, weight)
-    variances = mean_prediction.variances_given(law, QUERY)
+    expected = section_4_3.mean_prediction(model, law, QUERY, weight)
+    variances = section_4_3.variances_given(law, QUERY)
 
     def drawn(key):
         inputs = jnp.sqrt(variances)[None, :] * jax.random.normal(key, (5, 3))
@@ -98,9 +98,7 @@ def off(real):
 
 @pytest.mark.parametrize("name", ["variances_given", "mean_prediction"])
 def test_one_percent_is_refused(name, monkeypatch):
-    # The mean prediction takes the variances given the query in its own module.
-    module = section_4_3 if name == "mean_prediction" else mean_prediction
-    monkeypatch.setattr(module, name, off(getattr(module, name)))
+    monkeypatch.setattr(section_4_3, name, off(getattr(section_4_3, name)))
     claim = dataclasses.replace(
         BY_FORM["corrected"],
         compare=lambda loss, run: section_4_3.by_the_query.compare(loss, run),

@@ -20,7 +20,7 @@ from flowsim.losses.arrowhead import balanced_minimum, local_rate
 from flowsim.papers import zhang2023
 from flowsim.papers.zhang2023 import appendix_c, problems, section_4_3
 from flowsim.papers.zhang2023.conditions import random_scale_bound
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.tasks.covariance_laws import DiagonalLaw, Discrete, Gamma, SampledLaw, WishartDraw
 
@@ -134,7 +134,7 @@ ON_ITS_PROBLEMS = [
 
 @functools.cache
 def evidence_of(name: str) -> Evidence:
-    problem = spec_of({table: value for table, value in PROBLEMS[name].items() if table != "name"}).build()
+    problem = spec_of(unnamed(PROBLEMS[name])).build()
     return Evidence(problem.loss, problem.run())
 
 
@@ -145,7 +145,7 @@ def test_every_claim_on_its_own_problems(key, name):
 
 
 def test_the_edge_is_just_under_the_scale_condition():
-    problem = spec_of({name: value for name, value in problems.RANDOM_EDGE.items() if name != "name"}).build()
+    problem = spec_of(unnamed(problems.RANDOM_EDGE)).build()
     assert isinstance(problem.loss, RandomCovarianceLoss)
     assert 0.9 < float(problem.start.u_minus1 / random_scale_bound(problem.loss, problem.start)) < 1
 
@@ -303,7 +303,7 @@ def test_a_family_by_its_table(fields, moments):
 
 
 def test_a_number_stands_for_every_coordinate_and_the_file_reads_back():
-    tables = {name: value for name, value in problems.RANDOM_HARD.items() if name != "name"}
+    tables = unnamed(problems.RANDOM_HARD)
     spec = spec_of(tables)
     law = spec.build().task
     assert law.dimension == 5

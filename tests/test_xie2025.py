@@ -13,8 +13,8 @@ from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers import ALL_CLAIMS
 from flowsim.papers.xie2025 import CLAIMS, problems
-from flowsim.papers.xie2025.figures import alignment
-from flowsim.papers.xie2025.moments import second_moment
+from flowsim.papers.xie2025.appendix_a_1_2 import second_moment
+from flowsim.papers.xie2025.section_5 import alignment
 from flowsim.tasks import LinearRegression
 
 pytestmark = pytest.mark.slow

@@ -14,13 +14,8 @@ import pytest
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import Forms, HeadRisk
-from flowsim.models import (
-    FactoredMultiHeadAttention,
-    GradientDescentStep,
-    LinearTransformerBlock,
-    MultiHeadAttention,
-)
-from flowsim.papers.xie2025 import CLAIMS, appendix_a_1_2, exact, moments, prompts, setting
+from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep, LinearTransformerBlock, MultiHeadAttention
+from flowsim.papers.xie2025 import CLAIMS, appendix_a_1_2, exact, prompts, setting
 from flowsim.tasks import LinearRegression
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -96,8 +91,8 @@ MUTATIONS = {
     "exact mixed moment": field(exact, "moments", "mixed"),
     "exact second moment": field(exact, "moments", "second"),
     "second moment given w-hat": field(prompts, "moments", "second"),
-    "M": whole(moments, "mean_tokens"),
-    "N": whole(moments, "shared"),
+    "M": whole(appendix_a_1_2, "mean_tokens"),
+    "N": whole(appendix_a_1_2, "shared"),
     "heads": whole(FactoredMultiHeadAttention, "__call__"),
     "step": whole(GradientDescentStep, "__call__"),
     "block": whole(LinearTransformerBlock, "__call__"),

@@ -14,7 +14,7 @@ from anew import anew
 import flowsim
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.papers.zhang2023 import CLAIMS, appendix_a, appendix_c, appendix_d, problems, section_3, section_4_1
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
 
@@ -22,7 +22,7 @@ BY_KEY = {(claim.id.removeprefix("zhang2023."), claim.form): claim for claim in 
 
 
 def built(problem):
-    return spec_of({name: value for name, value in problem.items() if name != "name"}).build()
+    return spec_of(unnamed(problem)).build()
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.papers.zhang2025 import CLAIMS, problems, section_3, section_4, setting
+from flowsim.problem import unnamed
 from flowsim.problem.specification import spec_of
 from flowsim.tasks import LinearRegression
 
@@ -61,14 +62,14 @@ BREAKS = {
     ("sec-3.3.escape", "printed"): FLOW,
     ("eq-13", "printed"): (section_4, "attention", untouched_labels),
     ("eq-14", "corrected"): FLOW,
-    ("eq-15", "printed"): (section_4, "gaussian_sum", louder),
+    ("eq-15", "printed"): (section_4, "mean_square", louder),
     ("eq-18", "printed"): (section_4, "learned", louder),
     ("eq-19", "printed"): (section_4, "level", louder),
     ("appendix-e.8.balance", "printed"): FLOW,
     ("eq-21", "printed"): (section_4, "inflation", louder),
     ("sec-4.3.saddles", "printed"): (section_4, "level", louder),
     ("eq-22", "printed"): (section_4, "learned", louder),
-    ("appendix.lengths", "printed"): ("flowsim.papers.zhang2025.appendix_lengths", "learned", louder),
+    ("appendix.lengths", "printed"): ("flowsim.papers.zhang2025.section_4", "learned", louder),
 }
 
 
@@ -82,7 +83,7 @@ def uncached():
 
 def built(table):
     """A problem of the paper's list, which has a name beside its tables."""
-    return spec_of({name: part for name, part in table.items() if name != "name"}).build()
+    return spec_of(unnamed(table)).build()
 
 
 def judged(claim, table):

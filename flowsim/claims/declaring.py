@@ -13,7 +13,7 @@ from flowsim.claims.claim import Claim, Comparison, equal
 from flowsim.claims.hypotheses import Conditions, all_of
 from flowsim.claims.spaces import Space
 
-Declare = Callable[[Callable[..., Comparison]], Claim]
+Declare = Callable[[Callable[..., Comparison] | Claim], Claim]
 
 _TAKES: dict[str, Callable[[Any, Any], Any]] = {
     "loss": lambda loss, flow: loss,
@@ -41,7 +41,7 @@ def claim(
     The function takes what it compares, by name: ``loss``, ``task`` (that of the loss), ``start`` (the model at t = 0)
     or ``flow`` (the `Trajectory`). A claim that takes the flow is judged along it. The docstring is the statement, with
     formulas in ``$..$``. What follows after an empty line is the note. Where the statement holds a number that is known
-    only at run time, ``statement=`` says it instead.
+    only at run time, ``statement=`` says it instead. A `Claim` in place of the function is stated again, at this place.
 
     **Arguments:**
 
@@ -53,7 +53,8 @@ def claim(
     """
     conditions = [hypotheses] if callable(hypotheses) else [*hypotheses]
 
-    def declare(sides: Callable[..., Comparison]) -> Claim:
+    def declare(sides: Any) -> Claim:
+        sides = sides.compare.__wrapped__ if isinstance(sides, Claim) else sides
         takes = _taken(sides)
 
         @functools.wraps(sides)
@@ -152,7 +153,7 @@ class Section:
     def _declared(self, id: str, source: str, own: dict[str, Any]) -> Declare:
         declare = claim(id, source, **{**self._shared, **own})
 
-        def kept(sides: Callable[..., Comparison]) -> Claim:
+        def kept(sides: Callable[..., Comparison] | Claim) -> Claim:
             self._claims.append(declare(sides))
             return self._claims[-1]
 

@@ -8,3 +8,4 @@ from flowsim.problem.specification import differing_field as differing_field
 from flowsim.problem.specification import known_fields as known_fields
 from flowsim.problem.specification import signed as signed
 from flowsim.problem.specification import spec_of as spec_of
+from flowsim.problem.specification import unnamed as unnamed

@@ -115,6 +115,11 @@ def spec_of(tables: Tables, overrides: Sequence[str] = ()) -> AbstractSpec:
     return own.spec_of(given) if "make" in given else _of_tables(given)
 
 
+def unnamed(problem: Tables) -> Document:
+    """The tables of one of a claim's problems, without the name that it has in reports."""
+    return {name: table for name, table in problem.items() if name != "name"}
+
+
 def known_fields(tables: Tables) -> tuple[str, ...]:
     """The dotted names of all fields that a problem of this kind may have."""
     return tuple(toml.fields(own.table_of(tables) if "make" in tables else ProblemSpec))

@@ -19,7 +19,7 @@ from flowsim.experiments.executors import Executor, gathered
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Certificates, Status
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
-from flowsim.problem import AbstractSpec, Problem, ProblemError, spec_of, toml
+from flowsim.problem import AbstractSpec, Problem, ProblemError, spec_of, toml, unnamed
 from flowsim.problem.own.files import own_objects
 
 _CASES = 64  # that are judged before their programs are forgotten
@@ -103,7 +103,7 @@ def _cases(chosen: Iterable[Claim], overrides: Sequence[str], skipped: list[str]
     built: set[AbstractSpec] = set()
     for claim in chosen:
         for named in claim.problems:
-            tables = {name: table for name, table in named.items() if name != "name"}
+            tables = unnamed(named)
             with _skipping(skipped):
                 spec = spec_of(tables, overrides)
                 if overrides and spec not in built:

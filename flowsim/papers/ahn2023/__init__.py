@@ -4,45 +4,31 @@ from flowsim.claims.claim import Claim
 from flowsim.models import MaskedAttention
 from flowsim.papers.ahn2023 import (
     appendix_a,
-    appendix_b_1_2,
+    appendix_b_1_2_4,
     appendix_b_3,
-    appendix_b_3_turns,
-    appendix_b_4,
     appendix_c,
     figures,
-    section_3,
-    section_4,
-    section_4_landscape,
-    section_5,
-    section_6,
+    sections_3_4,
+    sections_5_6,
 )
 from flowsim.papers.ahn2023.settings import LAYERED
 from flowsim.papers.paper import Paper
 
 CLAIMS: tuple[Claim, ...] = (
-    *section_3.SECTION.claims,
-    *section_4.SECTION.claims,
-    *section_4_landscape.SECTION.claims,
-    *section_5.SECTION_5.claims,
-    *section_5.SECTION_5_1.claims,
-    *section_5.SECTION_5_2.claims,
-    *section_5.SECTION_5_3.claims,
+    *sections_3_4.SECTION.claims,
+    *sections_5_6.SECTION_5.claims,
     *figures.FIGURES_1_2.claims,
-    *section_6.SECTION_6.claims,
-    *section_6.SECTION_6_1.claims,
+    *sections_5_6.SECTION_6.claims,
     *figures.FIGURES_3_4.claims,
     *figures.SECTION_TRAINING.claims,
-    *appendix_a.SECTION_A_2.claims,
-    *appendix_a.SECTION_A_3.claims,
-    *appendix_b_1_2.SECTION_B_1.claims,
-    *appendix_b_1_2.SECTION_B_2.claims,
+    *appendix_a.SECTION.claims,
+    *appendix_b_1_2_4.SECTION_B_1_2.claims,
     *appendix_b_3.SECTION.claims,
-    *appendix_b_3_turns.SECTION.claims,
+    *appendix_b_3.TURNS.claims,
     *appendix_b_3.SECTION_ON_SAMPLES.claims,
-    *appendix_b_4.SECTION.claims,
+    *appendix_b_1_2_4.SECTION_B_4.claims,
     *appendix_c.SECTION.claims,
 )
-
 
 PAPER = Paper(
     id="ahn2023",

@@ -1,48 +1,173 @@
-"""ahn2023's appendix A: the proof of Theorem 1, a component f_j at a time, for isotropic data and any covariance."""
+"""ahn2023's appendix A: the proof of Theorem 1, a component f_j at a time, for isotropic data and any covariance.
+
+`MaskedAttentionLoss` splits the error by its parity in w; `in_context_loss` here follows the appendix, as a quadratic
+form in each X_j = b a_j^T, with the components f_j(X) = E[(<C, X> + w[j])^2].
+"""
+
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, equal
-from flowsim.claims.declaring import Section
+from flowsim._core.types import Scalar, Vector
+from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
 from flowsim.claims.statements import rounded
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
 from flowsim.models.linear_attention import embed
 from flowsim.moments import token_covariance_times_form
-from flowsim.papers.ahn2023 import single_layer, spaces
-from flowsim.papers.ahn2023.problems import (
-    DIAGONAL,
-    DIAGONAL_LARGE,
-    EASY,
-    EVERY,
-    ISOTROPIC,
-    ISOTROPIC_INFINITE,
-    ISOTROPIC_LARGE,
-    ISOTROPIC_SHORT,
-)
-from flowsim.papers.ahn2023.settings import diagonal, isotropic, masked_layer
-from flowsim.papers.ahn2023.single_layer import Loss, Task, in_context_loss, nothing_drawn, on_drawn, prompts_of
-from flowsim.tasks import LinearRegression
+from flowsim.papers.ahn2023 import problems, spaces
+from flowsim.papers.ahn2023.settings import SINGLE_LAYER, diagonal, isotropic
+from flowsim.tasks import LinearRegression, Prompt
 
-PROBLEMS = (ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE, ISOTROPIC_INFINITE)
+Square = Float[Array, "rows rows"]
+Task = LinearRegression
+Loss = MaskedAttentionLoss
+
+_DRAWN = 8
+_PROMPTS = 16
 
 
-SECTION_A_2 = Section("ahn2023", MaskedAttention, setting=masked_layer, hypotheses=isotropic)
-ON_PROBLEMS = SECTION_A_2.on(PROBLEMS, spaces.MASKED_ISOTROPIC)
-ON_MASKED_ISOTROPIC = SECTION_A_2.on(
-    (ISOTROPIC, ISOTROPIC_SHORT, ISOTROPIC_LARGE), spaces.MASKED_ISOTROPIC, hypotheses=finite_context
-)
-ON_MASKED_ISOTROPIC_2 = SECTION_A_2.on((ISOTROPIC, ISOTROPIC_SHORT), spaces.MASKED_ISOTROPIC)
+def weight_times_token_covariance(task: Task, s: Vector) -> Square:
+    """E[<w, s> C]: by Stein's lemma the derivative of E[C | w] along s, which is affine in w, taken at E[w] = 0."""
+
+    def given(w):
+        tokens = jnp.concatenate([jnp.eye(task.dimension), w[None, :]])
+        return tokens @ task.covariance @ tokens.T
+
+    return jax.jvp(given, (jnp.zeros_like(s),), (s,))[1]
+
+
+def form_times_token_covariance(task: Task, X: Square) -> Square:
+    """E[<C, X> C]."""
+    return token_covariance_times_form(X, task.covariance, task.context_length)
+
+
+def component(task: Task, X: Square, s: Vector) -> Scalar:
+    """E(<C, X> + <w, s>)^2, which is f_j(X) of Lemmas 6 and 7 at s = e_j."""
+    linear = weight_times_token_covariance(task, s)
+    return jnp.sum(X * (form_times_token_covariance(task, X) + 2 * linear)) + s @ s
+
+
+def in_context_loss(task: Task, model: MaskedAttention) -> Scalar:
+    """The loss f(b, A) of (15): the sum of `component` at X = b (A s)^T over the columns s of a root of Sigma."""
+    columns = jnp.linalg.cholesky(task.covariance).T
+    return jnp.sum(jax.vmap(lambda s: component(task, jnp.outer(model.b, model.A @ s), s))(columns))
+
+
+def _drawn(d: int) -> MaskedAttention:
+    """8 models with independent standard normal weights."""
+    entries = jnp.asarray(np.random.default_rng(0).standard_normal((_DRAWN, d + 1, d + 1)))
+    return jax.vmap(lambda one: MaskedAttention(one[0], one[:, 1:]))(entries)
+
+
+def on_drawn(task: Task, left: Callable, right: Callable) -> Comparison:
+    """The statement left(model) = right(model) > 0 at drawn weights."""
+    models = _drawn(task.dimension)
+    sides = jax.vmap(left)(models), jax.vmap(right)(models)
+    return of_sums(task, equal(*sides, sides[1]))
+
+
+def of_sums(task: Task, comparison: Comparison) -> Comparison:
+    """The comparison, with room for the rounding errors of sums of (d + 1)^2 terms."""
+    return rounded(comparison, jnp.asarray((task.dimension + 1.0) ** 2))
+
+
+def prompts_of(task: Task) -> Prompt:
+    """16 drawn prompts of the task, stacked along a leading axis."""
+    return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
+
+
+def nothing_drawn() -> Comparison:
+    """The comparison 0 = 0, for tasks whose prompts cannot be drawn."""
+    return equal(jnp.zeros(1), 0.0, 1.0)
+
+
+_SURELY_ZERO, _POSSIBLY_ZERO = 1e-13, 1e-10  # relative to the largest eigenvalue
+
+
+def unit(d: int) -> Float[Array, "d rows rows"]:
+    """The matrices E_{d+1,j}, stacked over j."""
+    return jnp.zeros((d, d + 1, d + 1)).at[jnp.arange(d), d, jnp.arange(d)].set(1.0)
+
+
+def _pair(d: int) -> Float[Array, "d rows rows"]:
+    """The matrices E_{d+1,j} + E_{j,d+1}, stacked over j."""
+    one = unit(d)
+    return one + jnp.swapaxes(one, 1, 2)
+
+
+def _matrices_agree(task: Task, left: Array, right: Array) -> Comparison:
+    norms = lambda matrices: jnp.sqrt(jnp.sum(matrices**2, axis=(1, 2)))
+    return of_sums(task, equal(norms(left - right), 0.0, norms(right)))
+
+
+def stationary(task: Task, X: Float[Array, "d rows rows"]) -> Comparison:
+    """The gradient of each f_j at X_j, 2 E[<C, X_j> C] + 2 E[w_j C], against zero, relative to its second term."""
+    quadratic = jax.vmap(lambda matrix: form_times_token_covariance(task, matrix))(X)
+    linear = jax.vmap(lambda s: weight_times_token_covariance(task, s))(jnp.eye(task.dimension))
+    return _matrices_agree(task, -quadratic, linear)
+
+
+def linear_term(task: Task, factors: Vector) -> Comparison:
+    """E[w_j C] for each j against factors_j (E_{d+1,j} + E_{j,d+1})."""
+    linear = jax.vmap(lambda s: weight_times_token_covariance(task, s))(jnp.eye(task.dimension))
+    return _matrices_agree(task, linear, factors[:, None, None] * _pair(task.dimension))
+
+
+def quadratic_term(task: Task, factors: Vector) -> Comparison:
+    """E[<C, E_{d+1,j}> C] for each j against factors_j (E_{d+1,j} + E_{j,d+1})."""
+    quadratic = jax.vmap(lambda X: form_times_token_covariance(task, X))(unit(task.dimension))
+    return _matrices_agree(task, quadratic, factors[:, None, None] * _pair(task.dimension))
+
+
+def components_summed(task: Task, factors: Vector) -> Comparison:
+    """f(b, A) against sum_j factors_j f_j(b a_j^T), at drawn weights."""
+    terms = lambda model: jax.vmap(lambda s: component(task, jnp.outer(model.b, model.A @ s), s))(jnp.eye(factors.size))
+    return on_drawn(task, lambda model: factors @ terms(model), MaskedAttentionLoss(task))
+
+
+def _flat_directions(task: Task) -> tuple[Scalar, Scalar]:
+    """The number of directions X with E<C, X>^2 = 0, and the number where rounding leaves it open."""
+    rows = task.dimension + 1
+    basis = jnp.eye(rows**2).reshape(-1, rows, rows)
+    form = jax.vmap(lambda X: form_times_token_covariance(task, X).reshape(-1))(basis)
+    values = jnp.linalg.eigvalsh(form)
+    surely, possibly = (jnp.sum(values <= ratio * values[-1]) for ratio in (_SURELY_ZERO, _POSSIBLY_ZERO))
+    return surely.astype(float), (possibly - surely).astype(float)
+
+
+def no_flat_directions(task: Task) -> Comparison:
+    """The number of flat directions of f_j against zero."""
+    flat, unsure = _flat_directions(task)
+    # A whole number below 1/2 is 0; this bound leaves room on both sides.
+    return at_most(flat[None], 0.5, size=1.0, promised=unsure == 0)
+
+
+def antisymmetric_flat_directions(task: Task) -> Comparison:
+    """The number of flat directions of f_j against that of the antisymmetric matrices, d (d+1)/2."""
+    flat, unsure = _flat_directions(task)
+    antisymmetric = task.dimension * (task.dimension + 1) / 2
+    return equal(flat[None], antisymmetric, antisymmetric, allowance=unsure)
+
+
+PROBLEMS = (problems.ISOTROPIC, problems.ISOTROPIC_SHORT, problems.ISOTROPIC_LARGE, problems.ISOTROPIC_INFINITE)
+
+SECTION = SINGLE_LAYER(hypotheses=isotropic)
+ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.MASKED_ISOTROPIC)
+ON_FINITE = SECTION.on(PROBLEMS[:3], spaces.MASKED_ISOTROPIC, hypotheses=finite_context)
+ON_FEW = SECTION.on(PROBLEMS[:2], spaces.MASKED_ISOTROPIC)
 
 
 @ON_PROBLEMS.claim("lemma-6.sum", "appendix A.2, step 1")
 @eqx.filter_jit
 def sum_of_components(task: Task) -> Comparison:
     r"""For $\Sigma = I$, $f(b, A) = \sum_j f_j(b, A)$"""
-    return single_layer.sum_of_components(task, jnp.ones(task.dimension))
+    return components_summed(task, jnp.ones(task.dimension))
 
 
 @ON_PROBLEMS.claim("lemma-6", "Lemma 6")
@@ -55,14 +180,14 @@ def lemma_6(task: Task) -> Comparison:
     prints y^T instead of y^2 in the corner of C.
     """
     n = task.context_length
-    return single_layer.stationary(task, -single_layer.unit(task.dimension) / ((1 - 1 / n) + (task.dimension + 2) / n))
+    return stationary(task, -unit(task.dimension) / ((1 - 1 / n) + (task.dimension + 2) / n))
 
 
 @ON_PROBLEMS.claim("eq-17", "(16), (17)")
 @eqx.filter_jit
 def eq_17(task: Task) -> Comparison:
     r"""For $\Sigma = I$, $\mathbb{E}[w[j] C] = E_{d+1,j} + E_{j,d+1}$"""
-    return single_layer.linear_term(task, jnp.ones(task.dimension))
+    return linear_term(task, jnp.ones(task.dimension))
 
 
 def _inner_products(task: Task, factor: float) -> Comparison:
@@ -79,7 +204,7 @@ def _inner_products(task: Task, factor: float) -> Comparison:
     return rounded(equal(*sides, sizes.reshape(-1)), jnp.asarray(float(task.context_length)))
 
 
-@ON_MASKED_ISOTROPIC.claim("lemma-6.inner-product", "proof of Lemma 6")
+@ON_FINITE.claim("lemma-6.inner-product", "proof of Lemma 6")
 def inner_product_as_printed(loss: Loss) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \sum_i \langle w, x_i \rangle x_i[j]$
 
@@ -88,7 +213,7 @@ def inner_product_as_printed(loss: Loss) -> Comparison:
     return nothing_drawn() if not can_be_drawn(loss.task) else _inner_products(loss.task, 1.0)
 
 
-@ON_MASKED_ISOTROPIC.corrected(inner_product_as_printed)
+@ON_FINITE.corrected(inner_product_as_printed)
 def inner_product(loss: Loss) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \tfrac{1}{n} \sum_i \langle w, x_i \rangle x_i[j]$
 
@@ -106,7 +231,7 @@ def eq_18(task: Task) -> Comparison:
 
     Judged as E[<C, E_{d+1,j}> C] at n = 1, where i = i', and at n = inf, where only pairs i != i' remain.
     """
-    d, units = task.dimension, single_layer.unit(task.dimension)
+    d, units = task.dimension, unit(task.dimension)
 
     def moments(n):
         return jax.vmap(lambda X: token_covariance_times_form(X, task.covariance, jnp.asarray(n)))(units)[:, d, :d]
@@ -122,10 +247,10 @@ def eq_19(task: Task) -> Comparison:
     (E_{d+1,j} + E_{j,d+1})$
     """
     n = task.context_length
-    return single_layer.quadratic_term(task, jnp.full(task.dimension, (1 - 1 / n) + (task.dimension + 2) / n))
+    return quadratic_term(task, jnp.full(task.dimension, (1 - 1 / n) + (task.dimension + 2) / n))
 
 
-@ON_MASKED_ISOTROPIC_2.claim("lemma-6.unique", "appendix A.2, step 3")
+@ON_FEW.claim("lemma-6.unique", "appendix A.2, step 3")
 @eqx.filter_jit
 def unique_component_minimum(task: Task) -> Comparison:
     """$X_j$ is the unique global minimum of $f_j$
@@ -133,10 +258,10 @@ def unique_component_minimum(task: Task) -> Comparison:
     Only the symmetric part of X enters f_j, as C is symmetric: any antisymmetric matrix may be added to X_j. Theorem 1
     needs no uniqueness.
     """
-    return single_layer.no_flat_directions(task)
+    return no_flat_directions(task)
 
 
-@ON_MASKED_ISOTROPIC_2.corrected(unique_component_minimum, hypotheses=(isotropic, finite_context))
+@ON_FEW.corrected(unique_component_minimum, hypotheses=(isotropic, finite_context))
 @eqx.filter_jit
 def unique_symmetric_component_minimum(task: Task) -> Comparison:
     """At finite $n$ the global minima of $f_j$ are $X_j$ plus any antisymmetric matrix
@@ -144,18 +269,16 @@ def unique_symmetric_component_minimum(task: Task) -> Comparison:
     C is symmetric, so f_j depends only on the symmetric part of X, which is unique. At n = inf, where C depends on w
     alone, even that is not.
     """
-    return single_layer.antisymmetric_flat_directions(task)
+    return antisymmetric_flat_directions(task)
 
 
-PROBLEMS_A_3 = (EASY, DIAGONAL, DIAGONAL_LARGE, ISOTROPIC_INFINITE)
+PROBLEMS_A_3 = (problems.EASY, problems.DIAGONAL, problems.DIAGONAL_LARGE, problems.ISOTROPIC_INFINITE)
+
+ON_DIAGONAL = SECTION.on(PROBLEMS_A_3, spaces.MASKED_DIAGONAL, hypotheses=diagonal)
+ON_FEW_DIAGONAL = SECTION.on((problems.EASY, problems.DIAGONAL), spaces.MASKED_DIAGONAL, hypotheses=diagonal)
 
 
-SECTION_A_3 = Section("ahn2023", MaskedAttention, setting=masked_layer, hypotheses=diagonal)
-ON_PROBLEMS_A_3 = SECTION_A_3.on(PROBLEMS_A_3, spaces.MASKED_DIAGONAL)
-ON_MASKED_DIAGONAL = SECTION_A_3.on((EASY, DIAGONAL), spaces.MASKED_DIAGONAL)
-
-
-@ON_PROBLEMS_A_3.claim("lemma-7", "Lemma 7")
+@ON_DIAGONAL.claim("lemma-7", "Lemma 7")
 @eqx.filter_jit
 def lemma_7(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $X_j = -\frac{E_{d+1,j}}{\tfrac{n+1}{n} \lambda_j + \tfrac{1}{n}
@@ -166,47 +289,38 @@ def lemma_7(task: Task) -> Comparison:
     """
     lam, n = jnp.diagonal(task.covariance), task.context_length
     denominators = (1 + 1 / n) * lam + jnp.sum(lam) / n
-    return single_layer.stationary(task, -single_layer.unit(task.dimension) / denominators[:, None, None])
+    return stationary(task, -unit(task.dimension) / denominators[:, None, None])
 
 
-@ON_PROBLEMS_A_3.claim("eq-20", "(20)")
+@ON_DIAGONAL.claim("eq-20", "(20)")
 @eqx.filter_jit
 def eq_20(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $\mathbb{E}[w[j] C] = \lambda_j (E_{d+1,j} + E_{j,d+1})$"""
-    return single_layer.linear_term(task, jnp.diagonal(task.covariance))
+    return linear_term(task, jnp.diagonal(task.covariance))
 
 
-@ON_PROBLEMS_A_3.claim("eq-21", "(21)")
+@ON_DIAGONAL.claim("eq-21", "(21)")
 @eqx.filter_jit
 def eq_21(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $\mathbb{E}[\langle C, E_{d+1,j} \rangle C] = \bigl(\tfrac{n+1}{n}
     \lambda_j^2 + \tfrac{1}{n} \lambda_j \sum_k \lambda_k\bigr) (E_{d+1,j} + E_{j,d+1})$
     """
     lam, n = jnp.diagonal(task.covariance), task.context_length
-    return single_layer.quadratic_term(task, (1 + 1 / n) * lam**2 + lam * jnp.sum(lam) / n)
+    return quadratic_term(task, (1 + 1 / n) * lam**2 + lam * jnp.sum(lam) / n)
 
 
-@ON_MASKED_DIAGONAL.claim("lemma-7.unique", "appendix A.3, step 1")
-@eqx.filter_jit
-def unique_general_component_minimum(task: Task) -> Comparison:
-    """$X_j$ is the unique global minimum of $f_j$
-
-    As for lemma-6.unique: any antisymmetric matrix may be added to X_j.
-    """
-    return single_layer.no_flat_directions(task)
-
-
-@ON_MASKED_DIAGONAL.corrected(unique_general_component_minimum, hypotheses=(diagonal, finite_context))
-@eqx.filter_jit
-def unique_symmetric_general_component_minimum(task: Task) -> Comparison:
-    """At finite $n$ the global minima of $f_j$ are $X_j$ plus any antisymmetric matrix
-
-    C is symmetric, so f_j depends only on the symmetric part of X, which is unique.
-    """
-    return single_layer.antisymmetric_flat_directions(task)
+_SYMMETRIC_PART = "C is symmetric, so f_j depends only on the symmetric part of X, which is unique."
+_unique = ON_FEW_DIAGONAL.claim(
+    "lemma-7.unique",
+    "appendix A.3, step 1",
+    note="As for lemma-6.unique: any antisymmetric matrix may be added to X_j.",
+)(unique_component_minimum)
+ON_FEW_DIAGONAL.corrected(_unique, hypotheses=(diagonal, finite_context), note=_SYMMETRIC_PART)(
+    unique_symmetric_component_minimum
+)
 
 
-@ON_PROBLEMS_A_3.claim("lemma-7.sum", "appendix A.3, step 1")
+@ON_DIAGONAL.claim("lemma-7.sum", "appendix A.3, step 1")
 @eqx.filter_jit
 def sum_of_general_components(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $f(b, A) = \sum_j f_j(b, A_j)$
@@ -214,20 +328,20 @@ def sum_of_general_components(task: Task) -> Comparison:
     The display is that of the isotropic case. The weights E[x_query[j]^2] = lambda_j are missing, as the first display
     of step 2 shows; the minimum is at the same place with any positive weights.
     """
-    return single_layer.sum_of_components(task, jnp.ones(task.dimension))
+    return components_summed(task, jnp.ones(task.dimension))
 
 
-@ON_PROBLEMS_A_3.corrected(sum_of_general_components, "appendix A.3, step 1, with the first display of step 2")
+@ON_DIAGONAL.corrected(sum_of_general_components, "appendix A.3, step 1, with the first display of step 2")
 @eqx.filter_jit
 def weighted_sum_of_components(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $f(b, A) = \sum_j \lambda_j f_j(b, A_j)$
 
     With the weights lambda_j, which are all 1 only for Sigma = I.
     """
-    return single_layer.sum_of_components(task, jnp.diagonal(task.covariance))
+    return components_summed(task, jnp.diagonal(task.covariance))
 
 
-@SECTION_A_3.claim("sec-a.3.rotation", "appendix A.3, step 2", hypotheses=(), problems=EVERY, spaces=spaces.MASKED)
+@SECTION.on(problems.EVERY, spaces.MASKED).claim("sec-a.3.rotation", "appendix A.3, step 2", hypotheses=())
 @eqx.filter_jit
 def rotated(task: Task) -> Comparison:
     r"""With $\Sigma = U \Lambda U^\top$, $f(b, A)$ is the loss of covariance $\Lambda$ at $\begin{bmatrix} U^\top & 0

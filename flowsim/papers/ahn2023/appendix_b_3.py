@@ -1,9 +1,11 @@
-"""ahn2023's appendix B.3, the proof of Theorem 5: gradients over all matrices at points of S, exact and sampled.
+"""ahn2023's appendix B.3, the proof of Theorem 5: gradients over all matrices at points of S, and what turns.
 
 On S = {A_i = a_i Sigma^-1, B_i = b_i I} the loss is F(a, b) of `ScalarLayersLoss`. Sampling errors never vanish, so
-equations on samples are bounds on the difference of their sides.
+equations on samples are bounds on the difference of their sides. (38) to (50) are judged on drawn prompts with drawn
+weights, in the paper's own sign of A; with U orthogonal, U_Sigma = Sigma^{1/2} U Sigma^{-1/2} turns the covariates.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -12,29 +14,41 @@ from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.declaring import Section
-from flowsim.claims.hypotheses import Hypothesis, agrees
+from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention, ScalarLayers
-from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.multi_layer import Loss
-from flowsim.papers.ahn2023.problems import ON_SCALARS, WITH_B, WITHOUT_B
-from flowsim.papers.ahn2023.residual_stream import NOTE, Slopes, norms_squared, slopes, where_known, within_reach
-from flowsim.papers.ahn2023.scalars import drawn_points, scalar_loss, scalar_slopes
-from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights, moving, sampled_layers
+from flowsim.papers.ahn2023.prompts import (
+    Columns,
+    Drawn,
+    covariates,
+    inputs_of,
+    nearest_on_the_set,
+    on_prompts,
+    product,
+    states_from,
+    turned,
+    turned_slopes,
+)
+from flowsim.papers.ahn2023.residual_stream import (
+    NOTE,
+    Slopes,
+    drawn_points,
+    norms_squared,
+    scalar_loss,
+    scalar_slopes,
+    slopes,
+    where_known,
+    within_reach,
+)
+from flowsim.papers.ahn2023.settings import LAYERS, moving, sampled_layers
 
 _BY_ALL = NOTE.format("theorem-5.all-matrices")
 _BY_ALL_35 = NOTE.format("eq-35.all-matrices")
 
-
-SECTION = Section(
-    "ahn2023",
-    *LAYERED,
-    setting=layers_with_inverse_weights,
-    hypotheses=within_reach,
-    problems=WITH_B,
-    spaces=spaces.RESIDUAL_STREAM,
-)
+SECTION = LAYERS(hypotheses=within_reach, problems=problems.WITH_B, spaces=spaces.RESIDUAL_STREAM)
 
 
 @SECTION.claim(
@@ -85,6 +99,11 @@ def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
     return _along(found.A, root, root, of_A, 11), _along(found.B, inverse, root, of_B, 12)
 
 
+def _together(of_A: _Sides, of_B: _Sides) -> _Sides:
+    """The derivatives in all A_i and B_i at once."""
+    return jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), of_A, of_B)
+
+
 def _no_more(sides: _Sides) -> Comparison:
     """The inequality along the drawn directions and along their opposites."""
     both = (jnp.concatenate([side.reshape(-1), -side.reshape(-1)]) for side in (sides.replaced, sides.given))
@@ -107,8 +126,7 @@ def eq_34(loss: Loss) -> Comparison:
     \operatorname{tr}(\Sigma^{1/2} R_i \Sigma^{1/2})/d$, $s_i = \operatorname{tr}(\Sigma^{-1/2} S_i \Sigma^{1/2})/d$
     """
     eye = jnp.eye(loss.task.dimension)
-    both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, eye, eye))
-    return _no_more(both)
+    return _no_more(_together(*_both_along(loss, eye, eye)))
 
 
 @SECTION.corrected(eq_34, "(34) with R~_i = r_i Sigma^-1, S~_i = s_i I", note="At drawn (R, S). " + _BY_ALL)
@@ -118,8 +136,7 @@ def eq_34_corrected(loss: Loss) -> Comparison:
     f(A + t R, B + t S)$ with $\tilde R_i = r_i \Sigma^{-1}$, $\tilde S_i = s_i I$, and $r_i$, $s_i$ as printed
     """
     inverse, eye = jnp.linalg.inv(loss.task.covariance), jnp.eye(loss.task.dimension)
-    both = jax.tree.map(lambda a, b: jnp.sum(a, axis=1) + jnp.sum(b, axis=1), *_both_along(loss, inverse, eye))
-    return _the_same(both)
+    return _the_same(_together(*_both_along(loss, inverse, eye)))
 
 
 def _traces(loss: Loss, found: Slopes) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
@@ -243,7 +260,7 @@ def at_scalars(loss: MonteCarloLoss, start: MultiLayerAttention) -> list[Hypothe
 SECTION_ON_SAMPLES = Section(
     "ahn2023", MultiLayerAttention, setting=sampled_layers, hypotheses=at_scalars, needs=moving
 )
-ON_S = SECTION_ON_SAMPLES.on(ON_SCALARS, spaces.ON_SCALARS)
+ON_S = SECTION_ON_SAMPLES.on(problems.ON_SCALARS, spaces.ON_SCALARS)
 
 
 @ON_S.claim("theorem-5.all-matrices", "proof of Theorem 5", form="corrected")
@@ -279,8 +296,8 @@ def _sampled_decrease(
     return rate[None], (jnp.sum(slopes.A**2) + jnp.sum(slopes.B**2))[None]
 
 
-@SECTION_ON_SAMPLES.claim(
-    "eq-35.all-matrices", "(35)", problems=(ON_SCALARS[0], ON_SCALARS[2], WITHOUT_B), spaces=spaces.ON_SCALARS
+@SECTION_ON_SAMPLES.on((problems.ON_SCALARS[0], problems.ON_SCALARS[2], problems.WITHOUT_B), spaces.ON_SCALARS).claim(
+    "eq-35.all-matrices", "(35)"
 )
 def eq_35_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
     r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i \Sigma^{-1}$, $\frac{d}{dt} f \le -\sum \lVert \nabla_{A_i}
@@ -304,3 +321,55 @@ def eq_35_corrected_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention)
     d = float(loss.task.dimension)
     rate, squares = _sampled_decrease(loss, start, jnp.eye(loss.task.dimension), d)
     return at_most(jnp.abs(rate + squares), _APART * squares)
+
+
+TURNS = LAYERS(hypotheses=finite_context, problems=problems.ON_PROMPTS, spaces=spaces.LAYERS)
+
+
+@TURNS.claim("eq-38", "G before (38)")
+@on_prompts
+def eq_38_printed(drawn: Drawn) -> tuple[Array, Array]:
+    r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_i (I - M X_i^\top A_i X_i)$
+
+    The sign differs from that of (31), (44) and (45); the same happens before (28).
+    """
+    return drawn.weight @ product(drawn, inputs_of(drawn), -1.0), states_from(drawn, inputs_of(drawn))[-1, -1]
+
+
+@TURNS.corrected(eq_38_printed)
+@on_prompts
+def eq_38_corrected(drawn: Drawn) -> tuple[Array, Array]:
+    r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_i (I + M X_i^\top A_i X_i)$
+
+    With the sign of (31).
+    """
+    return drawn.weight @ product(drawn, inputs_of(drawn)), states_from(drawn, inputs_of(drawn))[-1, -1]
+
+
+def _turns(function: Callable[[Drawn, Columns], Array], weights: str) -> Callable[[Loss], Comparison]:
+    """The sides at U_Sigma X_0 and at X_0, of a function or of its derivatives along drawn steps of the A_j or B_j."""
+
+    @on_prompts
+    def turns(drawn: Drawn) -> tuple[Array, Array]:
+        return turned_slopes(drawn, function, weights) if weights else turned(nearest_on_the_set(drawn), function)
+
+    return turns
+
+
+_ON_S = r"For $(A, B) \in \mathcal{S}$ and orthogonal $U$, with $U_\Sigma = \Sigma^{1/2} U \Sigma^{-1/2}$, "
+
+for _part, _source, _function, _weights, _statement, _note in (
+    ("eq-39", "(39), (46)", covariates, "", r"$X_i(U_\Sigma X_0) = U_\Sigma X_i(X_0)$", "."),
+    ("eq-40", "(40)", covariates, "B", r"$U_\Sigma^{-1} \frac{d}{dt} X_i(U_\Sigma X_0, B_j + t S_j) = \frac{d}{dt} "
+     r"X_i(X_0, B_j + t U_\Sigma^{-1} S_j U_\Sigma)$",
+     " and S_j, for all i and j. (42) lacks a factor X_j at its end."),
+    ("eq-44", "(44), (46)", product, "", r"$G(U_\Sigma X_0) = U_\Sigma G(X_0)$", "."),
+    ("eq-45", "(45)", product, "B", r"$U_\Sigma^{-1} \frac{d}{dt} G(U_\Sigma X_0, B_j + t S_j) = \frac{d}{dt} G(X_0, "
+     r"B_j + t U_\Sigma^{-1} S_j U_\Sigma)$", " and S_j, for every j."),
+    ("eq-47", "(47)", covariates, "A", r"$U_\Sigma^{-1} \frac{d}{dt} X_i(U_\Sigma X_0, A_j + t R_j) = \frac{d}{dt} "
+     r"X_i(X_0, A_j + t U_\Sigma^\top R_j U_\Sigma)$", " and R_j, for all i and j."),
+    ("eq-50", "(50)", product, "A", r"$U_\Sigma^{-1} \frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = \frac{d}{dt} G(X_0, "
+     r"A_j + t U_\Sigma^\top R_j U_\Sigma)$", " and R_j, for every j."),
+):  # fmt: skip
+    _note = f"Judged on 64 drawn prompts with drawn weights{_note}"
+    TURNS.claim(_part, _source, statement=_ON_S + _statement, note=_note)(_turns(_function, _weights))

@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import finite_context
 from flowsim.models import MultiLayerAttention
 from flowsim.models.linear_attention import embed
-from flowsim.papers.ahn2023 import spaces
-from flowsim.papers.ahn2023.problems import ON_PROMPTS
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.prompts import (
     Drawn,
     Row,
@@ -25,17 +23,10 @@ from flowsim.papers.ahn2023.prompts import (
     states_from,
     without_B,
 )
-from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights
+from flowsim.papers.ahn2023.settings import LAYERS
 from flowsim.tasks import Prompt
 
-SECTION = Section(
-    "ahn2023",
-    *LAYERED,
-    setting=layers_with_inverse_weights,
-    hypotheses=finite_context,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-)
+SECTION = LAYERS(hypotheses=finite_context, problems=problems.ON_PROMPTS, spaces=spaces.LAYERS)
 
 
 @SECTION.claim("eq-54", "(54), (31)")

@@ -15,9 +15,7 @@ def _from(problem: dict[str, Any], b: Sequence[float], A: Sequence[Sequence[floa
 
 EASY = _single_layer("d = 3, diagonal covariance, n = 10", [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], 10)
 HARD = _single_layer(
-    "d = 8, condition 100, n = 3",
-    {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1},
-    3,
+    "d = 8, condition 100, n = 3", {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1}, 3
 )
 DOMINANT = _single_layer(
     "d = 3, one dominant direction, n = 3", {"eigenvalues": [0.1, 0.3, 3.0], "rotation_seed": 2}, 3
@@ -41,7 +39,6 @@ ELSEWHERE = (
 )
 # For statements about every covariance and every context length.
 EVERY = (EASY, HARD, DIAGONAL_LARGE, ISOTROPIC, DOMINANT, INFINITE, ONE)
-
 
 _DISTORTED = [1.0, 1.0, 0.25, 0.0625, 1.0]  # D^2 of sections 5.3 and 6.1
 

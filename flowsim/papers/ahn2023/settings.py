@@ -1,27 +1,29 @@
 """What ahn2023's statements assume: the settings of its sections, and the hypotheses that they share."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
 from flowsim.losses import AbstractPopulationLoss, MaskedAttentionLoss, MonteCarloLoss, MultiLayerLoss
-from flowsim.models import DiagonalLayers, MultiLayerAttention, ScalarLayers
+from flowsim.models import DiagonalLayers, MaskedAttention, MultiLayerAttention, ScalarLayers
 
 Hypotheses = Callable[[Any, Any], list[Hypothesis]]
 
 LAYERED = (MultiLayerAttention, ScalarLayers, DiagonalLayers)  # the models of the statements on several layers
 
 
-# One layer
-
-
 def masked_layer(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of section 4: one layer under the parametrisation (7)."""
     fits = isinstance(loss, MaskedAttentionLoss)
     return None if fits else unmet("one masked linear attention layer")
+
+
+SINGLE_LAYER = functools.partial(Section, "ahn2023", MaskedAttention, setting=masked_layer)
 
 
 def isotropic(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]:
@@ -41,13 +43,13 @@ def two_dimensions(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]
     return [hypothesis("d >= 2", float(loss.task.dimension), ">=", 2.0)]
 
 
-# Several layers
-
-
 def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of Theorem 4 and Lemma 8: untied layers, and w ~ N(0, Sigma^-1)."""
     fits = isinstance(loss, MultiLayerLoss) and loss.task.weights == "inverse-covariance"
     return None if fits else unmet("layers of their own, w ~ N(0, Sigma^-1)")
+
+
+LAYERS = functools.partial(Section, "ahn2023", *LAYERED, setting=layers_with_inverse_weights)
 
 
 def two_isotropic_layers(loss: MultiLayerLoss, start: MultiLayerAttention) -> list[Hypothesis]:

@@ -41,36 +41,24 @@ LAYERS = (
     _layers(_FEW | {"model.layers": Whole(1, 2)}, {"symmetric": False}, **_NO_FLOW),
 )
 SEVERAL_LAYERS = (_layers(_FEW | {"model.layers": Whole(2, 3)}, {"symmetric": True}, **_NO_FLOW),)
-ISOTROPIC_LAYERS = (
-    _layers(
-        {name: _FEW[name] for name in ("task.covariance.dimension", "task.context_length")},
-        {"layers": 2, "symmetric": True},
-        **(_NO_FLOW | {"task": {"covariance": {"condition": 1.0}}}),
-    ),
-)
-RESIDUAL_STREAM = (
-    _layers(
-        _FEW | {"task.covariance.dimension": Whole(1, 2), "model.layers": Whole(2, 3)}, {"symmetric": True}, **_NO_FLOW
-    ),
-)
+_ISOTROPIC = {name: _FEW[name] for name in ("task.covariance.dimension", "task.context_length")}
+_IDENTITY = {"task": {"covariance": {"condition": 1.0}}}
+ISOTROPIC_LAYERS = (_layers(_ISOTROPIC, {"layers": 2, "symmetric": True}, **_NO_FLOW, **_IDENTITY),)
+_SMALL: dict[str, Axis] = {"task.covariance.dimension": Whole(1, 2), "model.layers": Whole(2, 3)}
+RESIDUAL_STREAM = (_layers(_FEW | _SMALL, {"symmetric": True}, **_NO_FLOW),)
 _DISTORTED = {"eigenvalues": [1.0, 1.0, 0.25, 0.0625, 1.0]}
+_TURNED: dict[str, Axis] = {"task.covariance.rotation_seed": Whole(0, 999)}
 SECTION_5 = (
     _layers(
-        {"task.covariance.rotation_seed": Whole(0, 999), "init.seed": Whole(0, 999)},
+        _TURNED | {"init.seed": Whole(0, 999)},
         {"layers": 3},
         {"kind": "random", "scale": 1.0},
         task={"covariance": _DISTORTED, "context_length": 20},
         flow={"t1": 70000.0},
     ),
 )
-SECTION_6 = (
-    _layers(
-        {"task.covariance.rotation_seed": Whole(0, 999)},
-        {"layers": 3, "symmetric": True},
-        task={"covariance": _DISTORTED, "context_length": 10},
-        **_NO_FLOW,
-    ),
-)
+_PAPER_B = {"task": {"covariance": _DISTORTED, "context_length": 10}}
+SECTION_6 = (_layers(_TURNED, {"layers": 3, "symmetric": True}, **_PAPER_B, **_NO_FLOW),)
 
 
 def _sampled(axes: dict[str, Axis], covariance: dict[str, Any], init: dict[str, Any], samples: int, t1: float) -> Space:
@@ -85,25 +73,12 @@ def _sampled(axes: dict[str, Axis], covariance: dict[str, Any], init: dict[str, 
     )
 
 
-SAMPLED = (
-    _sampled(
-        {
-            "task.context_length": Whole(50, 200),
-            "task.covariance.rotation_seed": Whole(0, 99),
-            "init.seed": Whole(0, 99),
-        },
-        {"eigenvalues": [1.0, 1.0, 0.25]},
-        {"kind": "random", "scale": 0.3},
-        2048,
-        2000.0,
-    ),
-)
-ON_SCALARS = (
-    _sampled(
-        {"task.context_length": Whole(10, 100), "task.covariance.scale": Real(0.5, 5.0)},
-        {"condition": 1.0, "dimension": 3},
-        {"kind": "scaled-identity", "scale": 0.3},
-        131072,
-        1e-6,
-    ),
-)
+_DRAWN: dict[str, Axis] = {
+    "task.context_length": Whole(50, 200),
+    "task.covariance.rotation_seed": Whole(0, 99),
+    "init.seed": Whole(0, 99),
+}
+_SCALED: dict[str, Axis] = {"task.context_length": Whole(10, 100), "task.covariance.scale": Real(0.5, 5.0)}
+SAMPLED = (_sampled(_DRAWN, {"eigenvalues": [1.0, 1.0, 0.25]}, {"kind": "random", "scale": 0.3}, 2048, 2000.0),)
+_AT_SCALARS = {"kind": "scaled-identity", "scale": 0.3}
+ON_SCALARS = (_sampled(_SCALED, {"condition": 1.0, "dimension": 3}, _AT_SCALARS, 131072, 1e-6),)

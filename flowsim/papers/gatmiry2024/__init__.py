@@ -9,41 +9,33 @@ from flowsim.papers.gatmiry2024 import (
     appendix_a_gradient,
     appendix_a_layers,
     appendix_a_moments,
-    appendix_a_out_of_distribution,
     appendix_a_pairings,
-    figures_1_to_4,
+    figures,
+    flow_ends,
+    out_of_distribution,
     section_3,
     section_3_7,
-    section_3_7_starts,
     section_4,
-    section_4_1,
-    section_5_2,
 )
 from flowsim.papers.gatmiry2024.setting import MODELS
 from flowsim.papers.paper import Paper
 
 CLAIMS: tuple[Claim, ...] = (
-    *section_3.SECTION_3_2.claims,
-    *section_3.SECTION_3_4.claims,
-    *section_3.SECTION_3_5.claims,
-    *section_3.SECTION_3_6.claims,
+    *section_3.SECTION.claims,
     *section_3_7.SECTION_3_7.claims,
-    *section_3_7_starts.SECTION.claims,
+    *flow_ends.STARTS.claims,
     *section_3_7.CONVEXITY.claims,
     *section_4.SECTION.claims,
-    *section_4_1.SECTION.claims,
-    *section_5_2.SECTION.claims,
-    *figures_1_to_4.FIGURE_1.claims,
-    *figures_1_to_4.FIGURE_2.claims,
-    *figures_1_to_4.FIGURE_3.claims,
-    *figures_1_to_4.FIGURE_4.claims,
+    *out_of_distribution.SECTION_4_1.claims,
+    *flow_ends.SECTION_5_2.claims,
+    *figures.SECTION.claims,
     *appendix_a_layers.SECTION.claims,  # Theorem A.1, Lemma A.3, Corollary A.4
     *appendix_a_pairings.SECTION.claims,  # Lemma A.2
     *appendix_a_moments.SECTION.claims,  # Lemmas A.5 to A.7
     *appendix_a_convergence.SECTION.claims,  # Theorem A.8, Lemma A.9, Theorem A.12
     *appendix_a_gradient.SECTION.claims,  # (25), (26)
     *appendix_a_dominance.SECTION.claims,  # Lemma A.10, Theorem A.11
-    *appendix_a_out_of_distribution.SECTION.claims,  # Theorem A.13
+    *out_of_distribution.SECTION_A.claims,  # Theorem A.13
 )
 
 PAPER = Paper(

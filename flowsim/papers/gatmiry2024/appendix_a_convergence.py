@@ -6,19 +6,22 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.dominance import LARGEST, PRINTED_CONSTANT, SMALLEST, appendix_threshold, crossing
-from flowsim.papers.gatmiry2024.optimum import OPTIMUM, bias_is_zero, minimiser_constants, minimum_below, within
-from flowsim.papers.gatmiry2024.section_3_7 import FLOW, exponents, in_printed_time, in_time, time_constants
-from flowsim.papers.gatmiry2024.section_4 import PROXIMITY, proximity_constants
+from flowsim.papers.gatmiry2024.section_3_7 import exponents, in_printed_time, in_time, time_constants
+from flowsim.papers.gatmiry2024.section_4 import proximity_constants
 from flowsim.papers.gatmiry2024.setting import (
-    MODELS,
+    LARGEST,
+    LOOPED,
+    PRINTED_CONSTANT,
+    SMALLEST,
     Loss,
+    appendix_threshold,
+    bias_is_zero,
     compared,
+    crossing,
     delta,
     delta_power,
     dimension_root,
@@ -26,23 +29,20 @@ from flowsim.papers.gatmiry2024.setting import (
     dominance_power,
     everywhere,
     long_context,
-    looped,
     loops,
+    minimiser_constants,
+    minimum_below,
     over_determined,
     several_loops,
+    within,
     without_bias,
 )
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped)
+SECTION = LOOPED()
 
 
-@SECTION.claim(
-    "theorem-a.8",
-    "Theorem A.8",
-    hypotheses=long_context,
-    problems=OPTIMUM,
-    spaces=spaces.OPTIMUM,
-    constants=minimiser_constants,
+@SECTION.on(problems.OPTIMUM, spaces.OPTIMUM).claim(
+    "theorem-a.8", "Theorem A.8", hypotheses=long_context, constants=minimiser_constants
 )
 def optimum(loss: Loss) -> Comparison:
     r"""$\delta d^{1/(2L)} < 1/2$ implies $\mathcal{L}(A_{\mathrm{opt}}) \le d (2 \delta)^{2L}$, $\lVert
@@ -54,13 +54,8 @@ def optimum(loss: Loss) -> Comparison:
     return joined([minimum_below(loss), within(loss, 4.0), within(loss, 8.0), bias_is_zero(loss)])
 
 
-@SECTION.claim(
-    "lemma-a.9",
-    "Lemma A.9",
-    hypotheses=(without_bias, over_determined),
-    problems=PROXIMITY,
-    spaces=spaces.PROXIMITY,
-    constants=proximity_constants,
+@SECTION.on(problems.PROXIMITY, spaces.PROXIMITY).claim(
+    "lemma-a.9", "Lemma A.9", hypotheses=(without_bias, over_determined), constants=proximity_constants
 )
 def appendix_proximity(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $\epsilon > 2 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L} - \delta^{2L} (\epsilon + 2)^{2L}$ implies $(1 -
@@ -80,16 +75,21 @@ def appendix_proximity(loss: Loss, flow: Trajectory) -> Comparison:
 
 _ROUNDING = 8 * float(jnp.finfo(jnp.float64).eps)  # relative error of a power of the loss
 
-EQUATION = (problems.EASY, problems.OVERSHOT, problems.ONE_LOOP)
-
-
+_ANISOTROPIC = (*problems.FLOW, problems.SMALL_COVARIANCE)
 ON_ANY_COVARIANCE = SECTION.on(
-    (*FLOW, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE, hypotheses=(without_bias, over_determined, several_loops)
+    _ANISOTROPIC,
+    spaces.ANY_COVARIANCE,
+    hypotheses=(without_bias, over_determined, several_loops),
+    constants=time_constants,
 )
-ON_EQUATION = SECTION.on(EQUATION, spaces.STILL_ISOTROPIC, hypotheses=several_loops)
+ON_LONG_CONTEXTS = ON_ANY_COVARIANCE.on(
+    (*_ANISOTROPIC, problems.VERY_LONG_ANISOTROPIC),
+    spaces.ANY_COVARIANCE,
+    hypotheses=(without_bias, long_context, several_loops),
+)
 
 
-@ON_ANY_COVARIANCE.claim("theorem-a.12", "Theorem A.12", constants=time_constants)
+@ON_ANY_COVARIANCE.claim("theorem-a.12", "Theorem A.12")
 def time_as_printed(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t = (1/\xi)^{(L-1)/L}
     \bigl(\frac{16L}{L-1}\bigr)^{(L-1)/(2L-1)}$ on
@@ -100,13 +100,7 @@ def time_as_printed(loss: Loss, flow: Trajectory) -> Comparison:
     return in_printed_time.compare(loss, flow)
 
 
-@SECTION.corrected(
-    time_as_printed,
-    hypotheses=(without_bias, long_context, several_loops),
-    problems=(*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC),
-    spaces=spaces.ANY_COVARIANCE,
-    constants=time_constants,
-)
+@ON_LONG_CONTEXTS.corrected(time_as_printed)
 def time_as_corrected(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t =
     (d/\xi)^{(L-1)/L} \frac{16L}{(L-1) \lambda_d(\Sigma^*)^2}$ on
@@ -134,6 +128,14 @@ def equation_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"printed_solution": jnp.asarray(-power * K ** (exponent - 1)), "equation": jnp.asarray(-PRINTED_CONSTANT)}
 
 
+ON_EQUATION = SECTION.on(
+    (problems.EASY, problems.OVERSHOT, problems.ONE_LOOP),
+    spaces.STILL_ISOTROPIC,
+    hypotheses=several_loops,
+    constants=equation_constants,
+)
+
+
 def _printed_solution(loss: Loss, start: Scalar, t: Scalar) -> Scalar:
     """g(t) = K^{L/(2L-1)} (t + c)^{-L/(L-1)}, c = K^{(L-1)/(2L-1)} / f(0)^{(L-1)/L}, K = 16 L/(L-1)."""
     power, K, exponent = exponents(loss)
@@ -141,7 +143,7 @@ def _printed_solution(loss: Loss, start: Scalar, t: Scalar) -> Scalar:
     return K**exponent / (t + c) ** power
 
 
-@ON_EQUATION.claim("theorem-a.12.ode", "proof of Theorem A.12, (29)", constants=equation_constants)
+@ON_EQUATION.claim("theorem-a.12.ode", "proof of Theorem A.12, (29)")
 def printed_solution_solves(loss: Loss, start: PyTree) -> Comparison:
     r"""$g(t) = K^{L/(2L-1)} (t + c)^{-L/(L-1)}$, $c = K^{(L-1)/(2L-1)}/f(0)^{(L-1)/L}$, $K = \frac{16L}{L-1}$, solves
     $g' = g^{(2L-1)/L}/16$, $g(0) = f(0)$
@@ -158,7 +160,7 @@ def _solution(loss: Loss, start: Scalar, t: Scalar) -> Scalar:
     return (K / (t + K / start ** (1 / power))) ** power
 
 
-@ON_EQUATION.corrected(printed_solution_solves, constants=equation_constants)
+@ON_EQUATION.corrected(printed_solution_solves)
 def solution_solves(loss: Loss, start: PyTree) -> Comparison:
     r"""$g(t) = \bigl(\frac{K}{t + c}\bigr)^{L/(L-1)}$, $c = K/f(0)^{(L-1)/L}$, $K = \frac{16L}{L-1}$, solves $g' =
     -g^{(2L-1)/L}/16$, $g(0) = f(0)$
@@ -179,7 +181,7 @@ def _below(loss: Loss, trajectory: Trajectory, time: ArrayLike) -> Comparison:
     return at_least(powers - powers[0], t / time, promised=promised, allowance=_ROUNDING * powers)
 
 
-@ON_ANY_COVARIANCE.claim("theorem-a.12.comparison", "proof of Theorem A.12, after (29)", constants=time_constants)
+@ON_ANY_COVARIANCE.claim("theorem-a.12.comparison", "proof of Theorem A.12, after (29)")
 def below_printed_solution(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$f(t) = \mathcal{L}(A(t), 0) \le g(t) = K^{L/(2L-1)} (t + c)^{-L/(L-1)}$, $c = K^{(L-1)/(2L-1)}/f(0)^{(L-1)/L}$,
     $K = \frac{16L}{L-1}$, while $f(t) \ge 2 (4 \delta)^{2L}$
@@ -192,13 +194,7 @@ def below_printed_solution(loss: Loss, flow: Trajectory) -> Comparison:
     return _below(loss, flow, K ** (exponent / power))
 
 
-@SECTION.corrected(
-    below_printed_solution,
-    hypotheses=(without_bias, long_context, several_loops),
-    problems=(*FLOW, problems.SMALL_COVARIANCE, problems.VERY_LONG_ANISOTROPIC),
-    spaces=spaces.ANY_COVARIANCE,
-    constants=time_constants,
-)
+@ON_LONG_CONTEXTS.corrected(below_printed_solution)
 def below_solution(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$, $f(t) \le g(t) = \Bigl(f(0)^{-(L-1)/L} + \frac{\lambda_d(\Sigma^*)^2 t}{K
     d^{(L-1)/L}}\Bigr)^{-L/(L-1)}$, $K = \frac{16L}{L-1}$, while $f(t) \ge 2 (4 \delta)^{2L}$

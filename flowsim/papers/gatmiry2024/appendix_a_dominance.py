@@ -8,60 +8,43 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.dominance import (
-    DOMINANCE,
-    DOMINANCE_OF_LONG_CONTEXTS,
+from flowsim.papers.gatmiry2024.setting import (
     HOELDER,
+    LOOPED,
     PRINTED_CONSTANT,
     REFUTED,
     SMALL_COVARIANCE,
     SMALLEST,
-    STEPS,
     WITH_COVARIANCE,
-    appendix_threshold,
-    crossing,
-    dominates,
-    sharp_constants,
-)
-from flowsim.papers.gatmiry2024.setting import (
-    MODELS,
     Loss,
     Points,
+    appendix_threshold,
     at_points,
     compared,
+    crossing,
     delta,
     delta_power,
     dimension_root,
     dominance_factor,
     dominance_power,
+    dominates,
     drawn,
     everywhere,
     least_eigenvalue,
     long_context,
-    looped,
     loops,
     over_determined,
+    sharp_constants,
     whitened,
     without_bias,
 )
 
-EPSILON = (
-    problems.VERY_LONG,
-    problems.INFINITE,
-    problems.WIDE,
-    problems.WIDE_ENOUGH,
-    problems.SHORT,
-    problems.SMALL_COVARIANCE,
-    problems.VERY_LONG_ANISOTROPIC,
-)
-LONG = (problems.VERY_LONG, problems.VERY_LONG_ANISOTROPIC, problems.SMALL_COVARIANCE, problems.INFINITE)
 _DRAWN = "Judged at drawn positive A for which an epsilon as in Lemma A.10 exists. "
 
 
@@ -90,9 +73,7 @@ def _epsilon_dominance(loss: Loss, trajectory: Trajectory, constant: ArrayLike) 
 
 
 def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The printed constant, the sharp one at all points compared, and that of long contexts, 4 L^2 lambda_d^2
-    d^{-(L-1)/L}.
-    """
+    """The printed constant, the sharp one at all points, and that of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}."""
     points = everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
     ratio = points.grad_norm_sq / jnp.where(promised, epsilon, 1.0) ** (4 * loops(loss) - 2)
@@ -103,16 +84,20 @@ def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped)
-ON_EPSILON = SECTION.on(EPSILON, spaces.ANY_COVARIANCE, hypotheses=(without_bias, over_determined, small_delta))
-ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM)
-ON_OPTIMUM = SECTION.on(LONG[:2], spaces.OPTIMUM, hypotheses=(over_determined, small_delta))
+SECTION = LOOPED()
+ON_EPSILON = SECTION.on(
+    problems.EPSILON,
+    spaces.ANY_COVARIANCE,
+    hypotheses=(without_bias, over_determined, small_delta),
+    constants=epsilon_constants,
+)
+ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM)
+ON_OPTIMUM = SECTION.on(problems.LONG_CONTEXTS[:2], spaces.OPTIMUM, hypotheses=(over_determined, small_delta))
 
 
 @ON_EPSILON.claim(
     "lemma-a.10",
     "Lemma A.10",
-    constants=epsilon_constants,
     note=SMALL_COVARIANCE
     + "It also fails for large d: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
 )
@@ -123,7 +108,7 @@ def epsilon_dominance(loss: Loss, flow: Trajectory) -> Comparison:
     return _epsilon_dominance(loss, flow, 1 / 4)
 
 
-@ON_EPSILON.corrected(epsilon_dominance, constants=epsilon_constants, note=WITH_COVARIANCE + HOELDER)
+@ON_EPSILON.corrected(epsilon_dominance, note=WITH_COVARIANCE + HOELDER)
 def epsilon_dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Under the same conditions $\lVert \nabla \mathcal{L} \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L}
     \epsilon^{4L-2}/4$
@@ -169,12 +154,10 @@ def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
     return joined([compared(step, at.points) for step in steps])
 
 
-@SECTION.claim(
+@SECTION.on(problems.LONG_CONTEXTS, spaces.OPTIMUM).claim(
     "lemma-a.10.eq-27",
     "proof of Lemma A.10, (27)",
     hypotheses=(over_determined, small_delta),
-    problems=LONG,
-    spaces=spaces.OPTIMUM,
     note=_DRAWN
     + "The lambda_i are those of A^{1/2} Sigma* A^{1/2}, but the gradient has that form only at Sigma* = I.",
 )
@@ -264,15 +247,13 @@ def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str
     return sharp_constants(loss, trajectory, appendix_threshold(loss))
 
 
-THEOREM_ON_STEPS = SECTION.on(STEPS, spaces.OPTIMUM, hypotheses=over_determined)
+THEOREM_ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM, hypotheses=over_determined)
 
 
-@SECTION.claim(
+@SECTION.on((*problems.DOMINANCE, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE).claim(
     "theorem-a.11",
     "Theorem A.11",
     hypotheses=(without_bias, over_determined),
-    problems=(*DOMINANCE, problems.SMALL_COVARIANCE),
-    spaces=spaces.ANY_COVARIANCE,
     constants=appendix_dominance_constants,
     note=f"{SMALL_COVARIANCE}{REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
 )
@@ -283,11 +264,11 @@ def appendix_dominance(loss: Loss, flow: Trajectory) -> Comparison:
     return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, appendix_threshold(loss))
 
 
-@SECTION.corrected(
+@SECTION.on(
+    (*problems.DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE
+).corrected(
     appendix_dominance,
     hypotheses=(without_bias, long_context),
-    problems=(*DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE),
-    spaces=spaces.ANY_COVARIANCE,
     constants=appendix_dominance_constants,
     note=WITH_COVARIANCE + HOELDER,
 )

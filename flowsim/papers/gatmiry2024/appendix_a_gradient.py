@@ -14,27 +14,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.moments.words import Terms, expected_traces
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import (
-    ASTRONOMICAL,
-    EDGE,
-    ONE_DIMENSION,
-    ONE_LOOP,
-    PAPER,
-    TWICE_EDGE,
-    Shape,
-    long_for_moments,
-    looped_with_finite_context,
-    shape,
-)
-from flowsim.papers.gatmiry2024.setting import MODELS, Loss, over_determined
+from flowsim.papers.gatmiry2024.moments import Shape, long_for_moments, looped_with_finite_context, shape
+from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, over_determined
 
 _MOST_FACTORS = 6  # of W in one expectation
-_SHORT = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
-_LONG = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
+_SHORT = (lemmas.PAPER, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ONE_LOOP)
+_LONG = (lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL)
 _EXACT = "Judged in rationals at Sigma* = I, which the text assumes here, for A with three spectra. "
 
 
@@ -92,12 +81,6 @@ def factor(spectrum: Spectrum, length: int, before: int, after: int) -> list[Fra
     return _at(expected_traces(words, "AM"), spectrum, length)
 
 
-def _known(loss: Loss) -> tuple[Shape, int]:
-    known = shape(loss)
-    assert known.length is not None, "the setting of the claim"
-    return known, known.length
-
-
 def _loops(known: Shape) -> int:
     return min(known.loops, _MOST_FACTORS // 2)
 
@@ -108,17 +91,17 @@ def _floats(values: Sequence[Fraction | float]) -> Any:
 
 def _expanded(loss: Loss, swapped: bool) -> Comparison:
     """E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, against its binomial sum, for all i."""
-    known, n = _known(loss)
+    known = shape(loss)
     m, parts = 2 * _loops(known) - 1, []
     for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
         rows, sizes = [], []
         for first, second in itertools.product(range(i + 1), range(m - i + 1)):
             upper = (m - i, i) if swapped else (i, m - i)
             weight = math.comb(upper[0], first) * math.comb(upper[1], second) * (-1) ** (first + second)
-            rows.append([weight * value for value in gamma(spectrum, n, first, second)])
+            rows.append([weight * value for value in gamma(spectrum, known.finite_length, first, second)])
             sizes.append([abs(value) for value in rows[-1]])
         right, size = (list(map(sum, zip(*table, strict=True))) for table in (rows, sizes))
-        left = factor(spectrum, n, i, m - i)
+        left = factor(spectrum, known.finite_length, i, m - i)
         scale = [max(a, abs(b)) for a, b in zip(size, left, strict=True)]
         # Both sides are exact; they are subtracted before rounding, since large numbers may nearly cancel.
         gaps = [a - b for a, b in zip(left, right, strict=True)]
@@ -126,9 +109,9 @@ def _expanded(loss: Loss, swapped: bool) -> Comparison:
     return joined(parts)
 
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped_with_finite_context)
+SECTION = LOOPED(setting=looped_with_finite_context)
 ON_SHORT = SECTION.on(_SHORT, spaces.PAIRINGS)
-ON_PAIRINGS = SECTION.on((PAPER, *_LONG), spaces.PAIRINGS, hypotheses=over_determined)
+ON_PAIRINGS = SECTION.on((lemmas.PAPER, *_LONG), spaces.PAIRINGS, hypotheses=over_determined)
 ON_LONG = SECTION.on(_LONG, spaces.PAIRINGS, hypotheses=long_for_moments(4))
 
 
@@ -149,13 +132,13 @@ def expansion(loss: Loss) -> Comparison:
 
 def _gammas(loss: Loss, extra: int) -> Comparison:
     """|gamma_j - lambda_j^{k-1}| against (4kd/sqrt(n)) lambda_1^{k-1}, k = l_1 + l_2 + extra, for l_1 + l_2 <= 2L."""
-    known, n = _known(loss)
+    known = shape(loss)
     most, errors, bounds = 2 * _loops(known), [], []
     for spectrum, first, second in itertools.product(_spectra(known.dimension), range(1, most + 1), range(most)):
         if first + second > most:
             continue
         k = first + second + extra
-        found = gamma(spectrum, n, first - 1, second)
+        found = gamma(spectrum, known.finite_length, first - 1, second)
         errors += [abs(a - x ** (k - 1)) for a, x in zip(found, spectrum.eigenvalues, strict=True)]
         bounds += [known.first_order(k) * float(spectrum.eigenvalues[0]) ** (k - 1)] * len(found)
     return at_most(_floats(errors), _floats(bounds))
@@ -190,11 +173,11 @@ def printed_factors(loss: Loss) -> Comparison:
     \mathbb{E}\bigl[(I - \Sigma A)^i \Sigma (I - \Sigma A)^{2L-1-i}\bigr] \preceq \sum_j \bigl((\lambda_j - 1)^{2L-1} +
     \delta^{2L} (\lambda_j + 1)^{2L-1}\bigr) u_j u_j^\top$
     """
-    known, n = _known(loss)
+    known = shape(loss)
     L, noise = _loops(known), known.first_order(2 * _loops(known))
     m, parts = 2 * L - 1, []
     for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
-        values, x = _floats(factor(spectrum, n, i, m - i)), _floats(spectrum.eigenvalues)
+        values, x = _floats(factor(spectrum, known.finite_length, i, m - i)), _floats(spectrum.eigenvalues)
         middle, size = (x - 1) ** m, (x[0] + 1) ** m
         parts.append(at_most(values, middle + noise * (x + 1) ** m, size=size))
         parts.append(at_least(values, middle - noise * size, size=size))
@@ -206,11 +189,11 @@ def factors(loss: Loss) -> Comparison:
     r"""$\bigl\lVert \mathbb{E}\bigl[(I - \Sigma A)^i \Sigma (I - \Sigma A)^{2L-1-i}\bigr] - (I - A)^{2L-1} \bigr\rVert
     \le \delta^{2L} (\lambda_1 + 1)^{2L-1}$, given $n \ge 4 k^2 d^2$
     """
-    known, n = _known(loss)
+    known = shape(loss)
     L, errors, bounds = _loops(known), [], []
     m = 2 * L - 1
     for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
-        found = factor(spectrum, n, i, m - i)
+        found = factor(spectrum, known.finite_length, i, m - i)
         errors += [abs(a - (1 - x) ** m) for a, x in zip(found, spectrum.eigenvalues, strict=True)]
         bounds += [known.first_order(2 * L) * float(spectrum.eigenvalues[0] + 1) ** m] * len(found)
     return at_most(_floats(errors), _floats(bounds))

@@ -14,54 +14,46 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowsim.claims.claim import Comparison, at_most, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import power_terms
 from flowsim.moments.spectrum import spectral_quadrature
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import (
-    DEEP,
-    LONG,
-    ONE_DIMENSION,
-    ONE_LOOP,
-    PAPER,
-    SHORT,
+from flowsim.papers.gatmiry2024.moments import (
+    CONDITION_LOST,
+    MOST_POWERS,
     Shape,
+    Spectrum,
+    enumerated,
+    given_long_contexts,
     long_for_moments,
     looped_by_matrices,
     looped_with_finite_context,
-    shape,
-)
-from flowsim.papers.gatmiry2024.moments import (
-    CONDITION_KEPT,
-    CONDITION_LOST,
-    LENGTHS,
-    LONG_LENGTHS,
-    MOST_POWERS,
-    Spectrum,
     moment_errors,
     of_moments,
     of_residuals,
+    shape,
     shapes,
 )
-from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped, over_determined
+from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped, over_determined
 
 _MATRICES = 4
 
-
-SECTION = Section("gatmiry2024", *MODELS, setting=looped_with_finite_context)
-ON_LENGTHS = SECTION.on(LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=over_determined)
-ON_LONG_LENGTHS = SECTION.on(LONG_LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=long_for_moments(4))
-ON_LEMMAS = SECTION.on((SHORT, DEEP, ONE_DIMENSION, LONG), spaces.LEMMAS)
-ON_LEMMAS_2 = SECTION.on((PAPER, ONE_LOOP, ONE_DIMENSION), spaces.LEMMAS)
-
-
-@ON_LENGTHS.claim(
-    "lemma-a.5",
-    "Lemma A.5",
-    note=CONDITION_LOST + "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n).",
+_NO_DELTA = "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n)."
+_SUM_21 = (
+    "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
+    "should read (-1)^{k-i}."
 )
+
+SECTION = LOOPED(setting=looped_with_finite_context)
+ON_LENGTHS = SECTION.on(lemmas.LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=over_determined)
+ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=long_for_moments(4))
+ON_LEMMAS = SECTION.on((lemmas.SHORT, lemmas.DEEP, lemmas.ONE_DIMENSION, lemmas.LONG), spaces.LEMMAS)
+ON_LEMMAS_2 = SECTION.on((lemmas.PAPER, lemmas.ONE_LOOP, lemmas.ONE_DIMENSION), spaces.LEMMAS)
+
+
+@ON_LENGTHS.claim("lemma-a.5", "Lemma A.5", note=CONDITION_LOST + _NO_DELTA)
 @of_moments
 def moment_controls_first_order(known: Shape, power: int) -> float:
     r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta \lambda_1^k$ for all $j$, with $\delta =
@@ -70,26 +62,7 @@ def moment_controls_first_order(known: Shape, power: int) -> float:
     return known.first_order(power)
 
 
-@ON_LONG_LENGTHS.corrected(
-    moment_controls_first_order,
-    note=CONDITION_KEPT + "The lemma does not define delta; its proof and the remark on Theorem 3.2 have 4kd/sqrt(n).",
-)
-@of_moments
-def moment_controls_at_long_contexts(known: Shape, power: int) -> float:
-    r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta \lambda_1^k$ for all $j$, with $\delta =
-    4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
-    """
-    return known.first_order(power)
-
-
-def _length(loss: Loss) -> int:
-    length = shape(loss).length
-    assert length is not None, "the setting of the claim"
-    return length
-
-
-def _powers(loss: Loss) -> range:
-    return range(1, min(2 * shape(loss).loops, MOST_POWERS) + 1)
+given_long_contexts(moment_controls_first_order, ON_LONG_LENGTHS, _NO_DELTA)
 
 
 def paired_moments(eigenvalues: Spectrum, multiplicities: Sequence[int], length: int, power: int) -> Spectrum:
@@ -111,9 +84,9 @@ def pairing_formula(loss: Loss) -> Comparison:
     one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power of lambda too many.
     """
     known, ratios = shape(loss), []
-    for k in _powers(loss):
-        errors = moment_errors(known.eigenvalues, known.multiplicities, _length(loss), k)
-        paired = paired_moments(known.eigenvalues, known.multiplicities, _length(loss), k)
+    for k in enumerated(known):
+        errors = moment_errors(known.eigenvalues, known.multiplicities, known.finite_length, k)
+        paired = paired_moments(known.eigenvalues, known.multiplicities, known.finite_length, k)
         ratios += [
             float(value / (x**k + error)) for value, x, error in zip(paired, known.eigenvalues, errors, strict=True)
         ]
@@ -122,7 +95,7 @@ def pairing_formula(loss: Loss) -> Comparison:
 
 def _paired_bound(loss: Loss, power: int, weight: Callable[[int], Fraction]) -> Fraction:
     """sum_p n^{C(G_p) - k} d^{C(G'_p) - 1} weight(|c*|)."""
-    n, d = _length(loss), shape(loss).dimension
+    n, d = shape(loss).finite_length, shape(loss).dimension
     terms = (
         number * Fraction(n) ** (count - power) * d ** len(others) * weight(star)
         for (count, star, others), number in shapes(power).items()
@@ -137,8 +110,8 @@ def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
     """
     known, links = shape(loss), []
     first = known.eigenvalues[0]
-    for k in _powers(loss):
-        alphas = moment_errors(known.eigenvalues, known.multiplicities, _length(loss), k)
+    for k in enumerated(known):
+        alphas = moment_errors(known.eigenvalues, known.multiplicities, known.finite_length, k)
         allowed = Fraction(known.first_order(k))
         for x, alpha in zip(known.eigenvalues, alphas, strict=True):
             bounds = [_paired_bound(loss, k, lambda star, x=x, k=k: first ** (k - star) * x**star)]
@@ -187,20 +160,14 @@ def changed_covariance(loss: LoopedLoss) -> Comparison:
     right, sizes = [], []
     for values in np.asarray(jnp.linalg.eigvalsh(A)):
         exact, ones = tuple(map(Fraction, values.tolist())), (1,) * values.size
-        traces = [sum(paired_moments(exact, ones, _length(loss), k)) for k in range(1, power + 1)]
+        traces = [sum(paired_moments(exact, ones, shape(loss).finite_length, k)) for k in range(1, power + 1)]
         terms = [Fraction(values.size), *((-1) ** k * math.comb(power, k) * x for k, x in enumerate(traces, 1))]
         right.append(float(sum(terms)))
         sizes.append(float(sum(map(abs, terms))))
     return rounded(equal(left, jnp.asarray(right), jnp.asarray(sizes)), jnp.asarray(8.0 * task.dimension))
 
 
-@ON_LENGTHS.claim(
-    "lemma-a.7",
-    "Lemma A.7",
-    note=CONDITION_LOST
-    + "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
-    "should read (-1)^{k-i}.",
-)
+@ON_LENGTHS.claim("lemma-a.7", "Lemma A.7", note=CONDITION_LOST + _SUM_21)
 @of_residuals
 def eigenvalue_approximation_first_order(known: Shape, power: int) -> float:
     r"""$\lvert \beta_i^{(k)} - (\lambda_i - 1)^k \rvert \le \delta^k (\lambda_1 + 1)^k$, with $\delta^k =
@@ -209,18 +176,7 @@ def eigenvalue_approximation_first_order(known: Shape, power: int) -> float:
     return known.first_order(power)
 
 
-@ON_LONG_LENGTHS.corrected(
-    eigenvalue_approximation_first_order,
-    note=CONDITION_KEPT
-    + "Judged for k <= 2L at A = I, 100 I, S^-1 and 2 S^-1. The sum of (21) lacks its first term, i = 0, and (-1)^i "
-    "should read (-1)^{k-i}.",
-)
-@of_residuals
-def eigenvalue_approximation_at_long_contexts(known: Shape, power: int) -> float:
-    r"""$\lvert \beta_i^{(k)} - (\lambda_i - 1)^k \rvert \le \delta^k (\lambda_1 + 1)^k$, with $\delta^k =
-    4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
-    """
-    return known.first_order(power)
+given_long_contexts(eigenvalue_approximation_first_order, ON_LONG_LENGTHS, _SUM_21)
 
 
 def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
@@ -229,10 +185,10 @@ def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
     """
     known, parts = shape(loss), []
     for k in range(1, 2 * known.loops + 1):
-        rule = spectral_quadrature(known.dimension, _length(loss), k)
+        rule = spectral_quadrature(known.dimension, known.finite_length, k)
         left = float(np.sum(rule.weights * np.asarray(rule.offsets) ** k) / known.dimension)
         one, counts = (Fraction(1),), (known.dimension,)
-        alphas = [Fraction(1)] + [1 + moment_errors(one, counts, _length(loss), i)[0] for i in range(1, k + 1)]
+        alphas = [Fraction(1)] + [1 + moment_errors(one, counts, known.finite_length, i)[0] for i in range(1, k + 1)]
         right = sum((sign(k, i) * math.comb(k, i) * alphas[i] for i in range(first, k + 1)), Fraction(0))
         size = sum(float(rule.weights[j] * abs(rule.offsets[j]) ** k) for j in range(len(rule.weights)))
         larger = max(size / known.dimension, abs(float(right)), 1e-300)

@@ -4,31 +4,28 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
-from flowsim.claims.declaring import Section
+from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import (
-    ASTRONOMICAL,
-    EDGE,
-    ONE_DIMENSION,
-    ONE_LOOP,
-    PAPER,
-    TWICE_EDGE,
+from flowsim.papers.gatmiry2024.moments import (
     Shape,
+    census,
+    enumerated,
+    isotropic_errors,
     long_for_moments,
     looped_with_finite_context,
+    powers,
     shape,
 )
-from flowsim.papers.gatmiry2024.moments import MOST_POWERS, census, isotropic_errors, powers
-from flowsim.papers.gatmiry2024.setting import MODELS, Loss, looped
+from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped
 
-PROBLEMS = (PAPER, TWICE_EDGE, ONE_DIMENSION, ONE_LOOP)
+PROBLEMS = (lemmas.PAPER, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ONE_LOOP)
 _ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
 
 
@@ -48,19 +45,13 @@ def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped_with_finite_context)
+SECTION = LOOPED(setting=looped_with_finite_context)
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.PAIRINGS)
 
 
-@SECTION.claim(
-    "lemma-a.2",
-    "Lemma A.2",
-    setting=looped,
-    hypotheses=long_for_moments(4),
-    problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL, PAPER),
-    spaces=spaces.MOMENTS,
-    constants=isotropic_constants,
-)
+@SECTION.on(
+    (lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL, lemmas.PAPER), spaces.MOMENTS
+).claim("lemma-a.2", "Lemma A.2", setting=looped, hypotheses=long_for_moments(4), constants=isotropic_constants)
 def isotropic_moments(loss: Loss) -> Comparison:
     r"""$1 \le \alpha_{n,d,k} \le 1 + 4kd/\sqrt{n}$ for $\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top / n\bigr)^k\bigr] =
     \alpha I$, given $n \ge 4 k^2 d^2$
@@ -74,11 +65,7 @@ def isotropic_moments(loss: Loss) -> Comparison:
     finite = known.length is not None
     upper = at_most(errors, bounds, promised=finite)
     lower = at_least(errors, 0.0, size=1.0, promised=finite & (np.arange(errors.size) > 0))
-    return jax.tree.map(lambda *series: jnp.concatenate(series), upper, lower)
-
-
-def _enumerated(known: Shape) -> range:
-    return range(1, min(2 * known.loops, MOST_POWERS) + 1)
+    return joined([upper, lower])
 
 
 def _counts_at_most(pairs: Sequence[tuple[int, int]]) -> Comparison:
@@ -89,10 +76,9 @@ def _counts_at_most(pairs: Sequence[tuple[int, int]]) -> Comparison:
 
 def _moment_from_cycles(loss: Loss, second: int, less: int) -> Comparison:
     known = shape(loss)
-    n, ratios = known.length, []
-    assert n is not None, "the setting of the claim"
+    n, ratios = known.finite_length, []
     base = n if second else known.dimension
-    for k, error in zip(_enumerated(known), isotropic_errors(known), strict=False):
+    for k, error in zip(enumerated(known), isotropic_errors(known), strict=False):
         total = sum(c * n**p.first * Fraction(base) ** (p.second - less) for p, c in census(k).items())
         ratios.append(float(total / ((1 + error) * n**k)))
     return equal(jnp.asarray(ratios), 1.0, jnp.maximum(jnp.asarray(ratios), 1.0))
@@ -129,7 +115,7 @@ def cycle_counts(loss: Loss) -> Comparison:
     self-loops in $G_p$
     """
     pairs = []
-    for k in _enumerated(shape(loss)):
+    for k in enumerated(shape(loss)):
         for r, first, second in census(k):
             pairs += [(first, r + (k - r) // 2), (second, k - r + 1), (first + second, k + 1)]
     return _counts_at_most(pairs)
@@ -140,7 +126,7 @@ def _double_factorial(m: int) -> int:
 
 
 def _count_against(loss: Loss, less: int) -> Comparison:
-    orders = _enumerated(shape(loss))
+    orders = enumerated(shape(loss))
     counts = jnp.asarray([float(sum(census(m).values())) for m in orders])
     expected = jnp.asarray([float(_double_factorial(2 * m - less)) for m in orders])
     return equal(counts, expected, expected)
@@ -168,7 +154,7 @@ def odd_pairing_counts(loss: Loss) -> Comparison:
 def self_loop_counts(loss: Loss) -> Comparison:
     r"""At most $\binom{k}{r} (2k - 2r)!!$ pairings have a $G_p$ with at least $r$ self-loops"""
     pairs = []
-    for k in _enumerated(shape(loss)):
+    for k in enumerated(shape(loss)):
         for r in range(k + 1):
             count = sum(number for cycles, number in census(k).items() if cycles.loops >= r)
             pairs.append((count, math.comb(k, r) * _double_factorial(2 * k - 2 * r)))
@@ -183,10 +169,9 @@ def _without_self_loops(nodes: int) -> int:
 
 def _first_lines(known: Shape, k: int) -> tuple[Fraction, Fraction]:
     """alpha - 1, and the first line of (20) over n^k, minus the 1 that the pairing with r = k gives."""
-    assert known.length is not None, "the setting of the claim"
     error = isotropic_errors(known)[k - 1]
     line = sum(
-        math.comb(k, s) * _without_self_loops(s) * Fraction(known.dimension**s, known.length ** (s - s // 2))
+        math.comb(k, s) * _without_self_loops(s) * Fraction(known.dimension**s, known.finite_length ** (s - s // 2))
         for s in range(1, k + 1)
     )
     return error, Fraction(line)
@@ -200,16 +185,8 @@ def _chain(known: Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison
     return at_most(jnp.asarray(lines[:-1]), jnp.asarray(lines[1:]), promised=jnp.asarray(strict))
 
 
-def _joined(*comparisons: Comparison) -> Comparison:
-    return jax.tree.map(lambda *series: jnp.concatenate([jnp.atleast_1d(x) for x in series]), *comparisons)
-
-
-@SECTION.claim(
-    "lemma-a.2.eq-20",
-    "proof of Lemma A.2",
-    hypotheses=long_for_moments(4),
-    problems=(EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL),
-    spaces=spaces.PAIRINGS,
+@SECTION.on((lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL), spaces.PAIRINGS).claim(
+    "lemma-a.2.eq-20", "proof of Lemma A.2", hypotheses=long_for_moments(4)
 )
 def printed_chain(loss: Loss) -> Comparison:
     r"""$\alpha_{n,d,k}$ is at most each line of (20) in turn, and $1 + 4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
@@ -224,11 +201,11 @@ def printed_chain(loss: Loss) -> Comparison:
         second = [math.comb(k, s) * _double_factorial(2 * s) * x**s for s in orders]
         fourth = [(2 * k * x) ** s * math.sqrt(2 * s) / math.sqrt(2 * math.pi * s) for s in orders]
         parts.append(_chain(known, k, [second, fourth, [(2 * k * x) ** s for s in orders]]))
-    return _joined(*parts)
+    return joined(parts)
 
 
-@SECTION.corrected(
-    printed_chain, hypotheses=long_for_moments(16), problems=(TWICE_EDGE, ASTRONOMICAL, EDGE), spaces=spaces.PAIRINGS
+@SECTION.on((lemmas.TWICE_EDGE, lemmas.ASTRONOMICAL, lemmas.EDGE), spaces.PAIRINGS).corrected(
+    printed_chain, hypotheses=long_for_moments(16)
 )
 def mended_chain(loss: Loss) -> Comparison:
     r"""$\alpha \le \sum_p n^{r + \lfloor (k-r)/2 \rfloor - k} d^{k-r} \le \sum_s \binom{k}{s}(2s - 1)!! (d/\sqrt{n})^s
@@ -242,4 +219,4 @@ def mended_chain(loss: Loss) -> Comparison:
         x, orders = known.dimension / known.root_length, range(1, k + 1)
         second = [math.comb(k, s) * _double_factorial(2 * s - 1) * x**s for s in orders]
         parts.append(_chain(known, k, [second, [(2 * k * x) ** s for s in orders]]))
-    return _joined(*parts)
+    return joined(parts)

@@ -1,31 +1,109 @@
-"""The moments E W^k in exact rationals, gatmiry2024's bounds on them, and the pairings behind them."""
+"""The L, n and spectrum of gatmiry2024's lemmas, the moments E W^k in exact rationals, and the pairings behind them."""
 
 import collections
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 
-from flowsim.claims.claim import Comparison, at_most
-from flowsim.claims.declaring import takes_like
+from flowsim.claims.claim import Claim, Comparison, at_most
+from flowsim.claims.declaring import Section, takes_like
+from flowsim.claims.hypotheses import Hypothesis, can_be_drawn, hypothesis, unmet
+from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss, LoopedLoss
 from flowsim.moments.words import Terms, expected_traces
-from flowsim.papers.gatmiry2024.lemma_settings import (
-    ASTRONOMICAL,
-    EDGE,
-    ONE_DIMENSION,
-    ONE_LOOP,
-    PAPER,
-    SHORTEST,
-    TWICE_EDGE,
-    Shape,
-    shape,
-)
-from flowsim.papers.gatmiry2024.setting import Loss
+from flowsim.papers.gatmiry2024.setting import Loss, looped
+from flowsim.papers.gatmiry2024.setting import loops as loops_of
+from flowsim.tasks import LinearRegression
+
+_FEW_DIMENSIONS = 100.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """L, d, n (None for infinity) and the eigenvalues of the covariance, largest first, with their multiplicities."""
+
+    loops: int
+    dimension: int
+    length: int | None
+    eigenvalues: tuple[Fraction, ...]
+    multiplicities: tuple[int, ...]
+
+    @property
+    def root_length(self) -> float:
+        """sqrt(n), infinite where n is."""
+        return np.inf if self.length is None else float(self.length) ** 0.5
+
+    @property
+    def accuracy(self) -> float:
+        """delta = (8 L d / sqrt(n))^{1/(2L)}. **Source:** gatmiry2024, section 3.5."""
+        return (8 * self.loops * self.dimension / self.root_length) ** (1 / (2 * self.loops))
+
+    @property
+    def finite_length(self) -> int:
+        """n, in a setting where it is finite."""
+        assert self.length is not None, "the setting of the claim"
+        return self.length
+
+    def first_order(self, power: int) -> float:
+        """4 k d / sqrt(n). **Source:** gatmiry2024, Lemma A.2."""
+        return 4 * power * self.dimension / self.root_length
+
+
+def shape(loss: Loss) -> Shape:
+    """The `Shape` of a looped model's problem; its eigenvalues are exactly those of the floats."""
+    task = loss.task
+    if isinstance(task, LinearRegression):
+        values, counts = jnp.linalg.eigvalsh(task.covariance), np.ones(task.dimension)
+    else:
+        values, counts = task.eigenvalues, task.multiplicities
+    n = float(task.context_length)
+    pairs = sorted(zip(np.asarray(values).tolist(), np.asarray(counts, dtype=int).tolist(), strict=True), reverse=True)
+    eigenvalues, multiplicities = zip(*pairs, strict=True)
+    length = None if np.isinf(n) else int(n)
+    return Shape(loops_of(loss), task.dimension, length, tuple(map(Fraction, eigenvalues)), multiplicities)
+
+
+def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """None in the paper's setting with finite n; else the unmet hypothesis."""
+    foreign = looped(loss)
+    if foreign is not None or not isinstance(loss, Loss):
+        return foreign
+    length = float(loss.task.context_length)
+    return None if np.isfinite(length) else hypothesis("n < infinity", length, "<", np.inf)
+
+
+def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """None in the figures' setting, with n finite and d small enough to draw contexts; else what is unmet."""
+    if (foreign := looped_with_finite_context(loss)) is not None or not isinstance(loss, Loss):
+        return foreign
+    d = float(loss.task.dimension)
+    return None if d <= _FEW_DIMENSIONS else hypothesis("d small enough for draws", d, "<=", _FEW_DIMENSIONS)
+
+
+def looped_by_matrices(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """None in the paper's setting with a loss of matrices and prompts that can be drawn; else the unmet hypothesis."""
+    if isinstance(loss, LoopedLoss) and looped(loss) is None and can_be_drawn(loss.task):
+        return None
+    return unmet("a looped transformer on matrices, w drawn from N(0, covariance^-1), n for prompts to draw")
+
+
+def long_for_moments(multiple: int):
+    """n >= multiple k^2 d^2 for every k <= 2L; Lemma A.2 has multiple = 4."""
+
+    def hypotheses(loss: Loss, start: Any) -> list[Hypothesis]:
+        known = shape(loss)
+        bound = float(multiple * (2 * known.loops * known.dimension) ** 2)
+        return [hypothesis(f"n >= {multiple} k^2 d^2 for k = 2L", float(loss.task.context_length), ">=", bound)]
+
+    return hypotheses
+
 
 MOST_POWERS = 6  # 11!! = 10395 pairings
 
@@ -96,8 +174,6 @@ Spectrum = tuple[Fraction, ...]
 Bound = Callable[[Shape, int], float]
 Compare = Callable[[Loss, Trajectory], Comparison]
 
-LENGTHS = (SHORTEST, PAPER, ONE_LOOP, EDGE, ASTRONOMICAL)
-LONG_LENGTHS = (EDGE, TWICE_EDGE, ONE_DIMENSION, ASTRONOMICAL)
 CONDITION_LOST = (
     "Lemma A.2, on which this rests, requires n >= 4 k^2 d^2. The statement drops that condition and fails without it: "
     "section 3.2 assumes only n > d, and at n = d + 1, L = 3, d = 10 the sixth moment is too large. "
@@ -153,6 +229,11 @@ def powers(known: Shape) -> range:
     return range(1, 2 * known.loops + 1)
 
 
+def enumerated(known: Shape) -> range:
+    """The powers k = 1, .., 2L up to which all pairings are looked at."""
+    return range(1, min(2 * known.loops, MOST_POWERS) + 1)
+
+
 def of_moments(bound: Bound) -> Compare:
     """Compares |alpha^{(j)} - lambda_j^k| with bound(shape, k) times lambda_1^k, for all j and k <= 2L."""
 
@@ -175,9 +256,7 @@ def _spectra(known: Shape) -> list[tuple[Spectrum, tuple[int, ...]]]:
 
 
 def of_residuals(bound: Bound) -> Compare:
-    """Compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) times (lambda_1 + 1)^k, for all i and k <= 2L, at
-    the spectra of several A.
-    """
+    """Compares |beta^{(i)} - (1 - lambda_i)^k| with bound(shape, k) (lambda_1 + 1)^k at the spectra of several A."""
 
     @takes_like(bound)
     def compare(loss: Loss) -> Comparison:
@@ -186,9 +265,17 @@ def of_residuals(bound: Bound) -> Compare:
             errors = [residual_errors(values, counts, known.length, k) for k in powers(known)]
             largest = float(values[0])
             parts.append(_within(known, errors, [bound(known, k) * (largest + 1) ** k for k in powers(known)]))
-        return jax.tree.map(lambda *series: jnp.concatenate(series), *parts)
+        return joined(parts)
 
     return compare
+
+
+def given_long_contexts(printed: Claim, section: Section, note: str) -> Claim:
+    """Declares a bound on moments once more, with the condition n >= 4 k^2 d^2 that the printed statement drops."""
+    statement = rf"{printed.statement}, given $n \ge 4 k^2 d^2$"
+    return section.corrected(printed, statement=statement, note=CONDITION_KEPT + note, constants=printed.constants)(
+        printed
+    )
 
 
 def isotropic_errors(known: Shape) -> list[Fraction]:

@@ -1,4 +1,4 @@
-"""The error of gatmiry2024's trained transformer on a prompt with another covariance, in Theorems 4.5 and A.13."""
+"""gatmiry2024's Theorems 4.5 and A.13: the error of the trained transformer on a prompt with another covariance."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,8 @@ from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024.setting import delta, dimension_root
+from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024.setting import LOOPED, delta, dimension_root, long_context, matrices
 
 _BASES = 8
 ZETAS = (0.01, 0.1, 0.5, 0.9, 0.99)
@@ -83,3 +84,120 @@ def _ratios(loss: LoopedLoss) -> dict[str, Array]:
 def error_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The largest ratio of error to bound: as printed in (30), with each of the two corrections, and with both."""
     return _ratios(loss)
+
+
+SECTION_4_1 = LOOPED(setting=matrices, problems=PROBLEMS, spaces=spaces.NEW_COVARIANCES, constants=error_constants)
+
+
+@SECTION_4_1.claim("theorem-4.5", "Theorem 4.5, (10)")
+@eqx.filter_jit
+def printed_error(loss: LoopedLoss) -> Comparison:
+    r"""$\Sigma^* \preceq \Sigma_{\mathrm{out}} \preceq (2 - \zeta) \Sigma^*$, $\Sigma_{\mathrm{out}} = X X^\top$,
+    implies $(\text{prediction} - y)^2 \le (1 + x)^2 (1 + x - \zeta)^{2L} \lVert x_q \rVert^2_{\Sigma^*} \lVert w
+    \rVert^2_{{\Sigma^*}^{-1}}$, $x = 16 \delta d^{1/(2L)}$
+
+    The transformer divides by n but Sigma_out does not, so at X X^T = Sigma* the prediction hardly moves from zero. By
+    the proof, with A_opt close to Sigma*^-1, the norms are |x_q|_{Sigma*^-1} and |w|_{Sigma*}; its last step swaps
+    them.
+    """
+    return bounded(loss, lambda zeta: 1.0, mean=False, swapped=False)
+
+
+@SECTION_4_1.corrected(printed_error)
+@eqx.filter_jit
+def error(loss: LoopedLoss) -> Comparison:
+    r"""$\Sigma^* \preceq \tfrac{1}{n} X X^\top \preceq (2 - \zeta) \Sigma^*$ implies $(\text{prediction} - y)^2 \le (1
+    + x)^2 (1 + x - \zeta)^{2L} \lVert x_q \rVert^2_{{\Sigma^*}^{-1}} \lVert w \rVert^2_{\Sigma^*}$, $x = 16 \delta
+    d^{1/(2L)}$
+
+    Sigma_out is the sample covariance, and the norms are those in which w and x_q are isotropic. Judged by the norm of
+    the matrix between w and x_q, which covers all w and x_q, at drawn and extreme (1/n) X X^T.
+    """
+    return bounded(loss, lambda zeta: 1.0, mean=True, swapped=True)
+
+
+@SECTION_4_1.claim("theorem-4.5.norms", "Theorem 4.5, (10), and its proof")
+@eqx.filter_jit
+def error_in_printed_norms(loss: LoopedLoss) -> Comparison:
+    r"""The printed bound, with the sample covariance $\tfrac{1}{n} X X^\top$ as $\Sigma_{\mathrm{out}}$
+
+    The printed norms fail even then, unless Sigma* is a multiple of I.
+    """
+    return bounded(loss, lambda zeta: 1.0, mean=True, swapped=False)
+
+
+@SECTION_4_1.corrected(error_in_printed_norms)
+@eqx.filter_jit
+def error_in_norms_of_proof(loss: LoopedLoss) -> Comparison:
+    r"""The same with $\lVert x_q \rVert^2_{{\Sigma^*}^{-1}} \lVert w \rVert^2_{\Sigma^*}$, which is $w^\top
+    A_{\mathrm{opt}}^{-1} w\, x_q^\top A_{\mathrm{opt}} x_q$ of the proof
+
+    The same as the corrected Theorem 4.5.
+    """
+    return bounded(loss, lambda zeta: 1.0, mean=True, swapped=True)
+
+
+SECTION_A = LOOPED(setting=matrices, problems=PROBLEMS, spaces=spaces.NEW_COVARIANCES)
+
+
+@SECTION_A.claim("theorem-a.13", "Theorem A.13, (30)", constants=error_constants)
+@eqx.filter_jit
+def appendix_error(loss: LoopedLoss) -> Comparison:
+    r"""The bound of Theorem 4.5 for $\zeta \Sigma^* \preceq \Sigma_{\mathrm{out}} \preceq (2 - \zeta) \Sigma^*$,
+    $\Sigma_{\mathrm{out}} = X X^\top$
+
+    Fails as Theorem 4.5 does. (10) has no zeta on its left; with it, the bound is claimed for more prompts.
+    """
+    return bounded(loss, lambda zeta: zeta, mean=False, swapped=False)
+
+
+@SECTION_A.corrected(appendix_error, constants=error_constants)
+@eqx.filter_jit
+def error_from_below(loss: LoopedLoss) -> Comparison:
+    r"""$\zeta \Sigma^* \preceq \tfrac{1}{n} X X^\top \preceq (2 - \zeta) \Sigma^*$ implies $(\text{prediction} - y)^2
+    \le (1 + x)^2 (1 + x - \zeta)^{2L} \lVert x_q \rVert^2_{{\Sigma^*}^{-1}} \lVert w \rVert^2_{\Sigma^*}$, $x = 16
+    \delta d^{1/(2L)}$
+
+    The corrected Theorem 4.5 for the wider range of (30).
+    """
+    return bounded(loss, lambda zeta: zeta, mean=True, swapped=True)
+
+
+def _through_optimum(loss: LoopedLoss, covariance: Matrix) -> Float[Array, " d"]:
+    """The eigenvalues of A_opt^{1/2} C A_opt^{1/2}."""
+    values, vectors = jnp.linalg.eigh(loss.minimizer.A)
+    root = (vectors * jnp.sqrt(values)[None, :]) @ vectors.T
+    return jnp.linalg.eigvalsh(root @ covariance @ root)
+
+
+@SECTION_A.claim("theorem-a.13.optimum", "proof of Theorem A.13", hypotheses=long_context)
+@eqx.filter_jit
+def precision_bounded(loss: LoopedLoss) -> Comparison:
+    r"""$(1 - x) A_{\mathrm{opt}}^{-1} \preceq \Sigma^* \preceq (1 + x) A_{\mathrm{opt}}^{-1}$, $x = 16 \delta
+    d^{1/(2L)}$
+
+    What Theorem 3.2 says of A_opt^-1, under its condition on n.
+    """
+    relative = _through_optimum(loss, loss.task.covariance)
+    bound = 16.0 * delta(loss) * dimension_root(loss)
+    finite = jnp.isfinite(loss.task.context_length)
+    return at_most(jnp.max(jnp.abs(relative - 1))[None], bound[None], promised=finite)
+
+
+@SECTION_A.claim("theorem-a.13.eq-31", "proof of Theorem A.13, (31)", hypotheses=long_context)
+@eqx.filter_jit
+def residual_bounded(loss: LoopedLoss) -> Comparison:
+    r"""$\zeta \Sigma^* \preceq \Sigma_{\mathrm{out}} \preceq (2 - \zeta) \Sigma^*$ implies $-(1 + x - \zeta) I \preceq
+    I - A_{\mathrm{opt}}^{1/2} \Sigma_{\mathrm{out}} A_{\mathrm{opt}}^{1/2} \preceq (1 + x - \zeta) I$, $x = 16 \delta
+    d^{1/(2L)}$
+
+    Judged at drawn and extreme Sigma_out. This is a statement about A_opt, so it does not matter that X X^T must be
+    divided by n.
+    """
+    x, parts = 16.0 * delta(loss) * dimension_root(loss), []
+    for zeta in ZETAS:
+        W = covariances(loss.task.dimension, zeta, 2 - zeta)
+        relative = jax.vmap(lambda W: _through_optimum(loss, loss.root @ W @ loss.root))(W)
+        parts.append(at_most(jnp.max(jnp.abs(1 - relative), axis=1), jnp.broadcast_to(1 + x - zeta, W.shape[:1])))
+    values = jnp.linalg.eigvalsh(loss.task.covariance)
+    return rounded(joined(parts), float(loss.task.dimension) * values[-1] / values[0])

@@ -1,9 +1,10 @@
 """gatmiry2024's sections 3.2 to 3.6: gradient descent on a prompt, Proposition 3.1, delta, and preconditioners.
 
-One side is the literal attention or JAX's gradient, the other the printed formula.
+Judged on drawn prompts: one side is the literal attention or JAX's gradient, the other the printed formula.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +12,103 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_most, equal
-from flowsim.claims.declaring import Section
+from flowsim.claims.declaring import takes_like
 from flowsim.claims.hypotheses import can_be_drawn, finite_context
+from flowsim.claims.statements import rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.lemma_settings import looped_by_matrices, looped_with_finite_context, shape
-from flowsim.papers.gatmiry2024.moments import LENGTHS, powers
-from flowsim.papers.gatmiry2024.prompts import JUDGED, PROBLEMS, Drawn, conditioned, drawn, of_prompts
-from flowsim.papers.gatmiry2024.setting import MODELS, Loss, delta, matrices, over_determined
+from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_finite_context, powers, shape
+from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, delta, matrices, over_determined
 from flowsim.tasks import Prompt
 
-SECTION_3_2 = Section(
-    "gatmiry2024",
-    *MODELS,
-    setting=looped_by_matrices,
-    hypotheses=over_determined,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-)
+_PROMPTS = 6
+JUDGED = "Judged on 6 drawn prompts. "  # in the notes
+PROBLEMS = (lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG)
 
 
-@SECTION_3_2.claim("sec-3.2.pseudo-inverse", "section 3.2", note=JUDGED)
+class Drawn(NamedTuple):
+    """A prompt with its weights w, and a preconditioner A."""
+
+    X: Float[Array, "d n"]
+    w: Float[Array, " d"]
+    query: Float[Array, " d"]
+    A: Float[Array, "d d"]
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt as models read it."""
+        return Prompt(self.X.T, self.X.T @ self.w, self.query)
+
+    @property
+    def columns(self) -> Float[Array, "d columns"]:
+        """[X x_q], the inputs of the examples and of the query."""
+        return jnp.concatenate([self.X, self.query[:, None]], axis=1)
+
+    def slope(self, w: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The gradient of |X^T w - y|^2 at w."""
+        return jax.grad(self.squares)(w)
+
+    def squares(self, w: Float[Array, " d"]) -> Scalar:
+        """The sum of squares |X^T w - y|^2. **Source:** gatmiry2024, section 3.2."""
+        return jnp.sum((self.X.T @ w - self.X.T @ self.w) ** 2)
+
+
+def drawn(loss: LoopedLoss, symmetric: bool) -> Drawn:
+    """Draws 6 prompts of the task, stacked, each with an A whose norm is about one over the covariance's."""
+    d, n = loss.task.dimension, int(float(loss.task.context_length))
+    keys = jax.random.split(jax.random.key(0), 4)
+    inverse_root = jnp.linalg.inv(loss.root)
+    A = jax.random.normal(keys[3], (_PROMPTS, d, d)) / 4 + jnp.eye(d)[None]
+    return Drawn(
+        jnp.swapaxes(jax.random.normal(keys[0], (_PROMPTS, n, d)) @ loss.root, 1, 2),
+        jax.random.normal(keys[1], (_PROMPTS, d)) @ inverse_root,
+        jax.random.normal(keys[2], (_PROMPTS, d)) @ loss.root,
+        inverse_root @ ((A + jnp.swapaxes(A, 1, 2)) / 2 if symmetric else A) @ inverse_root,
+    )
+
+
+def of_prompts(*, symmetric: bool):
+    """Turns a function that gives both sides at one prompt into their comparison at all drawn prompts."""
+
+    def decorate(both: Callable[[LoopedLoss, Drawn], tuple[Array, Array]]):
+        @takes_like(both)
+        def compare(loss: LoopedLoss) -> Comparison:
+            left, right = jax.vmap(lambda one: both(loss, one))(drawn(loss, symmetric))
+            left, right = left.reshape(_PROMPTS, -1), right.reshape(_PROMPTS, -1)
+            size = jnp.linalg.norm(left, axis=1, keepdims=True) + jnp.linalg.norm(right, axis=1, keepdims=True)
+            d, n = loss.task.dimension, float(loss.task.context_length)
+            flat = equal(left.reshape(-1), right.reshape(-1), jnp.broadcast_to(size, left.shape).reshape(-1))
+            return rounded(flat, jnp.asarray(n + d))
+
+        return compare
+
+    return decorate
+
+
+def conditioned(made: Callable[[LoopedLoss], Comparison]) -> Callable[[LoopedLoss], Comparison]:
+    """The comparison with rounding errors scaled by the condition numbers of the prompts' sample covariances."""
+
+    @takes_like(made)
+    def compare(loss: LoopedLoss) -> Comparison:
+        comparison, X = made(loss), drawn(loss, True).X
+        values = jnp.linalg.eigvalsh(X @ jnp.swapaxes(X, 1, 2))
+        return rounded(comparison, jnp.max(values[:, -1] / values[:, 0]))
+
+    return compare
+
+
+SECTION = LOOPED(setting=looped_by_matrices).on(PROBLEMS, spaces.LEMMAS)
+GIVEN_EXAMPLES = SECTION.on(PROBLEMS, spaces.LEMMAS, hypotheses=over_determined)
+ON_LITERAL = SECTION.on((problems.RANDOM, problems.SHORT), spaces.PROMPTS, setting=matrices, hypotheses=finite_context)
+
+
+@GIVEN_EXAMPLES.claim("sec-3.2.pseudo-inverse", "section 3.2", note=JUDGED)
 @conditioned
 @of_prompts(symmetric=True)
 def pseudo_inverse(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
@@ -49,11 +121,8 @@ def _hessian(one: Drawn) -> Float[Array, "d d"]:
     return jax.hessian(one.squares)(one.w)
 
 
-@SECTION_3_2.claim(
-    "sec-3.2.hessian",
-    "section 3.2",
-    hypotheses=(),
-    note=JUDGED + "A factor of two is missing, as in the gradient of Proposition 3.1.",
+@SECTION.claim(
+    "sec-3.2.hessian", "section 3.2", note=JUDGED + "A factor of two is missing, as in the gradient of Proposition 3.1."
 )
 @of_prompts(symmetric=True)
 def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
@@ -61,7 +130,7 @@ def printed_hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return _hessian(one), one.X @ one.X.T
 
 
-@SECTION_3_2.corrected(printed_hessian, hypotheses=(), note=JUDGED)
+@SECTION.corrected(printed_hessian, note=JUDGED)
 @of_prompts(symmetric=True)
 def hessian(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The Hessian of $\lVert X^\top w - y \rVert^2$ is $2 X X^\top$"""
@@ -74,7 +143,7 @@ def _contraction(loss: LoopedLoss, step: Callable[[Array], Array]) -> tuple[Arra
     return jnp.max(jnp.abs(1 - step(values)[:, None] * values), axis=1), values[:, -1] / values[:, 0]
 
 
-@SECTION_3_2.claim(
+@GIVEN_EXAMPLES.claim(
     "sec-3.2.step-size",
     "section 3.2",
     note=JUDGED + "The step size is meant for a Hessian of norm one. For other norms it converges only where "
@@ -87,7 +156,7 @@ def printed_step_size(loss: LoopedLoss) -> Comparison:
     return at_most(_contraction(loss, lambda values: values[:, 0] / values[:, -1])[0], 1.0)
 
 
-@SECTION_3_2.corrected(printed_step_size, note=JUDGED)
+@GIVEN_EXAMPLES.corrected(printed_step_size, note=JUDGED)
 def step_size(loss: LoopedLoss) -> Comparison:
     r"""With step size $1/\lVert H \rVert_2$ each step of it contracts by $e^{-1/\kappa}$, so that $O(\kappa)$
     steps do
@@ -131,20 +200,8 @@ def _descends(loss: LoopedLoss, size: float) -> Comparison:
     return equal(predicted, descended, jnp.abs(predicted) + jnp.max(jnp.abs(predicted)))
 
 
-SECTION_3_4 = Section("gatmiry2024", *MODELS, setting=looped_by_matrices)
-ON_PROMPTS = SECTION_3_4.on(
-    (problems.RANDOM, problems.SHORT), spaces.PROMPTS, setting=matrices, hypotheses=finite_context
-)
-ON_PROBLEMS = SECTION_3_4.on(PROBLEMS, spaces.LEMMAS)
-
-
-@SECTION_3_4.claim(
-    "proposition-3.1",
-    "Proposition 3.1, (5)",
-    setting=matrices,
-    hypotheses=finite_context,
-    problems=(problems.RANDOM, problems.SHORT, problems.OVERSHOT),
-    spaces=spaces.PROMPTS,
+@ON_LITERAL.on((problems.RANDOM, problems.SHORT, problems.OVERSHOT), spaces.PROMPTS).claim(
+    "proposition-3.1", "Proposition 3.1, (5)"
 )
 def implements_descent(loss: LoopedLoss) -> Comparison:
     r"""$L$ loops with $Q = \begin{bmatrix} A & 0 \\ 0 & 0 \end{bmatrix}$, $P = \begin{bmatrix} 0 & 0 \\ 0 & 1
@@ -156,7 +213,7 @@ def implements_descent(loss: LoopedLoss) -> Comparison:
     return _descends(loss, 0.5)
 
 
-@ON_PROMPTS.claim("proposition-3.1.step", "proof of Proposition 3.1")
+@ON_LITERAL.claim("proposition-3.1.step", "proof of Proposition 3.1")
 def implements_printed_steps(loss: LoopedLoss) -> Comparison:
     r"""The steps are $w_t = w_{t-1} - \tfrac{1}{n} A \nabla \lVert X^\top w - y \rVert^2$
 
@@ -166,7 +223,7 @@ def implements_printed_steps(loss: LoopedLoss) -> Comparison:
     return _descends(loss, 1.0)
 
 
-@ON_PROMPTS.corrected(implements_printed_steps)
+@ON_LITERAL.corrected(implements_printed_steps)
 def implemented_steps(loss: LoopedLoss) -> Comparison:
     r"""The steps are $w_t = w_{t-1} - \tfrac{1}{2n} A^\top \nabla \lVert X^\top w - y \rVert^2$
 
@@ -195,31 +252,30 @@ def _descent(one: Drawn, step: float, transposed: bool, count: int) -> Float[Arr
     return jnp.stack(found)
 
 
-@ON_PROBLEMS.claim("proposition-3.1.eq-6", "proof of Proposition 3.1, (6)", note=JUDGED)
+@SECTION.claim("proposition-3.1.eq-6", "proof of Proposition 3.1, (6)", note=JUDGED)
 @of_prompts(symmetric=False)
 def labels_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The last row of $\operatorname{Attn}(Z; Q, P)$ is $y^\top X^\top A [X \; x_q]$"""
     return _attention(one)[-1], (one.X.T @ one.w) @ one.X.T @ one.A @ one.columns
 
 
-@ON_PROBLEMS.claim("proposition-3.1.eq-7", "proof of Proposition 3.1, (7)", note=_FACTORS)
+@SECTION.claim("proposition-3.1.eq-7", "proof of Proposition 3.1, (7)", note=_FACTORS)
 @of_prompts(symmetric=True)
 def printed_slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""The first $n$ entries of that row are $-\bigl(0 - \tfrac{1}{n} A \nabla \ell(0)\bigr)^\top X$, $\ell(w) = \lVert
     X^\top w - y \rVert^2$
     """
-    n = one.X.shape[1]
-    return _attention(one)[-1, :-1], (one.A @ one.slope(jnp.zeros_like(one.w)) / n) @ one.X
+    return _attention(one)[-1, :-1], (one.A @ one.slope(jnp.zeros_like(one.w)) / one.X.shape[1]) @ one.X
 
 
-@ON_PROBLEMS.corrected(printed_slope_row, note=_FACTORS + "A need not be symmetric here.")
+@SECTION.corrected(printed_slope_row, note=_FACTORS + "A need not be symmetric here.")
 @of_prompts(symmetric=False)
 def slope_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""That row is $-\tfrac{1}{2} \bigl(A^\top \nabla \ell(0)\bigr)^\top [X \; x_q]$"""
     return _attention(one)[-1], -(one.A.T @ one.slope(jnp.zeros_like(one.w)) / 2) @ one.columns
 
 
-@ON_PROBLEMS.claim(
+@SECTION.claim(
     "proposition-3.1.eq-8",
     "proof of Proposition 3.1, (8)",
     note=JUDGED + "Compares [X x_q] plus these rows with [X x_q].",
@@ -231,14 +287,14 @@ def other_rows(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return Z[:-1] + added[:-1], one.columns
 
 
-@ON_PROBLEMS.claim("proposition-3.1.first-step", "proof of Proposition 3.1", note=_FACTORS)
+@SECTION.claim("proposition-3.1.first-step", "proof of Proposition 3.1", note=_FACTORS)
 @of_prompts(symmetric=True)
 def printed_step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""That row is $-w_1^\top [X \; x_q]$ with $w_1 = -\tfrac{1}{n} A \nabla \ell(0)$"""
     return _attention(one)[-1], -_descent(one, 1.0, False, 1)[0] @ one.columns
 
 
-@ON_PROBLEMS.corrected(printed_step_row, note=JUDGED)
+@SECTION.corrected(printed_step_row, note=JUDGED)
 @of_prompts(symmetric=False)
 def step_row(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""That row is $n w_1^\top [X \; x_q]$ with $w_1 = -\tfrac{1}{2n} A^\top \nabla \ell(0)$"""
@@ -257,7 +313,7 @@ def _after_steps(loss: LoopedLoss, one: Drawn, step: float, transposed: bool) ->
     return jnp.stack(found), jnp.stack(expected)
 
 
-@ON_PROBLEMS.claim(
+@SECTION.claim(
     "proposition-3.1.eq-9",
     "proof of Proposition 3.1, (9)",
     note=JUDGED + "The steps are twice those of the transformer, for symmetric A too.",
@@ -270,7 +326,7 @@ def printed_layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return _after_steps(loss, one, 1.0, False)
 
 
-@ON_PROBLEMS.corrected(printed_layers, note=JUDGED + "A need not be symmetric.")
+@SECTION.corrected(printed_layers, note=JUDGED + "A need not be symmetric.")
 @of_prompts(symmetric=False)
 def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     r"""$Z^{(t)} = \begin{bmatrix} X & x_q \\ (y - X^\top w_t)^\top & -w_t^\top x_q \end{bmatrix}$ for all $t \le L$,
@@ -279,34 +335,28 @@ def layers(loss: LoopedLoss, one: Drawn) -> tuple[Array, Array]:
     return _after_steps(loss, one, 0.5, True)
 
 
-def _of_remark(loss: Loss, power: int) -> Array:
-    """4kd/sqrt(n), the delta of the remark on Theorem 3.2."""
-    known = shape(loss)
-    return jnp.asarray(4.0 * power * known.dimension / known.root_length)
-
-
-def _of_lemma(loss: Loss, power: int) -> Array:
-    """(4kd/sqrt(n))^{1/k}, the delta of Lemma A.7."""
-    return jnp.asarray(shape(loss).first_order(power) ** (1 / power))
+def _deltas(loss: Loss, power: int) -> tuple[Array, Array]:
+    """4kd/sqrt(n), the delta of the remark on Theorem 3.2, and its k-th root, that of Lemma A.7."""
+    remark = shape(loss).first_order(power)
+    return jnp.asarray(remark), jnp.asarray(remark ** (1 / power))
 
 
 def delta_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The delta of section 3.5, and the other two at k = 2L."""
-    last = powers(shape(loss))[-1]
-    return {"section_3_5": delta(loss), "remark": _of_remark(loss, last), "lemma_a_7": _of_lemma(loss, last)}
+    remark, lemma = _deltas(loss, powers(shape(loss))[-1])
+    return {"section_3_5": delta(loss), "remark": remark, "lemma_a_7": lemma}
 
 
-SECTION_3_5 = Section(
-    "gatmiry2024",
-    *MODELS,
+DELTAS = SECTION.on(
+    lemmas.LENGTHS,
+    spaces.MOMENTS,
     setting=looped_with_finite_context,
     hypotheses=over_determined,
-    problems=LENGTHS,
-    spaces=spaces.MOMENTS,
+    constants=delta_constants,
 )
 
 
-@SECTION_3_5.claim("sec-3.5.delta", "section 3.5, remark on Theorem 3.2, Lemma A.7", constants=delta_constants)
+@DELTAS.claim("sec-3.5.delta", "section 3.5, remark on Theorem 3.2, Lemma A.7")
 def one_delta(loss: Loss) -> Comparison:
     r"""$\delta$ is one number: $(8Ld/\sqrt{n})^{1/(2L)} = 4kd/\sqrt{n} = (4kd/\sqrt{n})^{1/k}$ for all $k \le 2L$
 
@@ -314,11 +364,11 @@ def one_delta(loss: Loss) -> Comparison:
     A.5, which leaves its delta open, the third in Lemma A.7. Both lemmas are said to restate Lemmas 4.2 and 4.3, where
     delta is the first.
     """
-    others = [of(loss, k) for k in powers(shape(loss)) for of in (_of_remark, _of_lemma)]
+    others = [other for k in powers(shape(loss)) for other in _deltas(loss, k)]
     return equal(jnp.stack(others), delta(loss), delta(loss))
 
 
-@SECTION_3_5.corrected(one_delta, constants=delta_constants)
+@DELTAS.corrected(one_delta)
 def same_delta_at_the_last_power(loss: Loss) -> Comparison:
     r"""At $k = 2L$ the $\delta$ of Lemma A.7 is that of section 3.5, and the remark's is its power $2L$
 
@@ -326,21 +376,11 @@ def same_delta_at_the_last_power(loss: Loss) -> Comparison:
     4.2 and 4.3.
     """
     last = powers(shape(loss))[-1]
-    found = jnp.stack([_of_lemma(loss, last), _of_remark(loss, last) ** (1 / last)])
-    return equal(found, delta(loss), delta(loss))
+    remark, lemma = _deltas(loss, last)
+    return equal(jnp.stack([lemma, remark ** (1 / last)]), delta(loss), delta(loss))
 
 
-SECTION_3_6 = Section(
-    "gatmiry2024",
-    *MODELS,
-    setting=looped_by_matrices,
-    hypotheses=over_determined,
-    problems=PROBLEMS,
-    spaces=spaces.LEMMAS,
-)
-
-
-@SECTION_3_6.claim(
+@GIVEN_EXAMPLES.claim(
     "sec-3.6.one-step",
     "section 3.6",
     note=JUDGED + "The transformer has one loop, and A is the inverse of the sample covariance of its prompt.",

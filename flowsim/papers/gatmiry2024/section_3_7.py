@@ -6,53 +6,39 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.dominance import (
-    DOMINANCE,
-    DOMINANCE_OF_LONG_CONTEXTS,
+from flowsim.papers.gatmiry2024.setting import (
     HOELDER,
+    LOOPED,
     PRINTED_CONSTANT,
     REFUTED,
-    appendix_threshold,
-    dominates,
-    sharp_constants,
-)
-from flowsim.papers.gatmiry2024.lemma_settings import DEEP, ONE_DIMENSION, SHORT, SINGLE, SKEW, problem
-from flowsim.papers.gatmiry2024.optimum import OPTIMUM, bias_is_zero, minimiser_constants, minimum_below, within
-from flowsim.papers.gatmiry2024.setting import (
-    MODELS,
     Loss,
+    appendix_threshold,
+    bias_is_zero,
     delta_power,
     deviation,
     dimension_loss,
     dimension_root,
+    dominates,
     everywhere,
     identity_covariance,
     least_eigenvalue,
     long_context,
-    looped,
     loops,
     matrices,
+    minimiser_constants,
+    minimum_below,
     over_determined,
     several_loops,
-)
-
-FLOW = (
-    problems.EASY,
-    problems.RANDOM,
-    problems.OVERSHOT,
-    problems.VERY_LONG,
-    problems.INFINITE,
-    problems.WIDE,
-    problems.WIDE_LONG,
-    problems.ONE_LOOP,
+    sharp_constants,
+    within,
 )
 
 
@@ -62,9 +48,11 @@ def minimum_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"minimum": loss.minimum, "bound": d * 4.0**L * delta_power(loss), "order": d * (d / n) ** L}
 
 
-SECTION_3_7 = Section("gatmiry2024", *MODELS, setting=looped)
-ON_OPTIMUM = SECTION_3_7.on(OPTIMUM, spaces.OPTIMUM, hypotheses=long_context)
-ON_FLOW = SECTION_3_7.on(FLOW, spaces.ISOTROPIC_FLOWS, hypotheses=(identity_covariance, over_determined, several_loops))
+SECTION_3_7 = LOOPED()
+ON_OPTIMUM = SECTION_3_7.on(problems.OPTIMUM, spaces.OPTIMUM, hypotheses=long_context)
+ON_FLOW = SECTION_3_7.on(
+    problems.FLOW, spaces.ISOTROPIC_FLOWS, hypotheses=(identity_covariance, over_determined, several_loops)
+)
 
 
 @ON_OPTIMUM.claim("theorem-3.2.loss", "Theorem 3.2, 1", constants=minimum_constants)
@@ -198,12 +186,10 @@ def dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return sharp_constants(loss, trajectory, printed_threshold(loss))
 
 
-@SECTION_3_7.claim(
+@SECTION_3_7.on(problems.DOMINANCE, spaces.ISOTROPIC_FLOWS).claim(
     "theorem-3.4",
     "Theorem 3.4",
     hypotheses=(identity_covariance, over_determined),
-    problems=DOMINANCE,
-    spaces=spaces.ISOTROPIC_FLOWS,
     constants=dominance_constants,
     note=REFUTED,
 )
@@ -214,11 +200,9 @@ def dominance(loss: Loss, flow: Trajectory) -> Comparison:
     return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, printed_threshold(loss))
 
 
-@SECTION_3_7.corrected(
+@SECTION_3_7.on(problems.DOMINANCE_OF_LONG_CONTEXTS, spaces.LONG_FLOWS).corrected(
     dominance,
     hypotheses=(identity_covariance, long_context),
-    problems=DOMINANCE_OF_LONG_CONTEXTS,
-    spaces=spaces.LONG_FLOWS,
     constants=dominance_constants,
     note=f"{HOELDER} Corrected by it and by Theorem 3.2's condition on n. In the limit the sharp constant is "
     "4 L^2 d^{-(L-1)/L}.",
@@ -233,9 +217,9 @@ def dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
 
 Pairs = Float[Array, "pairs 2 d d"]
 
-_INFINITE = problem("L = 2, d = 3, anisotropic, n = inf", 2, "inf", SKEW)
-_LONG = problem("L = 3, d = 3, identity, n = 10^20", 3, 10**20, "identity", dimension=3)
-_INFINITE_DEEP = problem("L = 3, d = 4, n = inf", 3, "inf", "identity", dimension=4)
+_INFINITE = lemmas.problem("L = 2, d = 3, anisotropic, n = inf", 2, "inf", lemmas.SKEW)
+_LONG = lemmas.problem("L = 3, d = 3, identity, n = 10^20", 3, 10**20, "identity", dimension=3)
+_INFINITE_DEEP = lemmas.problem("L = 3, d = 4, n = inf", 3, "inf", "identity", dimension=4)
 _PAIRS = 12
 _MOST_LOOPS = 3  # of the exact loss over all matrices
 _LENGTHS = (0.5, 1.0, 2.0, 4.0)
@@ -286,15 +270,11 @@ def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     return [*several, *_few_loops(loss, start), *long_context(loss, start)]
 
 
-CONVEXITY = Section("gatmiry2024", *MODELS, setting=matrices)
+CONVEXITY = LOOPED(setting=matrices)
 
 
-@CONVEXITY.claim(
-    "sec-3.7.non-convex",
-    "after Theorem 3.3",
-    hypotheses=_decided,
-    problems=(SHORT, DEEP, _INFINITE, SINGLE, ONE_DIMENSION),
-    spaces=spaces.LANDSCAPES,
+@CONVEXITY.on((lemmas.SHORT, lemmas.DEEP, _INFINITE, lemmas.SINGLE, lemmas.ONE_DIMENSION), spaces.LANDSCAPES).claim(
+    "sec-3.7.non-convex", "after Theorem 3.3", hypotheses=_decided
 )
 def not_convex(loss: LoopedLoss) -> Comparison:
     r"""The landscape of the loss in $A$ is highly non-convex: $\mathcal{L}\bigl((A + B)/2, 0\bigr) >
@@ -308,7 +288,7 @@ def not_convex(loss: LoopedLoss) -> Comparison:
     return at_least(middle[None], mean[None], size=middle[None])
 
 
-@CONVEXITY.corrected(not_convex, hypotheses=long_and_several, problems=(_INFINITE, _LONG), spaces=spaces.LANDSCAPES)
+@CONVEXITY.on((_INFINITE, _LONG), spaces.LANDSCAPES).corrected(not_convex, hypotheses=long_and_several)
 def not_convex_of_several_loops(loss: LoopedLoss) -> Comparison:
     r"""For $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}\bigl((A + A^\top)/2, 0\bigr) >
     \mathcal{L}(A, 0)$ for some $A$
@@ -333,13 +313,8 @@ def _infinite(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     return [agrees("n = infinity", float(1.0 / loss.task.context_length), 0.0)]
 
 
-@CONVEXITY.claim(
-    "sec-3.7.convex-on-symmetric",
-    "after Theorem 3.3",
-    form="corrected",
-    hypotheses=_infinite,
-    problems=(_INFINITE, _INFINITE_DEEP),
-    spaces=spaces.LANDSCAPES,
+@CONVEXITY.on((_INFINITE, _INFINITE_DEEP), spaces.LANDSCAPES).claim(
+    "sec-3.7.convex-on-symmetric", "after Theorem 3.3", form="corrected", hypotheses=_infinite
 )
 def convex_on_symmetric(loss: LoopedLoss) -> Comparison:
     r"""At $n = \infty$ the loss is convex on symmetric $A$, to which $A^{1/2}$ and the flow of Theorem 3.3 belong

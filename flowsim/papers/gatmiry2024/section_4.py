@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from flowsim.claims.claim import Comparison, at_most
-from flowsim.claims.declaring import Section
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms, power_terms
 from flowsim.papers.gatmiry2024 import landscape_problems as problems
+from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
 from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.layers import (
+from flowsim.papers.gatmiry2024.appendix_a_layers import (
     JUDGED,
     PROBLEMS,
     both_expectations,
@@ -22,45 +22,28 @@ from flowsim.papers.gatmiry2024.layers import (
     repeated,
     with_sums,
 )
-from flowsim.papers.gatmiry2024.lemma_settings import (
-    DEEP,
-    LONG,
-    SHORT,
-    SINGLE,
+from flowsim.papers.gatmiry2024.moments import (
+    CONDITION_LOST,
     Shape,
+    given_long_contexts,
     long_for_moments,
     looped_by_matrices,
-    shape,
-)
-from flowsim.papers.gatmiry2024.moments import (
-    CONDITION_KEPT,
-    CONDITION_LOST,
-    LENGTHS,
-    LONG_LENGTHS,
     moment_errors,
     of_moments,
     of_residuals,
     powers,
+    shape,
 )
 from flowsim.papers.gatmiry2024.setting import (
-    MODELS,
+    LOOPED,
     Loss,
     compared,
     delta,
     dimension_root,
     everywhere,
-    looped,
     loops,
     over_determined,
     without_bias,
-)
-
-PROXIMITY = (
-    problems.VERY_LONG,
-    problems.VERY_LONG_ANISOTROPIC,
-    problems.INFINITE,
-    problems.WIDE_LONG,
-    problems.EASY,
 )
 
 
@@ -73,10 +56,13 @@ def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     return {"largest_share_below": jnp.max(1 - printed / true)}
 
 
-SECTION = Section("gatmiry2024", *MODELS, setting=looped)
+_JENSEN = "The lower half holds at every n by Jensen's inequality."
+_SPECTRUM_ALONE = "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone."
+
+SECTION = LOOPED()
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.LEMMAS, setting=looped_by_matrices)
-ON_LENGTHS = SECTION.on(LENGTHS, spaces.MOMENTS, hypotheses=over_determined)
-ON_LONG_LENGTHS = SECTION.on(LONG_LENGTHS, spaces.MOMENTS, hypotheses=long_for_moments(4))
+ON_LENGTHS = SECTION.on(lemmas.LENGTHS, spaces.MOMENTS, hypotheses=over_determined)
+ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, hypotheses=long_for_moments(4))
 
 
 @ON_PROBLEMS.claim("lemma-4.1", "Lemma 4.1", constants=gap_constants)
@@ -102,14 +88,8 @@ def loss_of_loops(loss: LoopedLoss) -> Comparison:
     return with_sums(*gaps_of_loss(drawn), drawn)
 
 
-@SECTION.claim(
-    "lemma-4.1.gap",
-    "Lemma 4.1",
-    form="corrected",
-    setting=looped_by_matrices,
-    problems=(SHORT, SINGLE, DEEP, LONG),
-    spaces=spaces.LEMMAS,
-    constants=gap_constants,
+@SECTION.on((lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG), spaces.LEMMAS).claim(
+    "lemma-4.1.gap", "Lemma 4.1", form="corrected", setting=looped_by_matrices, constants=gap_constants
 )
 def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
     r"""$\mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L} < \mathcal{L}(A, 0)$ unless $A$ is a multiple of
@@ -125,9 +105,7 @@ def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
 
 
 def moment_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """delta, and the least n at which |alpha^{(j)} - lambda_j^k| <= delta^k lambda_1^k for all k <= 2L, by doubling and
-    bisection.
-    """
+    """delta, and the least n at which |alpha^{(j)} - lambda_j^k| <= delta^k lambda_1^k for k <= 2L, by bisection."""
     known = shape(loss)
 
     def met(n: int) -> bool:
@@ -149,12 +127,7 @@ def moment_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"delta": jnp.asarray(known.accuracy), "holds_from_n": jnp.asarray(float(high))}
 
 
-@ON_LENGTHS.claim(
-    "lemma-4.2",
-    "Lemma 4.2",
-    constants=moment_constants,
-    note=CONDITION_LOST + "The lower half holds at every n by Jensen's inequality.",
-)
+@ON_LENGTHS.claim("lemma-4.2", "Lemma 4.2", constants=moment_constants, note=CONDITION_LOST + _JENSEN)
 @of_moments
 def moment_controls(known: Shape, power: int) -> float:
     r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta^k \lambda_1^k$ for all $k \le 2L$ and $j$, with
@@ -163,25 +136,10 @@ def moment_controls(known: Shape, power: int) -> float:
     return known.accuracy**power
 
 
-@ON_LONG_LENGTHS.corrected(
-    moment_controls,
-    constants=moment_constants,
-    note=CONDITION_KEPT + "The lower half holds at every n by Jensen's inequality.",
-)
-@of_moments
-def moment_controls_at_long_contexts(known: Shape, power: int) -> float:
-    r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta^k \lambda_1^k$ for all $k \le 2L$ and $j$, with
-    $\delta = (8Ld/\sqrt{n})^{1/(2L)}$, given $n \ge 4 k^2 d^2$
-    """
-    return known.accuracy**power
+given_long_contexts(moment_controls, ON_LONG_LENGTHS, _JENSEN)
 
 
-@ON_LENGTHS.claim(
-    "lemma-4.3",
-    "Lemma 4.3",
-    note=CONDITION_LOST
-    + "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone.",
-)
+@ON_LENGTHS.claim("lemma-4.3", "Lemma 4.3", note=CONDITION_LOST + _SPECTRUM_ALONE)
 @of_residuals
 def eigenvalue_approximation(known: Shape, power: int) -> float:
     r"""$\lvert \beta_i^{(k)} - (1 - \lambda_i)^k \rvert \le \delta^k (\lambda_1 + 1)^k$ for all $k \le 2L$ and $i$,
@@ -190,17 +148,7 @@ def eigenvalue_approximation(known: Shape, power: int) -> float:
     return known.accuracy**power
 
 
-@ON_LONG_LENGTHS.corrected(
-    eigenvalue_approximation,
-    note=CONDITION_KEPT
-    + "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone.",
-)
-@of_residuals
-def eigenvalue_approximation_at_long_contexts(known: Shape, power: int) -> float:
-    r"""$\lvert \beta_i^{(k)} - (1 - \lambda_i)^k \rvert \le \delta^k (\lambda_1 + 1)^k$ for all $k \le 2L$ and $i$,
-    with $\delta = (8Ld/\sqrt{n})^{1/(2L)}$, given $n \ge 4 k^2 d^2$
-    """
-    return known.accuracy**power
+given_long_contexts(eigenvalue_approximation, ON_LONG_LENGTHS, _SPECTRUM_ALONE)
 
 
 def proximity_factor(loss: Loss) -> float:
@@ -222,13 +170,8 @@ def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION.claim(
-    "theorem-4.4",
-    "Theorem 4.4",
-    hypotheses=(without_bias, over_determined),
-    problems=PROXIMITY,
-    spaces=spaces.PROXIMITY,
-    constants=proximity_constants,
+@SECTION.on(problems.PROXIMITY, spaces.PROXIMITY).claim(
+    "theorem-4.4", "Theorem 4.4", hypotheses=(without_bias, over_determined), constants=proximity_constants
 )
 def proximity(loss: Loss, flow: Trajectory) -> Comparison:
     r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L}/2$ implies $(1 - c \epsilon) A_{\mathrm{opt}}

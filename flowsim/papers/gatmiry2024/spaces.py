@@ -21,32 +21,30 @@ def _looped(axes: dict[str, Axis], kind: str = "zeros", *, covariance: Any = "id
     return Space(axes, {"task": task, "model": {"architecture": "looped"}, "init": {"kind": kind}} | tables)
 
 
+def _wide(axes: dict[str, Axis], **task: Any) -> Space:
+    """Restricted to eigenvalues, so that no array grows with the dimension."""
+    problem = _looped({}, task=task, flow={"restrict": "eigenbasis", "rtol": 1e-6}).problem
+    return Space({"task.dimension": Whole(1, 10**6)} | _LOOPS | axes, problem, shapes=("model.loops",))
+
+
+def _drawn(dimension: int, loops: int) -> Space:
+    return _looped(
+        {"task.context_length": Whole(2, 1000), "init.seed": Whole(0, 99)},
+        task={"dimension": dimension},
+        model={"architecture": "looped", "loops": loops},
+        init={"kind": "random", "scale": 0.1},
+    )
+
+
 _ROTATED = {"rotation_seed": 0}
 _MATRICES = _looped(_DIMENSION | _LOOPS | _ANY_LENGTH)
 _ANISOTROPIC = _looped(_COVARIANCE | _LOOPS | _ANY_LENGTH, covariance=_ROTATED)
-# Restricted to eigenvalues, so that no array grows with the dimension.
-_WIDE = Space(
-    {"task.dimension": Whole(1, 10**6)} | _LOOPS | _ANY_LENGTH,
-    {**_MATRICES.problem, "flow": {"restrict": "eigenbasis", "rtol": 1e-6}},
-    shapes=("model.loops",),
-)
-_WIDE_INFINITE = Space(
-    {"task.dimension": Whole(1, 10**6)} | _LOOPS,
-    {
-        **_MATRICES.problem,
-        "task": {"covariance": "identity", "weights": "inverse-covariance", "context_length": "inf"},
-        "flow": {"restrict": "eigenbasis", "rtol": 1e-6},
-    },
-    shapes=("model.loops",),
-)
+_WIDE, _WIDE_INFINITE = _wide(_ANY_LENGTH), _wide({}, context_length="inf")
 _RANDOM = _looped(_DIMENSION | _LOOPS | _LENGTH | _START, "random")
 
 OPTIMUM = (_MATRICES, _ANISOTROPIC, _WIDE)
 ISOTROPIC_FLOWS = (_WIDE_INFINITE, _MATRICES, _WIDE, _RANDOM)
-LANDSCAPES = (
-    _looped(_COVARIANCE | _LOOPS | _ANY_LENGTH, covariance=_ROTATED),
-    _looped(_COVARIANCE | _LOOPS, covariance=_ROTATED, task={"context_length": "inf"}),
-)
+LANDSCAPES = (_ANISOTROPIC, _looped(_COVARIANCE | _LOOPS, covariance=_ROTATED, task={"context_length": "inf"}))
 ANY_COVARIANCE = (_WIDE_INFINITE, _ANISOTROPIC, _MATRICES, _WIDE)
 LONG_FLOWS = (_WIDE_INFINITE, _MATRICES, _WIDE)
 PROXIMITY = (_WIDE_INFINITE, _MATRICES, _ANISOTROPIC, _WIDE)
@@ -67,27 +65,9 @@ SHORT_FLOWS = (_looped(_DIMENSION | {"model.loops": Whole(2, 3)} | _LENGTH), _RA
 
 # Lemmas on moments and layers.
 LEMMAS = (_looped(_COVARIANCE | _LOOPS | _LENGTH, covariance=_ROTATED),)
-MOMENTS = (
-    _looped({"task.dimension": Whole(1, 20)} | _LOOPS | _ANY_LENGTH),
-    _looped(_COVARIANCE | _LOOPS | _ANY_LENGTH, covariance=_ROTATED),
-)
+MOMENTS = (_looped({"task.dimension": Whole(1, 20)} | _LOOPS | _ANY_LENGTH), _ANISOTROPIC)
 PAIRINGS = (_looped({"task.dimension": Whole(1, 10)} | _LOOPS | _ANY_LENGTH),)
 
 _FIGURES: dict[str, Axis] = {"task.dimension": Whole(2, 10), "task.context_length": Whole(2, 1000)}
 FIGURES = (_looped(_FIGURES, model={"architecture": "looped", "loops": 2}),)
-FIGURE_1 = (
-    _looped(
-        {"task.context_length": Whole(2, 1000), "init.seed": Whole(0, 99)},
-        task={"dimension": 5},
-        model={"architecture": "looped", "loops": 2},
-        init={"kind": "random", "scale": 0.1},
-    ),
-)
-ONE_LOOP = (
-    _looped(
-        {"task.context_length": Whole(2, 1000), "init.seed": Whole(0, 99)},
-        task={"dimension": 10},
-        model={"architecture": "looped", "loops": 1},
-        init={"kind": "random", "scale": 0.1},
-    ),
-)
+FIGURE_1, ONE_LOOP = (_drawn(5, 2),), (_drawn(10, 1),)

@@ -5,32 +5,17 @@ Section 5.3 is left out: it prompts large language models, which is not a flow, 
 
 from flowsim.claims.claim import Claim
 from flowsim.papers.paper import Paper
-from flowsim.papers.xie2025 import (
-    appendix_a_1_2,
-    appendix_a_3_4,
-    appendix_b,
-    figures,
-    section_1,
-    section_3,
-    section_4,
-    section_5,
-)
-from flowsim.papers.xie2025.conditions import MODELS
+from flowsim.papers.xie2025 import appendix_a_1_2, appendix_a_3_4, appendix_b, section_4, section_5, sections_1_3
+from flowsim.papers.xie2025.setting import MODELS
 
 CLAIMS: tuple[Claim, ...] = (
-    *section_1.SECTION.claims,
-    *section_3.SECTION.claims,
-    *section_4.SECTION_4_1.claims,
-    *section_4.SECTION_4_2.claims,
-    *section_5.SECTION_5_1.claims,
-    *section_5.SECTION_5_2.claims,
-    *figures.SECTION.claims,
-    *appendix_a_1_2.SECTION_A_1.claims,
-    *appendix_a_1_2.SECTION_A_2.claims,
-    *appendix_a_3_4.SECTION_A_3.claims,
-    *appendix_a_3_4.SECTION_A_4.claims,
-    *appendix_b.SECTION_B_2.claims,
-    *appendix_b.SECTION_B_3.claims,
+    *sections_1_3.SECTION.claims,
+    *section_4.SECTION.claims,
+    *section_5.SECTION.claims,
+    *section_5.FIGURES.claims,
+    *appendix_a_1_2.SECTION.claims,
+    *appendix_a_3_4.SECTION.claims,
+    *appendix_b.SECTION.claims,
 )
 
 PAPER = Paper(

@@ -1,48 +1,122 @@
 """xie2025, appendices A.1 and A.2: the proofs of Theorems 1 and 2, (17) to (25), by the moments of G."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flowsim.claims.claim import Comparison
-from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import finite_context as drawable
 from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
-from flowsim.papers.xie2025 import exact, moments, problems, prompts, spaces
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    drawable,
+from flowsim.papers.xie2025 import exact, problems, prompts, spaces
+from flowsim.papers.xie2025.prompts import alike
+from flowsim.papers.xie2025.setting import (
+    HEADS,
+    counted,
+    drawn_heads,
     few_coordinates,
-    heads_on_isotropic,
     independent_guess,
     infinite_context,
+    risks,
+    same,
 )
-from flowsim.papers.xie2025.moments import (
-    SHARED_WEIGHTS,
-    Square,
-    derivative,
-    drawn,
-    outer_square,
-    same_entries,
-    same_moment,
-    same_second_moments,
-    same_slopes,
-    second_moment,
-    weighted_moments,
-)
-from flowsim.papers.xie2025.prompts import alike
-from flowsim.papers.xie2025.setting import counted, drawn_heads, risks, same
 from flowsim.tasks import LinearRegression
 
-SECTION_A_1 = Section(
-    "xie2025", *MODELS, setting=heads_on_isotropic, needs=drawable, problems=problems.FINITE, spaces=spaces.FINITE
+Square = Float[Array, "rows rows"]
+Task = LinearRegression
+Moment = Callable[[HeadRisk, Square], Square]
+
+_DRAWN = 8
+
+# What the paper overlooks in appendices A.2 and A.3.
+SHARED_WEIGHTS = (
+    "All tokens of a prompt share one w-hat. Given w-hat, the moments of different tokens multiply, but their means "
+    "over w-hat do not. The paper multiplies the means, which is wrong at every C > 1 and in the limit."
 )
 
 
-@SECTION_A_1.claim("theorem-1.classes", "Theorem 1, appendix A.1")
+def mean_tokens(w: Float[Array, " d"]) -> Square:
+    """The mean M of z z^T by (22), [I w*; w*^T |w*|^2 + d]."""
+    upper = jnp.concatenate([jnp.eye(w.size), w[:, None]], axis=1)
+    return jnp.concatenate([upper, jnp.append(w, w @ w + w.size)[None]])
+
+
+def shared(w: Float[Array, " d"]) -> Float[Array, "d rows rows"]:
+    """The matrices N_i of (25) for i = 1, .., d: [0 e_i; e_i^T 2 w*_i]."""
+    d = w.size
+    units = jnp.eye(d)
+    N = jnp.zeros((d, d + 1, d + 1)).at[:, :d, d].set(units).at[:, d, :d].set(units)
+    return N.at[:, d, d].set(2 * w)
+
+
+def outer_square(M: Square) -> Float[Array, "rows rows rows rows"]:
+    """The products M_mn M_pq of the entries of a matrix."""
+    return jnp.einsum("mn,pq->mnpq", M, M)
+
+
+def second_moment(risk: HeadRisk, N: Square) -> Square:
+    """E[<G, N> G] as half the derivative of the closed form of E <G, N>^2."""
+    return jax.grad(lambda N: risk.pairing(risk.form(N), risk.form(N)))(N) / 2
+
+
+def weighted_moments(risk: HeadRisk) -> Float[Array, "d rows rows"]:
+    """E[w-hat_i G] by the closed forms, as the derivative of w*_i E <G, N> + 2 p_i(N) in N."""
+
+    def paired(N: Square) -> Float[Array, " d"]:
+        form = risk.form(N)
+        return risk.prior_mean * risk.mean(form) + 2 * form.p
+
+    d = risk.task.dimension
+    return jax.jacobian(paired)(jnp.zeros((d + 1, d + 1)))
+
+
+def derivative(risk: HeadRisk, N: Square, moment: Moment) -> Float[Array, "d rows rows"]:
+    """grad L_i = 2 (E[<G, N> G] - w*_i M - N_i) at N for i <= d, with ``moment`` for E[<G, N> G]."""
+    w = risk.prior_mean
+    return 2 * (moment(risk, N)[None] - w[:, None, None] * mean_tokens(w)[None] - shared(w))
+
+
+def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
+    """Drawn symmetric matrices with integer entries."""
+    numbers = np.random.default_rng(0).integers(-3, 4, size=(_DRAWN, d + 1, d + 1))
+    return (numbers + np.swapaxes(numbers, 1, 2)).astype(float)
+
+
+def same_entries(task: Task, left: Array, right: Array) -> Comparison:
+    """The statement left = right, entry by entry, relative to the largest entry."""
+    return same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
+
+
+def same_moment(task: Task, stated: Moment) -> Comparison:
+    """A formula for E[<G, N> G] against the exact moment, at drawn N."""
+    N = drawn(task.dimension)
+    left = jax.vmap(lambda N: stated(HeadRisk(task), N))(jnp.asarray(N))
+    return same_entries(task, left, exact.floats(exact.moments(task).paired(exact.rationals(N))))
+
+
+def same_second_moments(loss: MultiHeadLoss, stated: Float[Array, "rows rows rows rows"]) -> Comparison:
+    """A formula for E[G_mn G_pq] against the exact moments."""
+    return same_entries(loss.task, stated, exact.floats(exact.moments(loss.task).second))
+
+
+def same_slopes(task: Task, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]) -> Comparison:
+    """A formula for the derivatives of L_1, .., L_d against those of the exact E(<G, N> - w-hat_i)^2, by JAX."""
+    known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
+    of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])
+    return same_entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))
+
+
+SECTION = HEADS(hypotheses=infinite_context, needs=few_coordinates)
+
+
+@SECTION.on(problems.FINITE, spaces.FINITE).claim(
+    "theorem-1.classes", "Theorem 1, appendix A.1", hypotheses=(), needs=drawable
+)
 def same_class(loss: MultiHeadLoss) -> Comparison:
     """$d + 1$ heads with $b_h = e_h$ and $a_i^h = M_i[h]$ predict as the $d + 2$ heads do that make the $M_i$"""
     d = loss.task.dimension
@@ -52,28 +126,15 @@ def same_class(loss: MultiHeadLoss) -> Comparison:
     return alike(loss.task, fewer, more)
 
 
-Task = LinearRegression
-
-
-_GUESSES = (problems.BIASED, problems.LINEAR, problems.EASY, problems.PAPER_GUESS)
 _ZERO = 1e-10
 
-
-SECTION_A_2 = Section(
-    "xie2025", *MODELS, setting=heads_on_isotropic, hypotheses=infinite_context, needs=few_coordinates
-)
-ON_GUESSES = SECTION_A_2.on(_GUESSES, spaces.GUESSES, hypotheses=())
-ON_TASKS = SECTION_A_2.on(problems.TASKS, spaces.TASKS, hypotheses=())
-ON_LIMITS = SECTION_A_2.on(problems.LIMITS, spaces.LIMITS)
+ON_GUESSES = SECTION.on(problems.GUESSES, spaces.GUESSES, hypotheses=())
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, hypotheses=())
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS)
 
 
-@SECTION_A_2.claim(
-    "eq-17",
-    "(17)",
-    hypotheses=(),
-    needs=prompts.few_prompts,
-    problems=(problems.EASY, problems.SHORT, problems.ONE),
-    spaces=spaces.FEW,
+@SECTION.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FEW).claim(
+    "eq-17", "(17)", hypotheses=(), needs=prompts.few_prompts
 )
 def literal_risk(loss: MultiHeadLoss) -> Comparison:
     r"""the risk of (6) is $\mathbb{E}\bigl((1 + \langle G, M_{d+1} \rangle) y_q + \sum_i (\langle G, M_i \rangle - \hat
@@ -160,15 +221,13 @@ def eq_22(loss: MultiHeadLoss) -> Comparison:
     r"""$M = \mathbb{E}[z z^\top] = \begin{bmatrix} I & w_\star \\ w_\star^\top & \lVert w_\star \rVert^2 + d
     \end{bmatrix}$
     """
-    return same_entries(
-        loss.task, moments.mean_tokens(loss.risk.prior_mean), exact.floats(exact.moments(loss.task).first)
-    )
+    return same_entries(loss.task, mean_tokens(loss.risk.prior_mean), exact.floats(exact.moments(loss.task).first))
 
 
 @ON_LIMITS.claim("eq-23", "(23)", note=SHARED_WEIGHTS)
 def eq_23(loss: MultiHeadLoss) -> Comparison:
     r"""$\mathbb{E}[G_{mn} G_{pq}] = M_{mn} M_{pq}$ as $C \to \infty$"""
-    return same_second_moments(loss, outer_square(moments.mean_tokens(loss.risk.prior_mean)))
+    return same_second_moments(loss, outer_square(mean_tokens(loss.risk.prior_mean)))
 
 
 @ON_LIMITS.corrected(eq_23)
@@ -183,7 +242,7 @@ def eq_23_shared(loss: MultiHeadLoss) -> Comparison:
 
 def product_of_means(risk: HeadRisk, N: Square) -> Square:
     """The right side of (24) as printed, <M, N> M."""
-    M = moments.mean_tokens(risk.prior_mean)
+    M = mean_tokens(risk.prior_mean)
     return jnp.sum(M * N) * M
 
 

@@ -3,88 +3,73 @@
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_most, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.statements import rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.papers.xie2025 import exact, moments, problems, prompts, spaces
-from flowsim.papers.xie2025.appendix_a_1_2 import product_of_means
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-    infinite_context,
-)
-from flowsim.papers.xie2025.minima import at_rest
-from flowsim.papers.xie2025.moments import (
+from flowsim.papers.xie2025 import appendix_a_1_2, exact, problems, prompts, spaces
+from flowsim.papers.xie2025.appendix_a_1_2 import (
     SHARED_WEIGHTS,
+    Moment,
     Square,
     derivative,
+    eq_23,
+    eq_23_shared,
     outer_square,
+    product_of_means,
     same_moment,
     same_second_moments,
     same_slopes,
     second_moment,
 )
-from flowsim.papers.xie2025.setting import descent_heads, label_energy, same, slopes
+from flowsim.papers.xie2025.setting import (
+    HEADS,
+    at_rest,
+    descent_heads,
+    few_coordinates,
+    finite_context,
+    infinite_context,
+    label_energy,
+    same,
+    slopes,
+)
 from flowsim.tasks import LinearRegression
 
-SECTION_A_3 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_LIMITS = SECTION_A_3.on(problems.LIMITS, spaces.LIMITS, hypotheses=infinite_context)
-ON_FINITE = SECTION_A_3.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
+SECTION = HEADS(needs=few_coordinates)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
 
 
-@ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)
-def eq_26(loss: MultiHeadLoss) -> Comparison:
-    r"""$\mathbb{E}[G_{mn} G_{pq}] = M_{mn} M_{pq}$ as $C \to \infty$"""
-    return same_second_moments(loss, outer_square(moments.mean_tokens(loss.risk.prior_mean)))
+# (26) is (23).
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=infinite_context)
+ON_LIMITS.corrected(ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)(eq_23))(eq_23_shared)
 
 
-@ON_LIMITS.corrected(eq_26)
-def eq_26_shared(loss: MultiHeadLoss) -> Comparison:
-    r"""$\mathbb{E}[G_{mn} G_{pq}] = \mathbb{E}_w\bigl[(M_w)_{mn} (M_w)_{pq}\bigr]$ as $C \to \infty$, $M_w =
-    \begin{bmatrix} I & w \\ w^\top & \lVert w \rVert^2 \end{bmatrix}$
+def _at_length(C: float) -> Moment:
+    """E[<G, N> G] at another context length: of one token at C = 1, and the mean over w-hat of <M_w, N> M_w at inf."""
 
-    G tends to M_w with w-hat still random: the mean of the product is not the product of the means.
-    """
-    return same_second_moments(loss, prompts.moments(loss.risk.prior_mean, 0.0).second)
+    def moment(risk: HeadRisk, N: Square) -> Square:
+        return second_moment(HeadRisk(LinearRegression(risk.task.covariance, C, prior_mean=risk.prior_mean)), N)
 
-
-def _of_context(risk: HeadRisk, C: Scalar | float) -> HeadRisk:
-    """The risk at the context length C."""
-    task = risk.task
-    return HeadRisk(LinearRegression(task.covariance, C, prior_mean=risk.prior_mean))
+    return moment
 
 
-def _own_token(risk: HeadRisk, N: Square) -> Square:
-    """E[(z^T N z) z z^T] of one token: the second moment at context length 1."""
-    return second_moment(_of_context(risk, 1.0), N)
+def _eq_27(different: Moment) -> Moment:
+    """(27), contracted with N, with a moment of two different tokens."""
+
+    def moment(risk: HeadRisk, N: Square) -> Square:
+        inverse_C = 1 / risk.task.context_length
+        return (1 - inverse_C) * different(risk, N) + inverse_C * _at_length(1.0)(risk, N)
+
+    return moment
 
 
-def _shared_weights(risk: HeadRisk, N: Square) -> Square:
-    """The mean over w-hat of <M_w, N> M_w: the second moment as C -> infinity."""
-    return second_moment(_of_context(risk, jnp.inf), N)
-
-
-def _products_of_means(risk: HeadRisk, N: Square) -> Square:
-    """(27) as printed, contracted with N."""
-    inverse_C = 1 / risk.task.context_length
-    return (1 - inverse_C) * product_of_means(risk, N) + inverse_C * _own_token(risk, N)
+_PRODUCTS_OF_MEANS, _MEAN_OF_PRODUCTS = _eq_27(product_of_means), _eq_27(_at_length(jnp.inf))
 
 
 @ON_FINITE.claim("eq-27", "(27)", hypotheses=(), note=SHARED_WEIGHTS)
 def eq_27(loss: MultiHeadLoss) -> Comparison:
     r"""$\mathbb{E}[G_{mn} G_{pq}] = (1 - 1/C) M_{mn} M_{pq} + \tfrac{1}{C} \mathbb{E}[z_m z_n z_p z_q]$"""
-    return same_moment(loss.task, _products_of_means)
-
-
-def _mean_of_products(risk: HeadRisk, N: Square) -> Square:
-    """(27), contracted with N, with the mean over w-hat of M_w M_w instead of the product of the means."""
-    inverse_C = 1 / risk.task.context_length
-    return (1 - inverse_C) * _shared_weights(risk, N) + inverse_C * _own_token(risk, N)
+    return same_moment(loss.task, _PRODUCTS_OF_MEANS)
 
 
 @ON_FINITE.corrected(eq_27, hypotheses=())
@@ -94,7 +79,7 @@ def eq_27_shared(loss: MultiHeadLoss) -> Comparison:
 
     The printed form has the product of the means over w-hat instead of the mean of the product.
     """
-    return same_moment(loss.task, _mean_of_products)
+    return same_moment(loss.task, _MEAN_OF_PRODUCTS)
 
 
 @ON_FINITE.claim("eq-28", "(28)", note=SHARED_WEIGHTS)
@@ -103,7 +88,7 @@ def eq_28(loss: MultiHeadLoss) -> Comparison:
     z_q]$
     """
     w, C = loss.risk.prior_mean, loss.task.context_length
-    means = outer_square(moments.mean_tokens(w))
+    means = outer_square(appendix_a_1_2.mean_tokens(w))
     return same_second_moments(loss, means + (prompts.moments(w, 1.0).second - means) / C)
 
 
@@ -122,7 +107,7 @@ def eq_28_shared(loss: MultiHeadLoss) -> Comparison:
 @ON_FINITE.claim("eq-29", "(29)", note=SHARED_WEIGHTS)
 def eq_29(loss: MultiHeadLoss) -> Comparison:
     r"""$\nabla L_i = 2 \mathbb{E}[\langle G, M_i \rangle G] - 2 (w_{\star,i} M + N_i)$, the first by (27)"""
-    return same_slopes(loss.task, lambda risk, N: derivative(risk, N, _products_of_means))
+    return same_slopes(loss.task, lambda risk, N: derivative(risk, N, _PRODUCTS_OF_MEANS))
 
 
 @ON_FINITE.corrected(eq_29)
@@ -131,7 +116,7 @@ def eq_29_shared(loss: MultiHeadLoss) -> Comparison:
 
     Holds with the corrected (27) instead of the printed one.
     """
-    return same_slopes(loss.task, lambda risk, N: derivative(risk, N, _mean_of_products))
+    return same_slopes(loss.task, lambda risk, N: derivative(risk, N, _MEAN_OF_PRODUCTS))
 
 
 @ON_FINITE.claim("theorem-4.finite-context", "appendix A.3")
@@ -149,12 +134,8 @@ def residual_gradient(loss: MultiHeadLoss) -> Comparison:
     return rounded(equal(left, right, right), 100 * jnp.asarray((task.dimension + 1.0) ** 2))
 
 
-@SECTION_A_3.claim(
-    "theorem-4.finite-context.best-step",
-    "appendix A.3",
-    form="corrected",
-    problems=(*problems.FINITE, problems.LIMIT),
-    spaces=spaces.TASKS,
+@SECTION.on((*problems.FINITE, problems.LIMIT), spaces.TASKS).claim(
+    "theorem-4.finite-context.best-step", "appendix A.3", form="corrected"
 )
 def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     r"""the weights (7) with $w = w_\star$, $W^P = -\eta I$ and $\eta = C/(C+d+1)$ are a stationary point of $y_q$-LSA
@@ -167,13 +148,10 @@ def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
 
 _DRAWN = 8
 
-
-SECTION_A_4 = Section(
-    "xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS
-)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
 
 
-@SECTION_A_4.claim("appendix-a.4.positive", "appendix A.4")
+@ON_TASKS.claim("appendix-a.4.positive", "appendix A.4")
 def positive_mean(loss: MultiHeadLoss) -> Comparison:
     r"""$(u, v)^\top M (u, v) = \lVert u + v w_\star \rVert^2 + d v^2$, so that $M$ is positive semi-definite"""
     task, w = loss.task, loss.risk.prior_mean
@@ -185,7 +163,7 @@ def positive_mean(loss: MultiHeadLoss) -> Comparison:
     return same(task, left, right, label_energy(task) * jnp.sum(z**2, axis=1))
 
 
-@SECTION_A_4.claim("appendix-a.4.convex", "appendix A.4")
+@ON_TASKS.claim("appendix-a.4.convex", "appendix A.4")
 def convex_in_forms(loss: MultiHeadLoss) -> Comparison:
     """$L_i$ is convex in $M_i$
 

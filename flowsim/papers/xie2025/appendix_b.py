@@ -5,20 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowsim.claims.claim import Comparison
-from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import finite_context as drawable
 from flowsim.claims.statements import joined, rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    drawable,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-)
 from flowsim.papers.xie2025.prompts import alike, normals
-from flowsim.papers.xie2025.setting import drawn_heads, gradient, risks, same
+from flowsim.papers.xie2025.setting import HEADS, drawn_heads, few_coordinates, finite_context, gradient, risks, same
 
 
 def block_of(head: FactoredMultiHeadAttention, *, keys_and_values: bool = False) -> LinearTransformerBlock:
@@ -43,11 +36,12 @@ def _block(loss: MultiHeadLoss, keys_and_values: bool) -> Comparison:
     return rounded(alike(loss.task, block_of(head, keys_and_values=keys_and_values), head), jnp.asarray(1e2))
 
 
-SECTION_B_2 = Section("xie2025", *MODELS, setting=heads_on_isotropic)
-ON_FINITE = SECTION_B_2.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context, needs=drawable)
+SECTION = HEADS(needs=few_coordinates)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
+ON_DRAWN = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context, needs=drawable)
 
 
-@ON_FINITE.claim("lemma-3", "Lemma 3")
+@ON_DRAWN.claim("lemma-3", "Lemma 3")
 def block(loss: MultiHeadLoss) -> Comparison:
     """$y_q$-LSA is a linear transformer block
 
@@ -56,7 +50,7 @@ def block(loss: MultiHeadLoss) -> Comparison:
     return _block(loss, False)
 
 
-@ON_FINITE.claim("lemma-3.proof", "proof of Lemma 3")
+@ON_DRAWN.claim("lemma-3.proof", "proof of Lemma 3")
 def block_of_the_proof(loss: MultiHeadLoss) -> Comparison:
     """$y_q$-LSA is the linear transformer block with $W_3$ after each of $W^K$, $W^Q$ and $W^V$
 
@@ -65,7 +59,7 @@ def block_of_the_proof(loss: MultiHeadLoss) -> Comparison:
     return _block(loss, True)
 
 
-@ON_FINITE.corrected(block_of_the_proof)
+@ON_DRAWN.corrected(block_of_the_proof)
 def block_as_corrected(loss: MultiHeadLoss) -> Comparison:
     """$y_q$-LSA is the linear transformer block with $W_3$ after $W^Q$ alone
 
@@ -74,7 +68,7 @@ def block_as_corrected(loss: MultiHeadLoss) -> Comparison:
     return _block(loss, False)
 
 
-@SECTION_B_2.claim("eq-31", "(31)", needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS)
+@ON_TASKS.claim("eq-31", "(31)")
 def determinant(loss: MultiHeadLoss) -> Comparison:
     r"""$W_1 = \begin{bmatrix} I & w \\ w^\top & c \end{bmatrix}$ is invertible where $c \ne \lVert w \rVert^2$: its
     determinant is $c - \lVert w \rVert^2$
@@ -86,9 +80,7 @@ def determinant(loss: MultiHeadLoss) -> Comparison:
     return same(loss.task, jnp.linalg.det(W_1), c - squares, 1 + c + squares)
 
 
-SECTION_B_3 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_TASKS = SECTION_B_3.on(problems.TASKS, spaces.TASKS)
-ON_FINITE_B_3 = SECTION_B_3.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
 
 
 @ON_TASKS.claim("appendix-b.3.risk", "appendix B.3")
@@ -121,7 +113,7 @@ def listed_derivatives(loss: MultiHeadLoss) -> Comparison:
     return joined(pairs)
 
 
-@ON_FINITE_B_3.claim("appendix-b.3.squares", "appendix B.3, step 2")
+@ON_FINITE.claim("appendix-b.3.squares", "appendix B.3, step 2")
 def squared_row(loss: MultiHeadLoss) -> Comparison:
     r"""$\mathbb{E}\bigl[\bigl(\sum_i x_i[j] x_i^\top\bigr)\bigl(\sum_k x_k[j] x_k\bigr)\bigr] = C (C - 1) + C
     (d + 2)$
@@ -132,7 +124,7 @@ def squared_row(loss: MultiHeadLoss) -> Comparison:
     return same(task, C**2 * found, C * (C - 1) + C * (d + 2), C**2 * (d + 2.0))
 
 
-@ON_FINITE_B_3.claim("appendix-b.3.map", "appendix B.3, step 2")
+@ON_FINITE.claim("appendix-b.3.map", "appendix B.3, step 2")
 def squared_map(loss: MultiHeadLoss) -> Comparison:
     r"""$\mathbb{E}\bigl[w^\top \bigl(\sum_i x_i x_i[j]\bigr) \bigl(\sum_k x_k x_k^\top\bigr) w\bigr] = C (C + 1) w_j w
     + C \lVert w \rVert^2 e_j$

@@ -72,9 +72,7 @@ class Moments(eqx.Module):
         return (self.paired(N) * N).sum() - 2 * (N * self.mixed[i]).sum() + 1 + self.prior_mean[i] ** 2
 
     def __call__(self, model: AnyHeads) -> Numbers:
-        """The risk E (f - <w-hat, x_q>)^2: the mean squared coefficients of the query's coordinates, summed, plus the
-        mean squared constant.
-        """
+        """The risk E (f - <w-hat, x_q>)^2: mean squares of the coefficients of the coordinates and of the constant."""
         heads = model.reduced()
         b, A, w, bias = (self._kind(leaf) for leaf in (heads.b, heads.A, heads.w, heads.bias))
         M = _matrices(b, A)

@@ -6,36 +6,37 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flowsim.claims.claim import Comparison, at_least
-from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import finite_context as drawable
 from flowsim.claims.statements import joined, rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.papers.xie2025 import exact, problems, spaces
 from flowsim.papers.xie2025.appendix_b import block_of
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    drawable,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-    infinite_context,
-    prior_mean,
-)
-from flowsim.papers.xie2025.minima import (
+from flowsim.papers.xie2025.prompts import alike, normals
+from flowsim.papers.xie2025.setting import (
     ANY_STEP,
+    HEADS,
+    STEPS,
     at_rest,
     best_descent_risks,
+    descent_heads,
     descent_risks,
     descent_step,
+    drawn_heads,
+    few_coordinates,
+    finite_context,
+    infinite_context,
+    label_energy,
     least_with_trained_guess,
     midpoint,
     mirrored,
     optimum_constants,
+    prior_mean,
+    risks,
+    same,
     same_forms,
 )
-from flowsim.papers.xie2025.prompts import alike, normals
-from flowsim.papers.xie2025.setting import STEPS, descent_heads, drawn_heads, label_energy, risks, same
 from flowsim.tasks import LinearRegression, Prompt
 
 _ETA = 0.7
@@ -59,12 +60,11 @@ def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
     return joined([comparison(jnp.zeros(d), 0.0), comparison(jnp.zeros(d), _BIAS), comparison(normals(d), _BIAS)])
 
 
-SECTION_4_1 = Section(
-    "xie2025", *MODELS, setting=heads_on_isotropic, needs=drawable, problems=problems.FINITE, spaces=spaces.FINITE
-)
+SECTION = HEADS(needs=few_coordinates)
+ON_DRAWN = SECTION.on(problems.FINITE, spaces.FINITE, needs=drawable)
 
 
-@SECTION_4_1.claim("eq-8", "(8)")
+@ON_DRAWN.claim("eq-8", "(8)")
 def eq_8_as_printed(loss: MultiHeadLoss) -> Comparison:
     r"""(3) at the weights (7) is $y_q - \tfrac{\eta}{C} (w_\star^\top X^\top - y^\top) X x_q$
 
@@ -73,7 +73,7 @@ def eq_8_as_printed(loss: MultiHeadLoss) -> Comparison:
     return _eq_8(loss, 1 / loss.task.context_length)
 
 
-@SECTION_4_1.corrected(eq_8_as_printed)
+@ON_DRAWN.corrected(eq_8_as_printed)
 def eq_8(loss: MultiHeadLoss) -> Comparison:
     r"""(3) at the weights (7) with $W^P = -\eta I$ is $y_q - \tfrac{\eta}{C} (w_\star^\top X^\top - y^\top) X x_q$
 
@@ -82,7 +82,7 @@ def eq_8(loss: MultiHeadLoss) -> Comparison:
     return _eq_8(loss, 1.0)
 
 
-@SECTION_4_1.claim("eq-9", "(9)")
+@ON_DRAWN.claim("eq-9", "(9)")
 def eq_9(loss: MultiHeadLoss) -> Comparison:
     r"""(8) with $y_q = w_\star^\top x_q$ is $\bigl(w_\star - \tfrac{\eta}{C} X^\top (X w_\star - y)\bigr)^\top x_q$, a
     step down the gradient of $\frac{\lVert X w - y \rVert^2}{2 C}$
@@ -103,7 +103,7 @@ def eq_9(loss: MultiHeadLoss) -> Comparison:
     return joined([alike(loss.task, rewritten, step), alike(loss.task, GradientDescentStep(_ETA, w), step)])
 
 
-@SECTION_4_1.claim("eq-10", "(10)")
+@ON_DRAWN.claim("eq-10", "(10)")
 def eq_10_as_printed(loss: MultiHeadLoss) -> Comparison:
     r"""(3) at the weights (7) with $y_q = w_\star^\top x_q$ is $\bigl(w_\star - \tfrac{\eta}{C} X^\top (X w_\star -
     y)\bigr)^\top x_q$
@@ -114,7 +114,7 @@ def eq_10_as_printed(loss: MultiHeadLoss) -> Comparison:
     return alike(loss.task, descent_heads(w, _ETA / loss.task.context_length), GradientDescentStep(_ETA, w))
 
 
-@SECTION_4_1.corrected(eq_10_as_printed)
+@ON_DRAWN.corrected(eq_10_as_printed)
 def eq_10(loss: MultiHeadLoss) -> Comparison:
     r"""(3) at the weights (7) with $W^P = -\eta I$ and $y_q = w_\star^\top x_q$ is $\bigl(w_\star - \tfrac{\eta}{C}
     X^\top (X w_\star - y)\bigr)^\top x_q$
@@ -127,11 +127,9 @@ def eq_10(loss: MultiHeadLoss) -> Comparison:
 
 Task = LinearRegression
 
-
-SECTION_4_2 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_LIMITS = SECTION_4_2.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
-ON_TASKS = SECTION_4_2.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
-ON_FINITE = SECTION_4_2.on(problems.FINITE, spaces.FINITE)
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
+ON_TASKS = SECTION.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE)
 
 
 @ON_LIMITS.claim("theorem-4", "Theorem 4")
@@ -155,7 +153,7 @@ def unit_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     return at_rest(loss.task, descent_heads(loss.risk.prior_mean, 1.0))
 
 
-@SECTION_4_2.claim("lemma-2", "Lemma 2", problems=problems.TASKS, spaces=spaces.TASKS)
+@SECTION.on(problems.TASKS, spaces.TASKS).claim("lemma-2", "Lemma 2")
 def not_convex_with_guess(loss: MultiHeadLoss) -> Comparison:
     """the risk of $y_q$-LSA is not convex
 
@@ -239,11 +237,9 @@ def block_stays_above(loss: MultiHeadLoss) -> Comparison:
     return at_least(_risks_of_block(loss)[-1:], descent_risks(loss.task))
 
 
-@SECTION_4_2.corrected(
-    block_stays_above,
-    problems=(problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT),
-    spaces=spaces.TASKS,
-)
+@SECTION.on(
+    (problems.EASY, problems.SHORT, problems.ZERO_MEAN, problems.PAPER, problems.LIMIT), spaces.TASKS
+).corrected(block_stays_above)
 def block_is_descent(loss: MultiHeadLoss) -> Comparison:
     r"""the global optimum of the linear transformer block is one step of gradient descent from $w_\star$ with $\eta^* =
     C/(C+d+1)$

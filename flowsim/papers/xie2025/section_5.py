@@ -1,41 +1,49 @@
-"""xie2025, section 5: the least risk by heads, prior mean and guess, and that of y_q-LSA, against gradient descent."""
+"""xie2025, section 5: the least risk by heads, prior mean and guess, and that of y_q-LSA, against gradient descent.
 
+What the figures show is judged along the gradient flow of the exact risk instead of Adam on batches.
+"""
+
+import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from flowsim.claims.claim import Comparison, at_least
-from flowsim.claims.declaring import Section
+from flowsim._core.types import Scalar
+from flowsim.claims.claim import Comparison, at_least, at_most
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
+from flowsim.claims.limits import limit
 from flowsim.claims.statements import joined
+from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.papers.xie2025 import problems, spaces
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
-    few_coordinates,
-    finite_context,
-    heads_on_isotropic,
-    prior_mean,
-)
-from flowsim.papers.xie2025.minima import (
+from flowsim.models import GradientDescentStep
+from flowsim.models.multi_head import AnyHeads
+from flowsim.papers.xie2025 import problems, prompts, spaces
+from flowsim.papers.xie2025.exact import Moments
+from flowsim.papers.xie2025.setting import (
     ANY_STEP,
     BEST_STEP,
+    HEADS,
     SAME,
     Descent,
     best_descent_risks,
+    counted,
     descent_risks,
+    few_coordinates,
+    finite_context,
     least,
     least_with_trained_guess,
     optimum_constants,
+    prior_mean,
+    reached,
     same_gaps,
+    zero_heads,
 )
-from flowsim.papers.xie2025.setting import counted, reached, zero_heads
 from flowsim.tasks import LinearRegression
 
 Task = LinearRegression
 
-
-_BEST_STEP_HOLDS = " With the step size of least risk the statement holds: best-step."
+_DIFFER = "At eta = 1 the two differ even"
+_BETTER = "With the step size of least risk the statement holds: best-step."
 _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 
 
@@ -50,17 +58,13 @@ def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
     return found[:, -1], bool(off | jnp.any(jnp.abs(found[-2:, -1] - bound) > SAME * bound))
 
 
-SECTION_5_1 = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
-ON_FINITE = SECTION_5_1.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean)
-ON_TASKS = SECTION_5_1.on(problems.TASKS, spaces.TASKS)
+SECTION = HEADS(needs=few_coordinates)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean, constants=optimum_constants)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, constants=optimum_constants)
 
 
-@SECTION_5_1.claim(
-    "sec-5.1.heads",
-    "section 5.1.1",
-    hypotheses=prior_mean,
-    problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
-    spaces=spaces.FINITE,
+@SECTION.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
+    "sec-5.1.heads", "section 5.1.1", hypotheses=prior_mean
 )
 def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     """the least risk decreases with every head up to $d + 1$
@@ -71,11 +75,8 @@ def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     return counted(risks[1:] >= (1 - SAME) * risks[:-1], unknown=wrong)
 
 
-@SECTION_5_1.corrected(
-    more_heads_help,
-    hypotheses=(prior_mean, finite_context),
-    problems=(problems.EASY, problems.SHORT, problems.ONE),
-    spaces=spaces.FINITE,
+@SECTION.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FINITE).corrected(
+    more_heads_help, hypotheses=(prior_mean, finite_context)
 )
 def more_heads_help_up_to_d(loss: MultiHeadLoss) -> Comparison:
     """at finite $C$ the least risk decreases with every head up to $d$, and not from $d$ to $d + 1$
@@ -89,10 +90,7 @@ def more_heads_help_up_to_d(loss: MultiHeadLoss) -> Comparison:
 @ON_FINITE.claim(
     "sec-5.1.heads.lower-bound",
     "section 5.1.1",
-    constants=optimum_constants,
-    note=ANY_STEP
-    + " At eta = 1 gradient descent has the risk d (d+1)/C, which heads beat at small |w*|."
-    + _BEST_STEP_HOLDS,
+    note=f"{ANY_STEP} At eta = 1 gradient descent has the risk d (d+1)/C, which heads beat at small |w*|. {_BETTER}",
 )
 def any_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     r"""the risk of one step of gradient descent from $w_\star$, of any step size $\eta$, is strictly below that of
@@ -105,7 +103,6 @@ def any_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     "sec-5.1.heads.lower-bound.best-step",
     "section 5.1.1",
     hypotheses=(prior_mean, finite_context),
-    constants=optimum_constants,
     note=BEST_STEP + " The gap is 2 |w*|^2/(d C + 2), which vanishes as C -> infinity.",
 )
 def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
@@ -115,26 +112,31 @@ def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     return at_least(least(loss.task)[None], best_descent_risks(loss.task))
 
 
-# Section 5.1.2, the effect of the prior mean
+# Sections 5.1.2 and 5.1.3, the effect of the prior mean and of y_q
+
+
+def _gap(loss: MultiHeadLoss, descent: Descent, mean: Array, w: Array, bias: float = 0.0) -> Comparison:
+    """The gap at another prior mean and the guess w^T x_q + bias, which is proportional to |mean - w|^2 + bias^2."""
+    d, task = loss.task.dimension, LinearRegression(loss.task.covariance, loss.task.context_length, prior_mean=mean)
+    expected = (jnp.sum((mean - w) ** 2) + bias**2) * loss.risk.gap
+    return same_gaps(task, zero_heads(d, d + 1, False, w, bias), least(task, w, bias), expected, descent(task))
 
 
 def _gap_of_prior_mean(loss: MultiHeadLoss, descent: Descent) -> Comparison:
-    task, risk, d = loss.task, loss.risk, loss.task.dimension
-    pairs = []
-    for c in _SCALES:
-        moved = LinearRegression(task.covariance, task.context_length, prior_mean=c * risk.prior_mean)
-        expected = c**2 * jnp.sum(risk.prior_mean**2) * risk.gap
-        pairs.append(same_gaps(moved, zero_heads(d, d + 1), least(moved), expected, descent(moved)))
-    return joined(pairs)
+    w = loss.risk.prior_mean
+    return joined([_gap(loss, descent, c * w, jnp.zeros(w.size)) for c in _SCALES])
+
+
+def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
+    zero, one = jnp.zeros(loss.task.dimension), jnp.ones(loss.task.dimension)
+    guesses = [guess for c in _SCALES for guess in ((c * one, 0.0), (zero, c))]
+    return joined([_gap(loss, descent, zero, *guess) for guess in guesses])
 
 
 @ON_TASKS.claim(
     "sec-5.1.prior-mean",
     "section 5.1.2",
-    constants=optimum_constants,
-    note=ANY_STEP
-    + " At eta = 1 the two differ even at w* = 0. The text has d + 1 heads or more, Table 1 has 1."
-    + _BEST_STEP_HOLDS,
+    note=f"{ANY_STEP} {_DIFFER} at w* = 0. The text has d + 1 heads or more, Table 1 has 1. {_BETTER}",
 )
 def gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $d + 1$ heads with $y_q = 0$ is above that of one step of gradient descent from $w_\star$, of
@@ -143,12 +145,7 @@ def gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     return _gap_of_prior_mean(loss, descent_risks)
 
 
-@ON_TASKS.claim(
-    "sec-5.1.prior-mean.best-step",
-    "section 5.1.2",
-    constants=optimum_constants,
-    note=BEST_STEP + " Judged at c w* for c from 0 to 10.",
-)
+@ON_TASKS.claim("sec-5.1.prior-mean.best-step", "section 5.1.2", note=BEST_STEP + " Judged at c w* for c from 0 to 10.")
 def best_gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $d + 1$ heads with $y_q = 0$ is above that of one step of gradient descent from $w_\star$ with
     $\eta^* = C/(C+d+1)$ by $\frac{2 \lVert w_\star \rVert^2}{d C + 2}$
@@ -156,28 +153,10 @@ def best_gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     return _gap_of_prior_mean(loss, best_descent_risks)
 
 
-# Section 5.1.3, the effect of y_q
-
-
-def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
-    d = loss.task.dimension
-    task = LinearRegression(loss.task.covariance, loss.task.context_length)
-    pairs = []
-    for c in _SCALES:
-        for w, bias in ((c * np.ones(d), 0.0), (np.zeros(d), c)):
-            expected = (float(w @ w) + bias**2) * loss.risk.gap
-            like = zero_heads(d, d + 1, False, w, bias)
-            pairs.append(same_gaps(task, like, least(task, w, bias), expected, descent(task)))
-    return joined(pairs)
-
-
 @ON_TASKS.claim(
     "sec-5.1.initial-guess",
     "section 5.1.3",
-    constants=optimum_constants,
-    note=ANY_STEP
-    + " At eta = 1 the two differ even without a guess. The text has d + 1 heads, Table 1 has 1."
-    + _BEST_STEP_HOLDS,
+    note=f"{ANY_STEP} {_DIFFER} without a guess. The text has d + 1 heads, Table 1 has 1. {_BETTER}",
 )
 def gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     r"""at $w_\star = 0$ the least risk of $d + 1$ heads exceeds that of one step of gradient descent from $w_\star$, of
@@ -187,10 +166,7 @@ def gap_of_guess(loss: MultiHeadLoss) -> Comparison:
 
 
 @ON_TASKS.claim(
-    "sec-5.1.initial-guess.best-step",
-    "section 5.1.3",
-    constants=optimum_constants,
-    note=BEST_STEP + " A guess and a bias are judged separately.",
+    "sec-5.1.initial-guess.best-step", "section 5.1.3", note=BEST_STEP + " A guess and a bias are judged separately."
 )
 def best_gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     r"""at $w_\star = 0$ the least risk of $d + 1$ heads exceeds that of one step of gradient descent from $w_\star$
@@ -204,12 +180,7 @@ def _guess_closes_gap(task: Task, descent: Descent) -> Comparison:
     return same_gaps(task, like, least_with_trained_guess(task), 0.0, descent(task))
 
 
-SECTION_5_2 = Section(
-    "xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates, problems=problems.TASKS, spaces=spaces.TASKS
-)
-
-
-@SECTION_5_2.claim(
+@SECTION.on(problems.TASKS, spaces.TASKS).claim(
     "sec-5.2", "section 5.2", note=ANY_STEP + " At finite C the least risk of y_q-LSA is below that of both."
 )
 def guess_closes_gap(loss: MultiHeadLoss) -> Comparison:
@@ -219,7 +190,7 @@ def guess_closes_gap(loss: MultiHeadLoss) -> Comparison:
     return _guess_closes_gap(loss.task, descent_risks)
 
 
-@SECTION_5_2.corrected(guess_closes_gap)
+@SECTION.on(problems.TASKS, spaces.TASKS).corrected(guess_closes_gap)
 def guess_closes_best_gap(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $y_q$-LSA is that of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$,
     whatever $w_\star$
@@ -227,3 +198,135 @@ def guess_closes_best_gap(loss: MultiHeadLoss) -> Comparison:
     True of the best step size.
     """
     return _guess_closes_gap(loss.task, best_descent_risks)
+
+
+_REACHED = 1e-3  # relative to the risk of gradient descent; a figure shows no smaller difference
+
+
+def fixed_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """The guess is not trained, and differs from w* or has a bias."""
+    model = start.reduced()
+    missed = jnp.sum((loss.risk.prior_mean - model.w) ** 2) + model.bias**2
+    return [
+        agrees("trainable guesses", float(model.trainable), 0.0),
+        hypothesis("|w* - w|^2 + bias^2 > 0", missed, ">", 0.0),
+    ]
+
+
+def all_heads(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """The guess is not trained, and there are at least d + 1 heads."""
+    model, d = start.reduced(), loss.task.dimension
+    fixed = agrees("trainable guesses", float(model.trainable), 0.0)
+    return [fixed, hypothesis("heads >= d + 1", float(model.b.shape[0]), ">=", d + 1.0)]
+
+
+def trained_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """The guess is trained and has no bias."""
+    model = start.reduced()
+    return [agrees("trainable guesses", float(model.trainable), 1.0), agrees("bias", model.bias, 0.0)]
+
+
+def _moments(loss: MultiHeadLoss) -> Moments:
+    return prompts.moments(loss.risk.prior_mean, 1 / loss.task.context_length)
+
+
+def _descent(loss: MultiHeadLoss) -> GradientDescentStep:
+    """One step of gradient descent from w* with eta* = C/(C+d+1)."""
+    return GradientDescentStep(1 / (1 + (loss.task.dimension + 1) / loss.task.context_length), loss.risk.prior_mean)
+
+
+def _scale(loss: MultiHeadLoss) -> Scalar:
+    """The risk of gradient descent, or d in the limit, where this risk is 0."""
+    return jnp.where(loss.risk.descent_risk > 0, loss.risk.descent_risk, float(loss.task.dimension))
+
+
+def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, "1"]:
+    """How far the risk at most falls from the end of a flow to its limit: by its excess, and by what it changes."""
+    _, change = limit(trajectory, loss.excess)
+    return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
+
+
+FIGURES = HEADS()
+ON_FLOWS = FIGURES.on(problems.FLOWS, spaces.FLOWS, hypotheses=fixed_guess)
+
+
+@ON_FLOWS.claim("figure-1", "Figure 1", note=BEST_STEP)
+def above_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""with $w_\star \ne 0$ the risk of LSA stays above that of one step of gradient descent with $\eta^* = C/(C+d+1)$
+    along training
+    """
+    known = _moments(loss)
+    return at_least(jax.vmap(known)(flow.models), known(_descent(loss)))
+
+
+@ON_FLOWS.claim("figure-2", "Figure 2")
+def ends_least(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    """training ends at the least risk of as many heads
+
+    Judged from the drawn starts. With fewer than d + 1 heads, what the figure shows depends on the start.
+    """
+    distance = jnp.abs(_moments(loss)(flow.end) - loss.minimum)
+    return at_most(distance[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, flow))
+
+
+@FIGURES.on((problems.FOUR_HEADS, problems.FACTORED, problems.ONE_HEAD), spaces.FLOWS).claim(
+    "figure-3",
+    "Figure 3",
+    hypotheses=all_heads,
+    note="To within 1e-3 of the risk of gradient descent. The caption says that the gap is approximately linear "
+    "in |w*|^2. " + BEST_STEP,
+)
+def ends_at_gap(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""with $d + 1$ heads and $y_q = 0$ training ends above one step of gradient descent with $\eta^* = C/(C+d+1)$ by
+    $\frac{2 \lVert w_\star \rVert^2}{d C + 2}$
+    """
+    model, known = flow.start.reduced(), _moments(loss)
+    inverse_C = 1 / loss.task.context_length
+    missed = jnp.sum((known.prior_mean - model.w) ** 2) + model.bias**2
+    gap = known(flow.end) - known(_descent(loss))
+    expected = missed * 2 * inverse_C / (loss.task.dimension + 2 * inverse_C)
+    return at_most(jnp.abs(gap - expected)[None], _REACHED * _scale(loss), allowance=_still_to_fall(loss, flow))
+
+
+@FIGURES.on((problems.GUESSED, problems.FOUR_HEADS), spaces.GUESSED_FLOWS).claim(
+    "figure-4",
+    "Figure 4",
+    hypotheses=all_heads,
+    note="To within 1e-3 of the risk of gradient descent. The caption says that only the guess w*^T x_q without a bias "
+    "reaches this risk. " + BEST_STEP,
+)
+def ends_at_gap_of_guess(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""with $d + 1$ heads training ends above one step of gradient descent with $\eta^* = C/(C+d+1)$ by $(\lVert
+    w_\star - y_{\text{q\_guess}} \rVert^2 + y_{\text{q\_bias}}^2) \frac{2}{d C + 2}$
+    """
+    return ends_at_gap.compare(loss, flow)
+
+
+def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
+    """How the derivative df/dx_q of a model compares with g, that of the best step of gradient descent from w*.
+
+    If the model has no bias, both predictions are linear in x_q ~ N(0, I), so that E |df/dx_q - g|^2 = E (f - f_GD)^2.
+
+    **Returns:** E |df/dx_q - g|^2, the cosine E <df/dx_q, g>/sqrt(E |df/dx_q|^2 E |g|^2), and E |g|^2.
+    """
+    descent = GradientDescentStep(risk.step_size, risk.prior_mean)
+    ours, theirs = ((m.reduced().w, risk.forms(m)) for m in (model, descent))
+    # The coefficient of x_i is <G, N_i> + w_i.
+    product = lambda a, b: jnp.sum(
+        risk.pairing(a[1], b[1])[:-1] + a[0] * risk.mean(b[1])[:-1] + b[0] * risk.mean(a[1])[:-1] + a[0] * b[0]
+    )
+    apart = jax.tree.map(jnp.subtract, ours, theirs)
+    sizes = product(ours, ours), product(theirs, theirs)
+    return product(apart, apart), product(ours, theirs) / jnp.sqrt(sizes[0] * sizes[1]), sizes[1]
+
+
+@FIGURES.on(problems.TRAINED_GUESS, spaces.TRAINED_GUESS).claim(
+    "figure-5", "Figure 5", hypotheses=trained_guess, note="To within 1e-3, in mean squares over prompts. " + BEST_STEP
+)
+def matches_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
+    r"""training $y_q$-LSA ends at one step of gradient descent with $\eta^* = C/(C+d+1)$: in predictions, in
+    derivatives by $x_q$, and in their cosine
+    """
+    difference, cosine, size = alignment(loss.risk, flow.end)
+    allowance = jnp.broadcast_to(_still_to_fall(loss, flow) / size, 2)
+    return at_most(jnp.stack([difference / size, 1 - cosine]), _REACHED, allowance=allowance)

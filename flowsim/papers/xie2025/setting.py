@@ -1,4 +1,11 @@
-"""What the statements of xie2025 share: models, the risk by two routes, and comparisons."""
+"""The setting of xie2025, the hypotheses of its statements, models, least risks and stationary points by two routes.
+
+One route to a risk is the closed form that flows use, the other exact moments. The normal equations in exact moments
+give the least risks, which are compared with the closed forms and with the risks of the weights said to reach them.
+"""
+
+import functools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -7,19 +14,64 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core.types import Scalar
-from flowsim.claims.claim import Comparison, at_most, equal
-from flowsim.claims.statements import rounded
-from flowsim.losses import MultiHeadLoss
+from flowsim.claims.claim import Comparison, at_least, at_most, equal
+from flowsim.claims.declaring import Section
+from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
+from flowsim.claims.statements import joined, rounded
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss, MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
+from flowsim.models import FactoredMultiHeadAttention, GradientDescentStep, LinearTransformerBlock, MultiHeadAttention
 from flowsim.models.multi_head import AnyHeads
 from flowsim.papers.xie2025 import exact
 from flowsim.tasks import LinearRegression
 
+MODELS = (MultiHeadAttention, FactoredMultiHeadAttention, LinearTransformerBlock)
+
+
+def heads_on_isotropic(loss: AbstractPopulationLoss) -> Hypothesis | None:
+    """None in the setting of the paper, heads with a guess and w-hat ~ N(w*, I); elsewhere the unmet hypothesis."""
+    fits = isinstance(loss, MultiHeadLoss)
+    return None if fits else unmet("heads with a guess, on prompts with w-hat ~ N(w*, I)")
+
+
+HEADS = functools.partial(Section, "xie2025", *MODELS, setting=heads_on_isotropic)
+
+
+def infinite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C is infinite."""
+    return [hypothesis("1/C <= 0", 1 / loss.task.context_length, "<=", 0.0)]
+
+
+def finite_context(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """C is finite."""
+    return [hypothesis("1/C > 0", 1 / loss.task.context_length, ">", 0.0)]
+
+
+def prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is not zero."""
+    return [hypothesis("|w*| > 0", jnp.linalg.norm(loss.risk.prior_mean), ">", 0.0)]
+
+
+def zero_prior_mean(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """w* is zero."""
+    return [agrees("|w*|", jnp.linalg.norm(loss.risk.prior_mean), 0.0)]
+
+
+def independent_guess(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """y_q does not depend on x_q."""
+    model = start.reduced()
+    size = 1.0 if model.trainable else jnp.linalg.norm(model.w)
+    return [agrees("|w| of the guess w^T x_q + bias", size, 0.0)]
+
+
+def few_coordinates(loss: MultiHeadLoss, start: PyTree) -> list[Hypothesis]:
+    """d is small enough that the moments can be written out."""
+    name = f"d at most {exact.MOST_COORDINATES}, so that moments can be written out"
+    return [hypothesis(name, float(loss.task.dimension), "<=", float(exact.MOST_COORDINATES))]
+
+
 STEPS = (0.5, 1.0)  # where a statement about every eta is judged; 1 is that of Theorem 4's proof
-
-
-# Models
 
 
 def zero_heads(
@@ -92,9 +144,6 @@ def _size(tree: PyTree) -> Scalar:
     return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in leaves), jnp.zeros(())))
 
 
-# Comparisons
-
-
 def same(task: LinearRegression, left: ArrayLike, right: ArrayLike, size: ArrayLike) -> Comparison:
     """The statement left = right, where each side is a sum of about (d+1)^2 terms of the given size."""
     return rounded(equal(left, right, size), jnp.asarray((task.dimension + 1.0) ** 2))
@@ -109,3 +158,98 @@ def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
     """The statement that there are no failures; undecided if ``unknown`` says that the two routes disagree."""
     count = float(sum(np.sum(failure) for failure in failures))
     return at_most(jnp.asarray(np.nan if np.any(unknown) else count)[None], 0.5, size=1.0)
+
+
+Task = LinearRegression
+
+
+def at_rest(task: Task, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
+    """The gradient at each model, in all its weights and by both routes, against zero."""
+    return joined([same(task, slopes(task, model), 0.0, slope_of_parts(task, model)) for model in models])
+
+
+def midpoint(task: Task, one: FactoredMultiHeadAttention, other: FactoredMultiHeadAttention) -> Comparison:
+    """The statement that R midway between the weights of two models is at least the mean of R at both."""
+    middle = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
+    ends = (risks(task, one) + risks(task, other)) / 2
+    return at_least(risks(task, middle), ends, size=label_energy(task))
+
+
+def mirrored(model: MultiHeadAttention) -> tuple[FactoredMultiHeadAttention, FactoredMultiHeadAttention]:
+    """Two factored models of a model's heads, with W^K = W^P = I and with W^Q and W^V of either sign.
+
+    Both predict as the model does, because the signs cancel in the products of b and A.
+    """
+    H, rows, _ = model.A.shape
+    identity = jnp.broadcast_to(jnp.eye(rows), (H, rows, rows))
+    W_V = jnp.zeros((H, rows, rows)).at[:, -1].set(model.b)
+    signs = (
+        FactoredMultiHeadAttention(identity, s * model.A, s * W_V, identity, model.w, trainable=model.trainable)
+        for s in (1.0, -1.0)
+    )
+    one, other = signs
+    return one, other
+
+
+Descent = Callable[[Task], Float[Array, " n"]]
+
+SAME = 1e-9  # relative difference below which two risks count as equal
+ANY_STEP = (
+    "The paper does not give the step size of its baseline. Judged at eta = 0.5 and at 1, that of Theorem 4's proof."
+)
+BEST_STEP = "The paper does not give the step size of its baseline: here it is that of least risk."
+
+
+def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, Array]:
+    """The best step size, the risk of that step, and the cost of a guess that is off by one."""
+    risk = loss.risk
+    return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
+
+
+def least(task: Task, w: np.ndarray | None = None, bias: float = 0.0) -> Array:
+    """The least risk of any number of heads with the guess w^T x_q + bias, by the normal equations; w is (d,)."""
+    guess = np.zeros(task.dimension) if w is None else w
+    return exact.floats(exact.least(exact.moments(task), guess, bias))
+
+
+def least_with_trained_guess(task: Task) -> Array:
+    """The least risk of any number of heads and any guess w^T x_q, by the normal equations."""
+    return exact.floats(exact.least_with_trained_guess(exact.moments(task)))
+
+
+def descent_step(task: Task, eta: float | Array) -> GradientDescentStep:
+    """One step of gradient descent from w*."""
+    return GradientDescentStep(eta, HeadRisk(task).prior_mean)
+
+
+def descent_risks(task: Task) -> Float[Array, " n"]:
+    """The risk of one step from w* with each step size of `STEPS`, by both routes."""
+    return jnp.concatenate([risks(task, descent_step(task, eta)) for eta in STEPS])
+
+
+def best_descent_risks(task: Task) -> Float[Array, "3"]:
+    """The risk of one step with eta* = C/(C+d+1) from w*: as stated, and by both routes."""
+    risk = HeadRisk(task)
+    return jnp.append(risks(task, descent_step(task, risk.step_size)), risk.descent_risk)
+
+
+def same_forms(task: Task, model: MultiHeadAttention, known: exact.Moments, w: np.ndarray) -> list[Comparison]:
+    """The statement that a model has the forms of the normal equations; none if C is infinite: they are not unique."""
+    if np.isinf(float(task.context_length)):
+        return []
+    found, expected = exact.symmetric_forms(model)[:-1], exact.solution(known, w)[:-1]
+    size = jnp.max(jnp.abs(exact.floats(expected)))
+    return [same(task, exact.floats(found).reshape(-1), exact.floats(expected).reshape(-1), size)]
+
+
+def same_gaps(
+    task: Task, like: MultiHeadAttention, bound: Array, expected: Array | float, descent: Float[Array, " n"]
+) -> Comparison:
+    """The least risk with the guess of ``like`` minus each risk of gradient descent, against what is expected.
+
+    The least risk comes from `MultiHeadLoss`, from its weights by both routes, and from the normal equations (bound).
+    """
+    _, found = reached(task, like)
+    gaps = jnp.append(found, bound)[None] - descent[:, None]
+    missed = jnp.sum((HeadRisk(task).prior_mean - like.w) ** 2) + like.bias**2
+    return same(task, gaps.reshape(-1), expected, task.dimension + missed)

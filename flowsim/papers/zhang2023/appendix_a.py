@@ -13,26 +13,23 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import u_lower_bound_sq
+from flowsim.papers.zhang2023.conditions import assumption, assumption_and_scale, one_covariance, u_lower_bound_sq
+from flowsim.papers.zhang2023.limits import literal_loss
 from flowsim.papers.zhang2023.literal import second_moment
-from flowsim.papers.zhang2023.minima import literal_loss
 from flowsim.papers.zhang2023.problems import FLOWS, SEVERAL_DIMENSIONS, STILL
 from flowsim.papers.zhang2023.section_5 import printed_field, printed_loss
-from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, one_covariance
 from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss
 
-
 _AT_ONE = "At d = 1 the two sides are equal, and nothing is judged."
-
 
 SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
 ON_FLOWS = SECTION.on(FLOWS, spaces.BALANCED, hypotheses=assumption_and_scale)
 ON_SEVERAL_DIMENSIONS = SECTION.on(SEVERAL_DIMENSIONS, spaces.BALANCED, hypotheses=assumption_and_scale)
 
 
-@SECTION.claim("eq-a.7", "before (A.7)", problems=STILL, spaces=spaces.STILL)
+@SECTION.on(STILL, spaces.STILL).claim("eq-a.7", "before (A.7)")
 @eqx.filter_jit
 def mean_square_of_sample_covariance(task: LinearRegression) -> Comparison:
     r"""$\mathbb{E}[\hat\Lambda^2] = \frac{N + 1}{N} \Lambda^2 + \frac{\operatorname{tr}(\Lambda) \Lambda}{N} = \Gamma

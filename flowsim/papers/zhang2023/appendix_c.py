@@ -19,16 +19,16 @@ from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.appendix_a import stays_balanced, u_positive
-from flowsim.papers.zhang2023.conditions import random_pl_constant, random_u_lower_bound_sq
-from flowsim.papers.zhang2023.limits import distance_to_limit, limit_of_flow
-from flowsim.papers.zhang2023.minima import U_MINUS1
-from flowsim.papers.zhang2023.problems import NO_COMMON_EIGENBASIS, RANDOM_FLOWS
-from flowsim.papers.zhang2023.setting import (
+from flowsim.papers.zhang2023.conditions import (
     assumption,
     assumption_and_random_scale,
     independent_variances,
     random_covariances,
+    random_pl_constant,
+    random_u_lower_bound_sq,
 )
+from flowsim.papers.zhang2023.limits import U_MINUS1, distance_to_limit, limit_of_flow
+from flowsim.papers.zhang2023.problems import NO_COMMON_EIGENBASIS, RANDOM_FLOWS
 
 Loss = RandomCovarianceLoss
 
@@ -64,7 +64,7 @@ def _field_gap(loss: Loss, model: LinearAttention, field: tuple[Array, Array]) -
 DYNAMICS = Section("zhang2023", LinearAttention, setting=random_covariances, hypotheses=assumption)
 
 
-@DYNAMICS.claim("lemma-c.1", "Lemma C.1", problems=(*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces=spaces.RANDOM)
+@DYNAMICS.on((*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces.RANDOM).claim("lemma-c.1", "Lemma C.1")
 def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$dU_{11}/dt$ and $du_{-1}/dt$ are (C.1), and $u_{12} = u_{21} = 0$ for all $t$, whatever the law of $\Lambda$
 
@@ -103,9 +103,7 @@ def entry_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array]:
     return dU, du
 
 
-@DYNAMICS.claim(
-    "corollary-c.2", "Corollary C.2", setting=independent_variances, problems=RANDOM_FLOWS, spaces=spaces.RANDOM
-)
+@DYNAMICS.on(RANDOM_FLOWS, spaces.RANDOM).claim("corollary-c.2", "Corollary C.2", setting=independent_variances)
 def entrywise_dynamics(loss: Loss, flow: Trajectory) -> Comparison:
     """With diagonal covariances (C.1) is (C.4), entry by entry"""
 
@@ -223,24 +221,10 @@ CONVERGENCE = Section(
 )
 ON_RANDOM_FLOWS = CONVERGENCE.on(RANDOM_FLOWS, spaces.RANDOM)
 
-
-@CONVERGENCE.claim(
-    "lemma-c.5",
-    "Lemma C.5, (C.9)",
-    setting=random_covariances,
-    hypotheses=assumption,
-    problems=(*RANDOM_FLOWS, NO_COMMON_EIGENBASIS),
-    spaces=spaces.RANDOM,
-)
-def balanced(loss: Loss, flow: Trajectory) -> Comparison:
-    r"""$u_{-1}^2 = \operatorname{tr}(U_{11} U_{11}^\top)$ for all $t$"""
-    return stays_balanced.compare(loss, flow)
-
-
-@ON_RANDOM_FLOWS.claim("lemma-c.6", "Lemma C.6, (C.11)")
-def positive(loss: Loss, flow: Trajectory) -> Comparison:
-    """$u_{-1} > 0$ for all $t$"""
-    return u_positive.compare(loss, flow)
+CONVERGENCE.on((*RANDOM_FLOWS, NO_COMMON_EIGENBASIS), spaces.RANDOM).claim(
+    "lemma-c.5", "Lemma C.5, (C.9)", setting=random_covariances, hypotheses=assumption
+)(stays_balanced)
+ON_RANDOM_FLOWS.claim("lemma-c.6", "Lemma C.6, (C.11)")(u_positive)
 
 
 @ON_RANDOM_FLOWS.claim("lemma-c.6.start", "proof of Lemma C.6")

@@ -15,13 +15,12 @@ from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined, rounded
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
+from flowsim.papers.zhang2023.conditions import one_covariance
 from flowsim.papers.zhang2023.literal import gaussian_sum
 from flowsim.papers.zhang2023.problems import STILL
-from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
 
 Matrices = Float[Array, "n rows columns"]
-
 
 _DRAWN = 16
 # Pairs surely commute where |AB - BA| is below the first times |A| |B|, and surely do not where it is above the second.

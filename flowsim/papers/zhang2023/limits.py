@@ -1,4 +1,9 @@
-"""The limit of a flow, where it is proved to exist, and the end of the flow, against the limits in zhang2023."""
+"""The limits of flows and the global minima in zhang2023.
+
+At u12 = u21 = 0 a loss depends only on V = u_{-1} U11 and is a strictly convex quadratic function of it. Its global
+minima are all (V/u, u) with u != 0 of either sign and the one V that solves the normal equations, which are
+independent of the formulas of the paper.
+"""
 
 from collections.abc import Callable
 
@@ -7,12 +12,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flowsim._core.types import Matrix, Scalar
 from flowsim.claims.claim import Comparison, equal
-from flowsim.claims.statements import joined
+from flowsim.claims.statements import joined, rounded
 from flowsim.flow.systems import norm_sq
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.models import LinearAttention
+from flowsim.papers.zhang2023.literal import gaussian_sum
+from flowsim.tasks import LinearRegression
 
 Loss = LinearAttentionLoss | RandomCovarianceLoss
 
@@ -28,9 +36,7 @@ def limit_of_flow(loss: Loss, trajectory: Trajectory) -> tuple[LinearAttention, 
 
 
 def distance_to_limit(loss: Loss, trajectory: Trajectory, expected: LinearAttention) -> Comparison:
-    """The limit of the flow, where it is proved to exist, and the end of the flow, where the path still to go is short,
-    against an expected limit.
-    """
+    """The proved limit of the flow, and its end where the path still to go is short, against an expected limit."""
     size = jnp.sqrt(norm_sq(expected))
 
     def to_expected(model: LinearAttention, allowance: Array) -> Comparison:
@@ -52,3 +58,49 @@ def short_way(
     short = to_go <= _SHORT * jnp.sqrt(norm_sq(end))
     comparison = against(end, jnp.where(short, to_go, 0.0))
     return eqx.tree_at(lambda c: c.promised, comparison, comparison.promised & short)
+
+
+U_MINUS1 = (-1e3, -1.0, -1e-2, 1e-3, 0.3, 1.0, 30.0)  # of both signs, where minima are judged
+
+
+def _whitened(task: LinearRegression) -> tuple[Matrix, Matrix]:
+    """L with Lambda = L L^T, and K with E[Lambdahat^2] = L K L^T, by cubature."""
+    root, N = jnp.linalg.cholesky(task.covariance), task.context_length
+
+    def terms(z, weights):
+        squares = jnp.sum((z @ root.T) ** 2, axis=1)
+        return (weights * squares)[None, :] * z.T @ z
+
+    return root, gaussian_sum(terms, task.dimension) / N + (1 - 1 / N) * root.T @ root
+
+
+def literal_loss(task: LinearRegression, V: Matrix) -> Scalar:
+    """The loss (1/2) E(yhat - y)^2 - tr(Lambda)/2 for yhat = w^T Lambdahat V x_query.
+
+    It is (1/2) tr(B^T K B) - tr(L^T L B^T) with B = L^T V L, and L and K of `_whitened`.
+    """
+    root, moment = _whitened(task)
+    B = root.T @ V @ root
+    return jnp.sum(B * (moment @ B)) / 2 - jnp.sum(root.T @ root * B)
+
+
+def minimiser(task: LinearRegression) -> tuple[Matrix, Scalar]:
+    """The V of all global minima, L^-T K^-1 L^T, and the minimum of `literal_loss`."""
+    root, moment = _whitened(task)
+    B = jnp.linalg.solve(moment, root.T @ root)
+    V = jax.scipy.linalg.solve_triangular(root.T, jnp.linalg.solve(moment, root.T), lower=False)
+    return V, -jnp.sum(root.T @ root * B) / 2
+
+
+def whitening(task: LinearRegression) -> Scalar:
+    """The factor by which whitening magnifies rounding errors, d kappa(Lambda)."""
+    values = jnp.linalg.eigvalsh(task.covariance)
+    return task.dimension * values[-1] / values[0]
+
+
+def limit_is_a_minimum(loss: LinearAttentionLoss, trajectory: Trajectory) -> Comparison:
+    """The loss at the limit of the flow against its minimum over all weights; u12 and u21 only add a square to it."""
+    limit, doubt = limit_of_flow(loss, trajectory)
+    minimum = minimiser(loss.task)[1]
+    value = literal_loss(loss.task, limit.u_minus1 * limit.U11)
+    return rounded(equal(value[None], minimum, -minimum, allowance=doubt), whitening(loss.task))

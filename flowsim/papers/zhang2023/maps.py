@@ -33,11 +33,7 @@ _IDS = {
     "u_lower_bound": ("lemma-a.5", "lemma-c.7"),
     "u_positive": ("lemma-a.4", "lemma-c.6"),
 }
-_CLAIMS = (
-    *section_5.SECTION_5_3.claims,
-    *appendix_a.SECTION.claims,
-    *appendix_c.CONVERGENCE.claims,
-)
+_CLAIMS = (*section_5.SECTION.claims, *appendix_a.SECTION.claims, *appendix_c.CONVERGENCE.claims)
 # With one covariance, and with random ones.
 MAPPED: dict[str, tuple[Claim, ...]] = {
     name: tuple(claim for claim in _CLAIMS if claim.id.partition(".")[2] in ids) for name, ids in _IDS.items()
@@ -88,17 +84,11 @@ def _promised(loss: PyTree, start: PyTree) -> _Promised:
     assumption = assumption_values(loss.task, start)
     if isinstance(loss, LinearAttentionLoss):
         return _Promised(
-            assumption,
-            scale_value(loss.task, start),
-            pl_constant(loss.task, start),
-            u_lower_bound_sq(loss.task, start),
+            assumption, scale_value(loss.task, start), pl_constant(loss.task, start), u_lower_bound_sq(loss.task, start)
         )
     if not isinstance(loss.task.law, DiagonalLaw):
         return _Promised(assumption, *[unknown] * 3)
     left, right = random_scale_sides(loss, start)
     return _Promised(
-        assumption,
-        2 * left / right,
-        random_pl_constant(loss, start),
-        random_u_lower_bound_sq(loss, start),
+        assumption, 2 * left / right, random_pl_constant(loss, start), random_u_lower_bound_sq(loss, start)
     )

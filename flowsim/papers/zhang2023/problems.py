@@ -2,89 +2,73 @@
 
 from typing import Any
 
+_DIAGONAL = [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]]
+_CONDITION_100 = {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1}
+_EXPONENTIAL = {"family": "exponential", "rate": 1.0, "dimension": 3}
 _THETA = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
+
+
+def _balanced(name: str, context_length: int | str, task: dict[str, Any], **init: Any) -> dict[str, Any]:
+    task = {**task, "context_length": context_length}
+    return {"name": name, "task": task, "init": {"kind": "balanced", **init}}
+
 
 # One covariance for all prompts
 
-EASY = {
-    "name": "d = 3, diagonal covariance",
-    "task": {"covariance": [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], "context_length": 10},
-    "init": {"kind": "balanced", "scale": 0.3, "theta": _THETA},
-}
-HARD = {
-    "name": "d = 8, condition 100, N = 3, rank one, sigma = 1e-4",
-    "task": {
-        "covariance": {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1},
-        "context_length": 3,
-    },
-    "init": {"kind": "balanced", "scale": 1e-4, "rank": 1, "seed": 1},
-}
-EDGE = {
-    "name": "d = 4, just under the scale condition, N = 2",
-    "task": {"covariance": {"eigenvalues": [0.1, 0.3, 1.0, 3.0], "rotation_seed": 2}, "context_length": 2},
-    "init": {"kind": "balanced", "scale": 0.385, "seed": 3},
-}
-ONE_DIMENSION = {
-    "name": "d = 1, exactly solvable",
-    "task": {"covariance": [[2.0]], "context_length": 5},
-    "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
-}
+EASY = _balanced("d = 3, diagonal covariance", 10, {"covariance": _DIAGONAL}, scale=0.3, theta=_THETA)
+HARD = _balanced(
+    "d = 8, condition 100, N = 3, rank one, sigma = 1e-4", 3, {"covariance": _CONDITION_100}, scale=1e-4, rank=1, seed=1
+)
+EDGE = _balanced(
+    "d = 4, just under the scale condition, N = 2",
+    2,
+    {"covariance": {"eigenvalues": [0.1, 0.3, 1.0, 3.0], "rotation_seed": 2}},
+    scale=0.385,
+    seed=3,
+)
+ONE_DIMENSION = _balanced("d = 1, exactly solvable", 5, {"covariance": [[2.0]]}, scale=0.05, theta=[[1.0]])
 SEVERAL_DIMENSIONS = (EASY, HARD, EDGE)
 FLOWS = (*SEVERAL_DIMENSIONS, ONE_DIMENSION)
 
 # Covariances that are drawn anew for every prompt
 
-RANDOM_EASY = {
-    "name": "d = 3, Exponential(1), N = 10",
-    "task": {"covariance_law": {"family": "exponential", "rate": 1.0, "dimension": 3}, "context_length": 10},
-    "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
-}
-EXPONENTIAL = {
-    "name": "d = 3, Exponential(1), N infinite",
-    "task": {"covariance_law": {"family": "exponential", "rate": 1.0, "dimension": 3}, "context_length": "inf"},
-    "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
-}
-RANDOM_HARD = {
-    "name": "d = 5, Gamma(0.2) with rates from 1 to 10, N = 1, rank one, sigma = 1e-5",
-    "task": {
-        "covariance_law": {"family": "gamma", "shape": 0.2, "rate": [1.0, 2.0, 3.0, 5.0, 10.0]},
-        "context_length": 1,
-    },
-    "init": {"kind": "balanced", "scale": 1e-5, "rank": 1, "seed": 1},
-}
-RANDOM_EDGE = {
-    "name": "d = 5, log-normal, just under the scale condition",
-    "task": {
-        "covariance_law": {"family": "log-normal", "location": [-1.0, -0.5, 0.0, 0.5, 0.5], "spread": 0.8},
-        "context_length": 4,
-    },
-    "init": {"kind": "balanced", "scale": 0.115, "seed": 3},
-}
-RANDOM_ONE_DIMENSION = {
-    "name": "d = 1, two values",
-    "task": {
-        "covariance_law": {"family": "discrete", "values": [[0.1, 5.0]], "probabilities": [[0.9, 0.1]]},
-        "context_length": 5,
-    },
-    "init": {"kind": "balanced", "scale": 0.05, "theta": [[1.0]]},
-}
-RANDOM_BEYOND = {
-    "name": "d = 3, Exponential(1), ten times the scale condition",
-    "task": RANDOM_EASY["task"],
-    "init": {"kind": "balanced", "scale": 2.7, "theta": _THETA},
-}
-NO_COMMON_EIGENBASIS = {
-    "name": "d = 3, Wishart, no common eigenbasis",
-    "task": {
-        "covariance_law": {
-            "family": "wishart", "mean": [[1, 0.3, 0], [0.3, 0.5, 0], [0, 0, 2]], "degrees": 5, "samples": 512,
-        },
-        "context_length": 6,
-    },
-    "init": {"kind": "balanced", "scale": 0.1, "theta": _THETA},
-}  # fmt: skip
+RANDOM_EASY = _balanced("d = 3, Exponential(1), N = 10", 10, {"covariance_law": _EXPONENTIAL}, scale=0.1, theta=_THETA)
+EXPONENTIAL = _balanced(
+    "d = 3, Exponential(1), N infinite", "inf", {"covariance_law": _EXPONENTIAL}, scale=0.1, theta=_THETA
+)
+RANDOM_HARD = _balanced(
+    "d = 5, Gamma(0.2) with rates from 1 to 10, N = 1, rank one, sigma = 1e-5",
+    1,
+    {"covariance_law": {"family": "gamma", "shape": 0.2, "rate": [1.0, 2.0, 3.0, 5.0, 10.0]}},
+    scale=1e-5,
+    rank=1,
+    seed=1,
+)
+RANDOM_EDGE = _balanced(
+    "d = 5, log-normal, just under the scale condition",
+    4,
+    {"covariance_law": {"family": "log-normal", "location": [-1.0, -0.5, 0.0, 0.5, 0.5], "spread": 0.8}},
+    scale=0.115,
+    seed=3,
+)
+_TWO_VALUES = {"family": "discrete", "values": [[0.1, 5.0]], "probabilities": [[0.9, 0.1]]}
+RANDOM_ONE_DIMENSION = _balanced("d = 1, two values", 5, {"covariance_law": _TWO_VALUES}, scale=0.05, theta=[[1.0]])
+RANDOM_BEYOND = _balanced(
+    "d = 3, Exponential(1), ten times the scale condition",
+    10,
+    {"covariance_law": _EXPONENTIAL},
+    scale=2.7,
+    theta=_THETA,
+)
+_WISHART = {"mean": [[1, 0.3, 0], [0.3, 0.5, 0], [0, 0, 2]], "degrees": 5, "samples": 512}
+NO_COMMON_EIGENBASIS = _balanced(
+    "d = 3, Wishart, no common eigenbasis",
+    6,
+    {"covariance_law": {"family": "wishart", **_WISHART}},
+    scale=0.1,
+    theta=_THETA,
+)
 RANDOM_FLOWS = (RANDOM_EASY, RANDOM_HARD, RANDOM_EDGE, RANDOM_ONE_DIMENSION)
-
 
 # Statements about a task alone: the start is a saddle, where nothing moves
 
@@ -94,12 +78,8 @@ def _still(name: str, covariance: Any, context_length: int | str, **task: Any) -
     return {"name": name, "task": table, "init": {"kind": "zeros"}}
 
 
-STILL_EASY = _still("d = 3, diagonal covariance", [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], 10)
-STILL_HARD = _still(
-    "d = 8, condition 100, N = 3",
-    {"eigenvalues": [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0], "rotation_seed": 1},
-    3,
-)
+STILL_EASY = _still("d = 3, diagonal covariance", _DIAGONAL, 10)
+STILL_HARD = _still("d = 8, condition 100, N = 3", _CONDITION_100, 3)
 NEAR_SINGULAR = _still("d = 3, condition 1e6, N = 2", {"eigenvalues": [1e-6, 1e-3, 1.0], "rotation_seed": 3}, 2)
 ISOTROPIC = _still("d = 3, identity, N = 3", "identity", 3, dimension=3)
 STILL_ONE = _still("d = 1, N = 1", [[2.0]], 1)
@@ -111,3 +91,8 @@ FINITE_LENGTHS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, STILL_ONE, LONG)
 ALL_LENGTHS = (*FINITE_LENGTHS, INFINITE)
 # For statements at N = M = inf, or at an N of their own: only the covariance matters.
 COVARIANCES = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, STILL_ONE)
+
+# Figure 1.
+_LAW = {"covariance_law": {**_EXPONENTIAL, "dimension": 20}, "context_length": "inf"}
+DASHED = ({"name": "d = 20, Exponential(1), N infinite", "task": _LAW, "init": {"kind": "zeros"}},)
+PANEL = tuple(_still(f"d = 20, identity, N = {N}", "identity", N, dimension=20) for N in (40, 70, 100))

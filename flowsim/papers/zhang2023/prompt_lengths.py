@@ -1,27 +1,31 @@
-"""zhang2023's Corollary 4.3 by formula: how long prompts must be for a bound on the risk of the limit (4.1)."""
+"""zhang2023's Corollary 4.3: how long prompts must be for a bound on the risk of the limit (4.1); Definition 3.2."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
 from flowsim._core import checks
-from flowsim._core.types import Matrix, Scalar, Vector
+from flowsim._core.types import Matrix, Scalar
+from flowsim.claims.claim import Comparison
+from flowsim.claims.declaring import Section
+from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import risk
-from flowsim.papers.zhang2023.conditions import limit
+from flowsim.models import LinearAttention
+from flowsim.papers.zhang2023 import spaces
+from flowsim.papers.zhang2023.conditions import limit, one_covariance
+from flowsim.papers.zhang2023.problems import COVARIANCES, ISOTROPIC, STILL_EASY, STILL_HARD, STILL_ONE
+from flowsim.papers.zhang2023.prompts import asymptotic, bounded, conditioning, each, two_routes
+from flowsim.papers.zhang2023.section_4_1 import conditioned_trace, noiseless_risk
 from flowsim.tasks import LinearRegression
 
 # Beyond this a float64 no longer tells whole numbers apart.
 _LONGEST = 2.0**53
-
-
-def conditioned_trace(eigenvalues: Vector) -> Scalar:
-    """(1 + 2d + d^2 kappa) tr(Lambda), from the (d,) eigenvalues of Lambda in ascending order."""
-    d = eigenvalues.shape[0]
-    return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)
 
 
 def sufficient_test_length(covariance: Matrix, epsilon: ArrayLike) -> Scalar:
@@ -135,3 +139,144 @@ def _first(enough: Callable[[float], bool], last: int = int(_LONGEST)) -> int:
 def _averaged_risk(covariance: Matrix, context_length: Scalar, test_length: Scalar) -> Scalar:
     task = LinearRegression(covariance, context_length)
     return risk(limit(task), task, test_length)
+
+
+Task = LinearRegression
+
+_EPSILONS = (0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
+
+
+def _limit_risk(covariance: Matrix, context_length: Scalar, test_length: Scalar) -> Float[Array, " routes"]:
+    task = LinearRegression(covariance, context_length)
+    return two_routes(limit(task), task)(test_length)
+
+
+def _whole(length: Scalar) -> Scalar:
+    return jnp.maximum(jnp.ceil(length), 1.0)
+
+
+def _reached(task: Task, lengths: Callable[[Scalar], list[tuple[Scalar, Scalar]]]) -> Comparison:
+    """The risks at lengths (N, M), which depend on epsilon, against epsilon."""
+
+    def at(epsilon):
+        N, M = (jnp.stack(column) for column in zip(*lengths(epsilon), strict=True))
+        return jax.lax.map(lambda pair: _limit_risk(task.covariance, *pair), (N, M)), epsilon
+
+    value, bound = each(at, jnp.asarray(_EPSILONS))
+    return bounded(value, bound, jnp.trace(task.covariance), conditioning(task))
+
+
+def lengths_at_one_percent(loss: LinearAttentionLoss, trajectory: Any) -> dict[str, Array]:
+    """The corollary's lengths for epsilon = tr(Lambda)/100, 1 % of the zero predictor's risk, and the smallest ones.
+
+    Empty where no length below 2^53 is enough.
+    """
+    covariance = loss.task.covariance
+    epsilon = jnp.trace(covariance) / 100
+    try:
+        found = prompt_lengths(covariance, epsilon)
+    except ValueError:  # out of reach: float64 resolves neither the lengths nor the risk of such a covariance
+        return {}
+    constants = {
+        "test_length": found.sufficient_test_length,
+        "sharp_test_length": found.test_length,
+        "context_length": found.sufficient_context_length,
+        "sharp_context_length": found.smallest_context_length,
+        "printed_context_length": printed_context_length(covariance, epsilon),
+    }
+    return {name: jnp.asarray(value, dtype=float) for name, value in constants.items()}
+
+
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+ON_COVARIANCES = SECTION.on(COVARIANCES, spaces.STILL, constants=lengths_at_one_percent)
+
+
+@ON_COVARIANCES.claim("corollary-4.3.test-length", "Corollary 4.3")
+@eqx.filter_jit
+def long_enough_in_test(task: Task) -> Comparison:
+    r"""$M \ge 2(d+1) \operatorname{tr}(\Lambda)/\epsilon$ is enough for a risk of $\epsilon$, at every $N$ that is long
+    enough
+
+    Judged at epsilon from 0.5 to 1e-8 and at the N of the derivation, ten times this N, and infinity. The constants are
+    for epsilon = tr(Lambda)/100.
+    """
+
+    def lengths(epsilon):
+        M = _whole(sufficient_test_length(task.covariance, epsilon))
+        N = _whole(sufficient_context_length(task.covariance, epsilon))
+        return [(N, M), (10 * N, M), (jnp.asarray(jnp.inf), M)]
+
+    return _reached(task, lengths)
+
+
+def _train_length(task: Task, length: Callable[[Matrix, Scalar], Scalar]) -> Comparison:
+    """The risk at that N, with the corollary's M and with M = infinity."""
+
+    def lengths(epsilon):
+        N = _whole(length(task.covariance, epsilon))
+        return [(N, _whole(sufficient_test_length(task.covariance, epsilon))), (N, jnp.asarray(jnp.inf))]
+
+    return _reached(task, lengths)
+
+
+@SECTION.on((STILL_EASY, STILL_HARD, ISOTROPIC, STILL_ONE), spaces.STILL).claim(
+    "corollary-4.3.train-length", "Corollary 4.3", constants=lengths_at_one_percent
+)
+@eqx.filter_jit
+def printed_length_in_training(task: Task) -> Comparison:
+    r"""$N \ge \sqrt{2(1 + 2d + d^2 \kappa) \operatorname{tr}(\Lambda) \epsilon^{-1/2}}$ is enough for a risk of
+    $\epsilon$, at every $M$ that is long enough
+
+    As extracted, the root spans epsilon^{-1/2}. N then grows only as epsilon^{-1/4}, but a risk of epsilon needs N of
+    the order epsilon^{-1/2} even at M = infinity. Whether the paper or only its extracted text sets the root this way
+    cannot be told.
+    """
+    return _train_length(task, printed_context_length)
+
+
+@ON_COVARIANCES.corrected(printed_length_in_training)
+@eqx.filter_jit
+def long_enough_in_training(task: Task) -> Comparison:
+    r"""$N \ge \sqrt{2(1 + 2d + d^2 \kappa) \operatorname{tr}(\Lambda)} \epsilon^{-1/2}$ is enough for a risk of
+    $\epsilon$, at every $M$ that is long enough
+
+    The root ends before epsilon^{-1/2}, as the averaged bound before the corollary implies; in the printed form, as
+    extracted, it does not.
+    """
+    return _train_length(task, sufficient_context_length)
+
+
+@ON_COVARIANCES.claim("corollary-4.3.definition-3.2", "Corollary 4.3 with Definition 3.2")
+@eqx.filter_jit
+def one_model_for_all(task: Task) -> Comparison:
+    r"""The model trained at $N$ in-context learns linear models: for every $\epsilon \in (0, 1)$ its risk is at most
+    $\epsilon$ on all prompts that are long enough
+
+    Definition 3.2 requires one model for every epsilon. At a finite N the risk stays above the last term of (4.6)
+    however long the prompts are. The N of the corollary depends on epsilon, and so does the model.
+    """
+    Lambda, N = task.covariance, task.context_length
+    axes = jnp.sqrt(float(task.dimension)) * jnp.eye(task.dimension)
+    floor = jnp.mean(jax.lax.map(lambda w: noiseless_risk(Lambda, w, N, jnp.inf)[1], axes))
+    below = jnp.where(floor > 0, jnp.minimum(floor / 2, _EPSILONS[0]), _EPSILONS[0])
+    found = asymptotic(two_routes(limit(task), task))
+    value, bound = each(lambda epsilon: (found, epsilon), jnp.append(jnp.asarray(_EPSILONS), below))
+    return bounded(value, bound, jnp.trace(Lambda), conditioning(task))
+
+
+@ON_COVARIANCES.corrected(one_model_for_all)
+@eqx.filter_jit
+def a_model_for_each(task: Task) -> Comparison:
+    r"""For every $\epsilon \in (0, 1)$ a model trained at the $N$ of the corollary, or longer, has a risk of at most
+    $\epsilon$ on all prompts from its $M$ on
+
+    With the N of the corrected corollary. Judged at epsilon from 0.5 to 1e-8, at N and 10 N, and at M, M + 1, 100 M and
+    infinity. At N = infinity one model serves every epsilon.
+    """
+
+    def lengths(epsilon):
+        M = _whole(sufficient_test_length(task.covariance, epsilon))
+        N = _whole(sufficient_context_length(task.covariance, epsilon))
+        return [(n, m) for n in (N, 10 * N) for m in (M, M + 1, 100 * M, jnp.asarray(jnp.inf))]
+
+    return _reached(task, lengths)

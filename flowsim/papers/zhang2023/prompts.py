@@ -33,9 +33,6 @@ _PROMPTS = 12
 _ROUNDING = float(jnp.finfo(jnp.float64).eps)
 
 
-# Labels
-
-
 def extreme_weights(covariance: Matrix) -> Float[Array, "K d"]:
     """Weights w as rows: along the largest eigenvector; along the smallest one, huge and tiny; and a random one."""
     vectors = jnp.linalg.eigh(covariance)[1]
@@ -60,9 +57,6 @@ def polynomials(covariance: Matrix) -> dict[str, Array]:
     }
 
 
-# Predictions of the literal model on drawn prompts
-
-
 def drawn_prompts(task: Task, length: int) -> tuple[Array, Array, Array]:
     """Drawn covariates (P, M, d), queries (P, d), and weights (P, d) with standard deviations from 1e-2 to 1e2."""
     longest = max(task.dimension, *DRAWN_LENGTHS)
@@ -85,9 +79,6 @@ def predicted(task: Task, inputs: Array, queries: Array, weights: Array, expecte
     terms = jnp.mean(jnp.linalg.norm(inputs, axis=2) * jnp.abs(labels), axis=1)
     size = jnp.linalg.norm(queries, axis=1) * terms / gammas[0]
     return rounded(equal(expected(queries, means, inverse), predictions, size), task.dimension * gammas[-1] / gammas[0])
-
-
-# Risks
 
 
 def two_routes(model: LinearAttention, task: Task) -> Route:

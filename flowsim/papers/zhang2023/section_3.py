@@ -19,12 +19,11 @@ from flowsim.initialization import balanced
 from flowsim.losses import LinearAttentionLoss
 from flowsim.models import LinearAttention, MaskedAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import assumption_3_3
+from flowsim.papers.zhang2023.conditions import assumption, assumption_3_3, one_covariance
 from flowsim.papers.zhang2023.limits import distance_to_limit
 from flowsim.papers.zhang2023.problems import EASY, FLOWS, HARD, STILL
 from flowsim.papers.zhang2023.prompts import DRAWN_LENGTHS, drawn_prompts
 from flowsim.papers.zhang2023.section_5 import limit_constants, tends_to_limit
-from flowsim.papers.zhang2023.setting import assumption, one_covariance
 from flowsim.tasks import LinearRegression, Prompt
 
 Task = LinearRegression
@@ -69,10 +68,11 @@ def _on_prompts(task: Task, sides) -> Comparison:
     return rounded(joined(comparisons), jnp.asarray(float(rows)))
 
 
-SECTION_3_2 = Section("zhang2023", LinearAttention, setting=one_covariance, problems=STILL, spaces=spaces.STILL)
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
+ON_STILL = SECTION.on(STILL, spaces.STILL)
 
 
-@SECTION_3_2.claim("eq-3.6", "(3.6)")
+@ON_STILL.claim("eq-3.6", "(3.6)")
 @eqx.filter_jit
 def last_row_and_first_columns(task: Task) -> Comparison:
     r"""(3.3) predicts $\hat y = (u_{12}^\top, u_{-1}) (E E^\top/N) \begin{bmatrix} U_{11} \\ u_{21}^\top \end{bmatrix}
@@ -90,7 +90,7 @@ def last_row_and_first_columns(task: Task) -> Comparison:
     return _on_prompts(task, sides)
 
 
-@SECTION_3_2.claim("eq-3.6.query-column", "(3.4) with (3.6)", form="corrected")
+@ON_STILL.claim("eq-3.6.query-column", "(3.4) with (3.6)", form="corrected")
 @eqx.filter_jit
 def query_column(task: Task) -> Comparison:
     r"""The query's column adds $u_{12}^\top x_{\mathrm{query}} x_{\mathrm{query}}^\top U_{11} x_{\mathrm{query}}/N$ to
@@ -115,7 +115,6 @@ def query_column(task: Task) -> Comparison:
 
 
 Loss = LinearAttentionLoss
-
 
 _RANDOM_STARTS = 32
 
@@ -153,10 +152,7 @@ def blocks_not_zero(loss: Loss, start: LinearAttention) -> list[Hypothesis]:
     return [*kept, hypothesis("|u12(0)| + |u21(0)| > 0", size, ">", 0.0)]
 
 
-SECTION_3_3 = Section("zhang2023", LinearAttention, setting=one_covariance)
-
-
-@SECTION_3_3.claim("assumption-3.3", "remark after Assumption 3.3", problems=(EASY, HARD), spaces=spaces.BALANCED)
+@SECTION.on((EASY, HARD), spaces.BALANCED).claim("assumption-3.3", "remark after Assumption 3.3")
 @eqx.filter_jit
 def random_thetas_meet_it(loss: Loss) -> Comparison:
     r"""If $M$ has i.i.d. entries from a continuous law, $\Theta \Theta^\top = M M^\top/\lVert M M^\top \rVert_F$ meets
@@ -177,13 +173,8 @@ def random_thetas_meet_it(loss: Loss) -> Comparison:
     return eqx.tree_at(lambda c: c.slack, comparison, jnp.where(broken, -comparison.size, comparison.slack))
 
 
-@SECTION_3_3.claim(
-    "assumption-3.3.nonzero",
-    "Assumption 3.3",
-    form="corrected",
-    hypotheses=all_but("Theta Lambda != 0"),
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
+@SECTION.on(FLOWS, spaces.BALANCED).claim(
+    "assumption-3.3.nonzero", "Assumption 3.3", form="corrected", hypotheses=all_but("Theta Lambda != 0")
 )
 @eqx.filter_jit
 def theta_lambda_follows(loss: Loss, start: PyTree) -> Comparison:
@@ -198,13 +189,8 @@ def theta_lambda_follows(loss: Loss, start: PyTree) -> Comparison:
     return joined([positive, at_least(value[None], least, promised=loss.task.dimension > 1)])
 
 
-@SECTION_3_3.claim(
-    "assumption-3.3.balance",
-    "Assumption 3.3 with (5.9)",
-    form="corrected",
-    hypotheses=all_but("|Theta Theta^T|_F = 1"),
-    problems=(UNBALANCED, *FLOWS),
-    spaces=spaces.UNBALANCED + spaces.BALANCED,
+@SECTION.on((UNBALANCED, *FLOWS), spaces.UNBALANCED + spaces.BALANCED).claim(
+    "assumption-3.3.balance", "Assumption 3.3 with (5.9)", form="corrected", hypotheses=all_but("|Theta Theta^T|_F = 1")
 )
 def limit_without_balance(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Without $\lVert \Theta \Theta^\top \rVert_F = 1$: $u_{-1}^2 \to \bigl(c + \sqrt{c^2 + 4 \lVert \Gamma^{-1}
@@ -219,13 +205,11 @@ def limit_without_balance(loss: Loss, flow: Trajectory) -> Comparison:
     return distance_to_limit(loss, flow, LinearAttention(inverse / u, u))
 
 
-@SECTION_3_3.claim(
+@SECTION.on((INDEFINITE,), spaces.INDEFINITE).claim(
     "assumption-3.3.semidefinite",
     "Assumption 3.3 with (5.9)",
     form="corrected",
     hypotheses=all_but("Theta Theta^T semidefinite", "Theta Lambda != 0"),
-    problems=(INDEFINITE,),
-    spaces=spaces.INDEFINITE,
 )
 def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
     r"""Without $\Theta \Theta^\top \succeq 0$, from a symmetric balanced start with $u_{-1}(0) > 0$, the flow tends to
@@ -238,13 +222,11 @@ def without_semidefiniteness(loss: Loss, flow: Trajectory) -> Comparison:
     return tends_to_limit(loss, flow)
 
 
-@SECTION_3_3.claim(
+@SECTION.on((ALL_WEIGHTS,), spaces.ALL_WEIGHTS).claim(
     "assumption-3.3.zero-blocks",
     "Assumption 3.3 with Theorem 4.1",
     form="corrected",
     hypotheses=blocks_not_zero,
-    problems=(ALL_WEIGHTS,),
-    spaces=spaces.ALL_WEIGHTS,
     constants=end_constants,
 )
 def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
@@ -257,13 +239,11 @@ def without_zero_blocks(loss: Loss, flow: Trajectory) -> Comparison:
     return ends_above_the_minimum(loss, flow)
 
 
-@SECTION_3_3.claim(
+@SECTION.on((BEYOND, *FLOWS), spaces.BALANCED).claim(
     "assumption-3.3.scale",
     "Theorem 4.1 without its scale condition",
     form="corrected",
     hypotheses=assumption,
-    problems=(BEYOND, *FLOWS),
-    spaces=spaces.BALANCED,
     constants=limit_constants,
 )
 def without_the_scale_condition(loss: Loss, flow: Trajectory) -> Comparison:

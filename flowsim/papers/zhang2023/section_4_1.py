@@ -17,12 +17,10 @@ from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import best_linear_error
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import limit
-from flowsim.papers.zhang2023.limits import distance_to_limit
+from flowsim.papers.zhang2023.conditions import assumption, assumption_and_scale, isotropic, limit, one_covariance
+from flowsim.papers.zhang2023.limits import distance_to_limit, limit_is_a_minimum
 from flowsim.papers.zhang2023.literal import polynomial_rule
-from flowsim.papers.zhang2023.minima import limit_is_a_minimum
 from flowsim.papers.zhang2023.problems import ALL_LENGTHS, FINITE_LENGTHS, FLOWS, ISOTROPIC, STILL, STILL_ONE
-from flowsim.papers.zhang2023.prompt_lengths import conditioned_trace
 from flowsim.papers.zhang2023.prompts import (
     DEGREE,
     DRAWN_LENGTHS,
@@ -39,20 +37,14 @@ from flowsim.papers.zhang2023.prompts import (
 )
 from flowsim.papers.zhang2023.section_3 import BEYOND
 from flowsim.papers.zhang2023.section_5 import limit_constants
-from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, isotropic, one_covariance
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
 
 SECTION = Section("zhang2023", LinearAttention, setting=one_covariance)
 
 
-@SECTION.claim(
-    "corollary-4.3.convergence",
-    "Corollary 4.3, first sentence",
-    hypotheses=assumption,
-    problems=(BEYOND, *FLOWS),
-    spaces=spaces.BALANCED,
-    constants=limit_constants,
+@SECTION.on((BEYOND, *FLOWS), spaces.BALANCED).claim(
+    "corollary-4.3.convergence", "Corollary 4.3, first sentence", hypotheses=assumption, constants=limit_constants
 )
 def tends_to_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison:
     r"""From Assumption 3.3, with no condition on $\sigma$, gradient flow converges to the $W^{PV}$ and $W^{KQ}$ of
@@ -66,13 +58,8 @@ def tends_to_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison
     return distance_to_limit(loss, flow, LinearAttention(inverse / fourth_root, fourth_root))
 
 
-@SECTION.claim(
-    "theorem-4.1",
-    "Theorem 4.1",
-    hypotheses=assumption_and_scale,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-    constants=limit_constants,
+@SECTION.on(FLOWS, spaces.BALANCED).claim(
+    "theorem-4.1", "Theorem 4.1", hypotheses=assumption_and_scale, constants=limit_constants
 )
 def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, flow: Trajectory) -> Comparison:
     r"""Under Assumption 3.3 and $\sigma^2 \lVert \Gamma \rVert_{\mathrm{op}} \sqrt{d} < 2$, $W^{PV}$ and $W^{KQ}$ tend
@@ -84,12 +71,8 @@ def tends_to_global_minimum_of_matrices(loss: LinearAttentionLoss, flow: Traject
     return joined([tends_to_matrices.compare(loss, flow), limit_is_a_minimum(loss, flow)])
 
 
-@SECTION.claim(
-    "sec-4.1.isotropic",
-    "remark after Theorem 4.1",
-    hypotheses=isotropic,
-    problems=(ISOTROPIC, STILL_ONE),
-    spaces=spaces.PANEL,
+@SECTION.on((ISOTROPIC, STILL_ONE), spaces.PANEL).claim(
+    "sec-4.1.isotropic", "remark after Theorem 4.1", hypotheses=isotropic
 )
 @eqx.filter_jit
 def isotropic_limit(task: LinearRegression) -> Comparison:
@@ -102,7 +85,7 @@ def isotropic_limit(task: LinearRegression) -> Comparison:
     return equal(jnp.linalg.norm(model.u_minus1 * model.U11 - expected)[None], 0.0, jnp.linalg.norm(expected))
 
 
-@SECTION.claim("eq-4.2", "(4.2)", problems=ALL_LENGTHS, spaces=spaces.STILL + spaces.STILL_INFINITE)
+@SECTION.on(ALL_LENGTHS, spaces.STILL + spaces.STILL_INFINITE).claim("eq-4.2", "(4.2)")
 @eqx.filter_jit
 def prediction(task: LinearRegression) -> Comparison:
     r"""At (4.1) the prediction is $\hat y = x_{\mathrm{query}}^\top \Gamma^{-1} \bigl(\tfrac{1}{M} \sum x_i
@@ -188,7 +171,7 @@ def nonlinear(task: Task) -> Comparison:
     return rounded(equal(*each(sides, polynomials(task.covariance))), DEGREE * conditioning(task))
 
 
-@SECTION.claim("theorem-4.2.spread", "after Theorem 4.2", problems=STILL, spaces=spaces.STILL)
+@SECTION.on(STILL, spaces.STILL).claim("theorem-4.2.spread", "after Theorem 4.2")
 @eqx.filter_jit
 def spread_of_linear_labels(task: Task) -> Comparison:
     r"""For $y = \langle w, x \rangle$ the $\Sigma$ of (4.5) is $\lVert w \rVert^2_\Lambda \Lambda + \Lambda w w^\top
@@ -280,6 +263,12 @@ def noiseless_bounded(task: Task) -> Comparison:
     """
     value, bound, energy = _on_every_weight(task, noiseless_bound)
     return bounded(value, bound, energy, conditioning(task))
+
+
+def conditioned_trace(eigenvalues: Vector) -> Scalar:
+    """(1 + 2d + d^2 kappa) tr(Lambda), from the (d,) eigenvalues of Lambda in ascending order."""
+    d = eigenvalues.shape[0]
+    return (1 + 2 * d + d**2 * eigenvalues[-1] / eigenvalues[0]) * jnp.sum(eigenvalues)
 
 
 def averaged_bounds(covariance: Matrix, context_length: ArrayLike, test_length: ArrayLike) -> tuple[Scalar, Scalar]:

@@ -16,7 +16,7 @@ from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.prompt_risk import risk, zero_predictor_error
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import limit
+from flowsim.papers.zhang2023.conditions import limit, one_covariance
 from flowsim.papers.zhang2023.problems import COVARIANCES, INFINITE, ISOTROPIC, STILL_EASY, STILL_HARD, STILL_ONE
 from flowsim.papers.zhang2023.prompts import (
     DEGREE,
@@ -30,12 +30,10 @@ from flowsim.papers.zhang2023.prompts import (
     two_routes,
 )
 from flowsim.papers.zhang2023.section_4_1 import nonlinear_risk
-from flowsim.papers.zhang2023.setting import one_covariance
 from flowsim.tasks import LinearRegression
 from flowsim.tasks.joint_law import JointLaw
 
 Task = LinearRegression
-
 
 _SCALES = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
 _ROUNDING = float(jnp.finfo(jnp.float64).eps)

@@ -1,7 +1,8 @@
-"""zhang2023's section 4.3, prompts with random covariances: Theorem 4.5, (4.13), and its mean over covariances.
+"""zhang2023's section 4.3, prompts with random covariances: Theorem 4.5, (4.13) and its mean, and Figure 1.
 
 The covariance Lambda_new of a prompt is random and its query x is drawn from N(0, Lambda_new). A query carries
-information about its own covariance, so the mean given the query contains E[Lambda_new | x], not E[Lambda_new].
+information about its own covariance, so the mean given the query contains E[Lambda_new | x], not E[Lambda_new]. Of
+Figure 1 what it shows for linear attention and least squares is computed exactly at every length.
 """
 
 from collections.abc import Callable
@@ -9,48 +10,84 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison, equal
+from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.declaring import Section
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
-from flowsim.losses import RandomCovarianceLoss
+from flowsim.losses import LinearAttentionLoss, RandomCovarianceLoss
 from flowsim.losses.arrowhead import balanced_minimum
+from flowsim.losses.prompt_risk import risk, zero_predictor_error
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
 from flowsim.papers.zhang2023.appendix_c import gamma_of, limit_constants, matrix_loss, minimiser
-from flowsim.papers.zhang2023.limits import distance_to_limit, limit_of_flow, short_way
-from flowsim.papers.zhang2023.mean_prediction import mean_prediction, variances_given
-from flowsim.papers.zhang2023.problems import EXPONENTIAL, RANDOM_BEYOND, RANDOM_FLOWS
-from flowsim.papers.zhang2023.setting import (
+from flowsim.papers.zhang2023.conditions import (
     assumption,
     assumption_and_random_scale,
     exponential_and_long,
     independent_variances,
+    isotropic,
+    one_covariance,
 )
-from flowsim.tasks import Prompt
-from flowsim.tasks.covariance_laws import DiagonalLaw
+from flowsim.papers.zhang2023.limits import distance_to_limit, limit_of_flow, short_way
+from flowsim.papers.zhang2023.literal import linear_risk
+from flowsim.papers.zhang2023.problems import DASHED, EXPONENTIAL, PANEL, RANDOM_BEYOND, RANDOM_FLOWS
+from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
+from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
+from flowsim.tasks.sampling import least_squares
+
+_NODES = 801
+_FAR = 7.0
+
+
+def variances_given(law: DiagonalLaw, query: Float[Array, " d"]) -> Float[Array, " d"]:
+    """E[lambda_i | x_i] with x_i ~ N(0, lambda_i) given lambda_i, for Gamma laws; NaN for others.
+
+    The density of log lambda given x is proportional to exp((k - 1/2) s - r e^s - x^2 e^{-s}/2), with the law's shape k
+    and rate r. It falls doubly exponentially on both sides, so the trapezoidal rule is exact to rounding. The
+    entries of the query must not be zero.
+    """
+    if not all(isinstance(part, Gamma) for part in law.coordinates):
+        return jnp.full(query.shape, jnp.nan)
+    shape = jnp.concatenate([part.shape for part in law.coordinates if isinstance(part, Gamma)])
+    rate = jnp.concatenate([part.rate for part in law.coordinates if isinstance(part, Gamma)])
+    # At the ends x^2/lambda and rate lambda exceed 1000, where a factor below e^-500 remains.
+    low, high = jnp.log(query**2) - _FAR, jnp.log1p(shape) - jnp.log(rate) + _FAR
+    s = low[None, :] + jnp.linspace(0.0, 1.0, _NODES)[:, None] * (high - low)[None, :]
+    exponent = (shape - 0.5)[None, :] * s - rate[None, :] * jnp.exp(s) - (query**2)[None, :] * jnp.exp(-s) / 2
+    density = jnp.exp(exponent - jnp.max(exponent, axis=0)[None, :])
+    return jnp.sum(density * jnp.exp(s), axis=0) / jnp.sum(density, axis=0)
+
+
+def mean_prediction(
+    model: LinearAttention, law: DiagonalLaw, query: Float[Array, " d"], weight: Float[Array, " d"]
+) -> Float[Array, ""]:
+    """E[yhat | x_query, w] of the literal model with u12 = u21 = 0, for any number of examples.
+
+    The prediction is a mean over examples of a linear function of x_i x_i^T. Given the query, the equally likely points
+    sqrt(d E[lambda_i | x_query]) e_i have the second moments of an example.
+    """
+    examples = jnp.diag(jnp.sqrt(query.size * variances_given(law, query)))
+    return jnp.mean(jax.vmap(lambda x: model(Prompt(x[None], (x @ weight)[None], query)))(examples))
+
 
 Loss = RandomCovarianceLoss
 
-
 _DRAWN = 12
 _QUERIES = (0.1, 1.0, 3.0)
-
 
 SECTION = Section("zhang2023", LinearAttention, setting=independent_variances)
 ON_RANDOM_FLOWS = SECTION.on(RANDOM_FLOWS, spaces.RANDOM, hypotheses=assumption_and_random_scale)
 ON_EXPONENTIAL = SECTION.on((EXPONENTIAL,), spaces.EXPONENTIAL, hypotheses=exponential_and_long)
 
 
-@SECTION.claim(
+@SECTION.on((RANDOM_BEYOND, *RANDOM_FLOWS), spaces.RANDOM).claim(
     "theorem-4.5.scale",
     "Theorem 4.5 without its condition (4.11)",
     form="corrected",
     hypotheses=assumption,
-    problems=(RANDOM_BEYOND, *RANDOM_FLOWS),
-    spaces=spaces.RANDOM,
     constants=limit_constants,
 )
 def matrix_limit(loss: Loss, flow: Trajectory) -> Comparison:
@@ -187,3 +224,112 @@ def by_the_query(loss: Loss, flow: Trajectory) -> Comparison:
     and 3, and 2/3 in the mean over queries that figure-1 takes. The paper's conclusion stands.
     """
     return _on_average(loss, flow, lambda query: (jnp.abs(query) / jnp.sqrt(2.0) + 0.5) / 3)
+
+
+SCALES = (1.0, 4.0, 9.0)  # c: test covariances are c times those of training
+_LONGEST = 200
+_LAGUERRE = 3  # nodes: exact to degree 5 in a variance, in which a risk is cubic
+
+
+def normalised_risk(loss: RandomCovarianceLoss, scale: float, test_length: Array | float) -> Array:
+    """The risk of the limit (4.12) on prompts with covariance c Lambda_tau, over the risk of predicting zero."""
+    test = RandomCovarianceRegression(loss.task.law.scaled(scale), loss.task.context_length)
+    return risk(balanced_minimum(loss.structure), test, test_length) / zero_predictor_error(test)
+
+
+@eqx.filter_jit
+def literal_lines(loss: RandomCovarianceLoss) -> Array:
+    """The normalised risk at M = infinity for every scale, from predictions of the literal model alone.
+
+    The mean over examples, queries and weights given the variances is by cubature, the mean over the variances by
+    Gauss-Laguerre rules. The risk at M = infinity and the error of predicting zero are sums over coordinates. Both are
+    summed over pairs of neighbouring coordinates, in which each coordinate appears twice.
+    """
+    d, model = loss.task.dimension, balanced_minimum(loss.structure)
+    width = min(d, 2)
+    nodes, masses = (
+        jnp.stack(jnp.meshgrid(*[jnp.asarray(part)] * width, indexing="ij"), axis=-1).reshape(-1, width)
+        for part in np.polynomial.laguerre.laggauss(_LAGUERRE)
+    )
+    weights, scales = jnp.prod(masses, axis=1), jnp.asarray(SCALES)
+    variances = (scales[:, None, None] * nodes[None]).reshape(-1, width)
+
+    def of_window(first: Array) -> tuple[Array, Array]:
+        chosen = (first + jnp.arange(width)) % d
+        part = LinearAttention(model.U11[chosen][:, chosen], model.u_minus1)
+        nothing = LinearAttention(jnp.zeros((width, width)), 0.0)
+
+        def given(variance: Array) -> tuple[Array, Array]:
+            task = LinearRegression(jnp.diag(variance), 1.0)
+            return linear_risk(part, task)(jnp.asarray(jnp.inf)), linear_risk(nothing, task)(jnp.asarray(jnp.inf))
+
+        risks, errors = jax.lax.map(given, variances)
+        return risks.reshape(scales.size, -1) @ weights, errors.reshape(scales.size, -1) @ weights
+
+    risks, errors = jax.lax.map(of_window, jnp.arange(d))
+    return jnp.sum(risks, axis=0) / jnp.sum(errors, axis=0)
+
+
+def dashed_constants(loss: RandomCovarianceLoss, trajectory: Trajectory) -> dict[str, Array]:
+    """The dashed line, and the normalised risk of linear attention at N = M = 100, for each scale c."""
+    finite = RandomCovarianceLoss(RandomCovarianceRegression(loss.task.law, 100.0))
+    lines = {f"dashed_c_{c:g}": normalised_risk(loss, c, jnp.inf) for c in SCALES}
+    return lines | {f"at_100_c_{c:g}": normalised_risk(finite, c, 100.0) for c in SCALES}
+
+
+FIGURE_1 = Section("zhang2023", LinearAttention, setting=independent_variances)
+
+
+@FIGURE_1.on(DASHED, spaces.DASHED).claim(
+    "figure-1", "Figure 1 and (4.13)", hypotheses=exponential_and_long, constants=dashed_constants
+)
+def dashed_line(loss: RandomCovarianceLoss) -> Comparison:
+    r"""Trained on $\operatorname{Exponential}(1)$ variances, linear attention's error at $M, N \to \infty$ is the black
+    dashed line
+
+    By (4.13) the line is 1 - 4c/3 + 2c^2/3 times the error of predicting zero, which is above that error for c = 4 and
+    9. Judged on predictions of the literal model by cubature. Of the curves in the figure, only those of linear
+    attention and least squares are judged.
+    """
+    c = jnp.asarray(SCALES)
+    lines, sizes = 1 - 4 * c / 3 + 2 * c**2 / 3, 1 + 4 * c / 3 + 2 * c**2 / 3
+    exact = jnp.stack([normalised_risk(loss, scale, jnp.inf) for scale in SCALES])
+    return joined([equal(literal_lines(loss), lines, sizes), equal(exact, lines, sizes)])
+
+
+@eqx.filter_jit
+def _unseen(dimension: int) -> Array:
+    """E|w - w_M|^2 for w ~ N(0, I) and the w_M that least squares finds on M = 1, .., d drawn examples: (d,).
+
+    For the identity covariance it is d - M for every draw.
+    """
+    inputs, identity = jax.random.normal(jax.random.key(0), (dimension, dimension)), jnp.eye(dimension)
+
+    def of_length(length: Array) -> Array:
+        kept = jnp.where((jnp.arange(dimension) < length)[:, None], inputs, 0.0)
+
+        def predicted(w: Array, query: Array) -> Array:
+            return least_squares(Prompt(kept, kept @ w, query))
+
+        found = jax.vmap(jax.vmap(predicted, (None, 0)), (0, None))(identity, identity)
+        return jnp.sum((found - identity) ** 2)
+
+    return jax.lax.map(of_length, jnp.arange(dimension) + 1)
+
+
+@FIGURE_1.on(PANEL, spaces.PANEL).claim(
+    "figure-1.least-squares", "section 4.3 and Figure 1", setting=one_covariance, hypotheses=isotropic
+)
+def least_squares_below(loss: LinearAttentionLoss) -> Comparison:
+    """Least squares is optimal for this task: at no $M$ is its error above that of linear attention trained at $N$
+
+    Judged for M = 1 to 200 on the panel with a fixed covariance. Where M < d, least squares is the solution of least
+    norm, computed on drawn examples, on which its error does not depend.
+    """
+    d = loss.task.dimension
+    model = balanced_minimum(loss.structure)
+    lengths = jnp.arange(1.0, _LONGEST + 1)
+    found = loss.eigenvalues[0] * _unseen(d)[jnp.minimum(jnp.arange(_LONGEST), d - 1)]
+    # The risk is affine in 1/M.
+    asymptotic, single = risk(model, loss.task, jnp.inf), risk(model, loss.task, 1)
+    return at_most(found, asymptotic + (single - asymptotic) / lengths)

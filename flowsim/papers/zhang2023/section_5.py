@@ -20,11 +20,9 @@ from flowsim.losses import LinearAttentionLoss
 from flowsim.losses.arrowhead import local_rate
 from flowsim.models import LinearAttention
 from flowsim.papers.zhang2023 import spaces
-from flowsim.papers.zhang2023.conditions import limit, pl_constant
-from flowsim.papers.zhang2023.limits import distance_to_limit
-from flowsim.papers.zhang2023.minima import U_MINUS1, limit_is_a_minimum, minimiser, whitening
+from flowsim.papers.zhang2023.conditions import assumption, assumption_and_scale, limit, one_covariance, pl_constant
+from flowsim.papers.zhang2023.limits import U_MINUS1, distance_to_limit, limit_is_a_minimum, minimiser, whitening
 from flowsim.papers.zhang2023.problems import FLOWS
-from flowsim.papers.zhang2023.setting import assumption, assumption_and_scale, one_covariance
 from flowsim.tasks import LinearRegression
 
 _PROMPTS = 64
@@ -87,17 +85,12 @@ def _both_sides(task: LinearRegression, start: LinearAttention) -> tuple[Array, 
     return jax.lax.map(one, _keys())
 
 
-SECTION_5_1 = Section(
-    "zhang2023",
-    LinearAttention,
-    setting=one_covariance,
-    hypotheses=finite_context,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-)
+SECTION = Section("zhang2023", LinearAttention, setting=one_covariance).on(FLOWS, spaces.BALANCED)
+ON_DRAWN = SECTION.on(FLOWS, spaces.BALANCED, hypotheses=finite_context)
+UNDER_SCALE = SECTION.on(FLOWS, spaces.BALANCED, hypotheses=assumption_and_scale)
 
 
-@SECTION_5_1.claim("lemma-5.1", "Lemma 5.1")
+@ON_DRAWN.claim("lemma-5.1", "Lemma 5.1")
 def quadratic_form(loss: LinearAttentionLoss, start: PyTree) -> Comparison:
     r"""$\hat y = u^\top H u$ with $H = \tfrac{1}{2} X \otimes (E E^\top/N)$, $u = \operatorname{Vec}(U)$
 
@@ -136,7 +129,7 @@ def counts(loss: LinearAttentionLoss, trajectory: Trajectory) -> dict[str, Array
     return {"fewest_negative_eigenvalues": jnp.min(count), "d_plus_one": jnp.asarray(loss.task.dimension + 1.0)}
 
 
-@SECTION_5_1.claim("sec-5.1.negative-eigenvalues", "section 5.1", constants=counts)
+@ON_DRAWN.claim("sec-5.1.negative-eigenvalues", "section 5.1", constants=counts)
 def at_least_d_plus_one(loss: LinearAttentionLoss) -> Comparison:
     """$H$ has at least $d + 1$ negative eigenvalues almost surely
 
@@ -149,7 +142,7 @@ def at_least_d_plus_one(loss: LinearAttentionLoss) -> Comparison:
     return at_least(count, d + 0.5, size=d + 1.0, promised=unsure == 0)
 
 
-@SECTION_5_1.corrected(at_least_d_plus_one, constants=counts)
+@ON_DRAWN.corrected(at_least_d_plus_one, constants=counts)
 def exactly_rank(loss: LinearAttentionLoss) -> Comparison:
     r"""$H$ has exactly $\min(N, d) + 1$ negative eigenvalues almost surely
 
@@ -174,10 +167,7 @@ def printed_field(loss: Loss, model: LinearAttention) -> tuple[Array, Array, Arr
     return dU, -(pull - push), size
 
 
-SECTION_5_2 = Section("zhang2023", LinearAttention, setting=one_covariance, problems=FLOWS, spaces=spaces.BALANCED)
-
-
-@SECTION_5_2.claim("lemma-5.2", "Lemma 5.2", hypotheses=assumption)
+@SECTION.claim("lemma-5.2", "Lemma 5.2", hypotheses=assumption)
 def dynamics(loss: Loss, flow: Trajectory) -> Comparison:
     """$dU_{11}/dt$ and $du_{-1}/dt$ are (5.4), and $u_{12} = u_{21} = 0$ for all $t$
 
@@ -216,7 +206,7 @@ def _every_minimum(loss: Loss) -> Comparison:
     return rounded(joined([equal(*each) for each in sides]), whitening(task))
 
 
-@SECTION_5_2.claim("lemma-5.3", "Lemma 5.3")
+@SECTION.claim("lemma-5.3", "Lemma 5.3")
 def every_minimum(loss: Loss) -> Comparison:
     r"""$u_{-1} U_{11} = \Gamma^{-1}$ at every global minimum of (5.5)
 
@@ -236,17 +226,7 @@ def pl_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"mu": _mu(loss, trajectory), "sharp_mu": sharp_constant(trajectory)}
 
 
-SECTION_5_3 = Section(
-    "zhang2023",
-    LinearAttention,
-    setting=one_covariance,
-    hypotheses=assumption_and_scale,
-    problems=FLOWS,
-    spaces=spaces.BALANCED,
-)
-
-
-@SECTION_5_3.claim("lemma-5.4.pl", "Lemma 5.4, (5.8)", constants=pl_constants)
+@UNDER_SCALE.claim("lemma-5.4.pl", "Lemma 5.4, (5.8)", constants=pl_constants)
 def pl(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$\lVert \nabla \ell \rVert^2 \ge \mu (\ell - \min \ell)$ for all $t$, with $\mu$ of (5.7)"""
     return polyak_lojasiewicz(flow, _mu(loss, flow))
@@ -263,7 +243,7 @@ def rate_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-@SECTION_5_3.claim("lemma-5.4.rate", "proof of Lemma 5.4", constants=rate_constants)
+@UNDER_SCALE.claim("lemma-5.4.rate", "proof of Lemma 5.4", constants=rate_constants)
 def rate(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$\ell(t) - \min \ell \le e^{-\mu t} \bigl(\ell(0) - \min \ell\bigr)$, with $\mu$ of (5.7)"""
     return exponential_envelope(flow, _mu(loss, flow))
@@ -281,7 +261,7 @@ def limit_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"u_limit": limit(loss.task).u_minus1, "u_end": trajectory.end.u_minus1}
 
 
-@SECTION_5_3.claim("lemma-5.4.limit", "Lemma 5.4, (5.9)", constants=limit_constants)
+@UNDER_SCALE.claim("lemma-5.4.limit", "Lemma 5.4, (5.9)", constants=limit_constants)
 def tends_to_global_minimum(loss: Loss, flow: Trajectory) -> Comparison:
     r"""The flow tends to the global minimum: $u_{-1} \to \lVert \Gamma^{-1} \rVert_F^{1/2}$, $U_{11} \to \lVert
     \Gamma^{-1} \rVert_F^{-1/2} \Gamma^{-1}$

@@ -9,13 +9,9 @@ sequences are not flows of a population loss.
 from flowsim.claims.claim import Claim
 from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.papers.paper import Paper
-from flowsim.papers.zhang2025 import appendix_lengths, section_3, section_4
+from flowsim.papers.zhang2025 import section_3, section_4
 
-CLAIMS: tuple[Claim, ...] = (
-    *section_3.SECTION.claims,
-    *section_4.SECTION.claims,
-    *appendix_lengths.SECTION.claims,
-)
+CLAIMS: tuple[Claim, ...] = (*section_3.SECTION.claims, *section_4.SECTION.claims, *section_4.LENGTHS.claims)
 
 PAPER = Paper(
     id="zhang2025",

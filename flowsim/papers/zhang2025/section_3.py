@@ -15,14 +15,17 @@ from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, TokenHeads
 from flowsim.models.heads import with_weights
 from flowsim.papers.zhang2025 import problems, spaces
-from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
 from flowsim.papers.zhang2025.setting import (
+    attention,
+    cubic_features,
     drawable,
     drawn_like,
+    drawn_prompts,
     inflation,
     learned,
     level,
     plain,
+    several_dimensions,
     size,
     spectrum,
     squared_error,
@@ -33,7 +36,6 @@ _ABOUT = 0.02
 # How far from a fixed point a search starts, and the slope, over the smallest curvature, below which a point counts as
 # fixed.
 _NEAR, _STILL = 1e-2, 1e-9
-
 
 SECTION = Section("zhang2025", MergedHeads, setting=plain)
 ON_MERGED_FINITE = SECTION.on(problems.MERGED_FINITE, spaces.MERGED, setting=drawable)
@@ -106,12 +108,7 @@ def _idle(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
     return eqx.tree_at(lambda m: (m.v, m.U), drawn, (jnp.zeros_like(drawn.v), U))
 
 
-def several_dimensions(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
-    """D >= 2: in one dimension U_i = 0 wherever <U_i, Lambda^2> = 0."""
-    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
-
-
-@SECTION.claim("eq-9", "(9)", hypotheses=several_dimensions, problems=problems.MERGED, spaces=spaces.MERGED_PLANE)
+@SECTION.on(problems.MERGED, spaces.MERGED_PLANE).claim("eq-9", "(9)", hypotheses=several_dimensions)
 @eqx.filter_jit
 def two_manifolds(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""(8) has two manifolds of fixed points: zero weights, and $w_2^\top W_1 = \mathbb{E}[y_q z^\top] \mathbb{E}[z
@@ -174,7 +171,7 @@ def losses(loss: AttentionLoss) -> Comparison:
     return equal(jnp.stack([*found, 2 * loss.minimum]), jnp.stack([*expected, expected[1]]), expected[0])
 
 
-@SECTION.claim("sec-3.3.balance", "section 3.3", problems=problems.MERGED_FLOWS, spaces=spaces.MERGED)
+@SECTION.on(problems.MERGED_FLOWS, spaces.MERGED).claim("sec-3.3.balance", "section 3.3")
 def balance(flow: Trajectory) -> Comparison:
     r"""$w_2 w_2^\top - W_1 W_1^\top$ is conserved, as in every two-layer linear network"""
 
@@ -193,7 +190,7 @@ def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
     return [*white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, size(start))]
 
 
-@SECTION.claim("eq-10", "(10)", hypotheses=aligned, problems=problems.WHITE, spaces=spaces.WHITE)
+@SECTION.on(problems.WHITE, spaces.WHITE).claim("eq-10", "(10)", hypotheses=aligned)
 def time_course(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""For $\Lambda = \lambda I$, $\sum_i v_i U_i = \sigma(t) I$, $\sigma = \frac{e}{\lambda \bigl(1 + (1+D)/N\bigr)(e
     - 1) + \sqrt{D}/w_{\mathrm{init}}^2}$, $e = \exp(2 \lambda^2 \sqrt{D} t)$, $w_{\mathrm{init}}^2 = \sum_i v_i(0)^2$
@@ -244,13 +241,8 @@ def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:
     return {"rate": rate, "escape_over_predicted": -time * rate / jnp.log(jnp.linalg.norm(trajectory.start.v))}
 
 
-@SECTION.claim(
-    "sec-3.3.escape",
-    "section 3.3",
-    hypotheses=small,
-    problems=problems.SMALL_MERGED,
-    spaces=spaces.SMALL_MERGED,
-    constants=first_rate,
+@SECTION.on(problems.SMALL_MERGED, spaces.SMALL_MERGED).claim(
+    "sec-3.3.escape", "section 3.3", hypotheses=small, constants=first_rate
 )
 def escape(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""A small start escapes in about $\ln(1/w_{\mathrm{init}})/\lVert \Lambda^2 \rVert_F$: the norm of $v_i + \langle

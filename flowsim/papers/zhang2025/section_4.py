@@ -1,4 +1,7 @@
-"""zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and the dynamics from saddle to saddle."""
+"""zhang2025's sections 4 and 5, separate keys and queries: 2^D fixed points, and the dynamics from saddle to saddle.
+
+The appendix on contexts of varying length is here, too.
+"""
 
 import equinox as eqx
 import jax
@@ -12,32 +15,29 @@ from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis
 from flowsim.claims.statements import conserved, joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AttentionLoss
-from flowsim.models import SeparateHeads
-from flowsim.papers.zhang2023.literal import gaussian_sum
+from flowsim.models import MergedHeads, SeparateHeads
+from flowsim.papers.zhang2023.literal import second_moment as mean_square
 from flowsim.papers.zhang2025 import problems, spaces
-from flowsim.papers.zhang2025.literal import attention, cubic_features, drawn_prompts
 from flowsim.papers.zhang2025.setting import (
+    attention,
+    cubic_features,
     drawable,
     drawn_like,
+    drawn_prompts,
     infinite,
     inflation,
     learned,
     level,
     plain,
+    several_dimensions,
     size,
     spectrum,
     squared_error,
     subsets,
+    varying_lengths,
 )
 
-
-def several_dimensions(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
-    """D >= 2: in one dimension every matrix is its own transpose."""
-    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
-
-
 _NEAR = 0.01  # as a fraction of a drop
-
 
 SECTION = Section("zhang2025", SeparateHeads, setting=plain)
 ON_SEPARATE_FINITE = SECTION.on(problems.SEPARATE_FINITE, spaces.SEPARATE, setting=drawable)
@@ -78,13 +78,7 @@ def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> C
     return joined([equal(found.ravel(), expected.ravel(), jnp.linalg.norm(expected)) for found, expected in pairs])
 
 
-@SECTION.claim(
-    "eq-14",
-    "(14)",
-    hypotheses=several_dimensions,
-    problems=problems.SEPARATE,
-    spaces=spaces.SEPARATE_PLANE,
-)
+@SECTION.on(problems.SEPARATE, spaces.SEPARATE_PLANE).claim("eq-14", "(14)", hypotheses=several_dimensions)
 @eqx.filter_jit
 def equations_as_printed(loss: AttentionLoss, start: SeparateHeads) -> Comparison:
     r"""The flow is (14a) to (14c), $dq_i/dt = v_i \bigl(\Lambda^2 - \Lambda \sum_{i'} v_{i'} k_{i'} q_{i'}^\top
@@ -111,17 +105,8 @@ def second_moment(loss: AttentionLoss) -> Comparison:
     Judged by a cubature of degree 5 over the covariates, which is exact for this mean.
     """
     Lambda, N = loss.task.covariance, loss.task.context_length
-    identity = jnp.eye(loss.task.dimension)
-    stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * identity) @ Lambda / N
-    root = jnp.linalg.cholesky(Lambda)
-
-    def terms(z, weights):
-        x = z @ root.T
-        return (weights * jnp.sum(x**2, axis=1))[None, :] * x.T @ x
-
-    # Two independent examples contribute Lambda^2 to the mean, one with itself E |x|^2 x x^T.
-    found = (1 - 1 / N) * Lambda @ Lambda + gaussian_sum(terms, loss.task.dimension) / N
-    return equal(found.reshape(-1), stated.reshape(-1), jnp.trace(Lambda) ** 2)
+    stated = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(loss.task.dimension)) @ Lambda / N
+    return equal(mean_square(loss.task).reshape(-1), stated.reshape(-1), jnp.trace(Lambda) ** 2)
 
 
 def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[SeparateHeads]]:
@@ -167,9 +152,7 @@ def losses(loss: AttentionLoss, start: PyTree) -> Comparison:
     return equal(found, expected, jnp.trace(task.covariance))
 
 
-@SECTION.claim(
-    "appendix-e.8.balance", "section 4.3, appendix E.8", problems=problems.SEPARATE_FLOWS, spaces=spaces.SEPARATE
-)
+@SECTION.on(problems.SEPARATE_FLOWS, spaces.SEPARATE).claim("appendix-e.8.balance", "section 4.3, appendix E.8")
 def balance(flow: Trajectory) -> Comparison:
     r"""$v_i^2 - \sum_r \lVert k_{ir} \rVert^2$ of every head and all products $k_{ir}^\top k_{is} - q_{ir}^\top q_{is}$
     are conserved, so that $\lVert k_i \rVert$ and $\lVert q_i \rVert$ stay as equal as they begin
@@ -199,7 +182,7 @@ def one_head(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
     ]
 
 
-@SECTION.claim("eq-21", "(21)", hypotheses=one_head, problems=problems.ONE_HEAD, spaces=spaces.ONE_HEAD)
+@SECTION.on(problems.ONE_HEAD, spaces.ONE_HEAD).claim("eq-21", "(21)", hypotheses=one_head)
 def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""One head with $k = q = v e_d$ stays so, and $dv/dt = \lambda_d^2 v^2 - \lambda_d^3 \Bigl(1 + \bigl(1 +
     \operatorname{tr}(\Lambda)/\lambda_d\bigr)/N\Bigr) v^5$
@@ -234,9 +217,7 @@ def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesi
     ]
 
 
-@SECTION.claim(
-    "sec-4.3.saddles", "section 4.3", hypotheses=small_and_apart, problems=problems.SADDLES, spaces=spaces.SADDLES
-)
+@SECTION.on(problems.SADDLES, spaces.SADDLES).claim("sec-4.3.saddles", "section 4.3", hypotheses=small_and_apart)
 def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     r"""From small weights rank-one heads rest near the fixed points with the first $m$ eigenvectors, those of the
     largest eigenvalues, for $m = 0, 1, \dots, D$ in turn
@@ -254,7 +235,7 @@ def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     return at_most(off, _NEAR, promised=jnp.any(here, axis=1))
 
 
-@SECTION.claim("eq-22", "(22)", hypotheses=infinite, problems=problems.LONG, spaces=spaces.LONG)
+@SECTION.on(problems.LONG, spaces.LONG).claim("eq-22", "(22)", hypotheses=infinite)
 def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""With $N \to \infty$ the prediction at a fixed point is principal component regression, $w^\top \sum_{d \in S}
     e_d e_d^\top x_q$
@@ -270,3 +251,34 @@ def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
     errors = jnp.stack([2 * loss(model) for model in heads])
     left = jnp.asarray(1 - chosen) @ values
     return joined([equal(jnp.stack(off), 0.0, 1.0), equal(errors, left, jnp.sum(values))])
+
+
+LENGTHS = Section(
+    "zhang2025", MergedHeads, SeparateHeads, setting=varying_lengths, problems=problems.LENGTHS, spaces=spaces.LENGTHS
+)
+
+
+@LENGTHS.claim("appendix.lengths", "appendix on varying context lengths")
+@eqx.filter_jit
+def lengths(loss: AttentionLoss, start: PyTree) -> Comparison:
+    r"""With contexts of varying length the fixed points and their losses are those of one length $N$ with $1/N =
+    \mathbb{E}[1/N]$
+
+    Judged by the mean over the lengths of losses by moments, and by its gradient, where all eigenvectors are learned;
+    and by the least loss, where as many of the largest are learned as the heads can learn.
+    """
+    task, law = loss.task, loss.task.length_law
+    assert law is not None, "the setting of the claim"
+
+    def mean(readout):
+        return law.probabilities @ jax.vmap(lambda N: squared_error(task.covariance, N, readout))(law.lengths)
+
+    best = learned(task, jnp.ones(task.dimension))
+    value, slope = jax.value_and_grad(mean)(best)
+    square = jnp.linalg.norm(task.covariance @ task.covariance)
+    reached = (jnp.arange(task.dimension) < start.rank).astype(float)
+    found = jnp.stack([value, 2 * loss.minimum])
+    expected = jnp.stack([level(task, chosen) for chosen in (jnp.ones(task.dimension), reached)])
+    return joined(
+        [equal(found, expected, jnp.trace(task.covariance)), equal(jnp.linalg.norm(slope)[None], 0.0, square)]
+    )

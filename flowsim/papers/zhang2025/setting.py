@@ -1,4 +1,4 @@
-"""The setting of zhang2025's claims: its prompts, its loss by separate moments, and its sets of fixed points.
+"""The setting of zhang2025's claims: prompts and layers, the loss by separate moments, and the sets of fixed points.
 
 The paper's loss has no factor 1/2, and its time is that of our flows: d/dt = -(1/2) grad of its loss.
 """
@@ -13,8 +13,9 @@ from flowsim.claims.hypotheses import Hypothesis, agrees, can_be_drawn, hypothes
 from flowsim.losses import AbstractPopulationLoss, AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.models.heads import AbstractHeads, Heads
+from flowsim.models.linear_attention import embed
 from flowsim.moments import sample_covariance_sandwich
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, Prompt
 
 LabelHeads = MergedHeads | SeparateHeads
 
@@ -41,6 +42,11 @@ def drawable(loss: AbstractPopulationLoss) -> Hypothesis | None:
     if isinstance(loss, AttentionLoss) and not can_be_drawn(loss.task):
         return unmet(f"context length at most {longest_drawn(loss.task)}, so that prompts can be drawn")
     return plain(loss)
+
+
+def several_dimensions(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
+    """D >= 2: in one dimension every matrix is its own transpose, and U_i = 0 wherever <U_i, Lambda^2> = 0."""
+    return [hypothesis("D", float(loss.task.dimension), ">=", 2.0)]
 
 
 def infinite(loss: AttentionLoss, start: LabelHeads) -> list[Hypothesis]:
@@ -112,3 +118,38 @@ def drawn_like(model: Heads) -> Heads:
 def size(tree: AbstractHeads) -> Scalar:
     """The Euclidean norm of all weights."""
     return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
+
+
+_PROMPTS = 16
+
+
+def attention(model: MergedHeads | SeparateHeads, prompt: Prompt) -> Float[Array, ""]:
+    """The prediction of the layer, [X + sum_i (1/N) W^V_i X X^T W^KQ_i X]_{D+1, N+1}.
+
+    W^KQ_i is (W^K_i)^T W^Q_i where keys and queries are separate. The last row of W^V_i is (0, v_i); its other rows are
+    ones, because nothing reads their output. The key-query blocks are U_i, or k_i and q_i, with zeros for the label.
+
+    **Source:** zhang2025, section 2, with the zero blocks of its initialization.
+    """
+    X = embed(prompt)
+    rows, N = X.shape[0], prompt.inputs.shape[0]
+    merged = isinstance(model, MergedHeads)
+
+    def head(v, *keys):
+        W_V = jnp.ones((rows, rows)).at[-1].set(jnp.zeros(rows).at[-1].set(v))
+        padded = [jnp.pad(key, ((0, 1), (0, 1)) if merged else ((0, 0), (0, 1))) for key in keys]
+        W_KQ = padded[0] if merged else padded[0].T @ padded[1]
+        return W_V @ X @ X.T @ W_KQ @ X / N
+
+    heads = jax.vmap(head)(model.v, *((model.U,) if merged else (model.k, model.q)))
+    return (X + jnp.sum(heads, axis=0))[-1, -1]
+
+
+def drawn_prompts(task: LinearRegression) -> Prompt:
+    """Drawn prompts of a task, stacked along a leading axis."""
+    return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(3), _PROMPTS))
+
+
+def cubic_features(prompt: Prompt) -> Float[Array, "d d"]:
+    """The cubic features z = (1/N) sum_n y_n x_n x_q^T, as a matrix."""
+    return jnp.outer(prompt.labels @ prompt.inputs / prompt.labels.shape[0], prompt.query)

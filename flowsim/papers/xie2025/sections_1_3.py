@@ -1,47 +1,64 @@
-"""xie2025, section 3, multi-head linear self-attention: how many heads are enough, stationary points and convexity."""
+"""xie2025, sections 1 and 3, multi-head self-attention: what heads cannot do, how many are enough, and convexity."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim.claims.claim import Comparison
-from flowsim.claims.declaring import Section
+from flowsim.claims.claim import Comparison, at_least
 from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import GradientDescentStep, MultiHeadAttention
 from flowsim.papers.xie2025 import exact, problems, spaces
-from flowsim.papers.xie2025.appendix_a_1_2 import product_of_means, product_with_spread
-from flowsim.papers.xie2025.conditions import (
-    MODELS,
+from flowsim.papers.xie2025.appendix_a_1_2 import Moment, derivative, product_of_means, product_with_spread
+from flowsim.papers.xie2025.setting import (
+    HEADS,
+    SAME,
+    at_rest,
+    counted,
     few_coordinates,
     finite_context,
-    heads_on_isotropic,
     infinite_context,
-    prior_mean,
-    zero_prior_mean,
-)
-from flowsim.papers.xie2025.minima import SAME, at_rest, least, midpoint, mirrored, optimum_constants, same_forms
-from flowsim.papers.xie2025.moments import Moment, derivative
-from flowsim.papers.xie2025.setting import (
-    counted,
     label_energy,
+    least,
+    midpoint,
+    mirrored,
+    optimum_constants,
+    prior_mean,
     reached,
     risks,
     same,
+    same_forms,
     slope_of_parts,
     slopes,
     zero_heads,
+    zero_prior_mean,
 )
 from flowsim.tasks import LinearRegression
 
-Task = LinearRegression
+SECTION = HEADS(needs=few_coordinates)
 
+
+@SECTION.on(problems.FINITE, spaces.FINITE).claim(
+    "sec-1.heads", "section 1, contribution 1", hypotheses=(prior_mean, finite_context)
+)
+def distance_to_descent(loss: MultiHeadLoss) -> Comparison:
+    r"""for $w_\star \ne 0$ and at finite $C$ no number of heads with $y_q = 0$ predicts as one step of gradient descent
+    from $w_\star$ does
+
+    The text says that heads cannot in general replicate the step. For every eta the least mean squared difference is 2
+    |w*|^2/(d C + 2). It vanishes as C -> infinity, where one head predicts as gradient descent does.
+    """
+    known, missed = exact.moments(loss.task), jnp.sum(loss.risk.prior_mean**2)
+    (N,) = exact.solved(known, known.first[None])
+    found = jnp.stack([exact.floats(1 - (N * known.first).sum()), loss.risk.gap])
+    return at_least(missed * found, 0.0, size=missed)
+
+
+Task = LinearRegression
 
 _AT_REST = 1e-10
 
-
-SECTION = Section("xie2025", *MODELS, setting=heads_on_isotropic, needs=few_coordinates)
 ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
 ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
 ON_ZERO_MEAN_LIMITS = SECTION.on(
@@ -80,13 +97,8 @@ def cost_of_a_head(task: Task) -> Array:
     return exact.floats(off / (v @ F @ v))
 
 
-@SECTION.claim(
-    "theorem-1.fewest",
-    "Theorem 1",
-    form="corrected",
-    hypotheses=(prior_mean, finite_context),
-    problems=(problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE),
-    spaces=spaces.FINITE,
+@SECTION.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
+    "theorem-1.fewest", "Theorem 1", form="corrected", hypotheses=(prior_mean, finite_context)
 )
 def fewest_heads(loss: MultiHeadLoss) -> Comparison:
     r"""at finite $C$ and for $w_\star \ne 0$, $d$ heads with $y_q = 0$ reach the least risk of any number, and $d - 1$

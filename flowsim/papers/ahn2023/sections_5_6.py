@@ -1,7 +1,8 @@
-"""ahn2023's section 5, layers without B: preconditioned gradient descent, Theorems 3 and 4, and the best point of S.
+"""ahn2023's sections 5 and 6: layers as preconditioned gradient descent, Theorems 3 to 5, and what the B_i add.
 
 Statements about single prompts are judged on drawn prompts with drawn weights, in the paper's own sign of A. Theorems 3
-and 4 are judged in the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here.
+to 5 are judged in the sign of `MultiLayerLoss`, A_i = -(the paper's), which changes no statement here. S is
+{A_i = a_i Sigma^-1, B_i = b_i I}.
 """
 
 from typing import Any
@@ -12,12 +13,11 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Matrix
 from flowsim.claims.claim import Comparison, at_least, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, finite_context, hypothesis
 from flowsim.claims.statements import rounded
 from flowsim.models import MultiLayerAttention
 from flowsim.models.linear_attention import embed
-from flowsim.papers.ahn2023 import spaces
+from flowsim.papers.ahn2023 import problems, spaces
 from flowsim.papers.ahn2023.multi_layer import (
     Loss,
     basis,
@@ -29,21 +29,29 @@ from flowsim.papers.ahn2023.multi_layer import (
     landscape_constants,
     many_starts,
 )
-from flowsim.papers.ahn2023.problems import (
-    DEEP,
-    FREE,
-    FREE_DEEP,
-    ISOTROPIC_LAYERS,
-    LARGE,
-    ON_PROMPTS,
-    ONE_LAYER,
-    PAPER,
-    PAPER_B,
-    SHORT,
-    STATIC,
+from flowsim.papers.ahn2023.prompts import (
+    Drawn,
+    Row,
+    covariates,
+    inputs_of,
+    layers,
+    masked,
+    nearest_on_the_set,
+    on_prompts,
+    risk,
 )
-from flowsim.papers.ahn2023.prompts import Drawn, Row, layers, on_prompts, risk
-from flowsim.papers.ahn2023.settings import LAYERED, layers_with_inverse_weights, two_isotropic_layers
+from flowsim.papers.ahn2023.residual_stream import (
+    NOTE,
+    local_minima,
+    lowest,
+    minima_constants,
+    norms_squared,
+    on_the_set,
+    slopes,
+    where_known,
+    within_reach,
+)
+from flowsim.papers.ahn2023.settings import LAYERS, several_layers, two_isotropic_layers
 
 
 def _descents(drawn: Drawn, *, own: bool) -> Float[Array, "layers d"]:
@@ -61,14 +69,7 @@ def _predictions(drawn: Drawn) -> Row:
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
 
 
-SECTION_5 = Section(
-    "ahn2023",
-    *LAYERED,
-    setting=layers_with_inverse_weights,
-    hypotheses=finite_context,
-    problems=ON_PROMPTS,
-    spaces=spaces.LAYERS,
-)
+SECTION_5 = LAYERS().on(problems.ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
 
 
 @SECTION_5.claim("lemma-2", "Lemma 2, (64)")
@@ -103,17 +104,12 @@ def _lowest(excess: Float[Array, " n"]) -> Float[Array, " 1"]:
     return jnp.nanmin(excess)[None]
 
 
-SECTION_5_1 = Section(
-    "ahn2023",
-    *LAYERED,
-    setting=layers_with_inverse_weights,
-    hypotheses=two_isotropic_layers,
-    problems=ISOTROPIC_LAYERS,
-    spaces=spaces.ISOTROPIC_LAYERS,
+ISOTROPIC = SECTION_5.on(
+    problems.ISOTROPIC_LAYERS, spaces.ISOTROPIC_LAYERS, hypotheses=two_isotropic_layers, constants=landscape_constants
 )
 
 
-@SECTION_5_1.claim("theorem-3", "Theorem 3", constants=landscape_constants)
+@ISOTROPIC.claim("theorem-3", "Theorem 3")
 def theorem_3(loss: Loss) -> Comparison:
     r"""For two layers and $\Sigma = I$ some diagonal $A_0$, $A_1$ minimise $f$ over symmetric matrices
 
@@ -124,7 +120,7 @@ def theorem_3(loss: Loss) -> Comparison:
     return rounded(equal(everywhere, diagonal, loss.minimum), cancellation(loss))
 
 
-@SECTION_5_1.claim("theorem-3.multiples", "Theorem 3", form="corrected", constants=landscape_constants)
+@ISOTROPIC.claim("theorem-3.multiples", "Theorem 3", form="corrected")
 def theorem_3_multiples(loss: Loss) -> Comparison:
     r"""For $k = 2$ and $\Sigma = I$ two different multiples of $I$, in either order, minimise $f$ over symmetric
     matrices
@@ -142,12 +138,15 @@ def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array, Array]:
     return W, latent, hidden @ W.T, hidden @ latent
 
 
-SECTION_5_2 = Section("ahn2023", *LAYERED, setting=layers_with_inverse_weights, hypotheses=finite_context)
-ON_ON_PROMPTS = SECTION_5_2.on(ON_PROMPTS, spaces.LAYERS)
-ON_LAYERS = SECTION_5_2.on((*STATIC, ONE_LAYER, DEEP, FREE_DEEP), spaces.LAYERS, hypotheses=())
+ON_LAYERS = SECTION_5.on(
+    (*problems.STATIC, problems.ONE_LAYER, problems.DEEP, problems.FREE_DEEP),
+    spaces.LAYERS,
+    hypotheses=(),
+    constants=landscape_constants,
+)
 
 
-@ON_ON_PROMPTS.claim("sec-5.2.distorted", "section 5.2")
+@SECTION_5.claim("sec-5.2.distorted", "section 5.2")
 @on_prompts
 def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = \Sigma^{-1/2} \bar w$, $y = \langle \bar x, \bar w
@@ -160,7 +159,7 @@ def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
     return observed @ jnp.linalg.inv(drawn.root) @ latent, labels
 
 
-@ON_ON_PROMPTS.corrected(distorted_printed)
+@SECTION_5.corrected(distorted_printed)
 @on_prompts
 def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = W^{-\top} \bar w$, $y = \langle \bar x, \bar w \rangle$
@@ -172,7 +171,7 @@ def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
     return observed @ jnp.linalg.solve(W.T, latent), labels
 
 
-@ON_ON_PROMPTS.claim("sec-5.2.hessian", "section 5.2")
+@SECTION_5.claim("sec-5.2.hessian", "section 5.2")
 @on_prompts
 def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
     r"""The Hessian of (10) is $X X^\top/(2n)$"""
@@ -180,7 +179,7 @@ def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
     return X @ X.T / (2 * n), jax.hessian(risk, argnums=1)(drawn, drawn.weight, drawn.weight)
 
 
-@ON_ON_PROMPTS.corrected(hessian_printed)
+@SECTION_5.corrected(hessian_printed)
 @on_prompts
 def hessian_corrected(drawn: Drawn) -> tuple[Array, Array]:
     r"""The Hessian of (10) is $X X^\top/n$
@@ -197,8 +196,8 @@ def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
     return [enough, *finite_context(loss, start)]
 
 
-@SECTION_5_2.claim(
-    "sec-5.2.newton", "section 5.2", hypotheses=_invertible, problems=(PAPER, PAPER_B), spaces=spaces.LAYERS
+@SECTION_5.on((problems.PAPER, problems.PAPER_B), spaces.LAYERS).claim(
+    "sec-5.2.newton", "section 5.2", hypotheses=_invertible
 )
 @on_prompts
 def newton(drawn: Drawn) -> tuple[Array, Array]:
@@ -213,7 +212,7 @@ def newton(drawn: Drawn) -> tuple[Array, Array]:
     return -layers(one, embed(drawn.prompt))[-1:, -1, -1], label[None]
 
 
-@ON_LAYERS.claim("theorem-4", "Theorem 4, (24)", constants=landscape_constants)
+@ON_LAYERS.claim("theorem-4", "Theorem 4, (24)")
 def theorem_4(loss: Loss) -> Comparison:
     r"""$\inf$ over $\mathcal{S}$ of $\sum_i \lVert \nabla_{A_i} f \rVert_F^2$ is $0$
 
@@ -225,7 +224,7 @@ def theorem_4(loss: Loss) -> Comparison:
     return equal(squares[:1], 0.0, squares[1:])
 
 
-@ON_LAYERS.claim("theorem-4.minimum", "section 5.2", form="corrected", constants=landscape_constants)
+@ON_LAYERS.claim("theorem-4.minimum", "section 5.2", form="corrected")
 def theorem_4_minimum(loss: Loss) -> Comparison:
     r"""$A_i \propto \Sigma^{-1}$ is ``locally optimal'': the Hessian over all matrices is positive definite at the best
     of $\mathcal{S}$
@@ -236,12 +235,9 @@ def theorem_4_minimum(loss: Loss) -> Comparison:
     return rounded(at_least(values[:1], 0.0, size=values[-1]), values[-1] / jnp.abs(values[0]))
 
 
-SECTION_5_3 = Section(
-    "ahn2023", *LAYERED, setting=layers_with_inverse_weights, problems=(SHORT, LARGE, FREE, PAPER), spaces=spaces.LAYERS
+@SECTION_5.on((problems.SHORT, problems.LARGE, problems.FREE, problems.PAPER), spaces.LAYERS).claim(
+    "theorem-4.global", "section 5.3", form="corrected", hypotheses=()
 )
-
-
-@SECTION_5_3.claim("theorem-4.global", "section 5.3", form="corrected")
 def every_start(loss: Loss) -> Comparison:
     r"""The best point of $\mathcal{S}$ is a global minimum, as it ``appears'': many starts over all matrices end at its
     loss
@@ -249,3 +245,76 @@ def every_start(loss: Loss) -> Comparison:
     Each of 16 Gaussian starts reaches it. This is evidence, not a proof.
     """
     return rounded(equal(many_starts(loss, basis(loss)), 0.0, loss.minimum), cancellation(loss))
+
+
+_BY_ALL = NOTE.format("theorem-5.all-matrices")
+
+SECTION_6 = LAYERS()
+
+
+@SECTION_6.on(problems.WITH_B, spaces.RESIDUAL_STREAM).claim(
+    "theorem-5",
+    "Theorem 5, (14)",
+    hypotheses=within_reach,
+    constants=minima_constants,
+    note="Judged at the best scalars that a search finds. " + _BY_ALL,
+)
+@where_known
+def theorem_5(loss: Loss) -> Comparison:
+    r"""$\inf$ over $\mathcal{S}$ of $\sum_i \lVert \nabla_{A_i} f \rVert_F^2 + \lVert \nabla_{B_i} f
+    \rVert_F^2$ is $0$
+    """
+    best = lowest(loss)
+    squares = norms_squared(slopes(loss, jnp.stack([best, jnp.zeros_like(best)])))
+    return equal(squares[:1], 0.0, squares[1:])
+
+
+@SECTION_6.on((problems.PAPER_B, problems.PAPER, problems.LARGE), spaces.SEVERAL_LAYERS).claim(
+    "theorem-5.local-minima", "Theorem 5", form="corrected", hypotheses=several_layers, constants=minima_constants
+)
+def other_minima(loss: Loss) -> Comparison:
+    r"""With $B$ the loss on $\mathcal{S}$ has local minima above the lowest
+
+    Without B every local minimum on S is a global one. Descent can also run off to infinity, with a_i -> 0 at a fixed
+    a_i b_i: such a layer moves the covariates but not the labels.
+    """
+    found, least = local_minima(loss), on_the_set(loss).minimum
+    return at_least(jnp.max(jnp.where(found.proper, found.values, least))[None], least, size=least)
+
+
+def _curved(drawn: Drawn, metric: Matrix) -> tuple[Array, Array]:
+    """X_{i+1} against X_i (I - |a_i b_i| M X_i^T metric X_i), on S with a_i < 0 < b_i."""
+    point, n = nearest_on_the_set(drawn), drawn.prompt.inputs.shape[0]
+    d, Sigma = drawn.weight.size, drawn.root @ drawn.root
+    a, b = jnp.einsum("kij,ij->k", point.A, Sigma) / d, jnp.einsum("kii->k", point.B) / d
+    point = point._replace(A=-jnp.sign(a)[:, None, None] * point.A, B=jnp.sign(b)[:, None, None] * point.B)
+    X = covariates(point, inputs_of(drawn))
+    steps = [jnp.abs(c) * X_i @ masked(X_i).T @ metric @ X_i / n for c, X_i in zip(a * b, X, strict=False)]
+    return X[1:], X[:-1] - jnp.stack(steps)
+
+
+ON_CURVED = SECTION_6.on(
+    (problems.PAPER_B, problems.SHORT, problems.ISOTROPIC_LAYERS[0]), spaces.LAYERS, hypotheses=finite_context
+)
+
+
+@ON_CURVED.claim("sec-6.1.curvature", "section 6.1, 1.")
+@on_prompts
+def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
+    r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top X_i)$, with $1/n$ in
+    the $a_i$
+
+    The text states it with an approximate sign, at learned weights, which are near S. It holds for Sigma = I.
+    """
+    return _curved(drawn, jnp.eye(drawn.weight.size))
+
+
+@ON_CURVED.corrected(curvature_printed)
+@on_prompts
+def curvature_corrected(drawn: Drawn) -> tuple[Array, Array]:
+    r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top \Sigma^{-1} X_i)$,
+    with $1/n$ in the $a_i$
+
+    With the Sigma^-1 of A_i = a_i Sigma^-1.
+    """
+    return _curved(drawn, jnp.linalg.inv(drawn.root @ drawn.root))

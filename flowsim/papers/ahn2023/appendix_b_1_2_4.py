@@ -1,9 +1,10 @@
-"""ahn2023's appendices B.1 and B.2: the proofs of Theorem 3 and of Theorem 4, on layers without B.
+"""ahn2023's appendices B.1, B.2 and B.4, layers without B: the proofs of Theorems 3 and 4, and the order of the layers.
 
 Gradients are those of `MultiLayerLoss`, whose matrices are A_i = -(the paper's), which changes no statement here. On
 drawn prompts the matrices carry the paper's own sign.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -12,13 +13,19 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
-from flowsim.claims.declaring import Section
 from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined, rounded
 from flowsim.models import MultiLayerAttention
-from flowsim.papers.ahn2023 import spaces
-from flowsim.papers.ahn2023.multi_layer import Loss, cancellation, drawn_matrices, drawn_scalars, gradients, losses_at
-from flowsim.papers.ahn2023.problems import ISOTROPIC_LAYERS, ON_PROMPTS, STATIC
+from flowsim.papers.ahn2023 import problems, spaces
+from flowsim.papers.ahn2023.multi_layer import (
+    Loss,
+    cancellation,
+    drawn_matrices,
+    drawn_scalars,
+    gradients,
+    losses_at,
+    many_starts,
+)
 from flowsim.papers.ahn2023.prompts import (
     Columns,
     Drawn,
@@ -34,7 +41,7 @@ from flowsim.papers.ahn2023.prompts import (
     turned_slopes,
     without_B,
 )
-from flowsim.papers.ahn2023.settings import LAYERED, anisotropic, layers_with_inverse_weights, two_isotropic_layers
+from flowsim.papers.ahn2023.settings import LAYERS, anisotropic, several_layers, two_isotropic_layers
 
 
 def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis]:
@@ -52,19 +59,11 @@ def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
     return product(point, X), jnp.sum(jax.vmap(error)(jnp.eye(X.shape[0])) ** 2)
 
 
-SECTION_B_1 = Section(
-    "ahn2023",
-    *LAYERED,
-    setting=layers_with_inverse_weights,
-    hypotheses=two_isotropic_layers,
-    problems=ISOTROPIC_LAYERS,
-    spaces=spaces.ISOTROPIC_LAYERS,
-)
+SECTION_B_1_2 = LAYERS()
+ISOTROPIC = SECTION_B_1_2.on(problems.ISOTROPIC_LAYERS, spaces.ISOTROPIC_LAYERS, hypotheses=two_isotropic_layers)
 
 
-@SECTION_B_1.claim(
-    "theorem-3.trace", "proof of Theorem 3, first display", hypotheses=(_symmetric_layers, finite_context)
-)
+@ISOTROPIC.claim("theorem-3.trace", "proof of Theorem 3, first display", hypotheses=(_symmetric_layers, finite_context))
 @on_prompts
 def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl(\prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i (I + M
@@ -77,7 +76,7 @@ def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
     return jnp.sum(columns**2), expected
 
 
-@SECTION_B_1.corrected(trace_of_all, hypotheses=(_symmetric_layers, finite_context))
+@ISOTROPIC.corrected(trace_of_all, hypotheses=(_symmetric_layers, finite_context))
 @on_prompts
 def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl((I - M) \prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i
@@ -90,7 +89,7 @@ def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
     return jnp.sum(columns[:, -1] ** 2), expected
 
 
-@SECTION_B_1.claim("theorem-3.rotation", "proof of Theorem 3")
+@ISOTROPIC.claim("theorem-3.rotation", "proof of Theorem 3")
 def theorem_3_rotation(loss: Loss) -> Comparison:
     r"""$f(U D_0 U^\top, A_1) = f(D_0, U^\top A_1 U)$ for orthogonal $U$, and $f(D_0, A_1) = f(D_0, S A_1 S)$ for
     diagonal $D_0$ and $S = \operatorname{diag}(\pm 1, \dots, \pm 1)$
@@ -109,7 +108,7 @@ def theorem_3_rotation(loss: Loss) -> Comparison:
     return rounded(joined(both), cancellation(loss))
 
 
-@SECTION_B_1.claim("theorem-3.proof", "proof of Theorem 3")
+@ISOTROPIC.claim("theorem-3.proof", "proof of Theorem 3")
 def theorem_3_proof(loss: Loss) -> Comparison:
     r"""$f\bigl(D_0, \operatorname{diag}(A_1)\bigr) \le f(D_0, A_1)$ for diagonal $D_0$, and the same with the layers
     exchanged
@@ -125,7 +124,7 @@ def theorem_3_proof(loss: Loss) -> Comparison:
     return rounded(joined(comparisons), cancellation(loss))
 
 
-@SECTION_B_1.claim("theorem-3.convex", "proof of Theorem 3")
+@ISOTROPIC.claim("theorem-3.convex", "proof of Theorem 3")
 def theorem_3_convex(loss: Loss) -> Comparison:
     """$f$ is convex in $A_1$, and in $A_0$, the other one fixed
 
@@ -149,12 +148,11 @@ def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
     return total
 
 
-SECTION_B_2 = Section("ahn2023", *LAYERED, setting=layers_with_inverse_weights)
-ON_ON_PROMPTS = SECTION_B_2.on(ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
-ON_STATIC = SECTION_B_2.on(STATIC, spaces.LAYERS)
+PROMPTWISE = SECTION_B_1_2.on(problems.ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
+ON_STATIC = SECTION_B_1_2.on(problems.STATIC, spaces.LAYERS)
 
 
-@ON_ON_PROMPTS.claim("eq-22", "(22)")
+@PROMPTWISE.claim("eq-22", "(22)")
 @on_prompts
 def eq_22(drawn: Drawn) -> tuple[Row, Row]:
     r"""$Y_{i+1} = Y_0 \prod_l (I + M X_0^\top A_l X_0)$, the query's label being given
@@ -244,13 +242,8 @@ def gradient_on_the_set(loss: Loss) -> Comparison:
     return rounded(equal(off, 0.0, jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
 
 
-@SECTION_B_2.claim(
-    "theorem-4.invariant",
-    "proof of Theorem 4",
-    form="corrected",
-    hypotheses=anisotropic,
-    problems=(ISOTROPIC_LAYERS[0], *STATIC),
-    spaces=spaces.LAYERS,
+@SECTION_B_1_2.on((problems.ISOTROPIC_LAYERS[0], *problems.STATIC), spaces.LAYERS).claim(
+    "theorem-4.invariant", "proof of Theorem 4", form="corrected", hypotheses=anisotropic
 )
 def leaves_the_set(loss: Loss) -> Comparison:
     r"""Plain gradient flow leaves $\mathcal{S}$: at points of $\mathcal{S}$ no $\nabla_{A_i} f$ is a multiple of
@@ -264,7 +257,7 @@ def leaves_the_set(loss: Loss) -> Comparison:
     return rounded(at_least(off, 0.0, size=jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
 
 
-@ON_ON_PROMPTS.claim("eq-28", "proof of Theorem 4, G before (28)")
+@PROMPTWISE.claim("eq-28", "proof of Theorem 4, G before (28)")
 @on_prompts
 def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I - M X_0^\top A_l X_0)$
@@ -275,7 +268,7 @@ def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:
     return drawn.weight @ Z[:-1] @ _factors(drawn, -1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@ON_ON_PROMPTS.corrected(eq_28_printed)
+@PROMPTWISE.corrected(eq_28_printed)
 @on_prompts
 def eq_28_corrected(drawn: Drawn) -> tuple[Row, Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I + M X_0^\top A_l X_0)$
@@ -286,7 +279,7 @@ def eq_28_corrected(drawn: Drawn) -> tuple[Row, Row]:
     return drawn.weight @ Z[:-1] @ _factors(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
 
 
-@ON_ON_PROMPTS.claim("eq-29", "(29)")
+@PROMPTWISE.claim("eq-29", "(29)")
 @on_prompts
 def eq_29(drawn: Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and orthogonal $U$, with $U_\Sigma = \Sigma^{1/2} U \Sigma^{-1/2}$, $G(U_\Sigma X_0) =
@@ -297,7 +290,7 @@ def eq_29(drawn: Drawn) -> tuple[Array, Array]:
     return turned(without_B(nearest_on_the_set(drawn)), product)
 
 
-@ON_ON_PROMPTS.claim("eq-30", "(30)")
+@PROMPTWISE.claim("eq-30", "(30)")
 @on_prompts
 def eq_30(drawn: Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and every $R_j$, $\frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = U_\Sigma \frac{d}{dt}
@@ -306,3 +299,52 @@ def eq_30(drawn: Drawn) -> tuple[Array, Array]:
     Judged on 64 drawn prompts with drawn weights, U and R_j, for every j.
     """
     return turned_slopes(without_B(drawn), product, "A")
+
+
+def multiples(loss: Loss) -> Float[Array, "1 d d"]:
+    """A basis of the multiples of I."""
+    return jnp.eye(loss.task.dimension)[None]
+
+
+def _permuted(loss: Loss, matrices: Float[Array, "n k d d"]) -> Float[Array, "n orders"]:
+    """The loss in every order of the layers, the given one first."""
+    orders = itertools.permutations(range(loss.layers))
+    return jnp.stack([losses_at(loss, matrices[:, jnp.array(order)]) for order in orders], axis=1)
+
+
+SECTION_B_4 = LAYERS()
+ON_LAYERS = SECTION_B_4.on((*problems.STATIC, problems.DEEP), spaces.LAYERS)
+
+
+@ON_LAYERS.claim("lemma-8", "Lemma 8")
+def lemma_8(loss: Loss) -> Comparison:
+    r"""On $\mathcal{S}$ the loss does not depend on the order of the layers"""
+    points = drawn_scalars(loss)[:, :, None, None] * jnp.eye(loss.task.dimension)[None, None]
+    values = _permuted(loss, points)
+    first, values = jnp.repeat(values[:, 0], values.shape[1]), values.reshape(-1)
+    return rounded(equal(values, first, values), cancellation(loss))
+
+
+@SECTION_B_4.on(problems.STATIC, spaces.LAYERS).claim(
+    "lemma-8.general", "Lemma 8 beyond S", form="corrected", hypotheses=several_layers
+)
+def lemma_8_general(loss: Loss) -> Comparison:
+    r"""At drawn matrices off $\mathcal{S}$ the loss does depend on the order of the layers
+
+    This is why the lemma needs S.
+    """
+    values = _permuted(loss, drawn_matrices(loss, 1))
+    change = jnp.max(values, axis=1) - jnp.min(values, axis=1)
+    return rounded(at_least(change, 0.0, size=jnp.max(values, axis=1)), jnp.max(jnp.max(values, axis=1) / change))
+
+
+@ON_LAYERS.claim("theorem-4.on-the-set", "section 7, after Lemma 8", form="corrected")
+def every_start_on_the_set(loss: Loss) -> Comparison:
+    r"""On $\mathcal{S}$ every start ends at the least loss: the local minima are the $k!$ orders of one choice of
+    different $a_i$
+
+    At a critical point with different a_i, prod (1 - a_i x) is orthogonal to all x p of degree at most k, which is true
+    for one choice only. A critical point with two equal a_i is a strict saddle: moving them apart lowers the loss by
+    s^2 E tr W^2 prod. Judged from 16 starts.
+    """
+    return rounded(equal(many_starts(loss, multiples(loss)), 0.0, loss.minimum), cancellation(loss))
