@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
-from flowsim._core.types import Tables
 from flowsim.claims.proofs import OpenError, checker
 from flowsim.cli.common import FINISHED, UNFINISHED, VIOLATED, claims_of, exit_status, print_json, table_of, tables_of
 from flowsim.experiments.audit import Entry, judge_all
 from flowsim.experiments.certification import certification
-from flowsim.problem import spec_of
+from flowsim.problem import spec_of, unnamed
 from flowsim.report.documents import audit_document, summary
 from flowsim.report.facts import sharp_constants
 
@@ -52,7 +51,7 @@ def certify(
     (claim, *others) = [one for one in claims_of(identifier) if one.form == form] or claims_of(identifier)
     if others:
         refuse("claim id", "that of one claim", f"{identifier} has the parts {claim.id}, {others[0].id}")
-    named = [tables_of(problem)] if problem else [_unnamed(tables) for tables in claim.problems]
+    named = [tables_of(problem)] if problem else [unnamed(tables) for tables in claim.problems]
     try:
         certificate = certification(claim, [spec_of(tables, overrides) for tables in named], until=until)
     except OpenError as error:
@@ -75,7 +74,3 @@ def verify(path: pathlib.Path) -> int:
     statement = certificate["statement"]
     print(f"{statement['id']} [{statement['form']}]: {found}\n{statement['text']}\n{certificate['problem']}")
     return FINISHED
-
-
-def _unnamed(tables: Tables) -> Tables:
-    return {name: table for name, table in tables.items() if name != "name"}

@@ -23,7 +23,7 @@ from flowsim._core.types import Document
 from flowsim.claims.proofs import checker
 from flowsim.claims.proofs.program import program
 from flowsim.claims.proofs.writer import decimals
-from flowsim.losses import AbstractPopulationLoss
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 
 PRECISION = 128  # bits
 DEGREE = 20  # of the Taylor polynomials
@@ -105,7 +105,7 @@ def programs(loss: AbstractPopulationLoss, start: PyTree) -> tuple[Document, Doc
 
     **Raises:** as `enclose`.
     """
-    if loss.sampled:
+    if isinstance(loss, MonteCarloLoss):
         checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
     if loss.speeds(start) is not None:
         checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
