@@ -206,7 +206,7 @@ def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, 
     return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
 
 
-def least(task: Task, w: np.ndarray | None = None, bias: float = 0.0) -> Array:
+def least(task: Task, w: ArrayLike | None = None, bias: float = 0.0) -> Array:
     """The least risk of any number of heads with the guess w^T x_q + bias, by the normal equations; w is (d,)."""
     guess = np.zeros(task.dimension) if w is None else w
     return exact.floats(exact.least(exact.moments(task), guess, bias))
