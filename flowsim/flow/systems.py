@@ -80,10 +80,13 @@ class AbstractSystem(eqx.Module):
         """|grad L|."""
         return norm(self.field(state))
 
-    def bend(self, state: PyTree) -> Scalar:
-        """|d grad L/dt|, which is |H g|."""
+    def rate(self, state: PyTree) -> Scalar:
+        """|d g/dt|/|g| = |H g|/|g|, the rate at which the gradient changes."""
         field = self.field(state)
-        return norm(jax.jvp(self.field, (state,), (field,))[1])
+        speed = norm(field)
+        # Along a unit vector: H g may be below the least number where g is not.
+        direction = jax.tree.map(lambda x: x / jnp.where(speed > 0, speed, 1.0), field)
+        return norm(jax.jvp(self.field, (state,), (direction,))[1])
 
     def entries(self, state: PyTree) -> int:
         """How many weights a model has."""
@@ -193,8 +196,9 @@ class ReducedSystem(AbstractSystem):
         slope, moments = self.field(state), self.layer.reduction.sums(state.clock[None])[:, 0]
         return norm((slope.shaft, slope.u, state.u**2 * jnp.sqrt(jnp.maximum(moments[2], 0.0))))
 
-    def bend(self, state: Point) -> Scalar:
-        return self.layer.reduction.bend(state)
+    def rate(self, state: Point) -> Scalar:
+        speed = self.speed(state)
+        return self.layer.reduction.bend(state) / jnp.where(speed > 0, speed, 1.0)
 
     def entries(self, state: Point) -> int:
         return self.weights
@@ -353,8 +357,8 @@ def identity(system: AbstractSystem) -> AbstractSystem:
 
 def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
     """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
-    speed, bend = system.speed(state), system.bend(state)
-    return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
+    speed, rate = system.speed(state), system.rate(state)
+    return speed, 1 / jnp.where(rate > 0, rate, speed)
 
 
 def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
