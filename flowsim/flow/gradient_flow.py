@@ -23,7 +23,7 @@ from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
 from flowsim.flow.solvers.clock import since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
-from flowsim.flow.solvers.dense.saddles import leaves
+from flowsim.flow.solvers.dense.saddles import leaves, leaves_in_krylov
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
 from flowsim.flow.solvers.kinks import rows_before_kink
 from flowsim.flow.solvers.lockstep import FIRST_STEP
@@ -278,18 +278,17 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
     """Whether nothing is left of a gradient but rounding, or it is below rounding of the largest so far."""
     if bool(_is_rounding(system, state)):
         return True
-    return _has_curvature(system, state) and float(_speed(system, state)) <= RESTING * _EPS * largest
+    is_known = not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
+    return is_known and float(_speed(system, state)) <= RESTING * _EPS * largest
 
 
 def _leaves(system: AbstractSystem, sampled: bool, start: PyTree, state: PyTree, still: bool) -> bool:
     """Whether a flow with a small gradient leaves where it is, as far as its curvature is worth its cost."""
-    if sampled or not _has_curvature(system, state):
+    if sampled or isinstance(system, ReducedSystem):
         return False
+    if _weights(state) > DENSE_LIMIT:
+        return bool(leaves_in_krylov(system, state, jnp.asarray(still)))
     return bool(leaves(system, state, start, jnp.asarray(still)))
-
-
-def _has_curvature(system: AbstractSystem, state: PyTree) -> bool:
-    return not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
 
 
 @eqx.filter_jit
