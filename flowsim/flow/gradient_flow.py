@@ -82,13 +82,13 @@ def gradient_flow(
     a saddle to rtol of itself; and none is known better than its field, which is rounded; atol: absolute error of a
     step in the units of the weights, beside that, default 0; solver: "auto" takes the structured Newton where the loss
     has an arrowhead, "implicit" (Radau IIA of order 9) for up to 256 weights under an exact loss, and elsewhere
-    "explicit" (Tsit5) in turns with the implicit one, whichever gets further for its work (the trajectory's settings
-    say where it changed); stop: relative thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the
-    solver is "implicit", not below ten rtol; points_per_decade: how many steps there are at least in a decade of time,
-    each an output, default 12 or as many as keep the weights under 256 MiB, 0 for output at ``times`` alone;
-    steps_per_decade: as many steps at least, outputs or not, default points_per_decade; budget_seconds: wall-clock
-    limit, looked at after every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes
-    on bit for bit; progress: show a bar.
+    "explicit" (Tsit5, stabilized where stability would limit its steps) in turns with the implicit one, whichever gets
+    further for its work (the trajectory's settings say where it changed); stop: relative thresholds, for a
+    `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol; points_per_decade:
+    how many steps there are at least in a decade of time, each an output, default 12 or as many as keep the weights
+    under 256 MiB, 0 for output at ``times`` alone; steps_per_decade: as many steps at least, outputs or not, default
+    points_per_decade; budget_seconds: wall-clock limit, looked at after every chunk; checkpoint: a folder that keeps
+    finished chunks, from which the same call goes on bit for bit; progress: show a bar.
 
     **Returns:** a `Trajectory`; what went wrong in the solve, if anything, is in its ``status``.
 
