@@ -175,3 +175,11 @@ def test_so_does_any_flow(problem):
     run = gradient_flow(loss, start, t1=1e290)
     assert run.status is Status.TIME and run.certificates.rejected_steps < 20
     assert run.certificates.energy_defect < 1e-9 and float(run.excess[-1]) < 1e-26
+
+
+def test_four_factors_leave_where_the_change_of_the_gradient_is_below_the_least_number():
+    """From s = 1e-80 of (w_1 .. w_4 - 1)^2/2, w' = w^3 until then: at 1/(2 s^2). There |H g| = 3 s^5 is zero."""
+    scale = 1e-80
+    run = gradient_flow(FunctionLoss(lambda m: (jnp.prod(m.w) - 1) ** 2 / 2, minimum=0.0), One(jnp.full(4, scale)))
+    assert run.status is Status.EXCESS
+    assert float(run.t[-1]) == pytest.approx(1 / (2 * scale**2), rel=1e-6)

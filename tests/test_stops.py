@@ -211,3 +211,17 @@ def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
         verdict = flowsim.check(REACHES, loss, flow)
         assert verdict.verdict is expected
         assert ("A change of the start in its last digits" in verdict.note) == (sign < 0)
+
+
+@pytest.mark.parametrize(("apart", "solver"), [(0.0, "explicit"), (1e-12, "auto")])
+def test_many_weights_leave_a_saddle_where_no_minimum_is_known(apart, solver):
+    """2,200 weights, sum (a_i b_i - s_i)^2/2 from 1e-12: where s = 4 is reached the gradient is as small as at the end,
+    while s = 1/4 is still to come, unless those weights are zero.
+    """
+    s = jnp.where(jnp.arange(1100) < 2, 4.0, 0.25)
+    start = jnp.where(s > 1, 1e-12, apart)
+    loss = FunctionLoss(lambda m: jnp.sum((m.w[0] * m.w[1] - s) ** 2) / 2)
+    stop = Stop(grad_norm=1e-10 if apart else 1e-7)  # which errors of explicit steps keep it from
+    run = gradient_flow(loss, Factors(jnp.stack([start, start])), solver=solver, stop=stop)
+    assert run.status is Status.GRAD_NORM
+    assert float(run.loss[-1]) == pytest.approx(0.0 if apart else float(jnp.sum(s[2:] ** 2)) / 2, abs=1e-12)

@@ -41,6 +41,7 @@ _FIELDS_A_STEP = 25  # of an implicit method, beside those of a Hessian
 _FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations, which take as long as a field at least takes
 _WORTH = 4.0  # times the work of an implicit method, from which it is tried
 _ENTRIES = 2**20  # of the states of a chunk
+_PADDING = 2**17  # weights, up to which records are padded to one shape
 _NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
 _BESIDE = 1 / 16  # of a step, within which of its end a requested time may be taken for that
 _MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
@@ -134,13 +135,19 @@ class Course:
         """How many eigenvectors of the Hessian an implicit method keeps after a chunk."""
         return before.directions or more_directions(self._weights, 0)
 
-    def work_per_e_fold(self, before: Chunk) -> float:
-        """How many fields time takes to grow by e after a chunk, by an implicit method whose steps are the longest."""
-        way = self._way(before)
-        of_a_step = _FIELDS_A_STEP + float(way.asked.renewal) / 2
-        if way.method.directions > DENSE_LIMIT:
-            of_a_step = MATRIX_FREE_FIELDS
-        return STEPS_PER_DECADE / math.log(10) * of_a_step
+    def is_promising(self, before: Chunk, pace: float) -> bool:
+        """Whether time would grow by e, after a chunk, for a quarter of the work by an implicit method whose steps are
+        the longest, rather than by one that takes a field for so much time.
+        """
+        fields = before.reached / pace / _WORTH * math.log(10) / STEPS_PER_DECADE  # that a step may take
+        directions = self.directions(before)
+        if directions > DENSE_LIMIT:
+            return fields > MATRIX_FREE_FIELDS
+        columns, _ = DenseRadau.hessian(self._weights, directions)
+        # The algebra of a Hessian counts too, but to know what for takes longer than some flows.
+        if fields <= _FIELDS_A_STEP + columns / 2:
+            return False
+        return fields > _FIELDS_A_STEP + float(self._way(before).asked.renewal) / 2
 
     @property
     def _weights(self) -> int:
@@ -219,7 +226,8 @@ class Course:
     def _records(self, states: PyTree) -> Record:
         """The records of states, in one of few shapes."""
         count = jax.tree.leaves(states)[0].shape[0]
-        spare = 2 ** (max(count, self.steps) - 1).bit_length() - count
+        rows = max(count, min(self.steps, _PADDING // self._weights))
+        spare = 2 ** (rows - 1).bit_length() - count
         pad = lambda leaf: jax.device_put(np.concatenate([leaf, np.zeros((spare, *leaf.shape[1:]))]))
         return _rows(_record_some(self.system, jax.tree.map(pad, states), jnp.asarray(count)), slice(count))
 
@@ -239,10 +247,11 @@ class Course:
         flat = np.concatenate([leaf.reshape(t.size, -1) for leaf in jax.tree.leaves(y[0])], axis=1)
         here = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(y0[0])])
         turns = _turns(np.append(y0[1], y[1]), np.append(begin, t))
+        far = _MOVED * np.linalg.norm(here)
         for row in range(t.size):
-            moved = self.keeps_steps and np.linalg.norm(flat[row] - here) > _MOVED * np.linalg.norm(here)
-            if moved or turns[row] or t[row] >= ratio * wanted:
+            if turns[row] or t[row] >= ratio * wanted or (self.keeps_steps and np.linalg.norm(flat[row] - here) > far):
                 chosen[row], here, wanted = Role.REGULAR, flat[row], t[row]
+                far = _MOVED * np.linalg.norm(here)
         return chosen
 
 
@@ -294,7 +303,7 @@ def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
     # In time, not its logarithm: steps that stability limits stay as long as they are.
     pace = (since[1:] - np.where(moves, 0.0, since[:-1])) / fields[1:]
     explicit = pace[-1] if turn % 2 == 0 else pace[-length - 1]
-    promising = since[-1] > _WORTH * explicit * implicit.work_per_e_fold(chunks[-1])
+    promising = implicit.is_promising(chunks[-1], explicit)
     if turn % 2 == 0:
         over = promising and fields[-length:].sum() >= fields[:-length].sum()
     else:

@@ -23,7 +23,7 @@ from flowsim.flow.schedule import HORIZON_DECADES, RESTING, StopSearch, percent
 from flowsim.flow.schedule import Stop as Stop
 from flowsim.flow.solvers.clock import since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
-from flowsim.flow.solvers.dense.saddles import leaves
+from flowsim.flow.solvers.dense.saddles import leaves, leaves_in_krylov
 from flowsim.flow.solvers.integration import DENSE_LIMIT, Asked, solve_reduced
 from flowsim.flow.solvers.kinks import rows_before_kink
 from flowsim.flow.solvers.lockstep import FIRST_STEP
@@ -83,13 +83,13 @@ def gradient_flow(
     a saddle to rtol of itself; and none is known better than its field, which is rounded; atol: absolute error of a
     step in the units of the weights, beside that, default 0; solver: "auto" takes the structured Newton where the loss
     has an arrowhead, "implicit" (Radau IIA of order 9) for up to 256 weights under an exact loss, and elsewhere
-    "explicit" (Tsit5) in turns with the implicit one, whichever gets further for its work (the trajectory's settings
-    say where it changed); stop: relative thresholds, for a `MonteCarloLoss` of the gradient alone and, unless the
-    solver is "implicit", not below ten rtol; points_per_decade: how many steps there are at least in a decade of time,
-    each an output, default 12 or as many as keep the weights under 256 MiB, 0 for output at ``times`` alone;
-    steps_per_decade: as many steps at least, outputs or not, default points_per_decade; budget_seconds: wall-clock
-    limit, looked at after every chunk; checkpoint: a folder that keeps finished chunks, from which the same call goes
-    on bit for bit; progress: show a bar.
+    "explicit" (Tsit5, stabilized where stability would limit its steps) in turns with the implicit one, whichever gets
+    further for its work (the trajectory's settings say where it changed); stop: relative thresholds, for a
+    `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol; points_per_decade:
+    how many steps there are at least in a decade of time, each an output, default 12 or as many as keep the weights
+    under 256 MiB, 0 for output at ``times`` alone; steps_per_decade: as many steps at least, outputs or not, default
+    points_per_decade; budget_seconds: wall-clock limit, looked at after every chunk; checkpoint: a folder that keeps
+    finished chunks, from which the same call goes on bit for bit; progress: show a bar.
 
     **Returns:** a `Trajectory`; what went wrong in the solve, if anything, is in its ``status``.
 
@@ -287,18 +287,17 @@ def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
     """Whether nothing is left of a gradient but rounding, or it is below rounding of the largest so far."""
     if bool(_is_rounding(system, state)):
         return True
-    return _has_curvature(system, state) and float(_speed(system, state)) <= RESTING * _EPS * largest
+    is_known = not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
+    return is_known and float(_speed(system, state)) <= RESTING * _EPS * largest
 
 
 def _leaves(system: AbstractSystem, sampled: bool, start: PyTree, state: PyTree, still: bool) -> bool:
     """Whether a flow with a small gradient leaves where it is, as far as its curvature is worth its cost."""
-    if sampled or not _has_curvature(system, state):
+    if sampled or isinstance(system, ReducedSystem):
         return False
+    if _weights(state) > DENSE_LIMIT:
+        return bool(leaves_in_krylov(system, state, jnp.asarray(still)))
     return bool(leaves(system, state, start, jnp.asarray(still)))
-
-
-def _has_curvature(system: AbstractSystem, state: PyTree) -> bool:
-    return not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
 
 
 @eqx.filter_jit

@@ -76,8 +76,8 @@ class AbstractSystem(eqx.Module):
         """|grad L|."""
 
     @abc.abstractmethod
-    def bend(self, state: PyTree) -> Scalar:
-        """|d grad L/dt|, which is |H g|."""
+    def rate(self, state: PyTree) -> Scalar:
+        """|H g|/|g|, the rate at which the gradient changes."""
 
     @abc.abstractmethod
     def entries(self, state: PyTree) -> int:
@@ -122,9 +122,10 @@ class AbstractIsometricSystem(AbstractSystem):
     def speed(self, state: PyTree) -> Scalar:
         return norm(self.field(state))
 
-    def bend(self, state: PyTree) -> Scalar:
-        field = self.field(state)
-        return norm(jax.jvp(self.field, (state,), (field,))[1])
+    def rate(self, state: PyTree) -> Scalar:
+        # H g may be below the least number where g is not.
+        unit = jax.tree.map(lambda x: x / self.speed(state), self.field(state))
+        return norm(jax.jvp(self.field, (state,), (unit,))[1])
 
     def entries(self, state: PyTree) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(state))
@@ -146,7 +147,7 @@ class Descent(AbstractDescent):
 
 def _with_energy(t, y, system: AbstractSystem):
     slope = system.field(y[0])
-    return slope, norm_sq(slope)
+    return slope, norm_sq(jax.tree.map(jnp.ravel, slope))  # of rows, which a CPU sums up much faster
 
 
 WITH_ENERGY = diffrax.ODETerm(_with_energy)
@@ -212,8 +213,8 @@ class ReducedSystem(AbstractSystem):
         slope, moments = self.field(state), self.layer.reduction.sums(state.clock[None])[:, 0]
         return norm((slope.shaft, slope.u, state.u**2 * jnp.sqrt(jnp.maximum(moments[2], 0.0))))
 
-    def bend(self, state: Point) -> Scalar:
-        return self.layer.reduction.bend(state)
+    def rate(self, state: Point) -> Scalar:
+        return self.layer.reduction.bend(state) / self.speed(state)
 
     def entries(self, state: Point) -> int:
         return self.weights
@@ -363,8 +364,8 @@ def _count(model: PyTree) -> int:
 
 def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
     """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
-    speed, bend = system.speed(state), system.bend(state)
-    return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
+    speed, rate = system.speed(state), system.rate(state)
+    return speed, 1 / jnp.where(rate > 0, rate, speed)
 
 
 def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:

@@ -19,6 +19,7 @@ from flowsim.flow.solvers.arrowhead.reduced import Kept, end_of, nothing_kept
 from flowsim.flow.solvers.arrowhead.reduced import step as reduced_step
 from flowsim.flow.solvers.collocation import AbstractRadau
 from flowsim.flow.solvers.dense.radau import DenseRadau
+from flowsim.flow.solvers.dense.stabilized import Stabilized
 from flowsim.flow.solvers.step_size import SMALLEST, PredictiveStepSize
 from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, ReducedSystem
@@ -28,7 +29,7 @@ DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
 ALWAYS_WHOLE = 256  # weights, up to which its whole spectrum is no cost
 _DIRECTIONS = (128, 256, 512)  # eigenvectors that are kept of larger ones
 _STIFF = 0.1  # the rate beside these, over a step, from which Newton's method needs more of them
-_EXPLICIT_FIELDS = 7  # of a step of Tsit5, and where it ends
+_EXPLICIT_FIELDS = 7  # of a step of Tsit5
 MATRIX_FREE_FIELDS = 1000  # of a step of Kvaerno5 with GMRES, about
 _MOST_STAGES = 60  # of a step of `DenseRadau` that is given up
 _SLOW = 1e-2  # |grad|^2 t, of the energy dissipated so far
@@ -222,13 +223,14 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
     states, dissipated = solution.ys
     stats = solution.stats
     accepted, rejected = stats["num_accepted_steps"], stats["num_rejected_steps"]
-    of_a_step = _EXPLICIT_FIELDS if method.solver == "explicit" else MATRIX_FREE_FIELDS
-    fields, too_few = of_a_step * (accepted + rejected), jnp.asarray(False)
+    kept: Any = solution.solver_state
+    fields, too_few = MATRIX_FREE_FIELDS * (accepted + rejected), jnp.asarray(False)
+    # Diffrax forgets what a rejected step computed: a Hessian, as a rule, and all the iterations there are.
     if isinstance(solver, DenseRadau):
-        # Diffrax forgets what a rejected step computed: a Hessian, as a rule, and all the iterations there are.
-        kept: Any = solution.solver_state
         fields = kept.fields + rejected * (solver.renewal + _MOST_STAGES)
         too_few = kept.length * jnp.abs(kept.curvature.rest) > _STIFF
+    elif isinstance(solver, Stabilized):
+        fields = kept.fields + rejected * _EXPLICIT_FIELDS
     return solution.ts, states, dissipated, accepted, rejected, fields, too_few, solution.result
 
 
@@ -249,7 +251,7 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
     norm = optimistix.max_norm
     controller = diffrax.PIDController(rtol, atol, norm=norm, dtmin=shortest, force_dtmin=False)
     if method.solver == "explicit":
-        return diffrax.Tsit5(), controller
+        return Stabilized(), controller
     linear = lineax.GMRES(rtol / 10, atol / 10)
     newton = optimistix.Newton(rtol, atol, norm=norm, linear_solver=linear)
     return diffrax.Kvaerno5(root_finder=newton), controller
@@ -272,7 +274,8 @@ def between(
 def _between(system, begins, ends, times, asked, method):
     first = jax.tree.map(lambda leaf: leaf[0], begins)
     solver: Any
-    solver, _ = _solver(system, method, first, asked, times[0, 0])
+    controller: Any
+    solver, controller = _solver(system, method, first, asked, times[0, 0])
     keeps = isinstance(solver, DenseRadau)
 
     def one(kept, row):
@@ -286,6 +289,10 @@ def _between(system, begins, ends, times, asked, method):
         # An implicit solver of diffrax gives the result of its Newton method.
         results = diffrax.RESULTS if isinstance(result, diffrax.RESULTS) else optimistix.RESULTS
         found = jnp.all(finite) & (result == results.successful)
+        if isinstance(solver, Stabilized):
+            # A rate that is found anew may be too small for a step that is as long as one was.
+            scaled = jax.tree.map(lambda e, x: e / (controller.atol + controller.rtol * jnp.abs(x)), error, y)
+            found &= optimistix.max_norm(scaled) <= 1
         return after if keeps else kept, (y, found)
 
     kept = solver.init(WITH_ENERGY, times[0, 0], times[0, 2], first, system) if keeps else None

@@ -1,1 +1,1 @@
-"""The kernel of flows of any weights: an implicit method in the eigenbasis of a Hessian that is kept."""
+"""The steps of flows of any weights: implicit ones in the eigenbasis of a Hessian that is kept, and explicit ones."""

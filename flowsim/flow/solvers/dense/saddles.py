@@ -5,16 +5,24 @@ factors or more have, tiny weights lead away at a rate that is lost in the round
 points beside it have less loss. So some are looked for: from random points beside it, in directions in which the
 Hessian is zero to rounding, a few steps are made downhill. Where all of them end as high as those from the point
 itself, it is taken for a minimum.
+
+Of many weights the Hessian is known along a Krylov space alone, from the gradient, which turns to where a flow leaves,
+and from a random vector. A positive Ritz value there is below an eigenvalue, so that it tells a saddle as well.
+
+**Source:** Golub and Van Loan, Matrix Computations (2013), section 10.1, for Ritz values of the Lanczos process.
 """
+
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.types import Scalar
-from flowsim.flow.systems import AbstractSystem, leads_away
+from flowsim.flow.systems import AbstractSystem, leads_away, norm
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 _BESIDE = (1e-1, 1e-2, 1e-3)  # of the largest weight
@@ -24,6 +32,8 @@ _FLAT = 1e-8  # of the largest curvature, up to which a direction is flat
 _STEPS = 10  # downhill
 _ROUNDING = 64  # eps of the loss
 _LESS = 1e-12  # of what the loss has fallen by, a difference that counts
+_SPENT = 1e3 * _EPS  # of a product, what is left of it beside a Krylov space that has ended
+_KRYLOV, _KRYLOV_ENTRIES = 64, 2**24  # at most, vectors of a Krylov space, and numbers of all of them
 
 
 @eqx.filter_jit
@@ -61,6 +71,54 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
     gains = jax.lax.map(gain, jnp.asarray(_BESIDE))
     first, now = system.record(start).loss, system.record(state).loss
     return away | (jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now)))
+
+
+@eqx.filter_jit
+def leaves_in_krylov(system: AbstractSystem, state: PyTree, still: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether the Hessian in few directions shows that a flow with a small gradient leaves a state of many weights.
+
+    **Arguments:** still: as of `leaves`.
+    """
+    point, unravel = ravel_pytree(state)
+    slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
+    slope = slope_of(point)
+    moves = ((point != 0) | (slope != 0)).astype(float)
+    product = lambda vector: moves * jax.jvp(slope_of, (point,), (moves * vector,))[1]
+    count = int(np.clip(_KRYLOV_ENTRIES // point.size, 2, _KRYLOV))
+
+    def away(first: Float[Array, " n"]) -> Bool[Array, ""]:
+        rates, basis = _ritz(product, moves * first, count)
+        return leads_away(rates, basis, point, jnp.where(still, 0.0, slope))
+
+    return away(slope) | away(jax.random.normal(jax.random.key(0), point.shape))
+
+
+def _ritz(
+    product: Callable[[Array], Array], first: Float[Array, " n"], count: int
+) -> tuple[Float[Array, " count"], Float[Array, "n count"]]:
+    """Ritz values and vectors, by columns, of a symmetric matrix in its Krylov space from a vector. Where the space
+    ends before so many, the rest are zero.
+    """
+
+    def unit(vector: Array) -> Array:
+        size = norm(vector)
+        return vector / jnp.where(size > 0, size, 1.0)
+
+    def extend(row: int, both: tuple[Array, Array]) -> tuple[Array, Array]:
+        basis, products = both
+        # Twice, so that rounding leaves them orthogonal.
+        beside = unit(products[row - 1])
+        for _ in range(2):
+            beside = beside - (basis @ beside) @ basis
+        vector = jnp.where(norm(beside) > _SPENT, unit(beside), 0.0)
+        return basis.at[row].set(vector), products.at[row].set(product(vector))
+
+    zero = jnp.zeros((count, first.size))
+    start = zero.at[0].set(unit(first)), zero.at[0].set(product(unit(first)))
+    basis, products = jax.lax.fori_loop(1, count, extend, start)
+    projected = products @ basis.T
+    rates, rotation = jnp.linalg.eigh((projected + projected.T) / 2)
+    return rates, basis.T @ rotation
 
 
 def may_creep(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
