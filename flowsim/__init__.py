@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims.declaring import Section as Section
     from flowsim.claims.declaring import claim as claim
-    from flowsim.claims.spaces import Choice as Choice
-    from flowsim.claims.spaces import Each as Each
-    from flowsim.claims.spaces import Real as Real
-    from flowsim.claims.spaces import Space as Space
-    from flowsim.claims.spaces import Whole as Whole
     from flowsim.experiments.search import Counterexample as Counterexample
     from flowsim.experiments.search import Refutation as Refutation
     from flowsim.experiments.search import Sharpening as Sharpening
@@ -92,6 +87,11 @@ if TYPE_CHECKING:
     from flowsim.papers import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
+    from flowsim.problem.spaces import Choice as Choice
+    from flowsim.problem.spaces import Each as Each
+    from flowsim.problem.spaces import Real as Real
+    from flowsim.problem.spaces import Space as Space
+    from flowsim.problem.spaces import Whole as Whole
     from flowsim.report import plots as plots
     from flowsim.report.documents import verdict_table as verdict_table
     from flowsim.tasks import JointLaw as JointLaw
@@ -131,7 +131,7 @@ _HOMES = {
         "confidence_band end_point equal find_claims fit_rate judge limit plateaus"
     ),
     "flowsim.claims.declaring": "Section claim",
-    "flowsim.claims.spaces": "Choice Each Real Space Whole",
+    "flowsim.problem.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",

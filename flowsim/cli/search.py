@@ -13,7 +13,6 @@ from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim.claims import Claim
-from flowsim.claims.spaces import Axis, Choice, Real, Whole
 from flowsim.cli.common import claims_of, exit_status, folder_of, print_json
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
@@ -21,6 +20,7 @@ from flowsim.experiments.search import sharpen as sharpened
 from flowsim.experiments.search.kept import PROGRESS
 from flowsim.problem import ProblemSpec, toml
 from flowsim.problem.own.files import is_place
+from flowsim.problem.spaces import Axis, Choice, Real, Whole
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 1e9  # in any unit

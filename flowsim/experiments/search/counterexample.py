@@ -18,13 +18,13 @@ from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.judging import followed
-from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.problem import AbstractSpec, spec_of, toml
+from flowsim.problem.spaces import Choice, Each, Real, Space, Whole
 
 _MOVED = 1e-6  # relative, of every number of a neighbouring problem
 _KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexample is made smaller

@@ -21,7 +21,6 @@ from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.evidence.series import padded
-from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.executors import Executor
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import evidence_of_point
@@ -34,6 +33,7 @@ from flowsim.experiments.search.refutation import refuse_excluded
 from flowsim.experiments.search.screening import Margin, Screen, built
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.problem import AbstractSpec, spec_of
+from flowsim.problem.spaces import Axis, Real, Space, Whole
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
 _FEWEST, _BENT = 3, 0.02  # values of a power law, and the share of their variance that it may miss
