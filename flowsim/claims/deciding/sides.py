@@ -4,14 +4,13 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
-from flowsim.claims.claim import Comparison, Judgement
-from flowsim.claims.evidence.comparing import WORST_RESOLUTION, size_of
+from flowsim.claims.claim import Comparison, Judgement, relative
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION
 
-Points = Float[np.ndarray, "*points"]
-Mask = Bool[np.ndarray, "*points"]
-
+Points = Float[Array | np.ndarray, "*points"]
+Mask = Bool[Array | np.ndarray, "*points"]
 
 _LADDER_SAFETY = 4.0
 LEAST_ERROR = 1e-290  # what is smaller is known to no relative accuracy
@@ -32,6 +31,11 @@ class Errors(NamedTuple):
         """All but rounding."""
         return self.solver + self.rest
 
+    @property
+    def measured(self) -> Points:
+        """All of them."""
+        return self.unrounded + self.rounding
+
 
 def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) -> Points:
     """Error of the fine slack: how far the difference of the sides is from the rough one, relative, and never shrinking
@@ -51,7 +55,7 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """A comparison on the host with the errors of its slack.
+    """A comparison with the errors of its slack; here alone a statement is seen to hold or to fail.
 
     slack, error, allowance: of both sides' difference; size: what a margin is relative to; possible, certain: where
     the statement may promise something, and where it does; tie: where the sides are equal exactly; identity: where
@@ -69,20 +73,24 @@ class Sides:
     tightness: Points
 
     @staticmethod
-    def of(ours: Comparison) -> "Sides":
-        """The sides of a comparison without errors."""
-        promised: Any = np.asarray(ours.promised)
+    def of(ours: Comparison, error: Points) -> "Sides":
+        """The sides of a comparison whose slack is known to an error."""
         return Sides(
-            slack=np.asarray(ours.slack),
-            error=np.zeros(promised.shape),
-            allowance=np.asarray(ours.allowance),
-            size=size_of(ours),
-            possible=promised,
-            certain=promised,
-            tie=np.zeros(promised.shape, dtype=bool),
-            identity=np.asarray(ours.identity),
-            tightness=np.asarray(ours.tightness),
+            slack=ours.slack,
+            error=error,
+            allowance=ours.allowance,
+            size=ours.reference,
+            possible=ours.promised,
+            certain=ours.promised,
+            tie=np.zeros(ours.promised.shape, dtype=bool),
+            identity=ours.identity,
+            tightness=ours.tightness,
         )
+
+    @property
+    def margin(self) -> Points:
+        """The slack over the size, as a verdict has it, whose floor holds what is allowed for."""
+        return relative(self.slack, self.size)
 
     @property
     def fails(self) -> Mask:
@@ -118,8 +126,7 @@ class Sides:
         fails = self.fails
         with np.errstate(invalid="ignore"):
             clear = (self.slack + self.allowance + self.error) / self.size
-            margin = np.where(np.isinf(self.slack), self.slack, self.slack / self.size)
-        values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, margin, np.inf)
+            values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, self.margin, np.inf)
         return tuple(int(place) for place in np.unravel_index(np.nanargmin(values), values.shape))
 
     @property

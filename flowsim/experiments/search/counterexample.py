@@ -16,8 +16,9 @@ from flowsim._core.text import number_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation
+from flowsim.claims.deciding.between import followed
+from flowsim.claims.deciding.sides import Sides
 from flowsim.claims.evidence.comparing import compared
-from flowsim.claims.judging import followed
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
@@ -192,12 +193,11 @@ def _moved(space: Space, values: Values, amount: float) -> dict[str, Any]:
 
 
 def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.ndarray, np.ndarray], Trajectory]:
-    """Both sides where the margin is least, both of them everywhere, and the run."""
+    """Both sides where the statement fails worst, both of them everywhere, and the run."""
     (rough, fine, _), _ = followed(claim, evidence)
     case = fine if claim.along_flow else rough
     comparison, run = compared(claim, evidence.stated, case.padded), case.run
-    margins = np.asarray(comparison.margin)
-    row, *entry = np.unravel_index(np.argmin(margins), margins.shape)
+    row, *entry = Sides.of(comparison, np.zeros(comparison.slack.shape)).worst
     # Of several entries at a time those of the worst.
     value, bound, promised = (side[:, *entry] for side in (comparison.value, comparison.bound, comparison.promised))
     sides = tuple(np.where(promised, side, np.nan) for side in (value, bound))
