@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims.declaring import Section as Section
     from flowsim.claims.declaring import claim as claim
+    from flowsim.experiments.run import Run as Run
+    from flowsim.experiments.run import run as run
     from flowsim.experiments.search import Counterexample as Counterexample
     from flowsim.experiments.search import Refutation as Refutation
     from flowsim.experiments.search import Sharpening as Sharpening
@@ -133,6 +135,7 @@ _HOMES = {
     "flowsim.claims.declaring": "Section claim",
     "flowsim.problem.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
+    "flowsim.experiments.run": "Run run",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",

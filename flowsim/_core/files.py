@@ -224,6 +224,17 @@ def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) ->
         yield
 
 
+@contextlib.contextmanager
+def folder_of(out: str | os.PathLike) -> Iterator[None]:
+    """Say that a folder cannot be written to; a full disk is not bad input."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        refuse("--out", "a folder that can be written to", f"{out}: {error.strerror}")
+
+
 def done_without(error: DamagedFileError, instead: str) -> None:
     """Warn of a damaged file and of what happens instead."""
     warnings.warn(f"{error}: {instead}", DamagedFileWarning, stacklevel=3)

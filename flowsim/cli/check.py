@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from flowsim._core.checks import refuse
 from flowsim.cli.common import claims_of, exit_status, print_json, table_of
 from flowsim.experiments.audit import Entry, judge_all
-from flowsim.report.documents import audit_document, summary
+from flowsim.experiments.documents import audit_document
+from flowsim.report.documents import summary
 from flowsim.report.facts import sharp_constants
 
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
+from flowsim._core.files import folder_of
 from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim.claims import Claim
-from flowsim.cli.common import claims_of, exit_status, folder_of, print_json
+from flowsim.cli.common import claims_of, exit_status, print_json
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
