@@ -22,6 +22,7 @@ from flowsim.claims.deciding.ending import (
 )
 from flowsim.claims.deciding.findings import Finding, found, not_solved
 from flowsim.claims.deciding.grounding import judgement_at_the_limit
+from flowsim.claims.deciding.sides import not_finite
 from flowsim.claims.evidence import Case, Evidence
 from flowsim.claims.evidence.comparing import CostlyError
 from flowsim.claims.hypotheses import Hypothesis
@@ -88,7 +89,7 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (), Judgement.UNRESOLVED, reason)
 
 
-@np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
+@not_finite
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
     try:

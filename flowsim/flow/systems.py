@@ -18,7 +18,6 @@ from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, State
 from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.reduction import AbstractReducedLayer, Point, ReducedArrowhead
 from flowsim.losses.sampled.blocks import COLUMNS
-from flowsim.models import LinearAttention
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS = 256
@@ -143,10 +142,10 @@ class ArrowheadSystem(AbstractSystem):
     arrowhead: AbstractArrowhead
     minimum: Scalar
 
-    def encode(self, model: LinearAttention) -> State:
+    def encode(self, model: PyTree) -> State:
         return self.arrowhead.state(model)
 
-    def decode(self, state: State) -> LinearAttention:
+    def decode(self, state: State) -> PyTree:
         return self.arrowhead.model(state)
 
     def field(self, state: State) -> State:

@@ -45,7 +45,6 @@ class Bracket(NamedTuple):
     bottom: float
 
 
-@np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
     """The three solves with the times that the claim asks for and those between the run's at which the margin may be
     least, and how much lower it may still be between any times.

@@ -14,6 +14,8 @@ Mask = Bool[Array | np.ndarray, "*points"]
 
 _LADDER_SAFETY = 4.0
 LEAST_ERROR = 1e-290  # what is smaller is known to no relative accuracy
+not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")
+"""A decorator for what compares sides: a verdict says which of them is not finite, and NumPy need not warn."""
 
 
 class Errors(NamedTuple):
@@ -46,8 +48,7 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
     anything.
     """
     scale = np.maximum(scale, np.finfo(float).tiny)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(rough - fine) / scale
+    apart = np.abs(rough - fine) / scale
     # Nothing is known, or asked, of a side that promises nothing or is infinite.
     apart = np.where(counts & ~np.isnan(apart), apart, 0.0)
     return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale + LEAST_ERROR
@@ -95,17 +96,15 @@ class Sides:
     @property
     def fails(self) -> Mask:
         """Where the statement fails by more than the error."""
-        with np.errstate(invalid="ignore"):
-            return self.certain & (self.slack + self.allowance < -self.error)
+        return self.certain & (self.slack + self.allowance < -self.error)
 
     @property
     def stands(self) -> Mask:
         """Where it promises nothing, or holds by more than the error: an identity agrees to within it."""
-        with np.errstate(invalid="ignore"):
-            known = self.error + self.allowance <= WORST_RESOLUTION * self.size
-            agrees = known & (np.abs(self.slack) <= self.error + self.allowance)
-            exceeds = (self.slack - self.allowance > self.error) | self.tie
-            return ~self.possible | np.where(self.identity, agrees, exceeds)
+        known = self.error + self.allowance <= WORST_RESOLUTION * self.size
+        agrees = known & (np.abs(self.slack) <= self.error + self.allowance)
+        exceeds = (self.slack - self.allowance > self.error) | self.tie
+        return ~self.possible | np.where(self.identity, agrees, exceeds)
 
     def without(self, rows: slice | np.ndarray) -> "Sides":
         """The sides with nothing promised in some rows."""
@@ -116,17 +115,15 @@ class Sides:
     @property
     def nearness(self) -> Points:
         """The slack over its error where something may be promised, least where a verdict hangs on it."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            room = np.abs(self.slack) - self.allowance
-            return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
+        room = np.abs(self.slack) - self.allowance
+        return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
 
     @property
     def worst(self) -> tuple[int, ...]:
         """Where the margin is least; of a statement that fails, where it fails most clearly."""
         fails = self.fails
-        with np.errstate(invalid="ignore"):
-            clear = (self.slack + self.allowance + self.error) / self.size
-            values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, self.margin, np.inf)
+        clear = (self.slack + self.allowance + self.error) / self.size
+        values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, self.margin, np.inf)
         return tuple(int(place) for place in np.unravel_index(np.nanargmin(values), values.shape))
 
     @property

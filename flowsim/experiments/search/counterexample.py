@@ -17,7 +17,7 @@ from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.deciding.between import followed
-from flowsim.claims.deciding.sides import Sides
+from flowsim.claims.deciding.sides import Sides, not_finite
 from flowsim.claims.evidence.comparing import compared
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
@@ -192,6 +192,7 @@ def _moved(space: Space, values: Values, amount: float) -> dict[str, Any]:
     return moved
 
 
+@not_finite
 def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.ndarray, np.ndarray], Trajectory]:
     """Both sides where the statement fails worst, both of them everywhere, and the run."""
     (rough, fine, _), _ = followed(claim, evidence)
