@@ -151,7 +151,7 @@ def _as_it_reads(claim: Claim, evidence: Evidence) -> Claim:
     return claim
 
 
-def _first(reasons: Iterator[str]) -> str:
+def _first(reasons: Iterator[str | None]) -> str:
     return next(filter(None, reasons), "")
 
 
@@ -169,7 +169,7 @@ def _why_not_compared(claim: Claim, evidence: Evidence) -> Iterator[str]:
         yield "" if fails else _READS_MORE
 
 
-def _why_otherwise(claim: Claim, evidence: Evidence, fine: Case, finding: Finding) -> Iterator[str]:
+def _why_otherwise(claim: Claim, evidence: Evidence, fine: Case, finding: Finding) -> Iterator[str | None]:
     """Why what is found along a flow need not be true of it, in the same way."""
     yield evidence.parted
     yield evidence.stepped_over

@@ -89,7 +89,7 @@ def run(
     chosen = claims_about(problem, claims)
     mesh, checkpoint = problem.loss.devices(), out / "checkpoint"
     with contextlib.ExitStack() as hold:
-        by_first(mesh, lambda: _work_in(out, hold))
+        by_first(mesh, lambda: hold.enter_context(at_work_in(out, "run")))
         with _taken_back(out / "problem.toml"):
             kept = by_first(mesh, lambda: _enter(out, problem.spec, resume))
             trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, progress)
@@ -126,13 +126,6 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     if about and not chosen:
         refuse("--claims", "a pattern of the id of some claim about this model", f'none matches "{pattern}"')
     return chosen
-
-
-def _work_in(out: pathlib.Path, hold: contextlib.ExitStack) -> None:
-    """Make the folder of a run, and hold it."""
-    with folder_of(out):
-        out.mkdir(parents=True, exist_ok=True)
-        hold.enter_context(at_work_in(out, "run"))
 
 
 def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.ndarray] | None:

@@ -51,7 +51,6 @@ class Whole(AbstractRange):
     high: int
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is on the axis."""
         return isinstance(value, int) and self.low <= value <= self.high
 
 
@@ -63,7 +62,6 @@ class Real(AbstractRange):
     high: int | float
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is on the axis."""
         return isinstance(value, int | float) and self.low <= value <= self.high
 
 

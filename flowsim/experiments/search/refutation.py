@@ -132,7 +132,6 @@ def refute(
         elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_for_place
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(at_work_in(folder, "search"))
         stack.enter_context(clock.shown(claim.id, progress))
         search, found = Search(claim, spaces, seed, clock, folder), None

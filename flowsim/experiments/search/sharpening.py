@@ -153,7 +153,6 @@ def sharpen(
         elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_down
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(at_work_in(folder, "search"))
         stack.enter_context(clock.shown(claim.id, progress))
         # With the parameters of the growth, which come first.
