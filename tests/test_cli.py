@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flowsim
 from flowsim import papers
 from flowsim._core import VERSION
 from flowsim._core.files import held
@@ -27,7 +28,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.prompt_risk import risk
 from flowsim.papers import ALL_CLAIMS
 from flowsim.papers.zhang2023 import CLAIMS
-from flowsim.problem import Problem, ProblemSpec
+from flowsim.problem import Problem, ProblemError, ProblemSpec
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Many output times make many chunks.
@@ -113,6 +114,23 @@ def test_two_runs_are_not_at_work_in_one_folder(file, finished, tmp_path, capsys
     (out / ".lock").touch()
     assert run(file, out, "--resume", "--quiet") == 0
     assert listing(out) == RESULTS
+
+
+def test_a_run_in_python_is_that_of_the_command_line(finished, tmp_path):
+    problem, out = ProblemSpec.from_toml(PROBLEM).build(), tmp_path / "out"
+    found = flowsim.run(problem, out)
+    assert listing(out) == ["problem.toml", "trajectory.npz", "verdicts.json"]
+    for name in listing(out):
+        assert (out / name).read_bytes() == (finished / name).read_bytes(), name
+    rows = json.loads((out / "verdicts.json").read_text())["claims"]
+    assert [row["id"] for row in rows] == [verdict.id for verdict in found.verdicts] and rows
+    before = unchanged(out)
+    with pytest.raises(ProblemError, match="--out must be a folder without a run"):
+        flowsim.run(problem, out)
+    assert unchanged(out) == before
+    again = flowsim.run(problem, out, claims="*.lemma-5.4.*", resume=True)
+    assert [verdict.id for verdict in again.verdicts] == ["zhang2023.lemma-5.4.pl"]
+    assert again.trajectory.t.tolist() == found.trajectory.t.tolist()
 
 
 # Bad input.

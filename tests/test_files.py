@@ -9,11 +9,11 @@ import pytest
 from flowsim import papers
 from flowsim._core.files import DamagedFileError, read_arrays, read_sealed, write_arrays, write_sealed
 from flowsim.cli import main
-from flowsim.cli import run as run_command
 from flowsim.experiments.sweep import maps
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers import ALL_CLAIMS
 from flowsim.problem import ProblemSpec
+from flowsim.report import drawing
 
 PROBLEM = """
 [task]
@@ -32,7 +32,7 @@ FEW = tuple(claim for claim in ALL_CLAIMS if claim.id == "zhang2023.lemma-5.4.pl
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(papers, "ALL_CLAIMS", FEW)
-    monkeypatch.setattr(run_command, "_draw", lambda *arguments, **named: None)
+    monkeypatch.setattr(drawing, "draw_run", lambda *arguments: {})
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def unfinished(tmp_path_factory) -> tuple[pathlib.Path, pathlib.Path, bytes]:
     file.write_text(LONG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(papers, "ALL_CLAIMS", FEW)
-        patch.setattr(run_command, "_draw", lambda *arguments, **named: None)
+        patch.setattr(drawing, "draw_run", lambda *arguments: {})
         for _ in range(2):
             assert run(file, out, "--resume", "--set", "flow.budget_seconds=1e-9") == 3
         assert run(file, folder / "whole") == 0

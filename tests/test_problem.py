@@ -376,7 +376,7 @@ EXPLICIT = TASK + '[init]\nkind = "explicit"\n'
         (EXPLICIT + "U11 = [[1]]\nu_minus1 = 1\nu12 = [1, 2]", "init.u12 must be an array of shape (1,)"),
         (
             EXPLICIT + "U11 = [[1]]\nu_minus1 = 1\nu12 = [1]\n[test]\nlength = 3\nlabel_noise = 0.1",
-            "test.label_noise must be left out where u12 or u21 is not zero",
+            "init.u12 must be zero on prompts that are not as in training",
         ),
     ],
 )

@@ -23,6 +23,7 @@ from flowsim.claims.claim import Claim, Judgement, Verdict, at_least
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.cli.common import has_colours, width
 from flowsim.experiments.audit import Entry
+from flowsim.experiments.documents import audit_document, verdicts_document
 from flowsim.flow.trajectory import Status
 from flowsim.problem import ProblemSpec
 from flowsim.report import documents, ledger, page, plots
@@ -90,7 +91,7 @@ def document(**changes) -> dict:
         "limits": {"u_minus1": 3.0, "U11": jnp.eye(2)},
         "verdicts": VERDICTS,
     }
-    return documents.verdicts_document(**(arguments | changes))
+    return verdicts_document(**(arguments | changes))
 
 
 def strictly_read(path: pathlib.Path) -> dict:
@@ -251,7 +252,7 @@ def test_the_audit_gives_every_entry_its_own_problem(tmp_path: pathlib.Path):
         Entry(CLAIM, "hard", SPEC, None, None, VERDICTS[4]),
     ]
     path = tmp_path / "verdicts.json"
-    write_json(path, documents.audit_document(entries))
+    write_json(path, audit_document(entries))
     read = strictly_read(path)
     assert list(read) == ["versions", "claims"]
     assert [claim["status"] for claim in read["claims"]] == ["stopped-excess", "not-integrated"]

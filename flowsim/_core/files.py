@@ -207,8 +207,19 @@ def held(folder: str | os.PathLike, *, shared: bool = False) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
+def folder_of(out: str | os.PathLike) -> Iterator[None]:
+    """Say that a folder cannot be written to; a full disk is not bad input."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        refuse("--out", "a folder that can be written to", f"{out}: {error.strerror}")
+
+
+@contextlib.contextmanager
 def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) -> Iterator[None]:
-    """Lock a folder as `held` does, or refuse.
+    """Make a folder and lock it as `held` does, or refuse.
 
     **Arguments:**
 
@@ -216,9 +227,12 @@ def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) ->
     - what: the kind of work, such as "run", for the message.
     - shared: see `held`.
 
-    **Raises:** `ProblemError` if another process is at work in the folder.
+    **Raises:** `ProblemError` if another process is at work in the folder, or if it cannot be written to.
     """
-    with held(folder, shared=shared) as alone:
+    with contextlib.ExitStack() as hold:
+        with folder_of(folder):
+            pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+            alone = hold.enter_context(held(folder, shared=shared))
         if not alone:
             refuse("--out", f"a folder in which no other {what} is at work", f"one is in {folder}")
         yield

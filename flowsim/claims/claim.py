@@ -2,12 +2,14 @@
 
 import dataclasses
 import enum
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core import VERSION, checks
@@ -16,11 +18,13 @@ from flowsim._core.latex import plain
 from flowsim._core.text import number_text
 from flowsim._core.types import Tables
 from flowsim.claims.hypotheses import Hypothesis, unmet
-from flowsim.claims.spaces import Space
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
+from flowsim.problem.spaces import Space
 
-Sides = Float[Array, "*points"]
+Sides = Float[Array | np.ndarray, "*points"]
+Mask = Bool[Array | np.ndarray, "*points"]
+_TINY = float(np.finfo(float).tiny)
 
 
 class Comparison(eqx.Module):
@@ -39,17 +43,32 @@ class Comparison(eqx.Module):
     size: Sides
     scale: Sides
     tightness: Sides
-    promised: Bool[Array, "*points"]
+    promised: Mask
     allowance: Sides
     value: Sides
     bound: Sides
-    identity: Bool[Array, "*points"]
+    identity: Mask
+
+    @property
+    def reference(self) -> Sides:
+        """What margins are relative to: the size of the bound or, where it is zero, the larger side at its largest."""
+        array = self.slack.__array_namespace__()
+        sides = array.maximum(array.abs(self.value), array.abs(self.bound))
+        largest = array.max(array.where(self.promised & array.isfinite(sides), sides, 0.0), initial=0.0)
+        # Where all is zero, so is what it is off by; unless something is allowed for.
+        nothing = array.where(array.any(self.allowance > 0), _TINY, math.inf)
+        return array.where(self.size > 0, self.size, array.where(largest > 0, largest, nothing))
 
     @property
     def margin(self) -> Sides:
-        """(slack + allowance)/size, infinite where nothing is promised."""
-        size = jnp.where(self.size > 0, self.size, jnp.inf)
-        return jnp.where(self.promised, (self.slack + self.allowance) / size, jnp.inf)
+        """(slack + allowance)/reference, whether anything is promised or not."""
+        return relative(self.slack + self.allowance, self.reference)
+
+
+def relative(slack: Sides, reference: Sides) -> Sides:
+    """slack/reference; an infinite slack stays what it is."""
+    array = slack.__array_namespace__()
+    return array.where(array.isinf(slack), slack, slack / reference)
 
 
 def _real(side: ArrayLike) -> Array:

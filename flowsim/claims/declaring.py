@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flowsim._core import checks
 from flowsim.claims.claim import Claim, Comparison, equal
 from flowsim.claims.hypotheses import Conditions, all_of
-from flowsim.claims.spaces import Space
+from flowsim.problem.spaces import Space
 
 Declare = Callable[[Callable[..., Comparison] | Claim], Claim]
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -12,35 +12,33 @@ import numpy as np
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.text import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison, Judgement, Verdict, Verdicts
-from flowsim.claims.deciding.between import follow
+from flowsim.claims.deciding.between import followed
 from flowsim.claims.deciding.ending import (
     allows_for_a_while,
-    depends_on_others,
     depends_on_the_times,
     is_in_order,
     reads_the_end,
     too_late,
 )
-from flowsim.claims.deciding.grounding import Ground, carried_on, grounded, judgement_at_the_limit
-from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
-from flowsim.claims.deciding.places import place_of
-from flowsim.claims.deciding.sides import Errors, Sides, solver_error
+from flowsim.claims.deciding.findings import Finding, found, not_solved
+from flowsim.claims.deciding.grounding import judgement_at_the_limit
+from flowsim.claims.deciding.sides import not_finite
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.claims.evidence.comparing import CostlyError, relative, size_of
-from flowsim.claims.evidence.narrow import unseen
+from flowsim.claims.evidence.comparing import CostlyError
+from flowsim.claims.hypotheses import Hypothesis
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
-_WORST_ENERGY_DEFECT = 1e-3
-_MOVES = 4.0  # times its error
-_NO_BOUND = "No bound is known of the way still to go to the limit."
+_DECIDED = Judgement.HOLDS, Judgement.VACUOUS  # by two solves; a violation needs a third
+_ALONE = {Judgement.HOLDS: "Its conclusion holds all the same.", Judgement.VIOLATED: "Its conclusion fails here."}
 _ALLOWS_TOO_LITTLE = (
     "What it allows for the way still to go to the limit may be less than what changes on it: flowsim.limit(flow, f) "
     "gives an allowance that bounds it."
 )
 _NOT_IN_ORDER = "It has as many rows as there are times, but not in their order: the last ones are not the end."
 _READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
+_DID_NOT_SURVIVE = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
 _IS_NO_LIMIT = (
     "It reads the end of the flow as if it were the limit, and depends on where the integration happened to stop: "
     "flowsim.limit(flow, f) gives the limit with a bound, flow.at(t) the model at a time."
@@ -89,13 +87,10 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
         if os.environ.get(TRACEBACK) == "1" and not out_of_memory(error):
             raise
         reason = f"It could not be judged: {in_short(error)}."
-        return _verdict(claim, (), Judgement.UNRESOLVED, None, {}, reason)
+        return _verdict(claim, (), Judgement.UNRESOLVED, reason)
 
 
-_not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
-
-
-@_not_finite
+@not_finite
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
     """Judge one claim on evidence that several claims may share."""
     try:
@@ -110,59 +105,36 @@ def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
 
 
 def _judged(claim: Claim, evidence: Evidence) -> Verdict:
-    loss, run = evidence.stated, evidence.trajectory
-    if foreign := claim.foreign(loss, run.start):
-        return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
+    loss = evidence.stated
+    if foreign := claim.foreign(loss, evidence.trajectory.start):
+        return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, f"Not met: {foreign.name}.")
     hypotheses = evidence.hypotheses(claim)
-    verdict = functools.partial(_verdict, claim, hypotheses)
-    if reason := evidence.too_low:
-        return verdict(Judgement.UNRESOLVED, None, {}, reason)
-    if not claim.along_flow and evidence.reads_more_than_the_start(claim):
-        # Whatever it says of itself, it is judged by what it reads.
-        if run.t.size == 1:
-            # What fails at the start is false.
-            if not (evidence.reads_the_start_first(claim) and _fails_first(claim, evidence)):
-                return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
-        else:
-            claim = dataclasses.replace(claim, along_flow=True)
-    if claim.along_flow and (reason := too_late(claim, evidence)):
-        return verdict(Judgement.UNRESOLVED, None, {}, reason)
-    if claim.along_flow:
-        solves = {"The integration": lambda: run, "A more accurate solve": lambda: evidence.reference}
-        for what, solve in solves.items():
-            if solve().status is Status.KINK:
-                return _judged(claim, evidence.before_kink)
-            if not solve().status.finished:
-                reason = f"{what} did not finish ({solve().status}). {solve().status.advice}"
-                return verdict(Judgement.UNRESOLVED, None, {}, reason)
+    claim = _as_it_reads(claim, evidence)
+    if reason := _first(_why_not_compared(claim, evidence)):
+        return _verdict(claim, hypotheses, Judgement.UNRESOLVED, reason)
+    if claim.along_flow and evidence.reference.status is Status.KINK:
+        return _judged(claim, evidence.before_kink)
     if claim.along_flow and evidence.cases[0].has_as_many_points(claim):
         # As entries of one point they are not taken for times.
         claim = dataclasses.replace(claim, compare=functools.partial(_at_one_point, claim.compare))
     (rough, fine, finest), beneath = followed(claim, evidence)
-    constants = rough.panel.constants(claim, loss, rough.padded)
-    finding = _find(claim, evidence, rough, fine if claim.along_flow else rough, beneath)
-    if any(not condition.met for condition in hypotheses):
-        unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
-        if all(condition.met or condition.unknown for condition in hypotheses):
-            return verdict(Judgement.UNRESOLVED, finding, constants, f"A side is not known here: {unmet}.")
-        return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
-    if not claim.along_flow:
-        return verdict(finding.judgement, finding, constants)
-    if reason := evidence.parted or evidence.stepped_over or evidence.no_descent:
-        return verdict(Judgement.UNRESOLVED, finding, constants, reason)
-    if not is_in_order(claim, evidence):
-        return verdict(Judgement.UNRESOLVED, finding, constants, _NOT_IN_ORDER)
-    if reason := _depends_on_the_end(claim, evidence, fine, finding):
-        return verdict(Judgement.UNRESOLVED, finding, constants, reason)
-    if finding.judgement in (Judgement.HOLDS, Judgement.VACUOUS):
-        return verdict(finding.judgement, finding, constants)
-    if evidence.confirmation.status is Status.KINK:
-        return _judged(claim, evidence.before_kink)
-    sharper = _find(claim, evidence, fine, finest, beneath)
-    if finding.judgement is Judgement.VIOLATED and sharper.judgement is not Judgement.VIOLATED:
-        reason = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
-        return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
-    return verdict(sharper.judgement, sharper, constants)
+    finding = found(claim, evidence, rough, fine, beneath)
+    verdict = functools.partial(_verdict, claim, hypotheses, constants=rough.panel.constants(claim, loss, rough.padded))
+    if unmet := [condition for condition in hypotheses if not condition.met]:
+        names = "; ".join(condition.name for condition in unmet)
+        if all(condition.unknown for condition in unmet):
+            return verdict(Judgement.UNRESOLVED, f"A side is not known here: {names}.", finding)
+        return verdict(Judgement.NOT_APPLICABLE, f"Not met: {names}. {_ALONE.get(finding.judgement, '')}", finding)
+    if claim.along_flow:
+        if reason := _first(_why_otherwise(claim, evidence, fine, finding)):
+            return verdict(Judgement.UNRESOLVED, reason, finding)
+        if finding.judgement not in _DECIDED:
+            if evidence.confirmation.status is Status.KINK:
+                return _judged(claim, evidence.before_kink)
+            roughly, finding = finding.judgement, found(claim, evidence, fine, finest, beneath)
+            if roughly is Judgement.VIOLATED and finding.judgement is not Judgement.VIOLATED:
+                return verdict(Judgement.UNRESOLVED, _DID_NOT_SURVIVE, finding)
+    return verdict(finding.judgement, "", finding)
 
 
 def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
@@ -170,7 +142,41 @@ def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
     hypotheses = evidence.hypotheses(claim)
     unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
     judgement = Judgement.NOT_APPLICABLE if unmet else Judgement.UNRESOLVED
-    return _verdict(claim, hypotheses, judgement, None, {}, f"Not met: {unmet}. {reason}" if unmet else reason)
+    return _verdict(claim, hypotheses, judgement, f"Not met: {unmet}. {reason}" if unmet else reason)
+
+
+def _as_it_reads(claim: Claim, evidence: Evidence) -> Claim:
+    """The claim as one along the flow where it reads more of that than its start, whatever it says of itself."""
+    if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
+        claim = dataclasses.replace(claim, along_flow=True)
+    return claim
+
+
+def _first(reasons: Iterator[str | None]) -> str:
+    return next(filter(None, reasons), "")
+
+
+def _why_not_compared(claim: Claim, evidence: Evidence) -> Iterator[str]:
+    """Why the sides of a claim are not compared, reason by reason; each is empty where it does not apply."""
+    yield evidence.too_low
+    if claim.along_flow:
+        yield too_late(claim, evidence)
+        yield not_solved("The integration", evidence.trajectory)
+        if evidence.reference.status is not Status.KINK:
+            yield not_solved("A more accurate solve", evidence.reference)
+    elif evidence.trajectory.t.size == 1 and evidence.reads_more_than_the_start(claim):
+        # What fails at the start is false.
+        fails = evidence.reads_the_start_first(claim) and _fails_first(claim, evidence)
+        yield "" if fails else _READS_MORE
+
+
+def _why_otherwise(claim: Claim, evidence: Evidence, fine: Case, finding: Finding) -> Iterator[str | None]:
+    """Why what is found along a flow need not be true of it, in the same way."""
+    yield evidence.parted
+    yield evidence.stepped_over
+    yield evidence.no_descent
+    yield "" if is_in_order(claim, evidence) else _NOT_IN_ORDER
+    yield _depends_on_the_end(claim, evidence, fine, finding)
 
 
 def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
@@ -179,164 +185,11 @@ def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
 
 def _fails_first(claim: Claim, evidence: Evidence) -> bool:
     """Whether the first of what a claim compares at a start alone fails."""
-    sides = _find(claim, evidence, evidence.alone, evidence.alone, 0.0).sides
+    sides = found(claim, evidence, evidence.alone, evidence.alone, 0.0).sides
     return sides is not None and bool(np.any(sides.fails[0]))
 
 
-@_not_finite
-def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
-    """The three solves with the times that the claim asks for and those between the run's at which the margin may be
-    least, and how much lower it may still be between any times.
-    """
-    if not claim.along_flow:
-        return (evidence.alone, evidence.alone, evidence.alone), 0.0
-    first = evidence.cases[0]
-    ours = first.panel.compared(claim, evidence.stated, first.padded)
-    asked = np.zeros(0)
-    # Until its time is an output, flow.at(t) is NaN, and a comparison with NaN is false.
-    if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
-        asked = evidence.asked(claim)
-    beneath, further = 0.0, np.zeros(0)
-    if ours.identity.all():
-        further = unseen(claim, evidence.stated, first, asked)
-    else:
-        noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
-        margins = functools.partial(_margins, claim, evidence.stated, first, asked)
-        further, beneath = follow(margins, noise, unseen(claim, evidence.stated, first, asked))
-    rough, fine, finest = (case.at(np.union1d(asked, further)) for case in evidence.cases)
-    return (rough, fine, finest), beneath
-
-
-def _noise(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
-    """How far the margins of a comparison are off by rounding at each time; nothing of one at other points."""
-    count = case.run.t.size
-    if ours.slack.shape[0] < case.padded.t.size:
-        return np.zeros(count)
-    noise = np.where(ours.promised, relative(rounding_error(claim, case, ours), size_of(ours)), 0.0)
-    return np.nan_to_num(np.max(noise[:count].reshape(count, -1), axis=1))
-
-
-def _margins(
-    claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times, the margins at each and where they are promised; of a comparison at other points nothing."""
-    case = case.at(np.union1d(asked, further))
-    ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
-    if ours.slack.shape[0] < case.padded.t.size:
-        return np.zeros(0), np.zeros((0, 1)), np.zeros((0, 1), dtype=bool)
-    margins = relative(ours.slack + ours.allowance, size_of(ours))
-    rows = lambda side: np.asarray(side)[:count].reshape(count, -1)
-    # Where a flow is at rest its margins are rounding.
-    promised = rows(ours.promised) & (np.arange(count) < case.at_rest)[:, None]
-    return np.asarray(case.run.t), rows(margins), promised
-
-
-@dataclasses.dataclass(frozen=True)
-class _Finding:
-    judgement: Judgement
-    margin: float | None = None
-    where: float | str | None = None
-    floor: float | None = None
-    tightness: float | None = None
-    note: str = ""
-    until: float | None = None
-    cut: bool = False
-    sides: Sides | None = None
-
-
-def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: float) -> _Finding:
-    """The verdict of the fine solve, with the distance to the rough one as its error, hypotheses aside.
-
-    **Arguments:** beneath: how much lower than at the times of the solves the margin may be between them.
-    """
-    if claim.along_flow and not (rough.run.status.finished and fine.run.status.finished):
-        return _Finding(
-            Judgement.UNRESOLVED,
-            note=f"A more accurate solve did not finish ({fine.run.status}). {fine.run.status.advice}",
-        )
-    if claim.along_flow and fine.run.certificates.energy_defect > _WORST_ENERGY_DEFECT:
-        defect = fine.run.certificates.energy_defect
-        return _Finding(
-            Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol."
-        )
-    loss = evidence.stated
-    ours = fine.panel.compared(claim, loss, fine.padded)
-    if np.any(ours.allowance[ours.promised] > 0):
-        # What the rough one allows is never looked at.
-        alone, fine = rough is fine, fine.settled
-        rough = fine if alone else rough.going(fine.way)
-        ours = fine.panel.compared(claim, loss, fine.padded)
-    rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
-    if replicates := fine.replicates(claim):
-        rest = rest + sampling_error(claim, replicates, ours)
-    thinned = discretization_error(claim, loss, fine, ours)
-    rest = rest + thinned
-    ladder = np.zeros(ours.slack.shape)
-    if claim.along_flow and rough is not fine:
-        other = rough.panel.compared(claim, loss, rough.padded)
-        counts = other.promised | ours.promised
-        # With their signs: two solves that are off to either side have the same slack in an identity.
-        both = (one.value - one.bound for one in (other, ours))
-        ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
-    sides = Sides.of(ours)
-    rounding = rounding_error(claim, fine, ours)
-    errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)))
-    return _told(claim, evidence, fine, grounded(claim, rough, fine, sides, errors))
-
-
-def _told(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Finding:
-    """The finding of sides whose errors are bounded."""
-    sides, judgement, note = ground.sides, ground.sides.judgement, ground.note
-    if judgement is Judgement.VACUOUS:
-        found = _Finding(judgement, note="The statement promises nothing here.", sides=sides)
-        return dataclasses.replace(found, **_until(claim, evidence, case, ground))
-    promised = sides.possible
-    if not np.all(np.isfinite(sides.slack[promised]) | (sides.slack[promised] == np.inf)):
-        late = case.too_late(claim)
-        reason = late or "A side of the statement is not finite. Look for an overflow in it."
-        return _Finding(Judgement.UNRESOLVED, note=reason)
-    if np.any(np.isinf(sides.allowance[promised])):
-        return _Finding(Judgement.UNRESOLVED, note=f"{_NO_BOUND} {_advice(case)}")
-    worst = sides.worst
-    margin = relative(sides.slack, sides.size)[worst]
-    floor = (sides.error[worst] + sides.allowance[worst]) / sides.size[worst]
-    found = _Finding(
-        judgement,
-        margin=float(margin),
-        where=place_of(worst, sides.slack.shape, case, claim, evidence.steepest),
-        floor=float(floor),
-        tightness=float(sides.tightness[worst]) or None,
-        note=note if judgement is Judgement.UNRESOLVED else "",
-        sides=sides,
-    )
-    return dataclasses.replace(found, **_until(claim, evidence, case, ground))
-
-
-def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict:
-    """Up to when a statement for all t was judged, and whether the flow was cut there."""
-    if not ground.for_all_t or ground.sides.judgement not in (Judgement.HOLDS, Judgement.VACUOUS):
-        return {"until": None, "cut": False}
-    if ground.last < case.run.t.size - 1:
-        return {"until": evidence.steepest + float(case.run.t[ground.last]), "cut": True}
-    # What combines times depends on all that are still to come.
-    combines = ground.combines or depends_on_others(claim, evidence)
-    if not combines and carried_on(claim, case, ground.sides):
-        return {"until": None, "cut": False}
-    status = case.status
-    if status is Status.STATIONARY:
-        # Its times are the only ones that were looked at.
-        return {"until": 0.0, "cut": True}
-    return {"until": evidence.steepest + float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
-
-
-def _advice(case: Case) -> str:
-    """What may help where nothing bounds the way to the limit."""
-    if case.status in (Status.EXCESS, Status.GRAD_NORM, Status.STATIONARY):
-        return "The minima there may be degenerate, or the flow may rest at a saddle."
-    return "Ask for a later t1, or for none: the flow then goes on to its own stop."
-
-
-def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _Finding) -> str:
+def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: Finding) -> str:
     """Why a statement that reads the end of the flow as if it were the limit may be otherwise there: it allows nothing
     for the difference, or too little. Empty where it does not.
     """
@@ -364,20 +217,16 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     return "" if allows_for_a_while(claim, evidence, sides) else _ALLOWS_TOO_LITTLE
 
 
-def _alone(finding: _Finding) -> str:
-    if finding.judgement is Judgement.HOLDS:
-        return "Its conclusion holds all the same."
-    if finding.judgement is Judgement.VIOLATED:
-        return "Its conclusion fails here."
-    return ""
-
-
 def _verdict(
-    claim: Claim, hypotheses: tuple, judgement: Judgement, finding: _Finding | None, constants: dict, reason: str = ""
+    claim: Claim,
+    hypotheses: tuple[Hypothesis, ...],
+    judgement: Judgement,
+    reason: str,
+    finding: Finding | None = None,
+    constants: dict[str, float] | None = None,
 ) -> Verdict:
-    finding = _Finding(judgement) if finding is None else finding
-    note = " ".join(part for part in (claim.note, reason, finding.note) if part)
-    until = judgement in (Judgement.HOLDS, Judgement.VACUOUS)
+    finding = Finding(judgement) if finding is None else finding
+    holds = judgement in _DECIDED
     return Verdict(
         id=claim.id,
         source=claim.source,
@@ -389,8 +238,8 @@ def _verdict(
         floor=finding.floor,
         tightness=finding.tightness,
         hypotheses=hypotheses,
-        constants=constants,
-        note=note,
-        until=finding.until if until else None,
-        cut=finding.cut and until,
+        constants=constants or {},
+        note=" ".join(part for part in (claim.note, reason, finding.note) if part),
+        until=finding.until if holds else None,
+        cut=finding.cut and holds,
     )

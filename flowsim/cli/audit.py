@@ -10,15 +10,15 @@ from flowsim import papers
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.documents import write_json
-from flowsim._core.files import remove_parts_of_the_dead, write_whole
+from flowsim._core.files import folder_of, remove_parts_of_the_dead, write_whole
 from flowsim.claims import Claim
 from flowsim.cli.check import print_by_problem
-from flowsim.cli.common import exit_status, folder_of, part_of, print_json
+from flowsim.cli.common import exit_status, part_of, print_json
 from flowsim.experiments.audit import Kept, judge_all
+from flowsim.experiments.documents import audit_document
 from flowsim.experiments.executors import executor_of
 from flowsim.problem import ProblemError
 from flowsim.problem.own.files import own_objects
-from flowsim.report.documents import audit_document
 from flowsim.report.ledger import ledger
 
 

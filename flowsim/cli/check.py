@@ -11,8 +11,9 @@ from flowsim.claims.proofs import OpenError, checker
 from flowsim.cli.common import FINISHED, UNFINISHED, VIOLATED, claims_of, exit_status, print_json, table_of, tables_of
 from flowsim.experiments.audit import Entry, judge_all
 from flowsim.experiments.certification import certification
+from flowsim.experiments.documents import audit_document
 from flowsim.problem import spec_of, unnamed
-from flowsim.report.documents import audit_document, summary
+from flowsim.report.documents import summary
 from flowsim.report.facts import sharp_constants
 
 

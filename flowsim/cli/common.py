@@ -1,13 +1,11 @@
 """What commands share: reading a problem, the folder they write to, the status they end with."""
 
-import contextlib
-import errno
 import json
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowsim import papers
@@ -52,17 +50,6 @@ def _text_of(path: pathlib.Path) -> str:
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: not UTF-8")
     except (OSError, ValueError) as error:  # the latter of a path that can be none
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: {getattr(error, 'strerror', error)}")
-
-
-@contextlib.contextmanager
-def folder_of(out: pathlib.Path) -> Iterator[None]:
-    """Say that a folder cannot be written to; a full disk is not bad input."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        refuse("--out", "a folder that can be written to", f"{out}: {error.strerror}")
 
 
 def check_format(format: str) -> None:

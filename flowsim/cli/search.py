@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
+from flowsim._core.files import folder_of
 from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim.claims import Claim
-from flowsim.claims.spaces import Axis, Choice, Real, Whole
-from flowsim.cli.common import claims_of, exit_status, folder_of, print_json
+from flowsim.cli.common import claims_of, exit_status, print_json
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
 from flowsim.experiments.search.kept import PROGRESS
 from flowsim.problem import ProblemSpec, toml
 from flowsim.problem.own.files import is_place
+from flowsim.problem.spaces import Axis, Choice, Real, Whole
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 1e9  # in any unit

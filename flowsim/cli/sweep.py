@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowsim.cli.common import FINISHED, UNFINISHED, folder_of, part_of, print_json, tables_of
+from flowsim._core.files import folder_of
+from flowsim.cli.common import FINISHED, UNFINISHED, part_of, print_json, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.sweep import maps

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.deciding.sides import Sides
 from flowsim.flow.trajectory import Trajectory, uncertified
 
 FLOW_ERROR, ROUNDING_ERROR = 1e-5, 1e-11  # relative, of sides that are only looked at
@@ -51,10 +52,9 @@ def error_of(claim: Claim) -> float:
 
 def room(comparison: Comparison, error: float) -> Room:
     """The room that a comparison leaves, whose sides are known to a relative error."""
-    slack, promised = comparison.slack + comparison.allowance, comparison.promised
-    margins = comparison.margin
+    promised, margins = comparison.promised, jnp.where(comparison.promised, comparison.margin, jnp.inf)
     known = jnp.all(jnp.isfinite(comparison.slack) | ~promised)
-    clear = jnp.any(promised & (slack < -error * comparison.scale))
+    clear = jnp.any(Sides.of(comparison, error * comparison.scale).fails)
     value, bound = comparison.value, comparison.bound
     # A lower bound may be multiplied by value/bound, an upper one divided by it; rounding may differ in the slack.
     lower = comparison.slack * (value - bound) >= 0

@@ -5,12 +5,11 @@ import os
 
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from flowsim._core.files import write_arrays
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.prompt_risk import Task, best_linear_error, check_model, risk, risk_function, zero_predictor_error
-from flowsim.models import LinearAttention
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
@@ -44,9 +43,7 @@ class RiskCurve:
         write_arrays(path, arrays)
 
 
-def risk_curve(
-    trajectory: Trajectory, task: LinearRegression | RandomCovarianceRegression, limit: LinearAttention
-) -> RiskCurve:
+def risk_curve(trajectory: Trajectory, task: LinearRegression | RandomCovarianceRegression, limit: PyTree) -> RiskCurve:
     """`risk` along a flow on prompts of a task, with its own context_length as the test length.
 
     **Arguments:** limit: the model that the flow is predicted to tend to.

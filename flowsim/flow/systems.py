@@ -19,7 +19,6 @@ from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.reduction import AbstractReducedLayer, Point, ReducedArrowhead
 from flowsim.losses.sampled.blocks import COLUMNS
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
-from flowsim.models import LinearAttention
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS = 256
@@ -160,10 +159,10 @@ class ArrowheadSystem(AbstractIsometricSystem):
     arrowhead: AbstractArrowhead
     minimum: Scalar
 
-    def encode(self, model: LinearAttention) -> State:
+    def encode(self, model: PyTree) -> State:
         return self.arrowhead.state(model)
 
-    def decode(self, state: State) -> LinearAttention:
+    def decode(self, state: State) -> PyTree:
         return self.arrowhead.model(state)
 
     def field(self, state: State) -> State:

@@ -22,8 +22,7 @@ from flowsim.losses.sampled.monte_carlo import prepared
 from flowsim.models import FactoredMultiHeadAttention, LinearTransformerBlock, MultiHeadAttention
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
-from flowsim.problem.kinds import Positive, Threshold, Tolerance, Vector
-from flowsim.problem.toml import AbstractTable
+from flowsim.problem.toml import AbstractTable, Positive, Threshold, Tolerance, Vector
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 Kind = TypeVar("Kind")

@@ -6,7 +6,8 @@ import jax
 import msgspec
 
 from flowsim._core import checks
-from flowsim.problem.kinds import (
+from flowsim.problem.toml import (
+    AbstractTable,
     Count,
     Matrices,
     Matrix,
@@ -18,7 +19,6 @@ from flowsim.problem.kinds import (
     VectorOrMatrix,
     Word,
 )
-from flowsim.problem.toml import AbstractTable
 
 
 class ScalesTable(AbstractTable, frozen=True):

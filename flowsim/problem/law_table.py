@@ -7,8 +7,7 @@ from typing import Literal
 import msgspec
 
 from flowsim._core import checks
-from flowsim.problem.kinds import Count, Matrix, NumberOrVector, Seed
-from flowsim.problem.toml import AbstractTable, fields, refuse
+from flowsim.problem.toml import AbstractTable, Count, Matrix, NumberOrVector, Seed, fields, refuse
 from flowsim.tasks import covariance_laws
 from flowsim.tasks.covariance_laws import AbstractCovarianceLaw, DiagonalLaw, SampledLaw, WishartDraw
 

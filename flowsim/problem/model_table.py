@@ -5,8 +5,7 @@ from typing import Literal
 import msgspec
 
 from flowsim._core.checks import refuse
-from flowsim.problem.kinds import Count, Flag, Number, Seed, Vector, Word
-from flowsim.problem.toml import AbstractTable
+from flowsim.problem.toml import AbstractTable, Count, Flag, Number, Seed, Vector, Word
 
 _SAMPLED = {"samples": 100_000, "replicates": 8, "seed": 0, "method": "auto"}
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 import msgspec
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim._core.types import Document, Tables
+from flowsim.losses.prompt_risk import check_model
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.architectures import architecture_of
@@ -20,7 +20,7 @@ from flowsim.problem.init_table import InitTable
 from flowsim.problem.model_table import LossTable, ModelTable
 from flowsim.problem.own import problem as own
 from flowsim.problem.task_tables import NewPromptTable, TaskTable
-from flowsim.tasks import LinearRegression, SpectralRegression
+from flowsim.tasks import SpectralRegression
 
 
 class ProblemSpec(AbstractSpec, frozen=True):
@@ -99,8 +99,8 @@ class ProblemSpec(AbstractSpec, frozen=True):
             return Problem(self, task, loss, start)
         with fields_of("test"):
             test = self.test.task(task)
-        if isinstance(test, LinearRegression) and test.shifts and (jnp.any(start.u12 != 0) or jnp.any(start.u21 != 0)):
-            refuse(f"test.{test.shifts[0]}", "left out where u12 or u21 is not zero", "it is given")
+        with fields_of("init"):
+            check_model(start, test)
         return Problem(self, task, loss, start, test)
 
 

@@ -13,9 +13,8 @@ from msgspec import Meta
 from flowsim._core import checks
 from flowsim._core.checks import refuse
 from flowsim.problem import toml
-from flowsim.problem.kinds import Count, Length, Matrix, Nonnegative, Positive, Ratio, Seed, Vector
 from flowsim.problem.law_table import LawTable
-from flowsim.problem.toml import AbstractTable
+from flowsim.problem.toml import AbstractTable, Count, Length, Matrix, Nonnegative, Positive, Ratio, Seed, Vector
 from flowsim.tasks import LengthLaw, LinearRegression, RandomCovarianceRegression, SpectralRegression
 
 EXTRAS = ("prior_mean", "prior_covariance", "query_covariance", "label_noise", "length_law")

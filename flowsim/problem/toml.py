@@ -22,6 +22,30 @@ class AbstractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of fields. A field that is left out is None."""
 
 
+# The types of fields. Errors quote their descriptions.
+Number = Annotated[float, msgspec.Meta(description="a number")]
+Positive = Annotated[float, msgspec.Meta(gt=0, description="a positive number")]
+Tolerance = Annotated[float, msgspec.Meta(ge=1e-14, lt=1, description="at least 1e-14 and below 1")]
+Nonnegative = Annotated[float, msgspec.Meta(ge=0, description="a number of at least 0")]
+Threshold = Annotated[float, msgspec.Meta(ge=0, lt=1, description="at least 0 and below 1")]
+Count = Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")]
+Length = Annotated[int | float, msgspec.Meta(description="a whole number of at least 1")]
+Ratio = Annotated[float, msgspec.Meta(ge=1, description="a number of at least 1")]
+Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**32, description="a whole number of at least 0 and below 2^32")]
+Word = Annotated[str, msgspec.Meta(description="a word in quotation marks")]
+Flag = Annotated[bool, msgspec.Meta(description="true or false")]
+Vector = Annotated[tuple[float, ...], msgspec.Meta(description="a list of numbers")]
+Matrix = Annotated[tuple[tuple[float, ...], ...], msgspec.Meta(description="a matrix (a list of rows)")]
+Matrices = Annotated[
+    tuple[tuple[float | tuple[float, ...], ...], ...],
+    msgspec.Meta(description="a matrix (a list of rows), or a list of them for a model of several layers or heads"),
+]
+VectorOrMatrix = Annotated[
+    tuple[float | tuple[float, ...], ...],
+    msgspec.Meta(description="a list of numbers, or a list of rows for a model of several heads"),
+]
+NumberOrVector = Annotated[float, msgspec.Meta(description="a number")] | Vector
+
 Table = TypeVar("Table", bound=AbstractTable)
 _DEEPEST = 10  # levels of tables and lists
 

@@ -1,20 +1,11 @@
-"""Verdicts written down: a table, JSON, a citation line, and a page that reads like a page of a paper."""
+"""Verdicts written down for people: a table, and a line that counts them."""
 
 import collections
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from flowsim._core.documents import plain, versions
 from flowsim._core.text import number_text
-from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement, Verdict, own_stop
-from flowsim.experiments.audit import Entry
-from flowsim.flow.trajectory import Certificates, Status
-from flowsim.papers.data import fault_of
-from flowsim.problem import AbstractSpec
-
-NOT_INTEGRATED = "not-integrated"
 
 # Told apart without colour.
 MARKS = {
@@ -106,51 +97,6 @@ def summary(verdicts: Iterable[Verdict]) -> str:
     words = {judgement: "holds" if judgement is Judgement.HOLDS and n == 1 else _WORDS[judgement]
              for judgement, n in counts.items()}  # fmt: skip
     return ", ".join(f"{counts[judgement]} {words[judgement]}" for judgement in ORDER if counts[judgement])
-
-
-def verdicts_document(
-    problem: AbstractSpec,
-    status: Status | None,
-    certificates: Certificates | Mapping[str, Any] | None,
-    constants: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    verdicts: Iterable[Verdict],
-) -> Document:
-    """verdicts.json of one problem; a status of None says that nothing was integrated."""
-    return plain(
-        {
-            "problem": problem,
-            "status": status or NOT_INTEGRATED,
-            "certificates": certificates or {},
-            "versions": versions(),
-            "constants": constants,
-            "limits": limits,
-            "claims": [_claim(verdict) for verdict in verdicts],
-        }
-    )
-
-
-def audit_document(entries: Iterable[Entry]) -> Document:
-    """verdicts.json of an audit: an entry for every claim, form and problem, each with its own problem."""
-    claims = [
-        {
-            "problem": entry.problem,
-            "status": entry.status or NOT_INTEGRATED,
-            "certificates": entry.certificates or {},
-            **_claim(entry.verdict),
-        }
-        for entry in entries
-    ]
-    return plain({"versions": versions(), "claims": claims})
-
-
-def _claim(verdict: Verdict) -> Document:
-    names = ("id", "source", "form", "verdict", "until", "margin", "where", "floor", "tightness", "hypotheses", "note")
-    found: Document = {name: getattr(verdict, name) for name in names}
-    if verdict.verdict is Judgement.VIOLATED:
-        fault = fault_of(verdict)
-        found |= {"weight": fault and fault.weight, "rests": fault.rests if fault else ()}
-    return found
 
 
 def _clipped(name: str, text: str, width: int) -> str:

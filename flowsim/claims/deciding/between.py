@@ -4,11 +4,18 @@ A statement for all t is compared at output times. Its margin is least at one of
 local minimum, at either end of the run, or where the statement begins or ceases to promise something.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+
+from flowsim.claims.claim import Claim, Comparison, relative
+from flowsim.claims.deciding.measuring import rounding_error
+from flowsim.claims.evidence import Case, Evidence
+from flowsim.claims.evidence.narrow import unseen
+from flowsim.losses import AbstractPopulationLoss
 
 Series = Float[np.ndarray, " T"]
 Margins = Float[np.ndarray, "T entries"]
@@ -36,6 +43,49 @@ class Bracket(NamedTuple):
     high: int
     vertex: float
     bottom: float
+
+
+def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
+    """The three solves with the times that the claim asks for and those between the run's at which the margin may be
+    least, and how much lower it may still be between any times.
+    """
+    if not claim.along_flow:
+        return (evidence.alone, evidence.alone, evidence.alone), 0.0
+    first = evidence.cases[0]
+    ours = first.panel.compared(claim, evidence.stated, first.padded)
+    asked = np.zeros(0)
+    # Until its time is an output, flow.at(t) is NaN, and a comparison with NaN is false.
+    if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
+        asked = evidence.asked(claim)
+    further, beneath = unseen(claim, evidence.stated, first, asked), 0.0
+    if not ours.identity.all():
+        noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
+        further, beneath = follow(functools.partial(_margins, claim, evidence.stated, first, asked), noise, further)
+    rough, fine, finest = (case.at(np.union1d(asked, further)) for case in evidence.cases)
+    return (rough, fine, finest), beneath
+
+
+def _noise(claim: Claim, case: Case, ours: Comparison) -> Series:
+    """How far the margins of a comparison are off by rounding at each time; nothing of one at other points."""
+    count = case.run.t.size
+    if ours.slack.shape[0] < case.padded.t.size:
+        return np.zeros(count)
+    noise = np.where(ours.promised, relative(rounding_error(claim, case, ours), ours.reference), 0.0)
+    return np.nan_to_num(np.max(noise[:count].reshape(count, -1), axis=1))
+
+
+def _margins(
+    claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
+) -> tuple[Series, Margins, Promised]:
+    """Times, the margins at each and where they are promised; of a comparison at other points nothing."""
+    case = case.at(np.union1d(asked, further))
+    ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
+    if ours.slack.shape[0] < case.padded.t.size:
+        return np.zeros(0), np.zeros((0, 1)), np.zeros((0, 1), dtype=bool)
+    rows = lambda side: np.asarray(side)[:count].reshape(count, -1)
+    # Where a flow is at rest its margins are rounding.
+    promised = rows(ours.promised) & (np.arange(count) < case.at_rest)[:, None]
+    return np.asarray(case.run.t), rows(ours.margin), promised
 
 
 def follow(

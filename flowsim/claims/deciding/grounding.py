@@ -8,7 +8,7 @@ import flint
 import numpy as np
 
 from flowsim._core.balls.operations import balls
-from flowsim.claims.claim import Claim, Judgement
+from flowsim.claims.claim import Claim, Comparison, Judgement
 from flowsim.claims.deciding.sides import LEAST_ERROR, Errors, Mask, Sides, solver_error
 from flowsim.claims.evidence import Case
 from flowsim.claims.evidence.bounds import NOTHING, Bounds
@@ -48,13 +48,14 @@ class Ground:
     combines: bool = False
 
 
-def grounded(claim: Claim, rough: Case, fine: Case, sides: Sides, errors: Errors) -> Ground:
+def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Errors) -> Ground:
     """The sides of the fine solve with their errors, the rounding of their slack bounded.
 
     **Arguments:** rough: the solve that its error was measured by.
     """
-    times, count, length = fine.padded.t.size, fine.run.t.size, sides.slack.shape[0]
+    times, count, length = fine.padded.t.size, fine.run.t.size, ours.slack.shape[0]
     for_all_t = claim.along_flow and length >= times
+    sides = Sides.of(ours, errors.measured)
     if for_all_t:
         sides = sides.without(slice(count, times))
     after = np.arange(times if for_all_t else 0, length)  # points that are no times
@@ -106,14 +107,15 @@ class _Look:
             rtol=self._case.run.settings.rtol,
         )
         errors = self._errors._replace(solver=np.minimum(error, self._errors.solver))
-        look = _Look(self._claim, self._case, self._sides, errors, self._after, self._for_all_t)
+        sides = dataclasses.replace(self._sides, error=errors.measured)
+        look = _Look(self._claim, self._case, sides, errors, self._after, self._for_all_t)
         return look, look.everywhere()
 
     def everywhere(self) -> Sides:
         """The sides with what balls say of them: at all rows where that is cheap, else where the verdict is decided;
         as they were measured where balls cannot be had.
         """
-        measured = dataclasses.replace(self._sides, error=self._errors.unrounded + self._errors.rounding)
+        measured = self._sides
         every = np.arange(self._count)
         bounds = self._bounds(self._case.enclosed, every, CHEAP)
         if bounds is None:
@@ -270,7 +272,7 @@ class _Look:
         flat = lambda side: np.asarray(side)[: self._count].reshape(self._count, -1)
         near = np.min(flat(measured.nearness), axis=1)
         promising = np.flatnonzero(flat(measured.possible).any(axis=1))
-        margin = np.min(np.where(flat(measured.possible), flat(measured.slack / measured.size), np.inf), axis=1)
+        margin = np.min(np.where(flat(measured.possible), flat(measured.margin), np.inf), axis=1)
         first = [0, self._count - 1, *promising[:1], *promising[-1:], int(np.argmin(margin))]
         close = np.argsort(near, kind="stable")[:_MOST_ROWS]
         failing = np.flatnonzero(flat(measured.fails).any(axis=1))

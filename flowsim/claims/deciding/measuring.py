@@ -53,8 +53,7 @@ def _thinned(
             return np.full(ours.slack.shape, np.inf)
         series = length >= times
         rows, found = (np.append(first, points) if series else points for first in (kept, np.arange(kept.size)))
-        with np.errstate(invalid="ignore"):
-            moved = np.nan_to_num(_THINNED * np.abs(other.slack[found] - ours.slack[rows]), nan=np.inf)
+        moved = np.nan_to_num(_THINNED * np.abs(other.slack[found] - ours.slack[rows]), nan=np.inf)
         same = (other.slack[found] == ours.slack[rows]) | ~ours.promised[rows]
         moved = np.where(same, 0.0, moved)
         error[rows] = np.maximum(error[rows], np.where(other.promised[found] == ours.promised[rows], moved, np.inf))
@@ -65,7 +64,6 @@ def rounding_error(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
     """Error of the slack from rounding: how far it moves when every weight, and every number of the loss, moves by a
     few units in the last place.
     """
-    with np.errstate(invalid="ignore"):
-        moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
-        found = ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
+    moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
+    found = ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale
     return np.where(np.isinf(ours.slack), 0.0, found)

@@ -4,17 +4,18 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
-from flowsim.claims.claim import Comparison, Judgement
-from flowsim.claims.evidence.comparing import WORST_RESOLUTION, size_of
+from flowsim.claims.claim import Comparison, Judgement, relative
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION
 
-Points = Float[np.ndarray, "*points"]
-Mask = Bool[np.ndarray, "*points"]
-
+Points = Float[Array | np.ndarray, "*points"]
+Mask = Bool[Array | np.ndarray, "*points"]
 
 _LADDER_SAFETY = 4.0
 LEAST_ERROR = 1e-290  # what is smaller is known to no relative accuracy
+not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")
+"""A decorator for what compares sides: a verdict says which of them is not finite, and NumPy need not warn."""
 
 
 class Errors(NamedTuple):
@@ -32,6 +33,11 @@ class Errors(NamedTuple):
         """All but rounding."""
         return self.solver + self.rest
 
+    @property
+    def measured(self) -> Points:
+        """All of them."""
+        return self.unrounded + self.rounding
+
 
 def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) -> Points:
     """Error of the fine slack: how far the difference of the sides is from the rough one, relative, and never shrinking
@@ -42,8 +48,7 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
     anything.
     """
     scale = np.maximum(scale, np.finfo(float).tiny)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(rough - fine) / scale
+    apart = np.abs(rough - fine) / scale
     # Nothing is known, or asked, of a side that promises nothing or is infinite.
     apart = np.where(counts & ~np.isnan(apart), apart, 0.0)
     return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale + LEAST_ERROR
@@ -51,7 +56,7 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """A comparison on the host with the errors of its slack.
+    """A comparison with the errors of its slack; here alone a statement is seen to hold or to fail.
 
     slack, error, allowance: of both sides' difference; size: what a margin is relative to; possible, certain: where
     the statement may promise something, and where it does; tie: where the sides are equal exactly; identity: where
@@ -69,35 +74,37 @@ class Sides:
     tightness: Points
 
     @staticmethod
-    def of(ours: Comparison) -> "Sides":
-        """The sides of a comparison without errors."""
-        promised: Any = np.asarray(ours.promised)
+    def of(ours: Comparison, error: Points) -> "Sides":
+        """The sides of a comparison whose slack is known to an error."""
         return Sides(
-            slack=np.asarray(ours.slack),
-            error=np.zeros(promised.shape),
-            allowance=np.asarray(ours.allowance),
-            size=size_of(ours),
-            possible=promised,
-            certain=promised,
-            tie=np.zeros(promised.shape, dtype=bool),
-            identity=np.asarray(ours.identity),
-            tightness=np.asarray(ours.tightness),
+            slack=ours.slack,
+            error=error,
+            allowance=ours.allowance,
+            size=ours.reference,
+            possible=ours.promised,
+            certain=ours.promised,
+            tie=np.zeros(ours.promised.shape, dtype=bool),
+            identity=ours.identity,
+            tightness=ours.tightness,
         )
+
+    @property
+    def margin(self) -> Points:
+        """The slack over the size, as a verdict has it, whose floor holds what is allowed for."""
+        return relative(self.slack, self.size)
 
     @property
     def fails(self) -> Mask:
         """Where the statement fails by more than the error."""
-        with np.errstate(invalid="ignore"):
-            return self.certain & (self.slack + self.allowance < -self.error)
+        return self.certain & (self.slack + self.allowance < -self.error)
 
     @property
     def stands(self) -> Mask:
         """Where it promises nothing, or holds by more than the error: an identity agrees to within it."""
-        with np.errstate(invalid="ignore"):
-            known = self.error + self.allowance <= WORST_RESOLUTION * self.size
-            agrees = known & (np.abs(self.slack) <= self.error + self.allowance)
-            exceeds = (self.slack - self.allowance > self.error) | self.tie
-            return ~self.possible | np.where(self.identity, agrees, exceeds)
+        known = self.error + self.allowance <= WORST_RESOLUTION * self.size
+        agrees = known & (np.abs(self.slack) <= self.error + self.allowance)
+        exceeds = (self.slack - self.allowance > self.error) | self.tie
+        return ~self.possible | np.where(self.identity, agrees, exceeds)
 
     def without(self, rows: slice | np.ndarray) -> "Sides":
         """The sides with nothing promised in some rows."""
@@ -108,18 +115,15 @@ class Sides:
     @property
     def nearness(self) -> Points:
         """The slack over its error where something may be promised, least where a verdict hangs on it."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            room = np.abs(self.slack) - self.allowance
-            return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
+        room = np.abs(self.slack) - self.allowance
+        return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
 
     @property
     def worst(self) -> tuple[int, ...]:
         """Where the margin is least; of a statement that fails, where it fails most clearly."""
         fails = self.fails
-        with np.errstate(invalid="ignore"):
-            clear = (self.slack + self.allowance + self.error) / self.size
-            margin = np.where(np.isinf(self.slack), self.slack, self.slack / self.size)
-        values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, margin, np.inf)
+        clear = (self.slack + self.allowance + self.error) / self.size
+        values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, self.margin, np.inf)
         return tuple(int(place) for place in np.unravel_index(np.nanargmin(values), values.shape))
 
     @property

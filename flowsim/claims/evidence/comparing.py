@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, PyTree
+from jaxtyping import Array, PyTree
 
 from flowsim._core.balls.costs import cost_of, memory_of_device
 from flowsim._core.checks import ProblemError, refuse
@@ -43,28 +43,24 @@ class Panel:
         self._claims = tuple(claims) if len(claims) > 1 else ()
         # With the loss and the run themselves: an identity is one's own only as long as one lives.
         self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
-        self._remembered: dict[tuple[int, int, int], tuple[weakref.ref, Claim, AbstractPopulationLoss, Comparison]] = {}
+        self._alone: dict[tuple[int, int, int], tuple[weakref.ref, Claim, AbstractPopulationLoss, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-        """As `compared` has it."""
-        if is_large(run):
-            return self._alone(claim, loss, run)
-        sides = self._sides(claim, loss, run)
-        return compared(claim, loss, run) if sides is None else _on_the_host(claim, sides[0], run)
+        """As `compared` has it; of a claim by itself remembered for as long as the run is."""
+        if not is_large(run) and (sides := self._sides(claim, loss, run)) is not None:
+            return _on_the_host(claim, sides[0], run)
+        key = (id(claim), id(loss), id(run))
+        if key not in self._alone:
+            dies = weakref.ref(run, lambda _: self._alone.pop(key, None))
+            # With the claim and the loss, whose identities others could have once they are gone.
+            self._alone[key] = dies, claim, loss, compared(claim, loss, run)
+        return self._alone[key][-1]
 
     def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
         """The claim's constants by name."""
         sides = None if is_large(run) else self._sides(claim, loss, run)
         found = _evaluated(claim, claim.constants, loss, run) if sides is None else sides[1]
         return {name: float(value) for name, value in found.items()}
-
-    def _alone(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-        """The comparison of a claim by a program of its own, remembered for as long as the run is."""
-        key = (id(claim), id(loss), id(run))
-        if key not in self._remembered or self._remembered[key][0]() is not run:
-            # With the claim and the loss, whose identities others could have once they are gone.
-            self._remembered[key] = weakref.ref(run), claim, loss, compared(claim, loss, run)
-        return self._remembered[key][-1]
 
     def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
         """What one program found for all, this claim's part of it; None of a claim that is compared alone."""
@@ -181,7 +177,7 @@ def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Compa
     if np.any(np.isinf(ours.size) & np.isfinite(ours.bound) & ours.promised):
         refuse(claim.id, "a comparison with finite sizes", "one is infinite")
     # An excess may be negative by rounding.
-    if np.any(ours.allowance < -_ROUNDING * size_of(ours)):
+    if np.any(ours.allowance < -_ROUNDING * ours.reference):
         refuse(claim.id, "a comparison with allowances of at least 0", f"one is {np.min(ours.allowance):g}")
     return eqx.tree_at(lambda one: one.allowance, ours, np.maximum(ours.allowance, 0.0))
 
@@ -191,22 +187,6 @@ def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:
     if claim.along_flow and len(shape) > 1 and shape[0] not in (1, times):
         came = "x".join(map(str, shape)) + f" where the flow, its end repeated, has {times} times"
         refuse(claim.id, "a comparison of arrays with time first, a row for each output time", f"it is {came}")
-
-
-def size_of(ours: Comparison) -> np.ndarray:
-    """What margins are relative to: the size of the bound or, where that is zero, the larger side at its largest."""
-    sides = np.maximum(np.abs(ours.value), np.abs(ours.bound))
-    otherwise = float(np.max(sides[ours.promised & np.isfinite(sides)], initial=0.0))
-    # Where all is zero, so is what it is off by; unless something is allowed for.
-    otherwise = otherwise or (np.finfo(float).tiny if np.any(ours.allowance > 0) else np.inf)
-    return np.where(ours.size > 0, ours.size, otherwise)
-
-
-def relative(slack: ArrayLike, size: ArrayLike) -> np.ndarray:
-    """A slack over the size of the bound; where that is infinite the slack is what it is."""
-    slack = np.asarray(slack)
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(slack), slack, slack / np.asarray(size))
 
 
 @eqx.filter_jit

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from flowsim._core.balls.enclosure import lower, upper
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.case import AT_ONCE, SPANS, Case
-from flowsim.claims.evidence.comparing import WORST_RESOLUTION, size_of
+from flowsim.claims.evidence.comparing import WORST_RESOLUTION
 from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, OpenError
 from flowsim.claims.evidence.moving import ROUNDING
@@ -66,7 +66,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     count = case.run.t.size
     identity = bool(ours.identity.all())
     # An identity is not known better.
-    enough = -WORST_RESOLUTION * float(np.max(size_of(ours), initial=0.0)) if identity else 0.0
+    enough = -WORST_RESOLUTION * float(np.max(ours.reference, initial=0.0)) if identity else 0.0
     if _stays(case) or ours.slack.shape[0] < case.padded.t.size or _fails_anyway(claim, case, ours, enough):
         return np.zeros(0)
     promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))

@@ -16,15 +16,16 @@ from flowsim._core.text import number_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
 from flowsim.claims.claim import citation
+from flowsim.claims.deciding.between import followed
+from flowsim.claims.deciding.sides import Sides, not_finite
 from flowsim.claims.evidence.comparing import compared
-from flowsim.claims.judging import followed
-from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.problem import AbstractSpec, spec_of, toml
+from flowsim.problem.spaces import Choice, Each, Real, Space, Whole
 
 _MOVED = 1e-6  # relative, of every number of a neighbouring problem
 _KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexample is made smaller
@@ -191,13 +192,13 @@ def _moved(space: Space, values: Values, amount: float) -> dict[str, Any]:
     return moved
 
 
+@not_finite
 def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.ndarray, np.ndarray], Trajectory]:
-    """Both sides where the margin is least, both of them everywhere, and the run."""
+    """Both sides where the statement fails worst, both of them everywhere, and the run."""
     (rough, fine, _), _ = followed(claim, evidence)
     case = fine if claim.along_flow else rough
     comparison, run = compared(claim, evidence.stated, case.padded), case.run
-    margins = np.asarray(comparison.margin)
-    row, *entry = np.unravel_index(np.argmin(margins), margins.shape)
+    row, *entry = Sides.of(comparison, np.zeros(comparison.slack.shape)).worst
     # Of several entries at a time those of the worst.
     value, bound, promised = (side[:, *entry] for side in (comparison.value, comparison.bound, comparison.promised))
     sides = tuple(np.where(promised, side, np.nan) for side in (value, bound))

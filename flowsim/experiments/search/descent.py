@@ -8,10 +8,10 @@ import numpy as np
 import optax
 
 from flowsim._core.types import Values
-from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen
+from flowsim.problem.spaces import Axis, Each, Real, Space, Whole
 
 _STEPS = 24
 _DOING = "going downhill"

@@ -14,7 +14,7 @@ from flowsim._core.checks import refuse
 from flowsim._core.documents import plain
 from flowsim._core.types import Values
 from flowsim.claims import Claim
-from flowsim.claims.spaces import Axis, Choice, Each, Real, Space, Whole
+from flowsim.problem.spaces import Axis, Choice, Each, Real, Space, Whole
 
 _MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
 

@@ -15,7 +15,6 @@ from flowsim._core.files import at_work_in
 from flowsim._core.text import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
-from flowsim.claims.spaces import Axis, Space
 from flowsim.experiments.executors import Executor
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import Counterexample, confirmed
@@ -24,6 +23,7 @@ from flowsim.experiments.search.kept import KeptUnits
 from flowsim.experiments.search.looking import BatchUnit, Looked, look, look_for_place
 from flowsim.experiments.search.points import Known, Point, remembered, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
+from flowsim.problem.spaces import Axis, Space
 
 _DESCENTS = 8  # batches between two descents
 _VERDICTS = 3  # that are told, of what failed at first sight alone
@@ -132,7 +132,6 @@ def refute(
         elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_for_place
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(at_work_in(folder, "search"))
         stack.enter_context(clock.shown(claim.id, progress))
         search, found = Search(claim, spaces, seed, clock, folder), None

@@ -21,7 +21,6 @@ from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.evidence.series import padded
-from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.executors import Executor
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import evidence_of_point
@@ -35,6 +34,7 @@ from flowsim.experiments.search.screening import Margin, Screen, built
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import AbstractSpec, spec_of
+from flowsim.problem.spaces import Axis, Real, Space, Whole
 
 _VALUES = 6  # of a parameter, at which the best factor is looked for
 _FEWEST, _BENT = 3, 0.02  # values of a power law, and the share of their variance that it may miss
@@ -154,7 +154,6 @@ def sharpen(
         elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_down
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(at_work_in(folder, "search"))
         stack.enter_context(clock.shown(claim.id, progress))
         # With the parameters of the growth, which come first.

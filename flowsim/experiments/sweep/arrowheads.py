@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from flowsim import initialization
 from flowsim.experiments.sweep.judged import Judged, record_of_claims
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.solvers.arrowhead.kernel import ReducedKernel, models_of
@@ -18,10 +17,11 @@ from flowsim.flow.solvers.lockstep import Record, Row, follow
 from flowsim.flow.solvers.rows import trajectory_of
 from flowsim.flow.solvers.summary import Ends, Scales, Summarizing, Summary, scales_of
 from flowsim.flow.trajectory import Trajectory
-from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead
+from flowsim.losses.arrowhead import Arrowhead
 from flowsim.problem import Problem, ProblemSpec
-from flowsim.problem.architectures.linear_attention import LINEAR_ATTENTION
+from flowsim.problem.architectures import architecture_of
 from flowsim.problem.init_table import InitTable
+from flowsim.problem.model_table import ModelTable
 from flowsim.problem.task_tables import TaskTable
 
 
@@ -77,40 +77,37 @@ def rounded_up(d: int) -> int:
 
 def slowest_rate(problem: Problem) -> float:
     """About the rate at which a flow with an arrowhead ends, rounded so that it orders cells on every machine alike."""
-    arrowhead = _arrowhead(problem.loss, problem.task.dimension)
+    arrowhead = problem.loss.arrowhead(problem.start)
+    assert arrowhead is not None
     return round(float(jnp.log10(jnp.min(arrowhead.curvature) * scales_of(arrowhead).weights ** 2)), 3)
 
 
-def _arrowhead(loss: Any, d: int) -> AbstractArrowhead:
-    """The arrowhead of a loss, which is the same for all weights that have one."""
-    arrowhead = loss.arrowhead(initialization.zeros(d))
-    assert arrowhead is not None
-    return arrowhead
-
-
 @functools.lru_cache(maxsize=256)
-def _task(table: TaskTable) -> _Task:
-    loss = ProblemSpec(table, init=InitTable(kind="zeros")).build().loss
-    return jax.tree.map(np.asarray, _Task(loss, _arrowhead(loss, table.size)))
+def _task(task: TaskTable, model: ModelTable) -> _Task:
+    # The arrowhead of a loss is the same for all weights that have one, as zeros have.
+    problem = ProblemSpec(task, model, InitTable(kind="zeros")).build()
+    return jax.tree.map(np.asarray, _Task(problem.loss, problem.loss.arrowhead(problem.start)))
 
 
 def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[Group]]:
     """The flows of cells in lanes of one dimension, and their groups."""
     lanes = len(specs)
-    alike: dict[tuple[InitTable, int, Any], list[int]] = {}
+    alike: dict[tuple[ModelTable, InitTable, int, Any], list[int]] = {}
     for lane, spec in enumerate(specs):
-        kind = jax.tree.structure(_task(spec.task))
-        alike.setdefault((without_numbers(spec.init), spec.task.size, kind), []).append(lane)
+        kind = jax.tree.structure(_task(spec.task, spec.model))
+        alike.setdefault((spec.model, without_numbers(spec.init), spec.task.size, kind), []).append(lane)
     # A padded weight is zero and stays so; its curvature need only be positive on the diagonal.
     curvature, drive = np.tile(np.eye(dimension), (lanes, 1, 1)), np.zeros((lanes, dimension))
     U, u = np.zeros((lanes, dimension, dimension)), np.zeros(lanes)
     groups = []
-    for (table, d, _), members in alike.items():
+    for (model, table, d, _), members in alike.items():
         chosen = [specs[lane] for lane in members + members[-1:] * (lanes - len(members))]
-        tasks = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *[_task(spec.task) for spec in chosen])
+        tasks = jax.tree.map(
+            lambda *leaves: jnp.asarray(np.stack(leaves)), *[_task(spec.task, model) for spec in chosen]
+        )
         scales = np.asarray([1.0 if spec.init.scale is None else spec.init.scale for spec in chosen])
         seeds = np.asarray([spec.init.seed or 0 for spec in chosen])
-        starts, states = _starts(table, d, tasks, scales, seeds)
+        starts, states = _starts(model, table, d, tasks, scales, seeds)
         groups.append(Group(members, tasks, starts))
         own_U, own_u = map(np.asarray, states)
         for place, lane in enumerate(members):
@@ -120,12 +117,14 @@ def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[
     return Flows(*(jnp.asarray(array) for array in (curvature, drive, U, u))), groups
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _starts(table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], seeds: Int[Array, " n"]):
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _starts(
+    model: ModelTable, table: InitTable, d: int, tasks: _Task, scales: Float[Array, " n"], seeds: Int[Array, " n"]
+):
     """The starts, and their states in the eigenbasis."""
 
     def one(task, scale, seed):
-        start = LINEAR_ATTENTION.start_with(table, d, scale, seed)
+        start = architecture_of(model.architecture).start_with(table, d, scale, seed)
         return start, task.arrowhead.state(start)
 
     return jax.vmap(one)(tasks, scales, seeds)

@@ -198,7 +198,7 @@ def entered(
 
     **Raises:** `ProblemError` in one line where the folder is another's, or another process is at work in it.
     """
-    _make_folder(unfinished.folder, mesh, executor)
+    _refuse_mesh_elsewhere(mesh, executor)
     with at_work_in(unfinished.folder, "sweep"):
         enter(unfinished, plan, resume)
         for partial in (*unfinished.folder.glob(".*.part"), *unfinished.folder.glob("*/.*.part")):
@@ -219,7 +219,7 @@ def integrate_part(
     **Returns:** the places of the batches that are still missing, of whichever part.
     """
     number, parts = part
-    _make_folder(unfinished.folder, mesh, executor)
+    _refuse_mesh_elsewhere(mesh, executor)
     with at_work_in(unfinished.folder, "sweep", shared=True):
         enter(unfinished, plan, resume=True)
         if (unfinished.folder / "map.npz").exists():
@@ -232,10 +232,9 @@ def integrate_part(
         return kept.missing()
 
 
-def _make_folder(folder: pathlib.Path, mesh: Mesh | None, executor: Executor | None) -> None:
+def _refuse_mesh_elsewhere(mesh: Mesh | None, executor: Executor | None) -> None:
     if mesh is not None and executor is not None:
         refuse("mesh", "left out with an executor, whose processes have devices of their own", "it is given")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:

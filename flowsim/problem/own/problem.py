@@ -29,8 +29,8 @@ from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.problem import toml
 from flowsim.problem.architecture import Curve
 from flowsim.problem.base import AbstractSpec, FlowTable, Kind, Observable, Problem
-from flowsim.problem.kinds import Flag, Number, Word
 from flowsim.problem.own.files import blaming, is_place, module_at, module_of, objects_of, place_of, split
+from flowsim.problem.toml import Flag, Number, Word
 
 OBSERVABLES = "OBSERVABLES"
 

@@ -1,4 +1,4 @@
-"""The problems that a statement speaks of, as a space to search: fields that are fixed, and axes that are free."""
+"""Spaces of problems to search, with fields that are fixed and axes that are free."""
 
 import abc
 import copy
@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from flowsim._core import checks
 from flowsim._core.types import Tables, Values
+from flowsim.problem import toml
 
 Maker = Callable[..., tuple[Any, PyTree]]
 
@@ -34,7 +35,7 @@ class AbstractRange(abc.ABC):
 
     @property
     def geometric(self) -> bool:
-        """Whether every scale counts alike."""
+        """Whether values are spread evenly over their logarithms."""
         return self.low > 0 and self.high >= _FEW * self.low
 
     @abc.abstractmethod
@@ -50,7 +51,6 @@ class Whole(AbstractRange):
     high: int
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is on the axis."""
         return isinstance(value, int) and self.low <= value <= self.high
 
 
@@ -62,7 +62,6 @@ class Real(AbstractRange):
     high: int | float
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is on the axis."""
         return isinstance(value, int | float) and self.low <= value <= self.high
 
 
@@ -93,7 +92,7 @@ Axis = Whole | Real | Choice | Each
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Problems that a statement speaks of.
+    """Problems that differ in some of their fields.
 
     axes: what is free, by the name of its field in a problem file, ``task.context_length``; problem: the tables of the
     problem file that all share; make: for a model and a loss that no problem file knows, (axis=value, ..) -> (loss,
@@ -126,18 +125,14 @@ class Space:
 
     def dimension(self, values: Values) -> int:
         """d of the task at values of the axes."""
-        known = {**_flat(self.problem), **values}
+        known = {**dict(toml.flat(self.problem)), **values}
         return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == self.sized_by), 1)
 
     def tables(self, values: Values) -> dict[str, Any]:
         """The tables of the problem file at values of the axes; a start has no higher rank than the dimension."""
         tables = copy.deepcopy(dict(self.problem))
         for name, value in values.items():
-            *parents, last = name.split(".")
-            table = tables
-            for parent in parents:
-                table = table.setdefault(parent, {})
-            table[last] = min(value, self.dimension(values)) if name == "init.rank" else value
+            toml.assign(tables, name, min(value, self.dimension(values)) if name == "init.rank" else value)
         return tables
 
     def over(self, axes: Mapping[str, Axis]) -> "Space":
@@ -149,10 +144,3 @@ class Space:
             for name, axis in axes.items()
         }
         return dataclasses.replace(self, axes={**self.axes, **new})
-
-
-def _flat(tables: Tables, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tables.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found

@@ -1,0 +1,123 @@
+"""What the sides of a claim on two solves of a flow say of it, its hypotheses aside."""
+
+import dataclasses
+
+import numpy as np
+
+from flowsim.claims.claim import Claim, Judgement
+from flowsim.claims.deciding.ending import depends_on_others
+from flowsim.claims.deciding.grounding import Ground, carried_on, grounded
+from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
+from flowsim.claims.deciding.places import place_of
+from flowsim.claims.deciding.sides import Errors, Sides, solver_error
+from flowsim.claims.evidence import Case, Evidence
+from flowsim.flow.trajectory import Status, Trajectory
+
+_WORST_ENERGY_DEFECT = 1e-3
+_MOVES = 4.0  # times its error
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A judgement with all that a `Verdict` says of it, and the sides that it is of."""
+
+    judgement: Judgement
+    margin: float | None = None
+    where: float | str | None = None
+    floor: float | None = None
+    tightness: float | None = None
+    note: str = ""
+    until: float | None = None
+    cut: bool = False
+    sides: Sides | None = None
+
+
+def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: float) -> Finding:
+    """The finding of the fine solve, with the distance to the rough one as its error.
+
+    **Arguments:** beneath: how much lower than at the times of the solves the margin may be between them.
+    """
+    if claim.along_flow and (reason := not_solved("A more accurate solve", fine.run) or _unbalanced(fine.run)):
+        return Finding(Judgement.UNRESOLVED, note=reason)
+    loss = evidence.stated
+    ours = fine.panel.compared(claim, loss, fine.padded)
+    if np.any(ours.allowance[ours.promised] > 0):
+        # What the rough one allows is never looked at.
+        alone, fine = rough is fine, fine.settled
+        rough = fine if alone else rough.going(fine.way)
+        ours = fine.panel.compared(claim, loss, fine.padded)
+    rest = beneath * ours.reference if beneath else np.zeros(ours.slack.shape)
+    if replicates := fine.replicates(claim):
+        rest = rest + sampling_error(claim, replicates, ours)
+    thinned = discretization_error(claim, loss, fine, ours)
+    rest = rest + thinned
+    ladder = np.zeros(ours.slack.shape)
+    if claim.along_flow and rough is not fine:
+        other = rough.panel.compared(claim, loss, rough.padded)
+        counts = other.promised | ours.promised
+        # With their signs: two solves that are off to either side have the same slack in an identity.
+        both = (one.value - one.bound for one in (other, ours))
+        ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
+    rounding = rounding_error(claim, fine, ours)
+    errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)))
+    ground = grounded(claim, rough, fine, ours, errors)
+    sides, judgement = ground.sides, ground.sides.judgement
+    if judgement is Judgement.VACUOUS:
+        nothing = "The statement promises nothing here."
+        return Finding(judgement, note=nothing, sides=sides, **_until(claim, evidence, fine, ground))
+    if reason := _unknown(claim, fine, sides):
+        return Finding(Judgement.UNRESOLVED, note=reason)
+    worst = sides.worst
+    return Finding(
+        judgement,
+        margin=float(sides.margin[worst]),
+        where=place_of(worst, sides.slack.shape, fine, claim, evidence.steepest),
+        floor=float((sides.error[worst] + sides.allowance[worst]) / sides.size[worst]),
+        tightness=float(sides.tightness[worst]) or None,
+        note=ground.note if judgement is Judgement.UNRESOLVED else "",
+        sides=sides,
+        **_until(claim, evidence, fine, ground),
+    )
+
+
+def not_solved(what: str, run: Trajectory) -> str:
+    """Why nothing is found along a solve that did not finish; empty for one that did."""
+    return "" if run.status.finished else f"{what} did not finish ({run.status}). {run.status.advice}"
+
+
+def _unbalanced(run: Trajectory) -> str:
+    defect = run.certificates.energy_defect
+    return (
+        f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol." if defect > _WORST_ENERGY_DEFECT else ""
+    )
+
+
+def _unknown(claim: Claim, case: Case, sides: Sides) -> str:
+    """Why sides have no margin: one is not finite, or nothing bounds what is allowed for; empty where they have."""
+    slack = sides.slack[sides.possible]
+    if not np.all(np.isfinite(slack) | (slack == np.inf)):
+        return case.too_late(claim) or "A side of the statement is not finite. Look for an overflow in it."
+    if not np.any(np.isinf(sides.allowance[sides.possible])):
+        return ""
+    if case.status in (Status.EXCESS, Status.GRAD_NORM, Status.STATIONARY):
+        advice = "The minima there may be degenerate, or the flow may rest at a saddle."
+    else:
+        advice = "Ask for a later t1, or for none: the flow then goes on to its own stop."
+    return f"No bound is known of the way still to go to the limit. {advice}"
+
+
+def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict:
+    """Up to when a statement for all t was judged, and whether the flow was cut there."""
+    if not ground.for_all_t or ground.sides.judgement not in (Judgement.HOLDS, Judgement.VACUOUS):
+        return {}
+    if ground.last < case.run.t.size - 1:
+        return {"until": evidence.steepest + float(case.run.t[ground.last]), "cut": True}
+    # What combines times depends on all that are still to come.
+    combines = ground.combines or depends_on_others(claim, evidence)
+    if not combines and carried_on(claim, case, ground.sides):
+        return {}
+    status = case.status
+    if status is Status.STATIONARY:
+        # Its times are the only ones that were looked at.
+        return {"until": 0.0, "cut": True}
+    return {"until": evidence.steepest + float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}

@@ -1,0 +1,208 @@
+"""A run: the flow of a problem, with every claim that speaks of it judged, in one folder."""
+
+import contextlib
+import dataclasses
+import fnmatch
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from flowsim import papers
+from flowsim._core.checks import refuse
+from flowsim._core.documents import ForeignFileError, require_origin, write_json
+from flowsim._core.files import (
+    DamagedFileError,
+    at_work_in,
+    bytes_of,
+    done_without,
+    folder_of,
+    read_arrays,
+    remove_parts_of_the_dead,
+    write_whole,
+)
+from flowsim._core.hosts import by_first
+from flowsim._core.progress import progress_bar
+from flowsim._core.types import Document, Tables
+from flowsim.claims import Claim, Evidence, Verdicts, confidence_band
+from flowsim.claims.deciding.bands import Band, ends
+from flowsim.claims.evidence.comparing import refuse_misshapen
+from flowsim.claims.judging import judge_or_note
+from flowsim.experiments.documents import verdicts_document
+from flowsim.flow.trajectory import Trajectory, metadata_of
+from flowsim.papers import constants_of, limits_of
+from flowsim.problem import AbstractSpec, Problem, ProblemError, differing_field, toml
+
+TRAJECTORY, FIGURES = "trajectory.npz", "figures"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A problem, its flow, what that is judged by, and the verdicts.
+
+    band: what is known of the population's flow, as `confidence_band` has it.
+    """
+
+    problem: Problem
+    trajectory: Trajectory
+    evidence: Evidence
+    verdicts: Verdicts
+    band: Mapping[str, Band]
+
+    def document(self) -> Document:
+        """verdicts.json."""
+        constants = constants_of(self.problem)
+        for verdict in self.verdicts:
+            constants |= {f"{verdict.id}.{name}": value for name, value in verdict.constants.items()}
+        trajectory = self.trajectory
+        certificates = dataclasses.asdict(trajectory.certificates) | {"ladder": self.evidence.ladder()}
+        limits = limits_of(self.problem)
+        return verdicts_document(self.problem.spec, trajectory.status, certificates, constants, limits, self.verdicts)
+
+
+def run(
+    problem: Problem,
+    out: str | os.PathLike,
+    *,
+    claims: str | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> Run:
+    """Integrate a problem, judge every claim that speaks of its flow, and keep all of it in a folder.
+
+    problem.toml, trajectory.npz and verdicts.json are each written whole or not at all, and in the order in which they
+    are found. A flow that could not be finished is kept and judged as far as it can be; its status says why it ended.
+
+    **Arguments:**
+
+    - problem: such as ``ProblemSpec.from_toml(text).build()``.
+    - out: the folder, which must not hold another run.
+    - claims: a pattern; judge the claims whose ids match, whether they read the flow or not.
+    - resume: go on with the run that the folder holds.
+    - progress: show bars, and the flow before it is judged.
+
+    **Raises:** `ProblemError` where the folder holds another run, another process is at work in it, or no id matches.
+    """
+    problem, out = problem.prepared(), pathlib.Path(out)
+    chosen = claims_about(problem, claims)
+    mesh, checkpoint = problem.loss.devices(), out / "checkpoint"
+    with contextlib.ExitStack() as hold:
+        by_first(mesh, lambda: hold.enter_context(at_work_in(out, "run")))
+        with _taken_back(out / "problem.toml"):
+            kept = by_first(mesh, lambda: _enter(out, problem.spec, resume))
+            trajectory = _integrated(problem, kept, out / TRAJECTORY, checkpoint, progress)
+        if progress:
+            print(trajectory, "", sep="\n", flush=True)
+        evidence = Evidence(problem.loss, trajectory, claims=chosen, checkpoint=checkpoint, progress=progress)
+        verdicts = Verdicts()
+        with progress_bar("judging", len(chosen), unit="claim", shown=progress) as bar:
+            for claim in chosen:
+                verdicts.append(judge_or_note(claim, evidence))
+                bar.update()
+        finished = trajectory.status.finished
+        found = Run(problem, trajectory, evidence, verdicts, confidence_band(evidence) if finished else {})
+        document = found.document()
+        by_first(mesh, lambda: write_json(out / "verdicts.json", document))
+        if found.band:
+            beside = problem.beside(trajectory.models) | ends(found.band)
+            by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
+        if finished:
+            by_first(mesh, lambda: shutil.rmtree(checkpoint, ignore_errors=True))
+        return found
+
+
+def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
+    """The claims about a problem's model, flowsim's and those of the problem's own file: those whose ids match a
+    pattern or, without one, flowsim's along the flow and all of the problem's own.
+    """
+    own = problem.spec.own(Claim)
+    about = [claim for claim in (*papers.ALL_CLAIMS, *own) if claim.is_about(problem.start)]
+    refuse_misshapen([claim for claim in own if claim in about], problem.loss, problem.start)
+    if pattern is None:
+        return [claim for claim in about if claim.along_flow or claim in own]
+    chosen = [claim for claim in about if fnmatch.fnmatchcase(claim.id, pattern)]
+    if about and not chosen:
+        refuse("--claims", "a pattern of the id of some claim about this model", f'none matches "{pattern}"')
+    return chosen
+
+
+def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.ndarray] | None:
+    """Begin a run in its folder, or come back to it, and write the problem in its resolved form; the arrays of the
+    trajectory that is there.
+    """
+    file = out / "problem.toml"
+    with folder_of(out):
+        if file.exists():
+            if not resume:
+                refuse("--out", "a folder without a run", f"{out} holds one: add --resume to go on, or take another")
+            name = differing_field(_written(file, spec), spec)
+            if name is not None:
+                refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
+        kept = _kept(out / TRAJECTORY, spec, known=file.exists())
+        if resume:
+            remove_parts_of_the_dead(out)
+            remove_parts_of_the_dead(out / FIGURES)
+        write_whole(file, lambda stream: stream.write(spec.to_toml().encode()))
+    return kept
+
+
+@contextlib.contextmanager
+def _taken_back(file: pathlib.Path) -> Iterator[None]:
+    """Put the problem of a folder that turns out to hold the chunks of another back to what it was."""
+    before = None
+    with contextlib.suppress(OSError):
+        before = bytes_of(file)
+    try:
+        yield
+    except (ProblemError, ForeignFileError):
+        with contextlib.suppress(OSError):
+            if before is None:
+                file.unlink()
+            elif bytes_of(file) != before:
+                write_whole(file, lambda stream: stream.write(before))
+        raise
+
+
+def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
+    """The problem of a folder; that of the run where it cannot be read, since each result knows its own problem."""
+    try:
+        return toml.parse(bytes_of(file).decode())
+    except ValueError as error:
+        done_without(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
+        return toml.parse(spec.to_toml())
+
+
+def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.ndarray] | None:
+    """The arrays of the trajectory of this same problem, where there is one.
+
+    **Arguments:** known: whether the folder is that of a run of this problem.
+    """
+    if not file.exists():
+        return None
+    try:
+        arrays = read_arrays(file)
+        require_origin(metadata_of(arrays, file).get("origin"), spec.identity, "--out", "problem", file)
+        return arrays
+    except DamagedFileError as error:
+        if known:
+            done_without(error, "the flow is integrated again")
+            return None
+        refuse("--out", "a folder without the flow of another problem", f"{error}: take another folder")
+
+
+def _integrated(
+    problem: Problem,
+    kept: Mapping[str, np.ndarray] | None,
+    file: pathlib.Path,
+    checkpoint: pathlib.Path,
+    progress: bool,
+) -> Trajectory:
+    """The trajectory of a run: the one that is kept if it is finished, else integrated and saved."""
+    if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
+        return found
+    trajectory = problem.run(checkpoint=checkpoint / "flow", progress=progress)
+    beside, identity = problem.beside(trajectory.models), problem.spec.identity
+    by_first(problem.loss.devices(), lambda: trajectory.save(file, beside, identity))
+    return trajectory

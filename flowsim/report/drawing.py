@@ -1,0 +1,41 @@
+"""The figures and the page of a run."""
+
+import functools
+import os
+import pathlib
+from collections.abc import Mapping
+
+from flowsim.experiments.run import FIGURES, Run
+from flowsim.flow.risk_curve import risk_curve
+from flowsim.papers import predictions_of
+from flowsim.report import plots
+from flowsim.report.facts import test_facts
+from flowsim.report.page import write_report
+from flowsim.report.plots.bands import of_band
+from flowsim.report.plots.dominance import of_verdicts
+from flowsim.report.plots.plateaus import of_plateaus
+
+
+def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format: str = "png") -> dict[str, str]:
+    """Draw the figures of a run and write report.html, with the risk on other prompts where it is asked for; returns
+    the facts, with those of that.
+
+    **Arguments:** out: its folder; facts: as `run_facts` gives them; format: of the figures, png, svg, pdf or pgf.
+    """
+    problem, trajectory, out = run.problem, run.trajectory, pathlib.Path(out)
+    predicted, tested, told = predictions_of(problem), None, dict(facts)
+    if predicted is not None and problem.test is not None:
+        tested = risk_curve(trajectory, problem.test, predicted.limit)
+        tested.save(out / "test_risk.npz")
+        told |= test_facts(tested) if trajectory.status.finished else {}
+    (out / FIGURES).mkdir(exist_ok=True)
+    curves, best = problem.curves, problem.minimizer
+    captions = {name: drawn.caption for name, drawn in curves.items()}
+    own = {
+        name: functools.partial(plots.curve, trajectory=trajectory, drawn=drawn, minimizer=best)
+        for name, drawn in curves.items()
+    }
+    more = own | of_verdicts(run.verdicts, trajectory) | of_band(trajectory, run.band) | of_plateaus(trajectory)
+    figures = plots.draw_all(out / FIGURES, trajectory, predicted, format, tested, more)
+    write_report(out / "report.html", problem.spec, trajectory, run.verdicts, figures, predicted, told, captions)
+    return told
