@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from jax.sharding import Mesh
 
 from flowsim import papers
 from flowsim._core.checks import refuse
@@ -32,6 +33,7 @@ from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.claims.judging import judge_or_note
 from flowsim.experiments.documents import verdicts_document
 from flowsim.flow.trajectory import Trajectory, metadata_of
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.papers import constants_of, limits_of
 from flowsim.problem import AbstractSpec, Problem, ProblemError, differing_field, toml
 
@@ -87,7 +89,7 @@ def run(
     """
     problem, out = problem.prepared(), pathlib.Path(out)
     chosen = claims_about(problem, claims)
-    mesh, checkpoint = problem.loss.devices(), out / "checkpoint"
+    mesh, checkpoint = _mesh(problem.loss), out / "checkpoint"
     with contextlib.ExitStack() as hold:
         by_first(mesh, lambda: hold.enter_context(at_work_in(out, "run")))
         with _taken_back(out / "problem.toml"):
@@ -204,5 +206,10 @@ def _integrated(
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=progress)
     beside, identity = problem.beside(trajectory.models), problem.spec.identity
-    by_first(problem.loss.devices(), lambda: trajectory.save(file, beside, identity))
+    by_first(_mesh(problem.loss), lambda: trajectory.save(file, beside, identity))
     return trajectory
+
+
+def _mesh(loss: AbstractPopulationLoss) -> Mesh | None:
+    """The devices that share the samples of a loss."""
+    return loss.mesh if isinstance(loss, MonteCarloLoss) else None

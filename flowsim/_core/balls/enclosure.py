@@ -202,7 +202,8 @@ def _is_truth(var: Var | Literal) -> bool:
     return getattr(var.aval, "dtype", None) == jnp.bool_
 
 
-def _is_key(value: object) -> bool:
+def is_key(value: object) -> bool:
+    """Whether a value is a key of random numbers."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
@@ -232,7 +233,7 @@ class _Arithmetic:
 
     def _lifted(self, value: Any) -> Value:
         """A value that JAX computed, with float64 numbers as balls."""
-        if _is_key(value):
+        if is_key(value):
             return value
         array = np.asarray(value)
         return rounded(array, self.rounding) if array.dtype == np.float64 else array
@@ -248,7 +249,7 @@ class _Arithmetic:
             return self._call(program, inputs)
         if name in self._CONTROL:
             return self._CONTROL[name](self, params, inputs)
-        keys = any(map(_is_key, inputs))
+        keys = any(map(is_key, inputs))
         chosen = name == "select_n" or (name == "convert_element_type" and _is_truth(eqn.invars[0]))
         if chosen and self.choices is not None:
             self.choices.append((eqn, inputs[0]))

@@ -1,6 +1,7 @@
 """Certificates: proofs of what a claim says of one problem, which `checker.py` checks by itself."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -86,11 +87,10 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
         rows = [start, weights] if claim.along_flow else [start]
         models = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows), fixed)
         t, unread = jnp.append(0.0, t)[: len(rows)], jnp.full(len(rows), jnp.nan)
-        flow = uncertified(
-            t,
-            models,
-            *(_series(again, [eqx.combine(row, fixed) for row in rows]) if claim.along_flow else (unread,) * 4),
-        )
+        loss_at, excess, squares, dissipated = (unread,) * 4
+        if claim.along_flow:
+            loss_at, excess, squares, dissipated = _series(again, [eqx.combine(row, fixed) for row in rows])
+        flow = uncertified(t, models, loss_at, excess, squares, dissipated)
         return jax.tree.map(jnp.atleast_1d, claim.compare(again, flow))
 
     inputs = {"t": jax.ShapeDtypeStruct((1,), float), "start": weights, "weights": shapes_of(weights)}
@@ -113,19 +113,19 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
         raise OpenError(str(error)) from error
 
 
-def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, ...]:
+def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:
     """What a trajectory records of models: loss, excess, |grad|^2 and the energy that is dissipated."""
-    value, excess = (jnp.stack([f(model) for model in models]) for f in (loss, loss.excess))
+    value, excess = jnp.stack([loss(model) for model in models]), jnp.stack([loss.excess(model) for model in models])
     slopes = [jax.tree.leaves(loss.gradient(model)) for model in models]
     squares = jnp.stack([sum(jnp.sum(slope**2) for slope in leaves) for leaves in slopes])
     return value, excess, squares, value[0] - value
 
 
-def _fixed(ours: Comparison) -> tuple[Array, Array]:
+def _fixed(ours: Comparison) -> Any:
     return ours.allowance, ours.identity
 
 
-def _check_promise(promised: Callable[..., Array], inputs: dict[str, PyTree], refutes: bool) -> None:
+def _check_promise(promised: Callable[..., PyTree], inputs: dict[str, PyTree], refutes: bool) -> None:
     """Refuse what promises nothing at points that are known. Where it may promise nothing at others, more is proved."""
     try:
         (known,) = constants(promised, **inputs)

@@ -75,8 +75,8 @@ class Enclosure:
             numbers = [[checker.number(c) for c in p] for p in given["polynomials"]]
             piece = checker.Piece(numbers, begin, checker.number(given["until"]))
             weights = np.asarray([float(x.mid()) for x in piece.at(arb(t) - begin)])
-        rounding = float(np.linalg.norm(np.spacing(weights)))
-        return ravel_pytree(self.template)[1](weights), float(checker.number(given["radius"]).upper()) + rounding
+        radius = float(checker.number(given["radius"]).upper()) + float(np.linalg.norm(np.spacing(weights)))
+        return ravel_pytree(self.template)[1](jnp.asarray(weights)), radius
 
 
 def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclosure:
@@ -160,7 +160,7 @@ def _check_gradient(loss: AbstractPopulationLoss, start: PyTree, of_loss: Docume
     with flint.ctx.workprec(PRECISION):
         ours = checker.Program(of_loss).field([arb(float(x)) for x in moved])
         ours = -np.asarray([float(x) for x in ours])
-    theirs = np.asarray(ravel_pytree(loss.gradient(unravel(moved)))[0])
+    theirs = np.asarray(ravel_pytree(loss.gradient(unravel(jnp.asarray(moved))))[0])
     if not np.max(np.abs(ours - theirs)) <= _AGREES * np.max(np.abs(theirs)):
         checks.refuse("loss", "one whose gradient is that of its value", "they differ at random weights")
 
@@ -191,7 +191,7 @@ def path_of(of_loss: Document, of_start: Document, template: PyTree, t1: float) 
 
 def _taylor(field: checker.Program, x: Numbers) -> list[Numbers]:
     """The coefficients of the flow from a point."""
-    flow = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], DEGREE)
+    flow: Any = checker.flow_series(field, [checker.ZERO if one.is_zero() else one for one in x], DEGREE)
     return [[checker.coefficient(one, k).mid() for k in range(DEGREE + 1)] for one in flow]
 
 

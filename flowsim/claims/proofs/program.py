@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import PyTree
 
-from flowsim._core.balls.enclosure import Traced
+from flowsim._core.balls.enclosure import Traced, is_key
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.balls.reading import parts_of_scan
 from flowsim._core.types import Document, Params
@@ -106,7 +106,7 @@ class _Reader:
         return [read(var) for var in jaxpr.outvars]
 
     def _lifted(self, value: Any) -> Value:
-        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if is_key(value):
             return value  # what is drawn with it is known
         array = np.asarray(value)
         return self.writer.array(array) if array.dtype == np.float64 else array
@@ -189,11 +189,11 @@ class _Reader:
 
     def _decided(self, eqn: JaxprEqn, inputs: list[Value]) -> Value:
         """A comparison, or an operation that has one in it, of numbers that depend on no input."""
-        known = [value.known if isinstance(value, Array) else value for value in inputs]
-        name = eqn.primitive.name
+        given = [value.known if isinstance(value, Array) else value for value in inputs]
+        known, name = [value for value in given if value is not None], eqn.primitive.name
         if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
-            return np.full(np.shape(known[0]), name == "eq")  # JAX tests for NaN by x != x
-        if any(value is None for value in known):
+            return np.full(inputs[0].shape, name == "eq")  # JAX tests for NaN by x != x
+        if len(known) < len(given):
             return self._decided_later(name, *map(self.writer.array, inputs))
         if any(np.any(np.isnan(value)) for value in known):
             raise UndecidedError(_UNKNOWN)
