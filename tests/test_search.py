@@ -105,7 +105,7 @@ def test_numbers_of_each_are_as_many_as_the_axis_says_that_sizes_them():
 def test_axes_are_refused_where_they_have_no_value():
     with pytest.raises(ValueError, match="an axis must be from a finite number"):
         Real(2.0, 1.0)
-    with pytest.raises(ValueError, match="a space must be given a problem, or a function"):
+    with pytest.raises(ValueError, match="a space must be given either a problem or a function"):
         Space({"a": Real(0.0, 1.0)})
     with pytest.raises(ValueError, match='sized_by of a space with Each .c. must be one of its axes, but it is "dimen'):
         Space({"c": Each(Real(0.0, 1.0)), "n": Whole(1, 3)}, make=_nothing)

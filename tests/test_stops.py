@@ -77,7 +77,7 @@ def test_at_a_saddle_of_unknown_depth_the_end_is_degenerate_and_nothing_is_said_
     tends = lambda loss, flow: flowsim.equal(flow.loss[-1:], 0.5, 1.0, allowance=flow.way_to_go)
     verdict = flowsim.check(Claim("a.limit", "a test", "L -> 1/2", tends), loss, run)
     assert verdict.verdict is Judgement.UNRESOLVED
-    assert "way still to go" in verdict.note
+    assert "distance from the end of the flow to its limit" in verdict.note
 
 
 def test_the_largest_gradient_counts_where_no_output_shows_it():
@@ -210,4 +210,4 @@ def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
         flow = gradient_flow(loss, LinearAttention([[scale * sign]], scale))
         verdict = flowsim.check(REACHES, loss, flow)
         assert verdict.verdict is expected
-        assert ("A change of the start in its last digits" in verdict.note) == (sign < 0)
+        assert ("A change of the last digits of the start" in verdict.note) == (sign < 0)

@@ -1,4 +1,4 @@
-"""How a claim is declared: a function that returns both sides, and whose docstring is the statement."""
+"""Declaring a claim: a function returns the two sides, and its docstring is the statement."""
 
 import functools
 import inspect
@@ -70,7 +70,7 @@ def claim(
 
 
 def _said(sides: Callable[..., Any]) -> dict[str, str]:
-    """The statement and the note of a docstring, each in one line."""
+    """The statement and the note in a docstring, each on one line."""
     statement, *note = inspect.cleandoc(sides.__doc__ or "").split("\n\n")
     if not statement:
         checks.refuse("a claim", "a function whose docstring states it", f"{sides.__name__} has no docstring")
@@ -78,7 +78,7 @@ def _said(sides: Callable[..., Any]) -> dict[str, str]:
 
 
 def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of what a function compares; what has a default is its own."""
+    """The names of what a function compares: its arguments without a default value."""
     parameters = inspect.signature(sides).parameters.values()
     names = tuple(one.name for one in parameters if one.default is one.empty)
     if unknown := [name for name in names if name not in _TAKES]:
@@ -87,7 +87,7 @@ def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def takes_like(sides: Callable[..., Any]) -> Callable[[Callable], Callable]:
-    """A decorator that gives a function the name and docstring of another, and leaves it its own arguments."""
+    """A decorator that gives a function the name and docstring of another function but keeps its arguments."""
 
     def dress(function: Callable) -> Callable:
         signature = inspect.signature(function)
@@ -123,11 +123,18 @@ class Section:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """All that are declared, on whatever problems."""
+        """All claims that were declared, on any problems."""
         return tuple(self._claims)
 
     def on(self, problems: Sequence[Mapping[str, Any]], spaces: Sequence[Space], **shared: Any) -> "Section":
-        """The same section for claims on these problems, and whatever else they share."""
+        """The same section for claims on other problems, and with other shared arguments.
+
+        **Arguments:**
+
+        - problems: on which each claim is judged.
+        - spaces: the sets of problems that the claims cover.
+        - shared: arguments of `claim`.
+        """
         part = Section(self.paper)
         part._shared = {**self._shared, "problems": tuple(problems), "spaces": tuple(spaces), **shared}
         part._claims = self._claims
@@ -138,14 +145,21 @@ class Section:
 
         **Arguments:**
 
-        - part: the id without the paper's.
-        - source: the place without the paper's id.
-        - own: arguments of `claim` that differ from the section's.
+        - part: the id without that of the paper.
+        - source: the place without the id of the paper.
+        - own: arguments of `claim` that differ from those of the section.
         """
         return self._declared(f"{self.paper}.{part}", f"{self.paper}, {source}", own)
 
     def corrected(self, printed: Claim, source: str = "", **own: Any) -> Declare:
-        """A decorator that declares what holds instead of a printed claim, at the same place or at another."""
+        """A decorator that declares what holds instead of a printed claim, at the same place or at another.
+
+        **Arguments:**
+
+        - printed: the printed claim.
+        - source: the place, default that of the printed claim.
+        - own: arguments of `claim` that differ from those of the printed claim.
+        """
         place = f"{self.paper}, {source}" if source else printed.source
         return self._declared(printed.id, place, {"form": "corrected", **own})
 

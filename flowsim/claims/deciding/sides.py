@@ -1,4 +1,4 @@
-"""What is decided of a comparison whose slack has a known error: at each of its points, and on the whole."""
+"""The judgement on a comparison whose slack has a known error: at each of its points, and as a whole."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -14,12 +14,18 @@ Mask = Bool[np.ndarray, "*points"]
 
 
 _LADDER_SAFETY = 4.0
-LEAST_ERROR = 1e-290  # what is smaller is known to no relative accuracy
+LEAST_ERROR = 1e-290  # smaller numbers have no known relative accuracy
 
 
 class Errors(NamedTuple):
-    """Errors of a slack: of rounding, as it was measured; of the solver; and all others. combines: whether the slack at
-    some time reads others than that, the start and the end, as an integral does.
+    """The errors of a slack.
+
+    **Fields:**
+
+    - rounding: as it was measured.
+    - solver: from the difference of two solves.
+    - rest: all others.
+    - combines: whether the slack at one time reads the flow at several, as an integral does.
     """
 
     rounding: Points
@@ -29,33 +35,43 @@ class Errors(NamedTuple):
 
     @property
     def unrounded(self) -> Points:
-        """All but rounding."""
+        """All errors except rounding."""
         return self.solver + self.rest
 
 
 def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) -> Points:
-    """Error of the fine slack: how far the difference of the sides is from the rough one, relative, and never shrinking
-    in time, since two solves can agree by chance at one time; and at least the tolerance, which no solver is asked to
-    beat.
+    """The error of the slack on the fine solve, from its difference to the rough solve.
 
-    **Arguments:** rough, fine: the differences; scale: of the larger side; counts: where either solve promises
-    anything.
+    The error is relative to the scale and does not decrease in time, since two solves can agree by chance at one time.
+    It is at least the tolerance of the solver.
+
+    **Arguments:**
+
+    - rough, fine: the difference of the two sides on each solve.
+    - scale: the size of the larger side.
+    - counts: where either solve promises anything.
+    - rtol: the tolerance of the fine solve.
     """
     scale = np.maximum(scale, np.finfo(float).tiny)
     with np.errstate(invalid="ignore"):
         apart = np.abs(rough - fine) / scale
-    # Nothing is known, or asked, of a side that promises nothing or is infinite.
+    # A side that promises nothing, or is infinite, has no error to compare.
     apart = np.where(counts & ~np.isnan(apart), apart, 0.0)
     return (_LADDER_SAFETY * np.maximum.accumulate(apart) + rtol) * scale + LEAST_ERROR
 
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """A comparison on the host with the errors of its slack.
+    """A comparison as NumPy arrays, with the errors of its slack.
 
-    slack, error, allowance: of both sides' difference; size: what a margin is relative to; possible, certain: where
-    the statement may promise something, and where it does; tie: where the sides are equal exactly; identity: where
-    they are equated; tightness: ratio of the sides.
+    **Fields:**
+
+    - slack, error, allowance: the signed difference of the two sides, its error, and what is allowed for.
+    - size: what a margin is relative to.
+    - possible, certain: where the statement may promise something, and where it does.
+    - tie: where the sides are equal exactly.
+    - identity: where the statement is an equality.
+    - tightness: the ratio of the sides.
     """
 
     slack: Points
@@ -92,7 +108,9 @@ class Sides:
 
     @property
     def stands(self) -> Mask:
-        """Where it promises nothing, or holds by more than the error: an identity agrees to within it."""
+        """Where the statement holds by more than the error, or promises nothing. An identity stands if it agrees to
+        within the error.
+        """
         with np.errstate(invalid="ignore"):
             known = self.error + self.allowance <= WORST_RESOLUTION * self.size
             agrees = known & (np.abs(self.slack) <= self.error + self.allowance)
@@ -100,21 +118,21 @@ class Sides:
             return ~self.possible | np.where(self.identity, agrees, exceeds)
 
     def without(self, rows: slice | np.ndarray) -> "Sides":
-        """The sides with nothing promised in some rows."""
+        """The sides, with nothing promised in some rows."""
         possible, certain = self.possible.copy(), self.certain.copy()
         possible[rows] = certain[rows] = False
         return dataclasses.replace(self, possible=possible, certain=certain)
 
     @property
     def nearness(self) -> Points:
-        """The slack over its error where something may be promised, least where a verdict hangs on it."""
+        """The slack over its error where something may be promised: the lower, the closer to deciding the verdict."""
         with np.errstate(invalid="ignore", divide="ignore"):
             room = np.abs(self.slack) - self.allowance
             return np.where(self.possible, np.where(self.error > 0, room / self.error, np.inf), np.inf)
 
     @property
     def worst(self) -> tuple[int, ...]:
-        """Where the margin is least; of a statement that fails, where it fails most clearly."""
+        """The point of the least margin. If the statement fails, the point of the clearest failure."""
         fails = self.fails
         with np.errstate(invalid="ignore"):
             clear = (self.slack + self.allowance + self.error) / self.size
@@ -124,7 +142,7 @@ class Sides:
 
     @property
     def judgement(self) -> Judgement:
-        """Violated where it fails anywhere, vacuous where it promises nothing, holds where it stands everywhere."""
+        """Violated if any point fails, vacuous if nothing is promised, holds if every point stands."""
         if self.fails.any():
             return Judgement.VIOLATED
         if not self.possible.any():

@@ -1,4 +1,4 @@
-"""Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
+"""Both sides of claims as NumPy arrays: of one claim, or of all claims on one flow in one program."""
 
 import contextlib
 import functools
@@ -21,31 +21,32 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
-_MOST_OPERATIONS = 1e11  # of one comparison of many weights, of which some twenty are made
-_MOST_MEMORY = 0.5  # of what there is, the same
+_MOST_OPERATIONS = 1e11  # of one comparison for a flow of many weights; a verdict needs about twenty
+_MOST_MEMORY = 0.5  # of the memory of the device, likewise
 _ROUNDING = 1e-9  # of the bound
-WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
+WORST_RESOLUTION = 1e-4  # of the size: an identity with a larger error is unresolved
 
 Sides = tuple[Comparison, dict[str, Array]]
 
-# Of a claim that looks at numbers, such as by float().
+# Raised if a claim needs the value of a number, for example for float().
 _NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, TracedFlowError)
 
 
 class Panel:
-    """Claims along one flow that are compared together, since their sides have most in common: one program computes
-    the comparisons and constants of them all, for every solve of the flow. Where one of them raises, each is compared
-    alone, and so is any other claim.
+    """Claims along one flow that are compared together, since their sides share most computations.
+
+    One program computes the comparisons and constants of all of them on each solve. If it raises, the claim that raises
+    is compared alone. So is any claim that is not listed.
     """
 
     def __init__(self, claims: Sequence[Claim] = ()):
         self._claims = tuple(claims) if len(claims) > 1 else ()
-        # With the loss and the run themselves: an identity is one's own only as long as one lives.
+        # The values hold the loss and the run, so that their ids are not reused.
         self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
         self._remembered: dict[tuple[int, int, int], tuple[weakref.ref, Claim, AbstractPopulationLoss, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-        """As `compared` has it."""
+        """The comparison of a claim; see `compared`."""
         if is_large(run):
             return self._alone(claim, loss, run)
         sides = self._sides(claim, loss, run)
@@ -58,15 +59,15 @@ class Panel:
         return {name: float(value) for name, value in found.items()}
 
     def _alone(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-        """The comparison of a claim by a program of its own, remembered for as long as the run is."""
+        """The comparison of a claim alone, kept as long as the run exists."""
         key = (id(claim), id(loss), id(run))
         if key not in self._remembered or self._remembered[key][0]() is not run:
-            # With the claim and the loss, whose identities others could have once they are gone.
+            # The value holds the claim and the loss, so that their ids are not reused.
             self._remembered[key] = weakref.ref(run), claim, loss, compared(claim, loss, run)
         return self._remembered[key][-1]
 
     def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
-        """What one program found for all, this claim's part of it; None of a claim that is compared alone."""
+        """The sides and constants of the claim from the common program; None if the claim is compared alone."""
         if claim not in self._claims:
             return None
         key = (id(loss), id(run))
@@ -75,8 +76,8 @@ class Panel:
                 functions = tuple((one.compare, one.constants) for one in self._claims)
                 self._found[key] = (loss, run, _together(functions, loss, run))
             except Exception:
-                # Whose fault it is shows where that one is compared alone. Where it is nobody's, such as for lack of
-                # memory, all are.
+                # Each claim is traced alone to find the one that raises. If all can be traced, for example if memory
+                # ran out, all are compared alone.
                 traced = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
                 self._claims = traced if len(traced) < len(self._claims) else ()
                 self._found.clear()
@@ -85,10 +86,11 @@ class Panel:
 
 
 def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-    """The claim's comparison, on the host, its arrays (points,) or, of several entries a time, (points, entries).
-    Compiled unless it draws prompts, for which N must be a number.
+    """The claim's comparison as NumPy arrays, (points,), or (points, entries) for several entries in each row.
 
-    **Raises:** `ValueError` where several entries have no time first.
+    It is compiled, except for claims that draw prompts and need N as a number.
+
+    **Raises:** `ValueError` if the rows of several entries are not on the first axis.
     """
     return _on_the_host(claim, _evaluated(claim, claim.compare, loss, run), run)
 
@@ -103,11 +105,11 @@ def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, r
 
 
 class CostlyError(Exception):
-    """A comparison takes more operations, or memory, than is spent on one; the message says how much."""
+    """A comparison needs more operations or memory than one may take; the message says how much."""
 
 
 def _too_costly(function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> str:
-    """Why a function is not computed of a flow of many weights; empty where it is."""
+    """The reason why a function is too costly on a flow of many weights; empty if it is not."""
     arrays, rest = eqx.partition((loss, run), eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
@@ -115,7 +117,7 @@ def _too_costly(function: Callable, loss: AbstractPopulationLoss, run: Trajector
 
 
 class _Fixed:
-    """What is no array in a module, known by its value."""
+    """The parts of a module that are not arrays, compared by value."""
 
     def __init__(self, rest: PyTree):
         leaves, structure = jax.tree.flatten(rest)
@@ -133,10 +135,10 @@ def _said_of_cost(function: Callable, shapes: tuple, structure: Hashable, fixed:
     of_arrays = lambda *leaves: function(*eqx.combine(jax.tree.unflatten(structure, leaves), fixed.rest))
     cost = cost_of(of_arrays, *shapes, most_operations=_MOST_OPERATIONS)
     if cost.operations > _MOST_OPERATIONS:
-        most = f"more than {_MOST_OPERATIONS:.0e} are not spent"
-        return f"It takes {cost.operations:.1e} operations to compare once at this size, and {most}."
+        most = f"the limit is {_MOST_OPERATIONS:.0e}"
+        return f"One comparison takes {cost.operations:.1e} operations at this size; {most}."
     if cost.memory > _MOST_MEMORY * memory:
-        return f"It needs {cost.memory / 1e9:.3g} GB at this size, and may take {_MOST_MEMORY * memory / 1e9:.3g} GB."
+        return f"It needs {cost.memory / 1e9:.3g} GB at this size; the limit is {_MOST_MEMORY * memory / 1e9:.3g} GB."
     return ""
 
 
@@ -149,7 +151,13 @@ def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) 
 
 
 def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, model: PyTree) -> None:
-    """Refuse claims of whose arrays the shapes do not go together, before a flow of the model is integrated.
+    """Refuse claims whose arrays have shapes that do not match, before a flow is integrated.
+
+    **Arguments:**
+
+    - claims: the claims.
+    - loss: the loss.
+    - model: the start of the flow.
 
     **Raises:** `ValueError` naming the claim.
     """
@@ -166,7 +174,7 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
         except (TypeError, ValueError) as error:
             refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
         except Exception:
-            # What else it raises its verdict tells.
+            # Any other exception is reported in the verdict on the claim.
             continue
 
 
@@ -179,7 +187,7 @@ def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Compa
         refuse(claim.id, "a comparison with sizes of at least 0", f"one is {np.min(ours.size):g}")
     if np.any(np.isinf(ours.size) & np.isfinite(ours.bound) & ours.promised):
         refuse(claim.id, "a comparison with finite sizes", "one is infinite")
-    # An excess may be negative by rounding.
+    # An excess in an allowance may be negative by rounding.
     if np.any(ours.allowance < -_ROUNDING * size_of(ours)):
         refuse(claim.id, "a comparison with allowances of at least 0", f"one is {np.min(ours.allowance):g}")
     return eqx.tree_at(lambda one: one.allowance, ours, np.maximum(ours.allowance, 0.0))
@@ -189,20 +197,22 @@ def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:
     times = run.t.shape[0]
     if claim.along_flow and len(shape) > 1 and shape[0] not in (1, times):
         came = "x".join(map(str, shape)) + f" where the flow, its end repeated, has {times} times"
-        refuse(claim.id, "a comparison of arrays with time first, a row for each output time", f"it is {came}")
+        refuse(claim.id, "a comparison of arrays with a row for each output time", f"it is {came}")
 
 
 def size_of(ours: Comparison) -> np.ndarray:
-    """What margins are relative to: the size of the bound or, where that is zero, the larger side at its largest."""
+    """What margins are relative to: the size of the bound, or the largest scale of the comparison where the size is
+    zero.
+    """
     sides = np.maximum(np.abs(ours.value), np.abs(ours.bound))
     otherwise = float(np.max(sides[ours.promised & np.isfinite(sides)], initial=0.0))
-    # Where all is zero, so is what it is off by; unless something is allowed for.
+    # If all scales are zero, a difference is zero too, unless something is allowed for.
     otherwise = otherwise or (np.finfo(float).tiny if np.any(ours.allowance > 0) else np.inf)
     return np.where(ours.size > 0, ours.size, otherwise)
 
 
 def relative(slack: ArrayLike, size: ArrayLike) -> np.ndarray:
-    """A slack over the size of the bound; where that is infinite the slack is what it is."""
+    """A slack relative to a size. An infinite slack stays infinite where the size is infinite."""
     slack = np.asarray(slack)
     with np.errstate(invalid="ignore"):
         return np.where(np.isinf(slack), slack, slack / np.asarray(size))
