@@ -1,4 +1,4 @@
-"""Judging: a claim against a trajectory, its more accurate repetitions, and balls that hold its sides."""
+"""The verdict on a claim, from a trajectory, its more accurate repetitions, and balls that contain both sides."""
 
 import dataclasses
 import functools
@@ -33,16 +33,16 @@ from flowsim.losses import AbstractPopulationLoss
 
 _WORST_ENERGY_DEFECT = 1e-3
 _MOVES = 4.0  # times its error
-_NO_BOUND = "No bound is known of the way still to go to the limit."
+_NO_BOUND = "No bound is known on the distance from the end of the flow to its limit."
 _ALLOWS_TOO_LITTLE = (
-    "What it allows for the way still to go to the limit may be less than what changes on it: flowsim.limit(flow, f) "
-    "gives an allowance that bounds it."
+    "Its allowance may be smaller than the change from the end of the flow to its limit: take the allowance from "
+    "flowsim.limit(flow, f), which bounds this change."
 )
-_NOT_IN_ORDER = "It has as many rows as there are times, but not in their order: the last ones are not the end."
-_READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
+_NOT_IN_ORDER = "It has a row for each time, but in another order: return the rows in the order of flow.t."
+_READS_MORE = "It reads more of the flow than its start, but nothing was integrated: declare it with along_flow=True."
 _IS_NO_LIMIT = (
-    "It reads the end of the flow as if it were the limit, and depends on where the integration happened to stop: "
-    "flowsim.limit(flow, f) gives the limit with a bound, flow.at(t) the model at a time."
+    "It reads the end of the flow as its limit, so that it depends on where the integration stopped: use "
+    "flowsim.limit(flow, f) for the limit with a bound, or flow.at(t) for the model at a time."
 )
 
 
@@ -63,22 +63,22 @@ def judge(
 def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) -> Verdict:
     """Judge one claim along a flow.
 
-    The numerical error of a margin is measured by solving the flow again more accurately, and its rounding is bounded
-    in ball arithmetic where the verdict is decided. "holds" and "violated" need room beyond both everywhere and
-    somewhere; "violated" also survives a third, still more accurate solve. Everything else is "unresolved".
+    The numerical error of a margin is measured by solving the flow again more accurately. Its rounding error is bounded
+    in ball arithmetic where the verdict depends on it. "holds" needs margins above the errors everywhere, "violated" a
+    failure beyond them somewhere that a third, still more accurate solve confirms. All else is "unresolved".
 
-    **Arguments:** claim; loss, trajectory: of one flow.
+    **Arguments:** claim; loss; trajectory: a flow of the loss.
 
-    **Raises:** `ValueError` where the claim does not compare what it should, such as arrays of another length.
+    **Raises:** `ValueError` if the claim compares arrays that do not match, such as arrays of another length.
     """
     return judge_on(claim, Evidence(loss, trajectory))
 
 
 def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
-    """As `judge_on`, but a claim whose arithmetic raises is unresolved and its note says why, so that others stand.
+    """As `judge_on`, but an exception in the claim's arithmetic makes it unresolved, with the reason in the note.
 
-    **Raises:** `OSError` where the disk does; `ForeignFileError` on a checkpoint of another run; anything where
-    FLOWSIM_TRACEBACK=1 asks for it.
+    **Raises:** `OSError` if the disk fails; `ForeignFileError` on a checkpoint of another run; anything if
+    FLOWSIM_TRACEBACK=1.
     """
     try:
         return judge_on(claim, evidence)
@@ -91,12 +91,12 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (), Judgement.UNRESOLVED, None, {}, reason)
 
 
-_not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")  # what is not finite is told as such
+_not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")  # sides that are not finite are reported
 
 
 @_not_finite
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
-    """Judge one claim on evidence that several claims may share."""
+    """Judge one claim on evidence, which several claims may share."""
     try:
         verdict = _judged(claim, evidence)
     except CostlyError as error:
@@ -117,9 +117,9 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if reason := evidence.too_low:
         return verdict(Judgement.UNRESOLVED, None, {}, reason)
     if not claim.along_flow and evidence.reads_more_than_the_start(claim):
-        # Whatever it says of itself, it is judged by what it reads.
+        # A claim is judged by what it reads, not by what it declares to read.
         if run.t.size == 1:
-            # What fails at the start is false.
+            # A statement that fails at the start is false.
             if not (evidence.reads_the_start_first(claim) and _fails_first(claim, evidence)):
                 return verdict(Judgement.UNRESOLVED, None, {}, _READS_MORE)
         else:
@@ -135,7 +135,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
                 reason = f"{what} did not finish ({solve().status}). {solve().status.advice}"
                 return verdict(Judgement.UNRESOLVED, None, {}, reason)
     if claim.along_flow and evidence.cases[0].has_as_many_points(claim):
-        # As entries of one point they are not taken for times.
+        # The entries of one point are not times.
         claim = dataclasses.replace(claim, compare=functools.partial(_at_one_point, claim.compare))
     (rough, fine, finest), beneath = followed(claim, evidence)
     constants = rough.panel.constants(claim, loss, rough.padded)
@@ -143,7 +143,9 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if any(not condition.met for condition in hypotheses):
         unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
         if all(condition.met or condition.unknown for condition in hypotheses):
-            return verdict(Judgement.UNRESOLVED, finding, constants, f"A side is not known here: {unmet}.")
+            return verdict(
+                Judgement.UNRESOLVED, finding, constants, f"A side of a hypothesis is not known here: {unmet}."
+            )
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
     if not claim.along_flow:
         return verdict(finding.judgement, finding, constants)
@@ -165,7 +167,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
 
 
 def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
-    """The verdict on a claim whose sides are not compared, for a reason: its hypotheses are looked at."""
+    """The verdict on a claim whose sides cannot be compared: its hypotheses are still evaluated."""
     hypotheses = evidence.hypotheses(claim)
     unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
     judgement = Judgement.NOT_APPLICABLE if unmet else Judgement.UNRESOLVED
@@ -177,22 +179,23 @@ def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
 
 
 def _fails_first(claim: Claim, evidence: Evidence) -> bool:
-    """Whether the first of what a claim compares at a start alone fails."""
+    """Whether the first row of a comparison on the start alone fails."""
     sides = _find(claim, evidence, evidence.alone, evidence.alone, 0.0).sides
     return sides is not None and bool(np.any(sides.fails[0]))
 
 
 @_not_finite
 def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case], float]:
-    """The three solves with the times that the claim asks for and those between the run's at which the margin may be
-    least, and how much lower it may still be between any times.
+    """The three solves with further times, and a bound on how much lower the margin may be between them.
+
+    The further times are those that the claim asks for, and those at which the margin may be least.
     """
     if not claim.along_flow:
         return (evidence.alone, evidence.alone, evidence.alone), 0.0
     first = evidence.cases[0]
     ours = first.panel.compared(claim, evidence.stated, first.padded)
     asked = np.zeros(0)
-    # Until its time is an output, flow.at(t) is NaN, and a comparison with NaN is false.
+    # Until its time is an output time, flow.at(t) is NaN, and a comparison with NaN is false.
     if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
         asked = evidence.asked(claim)
     beneath, further = 0.0, np.zeros(0)
@@ -207,7 +210,7 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
 
 
 def _noise(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
-    """How far the margins of a comparison are off by rounding at each time; nothing of one at other points."""
+    """The error of the margins by rounding at each time; zero for a comparison at other points."""
     count = case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
         return np.zeros(count)
@@ -218,14 +221,14 @@ def _noise(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
 def _margins(
     claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: np.ndarray, further: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times, the margins at each and where they are promised; of a comparison at other points nothing."""
+    """The times, the margins at each and where they are promised; empty for a comparison at other points."""
     case = case.at(np.union1d(asked, further))
     ours, count = case.panel.compared(claim, loss, case.padded), case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
         return np.zeros(0), np.zeros((0, 1)), np.zeros((0, 1), dtype=bool)
     margins = relative(ours.slack + ours.allowance, size_of(ours))
     rows = lambda side: np.asarray(side)[:count].reshape(count, -1)
-    # Where a flow is at rest its margins are rounding.
+    # The margins of a flow at rest are rounding.
     promised = rows(ours.promised) & (np.arange(count) < case.at_rest)[:, None]
     return np.asarray(case.run.t), rows(margins), promised
 
@@ -244,9 +247,9 @@ class _Finding:
 
 
 def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: float) -> _Finding:
-    """The verdict of the fine solve, with the distance to the rough one as its error, hypotheses aside.
+    """The verdict on the fine solve, with the distance to the rough one as its error, before hypotheses are considered.
 
-    **Arguments:** beneath: how much lower than at the times of the solves the margin may be between them.
+    ``beneath`` is how much lower the margin may be between the times of the solves.
     """
     if claim.along_flow and not (rough.run.status.finished and fine.run.status.finished):
         return _Finding(
@@ -261,7 +264,7 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     loss = evidence.stated
     ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(ours.allowance[ours.promised] > 0):
-        # What the rough one allows is never looked at.
+        # The allowance of the rough solve is not used.
         alone, fine = rough is fine, fine.settled
         rough = fine if alone else rough.going(fine.way)
         ours = fine.panel.compared(claim, loss, fine.padded)
@@ -274,7 +277,7 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     if claim.along_flow and rough is not fine:
         other = rough.panel.compared(claim, loss, rough.padded)
         counts = other.promised | ours.promised
-        # With their signs: two solves that are off to either side have the same slack in an identity.
+        # The signed differences: two solves with errors of opposite sign have the same slack in an identity.
         both = (one.value - one.bound for one in (other, ours))
         ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
     sides = Sides.of(ours)
@@ -284,7 +287,7 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
 
 
 def _told(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Finding:
-    """The finding of sides whose errors are bounded."""
+    """The finding on sides with bounded errors."""
     sides, judgement, note = ground.sides, ground.sides.judgement, ground.note
     if judgement is Judgement.VACUOUS:
         found = _Finding(judgement, note="The statement promises nothing here.", sides=sides)
@@ -312,32 +315,32 @@ def _told(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Find
 
 
 def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict:
-    """Up to when a statement for all t was judged, and whether the flow was cut there."""
+    """The time up to which a statement for all t was judged, and whether the flow was cut there."""
     if not ground.for_all_t or ground.sides.judgement not in (Judgement.HOLDS, Judgement.VACUOUS):
         return {"until": None, "cut": False}
     if ground.last < case.run.t.size - 1:
         return {"until": evidence.steepest + float(case.run.t[ground.last]), "cut": True}
-    # What combines times depends on all that are still to come.
+    # A statement that combines times depends on all later times.
     combines = ground.combines or depends_on_others(claim, evidence)
     if not combines and carried_on(claim, case, ground.sides):
         return {"until": None, "cut": False}
     status = case.status
     if status is Status.STATIONARY:
-        # Its times are the only ones that were looked at.
+        # Its start is its only time.
         return {"until": 0.0, "cut": True}
     return {"until": evidence.steepest + float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
 
 
 def _advice(case: Case) -> str:
-    """What may help where nothing bounds the way to the limit."""
+    """Advice if no bound on the remaining length of the flow is known."""
     if case.status in (Status.EXCESS, Status.GRAD_NORM, Status.STATIONARY):
-        return "The minima there may be degenerate, or the flow may rest at a saddle."
-    return "Ask for a later t1, or for none: the flow then goes on to its own stop."
+        return "The minimum there may be degenerate, or the flow may rest at a saddle."
+    return "Ask for a later t1, or leave t1 out: the flow then runs until a stopping rule is met."
 
 
 def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _Finding) -> str:
-    """Why a statement that reads the end of the flow as if it were the limit may be otherwise there: it allows nothing
-    for the difference, or too little. Empty where it does not.
+    """The reason why a statement that reads the end of the flow as its limit may differ at the limit by more than it
+    allows for; empty if it does not.
     """
     sides = finding.sides
     if sides is None or not sides.possible.any():
@@ -351,7 +354,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: _
     at_the_limit = Judgement.UNRESOLVED
     if not evidence.loss.sampled:
         at_the_limit = judgement_at_the_limit(claim, case, sides)
-    # The end is anywhere in a ball there, but the times are those of the run.
+    # The balls contain all ends, but only the times of the run.
     if at_the_limit is sides.judgement and not differs and not depends_on_the_times(claim, evidence):
         return ""
     if not allows:
