@@ -356,7 +356,7 @@ def test_a_run_with_a_test(file, finished, tmp_path, capsys):
 def test_a_budget_that_runs_out(file, tmp_path, capsys):
     out, long = tmp_path / "out", ("--set", "flow.solver=explicit", "--set", "flow.rtol=1e-12")
     assert run(file, out, *long, "--set", "flow.budget_seconds=1e-9") == 3
-    assert "go on with --resume" in capsys.readouterr().out
+    assert "continue with --resume" in capsys.readouterr().out
     assert listing(out) == sorted([*RESULTS, "checkpoint"])
     document = json.loads((out / "verdicts.json").read_text())
     assert document["status"] == "budget-spent"

@@ -13,7 +13,7 @@ import flowsim
 
 PACKAGE = pathlib.Path(flowsim.__file__).parent
 # Add a room when its prose is rewritten.
-ROOMS = ("_core", "tasks", "models", "moments", "losses", "initialization", "problem", "claims")
+ROOMS = ("_core", "tasks", "models", "moments", "losses", "initialization", "problem", "claims", "flow")
 FILES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py"))
 
 # Each pattern with a sentence that it must find.
@@ -51,7 +51,7 @@ None. It has its own key. The `beside` of a matrix, and ``goes on`` as it is wri
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """Every docstring, comment and other string of a module with its line, in one line and without code in backticks.
+    """Every docstring, comment and message of a module with its line, in one line and without code in backticks.
 
     Comments on consecutive lines are one text, and so are the parts of an f-string.
     """
@@ -59,7 +59,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
             yield node.lineno, _in_one_line("".join(map(str, parts)))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, _in_one_line(node.value)
     first, last, words = 0, -1, ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,4 +1,4 @@
-"""The coordinates a flow is integrated in, and what is recorded along it."""
+"""The coordinates in which a flow is integrated, and what is recorded along it."""
 
 import abc
 import math
@@ -24,15 +24,13 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS = 256
 _FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
-_EXPLAINED = 32.0  # times the rate at which weights change, curvature that goes with it
-_ALIKE = 1e-3  # of the largest of n weights, times n: random ones are alike, the smallest of which is about 1/n of it
+_EXPLAINED = 32.0  # times the rate at which weights change: the curvature that this change explains
+_ALIKE = 1e-3  # times n, of the largest of n weights: the smallest of n random weights is about 1/n of the largest
 
 
 class Record(NamedTuple):
-    """Everything known at one output time, or with time leading at many.
-
-    conserved is NaN where the loss knows no such quantity, and an array where it knows several; norm_sq is the squared
-    norm of the weights.
+    """What is recorded at one output time, or at many with time on the first axis. ``conserved`` is NaN if no conserved
+    quantity is known; ``norm_sq`` is the squared norm of the weights.
     """
 
     state: PyTree
@@ -44,14 +42,14 @@ class Record(NamedTuple):
 
 
 def norm_sq(tree: PyTree) -> Scalar:
-    """Sum of squares over all arrays of a tree."""
+    """The sum of squares over all arrays of a tree."""
     return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
 def norm(tree: PyTree) -> Scalar:
-    """The root of the sum of squares, which neither under- nor overflows where these do."""
+    """The root of the sum of squares, without underflow or overflow of the squares."""
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in jax.tree.leaves(tree)]))
-    # The norm depends on it by rounding alone.
+    # The result depends on the scale by rounding only.
     scale = jax.lax.stop_gradient(jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0))
     return jnp.where(jnp.isfinite(largest), scale, largest) * jnp.sqrt(norm_sq(jax.tree.map(lambda x: x / scale, tree)))
 
@@ -61,7 +59,7 @@ class AbstractSystem(eqx.Module):
 
     @property
     def columns(self) -> int:
-        """How many columns of the Hessian are computed at once: each takes the memory of one field."""
+        """The number of columns of the Hessian that are computed at once, each in the memory of one field."""
         return _COLUMNS
 
     @abc.abstractmethod
@@ -81,36 +79,36 @@ class AbstractSystem(eqx.Module):
         return norm(self.field(state))
 
     def bend(self, state: PyTree) -> Scalar:
-        """|d grad L/dt|, which is |H g|."""
+        """|d grad L/dt| = |H g|."""
         field = self.field(state)
         return norm(jax.jvp(self.field, (state,), (field,))[1])
 
     def entries(self, state: PyTree) -> int:
-        """How many weights a model has."""
+        """The number of weights of a model."""
         return sum(leaf.size for leaf in jax.tree.leaves(state))
 
     @abc.abstractmethod
     def excess(self, state: PyTree) -> Scalar:
-        """The loss above its minimum, NaN where that is unknown."""
+        """The loss above its minimum, NaN if unknown."""
 
     @abc.abstractmethod
     def record(self, state: PyTree) -> Record:
         """What is recorded at an output time."""
 
     def landscape(self) -> basin.Landscape:
-        """What the bounds of `basin` read."""
+        """The flow in the form that `basin` needs."""
         return basin.Landscape(self.field, lambda state: None, is_one_formula=True)
 
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
-        """A proved bound on how far the flow from a start still goes from a state; infinite where none is found."""
+        """A proved bound on the remaining length of the flow; see `basin.way_to_go`."""
         return basin.way_to_go(self.landscape(), state, start)
 
     def descends(self, state: PyTree) -> bool:
-        """Whether the field is minus the gradient of the loss, as far as can be told from a state."""
+        """Whether the field is minus the gradient of the loss; see `basin.descends`."""
         return basin.descends(self.landscape(), state)
 
     def rests(self, state: PyTree) -> bool:
-        """Whether a start with a gradient of zero stays where it is, as far as can be told."""
+        """Whether a start with zero gradient is a critical point; see `basin.rests`."""
         return basin.rests(self.landscape(), state)
 
 
@@ -134,7 +132,7 @@ def _with_energy(t, y, system: AbstractSystem):
 
 
 WITH_ENERGY = diffrax.ODETerm(_with_energy)
-"""What a solver integrates: d state/dt = -grad L, and beside it d energy/dt = |grad L|^2."""
+"""What a solver integrates: d state/dt = -grad L together with d energy/dt = |grad L|^2."""
 
 
 class ArrowheadSystem(AbstractSystem):
@@ -173,7 +171,7 @@ def _way_of_arrowhead(arrowhead: AbstractArrowhead, state: State) -> Scalar:
 class ReducedSystem(AbstractSystem):
     """The diagonal of U, u and the clock of an arrowhead flow, in which a step costs O(d).
 
-    These are no isometry of the weights: the field is the rate of change, and its norm is not that of the gradient.
+    These are not an isometry of the weights: the norm of the field is not that of the gradient.
     """
 
     layer: AbstractReducedLayer
@@ -213,14 +211,14 @@ class ReducedSystem(AbstractSystem):
 
 
 class LossSystem(AbstractSystem):
-    """The arrays of any model under any loss, differentiated as the loss says."""
+    """The arrays of any model under any loss, with the gradient of the loss."""
 
     loss: AbstractPopulationLoss
     fixed: PyTree
 
     @property
     def columns(self) -> int:
-        """Few of a sampled loss, whose field fills a memory that one evaluation fits."""
+        """Few for a sampled loss, since one evaluation of its field fills the memory."""
         return COLUMNS if self.loss.sampled else _COLUMNS
 
     def encode(self, model: PyTree) -> PyTree:
@@ -248,7 +246,7 @@ class LossSystem(AbstractSystem):
         )
 
     def landscape(self) -> basin.Landscape:
-        # Others may flow in symmetric matrices alone, or by a formula of their own.
+        # Other losses may flow in symmetric matrices only, or have a formula for their gradient.
         is_its_own = type(self.loss).gradient is AbstractPopulationLoss.gradient
         loss = (lambda state: self.loss(self.decode(state))) if is_its_own else None
         return basin.Landscape(self.field, self._conserved_sum, loss, is_closed_form(self.loss))
@@ -264,21 +262,21 @@ class LossSystem(AbstractSystem):
         return None if conserved is None else jnp.sum(conserved)
 
 
-# A step looks at the field in several places, and a program of its own is traced once for all of them.
+# A step evaluates the field in several places, and a compiled function is traced once for all of them.
 @eqx.filter_jit
 def _descent(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
     return jax.tree.map(jnp.negative, eqx.filter(loss.gradient(model), eqx.is_inexact_array))
 
 
 class ScaledSystem(AbstractSystem):
-    """The flow d theta/dt = -c grad L of a loss, c a number for each array: a gradient flow in theta / sqrt(c)."""
+    """The flow d theta/dt = -c grad L of a loss, with a number c for each array: a gradient flow in theta / sqrt(c)."""
 
     plain: LossSystem
     roots: PyTree
 
     @property
     def columns(self) -> int:
-        """Those of the flow that is scaled."""
+        """The columns of the flow before scaling."""
         return self.plain.columns
 
     def encode(self, model: PyTree) -> PyTree:
@@ -311,14 +309,14 @@ class ScaledSystem(AbstractSystem):
 
 
 def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:
-    """The flow of a loss in the arrays of the model, whatever structure it may have."""
+    """The flow of a loss in the arrays of the model, without use of any structure."""
     plain = LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True))
     speeds = loss.speeds(model)
     return plain if speeds is None else ScaledSystem(plain, jax.tree.map(jnp.sqrt, plain.encode(speeds)))
 
 
 def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
-    """The coordinates in which a flow is integrated from a model, and the method, for a solver that was asked for."""
+    """The coordinates and the method for a flow from a model; ``solver`` is as for `gradient_flow`."""
     reduced = loss.reduced(model)
     if reduced is not None:
         return ReducedSystem(reduced, loss.minimum, _count(model)), "arrowhead"
@@ -326,14 +324,14 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     if solver == "auto":
-        # Few weights have a Hessian that is no cost, unless a field is a sum over samples: elsewhere it is worth
-        # measuring which solver needs less work.
+        # For few weights a Hessian is cheap, unless the field is a sum over samples. Otherwise it pays to measure which
+        # solver needs less work.
         solver = "implicit" if _count(model) <= _FEW and not loss.sampled else "in-turns"
     return loss_system(loss, model), solver
 
 
 def reduced_where_large(system: AbstractSystem, model: PyTree) -> AbstractSystem:
-    """An arrowhead flow of many weights from a model in the coordinates of its reduction; any other one as it is."""
+    """The reduction of an arrowhead flow with many weights; any other flow unchanged."""
     if not isinstance(system, ArrowheadSystem) or not isinstance(system.arrowhead, Arrowhead):
         return system
     if system.arrowhead.drive.size < _REDUCED_FROM:
@@ -347,20 +345,19 @@ def _count(model: PyTree) -> int:
 
 
 def identity(system: AbstractSystem) -> AbstractSystem:
-    """What a flow is of, without what changes its arithmetic by rounding alone: devices, and blocks of samples."""
+    """The flow without what changes its arithmetic by rounding only: devices, and blocks of samples."""
     return LossSystem(system.loss.undrawn(), system.fixed) if isinstance(system, LossSystem) else system
 
 
 def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
-    """|grad L| at a state, and the time in which the gradient changes there, |g|/|H g|."""
+    """|grad L| at a state, and |g|/|H g|, the time in which the gradient changes."""
     speed, bend = system.speed(state), system.bend(state)
     return speed, jnp.where(bend > 0, speed / jnp.where(bend > 0, bend, 1.0), 1 / speed)
 
 
 def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
-    """The size of each weight at a start: that of the largest of its array, unless it is far smaller. A weight at zero
-    has that of the smallest of the others; where all are zero the first move gives it, and where nothing moves any will
-    do.
+    """The size of each weight at a start: the largest of its array, or its own if that is far smaller. A weight at zero
+    has the smallest size of the others. If all are zero, the first move gives the sizes.
     """
 
     def alike(x):
@@ -375,21 +372,20 @@ def own_sizes(start: PyTree, first_move: Scalar) -> PyTree:
 
 
 def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient leaves where it is, as it leaves a saddle however small what leads away: by
-    an eigenvalue of the field's Jacobian that is positive by more than its rounding and than the gradient explains.
-    Weights that are zero and stay so lead nowhere.
+    """Whether a flow with a small gradient leaves its place along an unstable direction: the Jacobian of the field has
+    an eigenvalue above its rounding and above what the gradient explains. Weights that stay zero do not count.
 
-    **Arguments:** rates, basis: the eigenvalues, and the eigenvectors by columns; weights, slope: (n,) there.
+    **Arguments:** rates, basis: the eigenvalues, and the eigenvectors in columns; weights, slope: (n,) and their field.
     """
     rounding = 32 * _EPS * jnp.max(jnp.abs(rates))
-    # On the way into a valley of minima the curvature across it falls with the gradient.
+    # On the way into a valley of minima the curvature across it decreases with the gradient.
     explained = _EXPLAINED * jnp.max(jnp.abs(slope)) / jnp.max(jnp.abs(weights))
     moves = jnp.where((weights != 0) | (slope != 0), 1.0, 0.0) @ basis**2
     return jnp.any((rates > rounding) & (rates > explained) & (moves > _EPS))
 
 
 def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
-    """Whether each entry of the field is below what a change of the weights in their last place makes of it."""
+    """Whether each entry of the field is below the change by rounding of the weights."""
     # In one batch, so that the field is compiled once.
     nudges = 1 + jnp.asarray([0.0, 4 * _EPS, -4 * _EPS])
     slopes = jax.vmap(lambda nudge: system.field(jax.tree.map(lambda x: x * nudge, state)))(nudges)

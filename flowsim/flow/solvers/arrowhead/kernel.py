@@ -11,11 +11,11 @@ from flowsim.flow.systems import ArrowheadSystem, pace
 from flowsim.losses.arrowhead import Arrowhead, State
 from flowsim.losses.reduction import Point, Reduction, Seen
 
-STEPS_PER_DECADE = 8  # of time, at least
+STEPS_PER_DECADE = 8  # the least number in a decade of time
 
 
 class ReducedKernel(AbstractKernel):
-    """The steps of an arrowhead flow by its reduction; a point is the diagonal of U, u and the clock."""
+    """The steps of an arrowhead flow in its reduction. A point is the diagonal of U, u and the clock."""
 
     reduction: Reduction
     start: Point
@@ -52,7 +52,14 @@ class ReducedKernel(AbstractKernel):
 
 
 def models_of(arrowhead: Arrowhead, start: State, points: Point):
-    """The models at points of the flow from a start, with time leading."""
+    """The models at points of the flow from a start, with time on the first axis.
+
+    **Arguments:**
+
+    - arrowhead: the structure of the flow.
+    - start: U and u at t = 0.
+    - points: the diagonal of U, u and the clock at each time.
+    """
     U0, _ = start
     off = U0 * (1 - jnp.eye(U0.shape[0]))
 

@@ -1,1 +1,1 @@
-"""The kernel of flows of any weights: an implicit method in the eigenbasis of a Hessian that is kept."""
+"""Methods for flows of any weights: implicit, in the eigenbasis of a Hessian that is kept for many steps."""

@@ -1,10 +1,10 @@
-"""Whether a flow whose gradient is small leaves where it is.
+"""Whether a flow with a small gradient leaves its place.
 
-At a saddle of second order a direction leads away in which the Hessian tells it. At one of higher order, as three
-factors or more have, tiny weights lead away at a rate that is lost in the rounding of large ones, or is zero. But there
-points beside it have less loss. So some are looked for: from random points beside it, in directions in which the
-Hessian is zero to rounding, a few steps are made downhill. Where all of them end as high as those from the point
-itself, it is taken for a minimum.
+At a saddle of second order the Hessian has an unstable direction. At a saddle of higher order, such as a product of
+three or more factors has, tiny weights grow at a rate that is zero or below the rounding of large weights. But some
+points nearby have less loss. They are searched for: from random nearby points, in directions in which the Hessian is
+zero to rounding, a few descent steps are taken. If all of them end as high as those from the point itself, the point is
+taken for a minimum.
 """
 
 import equinox as eqx
@@ -17,20 +17,25 @@ from flowsim._core.types import Scalar
 from flowsim.flow.systems import AbstractSystem, leads_away
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
-_BESIDE = (1e-1, 1e-2, 1e-3)  # of the largest weight
+_BESIDE = (1e-1, 1e-2, 1e-3)  # of the largest weight: the distances of nearby points
 _DRAWS = 8  # of each kind, and as many in the opposite directions
-_TINY = 1e-3  # of the largest weight, beside which others may lead away alone
-_FLAT = 1e-8  # of the largest curvature, up to which a direction is flat
-_STEPS = 10  # downhill
+_TINY = 1e-3  # of the largest weight: smaller weights may grow alone
+_FLAT = 1e-8  # of the largest curvature: a direction with less is flat
+_STEPS = 10  # of descent
 _ROUNDING = 64  # eps of the loss
-_LESS = 1e-12  # of what the loss has fallen by, a difference that counts
+_LESS = 1e-12  # of the decrease of the loss: the least difference that counts
 
 
 @eqx.filter_jit
 def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient leaves a state. Weights that are zero and stay so lead nowhere.
+    """Whether a flow with a small gradient leaves a state. Weights that are zero and stay so do not count.
 
-    **Arguments:** start: of the flow; still: whether the gradient is but rounding, so that it explains no curvature.
+    **Arguments:**
+
+    - system: the flow.
+    - state: the state.
+    - start: the state at t = 0.
+    - still: whether the gradient is rounding, so that it explains no curvature.
     """
     point, unravel = ravel_pytree(state)
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
@@ -43,7 +48,7 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
     steepest = jnp.max(jnp.abs(rates))
 
     def lowest(displacement: Float[Array, " n"], damping: Scalar) -> Scalar:
-        """The least loss on a way downhill, whose steps a damping of the largest curvature bounds."""
+        """The least loss on a descent path. The damping, relative to the largest curvature, bounds its steps."""
 
         def down(x, _):
             along = basis.T @ (slope_of(x) * moves) / (jnp.abs(rates) + damping * steepest)
@@ -64,9 +69,9 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
 
 
 def may_creep(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether tiny weights move in directions that are flat, so that `leaves` has to be asked.
+    """Whether tiny weights move in flat directions, so that `leaves` must be tested.
 
-    **Arguments:** as of `leads_away`.
+    **Arguments:** as for `leads_away`.
     """
     moves = (_is_tiny(weights) & ((weights != 0) | (slope != 0))).astype(float)
     flat = jnp.abs(rates) <= _FLAT * jnp.max(jnp.abs(rates))
@@ -78,7 +83,7 @@ def _is_tiny(weights: Array) -> Bool[Array, " n"]:
 
 
 def _aside(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
-    """Random directions among all weights that move, and among the tiny ones alone; what is not flat is damped."""
+    """Random directions in all weights that move, and in the tiny ones only, damped where the loss is not flat."""
     draws = jax.random.normal(jax.random.key(0), (_DRAWS, point.size))
     flat = jnp.minimum(1.0, _FLAT * jnp.max(jnp.abs(rates)) / jnp.maximum(jnp.abs(rates), jnp.finfo(float).tiny))
     of = jnp.concatenate([draws * moves[None], draws * (moves * _is_tiny(point).astype(float))[None]])
