@@ -424,7 +424,7 @@ def test_what_workers_cannot_find_is_refused_in_one_line(own, tmp_path, capsys):
         flowsim.refute(claimed(lambda flow: 1.0), problems=1, executor=Lazy())
     place = SpacePlace.of(own("true"), {}, None)
     (tmp_path / "own.py").write_text(f"{OWN}# changed\n")
-    with pytest.raises(ValueError, match="on a worker the file is another"):
+    with pytest.raises(ValueError, match="it differs on a worker"):
         place.screen()
     assert main(["refute", "xie2025.eq-27", "--problems", "0"]) == 2
     assert capsys.readouterr().err == "flowsim: problems must be a whole number of at least 1, but it is 0\n"

@@ -1,4 +1,4 @@
-"""Downhill from a point, by the derivatives of the margin through loss, limit and flow."""
+"""Descent from a point, by derivatives of the margin through loss, limit and flow."""
 
 import math
 from typing import Any
@@ -15,15 +15,22 @@ from flowsim.experiments.search.screening import Screen
 
 _STEPS = 24
 _DOING = "going downhill"
-_RATE = 0.15  # of a step, in logarithms or in parts of an axis
+_RATE = 0.15  # of a step, in logarithms or relative to the length of an axis
 
 
 def descend(screen: Screen, point: Point, clock: Clock, within: Space | None = None) -> list[Point]:
-    """The points of a descent of the margin from a point, with whole numbers rounded, as far as the time allows; none
-    where it has no derivative.
+    """The points of a descent of the margin, as far as the time allows, with integers rounded. Empty if the margin has
+    no derivative.
 
-    Adam (optax) on the axes that the margin is differentiable in, those of geometric axes by their logarithms, each
-    kept in its range, or in that of another space with the same axes.
+    It uses Adam (optax) on the axes in which the margin is differentiable; those of geometric axes by their logarithms.
+    Each stays in its range.
+
+    **Arguments:**
+
+    - screen: the margins of the claim.
+    - point: the first point.
+    - clock: the budget.
+    - within: a space with narrower ranges of the same axes.
     """
     space, path, values = within or screen.spaces[point.space], [], dict(point.values)
     if clock.is_up(_DOING) or screen.gradient(point) is None:
@@ -42,7 +49,7 @@ def descend(screen: Screen, point: Point, clock: Clock, within: Space | None = N
         if not (math.isfinite(margin) and all(np.all(np.isfinite(slope)) for slope in scaled.values())):
             break
         state = optimiser.init(inner) if state is None else state
-        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole powers
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer powers
             updates, state = optimiser.update(scaled, state)
         moved: Any = optax.apply_updates(inner, updates)
         values |= {name: _outward(space.axes[name], np.asarray(value)) for name, value in moved.items()}
@@ -58,7 +65,7 @@ def _of(axis: Axis) -> Real | Whole:
 
 
 def _inward(axis: Axis, value: Any) -> np.ndarray:
-    """A value as the descent moves it: its logarithm, or its place between the ends of the axis."""
+    """A value in the coordinate of the descent: its logarithm, or its position between the ends of the axis."""
     ends, array = _of(axis), np.asarray(value, dtype=float)
     return np.asarray(np.log(array) if ends.geometric else (array - ends.low) / max(ends.high - ends.low, 1e-300))
 
@@ -70,7 +77,7 @@ def _outward(axis: Axis, inner: np.ndarray) -> Any:
 
 
 def _scaled(axis: Axis, value: Any, slope: np.ndarray) -> np.ndarray:
-    """The derivative by what the descent moves."""
+    """The derivative in the coordinate of the descent."""
     ends = _of(axis)
     return np.asarray(slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low))
 

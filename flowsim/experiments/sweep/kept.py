@@ -1,4 +1,4 @@
-"""Finished batches of a sweep, each in a file of its own that says of which sweep it is."""
+"""Finished batches of a sweep, each in a file with the digest of the sweep."""
 
 import contextlib
 import pathlib
@@ -15,20 +15,24 @@ from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.problem import toml
 
-OF_BATCHES = ("origin", "cells")  # arrays beside the quantities
+OF_BATCHES = ("origin", "cells")  # arrays in addition to the quantities
 
 
 class KeptBatches:
     """A folder of finished batches of a sweep.
 
-    **Arguments:** identity: what tells the sweep from others; batches: all of the sweep, by their places.
+    **Arguments:**
+
+    - folder: the folder.
+    - identity: the digest of the sweep.
+    - batches: all batches of the sweep.
     """
 
     def __init__(self, folder: pathlib.Path, identity: str, batches: list[CellBatch]):
         self.folder, self._identity, self._batches = folder, identity, batches
 
     def check(self) -> None:
-        """Refuse the batches of another sweep, or of other software."""
+        """Refuse batches of another sweep, or of another version of the software."""
         for path in sorted(self.folder.glob("batch-*.npz")):
             with contextlib.suppress(DamagedFileError):
                 self._check(read_arrays(path), path)
@@ -38,9 +42,9 @@ class KeptBatches:
         return [place for place in range(len(self._batches)) if not self._path(place).exists()]
 
     def load(self, place: int) -> MapRecord | None:
-        """A finished batch; None where there is none, or it is damaged.
+        """A finished batch; None if it is missing or damaged.
 
-        **Raises:** `ForeignFileError` where it is of another sweep, or other software computed it.
+        **Raises:** `ForeignFileError` if it belongs to another sweep or to another version of the software.
         """
         path = self._path(place)
         try:
@@ -70,7 +74,7 @@ class KeptBatches:
 
 
 def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
-    """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
+    """Refuse the marker of another sweep. A damaged one is ignored, since each batch identifies its sweep."""
     try:
         found = read_document(marker)
         difference = None if found == document else _difference(found, document)
