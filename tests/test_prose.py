@@ -13,7 +13,20 @@ import flowsim
 
 PACKAGE = pathlib.Path(flowsim.__file__).parent
 # Add a room when its prose is rewritten.
-ROOMS = ("_core", "tasks", "models", "moments", "losses", "initialization", "problem", "claims", "flow", "experiments")
+ROOMS = (
+    "_core",
+    "tasks",
+    "models",
+    "moments",
+    "losses",
+    "initialization",
+    "problem",
+    "claims",
+    "flow",
+    "experiments",
+    "report",
+    "cli",
+)
 FILES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py"))
 
 # Each pattern with a sentence that it must find.

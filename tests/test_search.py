@@ -303,7 +303,7 @@ def test_the_picture_of_one_point_names_both_sides_and_their_values():
     axes = Figure().add_subplot()
     pictures._sides(axes, found)
     words = [text.get_text() for text in (*axes.texts, *axes.get_yticklabels(), axes.xaxis.label)]
-    assert {"2", r"$1.5\times10^{-7}$", "value", "what the statement\nsays of it"} <= set(words)
+    assert {"2", r"$1.5\times10^{-7}$", "value", "bound"} <= set(words)
     assert "a $ <= b_1 of what is\nat one point" in words
 
 

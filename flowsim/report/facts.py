@@ -1,4 +1,4 @@
-"""What a finished run shows beside its verdicts, as labels and texts."""
+"""What a finished run reports in addition to its verdicts, as texts with labels."""
 
 import math
 from collections.abc import Iterable
@@ -10,39 +10,41 @@ from flowsim.problem import Problem
 
 
 def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
-    """What a finished run shows beside its verdicts, label and text."""
+    """What a finished run reports in addition to its verdicts, text by label."""
     trajectory = evidence.trajectory
     if not evidence.status.finished:
         return {}
     facts = {}
     if predictions_of(problem) is None and not math.isnan(problem.loss.minimum):
-        facts["least loss that is known"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
+        facts["least known loss"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
     for loss in (evidence.stated, *([] if evidence.stated is evidence.loss else [evidence.loss])):
         facts |= loss.facts(trajectory.end)
     if evidence.loss.sampled:
-        trust = evidence.distrust or "yes: light tails, the same on fresh prompts"
-        facts["do the samples tell the population loss"] = trust
+        trust = evidence.distrust or "yes: light tails, and the same loss on fresh prompts"
+        facts["do the samples determine the population loss"] = trust
     elif rate := fit_rate(trajectory):
         begin = f"{evidence.steepest:.3g} + " if evidence.late else ""
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
     end = end_point(evidence.loss, trajectory)
     if end and end.kind == "none":
-        facts["end point, polished by Newton's method"] = f"none: the method goes {end.distance:.2g} away"
+        facts["end point, refined by Newton's method"] = (
+            f"none: Newton's method does not converge, and moves by {end.distance:.2g}"
+        )
     elif end:
-        facts["end point, polished by Newton's method"] = (
+        facts["end point, refined by Newton's method"] = (
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )
         outside = problem.loss.directions_outside(problem.start)
-        space = f", {outside} of them out of the symmetric matrices" if outside else ""
+        space = f", {outside} of them outside of the symmetric matrices" if outside else ""
         facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions{space}"
     for tolerance, gap in evidence.ladder().items():
-        facts[f"change of the weights, rtol {tolerance} against a hundredth"] = f"{gap:.1e}"
+        facts[f"change of the weights from rtol {tolerance} to a hundredth of it"] = f"{gap:.1e}"
     return facts
 
 
 def test_facts(tested: RiskCurve) -> dict[str, str]:
-    """The risk that a finished flow ends with on the prompts of [test], label and text."""
+    """The risk at the end of a flow on the prompts of [test], text by label."""
     levels = (
         f"{tested.limit:.6g} at the limit, {tested.best_linear_error:.6g} for the best linear predictor, "
         f"{tested.zero_predictor_error:.6g} for zero"
@@ -52,9 +54,9 @@ def test_facts(tested: RiskCurve) -> dict[str, str]:
 
 
 def sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
-    """The tightest constants along the flow beside the claims' own, label and text."""
+    """The sharp constants along the flow next to those of the claims, text by label."""
     return {
-        f"{verdict.id}, sharp {name}": f"{verdict.constants[f'sharp_{name}']:.6g}, the theorem's is {value:.6g}"
+        f"{verdict.id}, sharp {name}": f"{verdict.constants[f'sharp_{name}']:.6g}, in the theorem {value:.6g}"
         for verdict in verdicts
         for name, value in verdict.constants.items()
         if f"sharp_{name}" in verdict.constants

@@ -73,9 +73,7 @@ class Refutation:
             where = ", ".join(f"{key} = {value_text(value)}" for key, value in values.items())
             lines.append(f"The smallest margin is {margin:.3g}, at {where}.")
         for verdict, count in Counter(self.doubtful).most_common(_VERDICTS):
-            lines.append(
-                f"{count} of them had a failing margin, but the verdict {'is' if count == 1 else 'on each is'}: {verdict}"
-            )
+            lines.append(f"{count} of them had a failing margin, but were judged: {verdict}")
         if self.unjudged:
             lines.append(
                 f"{self.unjudged} of them had a failing margin, but the time ended before a verdict: give it more."
