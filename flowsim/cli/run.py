@@ -1,4 +1,4 @@
-"""`flowsim run`: integrate, judge, draw; everything goes to one folder."""
+"""`flowsim run`: integrate, judge and draw, all in one folder."""
 
 import contextlib
 import dataclasses
@@ -51,7 +51,7 @@ def run(
     devices: str | None,
     hosts: Hosts,
 ) -> int:
-    """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
+    """Integrate a problem, judge the claims about it and draw. All files are written to the folder ``out``."""
     check_format(format)
     spec = spec_of(tables_of(path), overrides)
     mesh = _mesh(spec, devices, hosts)
@@ -130,8 +130,8 @@ def _draw(
     format: str,
     say: Callable[..., None],
 ) -> pathlib.Path:
-    """The figures and the report of a run, with the risk on other prompts where it is asked for; the report's file."""
-    from flowsim.report import plots  # slow to import: not before the table
+    """Draw the figures and write the report, with the risk on other prompts if asked for; the file of the report."""
+    from flowsim.report import plots  # slow to import, so that the table comes first
     from flowsim.report.plots.bands import of_band
     from flowsim.report.plots.dominance import of_verdicts
     from flowsim.report.plots.plateaus import of_plateaus
@@ -156,8 +156,8 @@ def _draw(
 
 
 def _claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
-    """The claims about a problem's model, flowsim's and those of the problem's own file: those whose ids match a
-    pattern or, without one, flowsim's along the flow and all of the problem's own.
+    """The claims about a problem's model whose ids match a pattern. Without one, flowsim's claims along the flow and
+    all claims in the problem's file.
     """
     own = problem.spec.own(Claim)
     about = [claim for claim in (*papers.ALL_CLAIMS, *own) if claim.is_about(problem.start)]
@@ -181,7 +181,7 @@ def _mesh(spec: AbstractSpec, devices: str | None, hosts: Hosts) -> Mesh | None:
 
 @contextlib.contextmanager
 def _working_in(out: pathlib.Path) -> Iterator[None]:
-    """Make the folder of a run, and hold it."""
+    """Create the folder of a run, and lock it."""
     with contextlib.ExitStack() as hold:
         with folder_of(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -190,14 +190,12 @@ def _working_in(out: pathlib.Path) -> Iterator[None]:
 
 
 def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.ndarray] | None:
-    """Begin a run in its folder, or come back to it, and write the problem in its resolved form; the arrays of the
-    trajectory that is there.
-    """
+    """Begin or resume a run in its folder, and write the resolved problem; the arrays of a trajectory that is there."""
     file = out / "problem.toml"
     with folder_of(out):
         if file.exists():
             if not resume:
-                refuse("--out", "a folder without a run", f"{out} holds one: add --resume to go on, or take another")
+                refuse("--out", "a folder without a run", f"{out} holds one: add --resume, or take another folder")
             name = differing_field(_written(file, spec), spec)
             if name is not None:
                 refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
@@ -210,7 +208,7 @@ def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.
 
 @contextlib.contextmanager
 def _taken_back(file: pathlib.Path) -> Iterator[None]:
-    """Put the problem of a folder that turns out to hold the chunks of another back to what it was."""
+    """Restore the problem file of a folder that turns out to hold chunks of another problem."""
     before = None
     with contextlib.suppress(OSError):
         before = bytes_of(file)
@@ -226,7 +224,7 @@ def _taken_back(file: pathlib.Path) -> Iterator[None]:
 
 
 def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
-    """The problem of a folder; that of the run where it cannot be read, since each result knows its own problem."""
+    """The problem in a folder. If it cannot be read, that of the run, since each result identifies its problem."""
     try:
         return toml.parse(bytes_of(file).decode())
     except ValueError as error:
@@ -235,9 +233,9 @@ def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
 
 
 def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.ndarray] | None:
-    """The arrays of the trajectory of this same problem, where there is one.
+    """The arrays of a trajectory of this problem in a file; None if there is none.
 
-    **Arguments:** known: whether the folder is that of a run of this problem.
+    ``known`` says whether the folder is that of a run of this problem.
     """
     if not file.exists():
         return None
@@ -253,7 +251,7 @@ def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.n
 
 
 def _remove_partial_files(out: pathlib.Path) -> None:
-    """What `write_whole` was writing to the folder of a run when it was killed."""
+    """Remove files that `write_whole` left in the folder when a run was killed."""
     for pattern in (
         ".problem.toml.*",
         ".trajectory.npz.*",
@@ -270,7 +268,7 @@ def _remove_partial_files(out: pathlib.Path) -> None:
 def _integrated(
     problem: Problem, kept: Mapping[str, np.ndarray] | None, file: pathlib.Path, checkpoint: pathlib.Path, quiet: bool
 ) -> Trajectory:
-    """The trajectory of a run: the one that is kept if it is finished, else integrated and saved."""
+    """The trajectory of a run: the kept one if it is finished, else integrated and saved."""
     if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
