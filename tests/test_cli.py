@@ -466,7 +466,8 @@ def test_ctrl_c_says_how_to_go_on(file, tmp_path):
     interrupted = child(file, out, "checkpoint/flow/chunk-00000.npz", signal.SIGINT)
     assert interrupted.returncode == 130
     assert interrupted.stdout == ""
-    assert interrupted.stderr == "\nflowsim: interrupted; a run continues with --resume, a search with the same command\n"
+    words = "interrupted; a run continues with --resume, a search with the same command"
+    assert interrupted.stderr == f"\nflowsim: {words}\n"
     # The lock of a process that has ended keeps nobody out.
     assert listing(out) == [".lock", "checkpoint", "problem.toml"]
 

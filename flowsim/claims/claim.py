@@ -190,11 +190,11 @@ class Claim:
     id: str
     source: str
     statement: str
-    compare: Callable[[Any, Any], Comparison]
+    compare: Callable[..., Comparison]
     form: str = "printed"
-    hypotheses: Callable[[Any, Any], list[Hypothesis]] = _no_hypotheses
-    constants: Callable[[Any, Any], dict[str, Array]] = _no_constants
-    setting: Callable[[Any], Hypothesis | None] = _any_loss
+    hypotheses: Callable[..., list[Hypothesis]] = _no_hypotheses
+    constants: Callable[..., dict[str, Array]] = _no_constants
+    setting: Callable[..., Hypothesis | None] = _any_loss
     models: tuple[type[eqx.Module], ...] = ()
     along_flow: bool = True
     problems: tuple[Tables, ...] = ()

@@ -2,20 +2,23 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from flowsim._core import checks
+from flowsim._core.types import Options, Tables
 from flowsim.claims.claim import Claim, Comparison, equal
 from flowsim.claims.hypotheses import Conditions, all_of
 from flowsim.claims.spaces import Space
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
 
 Declare = Callable[[Callable[..., Comparison]], Claim]
 
-_TAKES: dict[str, Callable[[Any, Any], Any]] = {
+_TAKES: dict[str, Callable[..., object]] = {
     "loss": lambda loss, flow: loss,
     "task": lambda loss, flow: loss.task,
     "start": lambda loss, flow: flow.start,
@@ -57,7 +60,7 @@ def claim(
         takes = _taken(sides)
 
         @functools.wraps(sides)
-        def compare(loss: Any, flow: Any) -> Comparison:
+        def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
             if needs is not None and not all(condition.met for condition in needs(loss, flow.start)):
                 return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
             return sides(*(_TAKES[name](loss, flow) for name in takes))
@@ -69,7 +72,7 @@ def claim(
     return declare
 
 
-def _said(sides: Callable[..., Any]) -> dict[str, str]:
+def _said(sides: Callable) -> dict[str, str]:
     """The statement and the note in a docstring, each on one line."""
     statement, *note = inspect.cleandoc(sides.__doc__ or "").split("\n\n")
     if not statement:
@@ -77,7 +80,7 @@ def _said(sides: Callable[..., Any]) -> dict[str, str]:
     return {"statement": " ".join(statement.split()), "note": " ".join(" ".join(note).split())}
 
 
-def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:
+def _taken(sides: Callable) -> tuple[str, ...]:
     """The names of what a function compares: its arguments without a default value."""
     parameters = inspect.signature(sides).parameters.values()
     names = tuple(one.name for one in parameters if one.default is one.empty)
@@ -86,7 +89,7 @@ def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:
     return names
 
 
-def takes_like(sides: Callable[..., Any]) -> Callable[[Callable], Callable]:
+def takes_like(sides: Callable) -> Callable[[Callable], Callable]:
     """A decorator that gives a function the name and docstring of another function but keeps its arguments."""
 
     def dress(function: Callable) -> Callable:
@@ -126,7 +129,7 @@ class Section:
         """All claims that were declared, on any problems."""
         return tuple(self._claims)
 
-    def on(self, problems: Sequence[Mapping[str, Any]], spaces: Sequence[Space], **shared: Any) -> "Section":
+    def on(self, problems: Sequence[Tables], spaces: Sequence[Space], **shared: Any) -> "Section":
         """The same section for claims on other problems, and with other shared arguments.
 
         **Arguments:**
@@ -163,7 +166,7 @@ class Section:
         place = f"{self.paper}, {source}" if source else printed.source
         return self._declared(printed.id, place, {"form": "corrected", **own})
 
-    def _declared(self, id: str, source: str, own: dict[str, Any]) -> Declare:
+    def _declared(self, id: str, source: str, own: Options) -> Declare:
         declare = claim(id, source, **{**self._shared, **own})
 
         def kept(sides: Callable[..., Comparison]) -> Claim:

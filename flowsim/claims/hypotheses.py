@@ -44,7 +44,7 @@ class Hypothesis:
         return math.isnan(self.value) or math.isnan(self.bound)
 
 
-Conditions = Callable[[Any, Any], list[Hypothesis]]
+Conditions = Callable[..., list[Hypothesis]]
 
 
 @functools.cache

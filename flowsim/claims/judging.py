@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 import numpy as np
@@ -174,7 +173,7 @@ def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
     return _verdict(claim, hypotheses, judgement, None, {}, f"Not met: {unmet}. {reason}" if unmet else reason)
 
 
-def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
+def _at_one_point(compare: Callable[..., Comparison], *read: object) -> Comparison:
     return jax.tree.map(lambda side: side.reshape(1, -1), compare(*read))
 
 

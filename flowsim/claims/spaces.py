@@ -10,9 +10,10 @@ from typing import Any
 from jaxtyping import PyTree
 
 from flowsim._core import checks
-from flowsim._core.types import Tables, Values
+from flowsim._core.types import Document, Tables, Values
+from flowsim.losses import AbstractPopulationLoss
 
-Maker = Callable[..., tuple[Any, PyTree]]
+Maker = Callable[..., tuple[AbstractPopulationLoss, PyTree]]
 
 _FEW = 10  # the ratio of the ends from which on an axis is geometric
 _SHAPES = ("dimension", "loops", "layers", "heads")
@@ -25,8 +26,8 @@ class AbstractRange(abc.ABC):
     **Raises:** `ValueError` if there are no such numbers.
     """
 
-    low: Any
-    high: Any
+    low: float
+    high: float
 
     def __post_init__(self):
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
@@ -134,7 +135,7 @@ class Space:
         known = {**_flat(self.problem), **values}
         return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == self.sized_by), 1)
 
-    def tables(self, values: Values) -> dict[str, Any]:
+    def tables(self, values: Values) -> Document:
         """The tables of the problem file at these values of the axes. The rank of a start is at most the dimension."""
         tables = copy.deepcopy(dict(self.problem))
         for name, value in values.items():
@@ -158,8 +159,8 @@ class Space:
         return dataclasses.replace(self, axes={**self.axes, **new})
 
 
-def _flat(tables: Tables, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flat(tables: Tables, prefix: str = "") -> Document:
+    found: Document = {}
     for key, value in tables.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return found

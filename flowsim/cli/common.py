@@ -8,7 +8,6 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from flowsim import papers
 from flowsim._core.checks import refuse
@@ -70,7 +69,7 @@ def check_format(format: str) -> None:
         refuse("--format", "png, svg or pdf where there is no pdflatex, which measures the labels", "it is pgf")
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     """Print the document for --json."""
     print(json.dumps(document, indent=1))
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -351,7 +351,7 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
     """The command, with a SystemExit or the like in a user's file turned into an exception."""
 
     @functools.wraps(command)
-    def guarded(*args: Any, **options: Any) -> int:
+    def guarded(*args: object, **options: object) -> int:
         try:
             return command(*args, **options)
         except (Exception, Ended):
@@ -385,7 +385,7 @@ def _explained(error: Exception) -> tuple[int, str]:
     return UNFINISHED, f"stopped: {why}; earlier files are complete, and a run continues with --resume"
 
 
-def _warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
+def _warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: object) -> None:
     """Show warnings of flowsim in one line, others as usual."""
     if category.__module__.startswith("flowsim."):
         stop(FINISHED, str(message))

@@ -6,12 +6,13 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.text import TRACEBACK, in_short, listed
+from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
 from flowsim.cli.common import claims_of, exit_status, folder_of, print_json
@@ -94,7 +95,7 @@ def _known(claim: Claim) -> pathlib.Path | None:
 
 
 @contextlib.contextmanager
-def _options(asked: Asked) -> Iterator[tuple[Claim, dict[str, Any]]]:
+def _options(asked: Asked) -> Iterator[tuple[Claim, Options]]:
     """The claim and the arguments of its search. The folder is created after all options were checked."""
     if not 0 <= asked.seed < 2**32:
         refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {asked.seed!s:.60}")

@@ -9,12 +9,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flowsim._core.checks import refuse
 from flowsim._core.compiler import setup
 from flowsim._core.documents import software
 
+Result = TypeVar("Result")
 _TRIES = 3
 
 
@@ -24,7 +25,7 @@ class Executor(Protocol):
     submitit.
     """
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+    def submit(self, fn: Callable, /, *args: object) -> Any:
         """Start fn(*args). The returned object has a method ``result()``."""
 
 
@@ -37,7 +38,7 @@ class Processes:
         self._ending, self._held_open = self._context.Pipe(duplex=False)
         self._pool = self._fresh()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> concurrent.futures.Future:
+    def submit(self, fn: Callable, /, *args: object) -> concurrent.futures.Future:
         """Start fn(*args) in one of the processes."""
         try:
             return self._pool.submit(fn, *args)
@@ -112,7 +113,7 @@ class Call:
     - arguments: its arguments.
     """
 
-    def __init__(self, executor: Executor, function: Callable[..., Any], arguments: tuple[Any, ...]):
+    def __init__(self, executor: Executor, function: Callable, arguments: tuple[object, ...]):
         self._executor, self._function, self._arguments, self._tries = executor, function, arguments, 0
         self.future = self._begin()
 
@@ -154,9 +155,7 @@ def first_finished(calls: Sequence[Call], timeout: float | None = None) -> list[
     return [call for call in calls if call.has_ended() and not call.made_again()]
 
 
-def gathered(
-    executor: Executor, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
-) -> Iterator[tuple[int, Any]]:
+def gathered(executor: Executor, function: Callable, calls: Sequence[tuple[object, ...]]) -> Iterator[tuple[int, Any]]:
     """The numbers of calls with their results, in the order in which they finish.
 
     **Arguments:**
@@ -173,7 +172,7 @@ def gathered(
             yield pending.pop(call), call.result()
 
 
-def _on_a_worker(expected: Mapping[str, str], function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
+def _on_a_worker(expected: Mapping[str, str], function: Callable[..., Result], call: tuple[object, ...]) -> Result:
     """The result of the function in a process with the same packages, since results of different versions may
     differ.
     """

@@ -3,7 +3,7 @@
 The functions are pure JAX if the claim is, so that one compiled program serves all points of a shape.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses import AbstractPopulationLoss
 
 FLOW_ERROR, ROUNDING_ERROR = 1e-5, 1e-11  # assumed relative errors of the sides
 
@@ -73,7 +74,7 @@ def room(comparison: Comparison, error: float) -> Room:
     return Room(jnp.where(known, jnp.min(margins), jnp.nan), factor, clear, row, *there)
 
 
-def seen(claim: Claim, loss: Any, start: PyTree, run: Trajectory) -> Seen:
+def seen(claim: Claim, loss: AbstractPopulationLoss, start: PyTree, run: Trajectory) -> Seen:
     """The least margin of a claim along a flow, or at its start, and its hypotheses.
 
     **Arguments:**
@@ -89,7 +90,7 @@ def seen(claim: Claim, loss: Any, start: PyTree, run: Trajectory) -> Seen:
     return Seen(room(claim.compare(loss, run), error_of(claim)), values, bounds, met)
 
 
-def traced_start(loss: Any, start: PyTree) -> Trajectory:
+def traced_start(loss: AbstractPopulationLoss, start: PyTree) -> Trajectory:
     """The trajectory of the start alone, inside a transformation of JAX."""
     excess = loss.excess(start)
     gradient = eqx.filter(loss.gradient(start), eqx.is_inexact_array)

@@ -11,7 +11,7 @@ import re
 import sys
 import tokenize
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flowsim import papers
@@ -52,7 +52,7 @@ def claim_digest(claim: Claim) -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def _text_of(function: Any) -> str:
+def _text_of(function: Callable) -> str:
     """The source of a function without a file, and of all values that it uses."""
     source = ""
     with contextlib.suppress(OSError, TypeError):
@@ -60,7 +60,7 @@ def _text_of(function: Any) -> str:
     return source + _written(known_by_value(function))
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """The output of `known_by_value` as text without addresses, which is equal in all processes."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_written, value))})"

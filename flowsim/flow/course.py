@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -343,7 +343,7 @@ class _Points(NamedTuple):
     roles: np.ndarray
 
 
-def _rows(tree: PyTree, rows: Any) -> Any:
+def _rows(tree: PyTree, rows: int | np.integer | slice | np.ndarray) -> PyTree:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], tree)
 
 
@@ -355,11 +355,11 @@ def _field(system: AbstractSystem, state: PyTree) -> PyTree:
     return system.field(state)
 
 
-def _after(first: PyTree, rest: PyTree) -> Any:
+def _after(first: PyTree, rest: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf, more: np.concatenate([np.asarray(leaf)[None], more]), first, rest)
 
 
-def _field_is_finite_near(system, state) -> bool:
+def _field_is_finite_near(system: AbstractSystem, state: PyTree) -> bool:
     slope = system.field(state)
     ahead = [jax.tree.map(lambda x, dx, h=h: x + h * dx, state, slope) for h in (0.0, 1e-9, 1e-6, 1e-3)]
     return all(bool(jnp.isfinite(norm_sq(system.field(point)))) for point in ahead)

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 import pathlib
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +16,7 @@ from jaxtyping import PyTree
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_arrays
+from flowsim._core.types import Options
 from flowsim.flow.solvers.clock import origin_moves
 from flowsim.flow.solvers.step_size import SMALLEST
 from flowsim.flow.systems import AbstractSystem, Descent, Record
@@ -107,7 +107,7 @@ class ChunkStore:
             return None
         leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
         failure = str(file["failure"])
-        rest: dict[str, Any] = {name: file[name] for name in _ARRAYS}
+        rest: Options = {name: file[name] for name in _ARRAYS}
         rest |= {name: file[name].item() for name in _NUMBERS}
         record = jax.tree.unflatten(jax.tree.structure(like), leaves)
         return Chunk(record=record, failure=Status(failure) if failure else None, **rest)

@@ -350,13 +350,13 @@ COUNTED = ("origin", "since")
 SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
-def weights(model: PyTree) -> dict[str, Any]:
+def weights(model: PyTree) -> dict[str, Array]:
     """The weights of a model by name: attribute names, joined by dots if nested."""
     leaves = jax.tree_util.tree_leaves_with_path(model)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if eqx.is_array(leaf)}
 
 
-def _static_fields(model: PyTree) -> dict[str, Any]:
+def _static_fields(model: PyTree) -> Document:
     """The fields of one of flowsim's models that are not weights, such as its number of loops."""
     if type(model) not in _OWN_MODELS.values():
         return {}
@@ -364,7 +364,7 @@ def _static_fields(model: PyTree) -> dict[str, Any]:
     return {field.name: getattr(model, field.name) for field in fields if field.metadata.get("static", False)}
 
 
-def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Mapping[str, Any]) -> PyTree:
+def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Document) -> PyTree:
     """A model of one of flowsim's classes with these weights, without their time axis."""
     model = object.__new__(kind)
     found = {name: jnp.zeros(array.shape[1:]) for name, array in arrays.items()} | dict(fixed)

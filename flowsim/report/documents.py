@@ -3,11 +3,10 @@
 import collections
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from flowsim._core.documents import plain, versions
 from flowsim._core.text import number_text
-from flowsim._core.types import Document
+from flowsim._core.types import Document, Tables
 from flowsim.claims.claim import Judgement, Verdict, own_stop
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Certificates, Status
@@ -115,9 +114,9 @@ def summary(verdicts: Iterable[Verdict]) -> str:
 def verdicts_document(
     problem: AbstractSpec,
     status: Status | None,
-    certificates: Certificates | Mapping[str, Any] | None,
-    constants: Mapping[str, Any],
-    limits: Mapping[str, Any],
+    certificates: Certificates | Tables | None,
+    constants: Tables,
+    limits: Tables,
     verdicts: Iterable[Verdict],
 ) -> Document:
     """The contents of verdicts.json for one problem.

@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from flowsim import papers
 from flowsim._core.text import number_text
+from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
 from flowsim.experiments.sources import paper_digest
@@ -61,7 +61,7 @@ def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
     return pages
 
 
-def _described(paper: Paper) -> dict[str, Any]:
+def _described(paper: Paper) -> Document:
     names = ("id", "authors", "title", "year", "arxiv")
     return {name: getattr(paper, name) for name in names}
 

@@ -1,7 +1,6 @@
 """Bounds on both sides of a comparison from ball arithmetic, in float64."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -41,7 +40,13 @@ class Bounds:
 
 
 def bounds_of(
-    slack: Balls, promised: Any, allowance: Any, scale: Any, size: Any, difference: Any, jumps: tuple[str, ...]
+    slack: Balls,
+    promised: Balls,
+    allowance: Balls,
+    scale: Balls,
+    size: Balls,
+    difference: Balls,
+    jumps: tuple[str, ...],
 ) -> Bounds:
     """The bounds from the parts of a comparison in balls.
 

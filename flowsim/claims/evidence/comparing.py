@@ -4,7 +4,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -27,6 +27,7 @@ _ROUNDING = 1e-9  # of the bound
 WORST_RESOLUTION = 1e-4  # of the size: an identity with a larger error is unresolved
 
 Sides = tuple[Comparison, dict[str, Array]]
+Result = TypeVar("Result")
 
 # Raised if a claim needs the value of a number, for example for float().
 _NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, TracedFlowError)
@@ -95,7 +96,7 @@ def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Com
     return _on_the_host(claim, _evaluated(claim, claim.compare, loss, run), run)
 
 
-def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> Any:
+def _evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopulationLoss, run: Trajectory) -> Result:
     with contextlib.suppress(*_NEEDS_VALUES):
         if is_large(run) and (reason := _too_costly(function, loss, run)):
             raise CostlyError(reason)

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import flint
@@ -100,7 +100,7 @@ class Enclosed:
     stay: PyTree = None
     spread: PyTree = None
     times: Balls | None = None
-    traces: dict[tuple[Any, ...], tuple[Any, Traced]] = dataclasses.field(default_factory=dict, repr=False)
+    traces: dict[tuple[object, ...], tuple[object, Traced]] = dataclasses.field(default_factory=dict, repr=False)
     _known: dict[tuple[bytes, bytes, float], Rows] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
     def compared(self, claim: Claim, rows: np.ndarray, most_operations: float) -> Bounds:
@@ -274,7 +274,7 @@ class Enclosed:
     def _numbers_of_system(self) -> PyTree:
         return _as_known(self.system, self.rounding.loss)
 
-    def _traced(self, of: tuple[Any, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
+    def _traced(self, of: tuple[object, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
         """The traced function, shared by all calls for one claim or one part of a system."""
         # The value holds the objects, so that their ids are not reused.
         key = *(one if isinstance(one, bool | float) else id(one) for one in of), rows

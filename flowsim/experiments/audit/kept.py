@@ -4,7 +4,6 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import msgspec
@@ -70,6 +69,6 @@ class Kept:
         return folder / f"{claim.id}.{claim.form}.{place}.json"
 
 
-def as_document(value: Any) -> Document:
+def as_document(value: object) -> Document:
     """A verdict, or another result, in the form of JSON; numbers that are not finite stay as they are."""
     return json.loads(json.dumps(msgspec.to_builtins(value, enc_hook=float)))

@@ -189,7 +189,7 @@ def _by_another_solver(evidence: Evidence) -> Evidence:
     return Evidence(evidence.loss, again)
 
 
-def _moved(space: Space, values: Values, amount: float) -> dict[str, Any]:
+def _moved(space: Space, values: Values, amount: float) -> Document:
     """The values with every number of a continuous axis multiplied by an amount, within the axis."""
 
     def move(axis: Real, value: float) -> float:

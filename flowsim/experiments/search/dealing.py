@@ -5,7 +5,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 from flowsim import papers
 from flowsim._core.checks import refuse
@@ -20,7 +20,9 @@ from flowsim.problem.own.files import digest_of, find_own, home_of, module_of, s
 _AHEAD = 32  # units that wait or are computed at one time
 _GLANCE = 1.0  # seconds between two checks of the clock
 
-Look = Callable[[Screen, Any, Clock], Any]  # the result of a unit
+Unit = TypeVar("Unit")
+Found = TypeVar("Found")
+Look = Callable[[Screen, Unit, Clock], Found]  # the result of a unit
 _SCREENS: dict[str, Screen] = {}
 
 
@@ -96,13 +98,13 @@ class SpacePlace:
 
 
 def dealt(
-    draw: Callable[[], Any | None],
-    here: Callable[[Any], Any],
-    elsewhere: tuple[Executor, SpacePlace, Look] | None,
+    draw: Callable[[], Unit | None],
+    here: Callable[[Unit], Found],
+    elsewhere: tuple[Executor, SpacePlace, Look[Unit, Found]] | None,
     clock: Clock,
     goes_on: Callable[[], bool],
     taken: int = 0,
-) -> Iterator[tuple[Any, Any]]:
+) -> Iterator[tuple[Unit, Found]]:
     """Each unit with its result, at least one. The caller must process a result before it asks for the next.
 
     When the time is over, only results that workers have finished by then follow.
@@ -123,7 +125,7 @@ def dealt(
                 return
         return
     executor, place, look = elsewhere
-    pending: deque[tuple[Any, Call]] = deque()
+    pending: deque[tuple[Unit, Call]] = deque()
     first, last = taken, False
     try:
         while taken == first or goes_on():
@@ -155,6 +157,6 @@ def _is_waited_for(calls: list[Call], clock: Clock, always: bool) -> bool:
     return True
 
 
-def look_elsewhere(place: SpacePlace, look: Look, unit: Any) -> Any:
+def look_elsewhere(place: SpacePlace, look: Look[Unit, Found], unit: Unit) -> Found:
     """The result of a unit on a worker. Its time is limited by the process that submits it."""
     return look(place.screen(), unit, Clock(math.inf))

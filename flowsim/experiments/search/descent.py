@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jaxtyping import ArrayLike
 
-from flowsim._core.types import Values
+from flowsim._core.types import Document, Values
 from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
@@ -64,24 +65,24 @@ def _of(axis: Axis) -> Real | Whole:
     return axis
 
 
-def _inward(axis: Axis, value: Any) -> np.ndarray:
+def _inward(axis: Axis, value: ArrayLike) -> np.ndarray:
     """A value in the coordinate of the descent: its logarithm, or its position between the ends of the axis."""
     ends, array = _of(axis), np.asarray(value, dtype=float)
     return np.asarray(np.log(array) if ends.geometric else (array - ends.low) / max(ends.high - ends.low, 1e-300))
 
 
-def _outward(axis: Axis, inner: np.ndarray) -> Any:
+def _outward(axis: Axis, inner: np.ndarray) -> float | list[float]:
     ends = _of(axis)
     array = np.exp(inner) if ends.geometric else ends.low + inner * (ends.high - ends.low)
     return np.clip(array, ends.low, ends.high).tolist()
 
 
-def _scaled(axis: Axis, value: Any, slope: np.ndarray) -> np.ndarray:
+def _scaled(axis: Axis, value: ArrayLike, slope: np.ndarray) -> np.ndarray:
     """The derivative in the coordinate of the descent."""
     ends = _of(axis)
     return np.asarray(slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low))
 
 
-def _rounded(space: Space, values: Values) -> dict[str, Any]:
+def _rounded(space: Space, values: Values) -> Document:
     whole = [name for name, axis in space.axes.items() if isinstance(axis, Whole)]
     return {name: round(value) if name in whole else value for name, value in values.items()}

@@ -12,7 +12,7 @@ import optuna
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain
-from flowsim._core.types import Values
+from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Each, Real, Space, Whole
 
@@ -97,7 +97,7 @@ class Sampler:
             points.append(Point(self.place, fixed | values))
         return points
 
-    def _shape(self, batch: int, rng: np.random.Generator) -> dict[str, Any]:
+    def _shape(self, batch: int, rng: np.random.Generator) -> Document:
         """The values of the axes that change shapes: on a grid in the first round, at random later."""
         names = self._shaping
         axes = [self.space.axes[name] for name in names]
@@ -151,7 +151,7 @@ def _drawn(axis: Axis, rng: np.random.Generator) -> Any:
     return int(rng.integers(axis.low, axis.high + 1))
 
 
-def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _joined(parts: Iterable[Values]) -> Document:
     return dict(item for part in parts for item in part.items())
 
 
@@ -169,7 +169,7 @@ def _distributions(name: str, axis: Axis, d: int) -> dict[str, optuna.distributi
     return {name: optuna.distributions.FloatDistribution(math.log10(max(axis.low, 1)), math.log10(axis.high))}
 
 
-def _parts(name: str, axis: Axis, value: Any) -> dict[str, Any]:
+def _parts(name: str, axis: Axis, value: Any) -> Document:
     """The value of an axis in the parameters of Optuna."""
     if isinstance(axis, Each):
         return _joined(_parts(f"{name}[{i}]", axis.of, one) for i, one in enumerate(value))

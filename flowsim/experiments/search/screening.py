@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -74,7 +74,7 @@ class Screen:
 
     def __init__(self, claim: Claim, spaces: Sequence[Space], longest: float | None = None):
         self.claim, self.spaces, self._longest = claim, tuple(spaces), longest
-        self._programs: dict[Any, _Program | None] = {}
+        self._programs: dict[Hashable, _Program | None] = {}
 
     def margins(self, points: Sequence[Point]) -> list[Margin]:
         """The margin at each point."""
@@ -85,7 +85,7 @@ class Screen:
         one.
         """
         found: dict[int, Margin] = {}
-        groups: dict[Any, list[int]] = {}
+        groups: dict[Hashable, list[int]] = {}
         for index, point in enumerate(points):
             groups.setdefault(_kind(self.spaces[point.space], point), []).append(index)
 
@@ -110,7 +110,7 @@ class Screen:
             return LANES
         return _FEW if self.claim.along_flow else _SOME
 
-    def gradient(self, point: Point) -> tuple[float, dict[str, Any]] | None:
+    def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]] | None:
         """The margin and its derivatives by the traced axes; None if the problem cannot be traced."""
         program = self._program(point)
         return program.gradient(point) if program else None
@@ -175,7 +175,7 @@ class _Program:
             found += [self._margin(looked, finished, lane) for lane in range(len(chosen))]
         return found
 
-    def gradient(self, point: Point) -> tuple[float, dict[str, Any]]:
+    def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]]:
         """The margin, and its derivatives by the numbers of axes other than seeds."""
         numbers = jax.tree.map(lambda leaf: leaf[0], self._stacked([point]))
         free = {name: numbers[name] for name in self._names if not name.endswith("seed")}
@@ -227,7 +227,7 @@ class _Program:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes(margin: Callable[..., Scalar], free: Any, numbers: Any) -> tuple[Scalar, Any]:
+def _slopes(margin: Callable[..., Scalar], free: PyTree, numbers: PyTree) -> tuple[Scalar, PyTree]:
     # Forward mode, since a flow is a loop of unknown length.
     return margin(free, numbers), jax.jacfwd(margin)(free, numbers)
 
@@ -289,7 +289,7 @@ def _is_traced(space: Space, name: str) -> bool:
     return isinstance(axis, Real | Each)
 
 
-def _kind(space: Space, point: Point) -> Any:
+def _kind(space: Space, point: Point) -> Hashable:
     """The key of the program that computes a point."""
     return point.space, tuple(
         (name, repr(v)) for name, v in sorted(point.values.items()) if not _is_traced(space, name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -37,9 +37,13 @@ from flowsim.flow.solvers.summary import (
 from flowsim.flow.solvers.threads import blas_in_one_thread, cores
 from flowsim.flow.systems import loss_system, norm_sq
 from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem import AbstractSpec, Problem
 from flowsim.problem.base import StopTable
 from flowsim.problem.own.problem import still_holds
+
+Group = TypeVar("Group")
+Result = TypeVar("Result")
 
 _CELLS, _GPU_CELLS = 64, 2048  # at most, in a batch
 _LANES = 8  # on a CPU; with more, flows wait longer for the slowest, and their Hessians leave the cache
@@ -93,10 +97,10 @@ def _groups(members: list[int]) -> list[tuple[list[int], int]]:
     return [(members[first : first + lanes], lanes) for first in range(0, len(members), lanes)]
 
 
-def at_once(function: Callable[[Any], Any], groups: Sequence[Any]) -> list[Any]:
+def at_once(function: Callable[[Group], Result], groups: Sequence[Group]) -> list[Result]:
     """The results of a function for groups of flows, computed in one thread for each core."""
 
-    def in_float64(group: Any) -> Any:
+    def in_float64(group: Group) -> Result:
         # `jax.enable_x64` is set for each thread separately.
         with jax.enable_x64(True):
             return function(group)
@@ -127,11 +131,11 @@ def _alike(problems: Sequence[Problem]) -> list[list[int]]:
     return [members for _, members in groups]
 
 
-def _shape(leaf: Any) -> Any:
+def _shape(leaf: PyTree) -> PyTree:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf
 
 
-def _at(tree: PyTree, places: Any) -> Any:
+def _at(tree: PyTree, places: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[places], tree)
 
 
@@ -178,7 +182,7 @@ def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scal
     minima that were subtracted from the losses.
     """
 
-    def one(loss: Any, start: PyTree, ends: Ends):
+    def one(loss: AbstractPopulationLoss, start: PyTree, ends: Ends):
         system = loss_system(loss, start)
         kernel, scales = DenseKernel.of(system, system.encode(start), ends.rtol), natural_scales(loss, start)
         subtracted = _subtracted(loss, start)
@@ -191,7 +195,7 @@ def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scal
     return eqx.filter_vmap(one)(losses, starts, ends)
 
 
-def natural_scales(loss: Any, start: PyTree) -> Scales:
+def natural_scales(loss: AbstractPopulationLoss, start: PyTree) -> Scales:
     """The natural scales of any loss. Without an arrowhead the scale of the gradient is unknown."""
     # A loss inspects the numbers of a start to find an arrowhead, so that they must not be traced.
     plain = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if eqx.is_inexact_array(leaf) else leaf, start)
@@ -209,7 +213,7 @@ def _weights_zero(start: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.zeros_like(leaf) if eqx.is_inexact_array(leaf) else leaf, start)
 
 
-def _from_saddle(summary: Summary, loss: Any, start: PyTree) -> Summary:
+def _from_saddle(summary: Summary, loss: AbstractPopulationLoss, start: PyTree) -> Summary:
     """The summary, with distances from zero weights only if these are a saddle."""
     at_saddle = norm_sq(eqx.filter(loss.gradient(_weights_zero(start)), eqx.is_inexact_array)) == 0
     closest = jnp.where(at_saddle, summary.closest.value, jnp.inf)
@@ -237,7 +241,7 @@ def alone(problem: Problem, judged: Judged) -> MapRecord:
     return record(*lane, rtol=np.asarray([problem.spec.flow.rtol])) | record_of_claims(judged, *one) | observed
 
 
-def _lane(leaf: Any) -> Any:
+def _lane(leaf: PyTree) -> PyTree:
     return leaf[None] if eqx.is_array(leaf) else leaf
 
 
@@ -255,14 +259,16 @@ def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
     return problem.with_flow(msgspec.structs.replace(problem.spec.flow, stop=nearer)).run()
 
 
-def _subtracted(loss: Any, start: PyTree) -> Scalar:
+def _subtracted(loss: AbstractPopulationLoss, start: PyTree) -> Scalar:
     """The minimum that is subtracted from the loss to compute its excess; 0 if none is."""
     subtracted = loss(start) - loss.excess(start)
     return jnp.where(jnp.isfinite(subtracted), subtracted, 0.0)
 
 
 @eqx.filter_jit
-def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar, subtracted: Scalar) -> Summary:
+def _summary(
+    trajectory: Trajectory, loss: AbstractPopulationLoss, start: PyTree, saddle: Scalar, subtracted: Scalar
+) -> Summary:
     """The summary of a trajectory from its output times, without that of the solver."""
     t, excess, slopes = trajectory.t, trajectory.excess, trajectory.grad_norm_sq
     norms = jax.vmap(norm_sq)(eqx.filter(trajectory.models, eqx.is_inexact_array))

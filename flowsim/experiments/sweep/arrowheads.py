@@ -1,8 +1,8 @@
 """Cells of a sweep whose flows have an arrowhead. Those of similar dimension are lanes of one shape."""
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from flowsim.flow.solvers.lockstep import Record, Row, follow
 from flowsim.flow.solvers.rows import trajectory_of
 from flowsim.flow.solvers.summary import Ends, Scales, Summarizing, Summary, scales_of
 from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead
 from flowsim.problem import Problem, ProblemSpec
 from flowsim.problem.architectures.linear_attention import LINEAR_ATTENTION
@@ -85,7 +86,7 @@ def slowest_rate(problem: Problem) -> float:
     return round(float(jnp.log10(jnp.min(arrowhead.curvature) * scales_of(arrowhead).weights ** 2)), 3)
 
 
-def _arrowhead(loss: Any, d: int) -> AbstractArrowhead:
+def _arrowhead(loss: AbstractPopulationLoss, d: int) -> AbstractArrowhead:
     """The arrowhead of a loss. It is the same for all weights that have one."""
     arrowhead = loss.arrowhead(initialization.zeros(d))
     assert arrowhead is not None
@@ -101,7 +102,7 @@ def _task(table: TaskTable) -> _Task:
 def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[Group]]:
     """The flows of cells in lanes of one dimension, and their groups."""
     lanes = len(specs)
-    alike: dict[tuple[InitTable, int, Any], list[int]] = {}
+    alike: dict[tuple[InitTable, int, Hashable], list[int]] = {}
     for lane, spec in enumerate(specs):
         kind = jax.tree.structure(_task(spec.task))
         alike.setdefault((without_numbers(spec.init), spec.task.size, kind), []).append(lane)

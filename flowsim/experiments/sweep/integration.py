@@ -62,10 +62,10 @@ def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
     **Raises:** `ValueError` if a value is outside its mathematical range.
     """
     classes: dict[int, list[tuple[float, int]]] = {}
-    others: dict[Any, list[tuple[list[int], int]]] = {}
+    others: dict[Hashable, list[tuple[list[int], int]]] = {}
     alone: list[int] = []
     slowest: dict[tuple, float] = {}
-    ways: dict[Any, _Way] = {}
+    ways: dict[Hashable, _Way] = {}
     for index, spec in enumerate(specs):
         words, numbers = _words_and_whole_numbers(spec)
         kind = words
@@ -169,7 +169,7 @@ def run_by_text(batch: CellBatch, problems: Sequence[str], pattern: str | None) 
 
 def _start_batch(
     batch: CellBatch, specs: Sequence[Any], device: Any
-) -> tuple[tuple[Summary, Scales, Record], Any, Array]:
+) -> tuple[tuple[Summary, Scales, Record], list[arrowheads.Group], Array]:
     """The summaries, scales and records of a batch, which its device may still compute, with their groups and
     tolerances.
     """

@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from flowsim.experiments.margins import seen, traced_start
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.solvers.summary import is_known
 from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem import Problem
 
 _ENTRIES = 2**22  # numbers in the models along flows that are judged at once
@@ -118,7 +119,7 @@ def record_of_claims(judged: Judged, losses: PyTree, starts: PyTree, runs: Traje
     }
 
 
-def _left_of(judged: Judged, *given: Any) -> dict[str, Left]:
+def _left_of(judged: Judged, *given: PyTree) -> dict[str, Left]:
     """The margins of claims for flows, by one program for all. If a claim cannot be traced, each claim has a program,
     and that claim is compared flow by flow.
     """
@@ -132,7 +133,7 @@ def _left_of(judged: Judged, *given: Any) -> dict[str, Left]:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
-def _by_itself(judged: Judged, *given: Any) -> dict[str, Left]:
+def _by_itself(judged: Judged, *given: PyTree) -> dict[str, Left]:
     """The margins of claims for one flow, empty if they cannot be compared."""
     try:
         return _one(judged, *given)
@@ -154,12 +155,14 @@ def _columns(losses: PyTree, runs: Trajectory) -> dict[str, Array]:
     return eqx.filter_vmap(papers.columns_of)(losses, runs)
 
 
-def _one(judged: Judged, loss: Any, start: PyTree, run: Trajectory, subtracted: Scalar) -> dict[str, Left]:
+def _one(
+    judged: Judged, loss: AbstractPopulationLoss, start: PyTree, run: Trajectory, subtracted: Scalar
+) -> dict[str, Left]:
     loss, run = loss.stated(), _until_rounding(run, subtracted)
     return {name: _left(claims, loss, start, run) for name, claims in judged.claims.items()}
 
 
-def _left(claims: Sequence[Claim], loss: Any, start: PyTree, run: Trajectory) -> Left:
+def _left(claims: Sequence[Claim], loss: AbstractPopulationLoss, start: PyTree, run: Trajectory) -> Left:
     """The margin of the claim that covers the loss."""
     for which, claim in enumerate(claims):
         if claim.foreign(loss, start) is not None:

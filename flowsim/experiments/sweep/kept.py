@@ -3,14 +3,13 @@
 import contextlib
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import origin, require_origin
 from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_arrays
-from flowsim._core.types import Document
+from flowsim._core.types import Document, Tables
 from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.problem import toml
@@ -87,7 +86,7 @@ def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) ->
         refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def _difference(one: Tables, other: Tables) -> str | None:
     """The first axis or field in which two sweeps differ."""
     left, right = (
         {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}

@@ -143,7 +143,7 @@ class Map:
 
 
 def sweep(
-    problem: AbstractSpec | Mapping[str, Any],
+    problem: AbstractSpec | Tables,
     axes: Mapping[str, Iterable[Any] | str],
     *,
     out: str | os.PathLike,
@@ -189,7 +189,7 @@ def sweep(
     return entered(Map(tables, parsed, {}, pathlib.Path(out), claims), plan, resume, progress, mesh, executor)
 
 
-def tables_of(problem: AbstractSpec | Mapping[str, Any]) -> Document:
+def tables_of(problem: AbstractSpec | Tables) -> Document:
     """A problem as nested mappings, without optional fields that are not given."""
     tables = signed(problem) if isinstance(problem, Mapping) else msgspec.to_builtins(problem)
     return json.loads(json.dumps(_given(tables)))

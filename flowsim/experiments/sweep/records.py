@@ -1,10 +1,8 @@
 """The columns of a map about each flow: where it ended, how long it took, and how accurately it was integrated."""
 
-from typing import Any
-
 import numpy as np
 
-from flowsim.flow.solvers.summary import STATUSES
+from flowsim.flow.solvers.summary import STATUSES, Scales, Summary
 from flowsim.flow.trajectory import Status
 
 OUTCOMES = ("global-minimum", "saddle", "other-critical-point", "unfinished", "undecided", "failed")
@@ -28,7 +26,7 @@ _AT_SADDLE = 1e-3  # of the norm of the weights at the minimum
 
 
 @np.errstate(invalid="ignore", over="ignore")  # some flows could not be integrated
-def record(summary: Any, scales: Any, rtol: np.ndarray) -> MapRecord:
+def record(summary: Summary, scales: Scales, rtol: np.ndarray) -> MapRecord:
     """The columns about the flows of cells, which are the first axis of every array.
 
     **Arguments:**
@@ -64,7 +62,7 @@ def record(summary: Any, scales: Any, rtol: np.ndarray) -> MapRecord:
     return {name: found[name].astype(dtype) for name, dtype in DTYPES.items()}
 
 
-def _outcome(summary: Any, scales: Any, closest: np.ndarray, rtol: np.ndarray) -> np.ndarray:
+def _outcome(summary: Summary, scales: Scales, closest: np.ndarray, rtol: np.ndarray) -> np.ndarray:
     """Where each flow ended, by the numbers in docs/maps.md."""
     finished = np.asarray([STATUSES[code].finished for code in summary.status])
     stopped = np.asarray([STATUSES[code] in (Status.GRAD_NORM, Status.STATIONARY) for code in summary.status])

@@ -6,7 +6,7 @@ steps are recorded.
 
 import abc
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -85,11 +85,11 @@ class AbstractKernel(eqx.Module):
     growth: eqx.AbstractVar[float]
 
     @abc.abstractmethod
-    def begin(self) -> tuple[Any, View]:
+    def begin(self) -> tuple[PyTree, View]:
         """The input of the first step, and the view at time 0."""
 
     @abc.abstractmethod
-    def step(self, kept: Any, view: View, length: Scalar) -> tuple[Any, View, Scalar]:
+    def step(self, kept: PyTree, view: View, length: Scalar) -> tuple[PyTree, View, Scalar]:
         """The input of the next step, the view at the end of this one, and its error in units of the tolerance.
 
         **Arguments:**
@@ -100,7 +100,7 @@ class AbstractKernel(eqx.Module):
         """
 
     @abc.abstractmethod
-    def anew(self, kept: Any, t: Scalar) -> Any:
+    def anew(self, kept: PyTree, t: Scalar) -> PyTree:
         """The input of the next step if the time t becomes 0."""
 
 
@@ -108,19 +108,19 @@ class AbstractObserver(eqx.Module):
     """Collects data along a flow and decides when it ends."""
 
     @abc.abstractmethod
-    def begin(self, view: View) -> Any:
+    def begin(self, view: View) -> PyTree:
         """The data at the start."""
 
     @abc.abstractmethod
-    def goes_on(self, kept: Any) -> Bool[Array, ""]:
+    def goes_on(self, kept: PyTree) -> Bool[Array, ""]:
         """Whether the flow continues."""
 
     @abc.abstractmethod
-    def accept(self, kept: Any, view: View) -> Any:
+    def accept(self, kept: PyTree, view: View) -> PyTree:
         """The data after an accepted step."""
 
     @abc.abstractmethod
-    def reject(self, kept: Any, stuck: Bool[Array, ""]) -> Any:
+    def reject(self, kept: PyTree, stuck: Bool[Array, ""]) -> PyTree:
         """The data after a rejected step. ``stuck`` says whether the next step would be too short."""
 
 
@@ -132,8 +132,8 @@ class _Flow(NamedTuple):
     """
 
     view: View
-    made: Any
-    kept: Any
+    made: PyTree
+    kept: PyTree
     length: Scalar
     past: Past
     origin: Scalar
@@ -144,7 +144,7 @@ class _Flow(NamedTuple):
         return self.view._replace(t=self.origin + self.view.t, nodes=(self.origin + t, *rest))
 
 
-def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[Any, View, Record]:
+def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[PyTree, View, Record]:
     """Integrate a flow until its observer ends it, or to the time ``end``.
 
     **Arguments:** kernel; observer; end: the last time.

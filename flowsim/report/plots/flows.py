@@ -25,6 +25,7 @@ from matplotlib.text import Text
 
 from flowsim._core.files import write_whole
 from flowsim._core.text import in_tex
+from flowsim._core.types import Options
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
@@ -34,11 +35,10 @@ from flowsim.problem.architecture import Curve
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 
 # Roles are distinct by line style and by grey value; their colours are those of the current style.
-_Role = dict[str, Any]
-_DATA: _Role = {"color": "C0", "linestyle": "-"}
-_BOUND: _Role = {"color": "C1", "linestyle": "--"}
-_PREDICTION: _Role = {"color": "C2", "linestyle": "-."}
-_SECOND: _Role = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
+_DATA: Options = {"color": "C0", "linestyle": "-"}
+_BOUND: Options = {"color": "C1", "linestyle": "--"}
+_PREDICTION: Options = {"color": "C2", "linestyle": "-."}
+_SECOND: Options = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
 _LARGEST = 1e200  # on a logarithmic axis, whose margins would otherwise overflow
 
 
@@ -55,7 +55,7 @@ def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
     """
 
     @functools.wraps(draw)
-    def drawn(*given: Any, ax: Axes | None = None, **options: Any) -> Axes:
+    def drawn(*given: object, ax: Axes | None = None, **options: object) -> Axes:
         if ax is not None:
             with np.errstate(all="ignore"):
                 return draw(ax, *given, **options)
@@ -337,12 +337,12 @@ def _squared_norm(leaf: ArrayLike) -> np.ndarray:
     return np.sum(entries**2, axis=tuple(range(1, entries.ndim)))
 
 
-def _dots(t: np.ndarray) -> _Role:
+def _dots(t: np.ndarray) -> Options:
     """Markers for a line through a single point, which would be invisible."""
     return {"marker": "o"} if t.size == 1 else {}
 
 
-def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: _Role, below: bool = False) -> None:
+def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: Options, below: bool = False) -> None:
     """A horizontal line with a label."""
     axes.plot([t[0], t[-1]], [value, value], **role)
     side, offset = ("top", -4) if below else ("bottom", 3)

@@ -22,6 +22,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from flowsim._core.text import in_tex, value_text
+from flowsim._core.types import Options
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import OUTCOMES
@@ -37,14 +38,14 @@ _LOOKS = {
     "undecided": ("#7a7a7a", "d"),
     "failed": ("#000000", "x"),
 }
-_BOUNDARY: dict[str, Any] = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
-_EDGE: dict[str, Any] = _BOUNDARY | {"linestyle": "-"}  # drawn cell by cell, in pieces too short for dashes
+_BOUNDARY: Options = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
+_EDGE: Options = _BOUNDARY | {"linestyle": "-"}  # drawn cell by cell, in pieces too short for dashes
 _DARK = ("saddle", "other-critical-point", "undecided", "failed")
-_TIMES: dict[str, tuple[str, dict[str, Any]]] = {
+_TIMES: dict[str, tuple[str, Options]] = {
     "convergence_time": (r"excess below $10^{-6}$ of the start's", {"color": "C0", "linestyle": "-"}),
     "escape_time": ("left the saddle", {"color": "C3", "linestyle": "-."}),
 }
-_PROMISED: dict[str, Any] = {"color": "C1", "linestyle": "--"}
+_PROMISED: Options = {"color": "C1", "linestyle": "--"}
 _STYLES = ("-", "--", "-.", ":")
 _MOST_ROWS = 8
 _FEW = 8  # values of an axis that are all labelled
@@ -233,7 +234,7 @@ def _ticks(axis: XAxis | YAxis, swept: GridAxis, room: float, offset: float = 0.
         axis.set_ticks(at[::step].tolist(), labels[::step])
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 

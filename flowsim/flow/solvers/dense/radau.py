@@ -264,7 +264,7 @@ def hermite(start: Weights, slope: Weights, end: Weights, slope_end: Weights, le
     return ends + length * x * (1 - x) * ((1 - x) * slope[None] - x * slope_end[None])
 
 
-def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: Any):
+def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: PyTree):
     """The field as a function of one vector, and the vector."""
     state, dissipated = y
     vector, unravel = ravel_pytree(state)
