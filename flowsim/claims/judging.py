@@ -258,7 +258,7 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     if claim.along_flow and fine.run.certificates.energy_defect > _WORST_ENERGY_DEFECT:
         defect = fine.run.certificates.energy_defect
         return _Finding(
-            Judgement.UNRESOLVED, note=f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol."
+            Judgement.UNRESOLVED, note=f"The energy balance has an error of {defect:.1e}. Ask for a smaller rtol."
         )
     loss = evidence.stated
     ours = fine.panel.compared(claim, loss, fine.padded)

@@ -165,7 +165,7 @@ def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
 
 
 def _off_course(case: Case, steeper: float) -> More:
-    """Times at which the loss is off by more than its limit, or |grad|^2 by a factor."""
+    """Times at which the loss deviates by more than its limit, or |grad|^2 by a factor."""
     if _stays(case):
         return np.zeros(0)
     try:
