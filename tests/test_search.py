@@ -227,7 +227,7 @@ def test_what_fails_when_the_time_is_up_is_said_to_be_unjudged():
     search = Search(claimed(lambda flow: 100.0, along_flow=False), (STARTS,), 0, Clock(0))
     assert next(search.batches()) is None
     found = search.result(None)
-    assert found.unjudged == found.problems and "the time was up before a verdict" in str(found)
+    assert found.unjudged == found.problems and "the time ended before a verdict" in str(found)
 
 
 def test_a_space_that_no_hypothesis_allows_is_refused_with_the_hypothesis():
@@ -288,7 +288,7 @@ def test_a_search_says_what_became_of_what_failed_at_first_sight(monkeypatch):
     )
     found = flowsim.refute(claimed(lambda flow: 10.0), problems=60)
     assert found.counterexample is None and set(found.doubtful) == {f"unresolved. {unfinished}"}
-    assert f"by their verdict: unresolved. {unfinished}" in str(found).replace("by its", "by their")
+    assert f"but were judged: unresolved. {unfinished}" in str(found)
     assert "promised something at" not in str(found) and found.promising == found.met
 
 
@@ -420,7 +420,9 @@ def test_of_workers_at_least_one_unit_is_waited_for(own):
 
 
 def test_what_workers_cannot_find_is_refused_in_one_line(own, tmp_path, capsys):
-    with pytest.raises(ValueError, match="the claim mine must be flowsim's, or at the top level of a Python file"):
+    with pytest.raises(
+        ValueError, match="the claim mine must be one of flowsim's, or at the top level of a Python file"
+    ):
         flowsim.refute(claimed(lambda flow: 1.0), problems=1, executor=Lazy())
     place = SpacePlace.of(own("true"), {}, None)
     (tmp_path / "own.py").write_text(f"{OWN}# changed\n")
