@@ -24,10 +24,10 @@ from flowsim.cli.main import main
 from flowsim.experiments.executors import Processes
 from flowsim.experiments.search import counterexample
 from flowsim.experiments.search.clock import Clock
-from flowsim.experiments.search.dealing import SpacePlace
 from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.refutation import Search
 from flowsim.experiments.search.screening import Screen
+from flowsim.experiments.search.units import SpacePlace
 from flowsim.problem import spec_of
 from flowsim.problem.own.files import find_own
 from flowsim.report.plots import search as pictures
@@ -220,7 +220,7 @@ def test_a_search_ends_with_the_unit_in_which_its_time_is_up(tmp_path):
     assert looked_at(4).problems == 4
     whole = looked_at(100, tmp_path)
     assert whole.problems > 4 and (tmp_path / "search.json").exists()
-    assert not looked_at(4).goes_on()
+    assert not looked_at(4).continues()
 
 
 def test_what_fails_when_the_time_is_up_is_said_to_be_unjudged():

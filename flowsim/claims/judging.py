@@ -26,7 +26,7 @@ from flowsim.claims.deciding.places import place_of
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
 from flowsim.claims.evidence import Case, Evidence
 from flowsim.claims.evidence.comparing import CostlyError, relative, size_of
-from flowsim.claims.evidence.narrow import unseen
+from flowsim.claims.evidence.narrow import hidden_events
 from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
@@ -113,7 +113,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, None, {}, f"Not met: {foreign.name}.")
     hypotheses = evidence.hypotheses(claim)
     verdict = functools.partial(_verdict, claim, hypotheses)
-    if reason := evidence.too_low:
+    if reason := evidence.below_minimum:
         return verdict(Judgement.UNRESOLVED, None, {}, reason)
     if not claim.along_flow and evidence.reads_more_than_the_start(claim):
         # A claim is judged by what it reads, not by what it declares to read.
@@ -136,9 +136,9 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if claim.along_flow and evidence.cases[0].has_as_many_points(claim):
         # The entries of one point are not times.
         claim = dataclasses.replace(claim, compare=functools.partial(_at_one_point, claim.compare))
-    (rough, fine, finest), beneath = followed(claim, evidence)
+    (rough, fine, finest), lower = followed(claim, evidence)
     constants = rough.panel.constants(claim, loss, rough.padded)
-    finding = _find(claim, evidence, rough, fine if claim.along_flow else rough, beneath)
+    finding = _find(claim, evidence, rough, fine if claim.along_flow else rough, lower)
     if any(not condition.met for condition in hypotheses):
         unmet = "; ".join(condition.name for condition in hypotheses if not condition.met)
         if all(condition.met or condition.unknown for condition in hypotheses):
@@ -148,7 +148,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(Judgement.NOT_APPLICABLE, finding, constants, f"Not met: {unmet}. {_alone(finding)}")
     if not claim.along_flow:
         return verdict(finding.judgement, finding, constants)
-    if reason := evidence.parted or evidence.stepped_over or evidence.no_descent:
+    if reason := evidence.diverged or evidence.stepped_over or evidence.not_descending:
         return verdict(Judgement.UNRESOLVED, finding, constants, reason)
     if not is_in_order(claim, evidence):
         return verdict(Judgement.UNRESOLVED, finding, constants, _NOT_IN_ORDER)
@@ -158,7 +158,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
         return verdict(finding.judgement, finding, constants)
     if evidence.confirmation.status is Status.KINK:
         return _judged(claim, evidence.before_kink)
-    sharper = _find(claim, evidence, fine, finest, beneath)
+    sharper = _find(claim, evidence, fine, finest, lower)
     if finding.judgement is Judgement.VIOLATED and sharper.judgement is not Judgement.VIOLATED:
         reason = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
         return verdict(Judgement.UNRESOLVED, sharper, constants, reason)
@@ -197,15 +197,15 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
     # Until its time is an output time, flow.at(t) is NaN, and a comparison with NaN is false.
     if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
         asked = evidence.asked(claim)
-    beneath, further = 0.0, np.zeros(0)
+    lower, further = 0.0, np.zeros(0)
     if ours.identity.all():
-        further = unseen(claim, evidence.stated, first, asked)
+        further = hidden_events(claim, evidence.stated, first, asked)
     else:
         noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
         margins = functools.partial(_margins, claim, evidence.stated, first, asked)
-        further, beneath = follow(margins, noise, unseen(claim, evidence.stated, first, asked))
+        further, lower = follow(margins, noise, hidden_events(claim, evidence.stated, first, asked))
     rough, fine, finest = (case.at(np.union1d(asked, further)) for case in evidence.cases)
-    return (rough, fine, finest), beneath
+    return (rough, fine, finest), lower
 
 
 def _noise(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
@@ -245,10 +245,10 @@ class _Finding:
     sides: Sides | None = None
 
 
-def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: float) -> _Finding:
+def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: float) -> _Finding:
     """The verdict on the fine solve, with the distance to the rough one as its error, before hypotheses are considered.
 
-    ``beneath`` is how much lower the margin may be between the times of the solves.
+    ``lower`` is how much lower the margin may be between the times of the solves.
     """
     if claim.along_flow and not (rough.run.status.finished and fine.run.status.finished):
         return _Finding(
@@ -265,9 +265,9 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     if np.any(ours.allowance[ours.promised] > 0):
         # The allowance of the rough solve is not used.
         alone, fine = rough is fine, fine.settled
-        rough = fine if alone else rough.going(fine.way)
+        rough = fine if alone else rough.with_remaining(fine.remaining)
         ours = fine.panel.compared(claim, loss, fine.padded)
-    rest = beneath * size_of(ours) if beneath else np.zeros(ours.slack.shape)
+    rest = lower * size_of(ours) if lower else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):
         rest = rest + sampling_error(claim, replicates, ours)
     thinned = discretization_error(claim, loss, fine, ours)
@@ -282,10 +282,10 @@ def _find(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     sides = Sides.of(ours)
     rounding = rounding_error(claim, fine, ours)
     errors = Errors(rounding, ladder, rest, combines=bool(np.any(thinned > _MOVES * rounding)))
-    return _told(claim, evidence, fine, grounded(claim, rough, fine, sides, errors))
+    return _finding_on(claim, evidence, fine, grounded(claim, rough, fine, sides, errors))
 
 
-def _told(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Finding:
+def _finding_on(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> _Finding:
     """The finding on sides with bounded errors."""
     sides, judgement, note = ground.sides, ground.sides.judgement, ground.note
     if judgement is Judgement.VACUOUS:

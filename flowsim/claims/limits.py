@@ -27,9 +27,9 @@ _END: contextvars.ContextVar[End | None] = contextvars.ContextVar("end", default
 
 
 @contextlib.contextmanager
-def ending_at(model: PyTree, way: float) -> Iterator[None]:
+def ending_at(model: PyTree, remaining: float) -> Iterator[None]:
     """A context in which a traced flow is known to end at this model, with this bound on its remaining length."""
-    token = _END.set((model, way))
+    token = _END.set((model, remaining))
     try:
         yield
     finally:
@@ -73,14 +73,14 @@ def _way_to_go(flow: Trajectory) -> float:
     return float(jnp.asarray(flow.way_to_go))
 
 
-def _variation(f: Callable[[PyTree], Array], model: PyTree, way: float) -> np.ndarray:
+def _variation(f: Callable[[PyTree], Array], model: PyTree, remaining: float) -> np.ndarray:
     """A bound on the change of f within a distance of a model."""
     weights, rest = eqx.partition(model, eqx.is_inexact_array)
     of_weights = lambda weights: jnp.asarray(f(eqx.combine(weights, rest)), dtype=float)
     shape = jax.eval_shape(of_weights, weights).shape
-    if not math.isfinite(way):
+    if not math.isfinite(remaining):
         return np.full(shape, np.inf)
-    around = jax.tree.map(lambda leaf: balls(np.asarray(leaf), way), weights)
+    around = jax.tree.map(lambda leaf: balls(np.asarray(leaf), remaining), weights)
     try:
         within, here = (enclose(of_weights, where, open_branches=True) for where in (around, weights))
     except (UndecidedError, jax.errors.JAXTypeError):

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from flowsim import papers
 from flowsim._core.checks import refuse
 from flowsim._core.documents import ForeignFileError, require_origin, write_json
-from flowsim._core.files import DamagedFileError, at_work_in, bytes_of, done_without, read_arrays, write_whole
+from flowsim._core.files import DamagedFileError, at_work_in, bytes_of, ignore_damaged, read_arrays, write_whole
 from flowsim._core.hosts import by_first, is_first
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Tables
@@ -228,7 +228,7 @@ def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
     try:
         return toml.parse(bytes_of(file).decode())
     except ValueError as error:
-        done_without(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
+        ignore_damaged(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
         return toml.parse(spec.to_toml())
 
 
@@ -245,7 +245,7 @@ def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.n
         return arrays
     except DamagedFileError as error:
         if known:
-            done_without(error, "the flow is integrated again")
+            ignore_damaged(error, "the flow is integrated again")
             return None
         refuse("--out", "a folder without the flow of another problem", f"{error}: take another folder")
 

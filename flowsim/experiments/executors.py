@@ -129,7 +129,7 @@ class Call:
         """Cancel the call, if the executor supports this."""
         getattr(self.future, "cancel", lambda: None)()
 
-    def made_again(self) -> bool:
+    def retried(self) -> bool:
         """Whether its process died and the call was repeated."""
         dead = self.has_ended() and isinstance(self.future.exception(), concurrent.futures.BrokenExecutor)
         if not dead or self._tries == _TRIES:
@@ -152,7 +152,7 @@ def first_finished(calls: Sequence[Call], timeout: float | None = None) -> list[
         return list(calls[:1])
     futures = [call.future for call in calls]
     concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_COMPLETED)
-    return [call for call in calls if call.has_ended() and not call.made_again()]
+    return [call for call in calls if call.has_ended() and not call.retried()]
 
 
 def gathered(executor: Executor, function: Callable, calls: Sequence[tuple[object, ...]]) -> Iterator[tuple[int, Any]]:

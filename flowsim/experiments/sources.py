@@ -22,14 +22,14 @@ from flowsim.problem.own.files import Texts, home_of, texts_of
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _PAPERS = "flowsim.papers"
 # No verdict depends on these. Papers have a digest for each.
-_ASIDE = ("papers", "cli", "report", "experiments/search", "experiments/sweep")
+_EXCLUDED = ("papers", "cli", "report", "experiments/search", "experiments/sweep")
 
 
 @functools.cache
 def core_digest() -> str:
     """The digest of all modules of the package that a verdict can depend on, except those of papers."""
     places = [path.relative_to(_PACKAGE) for path in sorted(_PACKAGE.rglob("*.py"))]
-    inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _ASIDE))]
+    inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _EXCLUDED))]
     return _digest({_PACKAGE / place: (_PACKAGE / place).read_bytes() for place in inside})
 
 
@@ -130,7 +130,7 @@ def _code(text: bytes) -> str:
     lines = io.TextIOWrapper(io.BytesIO(text), encoding).readlines()
     tokens = list(tokenize.generate_tokens(iter(lines).__next__))
     # Empty lines outside of strings are such tokens, too.
-    aside = [token for token in tokens if token.type in (tokenize.COMMENT, tokenize.NL)]
+    left_out = [token for token in tokens if token.type in (tokenize.COMMENT, tokenize.NL)]
     code = [token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
     begins = (True, *(token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT) for token in code))
     strings = [
@@ -138,7 +138,7 @@ def _code(text: bytes) -> str:
         for first, token, after in zip(begins, code, code[1:], strict=False)
         if first and token.type == tokenize.STRING and after.type == tokenize.NEWLINE
     ]
-    for token in sorted([*aside, *strings], key=lambda token: token.start, reverse=True):
+    for token in sorted([*left_out, *strings], key=lambda token: token.start, reverse=True):
         (row, column), (end_row, end_column) = token.start, token.end
         left = (lines[row - 1][:column] + lines[end_row - 1][end_column:]).rstrip()
         lines[row - 1 : end_row] = [f"{left}\n"] if left else []

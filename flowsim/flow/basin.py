@@ -38,7 +38,7 @@ _EXACT = 1e-25
 _LONGEST_TURN = 0.01  # the largest |s|
 _OFF_THE_ORBIT = 3.2
 _MORE = 1 + 1e-12  # a factor for the rounding of bounds computed in float64
-_BESIDE = 1e-6  # of the weights: the distance of nearby points
+_OFFSET = 1e-6  # of the weights: the distance of nearby points
 _SCALES = 1.0, 1 / 16, 16.0  # factors of the weights at which the symmetries of a field are tested
 _AT_REST = 1e-12  # of the weights: a start that moves less is at rest up to rounding
 
@@ -113,14 +113,14 @@ def descends(flow: Landscape, state: PyTree) -> bool:
         traced = Traced(lambda x: loss(unravel(x)), point)
         if not any(eqn.primitive.name in _CUSTOM_DERIVATIVES for eqn, _ in traced.equations):
             return True
-        for beside in (0.0, _NEARBY, _NEARBY):
-            here = point + beside * size * rng.standard_normal(point.shape)
-            way = size * rng.standard_normal(point.shape)
+        for offset in (0.0, _NEARBY, _NEARBY):
+            here = point + offset * size * rng.standard_normal(point.shape)
+            direction = size * rng.standard_normal(point.shape)
             slope = enclose(lambda x: ravel_pytree(flow.field(unravel(x)))[0], here)
             with flint.ctx.workprec(BITS):
-                after, before = (traced.on(balls(here) + sign * _STEP * balls(way)) for sign in (1, -1))
-                found, expected = (after - before) / (2 * _STEP), -np.sum(balls(way) * slope)
-                terms = float(np.sum(np.abs(way) * _largest(slope))) + float(abs(found).upper())
+                after, before = (traced.on(balls(here) + sign * _STEP * balls(direction)) for sign in (1, -1))
+                found, expected = (after - before) / (2 * _STEP), -np.sum(balls(direction) * slope)
+                terms = float(np.sum(np.abs(direction) * _largest(slope))) + float(abs(found).upper())
                 if float(abs(found - expected).lower()) > _AGREES * terms:
                     return False
     except _UNSUPPORTED:
@@ -139,8 +139,8 @@ def rests(flow: Landscape, state: PyTree) -> bool:
         slopes = jax.tree.leaves(enclose(flow.field, state, open_branches=True))
     except _UNSUPPORTED:
         rng = np.random.default_rng(0)
-        aside = lambda leaf: leaf + _BESIDE * (largest(leaf) or size or 1.0) * rng.standard_normal(leaf.shape)
-        slopes = jax.tree.leaves(flow.field(jax.tree.map(aside, state)))
+        outside = lambda leaf: leaf + _OFFSET * (largest(leaf) or size or 1.0) * rng.standard_normal(leaf.shape)
+        slopes = jax.tree.leaves(flow.field(jax.tree.map(outside, state)))
         return all(bool(np.any(np.asarray(slope) != 0)) for slope in slopes)
     # A ball that contains zero and other numbers has lost its digits, as float64 has.
     if all(bool(ball == 0) for slope in slopes for ball in np.ravel(slope)):
@@ -204,7 +204,7 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     basis = scipy.linalg.block_diag(*_bases(leaves, kinds, slopes if everywhere else None))
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(end))
-    aside = _MORE * _length(point - np.asarray(end))
+    outside = _MORE * _length(point - np.asarray(end))
     orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if everywhere and basis.size else None
     basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
@@ -214,19 +214,19 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
     nothing = np.zeros(basis.shape[1])
     if not nothing.size:
         # The field preserves all weights.
-        return aside if everywhere else math.inf
+        return outside if everywhere else math.inf
     slope = enclose(along, nothing)
     steepest = _length(_largest(slope))
-    if np.all(_vanishes(slope)) and aside == 0:
+    if np.all(_vanishes(slope)) and outside == 0:
         return 0.0
     # Derivatives do not show the branches of the program.
     branches = None if everywhere else Traced(along, nothing)
     hessian = Traced(lambda y: -jax.jacfwd(along)(y), nothing)
     flattest = functools.partial(_least_curvature, hessian, branches, nothing)
     if orbit is None:
-        return aside + _path(steepest, flattest)
+        return outside + _path(steepest, flattest)
     length = _path(_OFF_THE_ORBIT * math.exp(_LONGEST_TURN) * steepest, flattest) / _OFF_THE_ORBIT
-    return aside + length if 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point)) else math.inf
+    return outside + length if 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point)) else math.inf
 
 
 def _path(slope: float, flattest: Callable[[float], float]) -> float:

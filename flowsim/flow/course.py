@@ -44,7 +44,7 @@ _FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations: a field takes at least as long
 _WORTH = 4.0  # an implicit method is tried if the explicit one needs this many times its work
 _ENTRIES = 2**20  # numbers in the states of a chunk
 _NOTICED = 1e-9  # of the dissipated energy: a step that adds less adds rounding
-_BESIDE = 1 / 16  # of a step: a requested time this close to its end may be replaced by it
+_NEAR = 1 / 16  # of a step: a requested time this close to its end may be replaced by it
 _MOVED = 0.01  # of the norm of the weights: how far they move between two kept steps of an explicit flow
 
 
@@ -88,16 +88,16 @@ class Course:
         last = float(self.requested[-1]) - origin
         y0 = (jax.tree.map(lambda leaf: leaf[-1], before.record.state), before.dissipated[-1])
         times = (t0, last, min(before.next_step or self.first_step, last - t0))
-        begin, way = jax.device_put(y0), self._way(before)
+        begin, plan = jax.device_put(y0), self._plan(before)
         its_ending = ending._replace(earliest=ending.earliest - origin)
-        done = integrate(self.system, begin, times, way.asked, its_ending, way.method, self.steps)
-        kept, reached = way.method.directions or before.directions, slice(int(done.accepted))
+        done = integrate(self.system, begin, times, plan.asked, its_ending, plan.method, self.steps)
+        kept, reached = plan.method.directions or before.directions, slice(int(done.accepted))
         since, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
         # The remaining time may be shorter than the shortest step.
         ends = np.append(t0, since)
         arrived = ends[-1] >= last
         stuck = done.stuck and not arrived
-        timescale = self._faster(_rows(_after(y0, y), -1), float(ends[-1]), way) if stuck else 0.0
+        timescale = self._faster(_rows(_after(y0, y), -1), float(ends[-1]), plan) if stuck else 0.0
         if timescale and not since.size:
             again = dataclasses.replace(before, anew=True, timescale=timescale, next_step=FIRST_STEP * timescale)
             return self.advance(again, ending)
@@ -107,7 +107,7 @@ class Course:
         steps = _Points(ends, origin + ends, _after(y0, y), np.append(_NOT_RECORDED, roles))
         lengths = np.diff(ends)
         means = np.diff(steps.y[1]) / lengths
-        further, found = self._between(origin, steps, way)
+        further, found = self._between(origin, steps, plan)
         points = jax.tree.map(lambda *parts: np.concatenate(parts), steps, further)
         order = np.flatnonzero(points.roles > _NOT_RECORDED)
         points = _rows(points, order[np.argsort(points.since[order], kind="stable")])
@@ -149,9 +149,9 @@ class Course:
         """The evaluations of the field until time has grown by e after a chunk, for an implicit method with the longest
         possible steps.
         """
-        way = self._way(before)
-        of_a_step = _FIELDS_A_STEP + float(way.asked.renewal) / 2
-        if way.method.directions > DENSE_LIMIT:
+        plan = self._plan(before)
+        of_a_step = _FIELDS_A_STEP + float(plan.asked.renewal) / 2
+        if plan.method.directions > DENSE_LIMIT:
             of_a_step = MATRIX_FREE_FIELDS
         return STEPS_PER_DECADE / math.log(10) * of_a_step
 
@@ -165,33 +165,33 @@ class Course:
         counts = _field.lower(self.system, self.start).lowered.cost_analysis() or {}
         return float(counts.get("flops", 0.0)) + _FEW + _FEW_OF_A_WEIGHT * self._weights
 
-    def _faster(self, y: PyTree, since: float, way: "_Way") -> float:
+    def _faster(self, y: PyTree, since: float, plan: "_Plan") -> float:
         """The time in which the gradient changes, if steps were too short relative to the time because the flow has
         become fast. Zero if the gradient changes slowly, as at a kink, where no step is short enough.
         """
         timescale = float(_pace(self.system, jax.device_put(y[0]))[1])
-        return timescale if timescale < ANEW * max(since, float(way.asked.timescale)) else 0.0
+        return timescale if timescale < ANEW * max(since, float(plan.asked.timescale)) else 0.0
 
-    def _way(self, before: Chunk) -> "_Way":
+    def _plan(self, before: Chunk) -> "_Plan":
         """The method and tolerances for the next chunk."""
         asked = self.asked._replace(timescale=jnp.array(before.timescale)) if before.timescale else self.asked
         if self.solver != "implicit":
-            return _Way(Method(self.solver), asked)
+            return _Plan(Method(self.solver), asked)
         directions = self.directions(before)
         if directions > DENSE_LIMIT:
-            return _Way(Method(self.solver, directions), asked)
+            return _Plan(Method(self.solver, directions), asked)
         columns, operations = DenseRadau.hessian(self._weights, directions)
         # For few weights the columns dominate, and counting operations takes longer than some flows.
         renewal = columns if self._weights <= ALWAYS_WHOLE else columns + round(operations / self._operations)
-        return _Way(Method(self.solver, directions), asked._replace(renewal=jnp.array(renewal)))
+        return _Plan(Method(self.solver, directions), asked._replace(renewal=jnp.array(renewal)))
 
-    def _between(self, origin: float, steps: "_Points", way: "_Way") -> tuple["_Points", bool]:
+    def _between(self, origin: float, steps: "_Points", plan: "_Plan") -> tuple["_Points", bool]:
         """The flow at the requested times within its steps, and whether all were found. A requested time that equals
         the end of a step to rounding replaces it.
         """
         t, asked = steps.since, self.requested - origin
         # Steps may be shorter than the rounding of the time.
-        near = np.minimum(SAME * t, _BESIDE * np.append(np.inf, np.diff(t)))
+        near = np.minimum(SAME * t, _NEAR * np.append(np.inf, np.diff(t)))
         near[:-1] = np.minimum(near[:-1], near[1:])
         within = (asked > t[0]) & (asked <= t[-1] + near[-1])
         times, asked = self.requested[within], asked[within]
@@ -208,20 +208,20 @@ class Course:
             rows = np.append(rows, np.full(at_once - rows.size, rows[-1]))
             spans = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
             both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
-            there, good = between(self.system, jax.device_put(both), jax.device_put(spans), way.asked, way.method)
+            there, good = between(self.system, jax.device_put(both), jax.device_put(spans), plan.asked, plan.method)
             count = min(at_once, asked.size - place)
             there = jax.tree.map(np.array, _rows(there, slice(count)))
             for row in np.flatnonzero(~np.asarray(good)[:count]):
-                found = self._in_several_steps(there, int(row), _rows(both[0], row), spans[row, :2], way) and found
+                found = self._in_several_steps(there, int(row), _rows(both[0], row), spans[row, :2], plan) and found
             parts.append(there)
         y = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         return _Points(asked, times, y, np.full(asked.size, int(Role.WANTED))), found
 
-    def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, way: "_Way") -> bool:
+    def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, plan: "_Plan") -> bool:
         """Integrate from the start of a step to a requested time that one step did not reach; whether it succeeded."""
         t0, t = (float(time) for time in times)
         y = jax.device_put(begin)
-        done = integrate(self.system, y, (t0, t, (t - t0) / 2), way.asked, NEVER, way.method, self.steps)
+        done = integrate(self.system, y, (t0, t, (t - t0) / 2), plan.asked, NEVER, plan.method, self.steps)
         last = int(done.accepted) - 1
         if last < 0 or np.asarray(done.t)[last] != t:
             return False
@@ -327,7 +327,7 @@ def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
     return turn + int(over)
 
 
-class _Way(NamedTuple):
+class _Plan(NamedTuple):
     """A method and its tolerances."""
 
     method: Method

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_arrays
+from flowsim._core.files import DamagedFileError, ignore_damaged, read_arrays, write_arrays
 from flowsim._core.types import Options
 from flowsim.flow.solvers.clock import origin_moves
 from flowsim.flow.solvers.step_size import SMALLEST
@@ -147,7 +147,7 @@ def _read(path: pathlib.Path, identity: str) -> dict[str, np.ndarray] | None:
     try:
         arrays = read_arrays(path)
     except DamagedFileError as error:
-        done_without(error, "it is integrated again")
+        ignore_damaged(error, "it is integrated again")
         return None
     require_origin(arrays.get("origin"), identity, "checkpoint", "run", path)
     return arrays

@@ -22,7 +22,7 @@ _MAX_ITERATIONS = 60
 _SETTLED = 1e-3  # the last Newton step of a sequence that converges is at most this fraction of the weights
 _REACHED = 1e-10  # of the excess at the start: below it the minimum counts as reached
 _SUBTRACTED = 64  # units of rounding of the loss: the error of an excess that is a difference
-_ELSEWHERE = 1e-6  # of the excess at zero weights: a flow to the global minimum may end this far above it
+_ABOVE = 1e-6  # of the excess at zero weights: a flow to the global minimum may end this far above it
 
 
 class Inertia(NamedTuple):
@@ -180,10 +180,10 @@ def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory)
     The flow can still lose at most |grad L| at its end times the remaining length of its path.
     """
     end = trajectory.excess[-1:]
-    elsewhere = end > _ELSEWHERE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
+    above = end > _ABOVE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
     slope = jnp.sqrt(trajectory.grad_norm_sq[-1:])
     to_lose = jnp.where(slope > 0, slope * trajectory.way_to_go, 0.0)
-    return at_least(end, 0.0, size=trajectory.excess[0], promised=elsewhere, allowance=to_lose)
+    return at_least(end, 0.0, size=trajectory.excess[0], promised=above, allowance=to_lose)
 
 
 def end_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:

@@ -67,8 +67,8 @@ def follow(
         more = _apart(np.concatenate([times_within(t, one) for one in lower]), t) if lower else np.zeros(0)
         if not more.size:
             break
-        beside = further[_beside(t, margin, promised, lower, further)]
-        further = np.unique(np.concatenate([known, beside, more]))
+        near = further[_useful(t, margin, promised, lower, further)]
+        further = np.unique(np.concatenate([known, near, more]))
     t, margin, promised = _finite(*margins(further))
     brackets = [*dips(t, margin, promised), *switches(t, margin, promised)]
     bottoms = [one.bottom + np.max(noise(t[one.low : one.high + 1])) for one in brackets]
@@ -145,7 +145,7 @@ def times_within(t: Series, bracket: Bracket) -> Float[np.ndarray, " more"]:
     return np.append(np.concatenate(times), bracket.vertex)
 
 
-def _beside(
+def _useful(
     t: Series,
     margin: Margins,
     promised: Promised,

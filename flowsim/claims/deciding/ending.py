@@ -30,19 +30,19 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
     ours = case.panel.compared(claim, loss, case.padded)
     length, count = ours.slack.shape[0], case.run.t.size
     repeated = case.padded.t.size - count
-    elsewhere = iter(case.ending_elsewhere)
+    ends = iter(case.with_other_ends)
 
     def changed(other: Comparison) -> np.ndarray:
         return np.asarray(_differs(ours, other).reshape(length, -1).any(axis=1))
 
     try:
-        spoilt = case.panel.compared(claim, loss, next(elsewhere))
+        with_nan = case.panel.compared(claim, loss, next(ends))
         # A series along the flow changes in its last row only.
-        reads, differs = bool(np.sum(changed(spoilt)) > length // case.padded.t.size), False
+        reads, differs = bool(np.sum(changed(with_nan)) > length // case.padded.t.size), False
     except ValueError:
         # The comparison refuses weights that are NaN, so that it reads them.
         return True, True, False
-    for one in elsewhere if not reads else ():
+    for one in ends if not reads else ():
         # With other ends a size may be negative, which is refused.
         with contextlib.suppress(ValueError):
             if _reads(changed(case.panel.compared(claim, loss, one)), count, repeated):
@@ -50,8 +50,8 @@ def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, b
                 break
     # An allowance that stays the same for another end does not depend on it. An infinite one does: the bound on the
     # remaining length is not computed yet.
-    mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
-    return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without), differs
+    allowed, without = (one.allowance[ours.promised] for one in (ours, with_nan))
+    return reads, bool(np.any(np.isinf(allowed))) or not np.array_equal(allowed, without), differs
 
 
 def _differs(ours: Comparison, other: Comparison) -> np.ndarray:
@@ -87,8 +87,8 @@ def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
     now, later = _now_and_later(claim, evidence, evidence.prolonged)
     if now.slack.shape != later.slack.shape:
         return False
-    alike = np.where(now.identity, now.slack == later.slack, (now.slack >= 0) == (later.slack >= 0))
-    return bool(np.all(alike | ~now.promised))
+    same = np.where(now.identity, now.slack == later.slack, (now.slack >= 0) == (later.slack >= 0))
+    return bool(np.all(same | ~now.promised))
 
 
 def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:

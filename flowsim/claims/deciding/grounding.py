@@ -213,9 +213,9 @@ class _Look:
         error[rows] = np.inf
         found = dataclasses.replace(found, error=error)
         settled = self._case.settled
-        if self._rows is not None and np.isfinite(settled.way):
+        if self._rows is not None and np.isfinite(settled.remaining):
             around = np.arange(self._count) if self._errors.combines else np.unique(np.append(0, rows))
-            further = np.where(np.arange(self._count) >= first, settled.way, 0.0)
+            further = np.where(np.arange(self._count) >= first, settled.remaining, 0.0)
             bounds = self._bounds(settled.enclosed.wider(further), around, COSTLY)
             if bounds is not None:
                 found = self._with(found, bounds, around)
@@ -341,7 +341,7 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
     settled, count = case.settled, case.run.t.size
     enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed
     try:
-        bounds = enclosed.settled(claim, np.arange(count), settled.way + case.end_error, COSTLY)
+        bounds = enclosed.settled(claim, np.arange(count), settled.remaining + case.end_error, COSTLY)
     except OpenError:
         return Judgement.UNRESOLVED
     every, times = np.arange(sides.slack.shape[0]), case.padded.t.size
@@ -379,7 +379,7 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
     t = np.append(spans, np.asarray([flint.arb("inf")], dtype=object))
     enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed
     try:
-        bounds = enclosed.beyond(claim, t, settled.way + case.end_error, COSTLY)
+        bounds = enclosed.beyond(claim, t, settled.remaining + case.end_error, COSTLY)
     except OpenError:
         return False
     if bounds.low.shape[0] != t.size + 2 or bounds.jumps:

@@ -17,7 +17,17 @@ from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
 from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import Item, Made, astray, is_large, padded, padded_with, scaled, taken, weights_of
+from flowsim.claims.evidence.series import (
+    Item,
+    Made,
+    is_large,
+    padded,
+    padded_with,
+    randomized,
+    scaled,
+    taken,
+    weights_of,
+)
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
@@ -25,7 +35,7 @@ from flowsim.losses import AbstractPopulationLoss
 
 ROUNDING_SAFETY = 8.0
 # Factors of the weights and |grad|^2, of the loss, and of t. Powers of two change no digits.
-_ELSEWHERE = (2.0**-50, 2.0**50, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0), (2.0**50, 2.0**-50, 2.0**20)
+_OTHER_ENDS = (2.0**-50, 2.0**50, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0), (2.0**50, 2.0**-50, 2.0**20)
 _OTHER_TIMES = 1.25
 _AS_OTHERS = (-3.0, 0.25), (40.0, 0.5), (-1e-3, 2.0)  # factors of the weights and |grad|^2, and of the loss
 _END_SAFETY = 4.0
@@ -84,16 +94,16 @@ class Case:
     @functools.cached_property
     def settled(self) -> "Case":
         """The same solve with a bound on its remaining length."""
-        return self.going(self._repetitions.way_to_go(self.run.end))
+        return self.with_remaining(self._repetitions.way_to_go(self.run.end))
 
-    def going(self, way: float) -> "Case":
+    def with_remaining(self, remaining: float) -> "Case":
         """The same solve with a given bound on its remaining length."""
         case = Case(self._repetitions, self._solve, self._further, self._traces)
-        case.run, case.way, case._unsettled, case._records = self.run, way, self, self._records
-        case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.way))
+        case.run, case.remaining, case._unsettled, case._records = self.run, remaining, self, self._records
+        case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.remaining))
         return case
 
-    way = math.inf
+    remaining = math.inf
     _unsettled: "Case | None" = None
 
     @property
@@ -141,7 +151,7 @@ class Case:
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
     @functools.cached_property
-    def ending_elsewhere(self) -> Made[Trajectory]:
+    def with_other_ends(self) -> Made[Trajectory]:
         """The padded solve with other ends: NaN in its last row, then far smaller, larger and opposite weights in all
         rows that repeat the end.
 
@@ -150,7 +160,7 @@ class Case:
         """
         repeated = slice(self.run.t.size, None)
         last = functools.partial(scaled, self.padded, slice(-1, None), np.nan, np.nan)
-        others = (functools.partial(scaled, self.padded, repeated, *factors) for factors in _ELSEWHERE)
+        others = (functools.partial(scaled, self.padded, repeated, *factors) for factors in _OTHER_ENDS)
         return self._made(last, *others)
 
     @functools.cached_property
@@ -182,11 +192,11 @@ class Case:
         return self._thinned[key]
 
     @functools.cached_property
-    def astray(self) -> Trajectory:
+    def randomized(self) -> Trajectory:
         """The padded solve with other times and numbers after the start. A comparison that changes reads more than the
         start.
         """
-        return astray(self.padded)
+        return randomized(self.padded)
 
     @functools.cached_property
     def course(self) -> Course:
@@ -201,7 +211,7 @@ class Case:
     def enclosed(self) -> Enclosed:
         """The solve in balls."""
         if self._unsettled is not None:
-            return dataclasses.replace(self._unsettled.enclosed, way=self.way)
+            return dataclasses.replace(self._unsettled.enclosed, remaining=self.remaining)
         count = self.run.t.size
         base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
         # The error of a difference is relative to the numbers that were subtracted.
@@ -235,7 +245,9 @@ class Case:
         system = None if repetitions.loss.sampled else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
         stated, stay = repetitions.stated, repetitions.stay
-        return Enclosed(system, stated, run, errors, self.way, self._is_identity, rounding, stay, traces=self._traces)
+        return Enclosed(
+            system, stated, run, errors, self.remaining, self._is_identity, rounding, stay, traces=self._traces
+        )
 
     def _is_identity(self, claim: Claim) -> bool:
         return bool(self.panel.compared(claim, self._repetitions.stated, self.padded).identity.all())

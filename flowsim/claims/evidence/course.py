@@ -15,7 +15,7 @@ from flowsim.flow.trajectory import Trajectory, uncertified
 
 Times = Float[np.ndarray, " spans"]
 
-_BESIDE = 1 / 16  # of the distance between the ends of a span: by how much the weights may leave the segment
+_OUTSIDE = 1 / 16  # of the distance between the ends of a span: by how much the weights may leave the segment
 
 
 class Spans(NamedTuple):
@@ -90,7 +90,7 @@ class Course:
 
         def radius(begin, centre, end):
             apart = np.maximum(largest(begin - centre), largest(end - centre))
-            return rows(np.zeros(1), rtol * largest(centre), (1 + _BESIDE) * apart)
+            return rows(np.zeros(1), rtol * largest(centre), (1 + _OUTSIDE) * apart)
 
         weights = jax.tree.map(lambda leaf, centre: jnp.asarray(rows(leaf, centre, centre)), known, centre)
         rest = eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True)

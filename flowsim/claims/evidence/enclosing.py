@@ -81,7 +81,7 @@ class Enclosed:
     - loss: the loss that claims read.
     - run: the solve.
     - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that balls cannot evaluate.
-    - way: a bound on the remaining length of the flow after its end.
+    - remaining: a bound on the remaining length of the flow after its end.
     - is_identity: claim -> whether it is an identity.
     - rounding: the relative errors of numbers.
     - stay: which weights stay zero, in the shape of the model; None if not known.
@@ -94,7 +94,7 @@ class Enclosed:
     loss: AbstractPopulationLoss
     run: Trajectory
     errors: tuple[Float[np.ndarray, " T"], ...]
-    way: float
+    remaining: float
     is_identity: Callable[[Claim], bool]
     rounding: Roundings = Roundings()
     stay: PyTree = None
@@ -257,14 +257,14 @@ class Enclosed:
             t, loss, excess, grad_norm_sq, dissipated = series
             weights = eqx.combine(models, rest)
             run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent)
-            run = dataclasses.replace(run, way_to_go=jnp.asarray(self.way))
-            with ending_at(self.run.end, self.way):
+            run = dataclasses.replace(run, way_to_go=jnp.asarray(self.remaining))
+            with ending_at(self.run.end, self.remaining):
                 ours = claim.compare(eqx.combine(arrays, fixed), run)
             return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
 
         at_rows = lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), float)
         weights = jax.tree.map(at_rows, eqx.filter(self.run.models, eqx.is_inexact_array))
-        return self._traced((claim, self.way), rows, sides, arrays, (at_rows(self.run.t),) * 5, weights)
+        return self._traced((claim, self.remaining), rows, sides, arrays, (at_rows(self.run.t),) * 5, weights)
 
     @functools.cached_property
     def _numbers(self) -> PyTree:

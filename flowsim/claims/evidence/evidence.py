@@ -76,14 +76,14 @@ class Evidence(AbstractRepetitions):
         return f"The loss changes more within a step of the solver, at t = {time:.4g}, than over the step."
 
     @functools.cached_property
-    def no_descent(self) -> str:
+    def not_descending(self) -> str:
         """The message for a flow that does not follow the gradient of its loss; empty if it does."""
         if self.loss.sampled or self.system.descends(self.system.encode(self.trajectory.end)):
             return ""
         return "JAX does not return the gradient of this loss: it contains stop_gradient or a custom derivative."
 
     @property
-    def too_low(self) -> str:
+    def below_minimum(self) -> str:
         """The message for an exact loss that falls below the minimum that it declares; empty if it does not."""
         run, stated = self.trajectory, float(self.stated.minimum)
         loss = np.asarray(run.loss)
@@ -124,10 +124,10 @@ class Evidence(AbstractRepetitions):
 
     def _at_the_start(self, claim: Claim) -> tuple[Comparison, ...]:
         """The comparison on the start alone, on the flow, and with other times and numbers after the start."""
-        runs = self.alone.padded, self.cases[0].padded, self.cases[0].astray
+        runs = self.alone.padded, self.cases[0].padded, self.cases[0].randomized
         return tuple(compared(claim, self.stated, run) for run in runs)
 
 
 def _same(one: Comparison, other: Comparison, rows: slice) -> bool:
-    alike = np.array_equal(one.slack[rows], other.slack[rows], equal_nan=True)
-    return alike and np.array_equal(one.promised[rows], other.promised[rows])
+    same = np.array_equal(one.slack[rows], other.slack[rows], equal_nan=True)
+    return same and np.array_equal(one.promised[rows], other.promised[rows])

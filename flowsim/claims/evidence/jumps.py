@@ -126,12 +126,14 @@ def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
     with np.errstate(invalid="ignore"):
         enough = np.minimum(0.0, low - _SWINGS * (high - low) - _NOTICED * scale)
         for parts in _PARTS:
-            beneath = False
+            found_below = False
             for part in range(parts):
                 middle = begin + length * (part + 0.5) / parts
                 least, _, possible, certain, _ = sides(balls(middle, length * (0.5 + _OVERLAP) / parts))
-                beneath |= bool(np.any(possible & (least < enough) | certain & np.isnan(least) & np.isfinite(enough)))
-            if not beneath:
+                found_below |= bool(
+                    np.any(possible & (least < enough) | certain & np.isnan(least) & np.isfinite(enough))
+                )
+            if not found_below:
                 return False
     return True
 

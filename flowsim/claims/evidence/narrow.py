@@ -46,7 +46,7 @@ class Found(NamedTuple):
     much: Times
 
 
-def unseen(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
+def hidden_events(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
     """Times between those of a run at which an inequality fails, or promises something that it does not promise at
     either neighbour.
 
@@ -61,14 +61,14 @@ def unseen(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked)
     for _ in range(_ROUNDS):
         # See `stepped_over`.
         finer = case.at(np.union1d(asked, times))
-        found = _unseen(claim, finer, finer.panel.compared(claim, loss, finer.padded))
+        found = _hidden_events(claim, finer, finer.panel.compared(claim, loss, finer.padded))
         if not found.size:
             break
         times = np.union1d(times, found)
     return times
 
 
-def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
+def _hidden_events(claim: Claim, case: Case, ours: Comparison) -> More:
     count = case.run.t.size
     identity = bool(ours.identity.all())
     # The accuracy of an identity is limited.
@@ -76,7 +76,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     if _stays(case) or ours.slack.shape[0] < case.padded.t.size or _fails_anyway(claim, case, ours, enough):
         return np.zeros(0)
     promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))
-    beside = promised[:-1] | promised[1:]
+    promised_nearby = promised[:-1] | promised[1:]
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
         bounds = case.within(low, high).between(claim, CHEAP)
@@ -89,7 +89,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1, initial=-np.inf)
         fails, may_fail = _anywhere(certain & (most < enough)), _anywhere(possible & ~(least >= enough))
         middles, spans = slice(1, low.size + 1), slice(AT_ONCE + 1, AT_ONCE + 1 + low.size)
-        new = ~beside[left]
+        new = ~promised_nearby[left]
         return Found(
             may=may_fail[spans] | new & _anywhere(possible)[spans],
             is_there=fails[middles] | new & _anywhere(certain)[middles],
@@ -182,11 +182,11 @@ def _off_course(case: Case, steeper: float) -> More:
         loss, slope = case.within(low, high).records(CHEAP)
         (_, first), (lowest, highest), (last, _) = (course.loss(t) for t in (low, (low + high) / 2, high))
         middles, spans = slice(1, low.size + 1), slice(AT_ONCE + 1, AT_ONCE + 1 + low.size)
-        above, beneath = lower(loss[middles]) - highest, lowest - upper(loss[middles])
+        above, below = lower(loss[middles]) - highest, lowest - upper(loss[middles])
         over, under = upper(loss[spans]) - first, last - lower(loss[spans])
         much = np.maximum(np.maximum(over, under) / room[left], upper(slope[spans]) / steepest[left])
         much = np.where(lower(slope[spans]) < least[left], np.maximum(much, _FLATTER), much)
-        off = (np.maximum(above, beneath) > room[left]) | (lower(slope[middles]) > steepest[left])
+        off = (np.maximum(above, below) > room[left]) | (lower(slope[middles]) > steepest[left])
         off |= upper(slope[middles]) < least[left]
         return Found(~(much <= 1), off, much)
 

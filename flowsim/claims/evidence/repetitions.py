@@ -33,7 +33,7 @@ _DENSER = 1.5  # the factor of steps in a decade from one solve to the next, at 
 # Solves have diverged if their ends differ by more than this fraction of the largest weights, this multiple of the
 # tolerance, and this fraction of the distance of a less accurate solve.
 _CLOSE, _ASKED, _LESS = 1e-6, 1e3, 0.1
-_ELSEWHERE = 0.01  # of the largest weights: a larger difference is not a solver error
+_FAR = 0.01  # of the largest weights: a larger difference is not a solver error
 _TAILS = 5  # points of a flow at which the tail of a sampled loss is tested
 _UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: its antisymmetric part is rounding, or is not
 _SHORT_STEPS = 3  # steps that a run has within `BEFORE` of a kink, at least
@@ -187,7 +187,7 @@ class AbstractRepetitions:
         return None
 
     @functools.cached_property
-    def parted(self) -> str | None:
+    def diverged(self) -> str | None:
         """The reason why the course of the flow is not known, if rounding decides where it goes near a saddle; else
         None.
         """
@@ -203,7 +203,7 @@ class AbstractRepetitions:
         # Drops at slightly different times separate two solves as well, but these meet again at the end; and an error
         # of the solver shrinks in a more accurate solve.
         nearer = gap(self.reference, self.confirmation)[-1] <= max(close, _LESS * apart[-1])
-        if apart[-1] <= _ELSEWHERE and nearer:
+        if apart[-1] <= _FAR and nearer:
             return None
         return "A change of the last digits of the start changes where the flow ends: start clearly on one side."
 
@@ -278,7 +278,7 @@ class AbstractRepetitions:
         settings = self.trajectory.settings
         start, atol = self.trajectory.start if start is None else start, settings.atol * rtol / settings.rtol
         if self.late:
-            return self._beside(loss, start, rtol, atol)
+            return self._nearest_solve(loss, start, rtol, atol)
         return gradient_flow(
             loss,
             start,
@@ -292,7 +292,7 @@ class AbstractRepetitions:
             progress=self._progress,
         )
 
-    def _beside(self, loss: AbstractPopulationLoss, start: PyTree, rtol: float, atol: float) -> Trajectory:
+    def _nearest_solve(self, loss: AbstractPopulationLoss, start: PyTree, rtol: float, atol: float) -> Trajectory:
         """The flow of a loss from a start, at its points nearest to each row of the trajectory, until a solve fails.
 
         From one row to the next it takes the time between the rows, plus a correction to the nearest point.

@@ -134,7 +134,7 @@ def scaled(run: Trajectory, rows: slice, weights: float, losses: float, t: float
     return other if t == 1 else dataclasses.replace(other, t=times(t)(run.t))
 
 
-def astray(run: Trajectory) -> Trajectory:
+def randomized(run: Trajectory) -> Trajectory:
     """A padded trajectory with random numbers of the size of the start, at random times, after its start."""
     draw = np.random.default_rng(0)
 

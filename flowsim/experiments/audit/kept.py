@@ -9,7 +9,7 @@ import jax
 import msgspec
 
 from flowsim._core.documents import versions
-from flowsim._core.files import DamagedFileError, done_without, read_sealed, write_sealed
+from flowsim._core.files import DamagedFileError, ignore_damaged, read_sealed, write_sealed
 from flowsim._core.types import Document
 from flowsim.claims import Claim
 from flowsim.experiments.sources import claim_digest, core_digest
@@ -53,7 +53,7 @@ class Kept:
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
-            return done_without(error, "the claim is judged again")
+            return ignore_damaged(error, "the claim is judged again")
         return document["found"] if document.get("key") == key else None
 
     def save(self, claim: Claim, spec: AbstractSpec, key: str, found: Document) -> None:

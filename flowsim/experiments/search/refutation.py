@@ -17,13 +17,13 @@ from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space
 from flowsim.experiments.executors import Executor
+from flowsim.experiments.search.batches import BatchResult, BatchUnit, look, look_on_worker_for_place
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import Counterexample, confirmed
-from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
 from flowsim.experiments.search.kept import KeptUnits
-from flowsim.experiments.search.looking import BatchUnit, Looked, look, look_for_place
 from flowsim.experiments.search.points import Known, Point, remembered, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
+from flowsim.experiments.search.units import Look, SpacePlace, known_by, results_of
 
 _DESCENTS = 8  # batches between two descents
 _VERDICTS = 3  # verdicts that the summary describes, on points whose margin fails
@@ -135,16 +135,16 @@ def refute(
     clock = Clock(budget, problems)
     over, folder = over or {}, None if out is None else pathlib.Path(out)
     spaces = restrict_spaces(claim, over)
-    elsewhere = None
+    workers = None
     if executor is not None:
-        elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_for_place
+        workers = executor, SpacePlace.of(claim, over, clock.longest), look_on_worker_for_place
     with contextlib.ExitStack() as stack:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(at_work_in(folder, "search"))
         stack.enter_context(clock.shown(claim.id, progress))
         search, found = Search(claim, spaces, seed, clock, folder), None
-        for found in search.batches(elsewhere):
+        for found in search.batches(workers):
             if found is not None:
                 break
         if not search.met:
@@ -198,25 +198,25 @@ class Search:
         self._refused = math.inf
         self._drawn, self._known = 0, [_Known([], None, math.inf)]
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether there is time for another batch."""
         return not self._clock.has_ended(self.problems)
 
-    def batches(self, elsewhere: tuple[Executor, SpacePlace, Look] | None = None) -> Iterator[Counterexample | None]:
+    def batches(self, workers: tuple[Executor, SpacePlace, Look] | None = None) -> Iterator[Counterexample | None]:
         """Try batches as long as the time allows; the simplified counterexample in each, or None.
 
-        **Arguments:** elsewhere: as in `dealt`.
+        **Arguments:** workers: as in `results_of`.
         """
         for document in self._units.earlier:
-            yield self._taken(Looked.of(document))
+            yield self._taken(BatchResult.of(document))
             # Batches of an earlier run take no time, but they count as problems.
-            if self._clock.problems is not None and not self.goes_on():
+            if self._clock.problems is not None and not self.continues():
                 return
-        if self._units.earlier and not self.goes_on():
+        if self._units.earlier and not self.continues():
             return
         self._drawn = len(self._units.done)
         here = lambda unit: look(self.screen, unit, self._clock)
-        for _, looked in dealt(self._unit, here, elsewhere, self._clock, self.goes_on, self._drawn):
+        for _, looked in results_of(self._unit, here, workers, self._clock, self.continues, self._drawn):
             yield self._taken(looked)
 
     def _unit(self) -> BatchUnit:
@@ -235,7 +235,7 @@ class Search:
             descends=number % _DESCENTS == _DESCENTS - 1,
         )
 
-    def _taken(self, looked: Looked) -> Counterexample | None:
+    def _taken(self, looked: BatchResult) -> Counterexample | None:
         """Record the result of a batch; the counterexample in it, or None."""
         found, doubts = looked.found, list(looked.doubts)
         if looked.place is not None and found is None:

@@ -23,15 +23,15 @@ from flowsim.claims.claim import citation
 from flowsim.claims.evidence.series import padded
 from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.executors import Executor
+from flowsim.experiments.search.batches import Seen, rows_of, seen_of
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import evidence_of_point
-from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
 from flowsim.experiments.search.descent import descend
 from flowsim.experiments.search.kept import KeptUnits
-from flowsim.experiments.search.looking import Seen, rows_of, seen_of
 from flowsim.experiments.search.points import Known, Point, Sampler, remembered, restrict_spaces
 from flowsim.experiments.search.refutation import refuse_excluded
 from flowsim.experiments.search.screening import Margin, Screen, built
+from flowsim.experiments.search.units import Look, SpacePlace, known_by, results_of
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.problem import AbstractSpec, spec_of
 
@@ -153,9 +153,9 @@ def sharpen(
     folder, spaces = None if out is None else pathlib.Path(out), restrict_spaces(claim, over)
     if _equates(claim, spaces[0], seed):
         refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
-    elsewhere = None
+    workers = None
     if executor is not None:
-        elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_down
+        workers = executor, SpacePlace.of(claim, over, clock.longest), look_and_descend
     with contextlib.ExitStack() as stack:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -166,12 +166,12 @@ def sharpen(
         family = _Family(claim, spaces, seed, clock, KeptUnits(folder, what, claim, spaces, seed, clock))
         found: dict[str, dict[float, float]] = {}
         for units in (family.at_values(list(over)), family.anywhere()):
-            for unit, least in family.looked_at(units, elsewhere):
+            for unit, least in family.evaluated(units, workers):
                 if unit.parameter is not None and math.isfinite(least):
                     name, value = unit.parameter
                     factors = found.setdefault(name, {})
                     factors[value] = min(least, factors.get(value, math.inf))
-            if not family.goes_on():
+            if not family.continues():
                 break
         growth = (Growth(name, *zip(*sorted(factors.items()), strict=True)) for name, factors in found.items())
         result = family.result(tuple(growth))
@@ -209,7 +209,7 @@ class FamilyUnit(NamedTuple):
     parameter: tuple[str, float] | None
 
 
-def look_down(screen: Screen, unit: FamilyUnit, clock: Clock) -> tuple[Seen, Seen]:
+def look_and_descend(screen: Screen, unit: FamilyUnit, clock: Clock) -> tuple[Seen, Seen]:
     """The margins at the points of a batch, and of a descent from the best of them.
 
     **Arguments:**
@@ -246,7 +246,7 @@ class _Family:
         self._problems = self._met = 0
         self._known: list[list[Known]] = []
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether there is time for another batch. The first one is always computed."""
         return not self._problems or not self._clock.has_ended(self._problems)
 
@@ -265,8 +265,8 @@ class _Family:
                     cheap |= {name} - {*space.shaping, "init.rank"}
         return dict(sorted(widest.items(), key=lambda item: item[0] not in cheap))
 
-    def looked_at(
-        self, units: Iterator[FamilyUnit], elsewhere: tuple[Executor, SpacePlace, Look] | None
+    def evaluated(
+        self, units: Iterator[FamilyUnit], workers: tuple[Executor, SpacePlace, Look] | None
     ) -> Iterator[tuple[FamilyUnit, float]]:
         """Batches with the least factor found in each."""
         taken = 0
@@ -275,12 +275,12 @@ class _Family:
             yield unit, self._noted(seen_of(kept["seen"]), seen_of(kept["below"]))
             taken += 1
             # Batches of an earlier run take no time, but they count as problems.
-            if self._clock.problems is not None and not self.goes_on():
+            if self._clock.problems is not None and not self.continues():
                 return
-        if taken and not self.goes_on():
+        if taken and not self.continues():
             return
-        here = lambda unit: look_down(self._screen, unit, self._clock)
-        for unit, found in dealt(lambda: next(units, None), here, elsewhere, self._clock, self.goes_on, taken):
+        here = lambda unit: look_and_descend(self._screen, unit, self._clock)
+        for unit, found in results_of(lambda: next(units, None), here, workers, self._clock, self.continues, taken):
             yield unit, self._noted(*found)
 
     def at_values(self, names: Sequence[str]) -> Iterator[FamilyUnit]:

@@ -24,7 +24,7 @@ from flowsim.flow.solvers.summary import (
     CONVERGED,
     ESCAPED,
     STATUSES,
-    UNTOLD,
+    UNDECIDED,
     Ends,
     Least,
     Scales,
@@ -50,7 +50,7 @@ _LANES = 8  # on a CPU; with more, flows wait longer for the slowest, and their 
 _FEWEST_LANES = 4
 
 
-def goes_together(problem: Problem) -> bool:
+def suits_lockstep(problem: Problem) -> bool:
     """Whether flows like that of a problem are integrated in lockstep: implicitly, with few enough weights."""
     flow, loss, start = problem.spec.flow, problem.loss, problem.start
     arrowhead = loss.arrowhead(start) is not None and flow.solver == "auto"
@@ -70,7 +70,7 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, pattern: s
     problems = [spec.build(mesh=mesh) for spec in specs]
     judged = chosen(pattern, problems)
     found: list[MapRecord | None] = [None] * len(problems)
-    groups = [group for members in _alike(problems) for group in _groups(members)]
+    groups = [group for members in _of_one_program(problems) for group in _groups(members)]
 
     def of_group(group: tuple[list[int], int]) -> list[MapRecord | None]:
         places, lanes = group
@@ -113,13 +113,13 @@ def at_once(function: Callable[[Group], Result], groups: Sequence[Group]) -> lis
         pool.shutdown(cancel_futures=True)
 
 
-def _alike(problems: Sequence[Problem]) -> list[list[int]]:
+def _of_one_program(problems: Sequence[Problem]) -> list[list[int]]:
     """The places of problems that one program can integrate, since they have the same functions and arrays of the same
     shapes.
     """
     groups: list[tuple[PyTree, list[int]]] = []
     for place, problem in enumerate(problems):
-        if not (goes_together(problem) and still_holds(problem)):
+        if not (suits_lockstep(problem) and still_holds(problem)):
             continue
         shapes = jax.tree.map(_shape, (problem.loss, problem.start))
         for shapes_there, members in groups:
@@ -168,8 +168,8 @@ def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judge
     found = record(*jax.tree.map(np.asarray, (summary, scales, ends.rtol)))
     found |= record_of_claims(judged, losses, starts, runs, subtracted)
     found |= {name: np.asarray(values) for name, values in problems[0].observed(models).items()}
-    told = [code != UNTOLD and STATUSES[code].finished for code in np.asarray(summary.status)] & np.asarray(whole)
-    return [_at(found, slice(lane, lane + 1)) if told[lane] else None for lane in range(len(problems))]
+    known = [code != UNDECIDED and STATUSES[code].finished for code in np.asarray(summary.status)] & np.asarray(whole)
+    return [_at(found, slice(lane, lane + 1)) if known[lane] else None for lane in range(len(problems))]
 
 
 @eqx.filter_jit

@@ -102,15 +102,15 @@ def _task(table: TaskTable) -> _Task:
 def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[Group]]:
     """The flows of cells in lanes of one dimension, and their groups."""
     lanes = len(specs)
-    alike: dict[tuple[InitTable, int, Hashable], list[int]] = {}
+    by_key: dict[tuple[InitTable, int, Hashable], list[int]] = {}
     for lane, spec in enumerate(specs):
         kind = jax.tree.structure(_task(spec.task))
-        alike.setdefault((without_numbers(spec.init), spec.task.size, kind), []).append(lane)
+        by_key.setdefault((without_numbers(spec.init), spec.task.size, kind), []).append(lane)
     # A padded weight stays zero. Its curvature must be positive on the diagonal only.
     curvature, drive = np.tile(np.eye(dimension), (lanes, 1, 1)), np.zeros((lanes, dimension))
     U, u = np.zeros((lanes, dimension, dimension)), np.zeros(lanes)
     groups = []
-    for (table, d, _), members in alike.items():
+    for (table, d, _), members in by_key.items():
         chosen = [specs[lane] for lane in members + members[-1:] * (lanes - len(members))]
         tasks = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *[_task(spec.task) for spec in chosen])
         scales = np.asarray([1.0 if spec.init.scale is None else spec.init.scale for spec in chosen])

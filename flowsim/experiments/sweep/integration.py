@@ -42,7 +42,7 @@ class CellBatch:
     lanes: int = 1
 
 
-class _Way(enum.Enum):
+class _Route(enum.Enum):
     """How a cell is integrated."""
 
     ARROWHEAD = enum.auto()
@@ -65,7 +65,7 @@ def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
     others: dict[Hashable, list[tuple[list[int], int]]] = {}
     alone: list[int] = []
     slowest: dict[tuple, float] = {}
-    ways: dict[Hashable, _Way] = {}
+    routes: dict[Hashable, _Route] = {}
     for index, spec in enumerate(specs):
         words, numbers = _words_and_whole_numbers(spec)
         kind = words
@@ -73,15 +73,15 @@ def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
             law = spec.task.covariance_law
             start = arrowheads.without_numbers(spec.init)
             kind = (start, spec.task.size, spec.flow.solver, law and law.family, spec.model, spec.loss)
-        if kind not in ways:
-            ways[kind] = _way(spec.build(mesh=mesh))
-        if ways[kind] is _Way.ARROWHEAD:
+        if kind not in routes:
+            routes[kind] = _route(spec.build(mesh=mesh))
+        if routes[kind] is _Route.ARROWHEAD:
             assert isinstance(spec, ProblemSpec)
             of_loss = (spec.task, spec.model, spec.loss)
             if of_loss not in slowest:
                 slowest[of_loss] = arrowheads.slowest_rate(spec.build(mesh=mesh))
             classes.setdefault(arrowheads.rounded_up(spec.task.size), []).append((slowest[of_loss], index))
-        elif ways[kind] is _Way.TOGETHER:
+        elif routes[kind] is _Route.TOGETHER:
             others.setdefault(words, []).append((numbers, index))
         else:
             alone.append(index)
@@ -101,11 +101,13 @@ def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
     return batches + [CellBatch((index,)) for index in alone]
 
 
-def _way(problem: Problem) -> _Way:
-    if any_loss.goes_together(problem):
-        return _Way.TOGETHER
+def _route(problem: Problem) -> _Route:
+    if any_loss.suits_lockstep(problem):
+        return _Route.TOGETHER
     one_layer = isinstance(problem.spec, ProblemSpec) and problem.spec.flow.solver == "auto"
-    return _Way.ARROWHEAD if one_layer and isinstance(problem.loss.arrowhead(problem.start), Arrowhead) else _Way.ALONE
+    return (
+        _Route.ARROWHEAD if one_layer and isinstance(problem.loss.arrowhead(problem.start), Arrowhead) else _Route.ALONE
+    )
 
 
 def _words_and_whole_numbers(spec: AbstractSpec) -> tuple[Hashable, list[int]]:

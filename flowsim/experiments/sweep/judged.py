@@ -171,11 +171,11 @@ def _left(claims: Sequence[Claim], loss: AbstractPopulationLoss, start: PyTree, 
         found = seen(claim, loss, start, along)
         room, met = found.room, jnp.all(jnp.asarray([True, *found.met]))
         # If the sides have different signs, only these show that a statement holds.
-        told = jnp.isfinite(room.margin) & ~((room.margin > 0) & (room.value * room.bound < 0))
+        known = jnp.isfinite(room.margin) & ~((room.margin > 0) & (room.value * room.bound < 0))
         # A bound of zero has no relative margin, and an identity cannot have a positive one.
-        counts = told & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
+        counts = known & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
         t = along.t[jnp.minimum(room.row, along.t.shape[0] - 1)]
-        margin, t = (jnp.where(told, value, jnp.nan) for value in (room.margin, t))
+        margin, t = (jnp.where(known, value, jnp.nan) for value in (room.margin, t))
         return Left(margin, t, counts, met, jnp.asarray(which))
     return _nothing()
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import origin, require_origin
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_arrays
+from flowsim._core.files import DamagedFileError, ignore_damaged, read_arrays, read_document, write_arrays
 from flowsim._core.types import Document, Tables
 from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import MapRecord
@@ -51,7 +51,7 @@ class KeptBatches:
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
-            return done_without(error, "its cells are integrated again")
+            return ignore_damaged(error, "its cells are integrated again")
         self._check(arrays, path)
         if not np.array_equal(arrays["cells"], np.asarray(self._batches[place].cells)):
             return None
@@ -79,7 +79,7 @@ def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) ->
         difference = None if found == document else _difference(found, document)
     except DamagedFileError as error:
         kept.check()
-        return done_without(error, "it is written again")
+        return ignore_damaged(error, "it is written again")
     except (KeyError, TypeError, AttributeError):
         refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
     if difference is not None:

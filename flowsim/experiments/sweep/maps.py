@@ -22,7 +22,7 @@ from flowsim._core.documents import extra, html_table, origin, require_origin
 from flowsim._core.files import (
     DamagedFileError,
     at_work_in,
-    done_without,
+    ignore_damaged,
     read_arrays,
     write_arrays,
     write_whole,
@@ -307,7 +307,7 @@ def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
     except DamagedFileError as error:
         if not known:
             refuse("--out", "the folder of this same sweep", f"{error}: take another folder")
-        done_without(error, "its cells are integrated again")
+        ignore_damaged(error, "its cells are integrated again")
         return file.unlink()
     require_origin(found, _identity(sweep), "--out", "sweep", file)
 

@@ -112,7 +112,7 @@ class AbstractObserver(eqx.Module):
         """The data at the start."""
 
     @abc.abstractmethod
-    def goes_on(self, kept: PyTree) -> Bool[Array, ""]:
+    def continues(self, kept: PyTree) -> Bool[Array, ""]:
         """Whether the flow continues."""
 
     @abc.abstractmethod
@@ -189,8 +189,8 @@ def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> t
         return jax.tree.map(lambda a, b: jnp.where(anew, a, b), there, on)
 
     def step(flow: _Flow, _: None) -> tuple[_Flow, Row]:
-        goes_on = observer.goes_on(flow.kept)
-        flow = jax.tree.map(lambda a, b: jnp.where(goes_on, a, b), advance(flow), flow)
+        continues = observer.continues(flow.kept)
+        flow = jax.tree.map(lambda a, b: jnp.where(continues, a, b), advance(flow), flow)
         return flow, _row(flow.seen())
 
     def block(state: tuple[_Flow, Row, Array]) -> tuple[_Flow, Row, Array]:
@@ -204,7 +204,7 @@ def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> t
     rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (room, *jnp.shape(leaf))), _row(start.seen()))
     # In blocks, since under vmap a loop copies its state in every iteration.
     state = start, rows, jnp.asarray(0)
-    last, rows, blocks = jax.lax.while_loop(lambda state: observer.goes_on(state[0].kept), block, state)
+    last, rows, blocks = jax.lax.while_loop(lambda state: observer.continues(state[0].kept), block, state)
     count = 1 + BLOCK * jnp.minimum(blocks, _BLOCKS)
     filled = jnp.minimum(jnp.arange(room), count - 1)
     record = Record(jax.tree.map(lambda leaf: leaf[filled], rows), count, blocks <= _BLOCKS)

@@ -40,7 +40,7 @@ class _UntilLeast(AbstractObserver):
     def begin(self, view: View) -> _Seen:
         return _Seen(view.excess, jnp.asarray(0), jnp.asarray(0))
 
-    def goes_on(self, kept: _Seen) -> Bool[Array, ""]:
+    def continues(self, kept: _Seen) -> Bool[Array, ""]:
         moving = (kept.excess > self.least) & jnp.isfinite(kept.excess)
         return moving & (kept.count < _MOST) & (kept.rejected < _MOST_REJECTED)
 

@@ -20,7 +20,7 @@ CONVERGED = 1e-6  # of the excess at the start
 STATUSES = tuple(Status)
 _CODE = {status: index for index, status in enumerate(STATUSES)}
 _RUNNING = -1
-UNTOLD = -2  # a flow that may rest above its minimum; its Hessian decides
+UNDECIDED = -2  # a flow that may rest above its minimum; its Hessian decides
 _MAX_STEPS = 20_000
 _KNOWN = 64  # units of rounding: a larger excess is known well enough for a ratio
 _EPS = float(jnp.finfo(jnp.float64).eps)
@@ -75,7 +75,7 @@ class Summary(NamedTuple):
 
     **Fields:**
 
-    - status: an index into `STATUSES`, or `UNTOLD`.
+    - status: an index into `STATUSES`, or `UNDECIDED`.
     - t, excess, grad_norm_sq, norm_sq: at its end; norm_sq is that of the weights.
     - excess_start, norm_sq_start: at time 0.
     - largest_grad_norm_sq: the largest along the flow.
@@ -156,7 +156,7 @@ class Summarizing(AbstractObserver):
             rejected_steps=none,
         )
 
-    def goes_on(self, kept: Summary) -> Bool[Array, ""]:
+    def continues(self, kept: Summary) -> Bool[Array, ""]:
         return kept.status == _RUNNING
 
     def accept(self, kept: Summary, view: View) -> Summary:
@@ -206,18 +206,18 @@ class Summarizing(AbstractObserver):
         at_rest = small & ((unknown & ~view.leaves) | (now.excess <= least))
         if self.arrowhead:
             at_rest |= (now.excess >= CLEARLY * scales.excess) & (now.grad_norm_sq <= _EPS**2 * largest)
-        untold = view.still & (now.grad_norm_sq <= (RESTING * _EPS) ** 2 * largest)
-        untold |= small & unknown & view.leaves
+        undecided = view.still & (now.grad_norm_sq <= (RESTING * _EPS) ** 2 * largest)
+        undecided |= small & unknown & view.leaves
         last = jnp.where(jnp.isinf(ends.t1), _CODE[Status.HORIZON], _CODE[Status.TIME])
         steps = now.steps + now.rejected_steps >= _MAX_STEPS
         # If the minimum is unknown, the excess is NaN from the start.
         lost = jnp.isnan(now.excess) & ~jnp.isnan(now.excess_start)
-        conditions = [lost, late & below, late & at_rest, late & untold, now.t >= self.last, steps]
+        conditions = [lost, late & below, late & at_rest, late & undecided, now.t >= self.last, steps]
         codes = [
             _CODE[Status.NONFINITE],
             _CODE[Status.EXCESS],
             _CODE[Status.GRAD_NORM],
-            UNTOLD,
+            UNDECIDED,
             last,
             _CODE[Status.STEPS],
         ]

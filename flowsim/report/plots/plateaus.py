@@ -11,7 +11,7 @@ from flowsim.claims.critical_points.plateaus import Plateau, plateaus
 from flowsim.flow.trajectory import Trajectory
 from flowsim.report.plots.flows import on_axes
 
-_BESIDE = 0.35  # of the time from the first escape to the last arrival: shown before and after
+_AROUND = 0.35  # of the time from the first escape to the last arrival: shown before and after
 
 
 def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
@@ -41,8 +41,8 @@ def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> A
     between = stays[(stays[:, 0] > 0) & np.isfinite(stays[:, 1])]
     scale = "log" if _narrowest(np.log(between), np.log(edges)) > _narrowest(between, edges) else "linear"
     seen = edges if scale == "linear" else np.log(edges)
-    beside = _BESIDE * (seen[-1] - seen[0])
-    span = seen[0] - beside, seen[-1] + beside
+    around = _AROUND * (seen[-1] - seen[0])
+    span = seen[0] - around, seen[-1] + around
     first, last = (max(span[0], 0.0), span[1]) if scale == "linear" else np.exp(span)
     t, loss = np.asarray(trajectory.t), np.asarray(trajectory.loss)
     # There are few steps where little happens: the last level is extended beyond them.

@@ -17,7 +17,7 @@ from flowsim._core.types import Scalar
 from flowsim.flow.systems import AbstractSystem, leads_away
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
-_BESIDE = (1e-1, 1e-2, 1e-3)  # of the largest weight: the distances of nearby points
+_DISTANCES = (1e-1, 1e-2, 1e-3)  # of the largest weight: the distances of nearby points
 _DRAWS = 8  # of each kind, and as many in the opposite directions
 _TINY = 1e-3  # of the largest weight: smaller weights may grow alone
 _FLAT = 1e-8  # of the largest curvature: a direction with less is flat
@@ -44,7 +44,7 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
     rates, basis = jnp.linalg.eigh((jacobian + jacobian.T) / 2 * jnp.outer(moves, moves))
     away = leads_away(rates, basis, point, jnp.where(still, 0.0, slopes[0]))
     size = jnp.maximum(jnp.max(jnp.abs(point)), jnp.max(jnp.abs(ravel_pytree(start)[0])))
-    aside = jnp.concatenate([jnp.zeros((1, point.size)), _aside(point, moves, rates, basis)])
+    displacements = jnp.concatenate([jnp.zeros((1, point.size)), _displacements(point, moves, rates, basis)])
     steepest = jnp.max(jnp.abs(rates))
 
     def lowest(displacement: Float[Array, " n"], damping: Scalar) -> Scalar:
@@ -60,10 +60,10 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
 
     def gain(distance: Scalar) -> Scalar:
         one = lambda displacement: lowest(distance * displacement, distance)
-        found = jax.lax.map(one, aside, batch_size=min(aside.shape[0], system.columns))
+        found = jax.lax.map(one, displacements, batch_size=min(displacements.shape[0], system.columns))
         return found[0] - jnp.nanmin(found)
 
-    gains = jax.lax.map(gain, jnp.asarray(_BESIDE))
+    gains = jax.lax.map(gain, jnp.asarray(_DISTANCES))
     first, now = system.record(start).loss, system.record(state).loss
     return away | (jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now)))
 
@@ -82,7 +82,7 @@ def _is_tiny(weights: Array) -> Bool[Array, " n"]:
     return jnp.abs(weights) < _TINY * jnp.max(jnp.abs(weights))
 
 
-def _aside(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
+def _displacements(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
     """Random directions in all weights that move, and in the tiny ones only, damped where the loss is not flat."""
     draws = jax.random.normal(jax.random.key(0), (_DRAWS, point.size))
     flat = jnp.minimum(1.0, _FLAT * jnp.max(jnp.abs(rates)) / jnp.maximum(jnp.abs(rates), jnp.finfo(float).tiny))

@@ -97,12 +97,12 @@ class SpacePlace:
         return find_own(self.place, Claim)
 
 
-def dealt(
+def results_of(
     draw: Callable[[], Unit | None],
     here: Callable[[Unit], Found],
-    elsewhere: tuple[Executor, SpacePlace, Look[Unit, Found]] | None,
+    workers: tuple[Executor, SpacePlace, Look[Unit, Found]] | None,
     clock: Clock,
-    goes_on: Callable[[], bool],
+    continues: Callable[[], bool],
     taken: int = 0,
 ) -> Iterator[tuple[Unit, Found]]:
     """Each unit with its result, at least one. The caller must process a result before it asks for the next.
@@ -113,26 +113,26 @@ def dealt(
 
     - draw: the next unit, from the results that `known_by` allows, or None after the last.
     - here: unit -> its result, in this process.
-    - elsewhere: executor, place and function that compute it on workers instead.
+    - workers: executor, place and function that compute it on workers instead.
     - clock: the budget.
-    - goes_on: whether to continue.
+    - continues: whether to continue.
     - taken: the number of units that an earlier run has processed.
     """
-    if elsewhere is None:
+    if workers is None:
         while (unit := draw()) is not None:
             yield unit, here(unit)
-            if not goes_on():
+            if not continues():
                 return
         return
-    executor, place, look = elsewhere
+    executor, place, look = workers
     pending: deque[tuple[Unit, Call]] = deque()
     first, last = taken, False
     try:
-        while taken == first or goes_on():
+        while taken == first or continues():
             while not last and len(pending) < _AHEAD and known_by(taken + len(pending)) <= taken:
                 if last := (unit := draw()) is None:
                     break
-                pending.append((unit, Call(executor, look_elsewhere, (place, look, unit))))
+                pending.append((unit, Call(executor, look_on_worker, (place, look, unit))))
             if not pending:
                 return
             if not _is_waited_for([call for _, call in pending], clock, taken == first):
@@ -151,12 +151,12 @@ def _is_waited_for(calls: list[Call], clock: Clock, always: bool) -> bool:
     """Whether the first call ends before the time is over; always waits for the first unit of a run."""
     while not first_finished(calls[:1], _GLANCE):
         for call in calls:
-            call.made_again()
+            call.retried()
         if clock.is_up("looking at problems") and not always:
             return False
     return True
 
 
-def look_elsewhere(place: SpacePlace, look: Look[Unit, Found], unit: Unit) -> Found:
+def look_on_worker(place: SpacePlace, look: Look[Unit, Found], unit: Unit) -> Found:
     """The result of a unit on a worker. Its time is limited by the process that submits it."""
     return look(place.screen(), unit, Clock(math.inf))

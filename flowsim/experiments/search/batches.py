@@ -40,7 +40,7 @@ class BatchUnit(NamedTuple):
     descends: bool
 
 
-class Looked(NamedTuple):
+class BatchResult(NamedTuple):
     """The result of a batch.
 
     **Fields:**
@@ -66,13 +66,13 @@ class Looked(NamedTuple):
         return {"seen": rows_of(self.seen), "below": rows_of(self.below), "doubts": self.doubts}
 
     @staticmethod
-    def of(document: Document) -> "Looked":
+    def of(document: Document) -> "BatchResult":
         """The result in a document."""
         doubts = [(name, margin) for name, margin in document["doubts"]]
-        return Looked(seen_of(document["seen"]), seen_of(document["below"]), doubts)
+        return BatchResult(seen_of(document["seen"]), seen_of(document["below"]), doubts)
 
 
-def look(screen: Screen, unit: BatchUnit, clock: Clock) -> Looked:
+def look(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
     """Compute the margins of a batch, as far as the time allows, and judge the worst points whose margin fails.
 
     **Arguments:**
@@ -92,15 +92,15 @@ def look(screen: Screen, unit: BatchUnit, clock: Clock) -> Looked:
         if usable:
             least = min(usable, key=lambda pair: pair[0])
             below = screen.look(descend(screen, least[1], clock), clock)
-    return _judged(screen, Looked(seen, below, []), unit.refused, clock)
+    return _judged(screen, BatchResult(seen, below, []), unit.refused, clock)
 
 
-def look_for_place(screen: Screen, unit: BatchUnit, clock: Clock) -> Looked:
+def look_on_worker_for_place(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
     """As `look`, without the counterexample, which the main process confirms again."""
     return look(screen, unit, clock)._replace(found=None)
 
 
-def _judged(screen: Screen, looked: Looked, refused: float, clock: Clock) -> Looked:
+def _judged(screen: Screen, looked: BatchResult, refused: float, clock: Clock) -> BatchResult:
     """The result with the first of the worst points that is a counterexample, simplified."""
     clear = [(point, margin) for point, margin in (*looked.seen, *looked.below) if margin.clear and not margin.unmet]
     worst = sorted(clear, key=lambda pair: pair[1].objective)[:_CANDIDATES]
@@ -120,7 +120,7 @@ def _judged(screen: Screen, looked: Looked, refused: float, clock: Clock) -> Loo
     return looked
 
 
-def _made_small(screen: Screen, looked: Looked, clock: Clock, took: float) -> Looked:
+def _made_small(screen: Screen, looked: BatchResult, clock: Clock, took: float) -> BatchResult:
     """The result with its counterexample simplified, as far as the time allows. ``took`` is the time of a verdict in
     seconds.
     """
