@@ -221,7 +221,7 @@ def _reduced(model: FactoredMultiHeadAttention | LinearTransformerBlock) -> Mult
 
 @contextlib.contextmanager
 def fields_of(table: str) -> Iterator[None]:
-    """Put the name of the table before the argument that an error names."""
+    """A context in which errors name an argument as TABLE.ARGUMENT."""
     try:
         yield
     except ValueError as error:

@@ -178,8 +178,8 @@ class Case:
         return Made(makers, keep=not is_large(self.padded))
 
     def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Trajectory]]:
-        """The padded solve with every third time, from each of its first three on, with the numbers of its rows. Both
-        ends and the times that are asked for stay.
+        """Three padded solves with a third of the times each, and the numbers of their rows. Both ends and the times
+        that are asked for stay in all three.
         """
         key = tuple(asked)
         if key not in self._thinned:
@@ -193,8 +193,8 @@ class Case:
 
     @functools.cached_property
     def randomized(self) -> Trajectory:
-        """The padded solve with other times and numbers after the start. A comparison that changes reads more than the
-        start.
+        """The padded solve with other times and numbers after the start. If a comparison changes, it reads more than
+        the start.
         """
         return randomized(self.padded)
 

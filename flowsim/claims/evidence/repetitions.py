@@ -136,7 +136,7 @@ class AbstractRepetitions:
         return sorted(set(times))
 
     def asked(self, claim: Claim) -> np.ndarray:
-        """The times at which a claim asks for the model that are before the end and not output times yet."""
+        """Times at which a claim asks for the model: those before the end that are not output times yet."""
         t = np.asarray(self.trajectory.t)
         times = [one for one in self.times_of(claim) if 0 < one < t[-1] and np.min(np.abs(t - one)) > SAME * one]
         return np.asarray(times)
@@ -151,9 +151,7 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def stay(self) -> PyTree:
-        """Which of the weights that are zero at all times stay zero for any values of the others, in the shape of the
-        model.
-        """
+        """In the shape of the model, which weights stay zero for any values of the others. None if not known."""
         weights = eqx.filter(self.trajectory.models, eqx.is_inexact_array)
         zero = jax.tree.map(lambda leaf: ~np.any(np.asarray(leaf) != 0, axis=0), weights)
         if self.loss.sampled or not any(np.any(one) for one in jax.tree.leaves(zero)):
