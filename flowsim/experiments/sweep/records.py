@@ -27,7 +27,7 @@ _AT_SADDLE = 1e-3  # of the norm of the weights at the minimum
 
 @np.errstate(invalid="ignore", over="ignore")  # some flows could not be integrated
 def record(summary: Summary, scales: Scales, rtol: np.ndarray) -> MapRecord:
-    """The columns about the flows of cells, which are the first axis of every array.
+    """The columns of a map about flows, with one row for each cell.
 
     **Arguments:**
 

@@ -30,8 +30,8 @@ def lengths(run: Trajectory) -> Times:
 
 
 def counted(run: Trajectory) -> tuple[Times, float]:
-    """The times of a flow from the start, and 0. For a flow with a late drop: the times from its steepest point after
-    the last origin, and the time of this point.
+    """The output times of a flow from the start, and 0. If the flow leaves a saddle late, the times are from its
+    steepest point after the last origin, and the second value is the time of that point.
     """
     if run.counted is None:
         return np.asarray(run.t), 0.0
