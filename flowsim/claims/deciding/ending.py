@@ -163,7 +163,9 @@ def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
 
 
 def is_in_order(claim: Claim, evidence: Evidence) -> bool:
-    """Whether the rows of a comparison are in the order of the times: copies of the end change its last rows only."""
+    """Whether the rows of a comparison follow the order of the times: the rows of the repeated end are last, and
+    equal.
+    """
     case = evidence.cases[0]
     ours = case.panel.compared(claim, evidence.stated, case.padded)
     times = case.padded.t.size

@@ -11,7 +11,7 @@ Times = Float[np.ndarray, " T"]
 
 
 def origin_moves(origins: Times, since: Times) -> Bool[np.ndarray, " steps"]:
-    """Whether the times after each row, except the last, count from a later origin."""
+    """For each row except the last, whether the next row counts time from a later origin."""
     return (np.diff(origins) > 0) | (np.diff(since) < 0)
 
 

@@ -43,7 +43,7 @@ def _in_eigenbasis(task: Task) -> Task:
 
 
 def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, " n"]:
-    """The eigenvalues of the Hessian scaled to a unit diagonal. They have the signs of its eigenvalues (Sylvester)."""
+    """The eigenvalues of the Hessian scaled to a unit diagonal, which have the signs of its own (Sylvester)."""
     H = hessian(loss, model)
     diagonal = jnp.abs(jnp.diagonal(H))
     scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
