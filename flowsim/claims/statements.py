@@ -19,12 +19,12 @@ def joined(comparisons: list[Comparison]) -> Comparison:
     return jax.tree.map(lambda *series: jnp.concatenate(series), *comparisons)
 
 
-def conserved(value: Array, size: Array) -> Comparison:
+def conserved(value: Float[Array, "T ..."], size: Float[Array, "..."]) -> Comparison:
     """value(t) = value(0), relative to ``size``."""
     return equal(value, value[0], size)
 
 
-def stays_positive(value: Array, size: Array) -> Comparison:
+def stays_positive(value: Float[Array, "..."], size: Float[Array, "..."]) -> Comparison:
     """value(t) > 0, relative to ``size``."""
     return at_least(value, jnp.zeros(()), size=size)
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim import papers
 from flowsim._core.types import Scalar
@@ -87,7 +87,9 @@ def dtypes(judged: Judged) -> dict[str, np.dtype]:
     }
 
 
-def record_of_claims(judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> MapRecord:
+def record_of_claims(
+    judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Float[Array, " lanes"]
+) -> MapRecord:
     """The columns of a map about claims, and those that papers add, with lanes on the first axis.
 
     **Arguments:**
