@@ -94,8 +94,8 @@ def run(
         facts = sharp_constants(verdicts) | run_facts(problem, evidence)
         band = confidence_band(evidence) if status.finished else {}
         if band:
-            beside = problem.beside(trajectory.models) | ends(band)
-            by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
+            extras = problem.extra_arrays(trajectory.models) | ends(band)
+            by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, extras, problem.spec.identity))
         if first:
             report = _draw(
                 out,
@@ -272,6 +272,6 @@ def _integrated(
     if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=not quiet)
-    beside, identity = problem.beside(trajectory.models), problem.spec.identity
-    by_first(problem.loss.devices(), lambda: trajectory.save(file, beside, identity))
+    extras, identity = problem.extra_arrays(trajectory.models), problem.spec.identity
+    by_first(problem.loss.devices(), lambda: trajectory.save(file, extras, identity))
     return trajectory

@@ -54,7 +54,7 @@ _EPS = float(np.finfo(float).eps)
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
-@checks.nothing_kept("loss")
+@checks.refuse_leaks("loss")
 def gradient_flow(
     loss: AbstractPopulationLoss,
     model: PyTree,

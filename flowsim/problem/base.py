@@ -178,7 +178,7 @@ class Problem:
         """The problem with another table of the flow."""
         return dataclasses.replace(self, spec=msgspec.structs.replace(self.spec, flow=table))
 
-    def beside(self, models: PyTree) -> dict[str, Array]:
+    def extra_arrays(self, models: PyTree) -> dict[str, Array]:
         """The `matrices` and the observables of models with a leading axis of times, by name."""
         return self.matrices(models) | self.observed(models)
 

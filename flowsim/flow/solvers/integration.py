@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.arrowhead.newton import radau_step
-from flowsim.flow.solvers.arrowhead.reduced import Kept, end_of, nothing_kept
+from flowsim.flow.solvers.arrowhead.reduced import Kept, before_first_step, end_of
 from flowsim.flow.solvers.arrowhead.reduced import step as reduced_step
 from flowsim.flow.solvers.collocation import AbstractRadau
 from flowsim.flow.solvers.dense.radau import DenseRadau
@@ -150,7 +150,7 @@ class _ReducedRadau(AbstractRadau):
     rtol: Scalar
 
     def init(self, terms, t0, t1, y0, args):
-        return nothing_kept(y0[0], args.layer.reduction.seen(y0[0]), jnp.asarray(t1 - t0))
+        return before_first_step(y0[0], args.layer.reduction.seen(y0[0]), jnp.asarray(t1 - t0))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         (point, dissipated), kept, length = y0, solver_state, jnp.asarray(t1 - t0)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flowsim._core.types import Scalar
-from flowsim.flow.solvers.arrowhead.reduced import Kept, end_of, nothing_kept, reduce, step
+from flowsim.flow.solvers.arrowhead.reduced import Kept, before_first_step, end_of, reduce, step
 from flowsim.flow.solvers.collocation import NODES, STAGES
 from flowsim.flow.solvers.lockstep import AbstractKernel, View
 from flowsim.flow.systems import ArrowheadSystem, pace
@@ -33,7 +33,7 @@ class ReducedKernel(AbstractKernel):
         return ReducedKernel(reduction=reduction, start=point, seen=seen, rtol=rtol, timescale=timescale)
 
     def begin(self) -> tuple[Kept, View]:
-        kept = nothing_kept(self.start, self.seen, self.timescale)
+        kept = before_first_step(self.start, self.seen, self.timescale)
         zero = jnp.zeros(())
         nodes = jnp.zeros(STAGES + 1)
         return kept, _view(self.start, self.seen, zero, (nodes, nodes, nodes))

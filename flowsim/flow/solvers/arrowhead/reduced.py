@@ -71,7 +71,7 @@ class Kept(NamedTuple):
         return jnp.where(one_sign, jnp.sign(point.u) * jnp.exp(logarithms), basis @ self.last_u)
 
 
-def nothing_kept(point: Point, seen: Seen, length: Scalar) -> Kept:
+def before_first_step(point: Point, seen: Seen, length: Scalar) -> Kept:
     """The input of the first step, of the given length."""
     return Kept(seen, jnp.full(STAGES + 1, point.u), length)
 
