@@ -97,12 +97,12 @@ def _judged(problem: int | str, claim: flowsim.Claim, evidence: Evidence, fails:
 
 
 _CAUSES = {
-    "way still to go": "no bound is known of the way to the limit",
+    "No bound is known": "no bound is known on the distance to the limit",
     "did not finish": "a solve did not finish",
     "did not survive": "a violation did not survive a more accurate solve",
     "not finite": "a side is not finite",
     "energy balance": "the energy balance is off",
-    "side is not known": "a side is not known",
+    "is not known here": "a side of a hypothesis is not known",
     "could not be confirmed": "a violation could not be confirmed with more digits",
     "last digits": "the last digits of the start decide where the flow goes",
 }

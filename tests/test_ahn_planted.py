@@ -84,7 +84,7 @@ BREAKS = {
 }
 _COUNT = "it counts: no term moves a whole number by one percent"
 _SLACK = "an inequality with more than one percent to spare"
-_LIMIT = "open, as nothing bounds the way still to go"
+_LIMIT = "open, as nothing bounds the distance to the limit"
 _PER_CENT = (
     "by prompts, to five percent: what it says is exact in theorem-5.gradient and eq-35, which one percent breaks"
 )

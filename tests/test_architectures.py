@@ -105,7 +105,7 @@ def test_sweep_maps_it(file, tmp_path):
 
 def test_init_and_monte_carlo_know_it(file, tmp_path, capsys):
     assert main.main(["init", str(file)]) == 0
-    assert "least loss that is known (exact)" in capsys.readouterr().out
+    assert "least known loss (exact)" in capsys.readouterr().out
     spec = flowsim.ProblemSpec.from_toml(PROBLEM, ["loss.kind=monte-carlo", "loss.samples=4096"])
     sampled = spec.build().loss
     assert isinstance(sampled, flowsim.MonteCarloLoss) and sampled.minimum == stated(spec.build().loss).minimum

@@ -241,7 +241,7 @@ def test_digits_of_other_versions_are_not_mixed(monkeypatch):
     assert next(results) == (0, 8)
     # The process that computes the second has another version than the one that asked.
     monkeypatch.setattr(executors, "software", software)
-    with pytest.raises(ValueError, match=r"a worker must be one with jax 0\.0\.1, as the process that asks has"):
+    with pytest.raises(ValueError, match=r"a worker must be one with jax 0\.0\.1, as in the process that started it"):
         next(results)
 
 

@@ -29,34 +29,34 @@ def margins_of(function, promised=lambda t: t >= 0):
 def test_the_least_value_of_a_smooth_margin_is_found_or_bounded(place, depth, width, power):
     function = lambda t: depth + np.abs(np.log((t + 1e-6) / place) / width) ** power
     margins = margins_of(function)
-    further, beneath = follow(margins)
+    further, lower = follow(margins)
     t, margin, _ = margins(further)
     # A minimum flatter than a parabola is not found to the last digit, and says so.
-    assert depth - 1e-12 <= margin.min() <= depth + beneath + 1e-9 * (1 + abs(depth))
-    assert beneath <= 1e-6
+    assert depth - 1e-12 <= margin.min() <= depth + lower + 1e-9 * (1 + abs(depth))
+    assert lower <= 1e-6
 
 
 def test_a_margin_that_is_least_at_an_end_needs_no_further_times():
     for function in (lambda t: 1 + t, lambda t: 1 / (1 + t), lambda t: np.ones_like(t)):
-        further, beneath = follow(margins_of(function))
-        assert beneath == 0
+        further, lower = follow(margins_of(function))
+        assert lower == 0
         assert further.size == 0
 
 
 def test_a_minimum_within_the_first_interval_is_found():
-    further, beneath = follow(margins_of(lambda t: (t - 0.004) ** 2))
+    further, lower = follow(margins_of(lambda t: (t - 0.004) ** 2))
     _, margin, _ = margins_of(lambda t: (t - 0.004) ** 2)(further)
     assert margin.min() <= 1e-15
-    assert beneath <= 1e-9
+    assert lower <= 1e-9
 
 
 def test_where_a_statement_ceases_to_promise_anything_is_followed_or_bounded():
     edge = 1.2345678
     margins = margins_of(lambda t: 3 - t, lambda t: t < edge)
-    further, beneath = follow(margins)
+    further, lower = follow(margins)
     t, margin, promised = margins(further)
-    assert 3 - edge <= margin[promised].min() <= 3 - edge + beneath
-    assert beneath < 1e-6
+    assert 3 - edge <= margin[promised].min() <= 3 - edge + lower
+    assert lower < 1e-6
 
 
 @pytest.mark.parametrize("edge", [1.2345678, 97.0, 98.9])
@@ -80,14 +80,14 @@ def test_one_entry_among_many_that_begins_between_two_times_is_found():
 
 
 def test_what_is_equal_at_the_start_and_promised_after_it_needs_no_further_times():
-    further, beneath = follow(margins_of(lambda t: t / (1 + t), lambda t: t > 0))
-    assert further.size == 0 and beneath == 0
+    further, lower = follow(margins_of(lambda t: t / (1 + t), lambda t: t > 0))
+    assert further.size == 0 and lower == 0
 
 
 def test_two_minima_at_almost_one_height_are_both_followed():
     function = lambda t: np.minimum((t - 1.03) ** 2, (t - 31.7) ** 2 / 900 - 1e-5)
     margins = margins_of(function)
-    further, beneath = follow(margins)
+    further, lower = follow(margins)
     assert margins(further)[1].min() == pytest.approx(-1e-5, abs=1e-9)
 
 

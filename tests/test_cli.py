@@ -374,7 +374,7 @@ def test_a_run_with_a_test(file, finished, tmp_path, capsys):
 def test_a_budget_that_runs_out(file, tmp_path, capsys):
     out, long = tmp_path / "out", ("--set", "flow.solver=explicit", "--set", "flow.rtol=1e-12")
     assert run(file, out, *long, "--set", "flow.budget_seconds=1e-9") == 3
-    assert "go on with --resume" in capsys.readouterr().out
+    assert "continue with --resume" in capsys.readouterr().out
     assert listing(out) == sorted([*RESULTS, "checkpoint"])
     document = json.loads((out / "verdicts.json").read_text())
     assert document["status"] == "budget-spent"
@@ -484,7 +484,8 @@ def test_ctrl_c_says_how_to_go_on(file, tmp_path):
     interrupted = child(file, out, "checkpoint/flow/chunk-00000.npz", signal.SIGINT)
     assert interrupted.returncode == 130
     assert interrupted.stdout == ""
-    assert interrupted.stderr == "\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
+    words = "interrupted; a run continues with --resume, a search with the same command"
+    assert interrupted.stderr == f"\nflowsim: {words}\n"
     # The lock of a process that has ended keeps nobody out.
     assert listing(out) == [".lock", "checkpoint", "problem.toml"]
 

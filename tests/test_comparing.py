@@ -179,7 +179,7 @@ def test_a_claim_of_many_weights_is_not_taken_for_one_that_is_gone(run, large):
 
 @pytest.mark.parametrize(
     ("name", "most", "words"),
-    [("_MOST_OPERATIONS", 10.0, "operations to compare once"), ("_MOST_MEMORY", 1e-9, "GB at this size")],
+    [("_MOST_OPERATIONS", 10.0, "operations at this size"), ("_MOST_MEMORY", 1e-9, "GB at this size")],
 )
 def test_what_takes_too_much_is_unresolved_and_says_how_much(name, most, words, run, large):
     large.setattr(comparing, name, most)

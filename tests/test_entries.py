@@ -58,5 +58,5 @@ def test_time_that_is_not_first_is_one_line(evidence, monkeypatch):
     monkeypatch.delenv("FLOWSIM_TRACEBACK", raising=False)
     verdict = judge_or_note(decays([0.9, 0.9, 0.9], shape=jnp.transpose), evidence)
     assert verdict.verdict is flowsim.Judgement.UNRESOLVED
-    assert "mine.decay must be a comparison of arrays with time first" in verdict.note
+    assert "mine.decay must be a comparison of arrays with a row for each output time" in verdict.note
     assert "it is 3x" in verdict.note

@@ -13,7 +13,7 @@ from flowsim.claims.critical_points.plateaus import plateaus
 from flowsim.flow.solvers.clock import counted, lengths, origin_moves
 from flowsim.flow.solvers.dense.kernel import DenseKernel
 from flowsim.flow.solvers.lockstep import follow
-from flowsim.flow.solvers.summary import STATUSES, UNTOLD, Ends, Scales, Summarizing, crossing
+from flowsim.flow.solvers.summary import STATUSES, UNDECIDED, Ends, Scales, Summarizing, crossing
 from flowsim.flow.systems import loss_system
 from flowsim.flow.trajectory import Status
 from flowsim.report.plots import flows
@@ -131,7 +131,7 @@ def test_in_lockstep_nothing_is_said_of_a_saddle_that_tiny_heads_leave(minimum):
     ends = Ends(at(jnp.inf), at(0.0), at(1e-12), at(1e-10), at(1e-9))
     observer = Summarizing(ends, Scales(*[at(jnp.inf)] * 3), kernel.timescale, at(0.0), False)
     summary, view, _ = eqx.filter_jit(follow)(kernel, observer, observer.last)
-    assert int(summary.status) == UNTOLD and float(three_heads()(view.point)) > 0.4
+    assert int(summary.status) == UNDECIDED and float(three_heads()(view.point)) > 0.4
 
 
 def test_a_statement_on_two_late_drops_is_left_open():

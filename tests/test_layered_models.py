@@ -367,7 +367,7 @@ def test_the_report_and_its_figures_are_of_the_model(finished):
     assert figures == {"excess", "conservation"} | ({"distance-to-optimum"} if model == "looped" else set())
     page = (folder / "out" / "report.html").read_text()
     assert f"{model}, " in page
-    assert "least loss that is known" in page
+    assert "least known loss" in page
     assert "Assumption 3.3" not in page
 
 

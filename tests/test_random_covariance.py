@@ -219,7 +219,7 @@ def test_what_three_moments_do_not_tell_is_unresolved():
     assert relative_error(case.trajectory.end.U11, evidence_of(problems.RANDOM_EASY["name"]).trajectory.end.U11) < 1e-9
     verdict = judge_on(BY_KEY["lemma-c.8.pl", "printed"], case)
     assert verdict.verdict is Judgement.UNRESOLVED
-    assert "A side is not known here: sigma^2 sqrt(d) E[|Gamma|_op" in verdict.note
+    assert "A side of a hypothesis is not known here: sigma^2 sqrt(d) E[|Gamma|_op" in verdict.note
     assert judge_on(BY_KEY["lemma-c.5", "printed"], case).verdict is Judgement.HOLDS
 
 

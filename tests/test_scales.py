@@ -68,7 +68,7 @@ class Counting(AbstractObserver):
     def begin(self, view):
         return jnp.asarray(0), view.t
 
-    def goes_on(self, kept):
+    def continues(self, kept):
         return (kept[0] < 4000) & (kept[1] < self.end)
 
     def accept(self, kept, view):

@@ -23,10 +23,10 @@ from flowsim.cli.main import main
 from flowsim.experiments.executors import Processes
 from flowsim.experiments.search import counterexample
 from flowsim.experiments.search.clock import Clock
-from flowsim.experiments.search.dealing import SpacePlace
 from flowsim.experiments.search.points import Point, Sampler
 from flowsim.experiments.search.refutation import Search
 from flowsim.experiments.search.screening import Screen
+from flowsim.experiments.search.units import SpacePlace
 from flowsim.problem import spec_of
 from flowsim.problem.own.files import find_own
 from flowsim.problem.spaces import Choice, Each, Real, Space, Whole
@@ -105,7 +105,7 @@ def test_numbers_of_each_are_as_many_as_the_axis_says_that_sizes_them():
 def test_axes_are_refused_where_they_have_no_value():
     with pytest.raises(ValueError, match="an axis must be from a finite number"):
         Real(2.0, 1.0)
-    with pytest.raises(ValueError, match="a space must be given a problem, or a function"):
+    with pytest.raises(ValueError, match="a space must be given either a problem or a function"):
         Space({"a": Real(0.0, 1.0)})
     with pytest.raises(ValueError, match='sized_by of a space with Each .c. must be one of its axes, but it is "dimen'):
         Space({"c": Each(Real(0.0, 1.0)), "n": Whole(1, 3)}, make=_nothing)
@@ -220,14 +220,14 @@ def test_a_search_ends_with_the_unit_in_which_its_time_is_up(tmp_path):
     assert looked_at(4).problems == 4
     whole = looked_at(100, tmp_path)
     assert whole.problems > 4 and (tmp_path / "search.json").exists()
-    assert not looked_at(4).goes_on()
+    assert not looked_at(4).continues()
 
 
 def test_what_fails_when_the_time_is_up_is_said_to_be_unjudged():
     search = Search(claimed(lambda flow: 100.0, along_flow=False), (STARTS,), 0, Clock(0))
     assert next(search.batches()) is None
     found = search.result(None)
-    assert found.unjudged == found.problems and "the time was up before a verdict" in str(found)
+    assert found.unjudged == found.problems and "the time ended before a verdict" in str(found)
 
 
 def test_a_space_that_no_hypothesis_allows_is_refused_with_the_hypothesis():
@@ -288,7 +288,7 @@ def test_a_search_says_what_became_of_what_failed_at_first_sight(monkeypatch):
     )
     found = flowsim.refute(claimed(lambda flow: 10.0), problems=60)
     assert found.counterexample is None and set(found.doubtful) == {f"unresolved. {unfinished}"}
-    assert f"by their verdict: unresolved. {unfinished}" in str(found).replace("by its", "by their")
+    assert f"but were judged: unresolved. {unfinished}" in str(found)
     assert "promised something at" not in str(found) and found.promising == found.met
 
 
@@ -303,7 +303,7 @@ def test_the_picture_of_one_point_names_both_sides_and_their_values():
     axes = Figure().add_subplot()
     pictures._sides(axes, found)
     words = [text.get_text() for text in (*axes.texts, *axes.get_yticklabels(), axes.xaxis.label)]
-    assert {"2", r"$1.5\times10^{-7}$", "value", "what the statement\nsays of it"} <= set(words)
+    assert {"2", r"$1.5\times10^{-7}$", "value", "bound"} <= set(words)
     assert "a $ <= b_1 of what is\nat one point" in words
 
 
@@ -420,11 +420,13 @@ def test_of_workers_at_least_one_unit_is_waited_for(own):
 
 
 def test_what_workers_cannot_find_is_refused_in_one_line(own, tmp_path, capsys):
-    with pytest.raises(ValueError, match="the claim mine must be flowsim's, or at the top level of a Python file"):
+    with pytest.raises(
+        ValueError, match="the claim mine must be one of flowsim's, or at the top level of a Python file"
+    ):
         flowsim.refute(claimed(lambda flow: 1.0), problems=1, executor=Lazy())
     place = SpacePlace.of(own("true"), {}, None)
     (tmp_path / "own.py").write_text(f"{OWN}# changed\n")
-    with pytest.raises(ValueError, match="on a worker the file is another"):
+    with pytest.raises(ValueError, match="it differs on a worker"):
         place.screen()
     assert main(["refute", "xie2025.eq-27", "--problems", "0"]) == 2
     assert capsys.readouterr().err == "flowsim: problems must be a whole number of at least 1, but it is 0\n"

@@ -77,7 +77,7 @@ def test_at_a_saddle_of_unknown_depth_the_end_is_degenerate_and_nothing_is_said_
     tends = lambda loss, flow: flowsim.equal(flow.loss[-1:], 0.5, 1.0, allowance=flow.way_to_go)
     verdict = flowsim.check(Claim("a.limit", "a test", "L -> 1/2", tends), loss, run)
     assert verdict.verdict is Judgement.UNRESOLVED
-    assert "way still to go" in verdict.note
+    assert "distance from the end of the flow to its limit" in verdict.note
 
 
 def test_the_largest_gradient_counts_where_no_output_shows_it():

@@ -267,7 +267,7 @@ SHORT = flowsim.Claim(
     place = tmp_path / "wrong.py"
     for words in (("check", f"{place}:SHORT"), ("run", f"{place}:make", "--out", tmp_path / "out")):
         assert run(*words) == 2
-        assert "own.short must be a comparison of arrays with time first" in capsys.readouterr().err
+        assert "own.short must be a comparison of arrays with a row for each output time" in capsys.readouterr().err
 
 
 def test_arguments_of_a_function_may_be_infinite(folder, tmp_path):

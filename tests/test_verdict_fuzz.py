@@ -402,12 +402,12 @@ def test_the_summary_counts_by_family_and_tells_what_is_false():
     rows = [
         row | {"fails": None, "verdict": "holds", "note": ""},
         row | {"fails": 1.0, "verdict": "holds", "note": ""},
-        row | {"fails": 1.0, "verdict": "unresolved", "note": "No bound is known of the way still to go."},
+        row | {"fails": 1.0, "verdict": "unresolved", "note": "No bound is known on the distance to the limit."},
         row | {"fails": 1.0, "verdict": "raised", "note": "ValueError: no"},
     ]
     text = verdict_fuzz.summary({"one": rows})
     assert "| one | 1 | 4 | 1 | 1 | 0 | 1 | 1 | 4 | 25% |" in text
-    assert "| one | no bound is known of the way to the limit | 1 | 1 |" in text
+    assert "| one | no bound is known on the distance to the limit | 1 | 1 |" in text
     assert "1 false verdicts." in text
     assert "| one | s | holds | 1 |" in text
 

@@ -561,7 +561,7 @@ def test_numbers_of_the_start_are_numbers():
 
 
 def test_time_that_is_not_first_is_a_mistake_of_the_claim():
-    with pytest.raises(ValueError, match="time first"):
+    with pytest.raises(ValueError, match="a row for each output time"):
         judged(lambda loss, flow: at_most(jnp.diff(flow.models.x)[:, None], 0.0), parabola(), weight(1))
 
 

@@ -150,7 +150,7 @@ def test_a_jump_in_a_loop_through_the_times_is_a_jump():
 
 
 def test_the_limit_has_no_time():
-    with pytest.raises(ValueError, match="t must be a time"):
+    with pytest.raises(ValueError, match="t must be a finite time"):
         judged(BOWL, lambda f: at_least(f.at(float("inf")).x, 0.4), t1=5.0)
 
 

@@ -49,7 +49,7 @@ def require_float64() -> None:
 
 
 @contextlib.contextmanager
-def nothing_kept(name: str) -> Iterator[None]:
+def refuse_leaks(name: str) -> Iterator[None]:
     """Refuse a function that keeps what JAX traced it with: within, or around a function as a decorator.
 
     **Arguments:** name: of what is refused.

@@ -238,6 +238,6 @@ def at_work_in(folder: str | os.PathLike, what: str, *, shared: bool = False) ->
         yield
 
 
-def done_without(error: DamagedFileError, instead: str) -> None:
+def ignore_damaged(error: DamagedFileError, instead: str) -> None:
     """Warn of a damaged file and of what happens instead."""
     warnings.warn(f"{error}: {instead}", DamagedFileWarning, stacklevel=3)

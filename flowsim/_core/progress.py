@@ -1,9 +1,11 @@
 """Progress bars for work that takes longer than two seconds; in a log, a line every ten seconds."""
 
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 from tqdm.auto import tqdm
+
+from flowsim._core.types import Options
 
 _DELAY = 2.0  # seconds after which anything is shown
 _BETWEEN_LINES = 10.0  # seconds
@@ -37,5 +39,5 @@ def progress_bar(what: str, total: int, *, unit: str = "it", shown: bool = True)
     - shown: whether the bar is shown at all.
     """
     written_over = sys.stderr.isatty() or tqdm.__mro__[1].__module__ == "tqdm.notebook"
-    options: dict[str, Any] = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
+    options: Options = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
     return tqdm(total=total, desc=what, unit=unit, disable=not shown, delay=_DELAY, leave=False, **options)

@@ -14,4 +14,5 @@ Tables = Mapping[str, Any]  # nested, as TOML gives them
 Values = Mapping[str, Any]  # fields of a problem, by dotted name
 Document = dict[str, Any]  # a JSON object, or TOML tables that may be changed
 Params = dict[str, Any]  # parameters of an operation that JAX traced
+Options = dict[str, Any]  # arguments of a function, by name
 ScalarLike = float | Scalar  # a number that may be traced

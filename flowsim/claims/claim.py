@@ -30,13 +30,20 @@ _TINY = float(np.finfo(float).tiny)
 class Comparison(eqx.Module):
     """Both sides of a statement along a trajectory, or at any list of points; pure JAX.
 
-    Every array has one entry a time or point, or any number of them, such as one a head, with time first.
+    Every array has one row for each time or point. A row is a number, or an array of several, such as one for each
+    head.
 
-    slack: how much room the statement leaves, negative where it fails; size: of the bound, what a margin is relative
-    to; scale: of the larger side, what rounding and solver errors are relative to; tightness: ratio of the sides, at
-    most 1; promised: where the statement promises anything; allowance: how far the sides may be off for a reason that
-    is no numerical error (the way still to go to a limit), infinite where nothing bounds it; value, bound: the two
-    sides themselves; identity: where the sides are equated.
+    **Fields:**
+
+    - slack: by how much the statement is satisfied, negative where it fails.
+    - size: the size of the bound. A margin is the slack relative to it.
+    - scale: the size of the larger side. Rounding and solver errors are relative to it.
+    - tightness: the ratio of the two sides, at most 1.
+    - promised: where the statement asserts anything.
+    - allowance: by how much the sides may differ for a reason other than numerical error, such as the distance from the
+      end of the flow to its limit. Infinite where no bound is known.
+    - value, bound: the two sides.
+    - identity: where the statement is an equality.
     """
 
     slack: Sides
@@ -72,7 +79,7 @@ def relative(slack: Sides, reference: Sides) -> Sides:
 
 
 def _real(side: ArrayLike) -> Array:
-    """A side as float64, as which numbers without a point and truth values are compared, too."""
+    """A side as float64. Integers and truth values are converted too."""
     return jnp.asarray(side, dtype=float)
 
 
@@ -84,8 +91,14 @@ def at_least(
     promised: ArrayLike | None = None,
     allowance: ArrayLike = 0.0,
 ) -> Comparison:
-    """The statement value >= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
-    can be zero.
+    """The statement value >= bound.
+
+    **Arguments:**
+
+    - value, bound: numbers or arrays that broadcast, with one row for each time or point.
+    - size: what the margin is relative to, default |bound|. Needed where the bound can be zero.
+    - promised: where the statement asserts anything, default everywhere.
+    - allowance: by how much the sides may differ for a reason other than numerical error.
     """
     value, bound = jnp.broadcast_arrays(_real(value), _real(bound))
     larger = jnp.maximum(jnp.abs(value), jnp.abs(bound))
@@ -111,9 +124,7 @@ def at_most(
     promised: ArrayLike | None = None,
     allowance: ArrayLike = 0.0,
 ) -> Comparison:
-    """The statement value <= bound, to within a known allowance either way; ``size`` replaces |bound| where the bound
-    can be zero.
-    """
+    """The statement value <= bound, with the arguments of `at_least`."""
     value, bound = jnp.broadcast_arrays(_real(value), _real(bound))
     comparison = at_least(-value, -bound, size=size, promised=promised, allowance=allowance)
     ratio = jnp.abs(value) / jnp.where(comparison.scale > 0, comparison.scale, 1.0)
@@ -121,7 +132,14 @@ def at_most(
 
 
 def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: ArrayLike = 0.0) -> Comparison:
-    """The statement value = expected, to within the errors of the given size and a known allowance."""
+    """The statement value = expected.
+
+    **Arguments:**
+
+    - value, expected: numbers or arrays that broadcast, with one row for each time or point.
+    - size: what the margin and the numerical errors are relative to.
+    - allowance: by how much the sides may differ for a reason other than numerical error.
+    """
     value, expected = jnp.broadcast_arrays(_real(value), _real(expected))
     size = jnp.broadcast_to(_real(size), value.shape)
     return Comparison(
@@ -148,7 +166,7 @@ class Judgement(enum.StrEnum):
 
 
 _LONGEST_ID = 120
-_ID = re.compile(r"[^./\\][^/\\]*")  # a file of an audit has its name
+_ID = re.compile(r"[^./\\][^/\\]*")  # an audit writes a file with this name
 
 
 def _any_loss(loss: AbstractPopulationLoss) -> None:
@@ -167,33 +185,35 @@ def _no_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[
 class Claim:
     """A statement about a flow, with all that is needed to judge it.
 
-    `flowsim.claim` declares one; its fields:
+    `flowsim.claim` declares one.
+
+    **Fields:**
 
     - id: ``paper.statement[.part]``.
-    - source: where it stands.
+    - source: the place of the statement, such as a paper and the number of a theorem.
     - statement: plain text, or LaTeX with formulas in ``$..$``.
     - compare: (loss, trajectory) -> `Comparison`, pure JAX.
-    - form: "printed", or "corrected" where the printed form does not survive.
+    - form: "printed", or "corrected" for what holds instead of a printed form that fails.
     - hypotheses: (loss, start) -> the conditions of the statement.
-    - constants: (loss, trajectory) -> numbers by name: the claim's, and the sharp ones.
-    - setting: loss -> None if the statement speaks of such a loss, else the `Hypothesis` that is not met.
-    - models: the classes of models that it is about, empty for all.
+    - constants: (loss, trajectory) -> numbers by name: the constants of the claim, and the sharp ones.
+    - setting: loss -> None if the statement covers this loss, else the `Hypothesis` that is not met.
+    - models: the classes of models that the statement is about. Empty if it is about all.
     - along_flow: whether the comparison reads more of the trajectory than its start.
-    - problems: its own problems, as nested dictionaries in the form of a problem file.
-    - spaces: the problems it speaks of, among which `flowsim.refute` looks for a counterexample.
+    - problems: the problems on which the claim is judged, as nested dictionaries in the form of a problem file.
+    - spaces: the sets of problems that the statement covers, in which `flowsim.refute` looks for a counterexample.
     - note: what a referee should know.
 
-    **Raises:** `ValueError` on another form, or an id that can name no file.
+    **Raises:** `ValueError` on another form, or an id that cannot be the name of a file.
     """
 
     id: str
     source: str
     statement: str
-    compare: Callable[[Any, Any], Comparison]
+    compare: Callable[..., Comparison]
     form: str = "printed"
-    hypotheses: Callable[[Any, Any], list[Hypothesis]] = _no_hypotheses
-    constants: Callable[[Any, Any], dict[str, Array]] = _no_constants
-    setting: Callable[[Any], Hypothesis | None] = _any_loss
+    hypotheses: Callable[..., list[Hypothesis]] = _no_hypotheses
+    constants: Callable[..., dict[str, Array]] = _no_constants
+    setting: Callable[..., Hypothesis | None] = _any_loss
     models: tuple[type[eqx.Module], ...] = ()
     along_flow: bool = True
     problems: tuple[Tables, ...] = ()
@@ -220,11 +240,11 @@ class Claim:
         return plain(self.statement)
 
     def is_about(self, model: PyTree) -> bool:
-        """Whether the statement speaks of such a model."""
+        """Whether the statement is about models of this class."""
         return not self.models or isinstance(model, self.models)
 
     def foreign(self, loss: AbstractPopulationLoss, model: PyTree) -> Hypothesis | None:
-        """The `Hypothesis` that this is a model or a loss which the statement does not speak of; None where it does."""
+        """None if the statement covers this loss and model, else the `Hypothesis` that is not met."""
         if self.is_about(model):
             return self.setting(loss)
         return unmet(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}")
@@ -232,13 +252,22 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What was found: see docs/verdicts.md for every field.
+    """The verdict on a claim, with the numbers that it rests on. docs/verdicts.md explains every field.
 
-    margin: signed slack over the size of the bound where it is least (None if the statement promises nothing);
-    where: the time of it, or a description; floor: numerical error there, in the same units; tightness: ratio of the
-    sides there; until: up to when a statement for all t was judged, None where what comes after is bounded too, or it
-    is no such statement; cut: whether the run, or what rounding leaves of it, ends there before the flow comes to its
-    own stop.
+    **Fields:**
+
+    - id, source, form, statement: those of the claim.
+    - verdict: one of the five.
+    - margin: the least signed slack, relative to the size of the bound. None if the statement promises nothing.
+    - where: the time at which the margin is least, or a description of the point.
+    - floor: the numerical error there, in the same units.
+    - tightness: the ratio of the two sides there.
+    - hypotheses: the conditions of the statement.
+    - constants: numbers by name.
+    - note: the note of the claim, and the reason for the verdict.
+    - until: the time up to which a statement for all t was judged. None if all later times are bounded too, or if the
+      statement is not one for all t.
+    - cut: whether the run ends there before the flow meets a stopping rule, or rounding hides the rest of it.
     """
 
     id: str
@@ -273,11 +302,11 @@ class Verdict:
         return "" if self.until is None else f" until t = {self.until:.4g}"
 
     def verdict_text(self) -> str:
-        """The verdict; with the time up to which it was judged, where the run was cut there."""
+        """The verdict. If the run was cut, also the time up to which it was judged."""
         return f"{self.verdict}{self._until()}" if self.cut else str(self.verdict)
 
     def where_text(self) -> str:
-        """``t = 3.2``, or the description of a point that is not a time; a dash if neither is known."""
+        """``t = 3.2``, or the description of a point; a dash if neither is known."""
         if self.where is None:
             return "-"
         return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
@@ -287,7 +316,7 @@ class Verdict:
 
 
 class Verdicts(list[Verdict]):
-    """Verdicts in order, which notebooks show as a table."""
+    """A list of verdicts, which a notebook shows as a table."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
@@ -296,9 +325,10 @@ class Verdicts(list[Verdict]):
         return html_table(_COLUMNS, map(_cells, self), own_stop(self))
 
     def to_dataframe(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each verdict; its column ``unmet`` names hypotheses that are not met.
+        """A ``pandas.DataFrame`` with a row for each verdict. Its column ``unmet`` lists the hypotheses that are not
+        met.
 
-        **Raises:** `ProblemError` where pandas is not installed.
+        **Raises:** `ProblemError` if pandas is not installed.
         """
         names = (
             "id",
@@ -331,32 +361,34 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
 
 
 def own_stop(verdicts: Sequence[Verdict]) -> str:
-    """Up to when statements for all t were judged whose flow came to its own stop, as a line; empty for none."""
+    """A line with the times up to which statements for all t were judged, for flows that met a stopping rule. Empty if
+    there are no such verdicts.
+    """
     times = {verdict.until for verdict in verdicts if verdict.until is not None and not verdict.cut}
     if not times:
         return ""
     at = f", t = {min(times):.4g}" if len(times) == 1 else ""
-    return f"What is said for all t was judged up to the flow's own stop{at}."
+    return f"Statements for all t were judged up to the time at which the flow met a stopping rule{at}."
 
 
 def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
-    """Every form of the claim with that id, or of all its parts.
+    """All forms of the claim with this id, or of all its parts.
 
-    **Raises:** `ValueError` with the nearest id if no claim has this one.
+    **Raises:** `ValueError` with the nearest id if there is no such claim.
     """
     found = [claim for claim in claims if claim.id == identifier or claim.id.startswith(f"{identifier}.")]
     if not found:
         known = sorted({name for claim in claims for name in (claim.id, claim.id.rpartition(".")[0])})
         checks.refuse(
             "claim id",
-            "one of those `flowsim claims` lists",
+            "an id that `flowsim claims` lists",
             f'it is "{identifier}"{checks.nearest(identifier, known)}',
         )
     return found
 
 
 def citation(verdict: Verdict) -> str:
-    """One line that cites a verdict, with the accuracy it was reached at and the version that reached it."""
+    """One line that cites a verdict, with its accuracy and the version of flowsim that reached it."""
     words = [f"{verdict.source} [{verdict.form}]: {verdict.verdict}{verdict._until()}"]
     if verdict.margin is not None:
         at = "" if verdict.where is None else f" at {verdict.where_text()}"

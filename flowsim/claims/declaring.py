@@ -1,21 +1,24 @@
-"""How a claim is declared: a function that returns both sides, and whose docstring is the statement."""
+"""Declaring a claim: a function returns the two sides, and its docstring is the statement."""
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from flowsim._core import checks
+from flowsim._core.types import Options, Tables
 from flowsim.claims.claim import Claim, Comparison, equal
 from flowsim.claims.hypotheses import Conditions, all_of
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem.spaces import Space
 
 Declare = Callable[[Callable[..., Comparison] | Claim], Claim]
 
-_TAKES: dict[str, Callable[[Any, Any], Any]] = {
+_TAKES: dict[str, Callable[..., object]] = {
     "loss": lambda loss, flow: loss,
     "task": lambda loss, flow: loss.task,
     "start": lambda loss, flow: flow.start,
@@ -58,7 +61,7 @@ def claim(
         takes = _taken(sides)
 
         @functools.wraps(sides)
-        def compare(loss: Any, flow: Any) -> Comparison:
+        def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
             if needs is not None and not all(condition.met for condition in needs(loss, flow.start)):
                 return eqx.tree_at(lambda c: c.promised, equal(jnp.zeros(1), 0.0, 1.0), jnp.zeros(1, dtype=bool))
             return sides(*(_TAKES[name](loss, flow) for name in takes))
@@ -70,16 +73,16 @@ def claim(
     return declare
 
 
-def _said(sides: Callable[..., Any]) -> dict[str, str]:
-    """The statement and the note of a docstring, each in one line."""
+def _said(sides: Callable) -> dict[str, str]:
+    """The statement and the note in a docstring, each on one line."""
     statement, *note = inspect.cleandoc(sides.__doc__ or "").split("\n\n")
     if not statement:
         checks.refuse("a claim", "a function whose docstring states it", f"{sides.__name__} has no docstring")
     return {"statement": " ".join(statement.split()), "note": " ".join(" ".join(note).split())}
 
 
-def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of what a function compares; what has a default is its own."""
+def _taken(sides: Callable) -> tuple[str, ...]:
+    """The names of what a function compares: its arguments without a default value."""
     parameters = inspect.signature(sides).parameters.values()
     names = tuple(one.name for one in parameters if one.default is one.empty)
     if unknown := [name for name in names if name not in _TAKES]:
@@ -87,8 +90,8 @@ def _taken(sides: Callable[..., Any]) -> tuple[str, ...]:
     return names
 
 
-def takes_like(sides: Callable[..., Any]) -> Callable[[Callable], Callable]:
-    """A decorator that gives a function the name and docstring of another, and leaves it its own arguments."""
+def takes_like(sides: Callable) -> Callable[[Callable], Callable]:
+    """A decorator that gives a function the name and docstring of another function but keeps its arguments."""
 
     def dress(function: Callable) -> Callable:
         signature = inspect.signature(function)
@@ -124,11 +127,18 @@ class Section:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """All that are declared, on whatever problems."""
+        """All claims that were declared, on any problems."""
         return tuple(self._claims)
 
-    def on(self, problems: Sequence[Mapping[str, Any]], spaces: Sequence[Space], **shared: Any) -> "Section":
-        """The same section for claims on these problems, and whatever else they share."""
+    def on(self, problems: Sequence[Tables], spaces: Sequence[Space], **shared: Any) -> "Section":
+        """The same section for claims on other problems, and with other shared arguments.
+
+        **Arguments:**
+
+        - problems: on which each claim is judged.
+        - spaces: the sets of problems that the claims cover.
+        - shared: arguments of `claim`.
+        """
         part = Section(self.paper)
         part._shared = {**self._shared, "problems": tuple(problems), "spaces": tuple(spaces), **shared}
         part._claims = self._claims
@@ -139,18 +149,25 @@ class Section:
 
         **Arguments:**
 
-        - part: the id without the paper's.
-        - source: the place without the paper's id.
-        - own: arguments of `claim` that differ from the section's.
+        - part: the id without that of the paper.
+        - source: the place without the id of the paper.
+        - own: arguments of `claim` that differ from those of the section.
         """
         return self._declared(f"{self.paper}.{part}", f"{self.paper}, {source}", own)
 
     def corrected(self, printed: Claim, source: str = "", **own: Any) -> Declare:
-        """A decorator that declares what holds instead of a printed claim, at the same place or at another."""
+        """A decorator that declares what holds instead of a printed claim, at the same place or at another.
+
+        **Arguments:**
+
+        - printed: the printed claim.
+        - source: the place, default that of the printed claim.
+        - own: arguments of `claim` that differ from those of the printed claim.
+        """
         place = f"{self.paper}, {source}" if source else printed.source
         return self._declared(printed.id, place, {"form": "corrected", **own})
 
-    def _declared(self, id: str, source: str, own: dict[str, Any]) -> Declare:
+    def _declared(self, id: str, source: str, own: Options) -> Declare:
         declare = claim(id, source, **{**self._shared, **own})
 
         def kept(sides: Callable[..., Comparison] | Claim) -> Claim:

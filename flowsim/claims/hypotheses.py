@@ -1,4 +1,4 @@
-"""Hypotheses: the conditions of a statement, with both of their sides."""
+"""Hypotheses: the conditions of a statement, with their two sides."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from flowsim._core import checks
 from flowsim._core.types import Scalar
 
 LONGEST_DRAWN = 100_000
-MOST_DRAWN = 2**22  # numbers of one prompt, of which statements draw up to 64: 2 GiB
+MOST_DRAWN = 2**22  # numbers in one prompt; statements draw up to 64 prompts, hence 2 GiB
 ROUNDING = 1e-12
 
 _RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -22,7 +22,15 @@ _RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": opera
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One condition of a statement, with both of its sides: ``value relation bound``; traced in a transformation."""
+    """One condition of a statement: ``value relation bound``. In a transformation of JAX its numbers are traced.
+
+    **Fields:**
+
+    - name: the condition in words.
+    - value, bound: its two sides, NaN if unknown.
+    - relation: "<", "<=", ">", ">=" or "=".
+    - met: whether it is satisfied.
+    """
 
     name: str
     value: float | Scalar
@@ -32,17 +40,17 @@ class Hypothesis:
 
     @property
     def unknown(self) -> bool:
-        """Whether a side is not known."""
+        """Whether a side is unknown."""
         return math.isnan(self.value) or math.isnan(self.bound)
 
 
-Conditions = Callable[[Any, Any], list[Hypothesis]]
+Conditions = Callable[..., list[Hypothesis]]
 
 
 @functools.cache
 def all_of(*conditions: Conditions) -> Conditions:
-    """All hypotheses of several conditions, one after the other; of the same conditions the same function, so that what
-    claims share is evaluated once.
+    """The hypotheses of several conditions, in order. The same conditions give the same function, so that hypotheses
+    that claims share are evaluated once.
     """
     return lambda loss, start: [found for of in conditions for found in of(loss, start)]
 
@@ -56,7 +64,7 @@ def hypothesis(name: str, value: Scalar | float, relation: str, bound: Scalar | 
 
 
 def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar | float = 1.0) -> Hypothesis:
-    """A condition ``value = bound``, met to within rounding of the given size."""
+    """The condition ``value = bound``, met to within rounding of the given size."""
     if not all(map(checks.is_concrete, (value, bound, size))):
         return Hypothesis(name, value, "=", bound, jnp.abs(value - bound) <= ROUNDING * size)
     left, right = float(value), float(bound)
@@ -64,12 +72,12 @@ def agrees(name: str, value: Scalar | float, bound: Scalar | float, size: Scalar
 
 
 def unmet(name: str) -> Hypothesis:
-    """A condition that fails by what the loss or the model is, and has no sides."""
+    """A condition that the class of a loss or a model violates, without sides."""
     return Hypothesis(name, 0.0, "=", 1.0, False)
 
 
 def finite_context(loss: Any, start: PyTree) -> list[Hypothesis]:
-    """Prompts that are judged one by one must fit into memory."""
+    """The condition that prompts, which statements draw one by one, fit into memory."""
     longest = longest_drawn(loss.task)
     name = f"context length at most {longest}, so that prompts can be drawn"
     return [hypothesis(name, loss.task.context_length, "<=", float(longest))]
@@ -81,5 +89,5 @@ def can_be_drawn(task: Any) -> bool:
 
 
 def longest_drawn(task: Any) -> int:
-    """The longest context that statements draw prompts of, in the dimension of a task."""
+    """The longest context of prompts that statements draw, for the dimension of the task."""
     return min(LONGEST_DRAWN, MOST_DRAWN // (task.dimension + 1))

@@ -1,10 +1,9 @@
-"""Judging: a claim against a trajectory, its more accurate repetitions, and balls that hold its sides."""
+"""The verdict on a claim, from a trajectory, its more accurate repetitions, and balls that contain both sides."""
 
 import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -33,15 +32,15 @@ from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 _DECIDED = Judgement.HOLDS, Judgement.VACUOUS  # by two solves; a violation needs a third
 _ALONE = {Judgement.HOLDS: "Its conclusion holds all the same.", Judgement.VIOLATED: "Its conclusion fails here."}
 _ALLOWS_TOO_LITTLE = (
-    "What it allows for the way still to go to the limit may be less than what changes on it: flowsim.limit(flow, f) "
-    "gives an allowance that bounds it."
+    "Its allowance may be smaller than the change from the end of the flow to its limit: take the allowance from "
+    "flowsim.limit(flow, f), which bounds this change."
 )
 _NOT_IN_ORDER = "It has as many rows as there are times, but not in their order: the last ones are not the end."
 _READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
 _DID_NOT_SURVIVE = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
 _IS_NO_LIMIT = (
-    "It reads the end of the flow as if it were the limit, and depends on where the integration happened to stop: "
-    "flowsim.limit(flow, f) gives the limit with a bound, flow.at(t) the model at a time."
+    "It reads the end of the flow as its limit, so that it depends on where the integration stopped: use "
+    "flowsim.limit(flow, f) for the limit with a bound, or flow.at(t) for the model at a time."
 )
 
 
@@ -62,22 +61,22 @@ def judge(
 def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) -> Verdict:
     """Judge one claim along a flow.
 
-    The numerical error of a margin is measured by solving the flow again more accurately, and its rounding is bounded
-    in ball arithmetic where the verdict is decided. "holds" and "violated" need room beyond both everywhere and
-    somewhere; "violated" also survives a third, still more accurate solve. Everything else is "unresolved".
+    The numerical error of a margin is measured by solving the flow again more accurately. Its rounding error is bounded
+    in ball arithmetic where the verdict depends on it. "holds" needs margins above the errors everywhere, "violated" a
+    failure beyond them somewhere that a third, still more accurate solve confirms. All else is "unresolved".
 
-    **Arguments:** claim; loss, trajectory: of one flow.
+    **Arguments:** claim; loss; trajectory: a flow of the loss.
 
-    **Raises:** `ValueError` where the claim does not compare what it should, such as arrays of another length.
+    **Raises:** `ValueError` if the claim compares arrays that do not match, such as arrays of another length.
     """
     return judge_on(claim, Evidence(loss, trajectory))
 
 
 def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
-    """As `judge_on`, but a claim whose arithmetic raises is unresolved and its note says why, so that others stand.
+    """As `judge_on`, but an exception in the claim's arithmetic makes it unresolved, with the reason in the note.
 
-    **Raises:** `OSError` where the disk does; `ForeignFileError` on a checkpoint of another run; anything where
-    FLOWSIM_TRACEBACK=1 asks for it.
+    **Raises:** `OSError` if the disk fails; `ForeignFileError` on a checkpoint of another run; anything if
+    FLOWSIM_TRACEBACK=1.
     """
     try:
         return judge_on(claim, evidence)
@@ -92,7 +91,7 @@ def judge_or_note(claim: Claim, evidence: Evidence) -> Verdict:
 
 @not_finite
 def judge_on(claim: Claim, evidence: Evidence) -> Verdict:
-    """Judge one claim on evidence that several claims may share."""
+    """Judge one claim on evidence, which several claims may share."""
     try:
         verdict = _judged(claim, evidence)
     except CostlyError as error:
@@ -115,7 +114,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if claim.along_flow and evidence.reference.status is Status.KINK:
         return _judged(claim, evidence.before_kink)
     if claim.along_flow and evidence.cases[0].has_as_many_points(claim):
-        # As entries of one point they are not taken for times.
+        # The entries of one point are not times.
         claim = dataclasses.replace(claim, compare=functools.partial(_at_one_point, claim.compare))
     (rough, fine, finest), beneath = followed(claim, evidence)
     finding = found(claim, evidence, rough, fine, beneath)
@@ -138,7 +137,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
 
 
 def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
-    """The verdict on a claim whose sides are not compared, for a reason: its hypotheses are looked at."""
+    """The verdict on a claim whose sides cannot be compared: its hypotheses are still evaluated."""
     hypotheses = evidence.hypotheses(claim)
     unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
     judgement = Judgement.NOT_APPLICABLE if unmet else Judgement.UNRESOLVED
@@ -158,7 +157,7 @@ def _first(reasons: Iterator[str | None]) -> str:
 
 def _why_not_compared(claim: Claim, evidence: Evidence) -> Iterator[str]:
     """Why the sides of a claim are not compared, reason by reason; each is empty where it does not apply."""
-    yield evidence.too_low
+    yield evidence.below_minimum
     if claim.along_flow:
         yield too_late(claim, evidence)
         yield not_solved("The integration", evidence.trajectory)
@@ -172,14 +171,14 @@ def _why_not_compared(claim: Claim, evidence: Evidence) -> Iterator[str]:
 
 def _why_otherwise(claim: Claim, evidence: Evidence, fine: Case, finding: Finding) -> Iterator[str | None]:
     """Why what is found along a flow need not be true of it, in the same way."""
-    yield evidence.parted
+    yield evidence.diverged
     yield evidence.stepped_over
-    yield evidence.no_descent
+    yield evidence.not_descending
     yield "" if is_in_order(claim, evidence) else _NOT_IN_ORDER
     yield _depends_on_the_end(claim, evidence, fine, finding)
 
 
-def _at_one_point(compare: Callable[..., Comparison], *read: Any) -> Comparison:
+def _at_one_point(compare: Callable[..., Comparison], *read: object) -> Comparison:
     return jax.tree.map(lambda side: side.reshape(1, -1), compare(*read))
 
 
@@ -205,7 +204,7 @@ def _depends_on_the_end(claim: Claim, evidence: Evidence, case: Case, finding: F
     at_the_limit = Judgement.UNRESOLVED
     if not isinstance(evidence.loss, MonteCarloLoss):
         at_the_limit = judgement_at_the_limit(claim, case, sides)
-    # The end is anywhere in a ball there, but the times are those of the run.
+    # The balls contain all ends, but only the times of the run.
     if at_the_limit is sides.judgement and not differs and not depends_on_the_times(claim, evidence):
         return ""
     if not allows:

@@ -1,4 +1,4 @@
-"""What a function of the model tends to along a flow, with a bound of the way that is still to go."""
+"""The limit of a function of the model along a flow, with a bound on its error."""
 
 import contextlib
 import contextvars
@@ -16,20 +16,20 @@ from flowsim._core.balls.operations import UndecidedError, balls
 from flowsim._core.checks import is_concrete
 from flowsim.flow.trajectory import Trajectory
 
-End = tuple[PyTree, float]  # the model, and how far it still goes at most
+End = tuple[PyTree, float]  # the last model, and a bound on the remaining length
 
 
 class TracedFlowError(TypeError):
-    """A limit is asked for of a flow that has no values: it is being traced."""
+    """The limit of a flow was asked for inside a transformation of JAX, in which its values are unknown."""
 
 
 _END: contextvars.ContextVar[End | None] = contextvars.ContextVar("end", default=None)
 
 
 @contextlib.contextmanager
-def ending_at(model: PyTree, way: float) -> Iterator[None]:
-    """Within, a flow that is traced ends at this model, and goes so much further at most."""
-    token = _END.set((model, way))
+def ending_at(model: PyTree, remaining: float) -> Iterator[None]:
+    """A context in which a traced flow is known to end at this model, with this bound on its remaining length."""
+    token = _END.set((model, remaining))
     try:
         yield
     finally:
@@ -39,22 +39,26 @@ def ending_at(model: PyTree, way: float) -> Iterator[None]:
 def limit(
     flow: Trajectory, f: Callable[[PyTree], Array]
 ) -> tuple[Float[Array, "1 *values"], Float[Array, "1 *values"]]:
-    """f of the model that a flow tends to, and how far it may be off: f at the end of the flow, and the largest
-    difference from it on a ball that the flow cannot leave.
+    """The limit of a function along a flow, and a bound on its error.
 
-    Both have one point first, as the sides of a claim about a limit have:
-    ``value, allowance = limit(flow, f); return equal(value, expected, size, allowance=allowance)``.
-    The allowance is infinite where no such ball is found: after a short t1, on a plateau, where a minimum is
-    degenerate, or where f cannot be computed in ball arithmetic.
+    The value is that of f at the end of the flow. The bound is the largest change of f over a ball around the end that
+    the flow cannot leave. It is infinite if no such ball is found: if t1 is short, on a plateau, at a degenerate
+    minimum, or if f cannot be computed in ball arithmetic.
 
-    **Arguments:** f: model -> an array.
+    Both have one row in front, as in a claim about a limit: ``value, allowance = limit(flow, f); return equal(value,
+    expected, size, allowance=allowance)``.
 
-    **Raises:** `TracedFlowError` within a transformation of JAX.
+    **Arguments:**
+
+    - flow: the trajectory.
+    - f: model -> an array.
+
+    **Raises:** `TracedFlowError` inside a transformation of JAX.
     """
     value = jnp.asarray(f(flow.end), dtype=float)
     end = _END.get() if _is_traced(flow) else (flow.end, _way_to_go(flow))
     if end is None:
-        raise TracedFlowError("limit must be asked of a flow with values, and this one is traced")
+        raise TracedFlowError("limit needs a flow with known values: call it outside of jax transformations")
     return value[None], jnp.asarray(_variation(f, *end)).reshape(value.shape)[None]
 
 
@@ -63,20 +67,20 @@ def _is_traced(flow: Trajectory) -> bool:
 
 
 def _way_to_go(flow: Trajectory) -> float:
-    """The bound that the flow has; where none was looked for yet, it is."""
+    """The bound on the flow's remaining length, computed if it is not known yet."""
     if isinstance(flow.way_to_go, float) and math.isinf(flow.way_to_go) and flow.descent is not None:
         return flow.descent.way_to_go(flow.end, flow.start)
     return float(jnp.asarray(flow.way_to_go))
 
 
-def _variation(f: Callable[[PyTree], Array], model: PyTree, way: float) -> np.ndarray:
-    """How much f changes at most within a distance of a model."""
+def _variation(f: Callable[[PyTree], Array], model: PyTree, remaining: float) -> np.ndarray:
+    """A bound on the change of f within a distance of a model."""
     weights, rest = eqx.partition(model, eqx.is_inexact_array)
     of_weights = lambda weights: jnp.asarray(f(eqx.combine(weights, rest)), dtype=float)
     shape = jax.eval_shape(of_weights, weights).shape
-    if not math.isfinite(way):
+    if not math.isfinite(remaining):
         return np.full(shape, np.inf)
-    around = jax.tree.map(lambda leaf: balls(np.asarray(leaf), way), weights)
+    around = jax.tree.map(lambda leaf: balls(np.asarray(leaf), remaining), weights)
     try:
         within, here = (enclose(of_weights, where, open_branches=True) for where in (around, weights))
     except (UndecidedError, jax.errors.JAXTypeError):

@@ -1,4 +1,4 @@
-"""Rates of convergence: a guaranteed envelope, and the rate that is seen."""
+"""Rates of convergence: a guaranteed envelope, and a fit."""
 
 import dataclasses
 import math
@@ -12,16 +12,16 @@ from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.sampled.confidence import student_quantile
 
-_WINDOW = 1e5  # the excess falls by this much over the window of the fit
+_WINDOW = 1e5  # the factor by which the excess decreases over the window of the fit
 _FEWEST = 4
 
 
 def decayed(trajectory: Trajectory) -> Float[Array, " T"]:
-    """log(excess(0)/excess(t)), from the dissipated energy while little is lost, so that no digits are."""
+    """log(excess(0)/excess(t)), computed from the dissipated energy until half is lost, which keeps all digits."""
     lost = trajectory.dissipated / trajectory.excess[0]
     first_half = -jnp.log1p(-jnp.minimum(lost, 0.5))
     halves = -jnp.log(jnp.where(trajectory.excess > 0, trajectory.excess, jnp.nan) / trajectory.excess[0])
-    # Without a choice between the two, which would be a jump for whoever bounds it.
+    # A choice between the two would be a jump, which ball arithmetic cannot bound.
     return first_half + jnp.maximum(halves - math.log(2), 0.0)
 
 
@@ -36,8 +36,12 @@ def exponential_envelope(trajectory: Trajectory, mu: Float[Array, ""]) -> Compar
 class RateFit:
     """The decay of the excess at the end of a run.
 
-    kind: "exponential", excess ~ e^{-rate t}, or "power", excess ~ t^{-rate}, whichever fits better; rate, low, high:
-    with its 95% interval from the residuals; t_from, t_to: the window, of a late flow since it was steepest.
+    **Fields:**
+
+    - kind: "exponential" for excess ~ e^{-rate t} or "power" for excess ~ t^{-rate}, whichever fits better.
+    - rate: the rate.
+    - low, high: its 95% interval from the residuals.
+    - t_from, t_to: the window of the fit. For a flow that leaves a saddle late, t counts from its steepest point.
     """
 
     kind: str
@@ -49,7 +53,9 @@ class RateFit:
 
 
 def fit_rate(trajectory: Trajectory) -> RateFit | None:
-    """Fit the last factor 100,000 that the excess fell by; None where it fell by less than 10 or over too few times."""
+    """A fit of the decay over the last factor of 100,000; None if the excess decreased by less than 10, or over fewer
+    than four times.
+    """
     t, excess = counted(trajectory)[0], np.asarray(trajectory.excess)
     usable = (t > 0) & np.isfinite(excess) & (excess > 0)
     t, excess = t[usable], excess[usable]
@@ -66,7 +72,7 @@ def fit_rate(trajectory: Trajectory) -> RateFit | None:
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Slope, half its 95% interval and residual sum of squares of a least-squares line."""
+    """The slope of a least-squares line, half its 95% interval and the residual sum of squares."""
     centred = x - x.mean()
     slope = float(centred @ y / (centred @ centred))
     squares = float(np.sum((y - y.mean() - slope * centred) ** 2))

@@ -1,6 +1,4 @@
-"""Statements of kinds that many papers make: several at once, what a flow conserves, and inequalities between the
-gradient and the excess, or the loss itself.
-"""
+"""Statements that many papers make: conserved quantities, signs, and inequalities between the gradient and the loss."""
 
 import equinox as eqx
 import jax
@@ -12,21 +10,21 @@ from flowsim.flow.trajectory import Trajectory
 
 
 def rounded(comparison: Comparison, conditioning: Float[Array, ""]) -> Comparison:
-    """The comparison with rounding errors that many times larger than its terms' own."""
+    """The comparison with its rounding errors multiplied by a condition number."""
     return eqx.tree_at(lambda c: c.scale, comparison, comparison.scale * conditioning)
 
 
 def joined(comparisons: list[Comparison]) -> Comparison:
-    """Comparisons one after the other."""
+    """Several comparisons in one, their rows one after the other."""
     return jax.tree.map(lambda *series: jnp.concatenate(series), *comparisons)
 
 
-def conserved(value: Array, size: Array) -> Comparison:
+def conserved(value: Float[Array, "T ..."], size: Float[Array, "..."]) -> Comparison:
     """value(t) = value(0), relative to ``size``."""
     return equal(value, value[0], size)
 
 
-def stays_positive(value: Array, size: Array) -> Comparison:
+def stays_positive(value: Float[Array, "..."], size: Float[Array, "..."]) -> Comparison:
     """value(t) > 0, relative to ``size``."""
     return at_least(value, jnp.zeros(()), size=size)
 
@@ -48,10 +46,14 @@ def gradient_dominance(
 ) -> Comparison:
     """|grad L|^2 >= c L^p at every point with L >= threshold. L is the loss, not its excess.
 
-    **Arguments:** grad_norm_sq, loss: at any points, those of a trajectory or others; constant: c; power: p;
-    threshold: below which nothing is promised.
-
     For L loops p is (2L - 1)/L.
+
+    **Arguments:**
+
+    - grad_norm_sq, loss: (T,) at any points, on a trajectory or elsewhere.
+    - constant: c.
+    - power: p.
+    - threshold: the loss below which nothing is promised.
     """
     return at_least(grad_norm_sq, jnp.asarray(constant) * loss**power, promised=loss >= threshold)
 
@@ -59,7 +61,7 @@ def gradient_dominance(
 def sharp_dominance(
     grad_norm_sq: Float[Array, " T"], loss: Float[Array, " T"], power: float, threshold: ArrayLike
 ) -> Float[Array, ""]:
-    """The largest c for which |grad L|^2 >= c L^p where L >= threshold; infinite where there is no such point."""
+    """The largest c for which |grad L|^2 >= c L^p where L >= threshold; infinite if there is no such point."""
     promised = (loss >= threshold) & (loss > 0)
     return jnp.min(jnp.where(promised, grad_norm_sq / jnp.where(promised, loss, 1.0) ** power, jnp.inf))
 
@@ -69,6 +71,6 @@ def dominance_floor(
 ) -> Float[Array, ""]:
     """The largest loss at which |grad L|^2 < c L^p; zero if there is none.
 
-    Where the minimum is positive the inequality fails near it, since the gradient vanishes and L does not.
+    If the minimum is positive the inequality fails near it, since the gradient vanishes and L does not.
     """
     return jnp.max(jnp.where(grad_norm_sq < jnp.asarray(constant) * loss**power, loss, 0.0), initial=0.0)

@@ -1,4 +1,4 @@
-"""`flowsim audit`: judge every claim on its own problems."""
+"""`flowsim audit`: judge every claim on its problems."""
 
 import functools
 import pathlib
@@ -49,12 +49,12 @@ def audit(
             chosen, overrides, skipped if overrides else None, kept=kept, executor=executor, shard=part, own=own
         )
     if not entries and not skipped and part == (1, 1):
-        refuse("--paper", "a file with claims that have problems of their own", f"{paper} has none")
+        refuse("--paper", "a file with claims that list problems", f"{paper} has none")
     if not entries and skipped:
         raise ProblemError(f"--set must be something that applies to a problem, but {skipped[0]}")
     cases = sum(len(claim.problems) for claim in chosen) - len(skipped)
     if len(entries) < cases:
-        line = f"{len(entries)} of {cases} verdicts are there: the whole is written where all are, without --shard"
+        line = f"{len(entries)} of {cases} verdicts are finished: when all are, run the command without --shard"
         print_json({"verdicts": len(entries), "of": cases}) if as_json else print(line)
         return exit_status(False, [])
     document = audit_document(entries)

@@ -18,10 +18,10 @@ from flowsim.report.facts import sharp_constants
 
 
 def check(identifier: str, *, overrides: Sequence[str], as_json: bool, strict: bool) -> int:
-    """Judge a claim, or all its parts, in every form on its own problems."""
+    """Judge a claim, or all its parts, in every form on its problems."""
     entries = list(judge_all(claims_of(identifier), overrides))
     if not entries:
-        refuse("claim id", "that of a claim with problems of its own", f"{identifier} has none")
+        refuse("claim id", "that of a claim that lists problems", f"{identifier} has none")
     if as_json:
         print_json(audit_document(entries))
     else:
@@ -30,7 +30,7 @@ def check(identifier: str, *, overrides: Sequence[str], as_json: bool, strict: b
 
 
 def print_by_problem(entries: Sequence[Entry]) -> None:
-    """The verdicts on each problem, under the problem, and how many there are of each."""
+    """Print the verdicts on each problem, and the number of each kind."""
     for spec in dict.fromkeys(entry.problem for entry in entries):
         verdicts = [entry.verdict for entry in entries if entry.problem == spec]
         print(spec.heading, table_of(verdicts), sep="\n")

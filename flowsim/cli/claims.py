@@ -1,4 +1,4 @@
-"""`flowsim claims`: every claim. `flowsim cite`: BibTeX of the papers whose statements are cited, and of flowsim."""
+"""`flowsim claims`: list every claim. `flowsim cite`: BibTeX entries of papers and of flowsim."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def claims(*, as_json: bool) -> int:
 
 
 def cite(identifiers: Sequence[str]) -> int:
-    """Print the BibTeX entries of the claims' papers and of flowsim, each paper's under the ways to cite its claims."""
+    """Print the BibTeX entries of the papers of some claims and of flowsim."""
     places: dict[str, dict[str, None]] = {}
     for identifier in identifiers:
         for claim in claims_of(identifier):

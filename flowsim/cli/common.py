@@ -1,4 +1,4 @@
-"""What commands share: reading a problem, the folder they write to, the status they end with."""
+"""Shared parts of commands: reading a problem, the output folder, the exit status."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from flowsim import papers
 from flowsim._core.checks import refuse
@@ -21,17 +20,17 @@ FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
 
 
 def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
-    """The problem of a file, checked to the last field."""
+    """The problem of a file, with all fields checked."""
     return spec_of(tables_of(path), overrides).build()
 
 
 def tables_of(path: pathlib.Path) -> Tables:
-    """The tables of a problem: those of a problem file, or that name a function FILE.py:NAME."""
+    """The tables of a problem: those in a problem file, or those that name a function FILE.py:NAME."""
     return {"make": str(path)} if is_place(str(path)) else toml.parse(_text_of(path))
 
 
 def claims_of(identifier: str) -> list[Claim]:
-    """A claim, or all its parts, in every form, by its id; or the user's own as FILE.py:NAME."""
+    """A claim, or all its parts, in every form, by its id; or a user's claim as FILE.py:NAME."""
     if is_place(identifier):
         return [find_own(identifier, Claim)]
     try:
@@ -41,47 +40,48 @@ def claims_of(identifier: str) -> list[Claim]:
 
 
 def _text_of(path: pathlib.Path) -> str:
-    """The text of a problem file."""
     if path.suffix == ".py":
         refuse("PROBLEM.toml", "a problem file, or FILE.py:NAME for a function of your own", f"it is {path}")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: not UTF-8")
-    except (OSError, ValueError) as error:  # the latter of a path that can be none
+    except (OSError, ValueError) as error:  # ValueError for a path that cannot exist
         refuse("PROBLEM.toml", "a text file that can be read", f"{path}: {getattr(error, 'strerror', error)}")
 
 
 def check_format(format: str) -> None:
-    """Matplotlib asks LaTeX how large the labels of a pgf picture are: not after hours of work for the first time."""
+    """Refuse pgf without pdflatex before hours of work: Matplotlib measures its labels with LaTeX."""
     if format == "pgf" and shutil.which("pdflatex") is None:
         refuse("--format", "png, svg or pdf where there is no pdflatex, which measures the labels", "it is pgf")
 
 
-def print_json(document: Any) -> None:
-    """Print what is asked for with --json."""
+def print_json(document: object) -> None:
+    """Print the document for --json."""
     print(json.dumps(document, indent=1))
 
 
 def width(otherwise: int) -> int:
-    """The columns of the terminal, or another number where standard output is none."""
+    """The number of columns of the terminal, or another number if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
 
 
 def has_colours() -> bool:
-    """Whether to write in colour: on a terminal, unless NO_COLOR is set, and anywhere if FORCE_COLOR is."""
+    """Whether to write in colour: on a terminal unless NO_COLOR is set, and always if FORCE_COLOR is."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def table_of(verdicts: Iterable[Verdict]) -> str:
-    """The table of verdicts as wide as the terminal, in its colours; in a pipe as wide as ever, without any."""
+    """The table of verdicts in the width and colours of the terminal; elsewhere in the default width without
+    colours.
+    """
     return verdict_table(verdicts, width(WIDTH), has_colours())
 
 
 def part_of(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
-    """Which part of how many, of the form I/N."""
+    """The part and the number of parts in I/N."""
     if shard is None:
         return 1, 1
     if out is None:
@@ -93,7 +93,10 @@ def part_of(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
 
 
 def exit_status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status | None] = ()) -> int:
-    """1 if a claim is violated and that counts, 3 if an integration was not finished, else 0."""
+    """1 if a claim is violated and ``strict`` is set, 3 if an integration was not finished, else 0.
+
+    **Arguments:** strict; verdicts; statuses: of the integrations.
+    """
     if any(status is not None and not status.finished for status in statuses):
         return UNFINISHED
     return VIOLATED if strict and any(verdict.verdict is Judgement.VIOLATED for verdict in verdicts) else FINISHED

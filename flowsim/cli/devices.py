@@ -1,4 +1,4 @@
-"""The devices of a command: as many as it asks for, of this process and of those that it joins on other hosts."""
+"""The devices of a command, in this process and in processes on other hosts."""
 
 import contextlib
 import dataclasses
@@ -21,9 +21,14 @@ AUTOMATIC = "auto"
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The processes that share one run, as asked for: where the first of them listens, how many they are, which of them
-    this one is, and for how many seconds they wait for one another. With the coordinator "auto" JAX finds out, from
-    Slurm or Open MPI.
+    """The processes that share one run.
+
+    **Fields:**
+
+    - coordinator: where process 0 listens, or "auto" for the settings of Slurm or Open MPI.
+    - processes: their number.
+    - process: the number of this one.
+    - join_timeout: seconds that they wait for one another.
     """
 
     coordinator: str | None = None
@@ -32,7 +37,10 @@ class Hosts:
     join_timeout: float = 120.0
 
     def check(self) -> None:
-        """**Raises:** `ProblemError` naming the option."""
+        """Check the options.
+
+        **Raises:** `ProblemError` naming the option.
+        """
         given = {"--processes": self.processes, "--process": self.process}
         if self.coordinator in (None, AUTOMATIC):
             for name, value in given.items():
@@ -53,9 +61,9 @@ class Hosts:
             refuse("--join-timeout", "a positive number of seconds", f"it is {self.join_timeout:g}")
 
     def join(self) -> None:
-        """Come together with the other processes, before JAX starts its devices.
+        """Join the other processes, before JAX starts its devices.
 
-        **Raises:** `ProblemError` where Slurm or Open MPI tell nothing; `ConnectionError` where this cannot be done.
+        **Raises:** `ProblemError` if Slurm or Open MPI provide no settings; `ConnectionError` if joining fails.
         """
         if self.coordinator is None:
             return
@@ -66,11 +74,11 @@ class Hosts:
                     None if automatic else self.coordinator,
                     self.processes,
                     self.process,
-                    # From the environment of Slurm each process would take one device of its host.
+                    # With the settings of Slurm each process would take one device of its host.
                     cluster_detection_method=None if automatic else "deactivate",
-                    # JAX aborts the process with a trace of its own then: the limit here is to come first.
+                    # Then JAX aborts the process with a stack trace, so that the limit here must come first.
                     initialization_timeout=int(self.join_timeout) + 60,
-                    # JAX listens on every interface otherwise.
+                    # Otherwise JAX listens on every interface.
                     coordinator_bind_address=None if automatic or self.process != 0 else self.coordinator,
                 )
             except ValueError as error:
@@ -83,7 +91,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def _limit(self) -> Iterator[None]:
-        """End the process where the others do not come in time."""
+        """End the process if the others do not join in time."""
         timer = threading.Timer(self.join_timeout, self._give_up)
         timer.daemon = True
         timer.start()
@@ -95,20 +103,22 @@ class Hosts:
     def _give_up(self) -> None:
         others = "the others" if self.processes is None else f"all {self.processes} processes"
         where = "" if self.coordinator == AUTOMATIC else f" at {self.coordinator}"
-        line = f"could not go on: {others} did not join{where} within {self.join_timeout:g} seconds (--join-timeout)"
+        line = f"stopped: {others} did not join{where} within {self.join_timeout:g} seconds (--join-timeout)"
         os.write(sys.stderr.fileno(), f"flowsim: {line}\n".encode())
         os._exit(3)
 
 
 def mesh_over(devices: str | None, hosts: Hosts) -> Mesh | None:
-    """The mesh over so many devices of each process, "all" for those that JAX sees; None where that is a single one.
+    """The mesh over this number of devices of each process, "all" for all of them; None for a single device.
 
-    **Raises:** `ProblemError` naming the option; `ConnectionError` where the other processes cannot be joined.
+    **Arguments:** devices: their number, or "all"; hosts: the processes.
+
+    **Raises:** `ProblemError` naming the option; `ConnectionError` if the other processes cannot be joined.
     """
     hosts.check()
     count = _count(devices)
     if devices is not None and count is not None:
-        # Where JAX runs already, its devices are what they are.
+        # Devices of a running JAX cannot be changed.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)
     hosts.join()
@@ -125,7 +135,7 @@ def mesh_over(devices: str | None, hosts: Hosts) -> Mesh | None:
 
 
 def _count(devices: str | None) -> int | None:
-    """How many of each process, None for all."""
+    """The number for each process, None for all."""
     if devices == "all":
         return None
     if devices is None:

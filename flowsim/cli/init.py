@@ -1,4 +1,4 @@
-"""`flowsim init`: which conditions a start meets, and what follows from it by formula."""
+"""`flowsim init`: the conditions that a start meets, and predictions by formula."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from flowsim.problem import Problem
 
 
 def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: float | None, as_json: bool) -> int:
-    """Print the conditions that a start meets or not, and what follows from it. Integrates nothing."""
+    """Print the conditions that a start meets or not, and what follows. Integrates nothing."""
     if not epsilon > 0:
         refuse("--epsilon", "positive", f"it is {epsilon:g}")
     problem = read(path, overrides)
@@ -45,7 +45,6 @@ def init(path: pathlib.Path, *, overrides: Sequence[str], epsilon: float, risk: 
 
 
 def _document(problem: Problem, predicted: Predictions | None, epsilon: float, lengths: Any) -> Document:
-    """What is printed with --json."""
     shared = {"problem": problem.spec, "versions": versions(), "limits": limits_of(problem), "prompt_lengths": lengths}
     constants = constants_of(problem)
     if predicted is None:
@@ -61,7 +60,7 @@ def _document(problem: Problem, predicted: Predictions | None, epsilon: float, l
 
 
 def _prompt_lengths(problem: Problem, predicted: Predictions | None, epsilon: float) -> Any:
-    """How long prompts must be for a risk of epsilon, where a paper says."""
+    """The prompt lengths for a risk of epsilon, if a paper predicts them."""
     try:
         lengths = predicted.prompt_lengths(epsilon) if predicted and predicted.prompt_lengths else None
     except ValueError as error:
@@ -72,11 +71,11 @@ def _prompt_lengths(problem: Problem, predicted: Predictions | None, epsilon: fl
 
 
 def _rows_of_least_loss(problem: Problem) -> dict[str, str]:
-    """What is known of a flow of which no paper predicts anything."""
+    """What is known about a flow for which no paper predicts anything."""
     value, excess = _at_the_start(problem)
     return (
         {"loss at the start": f"{value:.10g}", "excess at the start": f"{excess:.10g}"}
-        | {f"least loss that is known ({problem.loss.minimum_kind})": f"{float(problem.loss.minimum):.10g}"}
+        | {f"least known loss ({problem.loss.minimum_kind})": f"{float(problem.loss.minimum):.10g}"}
         | {f"{name} there": _text(weight) for name, weight in limits_of(problem).items()}
     )
 
@@ -87,14 +86,14 @@ def _at_the_start(problem: Problem) -> tuple[float, float]:
 
 
 def _print_rows(rows: Mapping[str, str]) -> None:
-    """Labels and texts, which may have several lines, in two columns."""
+    """Print labels and texts in two columns. Texts may have several lines."""
     width = max(map(len, rows))
     for label, text in rows.items():
         print(f"  {label:{width}}  " + text.replace("\n", "\n" + " " * (width + 4)))
 
 
 def _text(value: float | Array | str) -> str:
-    """A number, or a matrix in rows and the corners of a large one."""
+    """A number, or a matrix in rows; of a large one only the corners."""
     if isinstance(value, str):
         return value
     if np.ndim(value) == 0:

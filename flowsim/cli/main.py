@@ -1,4 +1,4 @@
-"""The command line: what can be asked, and with which exit status it ends. Nothing heavy is imported to parse."""
+"""The command line: commands, options and exit status. Heavy modules are imported after parsing."""
 
 import functools
 import os
@@ -26,21 +26,21 @@ Axes = Annotated[
     tyro.conf.arg(name="over", metavar="FIELD=VALUES"),
 ]
 ClaimIds = Annotated[
-    tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[CLAIM_ID ...]", help="none for flowsim alone")
+    tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[CLAIM_ID ...]", help="without one, flowsim only")
 ]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
-Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="how many processes of this machine share the work")]
-Scheduler = Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help="of dask, whose workers share the work")]
-Shard = Annotated[
-    str | None, tyro.conf.arg(metavar="I/N", help="do the I-th of N parts alone, beside others that share DIR")
+Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="processes of this machine that share the work")]
+Scheduler = Annotated[
+    str | None, tyro.conf.arg(metavar="ADDRESS", help="a dask scheduler, whose workers share the work")
 ]
-Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="how long, such as 90s or 10m")]
+Shard = Annotated[str | None, tyro.conf.arg(metavar="I/N", help="do only the I-th of N parts; all parts share DIR")]
+Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="the time, such as 90s or 10m")]
 Problems = Annotated[
     int | None,
-    tyro.conf.arg(metavar="N", help="how many to look at instead, up to the end of a batch"),
+    tyro.conf.arg(metavar="N", help="try this many problems instead, and finish the batch"),
 ]
 Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the claim")]
-Seed = Annotated[int, tyro.conf.arg(help="of what is drawn")]
+Seed = Annotated[int, tyro.conf.arg(help="of random draws")]
 Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
 
 
@@ -63,23 +63,23 @@ def run(
     process: Annotated[int | None, tyro.conf.arg(metavar="I")] = None,
     join_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0,
 ) -> int:
-    """Integrate the flow of a problem, judge the claims that speak of it, draw.
+    """Integrate the flow of a problem, judge the claims about it, draw figures.
 
     Args:
-        problem: the problem file, or a function of your own that gives (loss, model).
-        out: where the results go; it must not hold another run.
-        claims: judge those whose ids match, such as "smith2025.lemma-3.*", whether they read the flow or not.
-        all_claims: judge every claim about the model, also those about a paper's formulas alone.
-        resume: go on with the run in DIR.
-        json: print verdicts.json alone.
+        problem: the problem file, or FILE.py:NAME of a function that returns (loss, model).
+        out: the folder for the results; it must not hold another run.
+        claims: judge those with a matching id, such as "smith2025.lemma-3.*", with or without a flow.
+        all_claims: judge every claim about the model, also those without a flow.
+        resume: continue the run in DIR.
+        json: print only verdicts.json.
         strict: exit with status 1 if a claim is violated.
-        format: of the figures; pgf takes pdflatex.
+        format: of the figures; pgf needs pdflatex.
         tex: also write verdicts.tex, a table for a paper.
         quiet: print neither progress nor table.
-        devices: of each process that share the samples of a loss by Monte Carlo; all takes those that JAX sees.
+        devices: how many of each process share the samples of a Monte Carlo loss; all: those that JAX finds.
         coordinator: where process 0 listens, for a run on several hosts; auto asks Slurm or Open MPI.
-        processes: how many there are, one a host or more.
-        process: which of them this one is, from 0 on; it alone writes.
+        processes: their number, at least one for each host.
+        process: the number of this one, from 0; process 0 writes the results.
         join_timeout: how long to wait for the others.
     """
     prepare_jax()
@@ -110,12 +110,12 @@ def init(
     risk: float | None = None,
     json: bool = False,
 ) -> int:
-    """Which theorem conditions a start meets, and what follows. Integrates nothing.
+    """Print which theorem conditions a start meets, and what follows, without integration.
 
     Args:
-        problem: the problem file, or a function of your own that gives (loss, model).
+        problem: the problem file, or FILE.py:NAME of a function that returns (loss, model).
         epsilon: the excess loss for which the guaranteed time is given.
-        risk: also say how long prompts must be for this risk.
+        risk: also print the prompt length needed for this risk.
         json: print JSON.
     """
     prepare_jax()
@@ -125,7 +125,7 @@ def init(
 
 
 def claims(json: bool = False) -> int:
-    """Every claim: id, source, form, statement.
+    """List every claim: id, source, form, statement.
 
     Args:
         json: print JSON.
@@ -143,11 +143,11 @@ def check(
     json: bool = False,
     strict: bool = False,
 ) -> int:
-    """Judge one claim, printed and corrected, on its own problems.
+    """Judge one claim, printed and corrected, on the problems that it lists.
 
     Args:
-        claim_id: such as smith2025.lemma-3.rate; smith2025.lemma-3 takes all its parts; or FILE.py:NAME for a claim of
-            your own.
+        claim_id: such as smith2025.lemma-3.rate; smith2025.lemma-3 takes all its parts; or FILE.py:NAME for
+            your claim.
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """
@@ -199,14 +199,14 @@ def audit(
     scheduler: Scheduler = None,
     shard: Shard = None,
 ) -> int:
-    """Judge every claim on its own problems, or on those of them to which the overrides apply.
+    """Judge every claim on the problems that it lists, or on those to which the overrides apply.
 
     Args:
-        out: where verdicts.json and the pages of the ledger go; what is finished there is not judged again.
+        out: the folder for verdicts.json and the ledger; finished verdicts there are kept.
         paper: only the claims of one paper, by its id, or of FILE.py.
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
-        fresh: judge again what is finished, too.
+        fresh: judge finished claims again.
     """
     prepare_jax()
     from flowsim.cli.audit import audit
@@ -232,19 +232,19 @@ def sweep(
     scheduler: Scheduler = None,
     shard: Shard = None,
 ) -> int:
-    """Integrate the flows of a grid of problems, and draw a map of what becomes of them.
+    """Integrate the flows of a grid of problems, and draw a map of the results.
 
     Args:
-        problem: the problem file that all cells share, or a function of your own that gives (loss, model).
-        over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; once an axis.
-        out: where the map goes; it must not hold another sweep.
-        claims: whose margins are kept, by a pattern of their ids; without it a few that papers name.
-        resume: go on with the sweep in DIR.
+        problem: the problem file that all cells share, or FILE.py:NAME of a function that returns (loss, model).
+        over: a field and its values: geom:FROM:TO:COUNT, lin:FROM:TO:COUNT, FIRST:LAST or a list; repeat for each axis.
+        out: the folder for the map; it must not hold another sweep.
+        claims: record the margins of claims with a matching id; default a few that papers name.
+        resume: continue the sweep in DIR.
         json: print JSON.
         format: of the figure.
-        disk_budget: how much may be written; a larger sweep is refused.
+        disk_budget: the largest size; a larger sweep is refused.
         quiet: print neither progress nor summary.
-        devices: to share the cells of a batch; all takes those that JAX sees.
+        devices: how many share the cells of a batch; all: those that JAX finds.
     """
     prepare_jax()
     from flowsim.cli.sweep import sweep
@@ -283,12 +283,12 @@ def refute(
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
 ) -> int:
-    """Search for a problem that meets a claim's hypotheses and breaks it.
+    """Search for a problem that meets a claim's hypotheses and violates it.
 
     Args:
-        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
-        over: search an axis of the claim over LOW:HIGH or a list; once an axis.
-        out: where the counterexample goes, and batches that a killed search goes on from.
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
+        over: search an axis of the claim over LOW:HIGH or a list; repeat for each axis.
+        out: the folder for the counterexample and for batches from which a search resumes.
         json: print JSON.
         strict: exit with status 1 if a counterexample is found.
         format: of the figure.
@@ -320,11 +320,11 @@ def sharpen(
     """Search for the best constant of a claim's bound, and how it grows.
 
     Args:
-        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
-        over: search an axis of the claim over LOW:HIGH or a list, and show the growth with it; once an axis.
-        out: where the constants and their picture go.
+        claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for your claim.
+        over: search an axis of the claim over LOW:HIGH or a list, and report its growth; repeat for each axis.
+        out: the folder for the constants and their picture.
         json: print JSON.
-        strict: exit with status 1 if the claim is violated at the best.
+        strict: exit with status 1 if the claim is violated at the best constant.
         format: of the figure.
         quiet: print no progress.
     """
@@ -336,7 +336,7 @@ def sharpen(
 
 
 def cite(claim_ids: ClaimIds = (), /) -> int:
-    """BibTeX of the papers that claims are of, and of flowsim."""
+    """Print BibTeX entries of the papers of claims, and of flowsim."""
     prepare_jax()
     from flowsim.cli.claims import cite
 
@@ -344,7 +344,7 @@ def cite(claim_ids: ClaimIds = (), /) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status.
+    """Run one command and return its exit status.
 
     0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
     """
@@ -366,11 +366,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 config=(tyro.conf.FlagCreatePairsOff,),
             )
     except BrokenPipeError:
-        # The reader (``head``, a pager) has gone; nothing is left to say, not even when Python flushes at exit.
+        # The reader (``head``, a pager) has ended: print nothing more, not even when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return stop(UNFINISHED, f"could not go on: {error}; earlier files are whole, and a run goes on with --resume")
+        return stop(UNFINISHED, f"stopped: {error}; earlier files are complete, and a run continues with --resume")
     except Exception as error:
         return stop(*explained(error))
     finally:

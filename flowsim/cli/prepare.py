@@ -1,4 +1,4 @@
-"""What comes before and after a command: float64 and the compile cache, and the one line in which it stops."""
+"""Before and after a command: float64, the compilation cache, and the line with which it stops."""
 
 import functools
 import math
@@ -22,13 +22,13 @@ class Ended(SystemExit):
 
 
 def prepare_jax() -> None:
-    """Float64 and the compile cache, before the first array."""
+    """Switch on float64 and the compilation cache, before the first array."""
     if (given := os.environ.get("JAX_ENABLE_X64", "1")).lower() not in ("1", "t", "true", "y", "yes", "on"):
         off = given.lower() in ("0", "f", "false", "n", "no", "off")
         came = "JAX_ENABLE_X64 switches it off" if off else f'JAX_ENABLE_X64 is "{given}"'
         line = f"float64 must be switched on, but {came}: unset it or set JAX_ENABLE_X64=1"
         raise Ended(stop(BAD_INPUT, line))
-    # With more processors it takes less than in proportion.
+    # More processors take less than in proportion.
     least = _LEAST_MEMORY + _A_PROCESSOR * min(os.cpu_count() or 1, 2)
     if (limit := _address_space()) < least:
         came = f"it is limited to {limit:.3g} GB: raise the limit (ulimit -v unlimited)"
@@ -39,7 +39,7 @@ def prepare_jax() -> None:
     try:
         prepare_compiler()
         import jax
-    except ValueError as error:  # of another variable that JAX reads
+    except ValueError as error:  # another variable that JAX reads
         line = f"the environment must be one that JAX takes, but it says: {in_short(error)}"
         raise Ended(stop(BAD_INPUT, line)) from None
     jax.config.update("jax_enable_x64", True)
@@ -52,31 +52,33 @@ def prepare_jax() -> None:
 
 
 def stop(status: int, line: str) -> int:
-    """Say in a line why a command stops; returns its exit status."""
+    """Print one line that says why a command stops; return its exit status."""
     print(f"flowsim: {one_line(line)}", file=sys.stderr, flush=True)
     return status
 
 
 def interrupted(number: int, frame: types.FrameType | None) -> None:
-    """End at once: whatever a run has written is whole. JAX's callbacks swallow a KeyboardInterrupt, or crash on it."""
+    """End at once, since all files of a run are complete at any time. JAX's callbacks swallow a KeyboardInterrupt, or
+    crash on it.
+    """
     os.write(
-        sys.stderr.fileno(), b"\nflowsim: interrupted; a run goes on with --resume, a search with the same command\n"
+        sys.stderr.fileno(), b"\nflowsim: interrupted; a run continues with --resume, a search with the same command\n"
     )
     os._exit(INTERRUPTED)
 
 
 def _address_space() -> float:
-    """How much this process may map, in GB."""
+    """The limit on the address space of this process, in GB."""
     try:
         import resource
-    except ImportError:  # where there are no such limits
+    except ImportError:  # on systems without such limits
         return math.inf
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return math.inf if limit == resource.RLIM_INFINITY else limit / 1e9
 
 
 def _make_do_without_home() -> None:
-    """Matplotlib looks for its settings at home, and fails where there is none."""
+    """Let Matplotlib work without a home folder, in which it looks for its settings."""
     try:
         pathlib.Path.home()
     except RuntimeError:

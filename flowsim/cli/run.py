@@ -34,7 +34,7 @@ def run(
     devices: str | None,
     hosts: Hosts,
 ) -> int:
-    """Integrate a problem, judge every claim about it, draw; everything goes to the folder ``out``."""
+    """Integrate a problem, judge the claims about it and draw. All files are written to the folder ``out``."""
     check_format(format)
     spec = spec_of(tables_of(path), overrides)
     mesh = _mesh(spec, devices, hosts)

@@ -1,4 +1,4 @@
-"""What ``flowsim refute`` and ``flowsim sharpen`` do."""
+"""`flowsim refute` and `flowsim sharpen`."""
 
 import contextlib
 import math
@@ -6,13 +6,14 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.files import folder_of
 from flowsim._core.text import TRACEBACK, in_short, listed
+from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.cli.common import claims_of, exit_status, print_json
 from flowsim.experiments.executors import executor_of
@@ -29,7 +30,7 @@ _FIELDS = toml.fields(ProblemSpec)
 
 
 class Asked(NamedTuple):
-    """What was asked for, as it was written."""
+    """The options, as they were written."""
 
     claim: str
     form: str
@@ -43,7 +44,7 @@ class Asked(NamedTuple):
 
 
 def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bool) -> int:
-    """Search for a counterexample; print what was found, and write it to the folder ``out``."""
+    """Search for a counterexample; print it, and write it to the folder ``out``."""
     out = asked.out
     with _options(asked) as (claim, options):
         found = search(claim, **options, out=out, progress=not quiet)
@@ -89,14 +90,14 @@ def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bo
 
 
 def _known(claim: Claim) -> pathlib.Path | None:
-    """The file of a counterexample that the repository has, where this is one."""
+    """The file of a counterexample in the repository, or None."""
     place = pathlib.Path(papers.__file__).parents[2] / "docs" / "counterexamples" / f"{claim.id}.toml"
     return place if claim.form == "printed" and place.is_file() else None
 
 
 @contextlib.contextmanager
-def _options(asked: Asked) -> Iterator[tuple[Claim, dict[str, Any]]]:
-    """The claim that was asked for, and how it is searched; the folder is made once all is known to be right."""
+def _options(asked: Asked) -> Iterator[tuple[Claim, Options]]:
+    """The claim and the arguments of its search. The folder is created after all options were checked."""
     if not 0 <= asked.seed < 2**32:
         refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {asked.seed!s:.60}")
     claim, over, budget = _claim(asked.claim, asked.form), dict(map(_axis, asked.over)), _budget(asked.budget)
@@ -118,14 +119,14 @@ def _options(asked: Asked) -> Iterator[tuple[Claim, dict[str, Any]]]:
                     },
                 )
         except ProblemError:
-            # Of a search that is refused nothing is to be gone on with: once it is mended it is another.
+            # A refused search leaves nothing to resume, since the corrected one is another search.
             if asked.out is not None and fresh:
                 (asked.out / PROGRESS).unlink(missing_ok=True)
             raise
 
 
 def _claim(identifier: str, form: str) -> Claim:
-    """One claim by its id, or the user's own as FILE.py:NAME."""
+    """One claim by its id, or a user's claim as FILE.py:NAME."""
     found = claims_of(identifier)
     if is_place(identifier):
         return found[0]
@@ -141,7 +142,7 @@ def _claim(identifier: str, form: str) -> Claim:
 
 @contextlib.contextmanager
 def _blaming(identifier: str) -> Iterator[None]:
-    """Say of a user's own claim that it raises."""
+    """Report that a user's claim raises."""
     try:
         yield
     except (ProblemError, ForeignFileError, OSError):
@@ -153,7 +154,7 @@ def _blaming(identifier: str) -> Iterator[None]:
 
 
 def _budget(text: str) -> float:
-    """Seconds, of ``90``, ``90s``, ``10m`` or ``2h``."""
+    """Seconds from ``90``, ``90s``, ``10m`` or ``2h``."""
     parts = re.fullmatch(r"(\d+(?:\.\d*)?)([smh]?)", text.strip())
     if not parts or not 0 < float(parts[1]) <= _LONGEST:
         refuse("--budget", "a positive time such as 90s, 10m or 2h", f'it is "{text}"')
@@ -161,7 +162,7 @@ def _budget(text: str) -> float:
 
 
 def _axis(text: str) -> tuple[str, Axis]:
-    """The field and the axis of ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``."""
+    """The field and the axis in ``FIELD=LOW:HIGH``, ``FIELD=A,B,C`` or ``FIELD=VALUE``."""
     field, equals, form = (part.strip() for part in text.partition("="))
     if not (field and equals and form):
         refuse("--over", "FIELD=LOW:HIGH or a list such as FIELD=5,10,20", f"it is {text!r}")

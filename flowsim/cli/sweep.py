@@ -34,8 +34,8 @@ def sweep(
     scheduler: str | None,
     shard: str | None,
 ) -> int:
-    """Integrate the problem over a grid of its fields and draw the map, or a part of the grid alone; everything goes to
-    the folder ``out``.
+    """Integrate the problem over a grid of its fields and draw the map, or integrate a part of the grid. All files are
+    written to the folder ``out``.
     """
     tables = dict(tables_of(path))
     for assignment in overrides:
@@ -73,7 +73,7 @@ def sweep(
 
 
 def _what_is_missing(count: int, missing: Sequence[int], parts: int, shard: str) -> str:
-    """What is to be done after a part, in a line."""
+    """What remains to be done after a part, in one line."""
     line = f"the map is drawn by the same command with --resume in place of --shard {shard}"
     if not missing:
         return f"All {count} batches are there: {line}."

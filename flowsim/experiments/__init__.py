@@ -1,1 +1,1 @@
-"""Many problems at once: audits, sweeps, searches."""
+"""Experiments on many problems: audits, sweeps and searches."""

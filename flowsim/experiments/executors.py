@@ -1,5 +1,5 @@
-"""Where independent units of work are computed: in this process, in others of this machine, or by any scheduler that
-has ``submit(function, *arguments).result()``.
+"""Where independent tasks are computed: in this process, in other processes of this machine, or by a scheduler with
+``submit(function, *arguments).result()``.
 """
 
 import concurrent.futures
@@ -9,34 +9,37 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flowsim._core.checks import refuse
 from flowsim._core.compiler import setup
 from flowsim._core.documents import software
 
+Result = TypeVar("Result")
 _TRIES = 3
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """What computes units of work: one of ``concurrent.futures``, of dask's ``Client.get_executor()``, of submitit."""
+    """Anything that computes tasks: an executor of ``concurrent.futures``, of dask (``Client.get_executor()``) or of
+    submitit.
+    """
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """Begin fn(*args); what is returned has a ``result()``."""
+    def submit(self, fn: Callable, /, *args: object) -> Any:
+        """Start fn(*args). The returned object has a method ``result()``."""
 
 
 class Processes:
-    """Processes of this machine, each with its own JAX; one that dies is replaced."""
+    """Processes of this machine, each with its own JAX. A process that dies is replaced."""
 
     def __init__(self, count: int):
-        # JAX has threads, which a fork does not survive.
+        # JAX uses threads, which do not survive a fork.
         self.count, self._context = count, multiprocessing.get_context("spawn")
         self._ending, self._held_open = self._context.Pipe(duplex=False)
         self._pool = self._fresh()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> concurrent.futures.Future:
-        """Begin fn(*args) in one of the processes."""
+    def submit(self, fn: Callable, /, *args: object) -> concurrent.futures.Future:
+        """Start fn(*args) in one of the processes."""
         try:
             return self._pool.submit(fn, *args)
         except concurrent.futures.BrokenExecutor:
@@ -48,7 +51,7 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        # What they are still at is asked for no more.
+        # The processes end even if they are still at work.
         self._held_open.close()
 
     def _fresh(self) -> concurrent.futures.ProcessPoolExecutor:
@@ -58,30 +61,31 @@ class Processes:
 
 
 def _begin(ending: connection.Connection) -> None:
-    """What a process does first: prepare JAX, and see to it that it ends when it is needed no more, or with the process
-    that asked for it.
-    """
+    """Prepare JAX in a new process, and let the process end together with its parent."""
     threading.Thread(target=_end_with, args=(ending,), daemon=True).start()
     setup()
 
 
 def _end_with(ending: connection.Connection) -> None:
-    """End this process with the one that holds the other end open."""
+    """End this process when the other end of the connection is closed."""
     connection.wait([ending])
     os._exit(1)
 
 
 @contextlib.contextmanager
 def executor_of(jobs: int, scheduler: str | None) -> Iterator[Executor | None]:
-    """What the command line asks for: this process alone, several of this machine, or the workers of a dask scheduler.
+    """The executor for the command line: None for this process, several processes, or the workers of a dask scheduler.
 
-    **Raises:** `ProblemError` for fewer than one process, a scheduler that does not answer, or without dask.
+    **Arguments:** jobs: the number of processes; scheduler: the address of a dask scheduler.
+
+    **Raises:** `ProblemError` for fewer than one process, for a scheduler that does not answer, or if dask is not
+    installed.
     """
     if jobs < 1:
         refuse("--jobs", "a whole number of at least 1", f"it is {jobs}")
     if scheduler is not None:
         if jobs > 1:
-            refuse("--jobs", "left out with --scheduler, whose workers do the work", f"it is {jobs}")
+            refuse("--jobs", "left out with --scheduler, whose workers are used", f"it is {jobs}")
         try:
             from distributed import Client  # pyright: ignore[reportMissingImports]
         except ImportError:
@@ -100,29 +104,33 @@ def executor_of(jobs: int, scheduler: str | None) -> Iterator[Executor | None]:
 
 
 class Call:
-    """function(*arguments) on an executor; made again where its process dies, two times at most.
+    """function(*arguments) on an executor. If its process dies, the call is repeated up to two times.
 
-    **Arguments:** function: of a module, so that it can be found by name elsewhere.
+    **Arguments:**
+
+    - executor: where it is computed.
+    - function: a function of a module, so that other processes can import it.
+    - arguments: its arguments.
     """
 
-    def __init__(self, executor: Executor, function: Callable[..., Any], arguments: tuple[Any, ...]):
+    def __init__(self, executor: Executor, function: Callable, arguments: tuple[object, ...]):
         self._executor, self._function, self._arguments, self._tries = executor, function, arguments, 0
         self.future = self._begin()
 
     def result(self) -> Any:
-        """What it gives, or raises; `BrokenExecutor` where it ends its process each time."""
+        """The result of the function, or its exception; `BrokenExecutor` if its process died each time."""
         return self.future.result()
 
     def has_ended(self) -> bool:
-        """Whether its result is there; False of an executor whose results can only be waited for."""
+        """Whether the result is available. Always False for an executor whose results can only be waited for."""
         return isinstance(self.future, concurrent.futures.Future) and self.future.done()
 
     def cancel(self) -> None:
-        """Ask for it no more, where the executor can be told."""
+        """Cancel the call, if the executor supports this."""
         getattr(self.future, "cancel", lambda: None)()
 
-    def made_again(self) -> bool:
-        """Whether the process that was at it died, and another is at it now."""
+    def retried(self) -> bool:
+        """Whether its process died and the call was repeated."""
         dead = self.has_ended() and isinstance(self.future.exception(), concurrent.futures.BrokenExecutor)
         if not dead or self._tries == _TRIES:
             return False
@@ -135,22 +143,28 @@ class Call:
 
 
 def first_finished(calls: Sequence[Call], timeout: float | None = None) -> list[Call]:
-    """Those of some calls that are finished, as soon as one is or the time is up, in seconds; of an executor whose
-    results can only be waited for, the first.
+    """The finished calls, as soon as there is one or the timeout is over. For an executor whose results can only be
+    waited for, the first call.
+
+    **Arguments:** calls; timeout: in seconds.
     """
     if not all(isinstance(call.future, concurrent.futures.Future) for call in calls):
         return list(calls[:1])
     futures = [call.future for call in calls]
     concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_COMPLETED)
-    return [call for call in calls if call.has_ended() and not call.made_again()]
+    return [call for call in calls if call.has_ended() and not call.retried()]
 
 
-def gathered(
-    executor: Executor, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
-) -> Iterator[tuple[int, Any]]:
-    """The results of function(*call) with the numbers of the calls, as they come.
+def gathered(executor: Executor, function: Callable, calls: Sequence[tuple[object, ...]]) -> Iterator[tuple[int, Any]]:
+    """The numbers of calls with their results, in the order in which they finish.
 
-    **Raises:** as `Call` does.
+    **Arguments:**
+
+    - executor: where they are computed.
+    - function: the function.
+    - calls: the arguments of each call.
+
+    **Raises:** as `Call`.
     """
     pending = {Call(executor, function, arguments): number for number, arguments in enumerate(calls)}
     while pending:
@@ -158,11 +172,13 @@ def gathered(
             yield pending.pop(call), call.result()
 
 
-def _on_a_worker(expected: Mapping[str, str], function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-    """The function's result, from a process with the same packages: digits of different ones are not mixed."""
+def _on_a_worker(expected: Mapping[str, str], function: Callable[..., Result], call: tuple[object, ...]) -> Result:
+    """The result of the function in a process with the same packages, since results of different versions may
+    differ.
+    """
     setup()
     ours = software()
     for name, here in expected.items():
         if ours.get(name) != here:
-            refuse("a worker", f"one with {name} {here}, as the process that asks has", f"it has {ours.get(name)}")
+            refuse("a worker", f"one with {name} {here}, as in the process that started it", f"it has {ours.get(name)}")
     return function(*call)

@@ -1,9 +1,9 @@
-"""What a claim leaves at many points, as a search and a sweep look at it; nothing of it is a verdict.
+"""Margins of a claim at many points, for searches and sweeps. They are estimates and not verdicts.
 
-The functions are pure JAX where the claim is, so that one compiled program serves all points of a shape.
+The functions are pure JAX if the claim is, so that one compiled program serves all points of a shape.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,17 +14,23 @@ from flowsim._core.types import Scalar
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import Sides
 from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses import AbstractPopulationLoss
 
-FLOW_ERROR, ROUNDING_ERROR = 1e-5, 1e-11  # relative, of sides that are only looked at
+FLOW_ERROR, ROUNDING_ERROR = 1e-5, 1e-11  # assumed relative errors of the sides
 
 
 class Room(NamedTuple):
-    """How much room a comparison leaves.
+    """The least margin of a comparison.
 
-    margin: the signed room over the size of the bound, where it is least; infinite where nothing is promised, NaN where
-    it could not be computed; factor: what the bound may be multiplied by, so that the statement still holds; clear:
-    whether it fails by more than errors could; row, value, bound, identity: where the margin is least, both sides
-    there, and whether they are equated.
+    **Fields:**
+
+    - margin: the signed slack over the size of the bound, where it is least. Infinite if nothing is promised, NaN if it
+      could not be computed.
+    - factor: by how much the bound can be multiplied so that the statement still holds.
+    - clear: whether the statement fails by more than the errors.
+    - row: the number of the point.
+    - value, bound: the two sides there.
+    - identity: whether the statement is an equality there.
     """
 
     margin: Scalar
@@ -37,7 +43,7 @@ class Room(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The room that a claim leaves, both sides of each hypothesis, and whether it is met."""
+    """The least margin of a claim, the two sides of each hypothesis, and whether each is met."""
 
     room: Room
     values: list[Scalar]
@@ -46,7 +52,7 @@ class Seen(NamedTuple):
 
 
 def error_of(claim: Claim) -> float:
-    """How large errors of a claim's sides are taken to be, relative to them."""
+    """The assumed relative error of a claim's sides."""
     return FLOW_ERROR if claim.along_flow else ROUNDING_ERROR
 
 
@@ -56,7 +62,8 @@ def room(comparison: Comparison, error: float) -> Room:
     known = jnp.all(jnp.isfinite(comparison.slack) | ~promised)
     clear = jnp.any(Sides.of(comparison, error * comparison.scale).fails)
     value, bound = comparison.value, comparison.bound
-    # A lower bound may be multiplied by value/bound, an upper one divided by it; rounding may differ in the slack.
+    # A lower bound can be multiplied by value/bound, an upper one divided by it. The slack tells them apart, up to
+    # rounding.
     lower = comparison.slack * (value - bound) >= 0
     usable = promised & (value > 0) & (bound > 0)
     ratio = jnp.where(usable, value, 1.0) / jnp.where(usable, bound, 1.0)
@@ -67,16 +74,24 @@ def room(comparison: Comparison, error: float) -> Room:
     return Room(jnp.where(known, jnp.min(margins), jnp.nan), factor, clear, row, *there)
 
 
-def seen(claim: Claim, loss: Any, start: PyTree, run: Trajectory) -> Seen:
-    """What a claim that speaks of a loss leaves along a flow, or at its start."""
+def seen(claim: Claim, loss: AbstractPopulationLoss, start: PyTree, run: Trajectory) -> Seen:
+    """The least margin of a claim along a flow, or at its start, and its hypotheses.
+
+    **Arguments:**
+
+    - claim: a claim that covers the loss.
+    - loss: the loss.
+    - start: the model at t = 0.
+    - run: the flow.
+    """
     hypotheses = claim.hypotheses(loss, start)
     sides = [(jnp.asarray(h.value, float), jnp.asarray(h.bound, float), jnp.asarray(h.met)) for h in hypotheses]
     values, bounds, met = (list(part) for part in zip(*sides, strict=True)) if sides else ([], [], [])
     return Seen(room(claim.compare(loss, run), error_of(claim)), values, bounds, met)
 
 
-def traced_start(loss: Any, start: PyTree) -> Trajectory:
-    """The trajectory of the start alone, traced."""
+def traced_start(loss: AbstractPopulationLoss, start: PyTree) -> Trajectory:
+    """The trajectory of the start alone, inside a transformation of JAX."""
     excess = loss.excess(start)
     gradient = eqx.filter(loss.gradient(start), eqx.is_inexact_array)
     squares = sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)), jnp.zeros(()))

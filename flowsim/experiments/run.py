@@ -18,8 +18,8 @@ from flowsim._core.files import (
     DamagedFileError,
     at_work_in,
     bytes_of,
-    done_without,
     folder_of,
+    ignore_damaged,
     read_arrays,
     remove_parts_of_the_dead,
     write_whole,
@@ -108,7 +108,7 @@ def run(
         document = found.document()
         by_first(mesh, lambda: write_json(out / "verdicts.json", document))
         if found.band:
-            beside = problem.beside(trajectory.models) | ends(found.band)
+            beside = problem.extra_arrays(trajectory.models) | ends(found.band)
             by_first(mesh, lambda: trajectory.save(out / TRAJECTORY, beside, problem.spec.identity))
         if finished:
             by_first(mesh, lambda: shutil.rmtree(checkpoint, ignore_errors=True))
@@ -172,7 +172,7 @@ def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
     try:
         return toml.parse(bytes_of(file).decode())
     except ValueError as error:
-        done_without(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
+        ignore_damaged(DamagedFileError(f"{file} is damaged ({error})"), "it is written again")
         return toml.parse(spec.to_toml())
 
 
@@ -189,7 +189,7 @@ def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.n
         return arrays
     except DamagedFileError as error:
         if known:
-            done_without(error, "the flow is integrated again")
+            ignore_damaged(error, "the flow is integrated again")
             return None
         refuse("--out", "a folder without the flow of another problem", f"{error}: take another folder")
 
@@ -205,7 +205,7 @@ def _integrated(
     if kept is not None and (found := Trajectory.of_arrays(kept, file, problem.start)).status.finished:
         return found
     trajectory = problem.run(checkpoint=checkpoint / "flow", progress=progress)
-    beside, identity = problem.beside(trajectory.models), problem.spec.identity
+    beside, identity = problem.extra_arrays(trajectory.models), problem.spec.identity
     by_first(_mesh(problem.loss), lambda: trajectory.save(file, beside, identity))
     return trajectory
 

@@ -1,6 +1,4 @@
-"""What a verdict is computed by: the digests of the source files that it depends on, their comments and docstrings left
-out.
-"""
+"""Digests of the source files that a verdict depends on, without comments and docstrings."""
 
 import ast
 import contextlib
@@ -13,7 +11,7 @@ import re
 import sys
 import tokenize
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flowsim import papers
@@ -23,22 +21,23 @@ from flowsim.problem.own.files import Texts, home_of, texts_of
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _PAPERS = "flowsim.papers"
-# No verdict is computed by these; the papers are counted module by module.
-_ASIDE = ("papers", "cli", "report", "experiments/search", "experiments/sweep")
+# No verdict depends on these. Papers have a digest for each.
+_EXCLUDED = ("papers", "cli", "report", "experiments/search", "experiments/sweep")
 
 
 @functools.cache
 def core_digest() -> str:
-    """The digest of all modules of the package that a verdict can depend on, except the papers'."""
+    """The digest of all modules of the package that a verdict can depend on, except those of papers."""
     places = [path.relative_to(_PACKAGE) for path in sorted(_PACKAGE.rglob("*.py"))]
-    inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _ASIDE))]
+    inside = [place for place in places if not place.as_posix().startswith(tuple(f"{name}/" for name in _EXCLUDED))]
     return _digest({_PACKAGE / place: (_PACKAGE / place).read_bytes() for place in inside})
 
 
 def claim_digest(claim: Claim) -> str:
-    """The digest of all that states a claim: of its paper or, for one of a user's own, of the files that its functions
-    and itself are in, with what they import, as they were when they were executed. A paper counts as a whole, since a
-    claim's hypotheses and sides may come from any of its modules.
+    """The digest of all sources that state a claim.
+
+    For a claim of a paper this is the whole paper, since hypotheses and sides may come from any of its modules. For a
+    user's claim it is the files of its functions and all that they import, as they were when they were executed.
     """
     if any(claim is one for one in papers.ALL_CLAIMS):
         said = f"{claim.statement}\0{claim.note}"  # docstrings, which the digest of a paper leaves out
@@ -48,32 +47,32 @@ def claim_digest(claim: Claim) -> str:
     if (home := home_of(claim)) is not None:
         modules.append(home[0])
     texts = {path: text for module in modules for path, text in texts_of(module).items()}
-    # What was typed into a notebook is in no file.
+    # A function that was typed into a notebook has no file.
     parts = [_digest(texts)] if texts else map(_text_of, functions)
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def _text_of(function: Any) -> str:
-    """The source of a function that is in no file, and all that it computes with, as far as values can tell."""
+def _text_of(function: Callable) -> str:
+    """The source of a function without a file, and of all values that it uses."""
     source = ""
     with contextlib.suppress(OSError, TypeError):
         source = inspect.getsource(function)
     return source + _written(known_by_value(function))
 
 
-def _written(value: Any) -> str:
-    """What `known_by_value` gives, in the same words in every process: without addresses, which it has as numbers."""
+def _written(value: object) -> str:
+    """The output of `known_by_value` as text without addresses, which is equal in all processes."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_written, value))})"
     if isinstance(value, types.CodeType):
-        # Numbers among these are its own.
+        # Numbers in a code object belong to it.
         constants = [_written(one) if isinstance(one, types.CodeType) else repr(one) for one in value.co_consts]
         return _written((value.co_code, value.co_names, tuple(constants)))
     return "" if type(value) is int else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _module_of(function: Any) -> types.ModuleType | None:
-    """The module of the user's own file that a function is in, or a class of which it is an object."""
+    """The module of a user's file that defines a function, or the class of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -85,7 +84,7 @@ def _module_of(function: Any) -> types.ModuleType | None:
 
 @functools.cache
 def paper_digest(paper: str) -> str:
-    """The digest of a paper's package and of all that it imports within the papers."""
+    """The digest of a paper's package and of all that it imports from papers."""
     file = _PACKAGE / "papers" / paper / "__init__.py"
     found, left = {file: file.read_bytes()}, [file]
     while left:
@@ -101,7 +100,7 @@ def _imported(text: bytes) -> Iterator[pathlib.Path]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-            # A name may be a module of the package, or something that the package has.
+            # A name may be a module of the package, or an object in it.
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         else:
             continue
@@ -111,7 +110,7 @@ def _imported(text: bytes) -> Iterator[pathlib.Path]:
 
 
 def _path_of(name: str) -> pathlib.Path | None:
-    """The file of a module within the papers."""
+    """The file of a module of a paper."""
     if not name.startswith(f"{_PAPERS}."):
         return None
     place = (_PACKAGE / "papers").joinpath(*name.removeprefix(f"{_PAPERS}.").split("."))
@@ -126,12 +125,12 @@ def _digest(texts: Texts) -> str:
 
 
 def _code(text: bytes) -> str:
-    """A module without its comments, its docstrings and other strings that are statements, and empty lines."""
+    """A module without comments, docstrings, other strings that are statements, and empty lines."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
     lines = io.TextIOWrapper(io.BytesIO(text), encoding).readlines()
     tokens = list(tokenize.generate_tokens(iter(lines).__next__))
     # Empty lines outside of strings are such tokens, too.
-    aside = [token for token in tokens if token.type in (tokenize.COMMENT, tokenize.NL)]
+    left_out = [token for token in tokens if token.type in (tokenize.COMMENT, tokenize.NL)]
     code = [token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
     begins = (True, *(token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT) for token in code))
     strings = [
@@ -139,7 +138,7 @@ def _code(text: bytes) -> str:
         for first, token, after in zip(begins, code, code[1:], strict=False)
         if first and token.type == tokenize.STRING and after.type == tokenize.NEWLINE
     ]
-    for token in sorted([*aside, *strings], key=lambda token: token.start, reverse=True):
+    for token in sorted([*left_out, *strings], key=lambda token: token.start, reverse=True):
         (row, column), (end_row, end_column) = token.start, token.end
         left = (lines[row - 1][:column] + lines[end_row - 1][end_column:]).rstrip()
         lines[row - 1 : end_row] = [f"{left}\n"] if left else []

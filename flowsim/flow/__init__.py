@@ -1,1 +1,1 @@
-"""Gradient flow: the path, the solvers, what is recorded. The only place that imports diffrax."""
+"""Gradient flow: trajectories, solvers and stopping rules. The only package that imports diffrax."""

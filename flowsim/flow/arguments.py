@@ -1,4 +1,4 @@
-"""What a flow accepts."""
+"""Checks of the arguments of a flow."""
 
 from collections.abc import Iterable
 
@@ -39,7 +39,7 @@ def check_arguments(
     steps_per_decade: int | None,
     budget_seconds: float | None,
 ) -> np.ndarray:
-    """Refuse what `gradient_flow` cannot do; the requested times as an array."""
+    """Refuse invalid arguments of `gradient_flow`, which documents them; return the requested times as an array."""
     check_model(model)
     requested = checks.increasing_times("times", times)
     if t1 is not None:

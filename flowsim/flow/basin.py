@@ -1,16 +1,16 @@
-"""How far a gradient flow still has to go: a ball that it cannot leave, with the least curvature in it.
+"""A bound on the remaining length of a gradient flow, from a ball that it cannot leave.
 
-Where the Hessian is at least mu on a ball of radius r about a point, and |grad L| < mu r there, the flow from the point
-stays in the ball: |grad L| falls at least as fast as e^{-mu t}, so that its path is at most |grad L|/mu long. Gradients
-and Hessians are enclosed, so that this is proved.
+If the Hessian is at least mu on a ball of radius r around a point, and |grad L| < mu r there, the flow from this point
+stays in the ball. |grad L| decays at least as fast as e^{-mu t}, so that the path has length at most |grad L|/mu.
+Gradients and Hessians are enclosed in balls, so that the bound is proved.
 
-A loss that is constant along x -> e^{sJ} x, J a diagonal of signs, is flat along Jx, and <x, Jx> is conserved. Near the
-point x_0 every x is then e^{sJ} z with z - x_0 orthogonal to J x_0. With mu the least curvature among such z,
-2 mu (L - min L) <= |grad L(z)|^2 <= e^{2|s|} |grad L(x)|^2, so that the path is at most e^{|s|} |grad L|/mu long; along
-it |s| <= 2 |x - x_0|/|x_0| and |z - x_0| <= 3.2 |x - x_0|, as long as |s| is at most 1/100.
+If a loss is constant along x -> e^{sJ} x, with J a diagonal of signs, it is flat along Jx, and <x, Jx> is conserved.
+Near the point x_0 every x is then e^{sJ} z with z - x_0 orthogonal to J x_0. If mu is the least curvature among such z,
+2 mu (L - min L) <= |grad L(z)|^2 <= e^{2|s|} |grad L(x)|^2, so that the path has length at most e^{|s|} |grad L|/mu.
+Along it |s| <= 2 |x - x_0|/|x_0| and |z - x_0| <= 3.2 |x - x_0|, as long as |s| is at most 1/100.
 
-A sum of squares L = |r|^2 whose residuals have a Jacobian of full row rank on the ball, with least singular value
-sigma, has |grad L| >= 2 sigma |r| there: the path from the point is at most |r|/sigma long, if that is less than the
+If a sum of squares L = |r|^2 has residuals whose Jacobian has full row rank on a ball, with least singular value sigma,
+then |grad L| >= 2 sigma |r| there. The path from the point has length at most |r|/sigma, if that is less than the
 radius.
 """
 
@@ -33,28 +33,34 @@ from flowsim._core.balls.operations import Balls, UndecidedError, balls
 from flowsim._core.balls.squares import residuals_of
 
 _LARGEST = 128  # weights
-_ROOM = 8.0  # how many times as far as a path that does not fit the next cube reaches
+_ROOM = 8.0  # the next cube has this many times the length of a path that leaves the present one
 _EXACT = 1e-25
-_LONGEST_TURN = 0.01  # |s|
+_LONGEST_TURN = 0.01  # the largest |s|
 _OFF_THE_ORBIT = 3.2
-_MORE = 1 + 1e-12  # than what is computed in float64 from bounds
-_BESIDE = 1e-6  # of the weights
-_SCALES = 1.0, 1 / 16, 16.0  # of the weights, at which it is asked what a field keeps
-_AT_REST = 1e-12  # of the weights: a start that moves no further is at rest but for rounding
+_MORE = 1 + 1e-12  # a factor for the rounding of bounds computed in float64
+_OFFSET = 1e-6  # of the weights: the distance of nearby points
+_SCALES = 1.0, 1 / 16, 16.0  # factors of the weights at which the symmetries of a field are tested
+_AT_REST = 1e-12  # of the weights: a start that moves less is at rest up to rounding
 
-_SLOPES_OF_ITS_OWN = {"stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
-_NEARBY, _STEP, _ALIKE = 1e-2, 2.0**-30, 1e-6  # of the weights, of a direction, of slopes
+_CUSTOM_DERIVATIVES = {"stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_NEARBY, _STEP = 1e-2, 2.0**-30  # of the weights: nearby points; of a direction: steps of differences
+_AGREES = 1e-6  # of its terms: the error of a derivative
 
-# By operations that balls do not have, or not of such arrays.
-_NOT_HAD = (UndecidedError, jax.errors.JAXTypeError, np.linalg.LinAlgError, ValueError, TypeError)
+# Errors for operations that balls do not support.
+_UNSUPPORTED = (UndecidedError, jax.errors.JAXTypeError, np.linalg.LinAlgError, ValueError, TypeError)
 
 Field = Callable[[PyTree], PyTree]
 
 
 class Landscape(NamedTuple):
-    """What is known of a gradient flow: minus its gradient; a quantity that it conserves, None where none is known; the
-    loss, if its gradient is what flows; and whether the field is one formula everywhere, whatever its program looks
-    like.
+    """A gradient flow, as the bounds in this module need it.
+
+    **Fields:**
+
+    - field: minus the gradient.
+    - conserved: the conserved quantity, or a function that returns None.
+    - loss: the loss, if its gradient is what flows.
+    - is_one_formula: whether the field is one formula everywhere, even if its program has branches.
     """
 
     field: Field
@@ -64,13 +70,18 @@ class Landscape(NamedTuple):
 
 
 def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
-    """A proved bound on how far the weights still move from a state of a gradient flow; infinite where none is found.
+    """A proved bound on the length of the path from a state to the limit of a gradient flow; infinite if no bound is
+    found.
 
-    Matrices that are symmetric at the start, and arrays that are zero, stay so where the field is so at all weights of
-    this kind; the curvature is then that among these. So is it across the orbit of a scaling that the loss does not
-    feel, and across the minima of a sum of squares.
+    The curvature is taken in the smallest set of weights that provably contains the flow: symmetric matrices and zero
+    arrays stay so if the field preserves them at all such weights. A symmetry of the loss, or a continuum of minima of
+    a sum of squares, is allowed for.
 
-    **Arguments:** start: of the flow that leads to the state.
+    **Arguments:**
+
+    - flow: the flow.
+    - state: the weights at which the path begins.
+    - start: the weights at t = 0.
     """
     leaves, structure = jax.tree.flatten(state)
     if sum(leaf.size for leaf in leaves) > _LARGEST or not all(np.all(np.isfinite(leaf)) for leaf in leaves):
@@ -81,14 +92,17 @@ def way_to_go(flow: Landscape, state: PyTree, start: PyTree) -> float:
         begin = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
         length = _in_a_bowl(flow, leaves, structure, begin)
         return length if math.isfinite(length) or flow.loss is None else _in_a_valley(flow.loss, state)
-    except _NOT_HAD:
+    except _UNSUPPORTED:
         return math.inf
 
 
 def descends(flow: Landscape, state: PyTree) -> bool:
-    """Whether the field is minus the gradient of the loss: one that has slopes of somebody's own (`stop_gradient`,
-    `custom_jvp`) may not be. Its slope along random directions is compared with differences of the loss, in balls;
-    where these cannot be had, it is taken for one.
+    """Whether the field is minus the gradient of the loss. With `stop_gradient` or `custom_jvp` it may not be.
+
+    Derivatives of the loss along random directions are compared with differences of the loss in balls. If balls fail,
+    the answer is yes.
+
+    **Arguments:** flow; state: the weights near which both are compared.
     """
     if flow.loss is None or flow.is_one_formula:
         return True
@@ -97,48 +111,53 @@ def descends(flow: Landscape, state: PyTree) -> bool:
     size = float(np.max(np.abs(point), initial=0.0)) or 1.0
     try:
         traced = Traced(lambda x: loss(unravel(x)), point)
-        if not any(eqn.primitive.name in _SLOPES_OF_ITS_OWN for eqn, _ in traced.equations):
+        if not any(eqn.primitive.name in _CUSTOM_DERIVATIVES for eqn, _ in traced.equations):
             return True
-        for beside in (0.0, _NEARBY, _NEARBY):
-            here = point + beside * size * rng.standard_normal(point.shape)
-            way = size * rng.standard_normal(point.shape)
+        for offset in (0.0, _NEARBY, _NEARBY):
+            here = point + offset * size * rng.standard_normal(point.shape)
+            direction = size * rng.standard_normal(point.shape)
             slope = enclose(lambda x: ravel_pytree(flow.field(unravel(x)))[0], here)
             with flint.ctx.workprec(BITS):
-                after, before = (traced.on(balls(here) + sign * _STEP * balls(way)) for sign in (1, -1))
-                found, expected = (after - before) / (2 * _STEP), -np.sum(balls(way) * slope)
-                terms = float(np.sum(np.abs(way) * _largest(slope))) + float(abs(found).upper())
-                if float(abs(found - expected).lower()) > _ALIKE * terms:
+                after, before = (traced.on(balls(here) + sign * _STEP * balls(direction)) for sign in (1, -1))
+                found, expected = (after - before) / (2 * _STEP), -np.sum(balls(direction) * slope)
+                terms = float(np.sum(np.abs(direction) * _largest(slope))) + float(abs(found).upper())
+                if float(abs(found - expected).lower()) > _AGREES * terms:
                     return False
-    except _NOT_HAD:
+    except _UNSUPPORTED:
         return True
     return True
 
 
 def rests(flow: Landscape, state: PyTree) -> bool:
-    """Whether a start whose gradient is zero in float64 stays where it is: the gradient is exactly zero, or the start
-    is a minimum but for rounding. Where the gradient cannot be had in balls, it has to be that beside each array of the
-    start it is not zero.
+    """Whether a start with zero gradient in float64 is a critical point: its gradient is exactly zero, or it is a
+    minimum up to rounding. If balls fail, every array must have a nonzero gradient at nearby weights, as it has if the
+    zero is not an underflow.
     """
     largest = lambda leaf: float(np.max(np.abs(leaf), initial=0.0))
     size = max(map(largest, jax.tree.leaves(state)))
     try:
         slopes = jax.tree.leaves(enclose(flow.field, state, open_branches=True))
-    except _NOT_HAD:
+    except _UNSUPPORTED:
         rng = np.random.default_rng(0)
-        aside = lambda leaf: leaf + _BESIDE * (largest(leaf) or size or 1.0) * rng.standard_normal(leaf.shape)
-        slopes = jax.tree.leaves(flow.field(jax.tree.map(aside, state)))
+        outside = lambda leaf: leaf + _OFFSET * (largest(leaf) or size or 1.0) * rng.standard_normal(leaf.shape)
+        slopes = jax.tree.leaves(flow.field(jax.tree.map(outside, state)))
         return all(bool(np.any(np.asarray(slope) != 0)) for slope in slopes)
-    # A ball that only holds zero has run out of digits, as float64 has.
+    # A ball that contains zero and other numbers has lost its digits, as float64 has.
     if all(bool(ball == 0) for slope in slopes for ball in np.ravel(slope)):
         return True
     return way_to_go(flow, state, state) <= _AT_REST * size
 
 
 def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula: bool) -> PyTree:
-    """Which of some weights stay zero whatever the others are; none where the field cannot be had in balls, or may be
-    another elsewhere.
+    """Which weights stay zero for any values of the others. False for all if balls fail, or if the field may be another
+    formula elsewhere.
 
-    **Arguments:** weights, zero: of one structure, the latter truth values; is_one_formula: as in `Landscape`.
+    **Arguments:**
+
+    - field: the field.
+    - weights: a point.
+    - zero: in the shape of the weights, which of them are zero.
+    - is_one_formula: as in `Landscape`.
     """
     nothing = jax.tree.map(np.zeros_like, zero)
     try:
@@ -154,7 +173,7 @@ def stay_at_zero(field: Field, weights: PyTree, zero: PyTree, *, is_one_formula:
             if jax.tree.all(jax.tree.map(np.array_equal, zero, still)):
                 return still
             zero = still
-    except _NOT_HAD:
+    except _UNSUPPORTED:
         return nothing
 
 
@@ -163,14 +182,14 @@ def _vanishes(values: Balls) -> np.ndarray:
 
 
 def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]) -> float:
-    # What holds everywhere is asked where nothing is special, at random weights: of a field that is one formula.
+    # An identity between analytic functions holds everywhere if it holds at random weights.
     traced = Traced(flow.field, jax.tree.unflatten(structure, leaves))
     everywhere = flow.is_one_formula or is_analytic(traced)
     kinds = [_kind(leaf) if everywhere else "any" for leaf in begin]
     size = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in leaves) or 1.0
     rng = np.random.default_rng(0)
     draws = [size * rng.standard_normal(leaf.shape) for leaf in leaves]
-    # What lets something through at large weights alone hides at small ones.
+    # A field with branches may preserve a symmetry at small weights only, or at large ones.
     scales = (1.0,) if flow.is_one_formula else _SCALES
     while True:
         special = [_KINDS[kind](draw) for kind, draw in zip(kinds, draws, strict=True)]
@@ -179,13 +198,13 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
         stay = [all(one) for one in zip(*(_stay(kinds, slopes, flow.is_one_formula) for slopes in found), strict=True)]
         if all(stay):
             break
-        # What does not stay so may move what would.
+        # An array that is not preserved may move the others.
         kinds = [kind if stays else _weaker(kind, leaf) for kind, stays, leaf in zip(kinds, stay, leaves, strict=True)]
     slopes = found[0]
     basis = scipy.linalg.block_diag(*_bases(leaves, kinds, slopes if everywhere else None))
     end, unravel = ravel_pytree(jax.tree.unflatten(structure, leaves))
     point = basis @ (basis.T @ np.asarray(end))
-    aside = _MORE * _length(point - np.asarray(end))
+    outside = _MORE * _length(point - np.asarray(end))
     orbit = _orbit(flow.conserved, unravel, point, anywhere, slopes) if everywhere and basis.size else None
     basis = jnp.asarray(basis if orbit is None else _without(np.asarray(basis), orbit))
 
@@ -194,29 +213,31 @@ def _in_a_bowl(flow: Landscape, leaves: list, structure, begin: list[np.ndarray]
 
     nothing = np.zeros(basis.shape[1])
     if not nothing.size:
-        # The field keeps all weights.
-        return aside if everywhere else math.inf
+        # The field preserves all weights.
+        return outside if everywhere else math.inf
     slope = enclose(along, nothing)
     steepest = _length(_largest(slope))
-    if np.all(_vanishes(slope)) and aside == 0:
+    if np.all(_vanishes(slope)) and outside == 0:
         return 0.0
-    # Which branch is taken its derivatives do not tell.
+    # Derivatives do not show the branches of the program.
     branches = None if everywhere else Traced(along, nothing)
     hessian = Traced(lambda y: -jax.jacfwd(along)(y), nothing)
     flattest = functools.partial(_least_curvature, hessian, branches, nothing)
     if orbit is None:
-        return aside + _path(steepest, flattest)
+        return outside + _path(steepest, flattest)
     length = _path(_OFF_THE_ORBIT * math.exp(_LONGEST_TURN) * steepest, flattest) / _OFF_THE_ORBIT
-    return aside + length if 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point)) else math.inf
+    return outside + length if 2 * length <= _LONGEST_TURN * float(np.linalg.norm(point)) else math.inf
 
 
 def _path(slope: float, flattest: Callable[[float], float]) -> float:
-    """The length of a path in a cube about a point, a slope over the least curvature there; infinite where no cube is
-    found that the path stays in.
+    """The length of a path that stays in some cube around a point, slope/curvature; infinite if no such cube is found.
 
-    **Arguments:** slope: at the point, at most; flattest: a lower bound of the curvature on a cube, by its radius.
+    **Arguments:**
+
+    - slope: a bound on |grad L| at the point.
+    - flattest: the radius of a cube -> a lower bound on the curvature in it.
     """
-    # As if the curvature were 1; a cube that is too wide tells nothing, and one point what to try then.
+    # The first radius assumes the curvature 1. If that cube is too large, the curvature at the point suggests the next.
     radii = [_ROOM * slope, 0.0]
     while radii:
         radius = radii.pop(0)
@@ -224,7 +245,7 @@ def _path(slope: float, flattest: Callable[[float], float]) -> float:
             curvature = flattest(radius)
         except UndecidedError:
             continue
-        # What is orthonormal, or a slope, is so to rounding.
+        # Orthonormal bases and slopes have rounding errors.
         length = _MORE * slope / curvature if curvature > 0 else math.inf
         if length < radius or length == 0:
             return length
@@ -234,7 +255,7 @@ def _path(slope: float, flattest: Callable[[float], float]) -> float:
 
 
 def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
-    """The bound for a sum of squares, whose minima may be a continuum."""
+    """The bound for a sum of squares, whose minima may form a continuum."""
     point, unravel = ravel_pytree(state)
     point = np.asarray(point)
     residuals = residuals_of(lambda x: loss(unravel(x)), point)
@@ -246,8 +267,8 @@ def _in_a_valley(loss: Callable[[PyTree], Array], state: PyTree) -> float:
 
 
 def _least_singular_value(jacobian: Traced, residuals: Traced, point: np.ndarray, radius: float) -> float:
-    """A lower bound of the least singular value of the Jacobian, of as many as there are residuals, on a cube."""
-    residuals.on(balls(point, radius))  # its branches are not in its derivatives
+    """A lower bound on the least singular value of the Jacobian of the residuals, on a cube."""
+    residuals.on(balls(point, radius))  # derivatives do not show the branches
     middle, rest = _middle(jacobian.on(balls(point, radius)))
     if middle.shape[0] > middle.shape[1]:
         return 0.0
@@ -255,9 +276,8 @@ def _least_singular_value(jacobian: Traced, residuals: Traced, point: np.ndarray
 
 
 def _least_curvature(hessian: Traced, branches: Traced | None, point: np.ndarray, radius: float) -> float:
-    """A lower bound of the Hessian's eigenvalues on a cube about the point.
-
-    **Arguments:** branches: what must take one branch on all of the cube.
+    """A lower bound on the Hessian's eigenvalues on a cube around the point. Programs with ``branches`` must take the
+    same ones in the whole cube.
     """
     if branches is not None:
         branches.on(balls(point, radius))
@@ -267,7 +287,7 @@ def _least_curvature(hessian: Traced, branches: Traced | None, point: np.ndarray
 
 
 def _middle(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
-    """The middle of a matrix of balls and what the rest is at most; by Weyl its norm bounds what it changes."""
+    """The middle of a matrix of balls, and a bound on the rest, whose norm bounds the change of eigenvalues (Weyl)."""
     low, high = lower(matrix), upper(matrix)
     if not np.all(np.isfinite(high - low)):
         raise UndecidedError("a derivative is not bounded")
@@ -275,7 +295,7 @@ def _middle(matrix: Balls) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rounding(matrix: np.ndarray) -> float:
-    """How well NumPy knows the eigenvalues or singular values of a matrix."""
+    """The rounding error of eigenvalues or singular values computed by NumPy."""
     return 4 * max(matrix.shape) * np.finfo(float).eps * float(np.linalg.norm(matrix))
 
 
@@ -295,14 +315,14 @@ def _kind(leaf: np.ndarray) -> str:
 
 
 def _weaker(kind: str, leaf: Array | np.ndarray) -> str:
-    """What an array may still be that is not of a kind: one of zeros is symmetric, too."""
+    """The next weaker symmetry of an array: a zero array is also symmetric."""
     square = leaf.ndim > 1 and leaf.shape[-1] == leaf.shape[-2]
     return "symmetric" if kind == "zero" and square else "any"
 
 
 def _stay(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> list[bool]:
-    """Whether the weights of each array stay of their kind: exactly, where a field that nearly keeps zeros may be one
-    that lets them go elsewhere.
+    """Whether the field preserves the symmetry of each array. Zeros must be preserved exactly, since a field that
+    nearly preserves them may move them at other weights.
     """
     largest = max(np.max(_largest(slope), initial=0.0) for slope in slopes)
     found = []
@@ -321,8 +341,8 @@ def _stay(kinds: list[str], slopes: list[Balls], is_one_formula: bool) -> list[b
 
 
 def _bases(leaves: list, kinds: list[str], slopes: list[Balls] | None) -> list[np.ndarray]:
-    """Orthonormal bases, by columns, of the weights of each array among which the flow stays: a weight that the loss
-    does not read never moves, if slopes anywhere tell.
+    """Orthonormal bases, in columns, of the set of each array to which the flow is confined. A weight with zero
+    gradient at generic weights never moves.
     """
     bases = [_basis(leaf.shape, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
     if slopes is None:
@@ -345,7 +365,7 @@ def _basis(shape: tuple[int, ...], kind: str) -> np.ndarray:
 
 
 def _orbit(conserved: Callable, unravel: Callable, point: np.ndarray, anywhere: PyTree, slopes: list[Balls]):
-    """J x where the loss does not feel x -> e^{sJ} x; None where no such scaling is known."""
+    """J x if the loss is invariant under x -> e^{sJ} x; None if no such symmetry is known."""
     if conserved(anywhere) is None:
         return None
     generator = lambda state: jax.tree.leaves(jax.tree.map(lambda x: x / 2, jax.grad(conserved)(state)))
@@ -361,7 +381,7 @@ def _orbit(conserved: Callable, unravel: Callable, point: np.ndarray, anywhere: 
 
 
 def _without(basis: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of what is orthogonal to a direction."""
+    """An orthonormal basis of the complement of a direction."""
     inside = basis.T @ direction
     if not inside.any():
         return basis
@@ -369,7 +389,7 @@ def _without(basis: np.ndarray, direction: np.ndarray) -> np.ndarray:
 
 
 def _length(values: np.ndarray) -> float:
-    """The norm of numbers, whose squares may underflow."""
+    """The norm of a vector whose squares may underflow."""
     size = float(np.max(np.abs(values), initial=0.0))
     return size * float(np.linalg.norm(values / size)) if 0 < size < math.inf else size
 

@@ -1,12 +1,14 @@
-"""The course of a flow, a chunk after the other: its steps, the requested times between them, what is recorded; by one
-solver, or in turns by the explicit and the implicit one, whichever gets on for the fields that it computes.
+"""The integration of a flow in chunks, by one solver or by alternating an explicit and an implicit one.
+
+Each chunk has its steps, the requested times between them, and the recorded series. Of two solvers the one that
+advances further in time for each evaluation of the field is used.
 """
 
 import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -35,25 +37,33 @@ from flowsim.flow.solvers.step_size import ANEW
 from flowsim.flow.systems import AbstractSystem, Record, norm_sq, pace
 from flowsim.flow.trajectory import SAME, Status
 
-_AT_ONCE, _MANY_AT_ONCE = 32, 1024  # requested times that are found by one program
+_AT_ONCE, _MANY_AT_ONCE = 32, 1024  # requested times that one program computes
 _NOT_RECORDED = -1
-_FIELDS_A_STEP = 25  # of an implicit method, beside those of a Hessian
-_FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations, which take as long as a field at least takes
-_WORTH = 4.0  # times the work of an implicit method, from which it is tried
-_ENTRIES = 2**20  # of the states of a chunk
+_FIELDS_A_STEP = 25  # evaluations of the field in an implicit step, without those for a Hessian
+_FEW, _FEW_OF_A_WEIGHT = 2e5, 50.0  # operations: a field takes at least as long as these, also for each weight
+_WORTH = 4.0  # an implicit method is tried if the explicit one needs this many times its work
+_ENTRIES = 2**20  # numbers in the states of a chunk
 _PADDING = 2**17  # weights, up to which records are padded to one shape
-_NOTICED = 1e-9  # of the energy dissipated so far, what a step adds that is no rounding
-_BESIDE = 1 / 16  # of a step, within which of its end a requested time may be taken for that
-_MOVED = 0.01  # how far the weights move, relative to their norm, between kept steps of an explicit flow
+_NOTICED = 1e-9  # of the dissipated energy: a step that adds less adds rounding
+_NEAR = 1 / 16  # of a step: a requested time this close to its end may be replaced by it
+_MOVED = 0.01  # of the norm of the weights: how far they move between two kept steps of an explicit flow
 
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """How a flow is integrated: by its own steps, and from them by further ones to requested times.
+    """The settings with which one solver integrates a flow in chunks.
 
-    start: the state at time 0; requested: times, the last of them where the course ends at the latest; first_step: the
-    size of the first step; points_per_decade: 0 where the steps are no part of the trajectory; steps: at most so many
-    in a chunk; keeps_steps: whether all steps that tell something are a part of the trajectory.
+    **Fields:**
+
+    - system: the flow in its coordinates.
+    - start: the state at time 0.
+    - solver: the name of the solver.
+    - asked: the tolerances.
+    - requested: the requested times, the last of which ends the run.
+    - first_step: the length of the first step.
+    - points_per_decade: recorded steps in a decade of time, 0 to record requested times only.
+    - steps: the largest number of steps in a chunk.
+    - keeps_steps: whether all steps with enough change are recorded.
     """
 
     system: AbstractSystem
@@ -66,10 +76,11 @@ class Course:
     steps: int
     keeps_steps: bool
 
-    @np.errstate(invalid="ignore", over="ignore")  # of a flow that becomes infinite
+    @np.errstate(invalid="ignore", over="ignore")  # a flow may become infinite
     def advance(self, before: Chunk, ending: Ending) -> Chunk:
-        """Integrate from the end of a chunk; what was reached before a failure is kept. Times are counted from an
-        origin of their own where steps would be too short beside those from the one before.
+        """The next chunk of the flow. States that were reached before a failure are kept.
+
+        If steps become too short relative to the time, time is counted from a new origin.
         """
         if before.anew:
             origin, t0, wanted = float(before.t[-1]), 0.0, 0.0
@@ -78,16 +89,16 @@ class Course:
         last = float(self.requested[-1]) - origin
         y0 = (jax.tree.map(lambda leaf: leaf[-1], before.record.state), before.dissipated[-1])
         times = (t0, last, min(before.next_step or self.first_step, last - t0))
-        begin, way = jax.device_put(y0), self._way(before)
+        begin, plan = jax.device_put(y0), self._plan(before)
         its_ending = ending._replace(earliest=ending.earliest - origin)
-        done = integrate(self.system, begin, times, way.asked, its_ending, way.method, self.steps)
-        kept, reached = way.method.directions or before.directions, slice(int(done.accepted))
+        done = integrate(self.system, begin, times, plan.asked, its_ending, plan.method, self.steps)
+        kept, reached = plan.method.directions or before.directions, slice(int(done.accepted))
         since, y = np.asarray(done.t)[reached], _rows((done.states, done.dissipated), reached)
-        # What was left of the way to the last time may be less than a step can be.
+        # The remaining time may be shorter than the shortest step.
         ends = np.append(t0, since)
         arrived = ends[-1] >= last
         stuck = done.stuck and not arrived
-        timescale = self._faster(_rows(_after(y0, y), -1), float(ends[-1]), way) if stuck else 0.0
+        timescale = self._faster(_rows(_after(y0, y), -1), float(ends[-1]), plan) if stuck else 0.0
         if timescale and not since.size:
             again = dataclasses.replace(before, anew=True, timescale=timescale, next_step=FIRST_STEP * timescale)
             return self.advance(again, ending)
@@ -97,13 +108,13 @@ class Course:
         steps = _Points(ends, origin + ends, _after(y0, y), np.append(_NOT_RECORDED, roles))
         lengths = np.diff(ends)
         means = np.diff(steps.y[1]) / lengths
-        further, found = self._between(origin, steps, way)
+        further, found = self._between(origin, steps, plan)
         points = jax.tree.map(lambda *parts: np.concatenate(parts), steps, further)
         order = np.flatnonzero(points.roles > _NOT_RECORDED)
         points = _rows(points, order[np.argsort(points.since[order], kind="stable")])
         record = self._records(points.y[0])
         at_steps = np.where(points.roles == Role.REGULAR, record.grad_norm_sq, 0.0)
-        # The mean of |grad|^2 over a step: what a picture does not show counts too.
+        # The mean of |grad|^2 over a step also counts peaks between two recorded rows.
         over_steps = np.append(0.0, np.maximum.accumulate(means))[np.searchsorted(since, points.since, side="right")]
         chunk = Chunk(
             points.t,
@@ -132,7 +143,7 @@ class Course:
         return dataclasses.replace(chunk, failure=Status.NEWTON if finite_field else Status.NONFINITE)
 
     def directions(self, before: Chunk) -> int:
-        """How many eigenvectors of the Hessian an implicit method keeps after a chunk."""
+        """The number of eigenvectors of the Hessian that an implicit method keeps after a chunk."""
         return before.directions or more_directions(self._weights, 0)
 
     def is_promising(self, before: Chunk, pace: float) -> bool:
@@ -147,7 +158,7 @@ class Course:
         # The algebra of a Hessian counts too, but to know what for takes longer than some flows.
         if fields <= _FIELDS_A_STEP + columns / 2:
             return False
-        return fields > _FIELDS_A_STEP + float(self._way(before).asked.renewal) / 2
+        return fields > _FIELDS_A_STEP + float(self._plan(before).asked.renewal) / 2
 
     @property
     def _weights(self) -> int:
@@ -155,37 +166,37 @@ class Course:
 
     @functools.cached_property
     def _operations(self) -> float:
-        """About how many operations a field takes, where few take as long as more."""
+        """The approximate number of operations of a field, at least as many as the shortest call costs."""
         counts = _field.lower(self.system, self.start).lowered.cost_analysis() or {}
         return float(counts.get("flops", 0.0)) + _FEW + _FEW_OF_A_WEIGHT * self._weights
 
-    def _faster(self, y: PyTree, since: float, way: "_Way") -> float:
-        """The time in which the gradient changes where steps were too short for the time since the origin, if it is
-        short beside that as well; else 0, as at a kink, where no step is short enough.
+    def _faster(self, y: PyTree, since: float, plan: "_Plan") -> float:
+        """The time in which the gradient changes, if steps were too short relative to the time because the flow has
+        become fast. Zero if the gradient changes slowly, as at a kink, where no step is short enough.
         """
         timescale = float(_pace(self.system, jax.device_put(y[0]))[1])
-        return timescale if timescale < ANEW * max(since, float(way.asked.timescale)) else 0.0
+        return timescale if timescale < ANEW * max(since, float(plan.asked.timescale)) else 0.0
 
-    def _way(self, before: Chunk) -> "_Way":
-        """How the next chunk after one is integrated."""
+    def _plan(self, before: Chunk) -> "_Plan":
+        """The method and tolerances for the next chunk."""
         asked = self.asked._replace(timescale=jnp.array(before.timescale)) if before.timescale else self.asked
         if self.solver != "implicit":
-            return _Way(Method(self.solver), asked)
+            return _Plan(Method(self.solver), asked)
         directions = self.directions(before)
         if directions > DENSE_LIMIT:
-            return _Way(Method(self.solver, directions), asked)
+            return _Plan(Method(self.solver, directions), asked)
         columns, operations = DenseRadau.hessian(self._weights, directions)
-        # Of few weights the columns take longest, and to count the operations of a field takes longer than some flows.
+        # For few weights the columns dominate, and counting operations takes longer than some flows.
         renewal = columns if self._weights <= ALWAYS_WHOLE else columns + round(operations / self._operations)
-        return _Way(Method(self.solver, directions), asked._replace(renewal=jnp.array(renewal)))
+        return _Plan(Method(self.solver, directions), asked._replace(renewal=jnp.array(renewal)))
 
-    def _between(self, origin: float, steps: "_Points", way: "_Way") -> tuple["_Points", bool]:
-        """The flow at the requested times within its steps, given by their ends and where the first begins, and whether
-        all of it was found. A time that is the end of a step to rounding becomes it.
+    def _between(self, origin: float, steps: "_Points", plan: "_Plan") -> tuple["_Points", bool]:
+        """The flow at the requested times within its steps, and whether all were found. A requested time that equals
+        the end of a step to rounding replaces it.
         """
         t, asked = steps.since, self.requested - origin
-        # Steps may be shorter than what cannot be told apart of the time.
-        near = np.minimum(SAME * t, _BESIDE * np.append(np.inf, np.diff(t)))
+        # Steps may be shorter than the rounding of the time.
+        near = np.minimum(SAME * t, _NEAR * np.append(np.inf, np.diff(t)))
         near[:-1] = np.minimum(near[:-1], near[1:])
         within = (asked > t[0]) & (asked <= t[-1] + near[-1])
         times, asked = self.requested[within], asked[within]
@@ -202,20 +213,20 @@ class Course:
             rows = np.append(rows, np.full(at_once - rows.size, rows[-1]))
             spans = np.stack([t[end - 1], asked, t[end]], axis=1)[rows]
             both = (_rows(steps.y, end[rows] - 1), _rows(steps.y, end[rows]))
-            there, good = between(self.system, jax.device_put(both), jax.device_put(spans), way.asked, way.method)
+            there, good = between(self.system, jax.device_put(both), jax.device_put(spans), plan.asked, plan.method)
             count = min(at_once, asked.size - place)
             there = jax.tree.map(np.array, _rows(there, slice(count)))
             for row in np.flatnonzero(~np.asarray(good)[:count]):
-                found = self._in_several_steps(there, int(row), _rows(both[0], row), spans[row, :2], way) and found
+                found = self._in_several_steps(there, int(row), _rows(both[0], row), spans[row, :2], plan) and found
             parts.append(there)
         y = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         return _Points(asked, times, y, np.full(asked.size, int(Role.WANTED))), found
 
-    def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, way: "_Way") -> bool:
-        """Put into a row what one step did not find, from a step's begin to a requested time; whether it was found."""
+    def _in_several_steps(self, there: PyTree, row: int, begin: PyTree, times: np.ndarray, plan: "_Plan") -> bool:
+        """Integrate from the start of a step to a requested time that one step did not reach; whether it succeeded."""
         t0, t = (float(time) for time in times)
         y = jax.device_put(begin)
-        done = integrate(self.system, y, (t0, t, (t - t0) / 2), way.asked, NEVER, way.method, self.steps)
+        done = integrate(self.system, y, (t0, t, (t - t0) / 2), plan.asked, NEVER, plan.method, self.steps)
         last = int(done.accepted) - 1
         if last < 0 or np.asarray(done.t)[last] != t:
             return False
@@ -224,7 +235,7 @@ class Course:
         return True
 
     def _records(self, states: PyTree) -> Record:
-        """The records of states, in one of few shapes."""
+        """The records of states, padded to one of few shapes."""
         count = jax.tree.leaves(states)[0].shape[0]
         rows = max(count, min(self.steps, _PADDING // self._weights))
         spare = 2 ** (rows - 1).bit_length() - count
@@ -232,9 +243,11 @@ class Course:
         return _rows(_record_some(self.system, jax.tree.map(pad, states), jnp.asarray(count)), slice(count))
 
     def _roles(self, begin: float, t: np.ndarray, y: PyTree, y0: PyTree, wanted: float) -> np.ndarray:
-        """The role of the end of every step. All of an implicit method are a part of the
-        trajectory where they are kept; of others, those a part of a decade apart, those beside which |grad|^2 turns,
-        and of an explicit one, whose steps stability limits, those that move. The last one is there to go on from.
+        """The role of the end of each step.
+
+        All steps of an implicit method are recorded if steps are kept. Of others those are recorded that are a fraction
+        of a decade apart, those next to which |grad|^2 has an extremum, and for an explicit method, whose steps are
+        limited by stability, those with enough movement. The last one starts the next chunk.
         """
         chosen = np.full(t.size, _NOT_RECORDED)
         chosen[-1:] = Role.TO_GO_ON
@@ -256,7 +269,9 @@ class Course:
 
 
 def _turns(dissipated: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Whether |grad|^2, in the mean over each step, is larger or less than over both neighbours, rounding aside."""
+    """Whether the mean of |grad|^2 over a step is larger or smaller than over both neighbours, by more than
+    rounding.
+    """
     gained = np.diff(dissipated)
     change = np.diff(gained / np.diff(t))
     turns = np.zeros(gained.size, dtype=bool)
@@ -265,12 +280,19 @@ def _turns(dissipated: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 
 def steps_in_turns(weights: int) -> dict[str, int]:
-    """How many steps a chunk has by each solver. An implicit one is short, as each step of it may take a Hessian."""
+    """The number of steps in a chunk of each solver. Implicit chunks are short, since each step may need a Hessian."""
     return {"explicit": min(48 + weights // 2, max(_ENTRIES // weights, 16)), "implicit": 16}
 
 
 def next_chunk(courses: list[Course], chunks: list[Chunk], ending: Ending) -> Chunk:
-    """The next chunk of a flow by one course, or in turns by an explicit and an implicit one."""
+    """The next chunk of a flow, by the only solver or by the one whose turn it is.
+
+    **Arguments:**
+
+    - courses: one, or an explicit and an implicit one.
+    - chunks: those so far.
+    - ending: where the chunk may end early.
+    """
     turn = _next_turn(chunks, courses[1]) if len(courses) > 1 else 0
     chunk = courses[turn % 2].advance(chunks[-1], ending)
     if turn % 2 == 1 and chunk.failure is Status.NEWTON:
@@ -280,19 +302,19 @@ def next_chunk(courses: list[Course], chunks: list[Chunk], ending: Ending) -> Ch
 
 
 def changes(chunks: list[Chunk]) -> tuple[float, ...]:
-    """The times at which the solver changed; twice the same where the other one failed at once."""
+    """The times at which the solver changed. A time occurs twice if the other solver failed at once."""
     pairs = itertools.pairwise(chunks)
     return tuple(float(before.t[-1]) for before, after in pairs for _ in range(after.turn - before.turn))
 
 
 def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
-    """The turn of the next chunk; the explicit ones are even. Finished chunks alone decide, so that a run that goes on
-    from a checkpoint decides alike.
+    """The turn of the next chunk: even for the explicit solver, odd for the implicit one.
 
-    A flow begins explicitly, until time grows by e for a quarter of its work by an implicit method at its best; it goes
-    on implicitly while each chunk gets as far in time, per field, as the last explicit one did, or while that is so of
-    more eigenvectors than those that proved too few. On a model with kinks it does not: then it is explicit for as many
-    fields as everything before took, so that attempts cost their share alone.
+    A flow begins explicitly. It turns implicit when the explicit solver needs four times the work of an implicit one at
+    its best for time to grow by e. It stays implicit while each chunk advances as far in time, for each evaluation of
+    the field, as the last explicit one did, or while more eigenvectors may achieve that. If not, as for models with
+    kinks, it is explicit for as many evaluations as everything before took, so that failed attempts at most double the
+    cost. Only finished chunks decide, so that a run resumed from a checkpoint decides in the same way.
     """
     turn = chunks[-1].turn
     length = sum(chunk.turn == turn for chunk in chunks[1:])
@@ -300,7 +322,7 @@ def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
         return turn
     fields, since = (np.asarray([getattr(chunk, name) for chunk in chunks]) for name in ("fields", "reached"))
     moves = origin_moves(np.asarray([chunk.origins[-1] for chunk in chunks]), since)
-    # In time, not its logarithm: steps that stability limits stay as long as they are.
+    # Time is linear here, since steps limited by stability have a constant length.
     pace = (since[1:] - np.where(moves, 0.0, since[:-1])) / fields[1:]
     explicit = pace[-1] if turn % 2 == 0 else pace[-length - 1]
     promising = implicit.is_promising(chunks[-1], explicit)
@@ -312,15 +334,15 @@ def _next_turn(chunks: list[Chunk], implicit: Course) -> int:
     return turn + int(over)
 
 
-class _Way(NamedTuple):
-    """A method, with what is asked of it."""
+class _Plan(NamedTuple):
+    """A method and its tolerances."""
 
     method: Method
     asked: Asked
 
 
 class _Points(NamedTuple):
-    """Points of a course: times since the origin, and as they are; (weights, dissipated energy), and roles."""
+    """Points of a flow: times since the origin and from the start, (weights, dissipated energy), and roles."""
 
     since: np.ndarray
     t: np.ndarray
@@ -328,7 +350,7 @@ class _Points(NamedTuple):
     roles: np.ndarray
 
 
-def _rows(tree: PyTree, rows: Any) -> Any:
+def _rows(tree: PyTree, rows: int | np.integer | slice | np.ndarray) -> PyTree:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], tree)
 
 
@@ -340,12 +362,11 @@ def _field(system: AbstractSystem, state: PyTree) -> PyTree:
     return system.field(state)
 
 
-def _after(first: PyTree, rest: PyTree) -> Any:
+def _after(first: PyTree, rest: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf, more: np.concatenate([np.asarray(leaf)[None], more]), first, rest)
 
 
-def _field_is_finite_near(system, state) -> bool:
-    """Whether the field is finite at a state and a little ahead of it."""
+def _field_is_finite_near(system: AbstractSystem, state: PyTree) -> bool:
     slope = system.field(state)
     ahead = [jax.tree.map(lambda x, dx, h=h: x + h * dx, state, slope) for h in (0.0, 1e-9, 1e-6, 1e-3)]
     return all(bool(jnp.isfinite(norm_sq(system.field(point)))) for point in ahead)
@@ -353,7 +374,7 @@ def _field_is_finite_near(system, state) -> bool:
 
 @eqx.filter_jit
 def _record_some(system, states, count):
-    """The records of the first ``count`` of some states; those of the others are not computed."""
+    """The records of the first ``count`` states. The others are not computed."""
     at = lambda row: jax.tree.map(lambda leaf: leaf[row], states)
     rows = jax.tree.leaves(states)[0].shape[0]
     blank = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape)), jax.eval_shape(system.record, at(0)))

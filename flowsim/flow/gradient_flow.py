@@ -55,7 +55,7 @@ _EPS = float(np.finfo(float).eps)
 _REST = 10.0  # rtol, the relative gradient of an explicit flow that is at rest
 
 
-@checks.nothing_kept("loss")
+@checks.refuse_leaks("loss")
 def gradient_flow(
     loss: AbstractPopulationLoss,
     model: PyTree,
@@ -91,7 +91,27 @@ def gradient_flow(
     points_per_decade; budget_seconds: wall-clock limit, looked at after every chunk; checkpoint: a folder that keeps
     finished chunks, from which the same call goes on bit for bit; progress: show a bar.
 
-    **Returns:** a `Trajectory`; what went wrong in the solve, if anything, is in its ``status``.
+    - loss: the population loss.
+    - model: the start, an Equinox module whose float64 arrays flow.
+    - times: further output times, positive and increasing. They change neither the steps nor the end of the flow.
+    - t1: the time of the end. By default the flow ends at a stop, but not before the last of ``times``.
+    - rtol: the error of a step relative to the size of each weight. A weight that becomes smaller than the largest
+      start of its array keeps the absolute error of that size, except while it leaves a saddle. The rounding of its
+      field is always allowed for.
+    - atol: an absolute error of a step that is allowed in addition, in the units of the weights, default 0.
+    - solver: "implicit" (Radau IIA of order 9), "explicit" (Tsit5) or "auto". Auto is a structured Newton method if the
+      loss has an arrowhead, "implicit" for an exact loss with at most 256 weights, and else alternates between explicit
+      and implicit, by the advance for each evaluation of the field.
+    - stop: relative thresholds for the end. A sampled loss ends by its gradient only and, unless the solver is
+      "implicit", at no less than 10 rtol.
+    - points_per_decade: the least number of steps in a decade of time, all of which are output times. Default 12, or
+      fewer if the weights would take more than 256 MiB; 0 for output at ``times`` only.
+    - steps_per_decade: the least number of steps, default points_per_decade.
+    - budget_seconds: a limit on the wall-clock time, checked after every chunk.
+    - checkpoint: a folder for finished chunks. The same call resumes from it, with bitwise equal results.
+    - progress: whether to show a progress bar.
+
+    **Returns:** a `Trajectory`. Its ``status`` says if the solve failed.
 
     **Raises:** `ValueError` on bad arguments.
     """
@@ -100,8 +120,8 @@ def gradient_flow(
         # The weights that suit the samples best have less loss on these than any others, the best for all included.
         stop = dataclasses.replace(stop, excess=0.0)
         if solver != "implicit" and stop.grad_norm > 0:
-            # Where stability limits the steps of an explicit solver, its errors keep the gradient at a few rtol. In
-            # turns the flow ends there too, whichever solver steps it then.
+            # The steps of an explicit solver are limited by stability, and its errors keep the gradient at a few rtol.
+            # With alternating solvers the flow ends at the same gradient, whichever solver is in use.
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, steps_per_decade, budget_seconds)
     system, method = system_of(prepared(loss, model), model, solver)
@@ -171,14 +191,14 @@ def gradient_flow(
             steps += int(np.sum(chunk.steps))
             if chunk.t.size and chunk.t[-1] > (1 + _HEADWAY) * mark:
                 steps, mark = 0, chunk.t[-1]
-            # A flow that has met its stop is finished, whatever the solver does after it.
+            # A flow that has met a stop is finished even if the solver failed later.
             length, status = search.first(chunk)
             chunks[-1] = truncate(chunk, length)
             if status is None:
                 status = chunk.failure or (Status.STEPS if steps >= _MAX_STEPS[method] else None)
             if status is None and chunk.t[-1] >= last:
                 status = Status.HORIZON if stops else Status.TIME
-            # Chunks from the disk are free: every call gets on by one at least.
+            # Chunks from the disk cost nothing, so that every call computes at least one.
             if status is None and fresh and budget_seconds is not None:
                 spent = hosts.by_first(mesh, lambda: time.monotonic() - begin)
                 status = Status.BUDGET if spent > budget_seconds else None
@@ -208,12 +228,17 @@ def start_alone(loss: AbstractPopulationLoss, model: PyTree) -> Trajectory:
 
 
 def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: float, steps: int) -> Trajectory:
-    """Explicit gradient descent, theta <- theta - eta grad L(theta), to set beside a flow.
+    """Gradient descent with a constant step size, theta <- theta - eta grad L(theta), for comparison with the flow.
 
-    **Arguments:** loss, model: as for `gradient_flow`; step_size: eta > 0; steps: how many, at least 1.
+    **Arguments:**
 
-    **Returns:** a `Trajectory` at t = eta k for at most about 200 k, with ``dissipated`` the sum of eta |grad L|^2, so
-    that ``energy_defect`` is what the finite step costs. Its status is nonfinite where it diverges.
+    - loss, model: as for `gradient_flow`.
+    - step_size: eta > 0.
+    - steps: the number of steps, at least 1.
+
+    **Returns:** a `Trajectory` at t = eta k for at most about 200 values of k. Its ``dissipated`` is the sum of eta
+    |grad L|^2, so that ``energy_defect`` measures the effect of the finite step. Its status is nonfinite if it
+    diverges.
 
     **Raises:** `ValueError` on bad arguments.
     """
@@ -235,16 +260,22 @@ def gradient_descent(loss: AbstractPopulationLoss, model: PyTree, step_size: flo
 def reduced_flow(
     loss: AbstractPopulationLoss, model: PyTree, times: ArrayLike | Iterable[float], rtol: float = 1e-12
 ) -> Trajectory:
-    """The arrowhead flow by its exact reduction to d + 2 equations: a second route to the same trajectory.
+    """The flow of a loss with an arrowhead by its exact reduction to d + 2 equations, to check `gradient_flow`.
 
-    Off the diagonal U_ij(t) = U_ij(0) exp(-a_ij s(t)) with s = int u^2, which leaves the diagonal, u and s. They are
-    integrated explicitly (Dopri8), so that neither the equations nor the solver are those of `gradient_flow`.
+    Off the diagonal U_ij(t) = U_ij(0) exp(-a_ij s(t)) with s = int u^2. The diagonal, u and s remain; they are
+    integrated explicitly (Dopri8), so that both the equations and the solver differ from those of `gradient_flow`.
 
-    **Raises:** `ValueError` where the flow has no arrowhead, or on bad times.
+    **Arguments:**
+
+    - loss, model: as for `gradient_flow`.
+    - times: the output times.
+    - rtol: the relative error of a step.
+
+    **Raises:** `ValueError` if the flow has no arrowhead, or on bad times.
     """
     arrowhead = loss.arrowhead(model)
     if arrowhead is None:
-        checks.refuse("model", "one from which the flow has an arrowhead (u12 = u21 = 0)", "it is not")
+        checks.refuse("model", "one whose flow has an arrowhead (u12 = u21 = 0)", "its flow has none")
     outputs = np.append(0.0, checks.increasing_times("times", times))
     system = ArrowheadSystem(arrowhead, loss.minimum)
     U0, u0 = system.encode(model)
@@ -274,7 +305,7 @@ def _descend(system, state, eta, counts):
 
 @eqx.filter_jit
 def _prepare(system: AbstractSystem, model: PyTree) -> tuple[Record, PyTree, Scalar, Scalar]:
-    """The record of a start, the sizes of its weights, its |grad L|, and the time in which the gradient changes."""
+    """The record of a start, the sizes of its weights, |grad L|, and the time in which the gradient changes."""
     state = system.encode(model)
     speed, timescale = pace(system, state)
     return system.record(state), own_sizes(state, speed * timescale), speed, timescale
@@ -284,7 +315,7 @@ _is_rounding = eqx.filter_jit(is_rounding)
 
 
 def _rests(system: AbstractSystem, state: PyTree, largest: float) -> bool:
-    """Whether nothing is left of a gradient but rounding, or it is below rounding of the largest so far."""
+    """Whether the gradient is rounding, or below rounding of the largest gradient so far."""
     if bool(_is_rounding(system, state)):
         return True
     is_known = not isinstance(system, ReducedSystem) and _weights(state) <= DENSE_LIMIT
@@ -319,6 +350,5 @@ def _records(system: AbstractSystem, states: PyTree):
 
 
 def _at_rest(record: Record, t: np.ndarray) -> Chunk:
-    """A chunk that stays where it is."""
     still = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], t.size, axis=0), record)
     return chunk_of(t, still, np.zeros(t.size), np.zeros(2, dtype=int))

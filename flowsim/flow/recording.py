@@ -1,4 +1,4 @@
-"""What a run has finished: its records in memory, its chunks on disk."""
+"""The finished part of a run: its records in memory and its chunks on disk."""
 
 import dataclasses
 import enum
@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 import pathlib
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +15,8 @@ from jaxtyping import PyTree
 
 from flowsim._core import hosts as hosts
 from flowsim._core.documents import origin, require_origin
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, write_arrays
+from flowsim._core.files import DamagedFileError, ignore_damaged, read_arrays, write_arrays
+from flowsim._core.types import Options
 from flowsim.flow.solvers.clock import origin_moves
 from flowsim.flow.solvers.step_size import SMALLEST
 from flowsim.flow.systems import AbstractSystem, Descent, Record
@@ -24,8 +24,8 @@ from flowsim.flow.trajectory import SAME, Certificates, Settings, Status, Trajec
 
 
 class Role(enum.IntEnum):
-    """What a recorded state is for: to go on from, to be a part of the trajectory at a requested time, or to be one as
-    the end of a step, at which alone stops are looked for.
+    """The purpose of a recorded state: to continue from it, as an output at a requested time, or as an output at the
+    end of a step. Stopping rules are tested at the ends of steps only.
     """
 
     TO_GO_ON = 0
@@ -35,15 +35,25 @@ class Role(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """A finished stretch of a run, by its recorded states, of which the last is where the next chunk begins.
+    """A finished stretch of a run. The next chunk begins at its last state.
 
-    t: times; since, origins: the times since an origin, and that; record: with time leading; dissipated: energy so far;
-    roles: a `Role` for each; largest: |grad|^2 at its largest since the chunk began; steps: accepted and rejected ones;
-    next_step: a step size to go on with, 0 where none is known; failure: what went wrong, if anything did; fields: how
-    many were computed; turn: how often the solver had changed; directions: how many eigenvectors of the Hessian to go
-    on with, 0 where none is known; wanted: the time since the origin of the last one so far that is a part of the
-    trajectory; timescale: that in which the gradient changes at the origin to go on with, 0 where that is the start;
-    anew: whether it is the end of this chunk.
+    **Fields:**
+
+    - t: the times.
+    - record: the records at these times.
+    - dissipated: the energy dissipated since t = 0.
+    - roles: the `Role` of each state.
+    - largest: the largest |grad|^2 since the start of the chunk.
+    - steps: the numbers of accepted and rejected steps.
+    - next_step: the length of the next step, 0 if unknown.
+    - failure: the reason why it ended early, or None.
+    - since, origins: the times since an origin, and the origins.
+    - fields: the number of evaluations of the field.
+    - turn: how often the solver had changed.
+    - directions: the number of eigenvectors of the Hessian for the next chunk, 0 if unknown.
+    - wanted: the time since the origin of the last state that is an output.
+    - timescale: the time in which the gradient changes at the origin for the next chunk, 0 if that is the start.
+    - anew: whether the next chunk counts time from the end of this one.
     """
 
     t: np.ndarray
@@ -65,7 +75,7 @@ class Chunk:
 
     @property
     def reached(self) -> float:
-        """The time since the origin where it ends."""
+        """The time from the origin to the end."""
         return float(self.since[-1])
 
 
@@ -77,8 +87,8 @@ def chunk_of(t: np.ndarray, record: Record, dissipated: np.ndarray, steps: np.nd
 
 
 class ChunkStore:
-    """A folder of finished chunks, each with the identity of the one run that it belongs to. Where several hosts share
-    a mesh, the first one alone reads and writes.
+    """A folder of finished chunks of one run, each with the digest of the run. If several hosts share a mesh, only the
+    first of them reads and writes.
     """
 
     def __init__(self, folder: str | os.PathLike | None, identity: PyTree, mesh: jax.sharding.Mesh | None):
@@ -86,9 +96,9 @@ class ChunkStore:
         self._identity = "" if folder is None else _digest(identity)
 
     def load(self, index: int, like: Record) -> Chunk | None:
-        """The chunk of that number, None where it is not finished or damaged; ``like`` gives the structure.
+        """The chunk with this number; None if it is missing or damaged. ``like`` is a record of the same structure.
 
-        **Raises:** `ForeignFileError`, a `ValueError`, where it is of another run, or other software computed it.
+        **Raises:** `ForeignFileError`, a `ValueError`, if it belongs to another run or another version of the software.
         """
         if self.folder is None:
             return None
@@ -97,13 +107,13 @@ class ChunkStore:
             return None
         leaves = [file[f"record{i}"] for i in range(len(jax.tree.leaves(like)))]
         failure = str(file["failure"])
-        rest: dict[str, Any] = {name: file[name] for name in _ARRAYS}
+        rest: Options = {name: file[name] for name in _ARRAYS}
         rest |= {name: file[name].item() for name in _NUMBERS}
         record = jax.tree.unflatten(jax.tree.structure(like), leaves)
         return Chunk(record=record, failure=Status(failure) if failure else None, **rest)
 
     def save(self, index: int, chunk: Chunk) -> None:
-        """Write a chunk, whole or not at all."""
+        """Write a chunk; a partial file is never visible."""
         if self.folder is None:
             return
         arrays = {f"record{i}": leaf for i, leaf in enumerate(jax.tree.leaves(chunk.record))}
@@ -125,7 +135,7 @@ def _digest(identity: PyTree) -> str:
     for leaf in jax.tree.leaves(arrays):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
-        # What several hosts have parts of cannot be read.
+        # An array that is distributed over several hosts cannot be read.
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
             digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
@@ -137,7 +147,7 @@ def _read(path: pathlib.Path, identity: str) -> dict[str, np.ndarray] | None:
     try:
         arrays = read_arrays(path)
     except DamagedFileError as error:
-        done_without(error, "it is integrated again")
+        ignore_damaged(error, "it is integrated again")
         return None
     require_origin(arrays.get("origin"), identity, "checkpoint", "run", path)
     return arrays
@@ -148,28 +158,28 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     write_arrays(path, arrays)
 
 
-_SHORTEST = 32  # output times that a program decodes, of models with few weights
-_ROUNDINGS = 16  # by which a loss may be off
-_PADDING = 2**20  # weights that are decoded for nothing, at most as many again
+_SHORTEST = 32  # output times that one program decodes, for models with few weights
+_ROUNDINGS = 16  # units of rounding of the loss
+_PADDING = 2**20  # weights by which a batch may be padded for decoding
 _ROWS = ("t", "since", "origins", "dissipated", "roles", "largest")
 _ARRAYS = (*_ROWS, "steps")
 _NUMBERS = ("next_step", "fields", "turn", "directions", "wanted", "timescale", "anew")
 
 
 def distinct(t: np.ndarray, same: float) -> np.ndarray:
-    """Which of increasing times are not the same as the next one, within a relative difference."""
+    """Which of increasing times differ from the next one by more than a relative difference."""
     return np.append(t[:-1] < (1 - same) * t[1:], np.ones(t[-1:].size, dtype=bool))
 
 
 def join(chunks: list[Chunk]) -> Chunk:
-    """Chunks one after the other, without the steps that were recorded to go on from alone; a step that ends where the
-    next one does, to rounding, is one with it.
+    """Chunks one after the other, without states that only start the next chunk. Of two steps that end at the same time
+    to rounding, the later one is kept.
     """
     wanted = np.concatenate([chunk.roles for chunk in chunks]) > Role.TO_GO_ON
     since, origins = (
         np.concatenate([getattr(chunk, name) for chunk in chunks])[wanted] for name in ("since", "origins")
     )
-    # No step of a late drop is left out.
+    # During a late drop all steps are distinct.
     same = SMALLEST / 2 if np.any(origins) else SAME
     wanted[wanted] = distinct(since, same) | np.append(origin_moves(origins, since), True)
     joined = lambda *leaves: np.concatenate(leaves)[wanted]
@@ -184,17 +194,17 @@ def join(chunks: list[Chunk]) -> Chunk:
 
 
 def truncate(chunk: Chunk, length: int) -> Chunk:
-    """The first recorded steps of a chunk."""
+    """The first recorded states of a chunk."""
     rows = {name: getattr(chunk, name)[:length] for name in _ROWS}
     return dataclasses.replace(chunk, record=jax.tree.map(lambda leaf: leaf[:length], chunk.record), **rows)
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of a run that ends where numbers overflow
+@np.errstate(invalid="ignore", over="ignore")  # a run may end because numbers overflow
 def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Settings) -> Trajectory:
     """The trajectory of a finished run, with its certificates."""
     record = run.record
     lost = record.loss[0] - record.loss if np.isnan(record.excess[0]) else record.excess[0] - record.excess
-    # Less energy than the loss can be computed to is none, and what its rounding explains is no defect.
+    # Energies and defects below the rounding of the loss count as zero.
     known_to = np.finfo(float).eps * np.max(np.abs(record.loss))
     scale = max(np.max(run.dissipated), known_to, np.finfo(float).tiny)
     off = max(np.max(np.abs(lost - run.dissipated)) - _ROUNDINGS * known_to, 0.0)
@@ -220,7 +230,7 @@ def trajectory(system: AbstractSystem, run: Chunk, status: Status, settings: Set
 
 
 def _decoded(system: AbstractSystem, states: PyTree) -> PyTree:
-    """The models of states, in one of few shapes, so that few programs are compiled."""
+    """The models of states, decoded in batches of few shapes, so that few programs are compiled."""
     count = jax.tree.leaves(states)[0].shape[0]
     shortest = min(_SHORTEST, _PADDING // system.entries(jax.tree.map(lambda leaf: leaf[0], states)))
     spare = 2 ** (max(count, shortest) - 1).bit_length() - count

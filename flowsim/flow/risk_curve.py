@@ -14,7 +14,13 @@ from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
 def risk_along(trajectory: Trajectory, task: Task, test_length: ArrayLike) -> Float[Array, " T"]:
-    """`risk` at every output time of a flow: (T,), the test risk against flow time.
+    """(T,) `risk` at every output time of a flow.
+
+    **Arguments:**
+
+    - trajectory: the flow.
+    - task: the law of the new prompts.
+    - test_length: the number of examples in each.
 
     **Raises:** as `risk`.
     """
@@ -24,10 +30,15 @@ def risk_along(trajectory: Trajectory, task: Task, test_length: ArrayLike) -> Fl
 
 @dataclasses.dataclass(frozen=True)
 class RiskCurve:
-    """Test risk against flow time, and the levels to read it against.
+    """The test risk along a flow, with levels to compare it with.
 
-    t, risk: (T,); limit: the risk of the limit; best_linear_error: of the best linear predictor;
-    zero_predictor_error: of predicting zero; test_length: M.
+    **Fields:**
+
+    - t, risk: (T,) the times and the risk.
+    - limit: the risk of the limit of the flow.
+    - best_linear_error: the risk of the best linear predictor.
+    - zero_predictor_error: the risk of predicting zero.
+    - test_length: M, the number of examples in a test prompt.
     """
 
     t: np.ndarray
@@ -38,7 +49,7 @@ class RiskCurve:
     test_length: float
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write an npz file (no pickle), whole or not at all, each number under its own name."""
+        """Write an npz file (no pickle) with an array for each field; a partial file is never visible."""
         arrays = {name: np.asarray(value) for name, value in dataclasses.asdict(self).items()}
         write_arrays(path, arrays)
 
@@ -46,7 +57,11 @@ class RiskCurve:
 def risk_curve(trajectory: Trajectory, task: LinearRegression | RandomCovarianceRegression, limit: PyTree) -> RiskCurve:
     """`risk` along a flow on prompts of a task, with its own context_length as the test length.
 
-    **Arguments:** limit: the model that the flow is predicted to tend to.
+    **Arguments:**
+
+    - trajectory: the flow.
+    - task: the law of the new prompts.
+    - limit: the predicted limit of the flow.
 
     **Raises:** as `risk`.
     """

@@ -14,17 +14,22 @@ from flowsim.flow.solvers.integration import NEVER, Ending, ending
 from flowsim.flow.trajectory import Status
 
 HORIZON_DECADES = 18
-RESTING = 16  # eps of the largest gradient, below which a flow may be at rest
-_AGAIN = 1.1  # times as late, when a flow that leaves a saddle is looked at again
-SUBTRACTED = 64  # eps of the loss, of which an excess by subtraction is made
+RESTING = 16  # eps of the largest gradient: a flow with a smaller one may be at rest
+_AGAIN = 1.1  # the factor of time after which a flow that leaves a saddle is tested again
+SUBTRACTED = 64  # eps of the loss: the error of an excess that is a difference
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Where a run without t1 ends by itself; both are relative, and 0 is never met.
+    """The stopping rules of a run without t1. Both are relative; 0 switches a rule off.
 
-    excess: to the start's excess; grad_norm: to the largest gradient norm along the flow. Where the minimum is known, a
-    small gradient above it is a plateau and ends nothing until nothing is left of it but rounding.
+    If the minimum is known, a small gradient above it belongs to a plateau and does not stop the run until the gradient
+    is rounding.
+
+    **Fields:**
+
+    - excess: the excess loss, relative to that of the start.
+    - grad_norm: the gradient norm, relative to the largest along the flow.
     """
 
     excess: float = 1e-12
@@ -37,13 +42,16 @@ class Stop:
 
 
 class StopSearch:
-    """Looks for the first stop of a run at the ends of its steps, a chunk after the other: which times are asked for
-    never changes where it ends.
+    """Finds the first stop of a run, chunk by chunk. It tests the ends of steps only, so that requested times never
+    change where a run ends.
 
-    **Arguments:** stop: what ends the run, None where only its last time does; start: its first chunk; earliest: the
-    time before which it does not end; rests: (state, largest |grad|) -> whether nothing is left of the field there but
-    rounding; leaves: (state, whether the gradient is but rounding) -> whether a flow with a small gradient leaves the
-    state.
+    **Arguments:**
+
+    - stop: the stopping rules, None if only the last time ends the run.
+    - start: the first chunk.
+    - earliest: the run does not end before this time.
+    - rests: (state, largest |grad|) -> whether the field at the state is rounding.
+    - leaves: (state, whether the gradient is rounding) -> whether a flow with a small gradient leaves the state.
     """
 
     def __init__(
@@ -61,7 +69,7 @@ class StopSearch:
         self._met: tuple[float, Status] | None = None
 
     def ending(self) -> Ending:
-        """Where a solver need not go on, as far as it can tell; `first` has the last word."""
+        """Where the solver may end a chunk early. `first` decides whether the run ends there."""
         stop = self._stop
         if stop is None:
             return NEVER
@@ -69,13 +77,13 @@ class StopSearch:
             return ending(max(self._met[0], self._earliest), math.inf, math.inf, math.inf, math.inf, 0.0)
         excess = stop.excess * self._excess if stop.excess > 0 else -math.inf
         rounding = (RESTING * np.finfo(float).eps) ** 2 * self._largest
-        # A flow that was let go on from there is not at rest.
+        # A flow that continued with a smaller gradient is not at rest.
         rounding = -math.inf if self._latest <= rounding else rounding
         small = stop.grad_norm**2 * self._largest
         return ending(self._earliest, excess, small, self._least, rounding, self._leaving)
 
     def first(self, chunk: Chunk) -> tuple[int, Status | None]:
-        """How much of a chunk to keep, and how the run ended in it; None where it did not."""
+        """How many rows of a chunk to keep, and the status if the run ends in it."""
         if self._stop is None:
             return chunk.t.size, None
         row = 0
@@ -93,18 +101,18 @@ class StopSearch:
 
     @property
     def _least(self) -> float:
-        """The excess above which a small gradient is a plateau, where the minimum is known."""
+        """The excess above which a small gradient belongs to a plateau."""
         return max(self._stop.excess if self._stop else 0.0, Stop.excess) * float(self._excess)
 
     def _look(self, stop: Stop, chunk: Chunk) -> tuple[int, Status] | None:
         record = chunk.record
         largest = np.maximum(chunk.largest, self._largest)
         small_excess = (stop.excess > 0) & (record.excess <= stop.excess * self._excess)
-        # Squares of tiny gradients are zero, and so is a share of them.
+        # The square of a tiny gradient, and its share, may underflow to zero.
         threshold = stop.grad_norm**2 * largest
         small_gradient = (threshold > 0) & (record.grad_norm_sq <= threshold)
-        # Above a minimum that is known a small gradient is a plateau, unless nothing of it is left. A minimum that is
-        # subtracted from the loss leaves rounding of the loss.
+        # Above a known minimum a small gradient belongs to a plateau, unless it is rounding. An excess that is a
+        # difference has the rounding of the loss.
         rounding = SUBTRACTED * np.finfo(float).eps * np.abs(record.loss)
         least = np.maximum(self._least, rounding)
         for row in np.flatnonzero((chunk.roles == Role.REGULAR) & (small_excess | small_gradient)):
@@ -112,7 +120,7 @@ class StopSearch:
                 return int(row), Status.EXCESS
             if record.excess[row] <= least[row]:
                 return int(row), Status.GRAD_NORM
-            # Elsewhere it may be a saddle that the flow still leaves: that is looked at now and again.
+            # The flow may still leave a saddle there. This is tested from time to time.
             state = jax.tree.map(lambda leaf, row=row: leaf[row], record.state)
             known = not np.isnan(record.excess[row])
             if chunk.since[row] < self._leaving or (known and not self._rests(state, float(np.sqrt(largest[row])))):
@@ -124,8 +132,8 @@ class StopSearch:
 
 
 def percent(chunks: list[Chunk], stop: Stop, t1: float | None) -> int:
-    """How far a run is: in log time towards t1, else towards its stop in log excess or, where the minimum is not known,
-    in log |grad|.
+    """The progress of a run in percent: in log time towards t1, or towards the stop in log excess, or in log |grad| if
+    the minimum is not known.
     """
     if t1 is not None:
         first, now = chunks[1].t[0], chunks[-1].t[-1]

@@ -1,4 +1,4 @@
-"""The coordinates a flow is integrated in, and what is recorded along it."""
+"""The coordinates in which a flow is integrated, and what is recorded along it."""
 
 import abc
 import math
@@ -28,10 +28,8 @@ _EXPLAINED = 32.0  # times the rate at which weights change, curvature that goes
 
 
 class Record(NamedTuple):
-    """Everything known at one output time, or with time leading at many.
-
-    conserved is NaN where the loss knows no such quantity, and an array where it knows several; norm_sq is the squared
-    norm of the weights.
+    """What is recorded at one output time, or at many with time on the first axis. ``conserved`` is NaN if no conserved
+    quantity is known; ``norm_sq`` is the squared norm of the weights.
     """
 
     state: PyTree
@@ -43,14 +41,14 @@ class Record(NamedTuple):
 
 
 def norm_sq(tree: PyTree) -> Scalar:
-    """Sum of squares over all arrays of a tree."""
+    """The sum of squares over all arrays of a tree."""
     return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
 def norm(tree: PyTree) -> Scalar:
-    """The root of the sum of squares, which neither under- nor overflows where these do."""
+    """The root of the sum of squares, without underflow or overflow of the squares."""
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in jax.tree.leaves(tree)]))
-    # The norm depends on it by rounding alone.
+    # The result depends on the scale by rounding only.
     scale = jax.lax.stop_gradient(jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0))
     return jnp.where(jnp.isfinite(largest), scale, largest) * jnp.sqrt(norm_sq(jax.tree.map(lambda x: x / scale, tree)))
 
@@ -84,7 +82,7 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def excess(self, state: PyTree) -> Scalar:
-        """The loss above its minimum, NaN where that is unknown."""
+        """The loss above its minimum, NaN if unknown."""
 
     @abc.abstractmethod
     def record(self, state: PyTree) -> Record:
@@ -150,7 +148,7 @@ def _with_energy(t, y, system: AbstractSystem):
 
 
 WITH_ENERGY = diffrax.ODETerm(_with_energy)
-"""What a solver integrates: d state/dt = -grad L, and beside it d energy/dt = |grad L|^2."""
+"""What a solver integrates: d state/dt = -grad L together with d energy/dt = |grad L|^2."""
 
 
 class ArrowheadSystem(AbstractIsometricSystem):
@@ -192,7 +190,7 @@ def _way_of_arrowhead(arrowhead: AbstractArrowhead, state: State) -> Scalar:
 class ReducedSystem(AbstractSystem):
     """The diagonal of U, u and the clock of an arrowhead flow, in which a step costs O(d).
 
-    These are no isometry of the weights: the field is the rate of change, and its norm is not that of the gradient.
+    These are not an isometry of the weights: the norm of the field is not that of the gradient.
     """
 
     layer: AbstractReducedLayer
@@ -281,7 +279,7 @@ class LossSystem(AbstractIsometricSystem):
         return None if conserved is None else jnp.sum(conserved)
 
 
-# A step looks at the field in several places, and a program of its own is traced once for all of them.
+# A step evaluates the field in several places, and a compiled function is traced once for all of them.
 @eqx.filter_jit
 def _descent(loss: AbstractPopulationLoss, model: PyTree) -> PyTree:
     return jax.tree.map(jnp.negative, eqx.filter(loss.gradient(model), eqx.is_inexact_array))
@@ -326,14 +324,14 @@ class ScaledSystem(AbstractIsometricSystem):
 
 
 def loss_system(loss: AbstractPopulationLoss, model: PyTree) -> LossSystem | ScaledSystem:
-    """The flow of a loss in the arrays of the model, whatever structure it may have."""
+    """The flow of a loss in the arrays of the model, without use of any structure."""
     plain = LossSystem(loss, eqx.filter(model, eqx.is_inexact_array, inverse=True))
     speeds = loss.speeds(model)
     return plain if speeds is None else ScaledSystem(plain, jax.tree.map(jnp.sqrt, plain.encode(speeds)))
 
 
 def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple[AbstractSystem, str]:
-    """The coordinates in which a flow is integrated from a model, and the method, for a solver that was asked for."""
+    """The coordinates and the method for a flow from a model; ``solver`` is as for `gradient_flow`."""
     reduced = loss.reduced(model)
     if reduced is not None:
         return ReducedSystem(reduced, loss.minimum, _count(model)), "arrowhead"
@@ -348,7 +346,7 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
 
 
 def reduced_where_large(system: AbstractSystem, model: PyTree) -> AbstractSystem:
-    """An arrowhead flow of many weights from a model in the coordinates of its reduction; any other one as it is."""
+    """The reduction of an arrowhead flow with many weights; any other flow unchanged."""
     if not isinstance(system, ArrowheadSystem) or not isinstance(system.arrowhead, Arrowhead):
         return system
     if system.arrowhead.drive.size < _REDUCED_FROM:
@@ -368,21 +366,20 @@ def pace(system: AbstractSystem, state: PyTree) -> tuple[Scalar, Scalar]:
 
 
 def leads_away(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient leaves where it is, as it leaves a saddle however small what leads away: by
-    an eigenvalue of the field's Jacobian that is positive by more than its rounding and than the gradient explains.
-    Weights that are zero and stay so lead nowhere.
+    """Whether a flow with a small gradient leaves its place along an unstable direction: the Jacobian of the field has
+    an eigenvalue above its rounding and above what the gradient explains. Weights that stay zero do not count.
 
-    **Arguments:** rates, basis: the eigenvalues, and the eigenvectors by columns; weights, slope: (n,) there.
+    **Arguments:** rates, basis: the eigenvalues, and the eigenvectors in columns; weights, slope: (n,) and their field.
     """
     rounding = 32 * _EPS * jnp.max(jnp.abs(rates))
-    # On the way into a valley of minima the curvature across it falls with the gradient.
+    # On the way into a valley of minima the curvature across it decreases with the gradient.
     explained = _EXPLAINED * jnp.max(jnp.abs(slope)) / jnp.max(jnp.abs(weights))
     moves = jnp.where((weights != 0) | (slope != 0), 1.0, 0.0) @ basis**2
     return jnp.any((rates > rounding) & (rates > explained) & (moves > _EPS))
 
 
 def is_rounding(system: AbstractSystem, state: PyTree) -> Bool[Array, ""]:
-    """Whether each entry of the field is below what a change of the weights in their last place makes of it."""
+    """Whether each entry of the field is below the change by rounding of the weights."""
     # In one batch, so that the field is compiled once.
     nudges = 1 + jnp.asarray([0.0, 4 * _EPS, -4 * _EPS])
     slopes = jax.vmap(lambda nudge: system.field(jax.tree.map(lambda x: x * nudge, state)))(nudges)

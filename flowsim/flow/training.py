@@ -1,4 +1,6 @@
-"""Training by Adam on fresh prompts, as experiments train transformers; `gradient_flow` follows the population loss."""
+"""Training by Adam on fresh prompts, as in experiments with transformers. `gradient_flow` follows the population
+loss.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,19 +16,22 @@ from flowsim._core import checks
 from flowsim._core.progress import progress_bar
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 
-_CHUNK = 100  # steps between two looks at the wall clock: an interrupt and the progress bar wait for no more
+_CHUNK = 100  # steps between two checks of the wall clock, after which an interrupt or the progress bar is served
 
 
 Model = TypeVar("Model")
 
 
 class Curriculum(eqx.Module):
-    """Prompts that grow in stages: training begins with few coordinates and few positions.
+    """Prompts that grow in stages: training starts with few coordinates and few positions.
 
-    At step s the covariates have start + step * (s // every) coordinates, the others are zero, and as many positions
-    count as the same formula says for ``lengths``; the dimension and the N + 1 positions of the task are the most.
+    At step s the covariates have start + step * (s // every) nonzero coordinates, and the same formula with ``lengths``
+    gives the number of positions that count. Both are limited by the task: its dimension and its N + 1 positions.
 
-    **Arguments:** dimensions, lengths: (start, step); every: steps of training in a stage.
+    **Arguments:**
+
+    - dimensions, lengths: (start, step).
+    - every: the number of training steps in a stage.
 
     **Raises:** `ValueError` naming the argument.
 
@@ -44,7 +49,7 @@ class Curriculum(eqx.Module):
         self.dimensions, self.lengths, self.every = dimensions, lengths, checks.count("every", every)
 
     def stage(self, step: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        """How many coordinates and how many positions there are at a step of training, before the task's limits."""
+        """The numbers of coordinates and positions at a training step, before the limits of the task."""
         passed = step // self.every
         (dimension, wider), (length, longer) = self.dimensions, self.lengths
         return dimension + wider * passed, length + longer * passed
@@ -58,7 +63,14 @@ def position_loss(
 ) -> Float[Array, ""]:
     """The squared error averaged over the first ``length`` positions of a prompt, default all N + 1.
 
-    Later positions are masked and not cut off, so that shapes stay; for a model that is causal it is the same.
+    Later positions are masked, so that shapes do not change. For a causal model this equals cutting them off.
+
+    **Arguments:**
+
+    - predictions: prompt -> (positions,) predictions.
+    - prompt: the prompt.
+    - label: the label of the query.
+    - length: the number of positions that count.
     """
     errors = (predictions(prompt) - jnp.append(prompt.labels, label)) ** 2
     if length is None:
@@ -77,16 +89,23 @@ def train(
     curriculum: Curriculum | None = None,
     progress: bool = False,
 ) -> tuple[Model, Float[np.ndarray, " steps"]]:
-    """Adam on the mean squared error of prompts that are drawn afresh at each step: over all positions where the model
-    has ``predictions(prompt)``, one a position, and of the query alone elsewhere.
+    """Train a model by Adam on the mean squared error of prompts that are drawn at each step.
 
-    **Arguments:** model: any that maps a prompt to a scalar; task: of the prompts, with a finite context; steps: how
-    many; batch: prompts a step; learning_rate: Adam's; key: of the prompts, step s draws from ``fold_in(key, s)``, so
-    that a run can be repeated exactly; curriculum: prompts that grow, for models with predictions, default none;
-    progress: whether to show a bar.
+    The error is averaged over all positions if the model has ``predictions(prompt)``, else it is that of the query.
 
-    **Returns:** the trained model, and the (steps,) objective on each step's prompts, before its update. They are NaN
-    once training has diverged.
+    **Arguments:**
+
+    - model: maps a prompt to a scalar.
+    - task: the law of the prompts, with a finite context.
+    - steps: the number of steps.
+    - batch: the number of prompts in a step.
+    - learning_rate: that of Adam.
+    - key: the key of the prompts. Step s draws from ``fold_in(key, s)``, so that a run can be repeated exactly.
+    - curriculum: prompts that grow, for models with predictions, default None.
+    - progress: whether to show a progress bar.
+
+    **Returns:** the trained model, and (steps,) the objective on the prompts of each step before its update, NaN after
+    training has diverged.
 
     **Raises:** `ValueError` naming the argument.
 
@@ -112,8 +131,8 @@ def train(
 
 @eqx.filter_jit
 def _advance(carry, task, curriculum, key, rate, first, count, batch, context_length):
-    """A chunk of steps; their number is traced, so that one program serves the last chunk too."""
-    # Inside a program only a constant is a known length of the prompts.
+    """A chunk of steps. Their number is traced, so that one program serves all chunks."""
+    # Inside a compiled program only a constant is a known length of the prompts.
     task = eqx.tree_at(lambda task: task.context_length, task, np.asarray(float(context_length)))
     optimiser = optax.adam(rate)
     start, fixed = eqx.partition(carry, eqx.is_array)
@@ -132,7 +151,7 @@ def _advance(carry, task, curriculum, key, rate, first, count, batch, context_le
         arrays, losses = state
         model, moments = eqx.combine(arrays, fixed)
         loss, gradient = eqx.filter_value_and_grad(objective)(model, first + index)
-        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole powers
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer powers
             updates, moments = optimiser.update(gradient, moments)
         after = eqx.apply_updates(model, updates), moments
         return eqx.filter(after, eqx.is_array), losses.at[index].set(loss)

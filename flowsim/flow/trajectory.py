@@ -1,4 +1,4 @@
-"""The path of a gradient flow: what was computed, how accurately, and why it ended."""
+"""The trajectory of a gradient flow, with its accuracy and the reason why it ended."""
 
 import abc
 import contextlib
@@ -25,13 +25,13 @@ from flowsim._core.files import read_arrays, write_arrays
 from flowsim._core.text import number_text
 from flowsim._core.types import Document
 
-SAME = 1e-12  # relative, between times; no solve can tell the weights there apart
+SAME = 1e-12  # relative: no solve distinguishes the weights at closer times
 _ASKED: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.ContextVar("asked", default=())
 
 
 @contextlib.contextmanager
 def times_asked() -> Iterator[list[float]]:
-    """The times that `Trajectory.at` is asked for within."""
+    """Collects the times for which `Trajectory.at` is called inside the context."""
     asked: list[float] = []
     token = _ASKED.set((*_ASKED.get(), asked))
     try:
@@ -41,14 +41,14 @@ def times_asked() -> Iterator[list[float]]:
 
 
 class Status(enum.StrEnum):
-    """How a run ended. After those that did not finish as asked no claim is judged, except before a kink."""
+    """How a run ended. A run that did not finish is not judged, except before a kink."""
 
     EXCESS = "stopped-excess"  # the excess fell below the asked fraction of the start's
     GRAD_NORM = "stopped-grad-norm"  # the gradient norm fell below the asked fraction of its largest value
     TIME = "reached-t1"  # t1, or the last requested time of a run without stops, was reached
-    STATIONARY = "stationary"  # the start has zero gradient: it stays where it is for ever
-    LOST = "gradient-lost"  # the start's gradient is zero to rounding, and not in truth
-    HORIZON = "reached-horizon"  # no stop was met within the longest time a run goes to by itself
+    STATIONARY = "stationary"  # the start has zero gradient and stays where it is
+    LOST = "gradient-lost"  # the gradient of the start rounds to zero but is not zero
+    HORIZON = "reached-horizon"  # no stop was met within the longest time of a run without t1
     DESCENT = "steps-done"  # explicit gradient descent made the asked steps
     BUDGET = "budget-spent"  # the wall-clock budget ran out
     STEPS = "too-many-steps"  # the solver needed more steps than it may take
@@ -58,36 +58,34 @@ class Status(enum.StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether the run did what was asked, so that it can be judged."""
+        """Whether the run did what was asked."""
         return self not in _ADVICE
 
     @property
     def judged(self) -> bool:
-        """Whether what the run reached is judged."""
+        """Whether the trajectory is judged."""
         return self.finished or self is Status.KINK
 
     @property
     def advice(self) -> str:
-        """What to change where the run did not finish; empty where it did."""
+        """What to change if the run did not finish; else empty."""
         return _ADVICE.get(self, "")
 
 
 _ADVICE = {
     Status.LOST: "Write the loss so that its gradient does not round to zero at the start, or start elsewhere.",
-    Status.BUDGET: "Give it more time (budget_seconds), or go on with --resume.",
+    Status.BUDGET: "Give it more time (budget_seconds), or continue with --resume.",
     Status.STEPS: "Ask for less: a larger rtol or atol, an earlier t1, or the implicit solver where the flow is stiff.",
     Status.NONFINITE: "Look for an overflow in the loss or its gradient, and start from smaller weights.",
     Status.NEWTON: "Ask for less: a larger rtol, or an atol in the size of the weights to come.",
-    Status.KINK: "Smooth the kink to go on: the flow can only rest on it, or slide along it.",
+    Status.KINK: "Smooth the kink to continue: the flow can only rest on it, or slide along it.",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the solver was asked for, so that a run can be repeated more accurately.
-
-    solver: "in-turns" is explicit first, then in turns implicit and explicit, changing at the times ``changes``; atol:
-    absolute, in the units of the weights; with_steps: whether the solver's steps are among the output times.
+    """The settings of a solver. "in-turns" begins explicitly and alternates at the times ``changes``; ``atol`` is in
+    the units of the weights.
     """
 
     solver: str
@@ -98,7 +96,7 @@ class Settings:
 
     @property
     def method(self) -> str:
-        """The solver in words: of one in turns, which one from when."""
+        """The solver in words; of alternating solvers, which one from when."""
         if self.solver != "in-turns":
             return self.solver
         turns = zip(itertools.cycle(("implicit", "explicit")), self.changes, strict=False)
@@ -107,12 +105,15 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Certificates:
-    """Evidence of accuracy, each number relative and ideally zero.
+    """Evidence of accuracy. Both numbers are relative and ideally zero.
 
-    energy_defect: largest |L(0) - L(t) - int_0^t |grad L|^2|, beyond the rounding of the loss, over the largest energy
-    dissipated;
-    balance_drift: largest change of the loss's conserved quantity over the largest squared norm of the
-    weights, None where no such quantity is known; steps, rejected_steps: of the solver.
+    **Fields:**
+
+    - energy_defect: the largest |L(0) - L(t) - int_0^t |grad L|^2| beyond rounding of the loss, over the dissipated
+      energy.
+    - balance_drift: the largest change of the conserved quantity over the largest squared norm of the weights; None if
+      no quantity is known to be conserved.
+    - steps, rejected_steps: their numbers.
     """
 
     energy_defect: float
@@ -130,19 +131,25 @@ class AbstractDescent(eqx.Module):
 
     @abc.abstractmethod
     def way_to_go(self, model: PyTree, start: PyTree) -> float:
-        """A proved bound on how far the flow from a start still goes from a model; infinite where none is found."""
+        """A proved bound on the remaining length of the flow from a model; infinite if none is found. See
+        `basin.way_to_go`.
+        """
 
 
 class Trajectory(eqx.Module):
     """A gradient flow at its output times.
 
-    t: (T,) increasing, from 0, strictly so unless the flow leaves a saddle so late that rounding of the time is more
-    than the time in which it then moves: there time is counted from a later ``origin``, and ``since`` it; counted: both
-    of them, None where the origin is 0 throughout; models: the model with time leading every weight; loss,
-    excess, grad_norm_sq, dissipated: (T,) population loss, loss minus its minimum, squared gradient norm,
-    and int_0^t |grad L|^2, integrated beside the weights. excess is NaN where no minimum is known. way_to_go: a proved
-    bound on how far the weights still move after the last time, infinite where none was found (math.inf itself where
-    none was looked for); descent: model -> its velocity, None of a trajectory that was read from a file.
+    **Fields:**
+
+    - t: (T,) increasing from 0. During a drop so late that rounding of the time hides it, times can be equal.
+    - models: the model, with time on the first axis of every weight.
+    - loss, excess, grad_norm_sq: (T,) L, L - min L (NaN if the minimum is unknown) and |grad L|^2.
+    - dissipated: (T,) int_0^t |grad L|^2, integrated together with the weights.
+    - certificates, settings, status: the accuracy, the settings of the solver, and how the run ended.
+    - way_to_go: a proved bound on the remaining length after the last time; infinite if none was found, and the number
+      math.inf if none was computed yet.
+    - descent: model -> velocity; None for a trajectory from a file.
+    - counted: (origin, since) for a flow with a late drop, else None.
     """
 
     t: Float[Array, " T"]
@@ -160,32 +167,32 @@ class Trajectory(eqx.Module):
 
     @property
     def origin(self) -> Float[Array, " T"]:
-        """The time from which each output time counts."""
+        """The time from which each output time is counted."""
         return jnp.zeros_like(self.t) if self.counted is None else self.counted[0]
 
     @property
     def since(self) -> Float[Array, " T"]:
-        """What has passed since then."""
+        """The time since that origin."""
         return self.t if self.counted is None else self.counted[1]
 
     def row(self, index: int) -> PyTree:
-        """The model at the output time of that number."""
+        """The model at the output time with this number."""
         return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
 
     def at(self, t: float) -> PyTree:
-        """The model at the time t, which is an output time; in a claim any time up to the end of the flow.
+        """The model at an output time t; in a claim, at any time up to the end of the flow.
 
-        **Raises:** `ValueError` where it is none.
+        **Raises:** `ValueError` if t is not an output time.
         """
         t = float(t)
         if not math.isfinite(t):
-            checks.refuse("t", "a time (flowsim.limit is of the limit)", f"it is {t:g}")
+            checks.refuse("t", "a finite time (flowsim.limit gives the limit)", f"it is {t:g}")
         for asked in _ASKED.get():
             asked.append(t)
         here = jnp.abs(self.t - t) <= SAME * t
         if checks.is_concrete(here) and not np.any(here):
             checks.refuse("t", "an output time (gradient_flow(.., times=[t]) makes it one)", f"it is {t:g}")
-        # The end may be repeated.
+        # Padding repeats the end.
         first = here & (jnp.cumsum(here) == 1)
 
         def pick(leaf):
@@ -203,17 +210,17 @@ class Trajectory(eqx.Module):
 
     @property
     def end(self) -> PyTree:
-        """The model at the last output time. Of the limit, `flowsim.limit` knows more."""
+        """The model at the last output time. `flowsim.limit` gives limits with bounds."""
         return self.row(-1)
 
     @property
     def velocity(self) -> PyTree:
-        """d models/dt, which is -grad L, at all output times: a model with time leading every weight.
+        """d models/dt = -grad L at all output times, in the form of ``models``.
 
-        **Raises:** `ValueError` of a trajectory that was read from a file, which has no loss.
+        **Raises:** `ValueError` for a trajectory from a file, which has no loss.
         """
         if self.descent is None:
-            checks.refuse("velocity", "asked of a flow that has its loss", "this trajectory was read from a file")
+            checks.refuse("velocity", "that of a flow with its loss", "this trajectory was read from a file")
         return eqx.filter_vmap(self.descent)(self.models)
 
     def __str__(self) -> str:
@@ -235,45 +242,39 @@ class Trajectory(eqx.Module):
         return [(name, number_text(values[0]), number_text(values[-1])) for name, values in series.items()]
 
     def to_xarray(self) -> Any:
-        """An ``xarray.Dataset`` over time ``t``: the series and every weight under its own name, whose axes are called
-        after it; status, settings and certificates are its attributes.
+        """An ``xarray.Dataset`` over ``t`` with the series and weights; its attributes describe the solve.
 
-        **Raises:** `ProblemError` where xarray is not installed.
+        **Raises:** `ProblemError` if xarray is not installed.
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in weights(self.models).items()}
         t = arrays.pop("t")
         dims = lambda name, array: ("t", *(f"{name}_{axis}" for axis in range(1, array.ndim)))
-        attributes = {"status": self.status.value, **dataclasses.asdict(self.certificates)}
+        settings, attributes = self.settings, {"status": self.status.value, **dataclasses.asdict(self.certificates)}
         counted = {} if self.counted is None else dict(zip(COUNTED, map(np.asarray, self.counted), strict=True))
         return extra("xarray").Dataset(
             {name: (dims(name, array), array) for name, array in arrays.items()},
             coords={"t": t, **{name: ("t", array) for name, array in counted.items()}},
-            attrs={
-                **attributes,
-                "solver": self.settings.method,
-                "rtol": self.settings.rtol,
-                "atol": self.settings.atol,
-            },
+            attrs=attributes | {"solver": settings.method, "rtol": settings.rtol, "atol": settings.atol},
         )
 
     def save(
-        self, path: str | os.PathLike, beside: Mapping[str, ArrayLike] | None = None, problem: str | None = None
+        self, path: str | os.PathLike, extras: Mapping[str, ArrayLike] | None = None, problem: str | None = None
     ) -> None:
-        """Write an npz file (no pickle), whole or not at all; each weight under its own name.
+        """Write an npz file (no pickle) with every weight under its name; a partial file is never visible.
 
-        **Arguments:** beside: further arrays for readers of the file, which `load` leaves out; problem: the identity of
-        the problem that the flow is of, such as `flowsim.ProblemSpec.identity`.
+        **Arguments:** path; extras: further arrays for other readers, which `load` ignores; problem: the identity of
+        the problem, such as `flowsim.ProblemSpec.identity`.
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
-        arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(beside or {})).items()}
+        arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(extras or {})).items()}
         if self.counted is not None:
             arrays |= dict(zip(COUNTED, map(np.asarray, self.counted), strict=True))
         metadata = {
             "counted": self.counted is not None,
             "model": type(self.models).__name__,
             "fields": _static_fields(self.models),
-            "beside": list(beside or ()),
+            "beside": list(extras or ()),
             "status": self.status.value,
             "settings": dataclasses.asdict(self.settings),
             "certificates": dataclasses.asdict(self.certificates),
@@ -284,19 +285,19 @@ class Trajectory(eqx.Module):
 
     @staticmethod
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
-        """Read a trajectory; ``like`` is a model of the same structure, needed for a user's own and for modules within.
+        """Read a trajectory. Models that are not flowsim's, and nested ones, need ``like``, a model of the same
+        structure.
 
-        **Raises:** `ValueError` where the file is damaged or no trajectory, or ``like`` is missing or does not fit.
+        **Raises:** `ValueError` if the file is damaged or not a trajectory, or if ``like`` is missing or does not
+        match.
         """
         return Trajectory.of_arrays(read_arrays(path), path, like)
 
     @staticmethod
     def of_arrays(
-        arrays: Mapping[str, np.ndarray],
-        path: str | os.PathLike,
-        like: PyTree | None = None,
+        arrays: Mapping[str, np.ndarray], path: str | os.PathLike, like: PyTree | None = None
     ) -> "Trajectory":
-        """The trajectory in the arrays of a file; ``path`` says in errors which one. See `load`."""
+        """The trajectory in the arrays of a file; see `load`."""
         arrays, metadata = dict(arrays), metadata_of(arrays, path)
         for name in (*metadata["beside"], "metadata"):
             del arrays[name]
@@ -328,9 +329,9 @@ class Trajectory(eqx.Module):
 
 
 def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Document:
-    """What the file of a trajectory says of it beside its arrays; ``origin`` is that of its problem.
+    """The metadata in the file of a trajectory; ``origin`` identifies its problem.
 
-    **Raises:** `ValueError` where the file holds no trajectory.
+    **Raises:** `ValueError` if the file is not a trajectory.
     """
     if not {"metadata", *SERIES} <= set(arrays):
         checks.refuse("path", "a trajectory written by flowsim", f"{path} is not")
@@ -341,7 +342,6 @@ def metadata_of(arrays: Mapping[str, np.ndarray], path: str | os.PathLike) -> Do
 
 
 def _settings(changes: Sequence[float] = (), **rest: Any) -> Settings:
-    """Settings as JSON has them."""
     return Settings(changes=tuple(changes), **rest)
 
 
@@ -350,22 +350,22 @@ COUNTED = ("origin", "since")
 SERIES = ("t", "loss", "excess", "grad_norm_sq", "dissipated")
 
 
-def weights(model: PyTree) -> dict[str, Any]:
-    """The weights of a model by name: attribute names, joined by dots where nested."""
+def weights(model: PyTree) -> dict[str, Array]:
+    """The weights of a model by name: attribute names, joined by dots if nested."""
     leaves = jax.tree_util.tree_leaves_with_path(model)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if eqx.is_array(leaf)}
 
 
-def _static_fields(model: PyTree) -> dict[str, Any]:
-    """The fields of one of flowsim's own models that are no weights, such as its number of loops."""
+def _static_fields(model: PyTree) -> Document:
+    """The fields of one of flowsim's models that are not weights, such as its number of loops."""
     if type(model) not in _OWN_MODELS.values():
         return {}
     fields = dataclasses.fields(model)
     return {field.name: getattr(model, field.name) for field in fields if field.metadata.get("static", False)}
 
 
-def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Mapping[str, Any]) -> PyTree:
-    """A model of one of flowsim's own classes with these weights, which have time first, and other fields."""
+def _pattern(kind: type, arrays: Mapping[str, np.ndarray], fixed: Document) -> PyTree:
+    """A model of one of flowsim's classes with these weights, without their time axis."""
     model = object.__new__(kind)
     found = {name: jnp.zeros(array.shape[1:]) for name, array in arrays.items()} | dict(fixed)
     for field in dataclasses.fields(kind):
@@ -382,7 +382,7 @@ def uncertified(
     dissipated: Float[Array, " T"],
     descent: AbstractDescent | None = None,
 ) -> Trajectory:
-    """A trajectory for comparisons alone, which may be traced: what is static in it is always the same."""
+    """A trajectory for comparisons only, which may be traced: all its static fields are constants."""
     certificates = Certificates(energy_defect=0.0, balance_drift=None, steps=0, rejected_steps=0)
     settings = Settings(solver="", rtol=0.0, atol=0.0)
     return Trajectory(

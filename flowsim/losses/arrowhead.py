@@ -25,7 +25,7 @@ CLEARLY = 1 - 1e-6  # an excess below this part of the saddle's is below it in s
 
 
 class AbstractArrowhead(eqx.Module):
-    """The coefficients of such a flow, and the isometry from the weights U11 to its coordinates U.
+    """The coefficients of a flow with an arrowhead, and the isometry from the weights U11 to its coordinates U.
 
     **Fields:** curvature: (n, n) a_ij > 0; drive: (n,) b_i.
     """

@@ -85,8 +85,9 @@ class Reparametrized(AbstractPopulationLoss):
     def replicates(self) -> tuple["Reparametrized", ...]:
         """This loss for each replicate of L.
 
-        Their minima in the new weights are unknown. The difference to the minimum of the replicate is taken to be that
-        of this loss, or the excess of its least model on the replicate if that is smaller.
+        The minimum of a replicate in the new weights is unknown. It is estimated as the minimum of the replicate plus
+        the difference of the two minima of this loss, or plus the excess of its least model on the replicate if that is
+        smaller.
         """
 
         def of(other: AbstractPopulationLoss) -> "Reparametrized":

@@ -80,7 +80,7 @@ class AbstractLabelHeads(AbstractHeads):
     @property
     @abc.abstractmethod
     def readout(self) -> Float[Array, "d d"]:
-        """Gamma."""
+        """The matrix Gamma of the prediction."""
 
     @abc.abstractmethod
     def readout_along(self, left: Float[Array, "n d"], right: Float[Array, "n d"]) -> Float[Array, " n"]:

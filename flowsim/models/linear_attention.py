@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from flowsim._core import checks
-from flowsim.models.residuals import beside, product
+from flowsim.models.residuals import product, with_sample_axes
 from flowsim.tasks import Prompt
 
 
@@ -72,8 +72,8 @@ class LinearAttention(eqx.Module):
 
         R is NaN unless u12 = u21 = 0, since otherwise the prediction is not linear in w and x_query.
         """
-        R = beside(jnp.eye(self.u12.size), covariance) - product(
-            covariance, beside(self.u_minus1 * self.U11, covariance)
+        R = with_sample_axes(jnp.eye(self.u12.size), covariance) - product(
+            covariance, with_sample_axes(self.u_minus1 * self.U11, covariance)
         )
         R = jnp.where(jnp.any(self.u12 != 0) | jnp.any(self.u21 != 0), jnp.nan, R)
         return jnp.concatenate([R, jnp.zeros_like(R[:1])])

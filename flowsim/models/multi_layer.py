@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from flowsim._core import checks
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
-from flowsim.models.residuals import beside, layered_residual, product
+from flowsim.models.residuals import layered_residual, product, with_sample_axes
 from flowsim.tasks import Prompt
 
 
@@ -51,11 +51,11 @@ class LoopedAttention(eqx.Module):
     def residual(self, covariance: Float[Array, "d d ..."]) -> Float[Array, "rows d ..."]:
         """(R; -u^T (I - R)) given the sample covariances: (w^T, 1) times it times x_query is the error."""
         # One step serves all loops. `layered_residual` would compute and differentiate one for each.
-        step = product(covariance, beside(self.A, covariance))
-        R = beside(jnp.eye(self.A.shape[0]), covariance) - step
+        step = product(covariance, with_sample_axes(self.A, covariance))
+        R = with_sample_axes(jnp.eye(self.A.shape[0]), covariance) - step
         for _ in range(1, self.loops):
             R = R - product(R, step)
-        return jnp.concatenate([R, product(beside(self.u[None], R), R) - beside(self.u[None], R)])
+        return jnp.concatenate([R, product(with_sample_axes(self.u[None], R), R) - with_sample_axes(self.u[None], R)])
 
 
 class MultiLayerAttention(eqx.Module):

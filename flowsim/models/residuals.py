@@ -15,7 +15,7 @@ def product(left: Float[Array, "i k ..."], right: Float[Array, "k j ..."]) -> Fl
     return jnp.sum(left[:, :, None] * right[None], axis=1)
 
 
-def beside(matrix: Float[Array, "i j"], samples: Float[Array, "..."]) -> Float[Array, "i j ..."]:
+def with_sample_axes(matrix: Float[Array, "i j"], samples: Float[Array, "..."]) -> Float[Array, "i j ..."]:
     """A matrix with axes of length 1 for the samples, so that it broadcasts with their matrices."""
     return matrix.reshape(matrix.shape + (1,) * (samples.ndim - 2))
 
@@ -32,15 +32,15 @@ def layered_residual(
     The last layer has no B. Without any B, R = (I - Sigmahat A_0) ... (I - Sigmahat A_{k-1}).
     """
     layers, d, _ = A.shape
-    identity = jnp.broadcast_to(beside(jnp.eye(d), covariance), covariance.shape)
+    identity = jnp.broadcast_to(with_sample_axes(jnp.eye(d), covariance), covariance.shape)
     labels = covariates = identity
     for i in range(layers):
-        curvature = beside(A[i], covariance)
+        curvature = with_sample_axes(A[i], covariance)
         if B is not None and i:
             curvature = product(jnp.swapaxes(covariates, 0, 1), product(curvature, covariates))
         step = product(covariance, curvature)
         labels = labels - (product(labels, step) if i else step)
         if B is not None and i < layers - 1:
             moved = product(covariates, step) if i else step
-            covariates = covariates - product(beside(B[i], covariance), moved)
+            covariates = covariates - product(with_sample_axes(B[i], covariance), moved)
     return labels

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.checks import refuse
-from flowsim._core.types import ScalarLike, Seed
+from flowsim._core.types import Document, ScalarLike, Seed
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.problem import toml
@@ -299,7 +299,7 @@ def random_start(make: Callable[[ScalarLike, int, Seed], PyTree]) -> Start:
     return Start(lambda table, d, model: make(scale_of(table), d, seed_of(table)), ("scale",), ("seed",))
 
 
-def guess_of(model: ModelTable) -> dict[str, Any]:
+def guess_of(model: ModelTable) -> Document:
     """The guess of a resolved table, as keyword arguments of a model with heads."""
     fixed = model.guess if isinstance(model.guess, GuessTable) else GuessTable()
     return {"w": fixed.linear, "bias": fixed.bias, "trainable": model.guess == "trainable"}

@@ -183,7 +183,7 @@ class Problem:
         """The problem with another table of the flow."""
         return dataclasses.replace(self, spec=msgspec.structs.replace(self.spec, flow=table))
 
-    def beside(self, models: PyTree) -> dict[str, Array]:
+    def extra_arrays(self, models: PyTree) -> dict[str, Array]:
         """The `matrices` and the observables of models with a leading axis of times, by name."""
         return self.matrices(models) | self.observed(models)
 
@@ -226,7 +226,7 @@ def _reduced(model: FactoredMultiHeadAttention | LinearTransformerBlock) -> Mult
 
 @contextlib.contextmanager
 def fields_of(table: str) -> Iterator[None]:
-    """Put the name of the table before the argument that an error names."""
+    """A context in which errors name an argument as TABLE.ARGUMENT."""
     try:
         yield
     except ValueError as error:

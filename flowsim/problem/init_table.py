@@ -1,11 +1,10 @@
 """[init] of a problem file: the start."""
 
-from typing import Any
-
 import jax
 import msgspec
 
 from flowsim._core import checks
+from flowsim._core.types import Document
 from flowsim.problem.toml import (
     AbstractTable,
     Count,
@@ -70,7 +69,7 @@ class InitTable(AbstractTable, frozen=True):
     Q: Matrices | None = None
     scales: ScalesTable | None = None
 
-    def given(self) -> dict[str, Any]:
+    def given(self) -> Document:
         """The fields that are given, except the kind."""
         fields = msgspec.structs.asdict(self).items()
         return {name: value for name, value in fields if value is not None and name != "kind"}

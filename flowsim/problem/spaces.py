@@ -1,4 +1,4 @@
-"""Spaces of problems to search, with fields that are fixed and axes that are free."""
+"""The set of problems that a statement covers: fields with fixed values, and axes that vary."""
 
 import abc
 import copy
@@ -10,24 +10,25 @@ from typing import Any
 from jaxtyping import PyTree
 
 from flowsim._core import checks
-from flowsim._core.types import Tables, Values
+from flowsim._core.types import Document, Tables, Values
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem import toml
 
-Maker = Callable[..., tuple[Any, PyTree]]
+Maker = Callable[..., tuple[AbstractPopulationLoss, PyTree]]
 
-_FEW = 10  # times the low end, from which on values of an axis are geometric
+_FEW = 10  # the ratio of the ends from which on an axis is geometric
 _SHAPES = ("dimension", "loops", "layers", "heads")
 
 
 @dataclasses.dataclass(frozen=True)
 class AbstractRange(abc.ABC):
-    """Numbers from low to high, both finite.
+    """The numbers from low to high, both finite.
 
     **Raises:** `ValueError` if there are no such numbers.
     """
 
-    low: Any
-    high: Any
+    low: float
+    high: float
 
     def __post_init__(self):
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
@@ -35,7 +36,7 @@ class AbstractRange(abc.ABC):
 
     @property
     def geometric(self) -> bool:
-        """Whether values are spread evenly over their logarithms."""
+        """Whether values are drawn or spaced geometrically."""
         return self.low > 0 and self.high >= _FEW * self.low
 
     @abc.abstractmethod
@@ -67,7 +68,7 @@ class Real(AbstractRange):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of some values."""
+    """A finite list of values."""
 
     values: tuple[Any, ...]
 
@@ -78,7 +79,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Each:
-    """A number for each dimension of the task, of which there are as many as the axis `Space.sized_by` says."""
+    """A vector with one number for each dimension; `Space.sized_by` names the axis with the dimension."""
 
     of: Real
 
@@ -92,15 +93,19 @@ Axis = Whole | Real | Choice | Each
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Problems that differ in some of their fields.
+    """A set of problems that a statement covers.
 
-    axes: what is free, by the name of its field in a problem file, ``task.context_length``; problem: the tables of the
-    problem file that all share; make: for a model and a loss that no problem file knows, (axis=value, ..) -> (loss,
-    start) in place of the problem, each axis then having the name of an argument; shapes: the axes that change the
-    shape of an array, by default those of dimensions, loops, layers and heads: what differs in these is compiled apart;
-    sized_by: the axis, or the field of the problem, that says how many numbers an `Each` has.
+    **Fields:**
 
-    **Raises:** `ValueError` unless there is either a problem or a function that makes one; where an `Each` has no size.
+    - axes: what varies, by the name of its field in a problem file, such as ``task.context_length``.
+    - problem: the tables of the problem file with all fixed fields.
+    - make: (axis=value, ..) -> (loss, start), instead of a problem, for losses that a problem file cannot describe. The
+      axes are its arguments.
+    - shapes: the axes that change the shape of an array, default dimensions, loops, layers and heads. Problems that
+      differ in these are compiled separately.
+    - sized_by: the axis, or the field of the problem, with the length of each `Each`.
+
+    **Raises:** `ValueError` unless exactly one of a problem and a function is given, or if an `Each` has no length.
     """
 
     axes: Mapping[str, Axis]
@@ -111,7 +116,8 @@ class Space:
 
     def __post_init__(self):
         if bool(self.problem) == (self.make is not None):
-            checks.refuse("a space", "given a problem, or a function that makes one, and not both", "it is not")
+            given = "both" if self.problem else "neither"
+            checks.refuse("a space", "given either a problem or a function that makes one", f"{given} was given")
         each = [name for name, axis in self.axes.items() if isinstance(axis, Each)]
         if each and self.make is not None and self.sized_by not in self.axes:
             checks.refuse(f"sized_by of a space with Each ({each[0]})", "one of its axes", f'it is "{self.sized_by}"')
@@ -124,19 +130,21 @@ class Space:
         return tuple(name for name in self.axes if name.rpartition(".")[2] in (*_SHAPES, self.sized_by))
 
     def dimension(self, values: Values) -> int:
-        """d of the task at values of the axes."""
-        known = {**dict(toml.flat(self.problem)), **values}
+        """d of the task at these values of the axes."""
+        known = {**_flat(self.problem), **values}
         return next((int(value) for name, value in known.items() if name.rpartition(".")[2] == self.sized_by), 1)
 
-    def tables(self, values: Values) -> dict[str, Any]:
-        """The tables of the problem file at values of the axes; a start has no higher rank than the dimension."""
+    def tables(self, values: Values) -> Document:
+        """The tables of the problem file at these values of the axes. The rank of a start is at most the dimension."""
         tables = copy.deepcopy(dict(self.problem))
         for name, value in values.items():
             toml.assign(tables, name, min(value, self.dimension(values)) if name == "init.rank" else value)
         return tables
 
     def over(self, axes: Mapping[str, Axis]) -> "Space":
-        """The space with other values of some of its axes; a range of one that has a number a dimension is of each."""
+        """The space with other values for some axes. A range given for an axis of vectors applies to each of their
+        entries.
+        """
         new = {
             name: Each(Real(axis.low, axis.high))
             if isinstance(self.axes.get(name), Each) and isinstance(axis, Whole | Real)
@@ -144,3 +152,10 @@ class Space:
             for name, axis in axes.items()
         }
         return dataclasses.replace(self, axes={**self.axes, **new})
+
+
+def _flat(tables: Tables, prefix: str = "") -> Document:
+    found: Document = {}
+    for key, value in tables.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found

@@ -1,1 +1,1 @@
-"""Verdicts written down: tables, documents, the ledger, a page, pictures."""
+"""Reports of verdicts: tables, documents, the ledger, a page, pictures."""

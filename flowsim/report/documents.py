@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from flowsim._core.text import number_text
 from flowsim.claims.claim import Judgement, Verdict, own_stop
 
-# Told apart without colour.
+# Distinct without colour.
 MARKS = {
     Judgement.HOLDS: "✓",
     Judgement.VIOLATED: "✗",
@@ -16,7 +16,7 @@ MARKS = {
     Judgement.NOT_APPLICABLE: "–",
 }
 
-# In the order in which they are told: what asks for attention first.
+# In the order in which they are listed: what needs attention first.
 _WORDS = {
     Judgement.VIOLATED: "violated",
     Judgement.UNRESOLVED: "unresolved",
@@ -25,23 +25,27 @@ _WORDS = {
     Judgement.NOT_APPLICABLE: "not applicable",
 }
 ORDER = tuple(_WORDS)
-_COLOURS = {Judgement.VIOLATED: "1;31", Judgement.UNRESOLVED: "33", Judgement.HOLDS: "32"}  # of ANSI terminals
+_COLOURS = {Judgement.VIOLATED: "1;31", Judgement.UNRESOLVED: "33", Judgement.HOLDS: "32"}  # ANSI codes
 
 WIDTH = 110
 _COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
-_GIVEN_UP = ("tightness", "floor", "where")  # where the table is too wide, in this order
+_GIVEN_UP = ("tightness", "floor", "where")  # columns that are left out if the table is too wide, in this order
 _FORMS = {"printed": "prin.", "corrected": "corr."}
-_SHORTEST = {"claim": 12, "where": 9}  # of what is cut short
+_SHORTEST = {"claim": 12, "where": 9}  # widths to which columns are cut
 
 
 def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool = False) -> str:
-    """The verdicts as aligned plain text, at most ``width`` columns wide; a long parameter is cut short.
+    """The verdicts as aligned plain text, at most ``width`` columns wide.
 
-    Where this does not suffice the tightness, the floor and the place are left out, the form is abbreviated, and the
-    ids lose their beginning, as far as 45 columns. Below it stands up to when statements for all t were judged, unless
-    their rows say so, or what comes after is bounded, too.
+    If needed, long texts are cut, tightness, floor and place are left out, the form is abbreviated, and ids lose their
+    beginning; 45 columns always suffice. A line below the table gives the time up to which statements for all t were
+    judged, unless their rows give it or all later times are bounded too.
 
-    **Arguments:** colours: whether the words of verdicts are coloured, for a terminal.
+    **Arguments:**
+
+    - verdicts: the verdicts.
+    - width: the number of columns.
+    - colours: whether to colour the verdicts, for a terminal.
     """
     verdicts = list(verdicts)
     rows = [
@@ -92,7 +96,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
 
 
 def summary(verdicts: Iterable[Verdict]) -> str:
-    """``1 violated, 11 hold``: how many there are of each verdict, what asks for attention first."""
+    """The number of verdicts of each kind, what needs attention first: ``1 violated, 11 hold``."""
     counts = collections.Counter(verdict.verdict for verdict in verdicts)
     words = {judgement: "holds" if judgement is Judgement.HOLDS and n == 1 else _WORDS[judgement]
              for judgement, n in counts.items()}  # fmt: skip
@@ -100,7 +104,7 @@ def summary(verdicts: Iterable[Verdict]) -> str:
 
 
 def _clipped(name: str, text: str, width: int) -> str:
-    """A text cut short; ids differ by their ends."""
+    """A text cut to a width. Of an id the end is kept."""
     if len(text) <= width:
         return text
     return f"…{text[1 - width :]}" if name == "claim" else f"{text[: width - 1]}…"

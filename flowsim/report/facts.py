@@ -1,4 +1,4 @@
-"""What a finished run shows beside its verdicts, as labels and texts."""
+"""What a finished run reports in addition to its verdicts, as texts with labels."""
 
 import math
 from collections.abc import Iterable
@@ -30,21 +30,23 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
         facts["decay of the excess at the end"] = f"{rate.kind}, {rate.rate:.6g} ({interval}), {window}"
     end = end_point(loss, trajectory)
     if end and end.kind == "none":
-        facts["end point, polished by Newton's method"] = f"none: the method goes {end.distance:.2g} away"
+        facts["end point, refined by Newton's method"] = (
+            f"none: Newton's method does not converge, and moves by {end.distance:.2g}"
+        )
     elif end:
-        facts["end point, polished by Newton's method"] = (
+        facts["end point, refined by Newton's method"] = (
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )
         outside = loss.directions_outside(problem.start) if isinstance(loss, AbstractLayersLoss) else 0
         space = f", {outside} of them out of the symmetric matrices" if outside else ""
         facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions{space}"
     for tolerance, gap in evidence.ladder().items():
-        facts[f"change of the weights, rtol {tolerance} against a hundredth"] = f"{gap:.1e}"
+        facts[f"change of the weights from rtol {tolerance} to a hundredth of it"] = f"{gap:.1e}"
     return facts
 
 
 def test_facts(tested: RiskCurve) -> dict[str, str]:
-    """The risk that a finished flow ends with on the prompts of [test], label and text."""
+    """The risk at the end of a flow on the prompts of [test], text by label."""
     levels = (
         f"{tested.limit:.6g} at the limit, {tested.best_linear_error:.6g} for the best linear predictor, "
         f"{tested.zero_predictor_error:.6g} for zero"
@@ -54,9 +56,9 @@ def test_facts(tested: RiskCurve) -> dict[str, str]:
 
 
 def sharp_constants(verdicts: Iterable[Verdict]) -> dict[str, str]:
-    """The tightest constants along the flow beside the claims' own, label and text."""
+    """The sharp constants along the flow next to those of the claims, text by label."""
     return {
-        f"{verdict.id}, sharp {name}": f"{verdict.constants[f'sharp_{name}']:.6g}, the theorem's is {value:.6g}"
+        f"{verdict.id}, sharp {name}": f"{verdict.constants[f'sharp_{name}']:.6g}, in the theorem {value:.6g}"
         for verdict in verdicts
         for name, value in verdict.constants.items()
         if f"sharp_{name}" in verdict.constants

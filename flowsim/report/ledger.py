@@ -1,11 +1,11 @@
-"""docs/claims.md and a page for each paper: every statement, where it stands, what it assumes, what was found."""
+"""docs/claims.md with a page for each paper: every statement with its source, hypotheses and verdicts."""
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from flowsim import papers
 from flowsim._core.text import number_text
+from flowsim._core.types import Document
 from flowsim.claims.claim import Judgement
 from flowsim.experiments.audit import Entry
 from flowsim.experiments.sources import paper_digest
@@ -38,11 +38,13 @@ _SOURCES = "<!-- judged by the sources {digest} -->\n"
 
 
 def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
-    """The ledger of an audit in Markdown, pages by name: an index, and for each paper that was judged a summary, then
-    every claim and form with its statement and its verdicts. Of a Python file, one page.
+    """The ledger of an audit in Markdown: an index, and a page for each paper with a summary and all claims. The claims
+    of a Python file give one page.
 
-    **Arguments:** file: the Python file that the claims are of; None for the papers' claims, whose sections link to
-    what the repository has on them.
+    **Arguments:** entries: the verdicts; file: the Python file of the claims. Without it they are those of papers, and
+    their sections link to counterexamples and constants in the repository.
+
+    **Returns:** pages by name.
     """
     groups = [list(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.claim)]
     if file is not None:
@@ -59,7 +61,7 @@ def ledger(entries: Iterable[Entry], file: str | None = None) -> dict[str, str]:
     return pages
 
 
-def _described(paper: Paper) -> dict[str, Any]:
+def _described(paper: Paper) -> Document:
     names = ("id", "authors", "title", "year", "arxiv")
     return {name: getattr(paper, name) for name in names}
 
@@ -105,12 +107,12 @@ def _section(group: Sequence[Entry], linked: bool) -> str:
 
 
 def anchor_of(name: str, form: str) -> str:
-    """How a page names the heading of a claim's section: in lower case, without dots, as GitHub and Sphinx make it."""
+    """The anchor of a claim's heading: in lower case, without dots, as GitHub and Sphinx make it."""
     return f"{name} {form}".lower().replace(".", "").replace(" ", "-")
 
 
 def escaped(text: str) -> str:
-    """Text in which Markdown finds no markup."""
+    """The text with characters of Markdown escaped."""
     for character in "\\|*_<>":
         text = text.replace(character, f"\\{character}")
     return text

@@ -1,4 +1,4 @@
-"""Statements in HTML: their formulas as MathML, which a browser sets without script or network."""
+"""Statements in HTML, with formulas in MathML, which browsers display without scripts or network."""
 
 import functools
 import html
@@ -11,22 +11,22 @@ from flowsim.papers.data import latex_of_name
 
 _TEXT = {**{written: character for character, written in ESCAPES.items()}, "``": "“", "''": "”"}
 _MARKUP = re.compile("|".join(map(re.escape, sorted(_TEXT, key=len, reverse=True))))
-# Of what latex2mathml 3 takes for letters, or leaves as it stands.
+# Operators that latex2mathml 3 takes for letters, or does not convert.
 _OPERATORS = {"⪯", "⪰", "±", "⌊", "⌋", "⟨", "⟩"}
 _MENDED = {r"\lVert": "‖", r"\rVert": "‖", "~": "∼"}
-_CAPITALS = set("ΓΔΘΛΣ")  # upright, as LaTeX has them
+_CAPITALS = set("ΓΔΘΛΣ")  # upright in LaTeX
 _SPACES = {**dict.fromkeys("()[]/⌊⌋⟨⟩‖|", ("0em", "0em")), "∼": ("0.278em", "0.278em")}
 _ATTRIBUTES = {"accent", "displaystyle", "fence", "linethickness", "mathvariant", "maxsize", "minsize", "stretchy"}
 _ATTRIBUTES |= {"scriptlevel", "width"}
 
 
 def statement_in_html(verdict: Verdict) -> str:
-    """The statement of a verdict: its text escaped, its formulas as MathML."""
+    """The statement of a verdict: its text escaped, its formulas in MathML."""
     return _in_html(latex(verdict.statement))
 
 
 def name_in_html(name: str) -> str:
-    """The name of a condition, or a label that ends with a constant, likewise."""
+    """The name of a hypothesis, or a label that ends with a constant, in HTML."""
     return _in_html(latex_of_name(name))
 
 
@@ -41,12 +41,12 @@ def _text(latex: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """MathML of elements and attributes that only set a formula; the source where it cannot be set."""
+    """A formula in MathML, without active elements; its source if it cannot be converted."""
     from latex2mathml.converter import convert  # slow to import
 
     try:
         root = ElementTree.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(latex.replace(r"\_", "_"))))
-    except Exception:  # of a user's own formula, in which it may be anything
+    except Exception:  # formulas of users may contain anything
         return f"<code>{html.escape(latex)}</code>"
     for element in root.iter():
         if not element.tag.startswith("m"):
@@ -57,7 +57,7 @@ def _formula(latex: str) -> str:
 
 
 def _mend(element: ElementTree.Element) -> None:
-    """Set a letter or an operator as LaTeX does."""
+    """Display a letter or an operator as in LaTeX."""
     text = element.text = _MENDED.get((element.text or "").strip(), element.text or "")
     if element.tag == "mi" and text in _CAPITALS:
         element.set("mathvariant", "normal")

@@ -1,4 +1,4 @@
-"""report.html: a run written down as a page of a paper, which needs nothing else to be read."""
+"""report.html: a run as a self-contained page that reads like a page of a paper."""
 
 import base64
 import itertools
@@ -33,11 +33,18 @@ def write_report(
     facts: Mapping[str, str],
     captions: Mapping[str, str] | None = None,
 ) -> None:
-    """Write report.html, which needs nothing else to be read: problem, verdicts, figures, how it was computed.
+    """Write report.html, a self-contained page with problem, verdicts, figures and the settings of the computation.
 
-    **Arguments:** figures: names and files (png or svg) as `flowsim.report.plots.draw_all` returns them;
-    predictions: what a paper says of the start, None where none does; facts: what else was found at the end of the
-    flow, label and text; captions: of figures that the page does not know.
+    **Arguments:**
+
+    - path: the file.
+    - spec: the problem.
+    - trajectory: the flow.
+    - verdicts: the verdicts.
+    - figures: names and files (png or svg) as `flowsim.report.plots.draw_all` returns them.
+    - predictions: what a paper predicts for the start, or None.
+    - facts: further results at the end of the flow, text by label.
+    - captions: of figures that have no caption here.
 
     **Raises:** `ValueError` on a figure that a page cannot show.
     """
@@ -57,17 +64,20 @@ def write_report(
         "own_stop": own_stop,
         "name": name_in_html,
     }
-    told = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.verdict))
-    aside = [verdict for verdict in told if verdict.verdict is Judgement.NOT_APPLICABLE]
+    ordered = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.verdict))
+    not_applicable = [verdict for verdict in ordered if verdict.verdict is Judgement.NOT_APPLICABLE]
     html = environment.get_template("report.html.jinja").render(
         spec=spec,
         trajectory=trajectory,
         verdicts=verdicts,
-        counts=_counts(told),
-        groups=[(False, told[: len(told) - len(aside)]), *([(True, aside)] if aside else [])],
+        counts=_counts(ordered),
+        groups=[
+            (False, ordered[: len(ordered) - len(not_applicable)]),
+            *([(True, not_applicable)] if not_applicable else []),
+        ],
         start_excess=float(trajectory.excess[0]),
         marks=MARKS,
-        hypotheses=_hypotheses(told),
+        hypotheses=_hypotheses(ordered),
         figures={name: _data_uri(figure) for name, figure in figures.items()},
         promised=predictions.promised if predictions else {},
         facts=facts,
@@ -78,16 +88,16 @@ def write_report(
 
 
 def _captions(predictions: Predictions | None) -> dict[str, str]:
-    """A paper's own captions of figures."""
+    """A paper's captions for figures."""
     if predictions is None:
         return {}
     return {name: drawn.caption for name, drawn in predictions.curves.items()} | dict(predictions.captions)
 
 
-def _counts(told: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:
-    """``11 hold``, ``1 is violated``, with the verdicts that have to be named."""
+def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:
+    """``11 hold``, ``1 is violated``, with the verdicts that are named."""
     counts = []
-    for judgement, found in itertools.groupby(told, key=lambda verdict: verdict.verdict):
+    for judgement, found in itertools.groupby(ordered, key=lambda verdict: verdict.verdict):
         same = list(found)
         one = len(same) == 1
         if judgement is Judgement.HOLDS:
@@ -99,10 +109,10 @@ def _counts(told: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:
     return counts
 
 
-def _hypotheses(told: Iterable[Verdict]) -> list[tuple[list[str], tuple[Hypothesis, ...]]]:
-    """The hypotheses of each claim, with the ids of all claims that have the same ones."""
+def _hypotheses(ordered: Iterable[Verdict]) -> list[tuple[list[str], tuple[Hypothesis, ...]]]:
+    """The hypotheses of each claim, with the ids of all claims that share them."""
     groups: dict[str, tuple[list[str], tuple[Hypothesis, ...]]] = {}
-    for verdict in told:
+    for verdict in ordered:
         if verdict.hypotheses:
             names, _ = groups.setdefault(repr(verdict.hypotheses), ([], verdict.hypotheses))
             if verdict.id not in names:

@@ -1,4 +1,4 @@
-"""Verdicts as a table that a paper takes in."""
+"""Verdicts as a table for a paper."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ _FOOT = r"""  \bottomrule
 
 
 def verdicts_table(verdicts: Sequence[Verdict]) -> str:
-    """verdicts.tex: a row for every statement that applies, with its source, the statement, its verdict, its margin and
-    the numerical floor that it was judged against. A tabular, or a longtable where that would not fit on a page.
+    """verdicts.tex: a row with source, statement, verdict, margin and floor for every statement that applies. The table
+    is a tabular, or a longtable if it does not fit on a page.
     """
     rows = [_row(verdict) for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
     long = len(rows) > _LONGEST

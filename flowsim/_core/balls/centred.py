@@ -101,5 +101,5 @@ def common(ball: flint.arb, other: flint.arb) -> flint.arb:
 
 
 def not_negative(values: Balls) -> Balls:
-    """Balls around values that are not negative, without their parts below zero."""
+    """Balls around values that are known to be nonnegative, cut off at zero."""
     return np.asarray(np.frompyfunc(lambda ball: ball.max(0) if ball.is_finite() else ball, 1, 1)(values), dtype=object)

@@ -4,7 +4,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.extend.core import JaxprEqn
@@ -12,6 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Array
 
 from flowsim._core.balls.enclosure import equations, operations
+from flowsim._core.types import Document
 
 # Times n a number of a matrix: of a factorization, and of an eigendecomposition.
 _FACTORED = {"lu": 1, "cholesky": 1, "triangular_solve": 1, "qr": 2, "eigh": 10, "svd": 20}
@@ -44,7 +45,7 @@ def cost_of(function: Callable, *shapes: jax.ShapeDtypeStruct, most_operations: 
 def memory_of_device(array: Array) -> float:
     """The bytes that there are where an array is, used or not."""
     (device, *_) = array.devices()
-    known: dict[str, Any] = device.memory_stats() or {}
+    known: Document = device.memory_stats() or {}
     if "bytes_limit" in known:
         return known["bytes_limit"]
     try:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
@@ -10,6 +9,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from flowsim._core.balls.array_moves import MOVES, PLAIN
 from flowsim._core.balls.operations import OPERATIONS
 from flowsim._core.balls.reading import parts_of_scan, programs_of
+from flowsim._core.types import Params
 
 Shapes = list[tuple[int, ...]]
 
@@ -21,7 +21,7 @@ _CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_
 _TOGETHER = (OPERATIONS.keys() | MOVES.keys() | PLAIN.keys() | _CALLS | {"scan"}) - _OTHERS
 
 
-def all_turns(params: dict[str, Any]) -> ClosedJaxpr | None:
+def all_turns(params: Params) -> ClosedJaxpr | None:
     """The program of all turns of a scan together, of the same inputs; None where a turn reads the one before it, does
     what is done otherwise to several, or makes more numbers than should be held.
     """

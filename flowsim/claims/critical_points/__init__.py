@@ -1,1 +1,1 @@
-"""Where flows come to rest: the points at which they end, and the plateaus on the way."""
+"""Critical points of a loss along a flow: where it ends, and the plateaus that it passes."""

@@ -1,4 +1,4 @@
-"""Where a flow ended: a Newton polish, the Hessian's inertia there, and whether it is the global minimum."""
+"""The critical point at which a flow ends: refined by Newton's method, classified by its Hessian."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from flowsim.flow.solvers.threads import blas_in_one_thread
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 
-LARGEST_HESSIAN = 700  # weights, above which it is not formed
+LARGEST_HESSIAN = 700  # weights; no Hessian of more is formed
 _FLAT = 1e-9
 _MAX_ITERATIONS = 60
-_SETTLED = 1e-3  # of the weights, by which the last step of a method that settles goes at most
-_REACHED = 1e-10  # of the excess at the start
-_SUBTRACTED = 64  # eps of the loss
-_ELSEWHERE = 1e-6  # of the excess at zero weights, which a flow to the global minimum may still have to lose
+_SETTLED = 1e-3  # the last Newton step of a sequence that converges is at most this fraction of the weights
+_REACHED = 1e-10  # of the excess at the start: below it the minimum counts as reached
+_SUBTRACTED = 64  # units of rounding of the loss: the error of an excess that is a difference
+_ABOVE = 1e-6  # of the excess at zero weights: a flow to the global minimum may end this far above it
 
 
 class Inertia(NamedTuple):
-    """How many eigenvalues of a Hessian are negative, zero and positive."""
+    """The numbers of negative, zero and positive eigenvalues of a Hessian."""
 
     negative: int
     zero: int
@@ -34,12 +34,12 @@ class Inertia(NamedTuple):
 
 
 def signs(values: np.ndarray) -> np.ndarray:
-    """-1, 0 or 1 for each eigenvalue; those within 1e-9 of the largest of them in size count as zero."""
+    """-1, 0 or 1 for each eigenvalue. An eigenvalue counts as zero if its size is at most 1e-9 of the largest."""
     return np.where(np.abs(values) > _FLAT * np.max(np.abs(values)), np.sign(values), 0.0)
 
 
 def inertia(values: np.ndarray) -> Inertia:
-    """How many of some eigenvalues are negative, zero and positive, by their `signs`."""
+    """The numbers of negative, zero and positive eigenvalues, with zero as in `signs`."""
     found = signs(values)
     return Inertia(*(int(np.sum(found == sign)) for sign in (-1, 0, 1)))
 
@@ -48,11 +48,16 @@ def inertia(values: np.ndarray) -> Inertia:
 class EndPoint:
     """The critical point that Newton's method finds from the end of a trajectory.
 
-    kind: "none" (the method does not settle, as where the infimum is at infinity), "minimum" (the excess is zero; or no
-    eigenvalue is negative, and none zero except one that belongs to a conserved quantity), "saddle", "maximum" (no
-    positive eigenvalue) or "degenerate", where the Hessian does not tell; positive, negative, flat: the Hessian's
-    inertia, flat within 1e-9 of its largest eigenvalue; excess, grad_norm: at the polished model; distance: of it from
-    the trajectory's end; model: polished.
+    **Fields:**
+
+    - kind: "minimum" if the excess is zero, or if no eigenvalue is negative and none is zero except one that belongs to
+      a conserved quantity; "saddle"; "maximum" if no eigenvalue is positive; "degenerate" if the Hessian does not
+      decide; "none" if Newton's method does not converge, for example when the infimum is at infinity.
+    - positive, negative, flat: the numbers of eigenvalues of the Hessian. An eigenvalue is flat within 1e-9 of the
+      largest.
+    - excess, grad_norm: the excess loss and |grad L| at the critical point.
+    - distance: the distance of the critical point from the end of the trajectory.
+    - model: the critical point.
     """
 
     kind: str
@@ -66,8 +71,8 @@ class EndPoint:
 
 
 def _polish(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, np.ndarray, float, float]:
-    """The nearest critical point by Newton's method, with its Hessian's eigenvalues and gradient norm, and how far the
-    last step went.
+    """The critical point by Newton's method, the Hessian's eigenvalues and the gradient norm there, and the length of
+    the last step.
     """
     candidate, values, size = _newton(loss, model)
     step = 0.0
@@ -87,7 +92,7 @@ def _distance(one: PyTree, other: PyTree) -> float:
 
 @eqx.filter_jit
 def _newton(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[Array, " n"], Float[Array, ""]]:
-    """Where the step leads, and the Hessian's eigenvalues and the gradient norm where it starts."""
+    """The model after one Newton step; the Hessian's eigenvalues and the gradient norm before it."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(arrays)
     rebuild = lambda x: eqx.combine(unravel(x), rest)
@@ -99,7 +104,13 @@ def _newton(loss: AbstractPopulationLoss, model: PyTree) -> tuple[PyTree, Float[
 def spectrum(
     gradient: Callable[[Float[Array, " n"]], Float[Array, " n"]], flat: Float[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, "n n"]]:
-    """The gradient at some weights, and the Hessian's eigenvalues, the lowest first, with eigenvectors as columns."""
+    """The gradient at given weights, and the Hessian's eigenvalues, lowest first, with its eigenvectors as columns.
+
+    **Arguments:**
+
+    - gradient: weights -> gradient, both (n,).
+    - flat: (n,) the weights.
+    """
     hessian = jax.jacfwd(gradient)(flat)
     values, vectors = jnp.linalg.eigh((hessian + hessian.T) / 2)
     return gradient(flat), values, vectors
@@ -108,11 +119,17 @@ def spectrum(
 def newton_step(
     slope: Float[Array, " n"], values: Float[Array, " n"], vectors: Float[Array, "n n"]
 ) -> Float[Array, " n"]:
-    """What Newton's method subtracts from the weights, by the spectrum there: (H + |g| I)^-1 g where H is semidefinite.
+    """The step (H + |g| I)^-1 g that Newton's method subtracts from the weights, where H is semidefinite.
 
     The shift |g| keeps the step short along flat directions, where critical points are not isolated, and vanishes fast
-    enough for the convergence to stay quadratic. In directions of negative curvature the step goes to the critical
-    point too, so that a saddle is found as a saddle.
+    enough for quadratic convergence. Along negative curvature the step also leads to the critical point, so that a
+    saddle is found as a saddle.
+
+    **Arguments:**
+
+    - slope: (n,) g, the gradient.
+    - values: (n,) the eigenvalues of H.
+    - vectors: (n, n) the eigenvectors of H as columns.
     """
     size = jnp.linalg.norm(slope)
     shifted = jnp.where(values >= 0, values + size, values - size)
@@ -120,7 +137,7 @@ def newton_step(
 
 
 def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint | None:
-    """Polish the end of a trajectory and read the Hessian's inertia there; None above 700 weights."""
+    """The critical point at the end of a trajectory and the inertia of its Hessian; None for more than 700 weights."""
     end = eqx.filter(trajectory.end, eqx.is_inexact_array)
     if sum(leaf.size for leaf in jax.tree.leaves(end)) > LARGEST_HESSIAN:
         return None
@@ -128,8 +145,8 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
         model, values, size, step = _polish(loss, trajectory.end)
     negative, flat, positive = inertia(values)
     value, excess = (float(number) for number in _level(loss, model))
-    # Along the orbit of what makes a quantity conserved the loss is constant, so that one flat direction says nothing.
-    # Of several it is not known how many of their orbits are more than a point there.
+    # The loss is constant along the orbit of the symmetry behind a conserved quantity, so that one flat direction is
+    # expected. Of several conserved quantities, some orbits may be single points there.
     conserved = loss.conserved(model)
     symmetric = conserved is not None and jnp.ndim(conserved) == 0
     least = max(_REACHED * float(trajectory.excess[0]), _SUBTRACTED * np.finfo(float).eps * abs(value))
@@ -148,28 +165,28 @@ def end_point(loss: AbstractPopulationLoss, trajectory: Trajectory) -> EndPoint 
 
 @eqx.filter_jit
 def _level(loss: AbstractPopulationLoss, model: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The loss and its excess."""
     return loss(model), loss.excess(model)
 
 
 def hessian(loss: AbstractPopulationLoss, model: PyTree) -> Float[Array, "n n"]:
-    """The loss's Hessian over all weights."""
+    """The Hessian of the loss, over all weights as one vector."""
     flat, unravel = ravel_pytree(model)
     return jax.hessian(lambda x: loss.excess(unravel(x)))(flat)
 
 
 def ends_above_the_minimum(loss: AbstractPopulationLoss, trajectory: Trajectory) -> Comparison:
-    """The excess at the end of the flow against zero. What it can still lose is at most |grad| at the end times the way
-    still to go. It says nothing of a flow that ends at the global minimum.
+    """The statement that a flow ends above the global minimum: the excess at the end is positive.
+
+    The flow can still lose at most |grad L| at its end times the remaining length of its path.
     """
     end = trajectory.excess[-1:]
-    elsewhere = end > _ELSEWHERE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
+    above = end > _ABOVE * loss.excess(jax.tree.map(jnp.zeros_like, trajectory.end))
     slope = jnp.sqrt(trajectory.grad_norm_sq[-1:])
     to_lose = jnp.where(slope > 0, slope * trajectory.way_to_go, 0.0)
-    return at_least(end, 0.0, size=trajectory.excess[0], promised=elsewhere, allowance=to_lose)
+    return at_least(end, 0.0, size=trajectory.excess[0], promised=above, allowance=to_lose)
 
 
 def end_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The excess at the end of the flow and at the saddle of zero weights."""
+    """The excess at the end of the flow, and at the saddle where all weights are zero."""
     zero = jax.tree.map(jnp.zeros_like, trajectory.end)
     return {"excess_end": trajectory.excess[-1], "excess_at_zero": loss.excess(zero)}

@@ -1,4 +1,4 @@
-"""Where a flow rests on its way down: the levels that its loss stays near, and what leaves each of them."""
+"""The plateaus of a flow: levels near which its loss stays for a while, and the directions in which it leaves them."""
 
 import dataclasses
 import math
@@ -18,18 +18,26 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import prepared
 
-_ROUNDING = 64  # eps of what is subtracted
-_LASTING = 0.1  # of an eigenvalue, that a step of Newton's method leaves of it
+_ROUNDING = 64  # units of rounding of the terms of a difference
+_LASTING = 0.1  # an eigenvalue counts as zero if one Newton step leaves less than this fraction of it
 
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-    """A stretch of time over which a flow is slow and its loss stays near one level.
+    """A stretch of time in which a flow is slow and its loss stays near one level.
 
-    level: the loss at its slowest point; enter, leave: times, leave infinite where the flow was not seen to leave;
-    slowest: the time at which |grad L| is least, grad_norm: there. With a loss, also at that point: inertia of the
-    Hessian; leaving: the directions of negative curvature, orthonormal, shaped like the model with one more axis
-    in front; rates: minus their eigenvalues, fastest first. All three are None without a loss or above 700 weights.
+    **Fields:**
+
+    - level: the loss at the slowest point.
+    - enter, leave: the times of entering and leaving; ``leave`` is infinite if the run ends first.
+    - slowest: the time at which |grad L| is least.
+    - grad_norm: |grad L| there.
+    - inertia: the inertia of the Hessian there.
+    - leaving: the directions of negative curvature there, orthonormal, in the shape of the model with one more axis in
+      front.
+    - rates: minus the eigenvalues of these directions, fastest first.
+
+    The last three are None if no loss was given, or for more than 700 weights.
     """
 
     level: float
@@ -43,7 +51,7 @@ class Plateau:
 
     @property
     def index(self) -> int | None:
-        """How many directions leave: the number of negative eigenvalues of the Hessian."""
+        """The number of negative eigenvalues of the Hessian."""
         return None if self.inertia is None else self.inertia.negative
 
 
@@ -52,28 +60,34 @@ def plateaus(
 ) -> tuple[Plateau, ...]:
     """The plateaus of a flow, such as the saddles that it passes from a small start, in the order of time.
 
-    With c the fraction and g = |grad L|^2 = -dL/dt, a plateau is a local minimum of g that is at most c times the
-    largest g since the plateau before it and c times the largest g until the next one. It is entered when all but c
-    of the loss that is lost since the plateau before is lost, and left when c of the loss that is lost until the next
-    one is. These orders and shares are the same in linear and in logarithmic time. A drop counts where more is lost
-    than the solver's tolerance and rounding leave open, rtol of all that is lost and 64 eps of the loss: noise in g
-    makes no plateaus.
+    Let c be the fraction and g = |grad L|^2 = -dL/dt. A plateau is a local minimum of g that is at most c times the
+    largest g since the plateau before, and at most c times the largest g until the next plateau. The flow enters it
+    when a fraction 1 - c of the loss between the two plateaus is lost, and leaves it when a fraction c of the next drop
+    is lost. These fractions do not depend on whether time is linear or logarithmic. A drop counts if it exceeds the
+    solver's tolerance, rtol times the whole drop, and rounding, 64 eps of the loss, so that noise in g makes no
+    plateaus.
 
-    At the ends of the flow there is one side only. A start that is slower than c of the first maximum is on a plateau,
-    which it enters at 0. A flow that ends slower than c of the last maximum ends on one, left at infinity, whether it
-    is the minimum or a saddle that the flow did not see enough of. From a start that is on none the first drop counts
-    from time 0; one that the flow ends in counts as far as it got, so that the time of leaving is a lower bound. A
-    flow that falls for ever, as e^{-t} does, has one plateau, its last; one that is too short to slow down or speed up
-    by the factor c has none; one that rests has one for all time. A valley, in which a flow slows down and does not
-    speed up again, is a step of the loss in logarithmic time, and no plateau.
+    The first and the last plateau have a drop on one side only. A start at which g is below c times its first maximum
+    is on a plateau, entered at 0. A flow that ends with g below c times its last maximum ends on a plateau, left at
+    infinity: a minimum, or a saddle that the run did not leave. If the start is not on a plateau, the first drop counts
+    from time 0. If the run ends during a drop, the drop counts as far as it got, and the time of leaving is a lower
+    bound.
 
-    **Arguments:** loss: of the flow, for the Hessians at the slowest points, which are output times. An eigenvalue
-    counts as zero within 1e-9 of the largest, or where one step of Newton's method towards the critical point leaves
-    less than a tenth of it: that much the gradient alone makes, along the orbits of a symmetry. Where three or more
-    factors are small together the Hessian at the saddle itself is zero on them, at the slowest point it is not, and
-    the signs and rates are those at that point; fraction: c, below one half.
+    A flow that decays steadily, such as e^{-t}, has one plateau, its last. A run too short for g to change by the
+    factor c has none. A flow at rest has one for all time. In a valley a flow slows down and does not speed up again,
+    so that a valley is not a plateau.
 
-    **Raises:** `ValueError` where the fraction is not between 0 and 1/2.
+    **Arguments:**
+
+    - trajectory: the flow.
+    - loss: its loss, for the Hessians at the slowest points, which are output times. An eigenvalue counts as zero
+      within 1e-9 of the largest, or if one Newton step towards the critical point leaves less than a tenth of it: along
+      the orbits of a symmetry the gradient alone makes that much curvature. Where three or more factors are small
+      together the Hessian vanishes on them at the saddle but not at the slowest point, and the signs and rates are
+      those at the slowest point.
+    - fraction: c, below one half.
+
+    **Raises:** `ValueError` if the fraction is not between 0 and 1/2.
     """
     if not 0 < fraction < 0.5:
         checks.refuse("fraction", "above 0 and below 0.5", f"it is {fraction:g}")
@@ -85,7 +99,7 @@ def plateaus(
     slow = _apart(slow, speed, lost, noise)
     if not slow:
         return ()
-    # What is lost at the two ends counts as a level where the flow falls there.
+    # The losses at the start and the end of the run bound a drop if the flow falls there.
     first = [0] if falls_first and lost[slow[0]] - lost[0] > noise else []
     last = [t.size - 1] if falls_last and lost[-1] - lost[slow[-1]] > noise else []
     levels = [*first, *slow, *last]
@@ -107,10 +121,10 @@ def plateaus(
 def _slow_points(
     times: np.ndarray, speed: np.ndarray, lost: np.ndarray, fraction: float
 ) -> tuple[list[int], bool, bool]:
-    """The rows of the minima of the speed that are lower than the maxima between them by the fraction, and whether the
-    flow falls before the first of them and after the last.
+    """The rows of the minima of the speed that are below the maxima around them by the fraction, and whether the flow
+    falls before the first and after the last of them.
     """
-    # The mean speed over a step is reached within it: a drop that is over between two output times counts too.
+    # The mean speed over a step is taken within it, so that a drop between two output times counts too.
     steps = np.diff(lost)
     means = np.where(steps > _ROUNDING * np.finfo(float).eps * lost[1:], steps / times, speed[1:])
     values = np.empty(2 * speed.size - 1)
@@ -137,7 +151,7 @@ def _slow_points(
 
 
 def _apart(slow: list[int], speed: np.ndarray, lost: np.ndarray, noise: float) -> list[int]:
-    """The slow points with more than noise lost from each to the next; of others the slower one."""
+    """The slow points between which more than the noise is lost. Of two others the slower one is kept."""
     kept: list[int] = []
     for row in slow:
         if not kept or lost[row] - lost[kept[-1]] > noise:
@@ -148,8 +162,10 @@ def _apart(slow: list[int], speed: np.ndarray, lost: np.ndarray, noise: float) -
 
 
 def _crossing(trajectory: Trajectory, target: float, level: float, after: int) -> float:
-    """The first time after a row at which so much is lost, by Hermite's cubic for t as a function of
-    log|lost - level|, which is a line where the flow comes to the level, or leaves it, exponentially.
+    """The first time after a row at which the loss has fallen by ``target``.
+
+    It is read off Hermite's cubic for t as a function of log|lost - level|, which is linear where the flow approaches
+    or leaves the level exponentially.
     """
     t, speed, lost = (np.asarray(x) for x in (trajectory.t, trajectory.grad_norm_sq, trajectory.dissipated))
     row = after + int(np.argmax(lost[after:] >= target))
@@ -168,7 +184,7 @@ def _crossing(trajectory: Trajectory, target: float, level: float, after: int) -
 def _plateau(
     trajectory: Trajectory, loss: AbstractPopulationLoss | None, row: int, times: tuple[float, float]
 ) -> Plateau:
-    """The plateau whose slowest point is an output time, with what the loss says of it."""
+    """The plateau with this row as its slowest point."""
     level, grad_norm = float(trajectory.loss[row]), float(np.sqrt(trajectory.grad_norm_sq[row]))
     plain = Plateau(level, *times, slowest=float(trajectory.t[row]), grad_norm=grad_norm)
     model = trajectory.row(row)
@@ -184,8 +200,8 @@ def _plateau(
 
 @eqx.filter_jit
 def _curvature(loss: AbstractPopulationLoss, model: PyTree) -> tuple[Float[Array, " n"], PyTree]:
-    """The Hessian's eigenvalues, the lowest first, and its eigenvectors in the shape of the model, in the coordinates
-    in which the flow is steepest descent. Eigenvalues that do not outlast a step of Newton's method are zero.
+    """The Hessian's eigenvalues, lowest first, and its eigenvectors in the shape of the model, in the coordinates in
+    which the flow is steepest descent. Eigenvalues that one Newton step removes are set to zero.
     """
     system = loss_system(loss, model)
     flat, unravel = ravel_pytree(system.encode(model))

@@ -13,13 +13,17 @@ Band = tuple[Float[np.ndarray, "T ..."], Float[np.ndarray, "T ..."]]
 
 
 def confidence_band(evidence: AbstractRepetitions, level: float = 0.95) -> dict[str, Band]:
-    """Low and high ends of what is known of the population's flow, at each output time, by name.
+    """The lower and upper ends of a confidence band for the flow of the population loss, by the name of a series.
 
-    About the flow of all samples, half an interval of the mean over the flows of independent parts, and how far that
-    mean is away (the bias of flows of fewer samples): loss, excess, grad_norm_sq and every weight, time first. Each
-    time has an interval of its own. Empty where the loss is exact.
+    The series are loss, excess, grad_norm_sq and every weight. The band is centred at the flow of all samples. Its half
+    width is that of a confidence interval for the mean over independent samples, plus the distance of this mean from
+    the centre, which estimates the bias of flows of fewer samples. The level holds at each time separately. The result
+    is empty if the loss is exact.
 
-    **Arguments:** level: of confidence.
+    **Arguments:**
+
+    - evidence: the flow with its repetitions on independent samples.
+    - level: the confidence level.
     """
     runs = [run for _, run in evidence.replicates]
     if not runs:

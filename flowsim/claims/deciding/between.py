@@ -1,7 +1,7 @@
-"""Least margins in continuous time: where, between its output times, a flow has to be looked at more closely.
+"""Least margins in continuous time: further times at which a statement must be compared.
 
-A statement for all t is compared at output times. Its margin is least at one of them or beside one: where it has a
-local minimum, at either end of the run, or where the statement begins or ceases to promise something.
+A statement for all t is compared at output times. Between them its margin can be lower in three places: near a local
+minimum, near either end of the run, and where the statement starts or stops promising something.
 """
 
 import functools
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from flowsim.claims.claim import Claim, Comparison, relative
 from flowsim.claims.deciding.measuring import rounding_error
 from flowsim.claims.evidence import Case, Evidence
-from flowsim.claims.evidence.narrow import unseen
+from flowsim.claims.evidence.narrow import hidden_events
 from flowsim.losses import AbstractPopulationLoss
 
 Series = Float[np.ndarray, " T"]
@@ -23,20 +23,24 @@ Promised = Bool[np.ndarray, "T entries"]
 
 _INSIDE = 7  # further times in an interval between two output times
 _ROUNDS = 12
-_ENTRIES = 64  # with the least margins, of which each is followed
-_AT_ONCE = 2  # brackets of each kind
-_DEEPER = 2.0  # times what a parabola falls below the least of its points: by how much more a margin may fall
-_SAME = 1e-9  # of a time: a step between two that are closer is lost in rounding
-_RESOLUTION = 1e-10  # of a margin, or of the bound where the margin is less
+_ENTRIES = 64  # entries of a row that are followed, those with the least margins
+_AT_ONCE = 2  # brackets of each kind in one round
+_DEEPER = 2.0  # a margin may fall this many times as far below its least point as the parabola does
+_SAME = 1e-9  # of a time: closer times differ by rounding only
+_RESOLUTION = 1e-10  # of a margin, or of the bound if that is larger
 _NOTHING = np.zeros(0)
-_INFINITE = 1e3  # times the largest margin, in place of one that is
-_TIE = 1e-14  # of the bound: sides that are equal at the start
+_INFINITE = 1e3  # of the largest finite margin, in place of an infinite one
+_TIE = 1e-14  # of the bound: sides this close at the start count as equal
 
 
 class Bracket(NamedTuple):
-    """Output times, by their numbers, between which the margin may be lower than at any of them.
+    """An interval between output times in which the margin may be lower than at the output times.
 
-    vertex: a time at which it is expected to be least; bottom: the least value that it may have.
+    **Fields:**
+
+    - low, high: the numbers of the output times at its ends.
+    - vertex: the time at which the margin is expected to be least.
+    - bottom: the least value that the margin may have.
     """
 
     low: int
@@ -57,7 +61,7 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
     # Until its time is an output, flow.at(t) is NaN, and a comparison with NaN is false.
     if not (ours.promised.all() and np.all(np.isfinite(ours.slack))):
         asked = evidence.asked(claim)
-    further, beneath = unseen(claim, evidence.stated, first, asked), 0.0
+    further, beneath = hidden_events(claim, evidence.stated, first, asked), 0.0
     if not ours.identity.all():
         noise = functools.partial(np.interp, xp=np.asarray(first.run.t), fp=_noise(claim, first, ours))
         further, beneath = follow(functools.partial(_margins, claim, evidence.stated, first, asked), noise, further)
@@ -93,11 +97,13 @@ def follow(
     noise: Callable[[Series], Series] = np.zeros_like,
     known: Series = _NOTHING,
 ) -> tuple[Float[np.ndarray, " more"], float]:
-    """Further times at which a margin is least, and how much lower it may still be between any times.
+    """Further times at which a margin is least, and a bound on how much lower it may be between all times.
 
-    **Arguments:** margins: further times -> all times, increasing, the margins there and where they are promised;
-    noise: times -> how far margins are off at them, below which nothing is followed; known: further times that are
-    looked at whatever the margins say.
+    **Arguments:**
+
+    - margins: further times -> all times, increasing; the margins at each; where they are promised.
+    - noise: times -> the errors of the margins at these times. A margin that may be lower by less is not followed.
+    - known: further times that are always included.
     """
     least, further = 0.0, known
     for _ in range(_ROUNDS):
@@ -111,8 +117,8 @@ def follow(
         more = _apart(np.concatenate([times_within(t, one) for one in lower]), t) if lower else np.zeros(0)
         if not more.size:
             break
-        beside = further[_beside(t, margin, promised, lower, further)]
-        further = np.unique(np.concatenate([known, beside, more]))
+        near = further[_useful(t, margin, promised, lower, further)]
+        further = np.unique(np.concatenate([known, near, more]))
     t, margin, promised = _finite(*margins(further))
     brackets = [*dips(t, margin, promised), *switches(t, margin, promised)]
     bottoms = [one.bottom + np.max(noise(t[one.low : one.high + 1])) for one in brackets]
@@ -120,7 +126,7 @@ def follow(
 
 
 def _finite(t: Series, margin: Margins, promised: Promised) -> tuple[Series, Margins, Promised]:
-    """The margins with those that are infinite as large as any other."""
+    """The margins, with a large finite number in place of infinite ones."""
     largest = np.max(np.abs(margin), where=np.isfinite(margin), initial=1.0)
     return t, np.where(margin == np.inf, _INFINITE * largest, margin), promised
 
@@ -130,13 +136,13 @@ def _lower(found: list[Bracket], enough: Series) -> list[Bracket]:
 
 
 def dips(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
-    """Where the least promised margin has a local minimum, or that of an entry, the lowest bracket first."""
+    """Brackets of the local minima of the least margin and of single entries, lowest first."""
     inside = np.where(promised, margin, np.inf)
     found = _dips(t, np.min(inside, axis=1, initial=np.inf), np.asarray(promised.any(axis=1)))
     if margin.shape[1] > 1:
         for entry in np.argsort(np.min(inside, axis=0), kind="stable")[:_ENTRIES]:
             found += _dips(t, inside[:, entry], promised[:, entry])
-    # The least margin is that of an entry.
+    # The least margin is the margin of some entry, so that a bracket can occur twice.
     return sorted(dict.fromkeys(found), key=lambda bracket: bracket.bottom)
 
 
@@ -158,16 +164,17 @@ def _dips(t: Series, least: Series, anything: Bool[np.ndarray, " T"]) -> list[Br
 
 
 def switches(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
-    """Between which times an entry begins or ceases to promise something, the lowest bracket first. The margin where
-    nothing is promised yet, or no longer, bounds what it may be at the switch.
+    """Intervals in which an entry starts or stops promising something, lowest first.
+
+    The margin on the side where nothing is promised bounds the margin at the switch.
     """
     found = []
     for k in np.flatnonzero(_switching(promised).any(axis=1)).tolist():
         here = np.flatnonzero(_switching(promised)[k])
         outside = np.where(promised[k, here], margin[k + 1, here], margin[k, here])
         if k == 0 and t.size > 2:
-            # What is equal at the start, and promised after it, is as near to equal as anybody likes at once; and what
-            # is divided by t there, or said of t > 0 alone, is what it comes to.
+            # Sides that are equal at the start and promised after it have margins near zero right after the start. A
+            # statement for t > 0, or one divided by t, has its limit there.
             slope = (margin[2, here] - margin[1, here]) / (t[2] - t[1])
             near = np.isnan(outside) | (t[1] <= _SAME * t[-1])
             outside = np.where(near, margin[1, here] - slope * (t[1] - t[0]), outside)
@@ -178,25 +185,24 @@ def switches(t: Series, margin: Margins, promised: Promised) -> list[Bracket]:
 
 
 def _switching(promised: Promised) -> Bool[np.ndarray, "steps entries"]:
-    """Between which times each entry switches."""
     return np.logical_xor(promised[:-1], promised[1:])
 
 
 def times_within(t: Series, bracket: Bracket) -> Float[np.ndarray, " more"]:
-    """Times inside of a bracket, evenly in each of its intervals, and the vertex."""
+    """Times inside a bracket, evenly spaced in each of its intervals, and the vertex."""
     inner = np.linspace(0, 1, _INSIDE + 2)[1:-1]
     times = [t[k] + inner * (t[k + 1] - t[k]) for k in range(bracket.low, bracket.high)]
     return np.append(np.concatenate(times), bracket.vertex)
 
 
-def _beside(
+def _useful(
     t: Series,
     margin: Margins,
     promised: Promised,
     brackets: list[Bracket],
     further: Float[np.ndarray, " more"],
 ) -> Bool[np.ndarray, " more"]:
-    """Which further times are of use: those where the margin is least, those at brackets, and their neighbours."""
+    """Which further times stay: the one with the least margin, those at brackets, and their neighbours."""
     least = np.min(np.where(promised, margin, np.inf), axis=1, initial=np.inf)
     switching = np.flatnonzero(_switching(promised).any(axis=1))
     rows = {int(np.argmin(least)), *switching.tolist(), *(switching + 1).tolist()}
@@ -207,7 +213,7 @@ def _beside(
 
 
 def _apart(further: Float[np.ndarray, " more"], t: Series) -> Float[np.ndarray, " fewer"]:
-    """Those of further times, increasing, that are no rounding of one another or of the times that there are."""
+    """The further times, increasing, that differ from one another and from the known times by more than rounding."""
     kept = t
     for time in np.sort(further):
         if np.min(np.abs(kept - time)) > _SAME * abs(time):

@@ -1,4 +1,4 @@
-"""Whether a statement reads the end of a flow as if it were the limit, and allows for the way that is still to go."""
+"""Statements that read the end of a flow as its limit, and whether they allow for the rest of the flow."""
 
 import contextlib
 import dataclasses
@@ -12,63 +12,73 @@ from flowsim.claims.evidence import Case, Evidence
 from flowsim.flow.trajectory import Status
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
-_MOVES = 4.0  # times its error
+_MOVES = 4.0  # sides that change by more than this many times their error have changed
 _LATE = (
-    "The flow leaves a saddle so late that its time from the start is not known to the time in which it then moves: "
-    "only what reads no times, of a loss that is no estimate, can be judged."
+    "The flow leaves a saddle so late that rounding of the time from the start hides the drop. "
+    "Only statements without times can be judged here, and only for an exact loss."
 )
-_LATE_TWICE = "The flow leaves more than one saddle so late that its times there cannot be told apart."
+_LATE_TWICE = "The flow leaves more than one saddle so late that rounding of the time hides the drops."
 
 
 def reads_the_end(claim: Claim, evidence: Evidence, case: Case) -> tuple[bool, bool, bool]:
-    """Whether a statement reads the end of the flow other than as one of its times; whether what it allows for is
-    derived from that; and whether it is another one when the flow goes on. One that reads the end as one of many times,
-    as a least value does, reads it if it is.
+    """How a statement depends on the end of the flow, as three truth values.
+
+    Whether it reads the end as something other than one of many times; a least value over the flow counts as such only
+    if it is attained at the end. Whether its allowance depends on the end. Whether the statement changes when the flow
+    is continued.
     """
     loss = evidence.stated
     ours = case.panel.compared(claim, loss, case.padded)
     length, count = ours.slack.shape[0], case.run.t.size
     repeated = case.padded.t.size - count
-    elsewhere = iter(case.ending_elsewhere)
+    ends = iter(case.with_other_ends)
 
     def changed(other: Comparison) -> np.ndarray:
         return np.asarray(_differs(ours, other).reshape(length, -1).any(axis=1))
 
     try:
-        spoilt = case.panel.compared(claim, loss, next(elsewhere))
-        # Of each series along the flow it is the last entry alone that reads it.
-        reads, differs = bool(np.sum(changed(spoilt)) > length // case.padded.t.size), False
+        with_nan = case.panel.compared(claim, loss, next(ends))
+        # A series along the flow changes in its last row only.
+        reads, differs = bool(np.sum(changed(with_nan)) > length // case.padded.t.size), False
     except ValueError:
-        # Weights that are no numbers are refused by what is made of them.
+        # The comparison refuses weights that are NaN, so that it reads them.
         return True, True, False
-    for one in elsewhere if not reads else ():
-        # Elsewhere a size may be negative, which is refused.
+    for one in ends if not reads else ():
+        # With other ends a size may be negative, which is refused.
         with contextlib.suppress(ValueError):
             if _reads(changed(case.panel.compared(claim, loss, one)), count, repeated):
                 reads = differs = not _is_so_later(claim, evidence)
                 break
-    # A number that is the same without the end is not derived from it; where no way is known yet, one that is has none.
-    mine, without = (one.allowance[ours.promised] for one in (ours, spoilt))
-    return reads, bool(np.any(np.isinf(mine))) or not np.array_equal(mine, without), differs
+    # An allowance that stays the same for another end does not depend on it. An infinite one does: the bound on the
+    # remaining length is not computed yet.
+    allowed, without = (one.allowance[ours.promised] for one in (ours, with_nan))
+    return reads, bool(np.any(np.isinf(allowed))) or not np.array_equal(allowed, without), differs
 
 
 def _differs(ours: Comparison, other: Comparison) -> np.ndarray:
-    """Where one comparison promises what the other does not, or both something else."""
+    """Where two comparisons promise different things, or both promise something and their slacks differ."""
     same = (ours.slack == other.slack) | (np.isnan(ours.slack) & np.isnan(other.slack)) | ~ours.promised
     return np.asarray(~same | (ours.promised != other.promised))
 
 
 def _reads(changed: np.ndarray, count: int, repeated: int) -> bool:
-    """Whether what changes with an end that is repeated so often is more than series along a flow of so many times."""
-    # Of a series those entries read the end that repeat it; it may have several a time, in a row.
+    """Whether more has changed than the rows of series that repeat the end.
+
+    **Arguments:**
+
+    - changed: which entries of the comparison have changed.
+    - count: the number of output times.
+    - repeated: the number of copies of the end that follow them.
+    """
+    # A series may have several entries for each time, one after the other.
     edges = np.flatnonzero(np.diff(np.concatenate([[False], changed, [False]])))
     begin, many = edges[::2], edges[1::2] - edges[::2]
     return not np.all((many == repeated) | (many % repeated == 0) & (begin == many // repeated * count))
 
 
 def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
-    """Whether each entry of an inequality has the same sign when the flow goes on, or of an identity does not move; not
-    known of a flow that was cut, as what comes may come later than one looks.
+    """Whether no inequality changes its sign and no identity moves when the flow is continued. False for a flow that
+    was cut, since later changes may lie beyond any continuation.
     """
     status = evidence.trajectory.status
     if status is Status.STATIONARY:
@@ -78,14 +88,14 @@ def _is_so_later(claim: Claim, evidence: Evidence) -> bool:
     now, later = _now_and_later(claim, evidence, evidence.prolonged)
     if now.slack.shape != later.slack.shape:
         return False
-    alike = np.where(now.identity, now.slack == later.slack, (now.slack >= 0) == (later.slack >= 0))
-    return bool(np.all(alike | ~now.promised))
+    same = np.where(now.identity, now.slack == later.slack, (now.slack >= 0) == (later.slack >= 0))
+    return bool(np.all(same | ~now.promised))
 
 
 def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
-    """Whether a statement about the limit changes by no more than it allows for when the flow goes on."""
+    """Whether a statement about the limit changes by at most its allowance when the flow is continued."""
     if evidence.prolonged is None:
-        # Where no solver gets further, as at a kink, nothing is known of what comes.
+        # A solver that cannot continue, as at a kink, says nothing about later times.
         return evidence.trajectory.status is Status.STATIONARY
     now, later = (one.slack for one in _now_and_later(claim, evidence, evidence.prolonged))
     rows = slice(now.shape[0])
@@ -96,7 +106,7 @@ def allows_for_a_while(claim: Claim, evidence: Evidence, sides: Sides) -> bool:
 
 
 def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Comparison]:
-    """The comparison on the flow as it is, and as it is when it goes on; of a series up to its end now."""
+    """The comparison on the flow and on its continuation, both up to the end of the flow if they are series."""
     cases = evidence.cases[0], prolonged
     found = [case.panel.compared(claim, evidence.stated, case.padded) for case in cases]
     lengths = zip(found, cases, strict=True)
@@ -107,19 +117,19 @@ def _now_and_later(claim: Claim, evidence: Evidence, prolonged: Case) -> list[Co
 
 
 def depends_on_the_times(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a statement is another one of the same weights at other times, as an integral is."""
+    """Whether a statement changes if the same weights are reached at other times, as an integral does."""
     case = evidence.cases[0]
     ours = case.panel.compared(claim, evidence.stated, case.padded)
     try:
         other = case.panel.compared(claim, evidence.stated, case.at_other_times)
     except ValueError:
-        # As a size may be negative then, which is refused.
+        # A size may be negative then, which is refused.
         return True
     return bool(_differs(ours, other).any())
 
 
 def too_late(claim: Claim, evidence: Evidence) -> str:
-    """Why a statement cannot be judged of a flow that leaves a saddle late; empty where it can."""
+    """The reason why a statement cannot be judged on a flow that leaves a saddle late; empty if it can."""
     if not evidence.late:
         return ""
     if not np.all(np.diff(np.asarray(evidence.trajectory.t)) > 0):
@@ -128,9 +138,7 @@ def too_late(claim: Claim, evidence: Evidence) -> str:
 
 
 def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a statement asks for a time, or is another one at other times or at times from the start, as their sign
-    may matter.
-    """
+    """Whether a statement asks for the model at a time, or changes with the times of the rows or with their origin."""
     if evidence.times_of(claim) or depends_on_the_times(claim, evidence):
         return True
     case = evidence.cases[0]
@@ -141,13 +149,13 @@ def _reads_the_time(claim: Claim, evidence: Evidence) -> bool:
 
 
 def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a series along a flow reads at some times what the flow is at others, besides its start and its end."""
+    """Whether a series along a flow reads, at some time, other times than this one, the start and the end."""
     case = evidence.cases[0]
     count = case.run.t.size
     ours = case.panel.compared(claim, evidence.stated, case.padded)
     rows = np.arange(0, count - 1, 2)
     for other in case.with_others:
-        # A size may turn negative, which is refused.
+        # A size may be negative then, which is refused.
         with contextlib.suppress(ValueError):
             changed = case.panel.compared(claim, evidence.stated, other)
             if not np.array_equal(ours.slack[rows], changed.slack[rows], equal_nan=True):
@@ -156,7 +164,9 @@ def depends_on_others(claim: Claim, evidence: Evidence) -> bool:
 
 
 def is_in_order(claim: Claim, evidence: Evidence) -> bool:
-    """Whether a series along a flow whose end is repeated ends by what it repeats, and is not reversed, say."""
+    """Whether the rows of a comparison follow the order of the times: the rows of the repeated end are last, and
+    equal.
+    """
     case = evidence.cases[0]
     ours = case.panel.compared(claim, evidence.stated, case.padded)
     times = case.padded.t.size

@@ -44,7 +44,7 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     if np.any(ours.allowance[ours.promised] > 0):
         # What the rough one allows is never looked at.
         alone, fine = rough is fine, fine.settled
-        rough = fine if alone else rough.going(fine.way)
+        rough = fine if alone else rough.with_remaining(fine.remaining)
         ours = fine.panel.compared(claim, loss, fine.padded)
     rest = beneath * ours.reference if beneath else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):

@@ -1,6 +1,4 @@
-"""Bounds, by balls, of what float64 leaves open in a comparison where a verdict is decided; and what they say of the
-time after the end.
-"""
+"""Rounding errors bounded in ball arithmetic, where they decide a verdict, and statements about times after the end."""
 
 import dataclasses
 
@@ -16,29 +14,34 @@ from flowsim.claims.evidence.comparing import WORST_RESOLUTION
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, NOT_TRACED, Enclosed, OpenError
 from flowsim.flow.trajectory import Status
 
-_CLEARLY = 100.0  # times its measured error: a margin within it is decided by balls alone
-_MOST_ROWS = 24  # that are looked at where balls are costly, as they are near
-_MOST_FAILING, _SPREAD = 4, 9  # the same, as they fail, and from start to end
+_CLEARLY = 100.0  # times its measured error: a smaller margin is decided by ball arithmetic only
+_MOST_ROWS = 24  # rows that are enclosed if balls are costly: those nearest to their error
+_MOST_FAILING, _SPREAD = 4, 9  # likewise: rows that fail, and rows spread from start to end
 _LATEST = 1e300
-_DECADES, _LAST, _FURTHER = 18, 290, 8  # of time after the end: in ones, and from there to the last in eights
+_DECADES, _LAST, _FURTHER = 18, 290, 8  # decades of time after the end: one by one, then in eights up to the last
 
-_UNREAD = "It is not computed by jax.numpy alone, and times do not tell what is between."
+_UNREAD = "It is not computed by jax.numpy alone, so that nothing bounds it between the output times."
 _TOO_WIDE = {
-    "weights": "The weights are known too roughly for it: their rounding leaves it open.",
-    "loss": "The numbers of the loss are known too roughly for it: their rounding leaves it open.",
-    "statement": "The statement's own constants are known too roughly for it: their rounding leaves it open.",
+    "weights": "Rounding of the weights leaves it open.",
+    "loss": "Rounding of the numbers in the loss leaves it open.",
+    "statement": "Rounding of the constants in the statement leaves it open.",
     "solver": "The solver's error leaves it open: ask for a smaller rtol.",
-    "way": "What is allowed for the way still to go to the limit leaves it open: ask for a stricter stop.",
-    "rest": "What is not known between the times that were looked at, or of the samples, leaves it open.",
+    "way": "The distance from the end of the flow to its limit leaves it open: ask for a stricter stop.",
+    "rest": "The error between the output times, or of the samples, leaves it open.",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Ground:
-    """Sides with bounded errors.
+    """The sides of a comparison with bounded errors.
 
-    note: what leaves it open, where anything does; for_all_t: whether it has a row for each time; last: the last row
-    that was judged; combines: as in `Errors`.
+    **Fields:**
+
+    - sides: the sides.
+    - note: what leaves them open, if anything does.
+    - for_all_t: whether there is a row for each time.
+    - last: the last row that was judged.
+    - combines: see `Errors`.
     """
 
     sides: Sides
@@ -51,18 +54,23 @@ class Ground:
 def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Errors) -> Ground:
     """The sides of the fine solve with their errors, the rounding of their slack bounded.
 
-    **Arguments:** rough: the solve that its error was measured by.
+    **Arguments:**
+
+    - claim: the claim.
+    - rough, fine: the two solves. Their difference is the solver's error.
+    - sides: the sides on the fine solve, without errors.
+    - errors: the errors as they were measured.
     """
     times, count, length = fine.padded.t.size, fine.run.t.size, ours.slack.shape[0]
     for_all_t = claim.along_flow and length >= times
     sides = Sides.of(ours, errors.measured)
     if for_all_t:
         sides = sides.without(slice(count, times))
-    after = np.arange(times if for_all_t else 0, length)  # points that are no times
+    after = np.arange(times if for_all_t else 0, length)  # points that are not times
     look = _Look(claim, fine, sides, errors, after, for_all_t)
     found = look.everywhere()
     if claim.along_flow and rough is not fine and look.is_noisy(found):
-        # What two solves differ by may be the noise of their losses in float64, which balls do not have.
+        # Two solves may differ by the float64 noise of their losses, which balls do not have.
         quiet = look.quietly(rough, found)
         look, found = (look, found) if quiet is None else quiet
     last = count - 1
@@ -70,29 +78,29 @@ def grounded(claim: Claim, rough: Case, fine: Case, ours: Comparison, errors: Er
         found = look.where_equal(found)
         found, last = look.until_rest(found)
     if look.jumps and found.judgement is Judgement.HOLDS:
-        jump = f"Its sides jump or swing ({', '.join(look.jumps)}): times do not tell what is between."
+        jump = f"Its sides jump or swing ({', '.join(look.jumps)}): nothing bounds them between the output times."
         reason = _UNREAD if NOT_TRACED in look.jumps else jump
         return Ground(_unknown(found), reason, for_all_t, last, errors.combines)
     return Ground(found, look.too_wide(found), for_all_t, last, errors.combines)
 
 
 class _Look:
-    """One comparison, looked at in balls."""
+    """One comparison in ball arithmetic."""
 
     def __init__(self, claim: Claim, case: Case, sides: Sides, errors: Errors, after: np.ndarray, for_all_t: bool):
         self._claim, self._case, self._sides, self._errors = claim, case, sides, errors
         self._after, self._for_all_t = after, for_all_t
         self._count = case.run.t.size
         self.jumps: tuple[str, ...] = ()
-        self._rows: np.ndarray | None = None  # the last that balls were found of
+        self._rows: np.ndarray | None = None  # the last rows that were enclosed
 
     def is_noisy(self, found: Sides) -> bool:
-        """Whether the solver's error leaves open what rounding does not, at rows that balls were found of."""
+        """Whether the solver's error leaves rows open that rounding does not, among the rows that were enclosed."""
         clear = dataclasses.replace(found, error=found.error - self._errors.solver)
         return self._rows is not None and bool(np.any(_open(found) & ~_open(clear)))
 
     def quietly(self, rough: Case, found: Sides) -> tuple["_Look", Sides] | None:
-        """The same with the solver's error from both solves in balls, where these can be had."""
+        """The same with the solver's error computed from both solves in balls; None if that fails."""
         every = np.arange(self._count)
         other, ours = (self._bounds(case.enclosed.exact, every, COSTLY) for case in (rough, self._case))
         if other is None or ours is None:
@@ -112,8 +120,8 @@ class _Look:
         return look, look.everywhere()
 
     def everywhere(self) -> Sides:
-        """The sides with what balls say of them: at all rows where that is cheap, else where the verdict is decided;
-        as they were measured where balls cannot be had.
+        """The sides with errors from balls: in all rows if that is cheap, else in the rows that decide the verdict.
+        Without balls the sides stay as they were measured.
         """
         measured = self._sides
         every = np.arange(self._count)
@@ -127,27 +135,27 @@ class _Look:
             rows, bounds = next((look for look in looks if look[1] is not None), (every, None))
             if bounds is None:
                 return self._without_balls()
-            # What was measured is as wrong elsewhere.
+            # Where the measured error is too small in some rows, it is too small in the others.
             wrong = self._underrated(measured, bounds, rows.size)
             error = self._errors.unrounded + wrong * self._errors.rounding if wrong <= _CLEARLY else np.inf
             measured = dataclasses.replace(measured, error=np.broadcast_to(error, measured.error.shape))
         assert self._rows is not None
         found = self._with(measured, bounds, self._rows)
-        # No violation is found by rounding alone.
+        # Rounding alone is never a violation.
         looked = np.zeros(found.slack.shape, dtype=bool)
         looked[self._places(self._rows)] = True
         found = dataclasses.replace(found, error=np.where(found.fails & ~looked, np.inf, found.error))
         if not np.any(_open(found)[self._places(self._rows)]):
             return found
-        # Balls are wide for the many times that a number occurs: where exact numbers give a margin that is clear of all
-        # that was measured, it stands.
+        # Balls grow where a number occurs many times. A margin of exact numbers that is far above all measured errors
+        # stands.
         rows = self._rows
         exact = self._bounds(self._case.enclosed.unrounded, rows, COSTLY)
         return found if exact is None else self._cleared(found, exact, rows)
 
     def _without_balls(self) -> Sides:
-        """The sides as they were measured: a margin along a flow has to be a hundred times larger, and so has what an
-        identity is off by, as long as that is far less than it is known to at worst.
+        """The sides as they were measured, with stricter rules: a margin along a flow must be a hundred times its
+        error, and a violated identity must be off by a hundred times its error.
         """
         measured = self._errors.rounding
         clearly = _CLEARLY * measured if self._claim.along_flow else measured
@@ -156,7 +164,9 @@ class _Look:
         return dataclasses.replace(self._sides, error=self._errors.unrounded + error)
 
     def _cleared(self, found: Sides, exact: Bounds, rows: np.ndarray) -> Sides:
-        """The sides with those of exact numbers where they are open, and clear of a hundred times what was measured."""
+        """The sides, with the balls of exact numbers in rows that are open and a hundred times above the measured
+        error.
+        """
         places = self._places(rows)
         middle, half = _middle(exact)
         error = _CLEARLY * self._errors.rounding[places] + half + self._errors.unrounded[places]
@@ -169,12 +179,12 @@ class _Look:
         return dataclasses.replace(found, **new)
 
     def where_equal(self, found: Sides) -> Sides:
-        """The sides where those that are equal exactly stand: at the start, and at all times where nothing moves what
-        they differ by.
+        """The sides, decided where they are equal exactly: at the start, and at all times if nothing moves their
+        difference.
         """
         count = self._count
         rests = self._case.status is Status.STATIONARY
-        # Of these, both solves have nothing at any time.
+        # For these, both solves have a slack of zero at all times.
         still = np.all((found.slack[:count] == 0) & (self._errors.solver[:count] <= 2 * LEAST_ERROR), axis=0)
         throughout = rests or bool(still.any())
         open_ = (_open(found) & ~found.identity)[: count if throughout else 1]
@@ -185,7 +195,7 @@ class _Look:
         if bounds is None:
             return found
         middle, half = (part[: rows.size] for part in _middle(bounds))
-        # What a series differs by from its first value is zero there, without a size, and later has one.
+        # The change of a series since its start is zero in its first row, with size zero, and has a size later.
         sizes = found.size[:count]
         nothing = NOTHING * np.max(sizes, axis=0, where=np.isfinite(sizes), initial=0.0)
         equal = bounds.zero[: rows.size] | (np.abs(middle) <= half) & (half <= nothing)
@@ -196,7 +206,7 @@ class _Look:
         return dataclasses.replace(found, tie=tie)
 
     def until_rest(self, found: Sides) -> tuple[Sides, int]:
-        """The sides up to where rounding ends what can be said of a flow at rest, and the last row of them."""
+        """The sides up to the row after which a flow at rest is known by rounding only, and the number of that row."""
         first, last = self._case.at_rest, self._count - 1
         if first >= self._count:
             return found, last
@@ -205,9 +215,9 @@ class _Look:
         error[rows] = np.inf
         found = dataclasses.replace(found, error=error)
         settled = self._case.settled
-        if self._rows is not None and np.isfinite(settled.way):
+        if self._rows is not None and np.isfinite(settled.remaining):
             around = np.arange(self._count) if self._errors.combines else np.unique(np.append(0, rows))
-            further = np.where(np.arange(self._count) >= first, settled.way, 0.0)
+            further = np.where(np.arange(self._count) >= first, settled.remaining, 0.0)
             bounds = self._bounds(settled.enclosed.wider(further), around, COSTLY)
             if bounds is not None:
                 found = self._with(found, bounds, around)
@@ -217,13 +227,13 @@ class _Look:
             return found, last
         begin = int(open_rows[0])
         entry = (begin, int(np.argmax(is_open[begin])))[: found.slack.ndim]
-        # On its way to rest a flow is known less and less well.
+        # As a flow comes to rest its remaining motion loses digits.
         by_rounding = begin >= first or (begin >= self._case.near_rest and self._rounding_decides(found, entry))
         cut = found.without(slice(begin, self._count))
         return (cut, begin - 1) if by_rounding and cut.possible.any() else (found, last)
 
     def too_wide(self, found: Sides) -> str:
-        """What leaves the sides open: whose rounding, or what else; nothing where they are not."""
+        """What leaves the sides open: the rounding of which numbers, or another error; empty if they are decided."""
         if found.judgement is not Judgement.UNRESOLVED:
             return ""
         at = tuple(np.argwhere(_open(found))[0].tolist())
@@ -262,12 +272,12 @@ class _Look:
         self.jumps = jumps if self._for_all_t else ()
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
-        """Where rows of the run, and the points that are no times, are in the comparison."""
+        """The places in the comparison of rows of the run, and of the points that are not times."""
         return np.append(rows, self._after) if self._for_all_t else self._after
 
     def _decisive(self, measured: Sides) -> np.ndarray:
-        """The rows that a verdict hangs on: the nearest to their error, the first and the last that promise anything,
-        and both ends.
+        """The rows that decide a verdict: the nearest to their error, the first and last that promise anything, and
+        both ends.
         """
         flat = lambda side: np.asarray(side)[: self._count].reshape(self._count, -1)
         near = np.min(flat(measured.nearness), axis=1)
@@ -280,8 +290,13 @@ class _Look:
         return np.unique([*first, *failing, *close[near[close] < _CLEARLY]]).astype(int)
 
     def _underrated(self, measured: Sides, bounds: Bounds, times: int) -> float:
-        """How many times its measured rounding float64 is off the balls, beyond what they leave open, at so many rows
-        of the run; 1 at least.
+        """The factor by which float64 is further from the balls than its measured error, at least 1.
+
+        **Arguments:**
+
+        - measured: the sides as they were measured.
+        - bounds: the balls.
+        - times: the number of rows that are output times.
         """
         assert self._rows is not None
         places = self._places(self._rows)[:times]
@@ -291,7 +306,6 @@ class _Look:
         return max(1.0, float(np.max(apart, where=known, initial=0.0)))
 
     def _with(self, sides: Sides, bounds: Bounds, rows: np.ndarray) -> Sides:
-        """The sides with those of the balls at some rows."""
         places = self._places(rows)
         middle, half = _middle(bounds)
         measured, rest = self._errors.rounding[places], self._errors.unrounded[places]
@@ -314,7 +328,6 @@ def _middle(bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unknown(sides: Sides) -> Sides:
-    """The sides with nothing known of them."""
     return dataclasses.replace(sides, error=np.full(sides.error.shape, np.inf))
 
 
@@ -323,13 +336,14 @@ def _open(sides: Sides) -> Mask:
 
 
 def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
-    """What is so of a statement that reads the end of the flow wherever within its way still to go the end is put, or,
-    where no bound of that is known, by what the loss may still fall; unresolved where balls cannot be had.
+    """The judgement on a statement that reads the end of the flow, for the end anywhere within its remaining length.
+
+    If no remaining length is known, the loss may still fall to its minimum. Unresolved if balls fail.
     """
     settled, count = case.settled, case.run.t.size
     enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed
     try:
-        bounds = enclosed.settled(claim, np.arange(count), settled.way + case.end_error, COSTLY)
+        bounds = enclosed.settled(claim, np.arange(count), settled.remaining + case.end_error, COSTLY)
     except OpenError:
         return Judgement.UNRESOLVED
     every, times = np.arange(sides.slack.shape[0]), case.padded.t.size
@@ -341,7 +355,7 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
     values = dict(slack=middle, error=error, tie=bounds.zero)
     there = Sides(
         **values,
-        # Nothing is allowed for a way that is within the balls.
+        # The balls contain the limit, so that nothing is left to allow for.
         allowance=np.zeros(middle.shape),
         size=sides.size[places],
         possible=bounds.possible,
@@ -353,7 +367,7 @@ def judgement_at_the_limit(claim: Claim, case: Case, sides: Sides) -> Judgement:
 
 
 def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
-    """Whether a statement for all t holds after the end of a flow, too, as it does wherever the flow may still go."""
+    """Whether a statement for all t holds after the end of a flow too, wherever the flow may still lead."""
     settled = case.settled
     if sides.slack.shape[0] != case.padded.t.size:
         return False
@@ -361,19 +375,19 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
     ends = end * 10.0 ** np.append(np.arange(_DECADES), np.arange(_DECADES, _LAST, _FURTHER))
     ends = ends[ends < _LATEST]
     if case.status is Status.STATIONARY:
-        # What rests has no times between which it was followed.
+        # A flow at rest has no times between the start and the end.
         ends = np.concatenate([[0.0], end * 10.0 ** np.arange(-_DECADES, 0), ends])
     spans = balls((ends[:-1] + ends[1:]) / 2, (ends[1:] - ends[:-1]) / 2)
     t = np.append(spans, np.asarray([flint.arb("inf")], dtype=object))
     enclosed = settled.enclosed.exact if case.status is Status.STATIONARY else settled.enclosed
     try:
-        bounds = enclosed.beyond(claim, t, settled.way + case.end_error, COSTLY)
+        bounds = enclosed.beyond(claim, t, settled.remaining + case.end_error, COSTLY)
     except OpenError:
         return False
     if bounds.low.shape[0] != t.size + 2 or bounds.jumps:
         return False
     later = slice(2, None)
-    # The size at each later time; of a statement without one, what stands for it at the end.
+    # The size at each later time; for a statement without sizes, its scale at the end.
     last = case.run.t.size - 1
     size = np.where(bounds.size[1] > 0, bounds.size[later], sides.size[last])
     largest = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) + bounds.allowance

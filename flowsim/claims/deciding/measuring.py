@@ -1,4 +1,4 @@
-"""Errors of a slack as they are measured: of rounding, of samples, and of how dense the times are."""
+"""Errors of a slack that are measured: from rounding, from samples, and from the spacing of the times."""
 
 from collections.abc import Sequence
 
@@ -12,33 +12,35 @@ from flowsim.flow.trajectory import Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.confidence import bonferroni_quantile
 
-_CONFIDENCE = 0.99  # of all points of a statement together
-_THINNED = 2.0  # times what a slack moves with a third of the times
+_CONFIDENCE = 0.99  # for all points of a statement together
+_THINNED = 2.0  # times the change of a slack when two thirds of the times are left out
 
 
 def sampling_error(
     claim: Claim, replicates: list[tuple[AbstractPopulationLoss, Trajectory]], ours: Comparison
 ) -> np.ndarray:
-    """Error of the slack from the draws of a sampled loss: half its interval over independent sets of draws, and
-    how far their mean lies from the slack of all draws together, which is their bias.
+    """The error of the slack from the samples of the loss.
+
+    It is half the confidence interval over independent samples, plus the distance of their mean from the slack of all
+    samples together, which estimates the bias.
     """
     slacks = np.stack([compared(claim, loss, run).slack for loss, run in replicates])
     spread = np.std(slacks, axis=0, ddof=1) / np.sqrt(len(replicates))
-    # Each point has its own interval, so that all together hold with the stated confidence (Bonferroni).
+    # Each point has a confidence interval, and the level holds for all of them together (Bonferroni).
     quantile = bonferroni_quantile(_CONFIDENCE, int(np.sum(ours.promised)), len(replicates))
     return quantile * spread + np.abs(np.mean(slacks, axis=0) - ours.slack)
 
 
 def discretization_error(claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison) -> np.ndarray:
-    """Error of the slack where it combines several times of the flow, as an integral or a largest value does: how far
-    it moves where there are a third of the times.
+    """The error of a slack that combines several times, as an integral or a largest value does: its change when two
+    thirds of the times are left out.
     """
     if not claim.along_flow or case.run.status is Status.STATIONARY:
         return np.zeros(ours.slack.shape)
     error = _thinned(claim, loss, case, ours, ())
     if np.all(np.isfinite(error)):
         return error
-    # It may be that times are missing which it asks for.
+    # Times that the claim asks for may be among those left out.
     return _thinned(claim, loss, case, ours, case.times_of(claim))
 
 
@@ -46,7 +48,7 @@ def _thinned(
     claim: Claim, loss: AbstractPopulationLoss, case: Case, ours: Comparison, asked: Sequence[float]
 ) -> np.ndarray:
     error, length, times = np.zeros(ours.slack.shape), ours.slack.shape[0], case.padded.t.size
-    points = np.arange(times if length >= times else 0, length)  # that are no times
+    points = np.arange(times if length >= times else 0, length)  # that are not times
     for kept, run in case.thinned(asked):
         other = case.panel.compared(claim, loss, run)
         if other.slack.shape != ours.slack.shape:
@@ -61,8 +63,8 @@ def _thinned(
 
 
 def rounding_error(claim: Claim, case: Case, ours: Comparison) -> np.ndarray:
-    """Error of the slack from rounding: how far it moves when every weight, and every number of the loss, moves by a
-    few units in the last place.
+    """The error of the slack from rounding: its change when every weight and every number of the loss moves by a few
+    units in the last place.
     """
     moved = [np.abs(case.panel.compared(claim, nudged, run).slack - ours.slack) for nudged, run in case.nudged]
     found = ROUNDING_SAFETY * np.max(moved, axis=0) + ROUNDING * ours.scale

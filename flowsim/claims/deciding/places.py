@@ -1,11 +1,20 @@
-"""Where in a comparison a point is, in words or as a time."""
+"""The place of a point in a comparison, as a time or in words."""
 
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence import Case
 
 
 def place_of(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: Claim, later: float) -> float | str:
-    """A time, or the number of a point, and which of several entries there."""
+    """The time, or the number of the point, and the number of the entry if the row has several.
+
+    **Arguments:**
+
+    - index: the row, and the entry in it.
+    - shape: the shape of the comparison.
+    - case: the solve.
+    - claim: the claim.
+    - later: the time from the start to t = 0 of the solve.
+    """
     place = _point(index[0], shape[0], case, claim, later)
     if len(shape) == 1:
         return place
@@ -13,7 +22,7 @@ def place_of(index: tuple[int, ...], shape: tuple[int, ...], case: Case, claim: 
 
 
 def _point(row: int, length: int, case: Case, claim: Claim, later: float) -> float | str:
-    """A time, or the number of a point; points of a claim along the flow may follow the times."""
+    """The time or the number of a point. A claim along the flow may have points after the times."""
     times = case.padded.t.size
     if case.has_times(claim, length) or (claim.along_flow and row < times < length):
         return later + float(case.padded.t[row])

@@ -1,4 +1,4 @@
-"""What is decided of a comparison whose slack has a known error: at each of its points, and on the whole."""
+"""The judgement on a comparison whose slack has a known error: at each of its points, and as a whole."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -19,8 +19,14 @@ not_finite = np.errstate(invalid="ignore", divide="ignore", over="ignore")
 
 
 class Errors(NamedTuple):
-    """Errors of a slack: of rounding, as it was measured; of the solver; and all others. combines: whether the slack at
-    some time reads others than that, the start and the end, as an integral does.
+    """The errors of a slack.
+
+    **Fields:**
+
+    - rounding: as it was measured.
+    - solver: from the difference of two solves.
+    - rest: all others.
+    - combines: whether the slack at one time reads the flow at several, as an integral does.
     """
 
     rounding: Points
@@ -30,7 +36,7 @@ class Errors(NamedTuple):
 
     @property
     def unrounded(self) -> Points:
-        """All but rounding."""
+        """All errors except rounding."""
         return self.solver + self.rest
 
     @property
@@ -40,12 +46,17 @@ class Errors(NamedTuple):
 
 
 def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) -> Points:
-    """Error of the fine slack: how far the difference of the sides is from the rough one, relative, and never shrinking
-    in time, since two solves can agree by chance at one time; and at least the tolerance, which no solver is asked to
-    beat.
+    """The error of the slack on the fine solve, from its difference to the rough solve.
 
-    **Arguments:** rough, fine: the differences; scale: of the larger side; counts: where either solve promises
-    anything.
+    The error is relative to the scale and does not decrease in time, since two solves can agree by chance at one time.
+    It is at least the tolerance of the solver.
+
+    **Arguments:**
+
+    - rough, fine: the difference of the two sides on each solve.
+    - scale: the size of the larger side.
+    - counts: where either solve promises anything.
+    - rtol: the tolerance of the fine solve.
     """
     scale = np.maximum(scale, np.finfo(float).tiny)
     apart = np.abs(rough - fine) / scale
@@ -58,9 +69,14 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
 class Sides:
     """A comparison with the errors of its slack; here alone a statement is seen to hold or to fail.
 
-    slack, error, allowance: of both sides' difference; size: what a margin is relative to; possible, certain: where
-    the statement may promise something, and where it does; tie: where the sides are equal exactly; identity: where
-    they are equated; tightness: ratio of the sides.
+    **Fields:**
+
+    - slack, error, allowance: the signed difference of the two sides, its error, and what is allowed for.
+    - size: what a margin is relative to.
+    - possible, certain: where the statement may promise something, and where it does.
+    - tie: where the sides are equal exactly.
+    - identity: where the statement is an equality.
+    - tightness: the ratio of the sides.
     """
 
     slack: Points
@@ -107,7 +123,7 @@ class Sides:
         return ~self.possible | np.where(self.identity, agrees, exceeds)
 
     def without(self, rows: slice | np.ndarray) -> "Sides":
-        """The sides with nothing promised in some rows."""
+        """The sides, with nothing promised in some rows."""
         possible, certain = self.possible.copy(), self.certain.copy()
         possible[rows] = certain[rows] = False
         return dataclasses.replace(self, possible=possible, certain=certain)
@@ -120,7 +136,7 @@ class Sides:
 
     @property
     def worst(self) -> tuple[int, ...]:
-        """Where the margin is least; of a statement that fails, where it fails most clearly."""
+        """The point of the least margin. If the statement fails, the point of the clearest failure."""
         fails = self.fails
         clear = (self.slack + self.allowance + self.error) / self.size
         values = np.where(fails, clear, np.inf) if fails.any() else np.where(self.possible, self.margin, np.inf)
@@ -128,7 +144,7 @@ class Sides:
 
     @property
     def judgement(self) -> Judgement:
-        """Violated where it fails anywhere, vacuous where it promises nothing, holds where it stands everywhere."""
+        """Violated if any point fails, vacuous if nothing is promised, holds if every point stands."""
         if self.fails.any():
             return Judgement.VIOLATED
         if not self.possible.any():

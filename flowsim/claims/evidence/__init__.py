@@ -1,4 +1,4 @@
-"""What a verdict stands on: repeated solves, the sides of all claims on each of them, and balls."""
+"""What a verdict rests on: repeated solves, the sides of all claims on each of them, and their balls."""
 
 from flowsim.claims.evidence.case import Case as Case
 from flowsim.claims.evidence.evidence import Evidence as Evidence

@@ -1,7 +1,6 @@
-"""What balls say of both sides of a comparison, in float64."""
+"""Bounds on both sides of a comparison from ball arithmetic, in float64."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -10,16 +9,22 @@ from flowsim._core.balls.centred import middles
 from flowsim._core.balls.enclosure import lower, truth, upper
 from flowsim._core.balls.operations import Balls, is_balls
 
-NOTHING = 1e-28  # of the larger side
+NOTHING = 1e-28  # of the larger side: a slack this small counts as zero
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What balls say of a comparison at some rows, each array (rows,) or (rows, entries).
+    """Bounds on a comparison in some rows. Each array is (rows,) or (rows, entries).
 
-    low, high: of the slack; possible, certain: where the statement may promise something, and where it does;
-    difference: of the sides, at its middle; allowance, scale: at most; size: at least; zero: where the slack is zero
-    exactly; jumps: operations in it that jump from one time to the next.
+    **Fields:**
+
+    - low, high: bounds on the slack.
+    - possible, certain: where the statement may promise something, and where it does.
+    - allowance, scale: upper bounds.
+    - size: a lower bound.
+    - difference: the difference of the sides at the middle of its ball.
+    - zero: where the slack is exactly zero.
+    - jumps: the operations in the comparison that may jump from one time to the next.
     """
 
     low: Float[np.ndarray, "*points"]
@@ -35,9 +40,22 @@ class Bounds:
 
 
 def bounds_of(
-    slack: Balls, promised: Any, allowance: Any, scale: Any, size: Any, difference: Any, jumps: tuple[str, ...]
+    slack: Balls,
+    promised: Balls,
+    allowance: Balls,
+    scale: Balls,
+    size: Balls,
+    difference: Balls,
+    jumps: tuple[str, ...],
 ) -> Bounds:
-    """The bounds of the parts of a comparison in balls."""
+    """The bounds from the parts of a comparison in balls.
+
+    **Arguments:**
+
+    - slack, promised, allowance, scale, size: as in `Comparison`, in balls.
+    - difference: the difference of the two sides.
+    - jumps: as in `Bounds`.
+    """
     shape = slack.shape[:1] + ((-1,) if slack.ndim > 1 else ())
     shape = shape or (1,)
     possible, certain = truth(promised)
@@ -59,7 +77,7 @@ def bounds_of(
 
 
 def _vanishes(slack: Balls, scale: np.ndarray) -> np.ndarray:
-    """Whether a slack is zero to far more digits than anything is given with."""
+    """Whether a slack is zero to far more digits than any input has."""
     small = lambda ball, size: bool(ball.is_finite() and ball.contains(0)) and float(ball.rad()) <= NOTHING * size
     return np.vectorize(small, otypes=[bool])(slack, np.where(np.isfinite(scale), scale, 0.0))
 

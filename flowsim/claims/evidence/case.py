@@ -1,4 +1,4 @@
-"""One of the solves of a flow as claims read it: padded, moved, without its end, and in balls."""
+"""One solve of a flow in the forms in which claims are compared: padded, perturbed, with other ends, and in balls."""
 
 import dataclasses
 import functools
@@ -17,7 +17,17 @@ from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
 from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
-from flowsim.claims.evidence.series import Item, Made, astray, is_large, padded, padded_with, scaled, taken, weights_of
+from flowsim.claims.evidence.series import (
+    Item,
+    Made,
+    is_large,
+    padded,
+    padded_with,
+    randomized,
+    scaled,
+    taken,
+    weights_of,
+)
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.flow.systems import AbstractSystem
 from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
@@ -25,22 +35,23 @@ from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, stated
 
 ROUNDING_SAFETY = 8.0
-# Times weights and |grad|^2, times the loss, and times t: powers of two, which change no digit of what has no scale.
-_ELSEWHERE = (2.0**-50, 2.0**50, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0), (2.0**50, 2.0**-50, 2.0**20)
+# Factors of the weights and |grad|^2, of the loss, and of t. Powers of two change no digits.
+_OTHER_ENDS = (2.0**-50, 2.0**50, 1.0), (16.0, 2.0**-10, 4.0), (-16.0, 1.0, 1.0), (2.0**50, 2.0**-50, 2.0**20)
 _OTHER_TIMES = 1.25
-_AS_OTHERS = (-3.0, 0.25), (40.0, 0.5), (-1e-3, 2.0)  # times weights and |grad|^2, and times the loss
+_AS_OTHERS = (-3.0, 0.25), (40.0, 0.5), (-1e-3, 2.0)  # factors of the weights and |grad|^2, and of the loss
 _END_SAFETY = 4.0
-_AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight, within which a flow no longer moves
-_NEAR_REST = 1e-4  # the same, within which what rounding leaves open is left open by rest
+_AT_REST = 256 * float(np.finfo(np.float64).eps)  # of the largest weight: a flow that moves less is at rest
+_NEAR_REST = 1e-4  # of the largest weight: a flow this close to its end may be open because of rounding
 _NO_TIMES = np.zeros(0)
-AT_ONCE = 32  # spans of time that are looked at
-SPANS = 2 * AT_ONCE + 2  # rows of these
-_REMEMBERED = 64  # looks
+AT_ONCE = 32  # spans of time that are enclosed at once
+SPANS = 2 * AT_ONCE + 2  # rows of these: start, middles, spans, end
+_REMEMBERED = 64  # enclosed spans that are kept
 
 
 class Case:
-    """One solve, or with further times, with its time repeated at the end up to a power of two, so that few shapes are
-    ever compiled.
+    """One solve, possibly with further times.
+
+    Its end is repeated until the number of times is a power of two, so that few shapes are compiled.
     """
 
     def __init__(
@@ -64,7 +75,7 @@ class Case:
 
     @functools.cached_property
     def run(self) -> Trajectory:
-        """The solve; with an excess that is a difference computed in balls."""
+        """The solve. An excess that is the loss minus its minimum is computed in balls."""
         run = self._with_times(self._repetitions.loss, self._solve(self._repetitions))
         if not self._repetitions.stated.subtracts:
             return run
@@ -83,27 +94,27 @@ class Case:
 
     @functools.cached_property
     def settled(self) -> "Case":
-        """The same solve with a bound on the way that it still has to go."""
-        return self.going(self._repetitions.way_to_go(self.run.end))
+        """The same solve with a bound on its remaining length."""
+        return self.with_remaining(self._repetitions.way_to_go(self.run.end))
 
-    def going(self, way: float) -> "Case":
-        """The same solve, which still has this way to go at most."""
+    def with_remaining(self, remaining: float) -> "Case":
+        """The same solve with a given bound on its remaining length."""
         case = Case(self._repetitions, self._solve, self._further, self._traces)
-        case.run, case.way, case._unsettled, case._records = self.run, way, self, self._records
-        case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.way))
+        case.run, case.remaining, case._unsettled, case._records = self.run, remaining, self, self._records
+        case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.remaining))
         return case
 
-    way = math.inf
+    remaining = math.inf
     _unsettled: "Case | None" = None
 
     @property
     def status(self) -> Status:
-        """How the flow ended, which its repetitions follow to the same times."""
+        """The status of the flow. Its repetitions run to the same times."""
         return self._repetitions.trajectory.status
 
     @property
     def end_error(self) -> float:
-        """How far the weights at the end may be off."""
+        """A bound on the error of the weights at the end."""
         ends = [self._repetitions.trajectory.end, self._repetitions.reference.end]
         one, other = (jax.tree.leaves(eqx.filter(end, eqx.is_inexact_array)) for end in ends)
         squares = sum(float(np.sum((np.asarray(a) - np.asarray(b)) ** 2)) for a, b in zip(one, other, strict=True))
@@ -114,21 +125,21 @@ class Case:
         return self._repetitions.times_of(claim)
 
     def too_late(self, claim: Claim) -> str:
-        """What to say where a claim asks for the model at a time after the end."""
+        """The message for a claim that asks for the model at a time after the end; empty for others."""
         end = float(self._repetitions.trajectory.t[-1])
         late = [t for t in self.times_of(claim) if t > (1 + SAME) * end]
-        return f"It asks for t = {late[0]:g}, and the flow ends at t = {end:.4g}: ask for a later t1." if late else ""
+        return f"It needs t = {late[0]:g}, but the flow ends at t = {end:.4g}: ask for a later t1." if late else ""
 
     @functools.cached_property
     def at_rest(self) -> int:
-        """The first row from which on the flow moves by rounding alone; as many as there are rows where it never does,
-        or where it rests for certain.
+        """The first row after which the flow moves by rounding only; the number of rows if it always moves, or if the
+        field is exactly zero.
         """
         return self._moves_until(_AT_REST)
 
     @functools.cached_property
     def near_rest(self) -> int:
-        """The same, where the flow is so near to rest that rounding shows."""
+        """The first row after which the flow is so close to its end that rounding shows."""
         return self._moves_until(_NEAR_REST)
 
     def _moves_until(self, distance: float) -> int:
@@ -141,14 +152,16 @@ class Case:
         return run.t.size - int(np.argmin(still[::-1])) if not still.all() else 0
 
     @functools.cached_property
-    def ending_elsewhere(self) -> Made[Trajectory]:
-        """The padded solve whose last row is no number, which is seen in most of what reads it; and whose repeated end
-        has far smaller weights, larger ones at a later time, or opposite ones, as a comparison with no number is false.
-        The end itself may be asked for as a time.
+    def with_other_ends(self) -> Made[Trajectory]:
+        """The padded solve with other ends: NaN in its last row, then far smaller, larger and opposite weights in all
+        rows that repeat the end.
+
+        A comparison that reads the end changes with it. NaN alone does not suffice, since a comparison with NaN is
+        false.
         """
         repeated = slice(self.run.t.size, None)
         last = functools.partial(scaled, self.padded, slice(-1, None), np.nan, np.nan)
-        others = (functools.partial(scaled, self.padded, repeated, *factors) for factors in _ELSEWHERE)
+        others = (functools.partial(scaled, self.padded, repeated, *factors) for factors in _OTHER_ENDS)
         return self._made(last, *others)
 
     @functools.cached_property
@@ -166,8 +179,8 @@ class Case:
         return Made(makers, keep=not is_large(self.padded))
 
     def thinned(self, asked: Sequence[float]) -> Made[tuple[np.ndarray, Trajectory]]:
-        """The padded solve with a third of its times, from each of its first three on, and which rows these are. Both
-        ends stay, and the times that are asked for.
+        """Three padded solves with a third of the times each, and the numbers of their rows. Both ends and the times
+        that are asked for stay in all three.
         """
         key = tuple(asked)
         if key not in self._thinned:
@@ -180,14 +193,16 @@ class Case:
         return self._thinned[key]
 
     @functools.cached_property
-    def astray(self) -> Trajectory:
-        """The padded solve whose start is followed by other times and numbers: what reads more than it differs."""
-        return astray(self.padded)
+    def randomized(self) -> Trajectory:
+        """The padded solve with other times and numbers after the start. If a comparison changes, it reads more than
+        the start.
+        """
+        return randomized(self.padded)
 
     @functools.cached_property
     def course(self) -> Course:
         """The solve between its times."""
-        # A trajectory that was read from a file has no velocity.
+        # A trajectory from a file has no velocity.
         descent = self._repetitions.reference.descent
         assert descent is not None
         velocity = eqx.filter(_velocity(descent, self.padded.models), eqx.is_inexact_array)
@@ -197,10 +212,10 @@ class Case:
     def enclosed(self) -> Enclosed:
         """The solve in balls."""
         if self._unsettled is not None:
-            return dataclasses.replace(self._unsettled.enclosed, way=self.way)
+            return dataclasses.replace(self._unsettled.enclosed, remaining=self.remaining)
         count = self.run.t.size
         base, *others = [(run.loss, run.excess, run.grad_norm_sq) for _, run in self.nudged]
-        # A difference of two numbers is known to what these are.
+        # The error of a difference is relative to the numbers that were subtracted.
         sizes = [base[0], base[0] if self._repetitions.stated.subtracts else base[1], base[2]]
         errors = []
         for place, (one, size) in enumerate(zip(base, sizes, strict=True)):
@@ -215,7 +230,7 @@ class Case:
     def within(self, low: np.ndarray, high: np.ndarray) -> Enclosed:
         """The solve in balls on spans of time, from ``low`` to ``high``.
 
-        **Raises:** `OpenError` where there are too many weights.
+        **Raises:** `OpenError` if there are too many weights.
         """
         if SPANS * weights_of(self.run) > CHEAP:
             raise OpenError("there are too many weights")
@@ -231,7 +246,9 @@ class Case:
         system = None if isinstance(repetitions.loss, MonteCarloLoss) else repetitions.system
         rounding = Roundings() if repetitions.stated.derived else Roundings(loss=0.0)
         stated, stay = repetitions.stated, repetitions.stay
-        return Enclosed(system, stated, run, errors, self.way, self._is_identity, rounding, stay, traces=self._traces)
+        return Enclosed(
+            system, stated, run, errors, self.remaining, self._is_identity, rounding, stay, traces=self._traces
+        )
 
     def _is_identity(self, claim: Claim) -> bool:
         return bool(self.panel.compared(claim, self._repetitions.stated, self.padded).identity.all())
@@ -242,8 +259,8 @@ class Case:
         return padded(self.run, self._repetitions.trajectory.t.size)
 
     def has_as_many_points(self, claim: Claim) -> bool:
-        """Whether a comparison at points that are no times has as many of them as the padded solve has times, or more:
-        it has no more where there are more times.
+        """Whether a comparison at points other than times happens to have at least as many rows as the padded solve has
+        times. Its number of rows stays the same for other numbers of times.
         """
         length = self.panel.compared(claim, self._repetitions.stated, self.padded).slack.shape[0]
         if length < self.padded.t.size:
@@ -251,12 +268,14 @@ class Case:
         try:
             return self._enclosed(self.run, ()).length(claim, SPANS) == length
         except jax.errors.JAXTypeError:
-            # It is not computed by jax.numpy alone.
+            # The comparison leaves JAX, so that its shape cannot be computed.
             return False
 
     def has_times(self, claim: Claim, rows: int) -> bool:
-        """Whether a comparison with so many rows has one for each time. A claim that reads the start alone may have as
-        many points as there are times: then it is compared at the start alone, which changes the number of times.
+        """Whether a comparison with this number of rows has one for each time.
+
+        A claim that reads the start only may have as many points as there are times. It is compared on the start alone,
+        where the number of times is another.
         """
         if claim.along_flow or rows != self.padded.t.size:
             return rows == self.padded.t.size
@@ -264,7 +283,7 @@ class Case:
         return compared(claim, self._repetitions.stated, alone).slack.shape[0] != rows
 
     def replicates(self, claim: Claim) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """What the claim reads of the flows of independent samples, where it reads any."""
+        """The losses and flows of independent samples, if the claim reads any."""
         if not self._repetitions.samples_matter(claim):
             return []
         return self._parts
@@ -279,8 +298,8 @@ class Case:
 
     @functools.cached_property
     def nudged(self) -> Made[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The loss and the padded solve with everything recomputed from its weights: as they are, and with every number
-        in both moved by a few units in the last place, up and down in turn.
+        """The loss and the padded solve with all series recomputed: unchanged, and with every number in both moved up
+        or down by a few units in the last place, alternately.
         """
         loss = self._repetitions.stated
         losses = {amount: nudged_loss(loss, amount) for amount in (0.0, ROUNDING, -ROUNDING)}
@@ -321,6 +340,6 @@ def _velocity(descent: AbstractDescent, models: PyTree) -> PyTree:
 
 
 def _flat(slopes: PyTree) -> Float[Array, " n"]:
-    """The field as a vector; nothing of one that is too large to be had in balls."""
+    """The field as a vector; empty if it is too large for balls."""
     flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(slopes)])
     return flat if flat.size <= CHEAP else flat[:0]

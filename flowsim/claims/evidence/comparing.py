@@ -1,10 +1,10 @@
-"""Both sides of claims, on the host: of one claim, or of all that are judged on one flow by one program."""
+"""Both sides of claims as NumPy arrays: of one claim, or of all claims on one flow in one program."""
 
 import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -22,26 +22,28 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import stated
 
-_MOST_OPERATIONS = 1e11  # of one comparison of many weights, of which some twenty are made
-_MOST_MEMORY = 0.5  # of what there is, the same
+_MOST_OPERATIONS = 1e11  # of one comparison for a flow of many weights; a verdict needs about twenty
+_MOST_MEMORY = 0.5  # of the memory of the device, likewise
 _ROUNDING = 1e-9  # of the bound
-WORST_RESOLUTION = 1e-4  # an identity known no better than this is not judged
+WORST_RESOLUTION = 1e-4  # of the size: an identity with a larger error is unresolved
 
 Sides = tuple[Comparison, dict[str, Array]]
+Result = TypeVar("Result")
 
-# Of a claim that looks at numbers, such as by float().
+# Raised if a claim needs the value of a number, for example for float().
 _NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, TracedFlowError)
 
 
 class Panel:
-    """Claims along one flow that are compared together, since their sides have most in common: one program computes
-    the comparisons and constants of them all, for every solve of the flow. Where one of them raises, each is compared
-    alone, and so is any other claim.
+    """Claims along one flow that are compared together, since their sides share most computations.
+
+    One program computes the comparisons and constants of all of them on each solve. If it raises, the claim that raises
+    is compared alone. So is any claim that is not listed.
     """
 
     def __init__(self, claims: Sequence[Claim] = ()):
         self._claims = tuple(claims) if len(claims) > 1 else ()
-        # With the loss and the run themselves: an identity is one's own only as long as one lives.
+        # The values hold the loss and the run, so that their ids are not reused.
         self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
         self._alone: dict[tuple[int, int, int], tuple[weakref.ref, Claim, AbstractPopulationLoss, Comparison]] = {}
 
@@ -63,7 +65,7 @@ class Panel:
         return {name: float(value) for name, value in found.items()}
 
     def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
-        """What one program found for all, this claim's part of it; None of a claim that is compared alone."""
+        """The sides and constants of the claim from the common program; None if the claim is compared alone."""
         if claim not in self._claims:
             return None
         key = (id(loss), id(run))
@@ -72,8 +74,8 @@ class Panel:
                 functions = tuple((one.compare, one.constants) for one in self._claims)
                 self._found[key] = (loss, run, _together(functions, loss, run))
             except Exception:
-                # Whose fault it is shows where that one is compared alone. Where it is nobody's, such as for lack of
-                # memory, all are.
+                # Each claim is traced alone to find the one that raises. If all can be traced, for example if memory
+                # ran out, all are compared alone.
                 traced = tuple(one for one in self._claims if _can_be_traced(one, loss, run))
                 self._claims = traced if len(traced) < len(self._claims) else ()
                 self._found.clear()
@@ -82,15 +84,16 @@ class Panel:
 
 
 def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-    """The claim's comparison, on the host, its arrays (points,) or, of several entries a time, (points, entries).
-    Compiled unless it draws prompts, for which N must be a number.
+    """The claim's comparison as NumPy arrays, (points,), or (points, entries) for several entries in each row.
 
-    **Raises:** `ValueError` where several entries have no time first.
+    It is compiled, except for claims that draw prompts and need N as a number.
+
+    **Raises:** `ValueError` if the rows of several entries are not on the first axis.
     """
     return _on_the_host(claim, _evaluated(claim, claim.compare, loss, run), run)
 
 
-def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> Any:
+def _evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopulationLoss, run: Trajectory) -> Result:
     with contextlib.suppress(*_NEEDS_VALUES):
         if is_large(run) and (reason := _too_costly(function, loss, run)):
             raise CostlyError(reason)
@@ -100,11 +103,11 @@ def _evaluated(claim: Claim, function: Callable, loss: AbstractPopulationLoss, r
 
 
 class CostlyError(Exception):
-    """A comparison takes more operations, or memory, than is spent on one; the message says how much."""
+    """A comparison needs more operations or memory than one may take; the message says how much."""
 
 
 def _too_costly(function: Callable, loss: AbstractPopulationLoss, run: Trajectory) -> str:
-    """Why a function is not computed of a flow of many weights; empty where it is."""
+    """The reason why a function is too costly on a flow of many weights; empty if it is not."""
     arrays, rest = eqx.partition((loss, run), eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
@@ -112,7 +115,7 @@ def _too_costly(function: Callable, loss: AbstractPopulationLoss, run: Trajector
 
 
 class _Fixed:
-    """What is no array in a module, known by its value."""
+    """The parts of a module that are not arrays, compared by value."""
 
     def __init__(self, rest: PyTree):
         leaves, structure = jax.tree.flatten(rest)
@@ -130,10 +133,10 @@ def _said_of_cost(function: Callable, shapes: tuple, structure: Hashable, fixed:
     of_arrays = lambda *leaves: function(*eqx.combine(jax.tree.unflatten(structure, leaves), fixed.rest))
     cost = cost_of(of_arrays, *shapes, most_operations=_MOST_OPERATIONS)
     if cost.operations > _MOST_OPERATIONS:
-        most = f"more than {_MOST_OPERATIONS:.0e} are not spent"
-        return f"It takes {cost.operations:.1e} operations to compare once at this size, and {most}."
+        most = f"the limit is {_MOST_OPERATIONS:.0e}"
+        return f"One comparison takes {cost.operations:.1e} operations at this size; {most}."
     if cost.memory > _MOST_MEMORY * memory:
-        return f"It needs {cost.memory / 1e9:.3g} GB at this size, and may take {_MOST_MEMORY * memory / 1e9:.3g} GB."
+        return f"It needs {cost.memory / 1e9:.3g} GB at this size; the limit is {_MOST_MEMORY * memory / 1e9:.3g} GB."
     return ""
 
 
@@ -146,7 +149,13 @@ def _can_be_traced(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) 
 
 
 def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, model: PyTree) -> None:
-    """Refuse claims of whose arrays the shapes do not go together, before a flow of the model is integrated.
+    """Refuse claims whose arrays have shapes that do not match, before a flow is integrated.
+
+    **Arguments:**
+
+    - claims: the claims.
+    - loss: the loss.
+    - model: the start of the flow.
 
     **Raises:** `ValueError` naming the claim.
     """
@@ -163,7 +172,7 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
         except (TypeError, ValueError) as error:
             refuse(claim.id, "a comparison of arrays whose shapes go together", in_short(error))
         except Exception:
-            # What else it raises its verdict tells.
+            # Any other exception is reported in the verdict on the claim.
             continue
 
 
@@ -186,7 +195,7 @@ def _check_shape(claim: Claim, shape: tuple[int, ...], run: Trajectory) -> None:
     times = run.t.shape[0]
     if claim.along_flow and len(shape) > 1 and shape[0] not in (1, times):
         came = "x".join(map(str, shape)) + f" where the flow, its end repeated, has {times} times"
-        refuse(claim.id, "a comparison of arrays with time first, a row for each output time", f"it is {came}")
+        refuse(claim.id, "a comparison of arrays with a row for each output time", f"it is {came}")
 
 
 @eqx.filter_jit

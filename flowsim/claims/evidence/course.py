@@ -1,4 +1,4 @@
-"""A solve between its times: where its weights are, and balls that hold all of them from one time to another."""
+"""A solve between its output times: its weights, and balls that contain them from one time to another."""
 
 import dataclasses
 from typing import NamedTuple
@@ -15,14 +15,17 @@ from flowsim.flow.trajectory import Trajectory, uncertified
 
 Times = Float[np.ndarray, " spans"]
 
-_BESIDE = 1 / 16  # of the way from one end of a span to the other, by which the weights may leave what is between
+_OUTSIDE = 1 / 16  # of the distance between the ends of a span: by how much the weights may leave the segment
 
 
 class Spans(NamedTuple):
-    """The start of a flow, the middles of some spans of time, the spans themselves, and the end.
+    """Rows for the start of a flow, the middles of some spans of time, the spans themselves, and the end.
 
-    t: balls of times; run: the middles of all of these as a trajectory; spread: how far each array of weights is from
-    there at most, (rows,).
+    **Fields:**
+
+    - t: the times of the rows as balls.
+    - run: the middles of the rows, as a trajectory.
+    - spread: (rows,) for each array of weights, a bound on its distance from the middle.
     """
 
     t: Balls
@@ -32,22 +35,25 @@ class Spans(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """The weights of a solve at any time: along the cubics that have its weights and velocities at its times.
+    """The weights of a solve at any time, by cubic interpolation of its weights and velocities.
 
-    velocity: of its models, with time first.
+    **Fields:**
+
+    - run: the solve.
+    - velocity: the velocities at its times, on the first axis, in the shape of the model.
     """
 
     run: Trajectory
     velocity: PyTree
 
     def weights(self, t: Times) -> PyTree:
-        """The weights at some times, with time first."""
+        """The weights at given times, which are on the first axis."""
         known = eqx.filter(self.run.models, eqx.is_inexact_array)
         return jax.tree.map(lambda values, slopes: self._cubic(values, slopes, t), known, self.velocity)
 
     def loss(self, t: Times) -> tuple[Times, Times]:
-        """The least and the largest loss that is to be expected at some times, of the cubic, the chord and both
-        tangents: a loss that falls exponentially within a step is between these.
+        """The least and the largest loss to be expected at given times: of the cubic, the chord and both tangents. A
+        loss that decays exponentially within a step lies between them.
         """
         known, values, slopes = (np.asarray(part) for part in (self.run.t, self.run.loss, -self.run.grad_norm_sq))
         left = np.clip(np.searchsorted(known, t, side="right") - 1, 0, known.size - 2)
@@ -70,7 +76,7 @@ class Course:
         )
 
     def spans(self, low: Times, high: Times, count: int) -> Spans:
-        """So many spans of time, from ``low`` to ``high``, of which the last is repeated where there are fewer."""
+        """The spans from ``low`` to ``high``. The last one is repeated until there are ``count``."""
         more = count - low.size
         low, high = (np.append(times, np.full(more, times[-1])) for times in (low, high))
         middle = (low + high) / 2
@@ -79,12 +85,12 @@ class Course:
         rows = lambda first, *parts: np.concatenate([np.asarray(first)[:1], *parts, np.asarray(first)[-1:]])
 
         largest = lambda values: np.max(np.abs(values).reshape(count, -1), axis=1, initial=0.0)
-        # A solve is known no better than was asked.
+        # The error of a solve is at least its tolerance.
         rtol = max(ROUNDING, self.run.settings.rtol)
 
         def radius(begin, centre, end):
             apart = np.maximum(largest(begin - centre), largest(end - centre))
-            return rows(np.zeros(1), rtol * largest(centre), (1 + _BESIDE) * apart)
+            return rows(np.zeros(1), rtol * largest(centre), (1 + _OUTSIDE) * apart)
 
         weights = jax.tree.map(lambda leaf, centre: jnp.asarray(rows(leaf, centre, centre)), known, centre)
         rest = eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True)

@@ -1,7 +1,7 @@
-"""Both sides of a claim in ball arithmetic, from weights and numbers that are known to within their rounding.
+"""Both sides of a claim in ball arithmetic, from weights and numbers with their rounding errors.
 
-What cancels in float64, in a loss, between weights or among the constants of a statement, shows here: balls have more
-digits, and say what is left of them.
+Balls have more digits than float64. They show what cancels in a loss, between weights or among the constants of a
+statement.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import flint
@@ -33,12 +33,12 @@ from flowsim.flow.trajectory import Trajectory, uncertified
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.closed_form import is_closed_form
 
-NOT_TRACED = "not traced"  # in place of what jumps, where that cannot be seen
-CHEAP, COSTLY = 3e4, 2e6  # operations
+NOT_TRACED = "not traced"  # the entry of `Bounds.jumps` if the comparison cannot be traced
+CHEAP, COSTLY = 3e4, 2e6  # limits on the number of operations
 
 
 class OpenError(Exception):
-    """The sides of a claim cannot be had in balls; the message says why. jumps: as in `Bounds`."""
+    """The sides of a claim cannot be computed in balls; the message says why. jumps: as in `Bounds`."""
 
     def __init__(self, message: str, jumps: tuple[str, ...] = ()):
         super().__init__(message)
@@ -47,10 +47,7 @@ class OpenError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a trajectory as balls, time first.
-
-    models: weights; loss, excess, grad_norm_sq: of these; slopes: the field, (rows, weights).
-    """
+    """Rows of a trajectory in balls, with time on the first axis; ``slopes`` is the field, (rows, weights)."""
 
     t: Balls
     models: PyTree
@@ -62,7 +59,9 @@ class Rows:
 
 
 class Roundings(NamedTuple):
-    """How far numbers of each kind may be off, relative to their size; short numbers of a statement are exact."""
+    """The relative error of the weights, of the numbers in the loss and of those in the statement. Numbers with few
+    digits are exact.
+    """
 
     weights: float = ROUNDING
     loss: float = ROUNDING
@@ -73,100 +72,91 @@ class Roundings(NamedTuple):
 class Enclosed:
     """One solve in balls.
 
-    system: the coordinates of the flow, None where its loss is known by samples; loss: that claims read; run: the
-    solve; errors: of its loss, excess and |grad|^2 as they were measured, for a loss that balls cannot read; way: how
-    far the weights still move after the end, at most; rounding: of numbers; spread: how far off each array of weights
-    may be beyond that, (T,); stay: which weights are zero for ever, truth values, None for no one; times: of the rows
-    where these are spans of time; is_identity: whether a claim equates its sides.
+    Methods take the rows of the run to compute and a limit on the number of operations. They raise `OpenError` if a
+    number cannot be computed in balls or is too costly.
+
+    **Fields:**
+
+    - system: the flow in its coordinates, None for a sampled loss.
+    - loss: the loss that claims read.
+    - run: the solve.
+    - errors: (T,) the measured errors of loss, excess and |grad|^2, for a loss that balls cannot evaluate.
+    - remaining: a bound on the remaining length of the flow after its end.
+    - is_identity: claim -> whether it is an identity.
+    - rounding: the relative errors of numbers.
+    - stay: which weights stay zero, in the shape of the model; None if not known.
+    - spread: (T,) for each array of weights, a bound on its error beyond rounding.
+    - times: the times of the rows if they are spans of time.
+    - traces: the traced functions, by what they compute.
     """
 
     system: AbstractSystem | None
     loss: AbstractPopulationLoss
     run: Trajectory
     errors: tuple[Float[np.ndarray, " T"], ...]
-    way: float
+    remaining: float
     is_identity: Callable[[Claim], bool]
     rounding: Roundings = Roundings()
     stay: PyTree = None
     spread: PyTree = None
     times: Balls | None = None
-    traces: dict[tuple[Any, ...], tuple[Any, Traced]] = dataclasses.field(default_factory=dict, repr=False)
+    traces: dict[tuple[object, ...], tuple[object, Traced]] = dataclasses.field(default_factory=dict, repr=False)
     _known: dict[tuple[bytes, bytes, float], Rows] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
     def compared(self, claim: Claim, rows: np.ndarray, most_operations: float) -> Bounds:
-        """The comparison of a claim on some rows of the run, of which the last one is its end.
-
-        **Raises:** `OpenError`.
-        """
+        """The comparison of a claim in some rows, of which the last is the end of the run."""
         return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, np.zeros(rows.size), most_operations)
 
     def settled(self, claim: Claim, rows: np.ndarray, radius: float, most_operations: float) -> Bounds:
-        """The same with the end anywhere within a radius of where it is, as the limit of the flow is.
-
-        **Raises:** `OpenError`.
-        """
+        """As `compared`, with the end anywhere within a radius of the last row, as the limit of the flow is."""
         further = np.where(np.arange(rows.size) == rows.size - 1, radius, -1.0)
         return self._compared(claim, balls(np.asarray(self.run.t)[rows]), rows, further, most_operations)
 
     def beyond(self, claim: Claim, t: Balls, radius: float, most_operations: float) -> Bounds:
-        """The comparison at the start, the end, and at times after it with weights anywhere within a radius of the end.
-
-        **Arguments:** t: the times after the end.
-
-        **Raises:** `OpenError`.
-        """
+        """The comparison at the start, at the end, and at later times ``t`` with weights within a radius of the end."""
         rows = np.asarray([0, *[-1] * (t.size + 1)])
         times = np.concatenate([balls(np.asarray(self.run.t)[[0, -1]]), t])
         return self._compared(claim, times, rows, np.where(np.arange(rows.size) > 1, radius, -1.0), most_operations)
 
     def within(self, spans: Spans) -> "Enclosed":
-        """The same at the start of the flow, at the middles of spans of time, on the whole of each, and at the end."""
+        """The solve on spans of time, in the rows of `Spans`."""
         errors = (np.full(spans.t.size, np.inf),) * 3
         return dataclasses.replace(self.exact, run=spans.run, times=spans.t, spread=spans.spread, errors=errors)
 
     def between(self, claim: Claim, most_operations: float) -> Bounds:
-        """The comparison at all rows of spans of time.
-
-        **Raises:** `OpenError`.
-        """
+        """The comparison in all rows of spans of time."""
         assert self.times is not None
         rows = np.arange(self.times.size)
         return self._compared(claim, self.times, rows, np.zeros(rows.size), most_operations, look_between=False)
 
     def records(self, most_operations: float) -> tuple[Balls, Balls]:
-        """The loss and |grad|^2 at all rows.
-
-        **Raises:** `OpenError`.
-        """
+        """The loss and |grad|^2 in all rows."""
         found = self._all(most_operations)
         if found is None:
-            raise OpenError("the loss cannot be had")
+            raise OpenError("the loss cannot be computed in balls")
         return found[0], found[2]
 
     @functools.cached_property
     def exact(self) -> "Enclosed":
-        """The same with all numbers as they stand."""
+        """The same without rounding errors: all numbers are taken as exact."""
         return dataclasses.replace(self, rounding=Roundings(0.0, 0.0, 0.0), spread=None)
 
     @functools.cached_property
     def unrounded(self) -> "Enclosed":
-        """The same with all numbers as they stand, except for weights that are off by more than their rounding."""
+        """The same without rounding errors, except for weights whose error exceeds their rounding."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
         more = lambda leaf, spread: np.where(spread > ROUNDING * largest(leaf) + 2 * NEGLIGIBLE, spread, 0.0)
         return dataclasses.replace(self.exact, spread=jax.tree.map(more, weights, self.spread))
 
     def wider(self, further: Float[np.ndarray, " T"]) -> "Enclosed":
-        """The same with all weights as much further off."""
+        """The same with larger errors of all weights."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         known = jax.tree.map(lambda leaf: np.zeros(further.size), weights) if self.spread is None else self.spread
         return dataclasses.replace(self, spread=jax.tree.map(lambda one: one + further, known))
 
     def widest(self, claim: Claim, rows: np.ndarray, place: tuple[int, ...]) -> str:
-        """Whose rounding leaves the slack at a place most open: "weights", "loss" or "statement".
-
-        **Raises:** `OpenError`.
-        """
+        """The source of the rounding that widens the slack at a place most: "weights", "loss" or "statement"."""
         widths = {}
         for source, rounding in self.rounding._asdict().items():
             alone = Roundings(0.0, 0.0, 0.0)._replace(**{source: rounding})
@@ -176,11 +166,11 @@ class Enclosed:
         return max(widths, key=lambda source: widths[source])
 
     def slopes(self, most_operations: float) -> Balls | None:
-        """The field at all rows; None where it cannot be had."""
+        """The field in all rows; None if it cannot be computed in balls."""
         return (self._all(most_operations) or (None,))[-1]
 
     def excess(self, most_operations: float) -> Float[np.ndarray, " T"] | None:
-        """The excess at all rows, in float64; None where it cannot be had."""
+        """The excess in all rows, in float64; None if it cannot be computed in balls."""
         found = self._all(most_operations)
         return None if found is None else (lower(found[1]) + upper(found[1])) / 2
 
@@ -192,7 +182,7 @@ class Enclosed:
             return None
 
     def _around(self, rows: np.ndarray, further: np.ndarray, most_operations: float) -> PyTree:
-        """The weights as balls, each row as much wider, unless there are too many; those that stay zero are zero."""
+        """The weights as balls, each row wider by ``further``. Weights that stay zero are exact."""
         weights = eqx.filter(self.run.models, eqx.is_inexact_array)
         if rows.size * self._size > most_operations:
             raise UndecidedError("there are too many weights", is_costly=True)
@@ -210,7 +200,6 @@ class Enclosed:
 
     @functools.cached_property
     def _size(self) -> int:
-        """How many weights there are."""
         return weights_of(self.run)
 
     def _rest(self, rows: np.ndarray) -> PyTree:
@@ -227,8 +216,8 @@ class Enclosed:
         *,
         look_between: bool = True,
     ) -> Bounds:
-        """The comparison at rows; ``further``: how much wider each is that stands for what comes after the end, and at
-        most 0 for the others; look_between: whether to see what jumps from row to row.
+        """The comparison in some rows. Rows that stand for later times are wider by ``further``, which is at most 0 for
+        the others. With ``look_between`` operations that jump from row to row are listed.
         """
         jumps: tuple[str, ...] = ()
         try:
@@ -241,12 +230,12 @@ class Enclosed:
                 jumps = jumps_in(traced, given, whole, most_operations)
             slack, promised, allowance, scale, size, difference = traced.on(
                 *given,
-                # Eigenvectors are those of the middle, which is enough where a ball is rounding and no more.
+                # The eigenvectors of the middle of a ball suffice if the ball contains rounding only.
                 proved=bool(np.any(further > 0)) or not look_between,
                 open_branches=True,
                 rounding=self.rounding.statement,
                 most_operations=most_operations,
-                # Of an identity, both sides are those of one matrix.
+                # Both sides of an identity belong to one matrix, so that the middles suffice.
                 of_middles=self.is_identity(claim),
             )
         except UndecidedError as error:
@@ -256,14 +245,11 @@ class Enclosed:
         return bounds_of(slack, promised, allowance, scale, size, difference, jumps)
 
     def length(self, claim: Claim, rows: int) -> int:
-        """How many points the comparison of a claim has on so many rows.
-
-        **Raises:** what JAX raises.
-        """
+        """The number of points that the comparison of a claim has for this number of rows. Raises what JAX raises."""
         return (*self._trace(claim, rows).shapes[0], 1)[0]
 
     def _trace(self, claim: Claim, rows: int) -> Traced:
-        """The trace of a claim on so many rows: numbers of the loss, series and weights -> parts of a `Comparison`."""
+        """The traced claim: the numbers of the loss, series and weights -> parts of a `Comparison`."""
         arrays, fixed = eqx.partition(self.loss, eqx.is_inexact_array)
         rest = self._rest(np.zeros(rows, dtype=int))
 
@@ -271,38 +257,33 @@ class Enclosed:
             t, loss, excess, grad_norm_sq, dissipated = series
             weights = eqx.combine(models, rest)
             run = uncertified(t, weights, loss, excess, grad_norm_sq, dissipated, self.run.descent)
-            run = dataclasses.replace(run, way_to_go=jnp.asarray(self.way))
-            with ending_at(self.run.end, self.way):
+            run = dataclasses.replace(run, way_to_go=jnp.asarray(self.remaining))
+            with ending_at(self.run.end, self.remaining):
                 ours = claim.compare(eqx.combine(arrays, fixed), run)
             return ours.slack, ours.promised, ours.allowance, ours.scale, ours.size, ours.value - ours.bound
 
         at_rows = lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), float)
         weights = jax.tree.map(at_rows, eqx.filter(self.run.models, eqx.is_inexact_array))
-        return self._traced((claim, self.way), rows, sides, arrays, (at_rows(self.run.t),) * 5, weights)
+        return self._traced((claim, self.remaining), rows, sides, arrays, (at_rows(self.run.t),) * 5, weights)
 
     @functools.cached_property
     def _numbers(self) -> PyTree:
-        """The numbers of the loss as balls."""
         return _as_known(self.loss, self.rounding.loss)
 
     @functools.cached_property
     def _numbers_of_system(self) -> PyTree:
-        """The numbers of the system as balls."""
         return _as_known(self.system, self.rounding.loss)
 
-    def _traced(self, of: tuple[Any, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
-        """The trace of a function of so many rows, which is the same for one claim, or for one part of a system."""
-        # With what it is of: an identity is one's own only as long as one lives.
+    def _traced(self, of: tuple[object, ...], rows: int, function: Callable[..., PyTree], *given: PyTree) -> Traced:
+        """The traced function, shared by all calls for one claim or one part of a system."""
+        # The value holds the objects, so that their ids are not reused.
         key = *(one if isinstance(one, bool | float) else id(one) for one in of), rows
         if key not in self.traces:
             self.traces[key] = of, Traced(function, *given)
         return self.traces[key][1]
 
     def _rows(self, t: Balls, rows: np.ndarray, further: np.ndarray, most_operations: float) -> Rows:
-        """What a trajectory records at weights that are balls; where the loss cannot be had in balls, what it recorded.
-
-        **Raises:** what JAX raises.
-        """
+        """The series at weights that are balls; the recorded series if the loss cannot be computed in balls."""
         key = rows.tobytes(), further.tobytes(), most_operations
         if (known := self._known.get(key)) is None:
             known = self._found_at(t, rows, further, most_operations)
@@ -317,7 +298,7 @@ class Enclosed:
                 models, rows, most_operations, proved=bool(np.any(further > 0))
             )
         except UndecidedError as error:
-            # What was measured is no bound, and is for a loss that balls do not have at all.
+            # Measured errors are not bounds. They are used only for a loss that balls cannot evaluate at any cost.
             if error.is_costly and most_operations < COSTLY and np.isfinite(self.errors[0]).all():
                 raise
             recorded = (self.run.loss, self.run.excess, self.run.grad_norm_sq)
@@ -326,7 +307,7 @@ class Enclosed:
             slopes = None
             grad_norm_sq[further > 0] = flint.arb(0, math.inf)
         grad_norm_sq, excess = not_negative(grad_norm_sq), not_negative(excess)
-        # The loss only falls.
+        # The loss decreases along the flow.
         least = float(self.loss.minimum)
         loss, excess = _fallen(loss, least, further > 0), _fallen(excess, least - least, further > 0)
         dissipated = balls(np.asarray(self.run.dissipated)[rows])
@@ -339,7 +320,7 @@ class Enclosed:
         self, models: PyTree, rows: np.ndarray, most_operations: float, *, proved: bool = False
     ) -> tuple[Balls, ...]:
         if self.system is None:
-            raise UndecidedError("the loss is known by samples")
+            raise UndecidedError("the loss is sampled")
         fixed = eqx.filter(self.system, eqx.is_inexact_array, inverse=True)
         arrays, rest = self._numbers_of_system, self._rest(rows)
 
@@ -359,7 +340,7 @@ class Enclosed:
             function, of = functools.partial(record, all_of_it), (self.system, all_of_it)
             traced = self._traced(of, rows.size, function, arrays, models)
             if not (all_of_it or is_smooth(traced)):
-                raise UndecidedError("its slopes do not tell what it does")
+                raise UndecidedError("the loss is not smooth")
             most, rounding = most_operations, self.rounding.loss
             return traced.on(arrays, models, proved=proved, open_branches=True, rounding=rounding, most_operations=most)
 
@@ -373,7 +354,9 @@ class Enclosed:
 
 
 def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
-    """A series that only falls, down to ``least`` at most (NaN where that is not known), where rows are later ones."""
+    """A decreasing series, bounded in its later rows by the last row before them and by its least value (NaN if
+    unknown).
+    """
     if math.isnan(least) or not later.any():
         return series
     last = series[int(np.argmax(later)) - 1] if np.argmax(later) else series[0]

@@ -1,4 +1,4 @@
-"""Where the sides of a statement may jump, or swing, between one row of a flow and the next."""
+"""Operations through which the sides of a statement may jump or oscillate between two rows of a flow."""
 
 import contextlib
 
@@ -12,26 +12,32 @@ from flowsim._core.balls.operations import Balls, UndecidedError, as_balls, ball
 from flowsim._core.balls.reading import operations_in_loops, operations_with_names
 
 _JUMPS = ("floor", "ceil", "round", "sign", "rem", "argmax", "argmin", "top_k")
-_CHOICES = ("select_n", "convert_element_type")  # of what is true or not
+_CHOICES = ("select_n", "convert_element_type")  # that convert or branch on truth values
 _WAVES = ("sin", "cos", "tan")
-_PARTS = (1, 8)  # into which times between two rows are parted
+_PARTS = (1, 8)  # the parts into which the time between two rows is divided
 _OVERLAP = 1e-12
-_SWINGS, _NOTICED = 0.5, 0.05  # of what the slack differs by from row to row, and of the larger side
+_SWINGS, _NOTICED = 0.5, 0.05  # of the change of the slack from row to row, and of the larger side
 
 
 def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float) -> tuple[str, ...]:
-    """What jumps in the sides from one row to the next, or swings, so that points do not tell what is between them: a
-    number made whole, a choice by the time, weights or the loss, what depends on the time otherwise ("t").
+    """The operations through which the sides may jump or oscillate between rows, so that rows do not bound them there.
 
-    **Arguments:** traced: of the numbers of a loss, the series of a flow with its times first, and its weights, to
-    slack, where anything is promised, allowance and scale; given: these, as balls; whole: whether the rows are all
-    those of a flow, so that nothing but waves of the time has to be named without a look.
+    These are rounding to an integer, branches on the time, the weights or the loss, and any other explicit dependence
+    on the time ("t").
+
+    **Arguments:**
+
+    - traced: (numbers of the loss, series with the times first, weights) -> slack, promised, allowance, scale.
+    - given: these arguments, as balls.
+    - whole: whether the rows are all rows of a flow. Then oscillations in the time are searched for; otherwise any
+      trigonometric function of the time is listed.
+    - most_operations: the limit on the cost.
     """
     arrays, series, models = given
     names = ["loss"] * len(jax.tree.leaves(arrays)) + ["t"] + ["series"] * (len(series) - 1)
     names += ["models"] * len(jax.tree.leaves(models))
     rows, found, timed = len(series[0]), set(), False
-    # In a loop through the rows each is by itself.
+    # A loop over the rows computes each of them separately.
     looped = {id(eqn) for eqn in operations_in_loops(traced.jaxpr, rows)}
     for eqn, inputs in operations_with_names(traced.jaxpr, names):
         kind = eqn.primitive.name
@@ -61,8 +67,8 @@ def jumps_in(traced: Traced, given: PyTree, whole: bool, most_operations: float)
 
 
 def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
-    """Whether a choice may change from one row to the next where the statement promises something all the way, as
-    weights go straight from row to row.
+    """Whether a branch may change between two rows at which the statement promises something, if the weights move
+    straight from one to the next.
     """
     arrays, *series = given
     choices: list = []
@@ -85,7 +91,7 @@ def _may_switch(traced: Traced, given: PyTree, most_operations: float) -> bool:
 
 
 def _open_at(chosen: list, rows: int, looped: bool) -> np.ndarray:
-    """At which rows a choice is open, which is made for all of them at once, or for one after the other in a loop."""
+    """The rows at which a branch is undecided, for branches on all rows at once or in a loop over them."""
     if looped:
         repeats = len(chosen) // rows
         return np.asarray([any(map(is_open, chosen[i * repeats : (i + 1) * repeats])) for i in range(rows)])
@@ -94,8 +100,10 @@ def _open_at(chosen: list, rows: int, looped: bool) -> np.ndarray:
 
 
 def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
-    """Whether the slack may come to zero between two rows by what depends on the time alone, far below what it is at
-    both: by balls that hold all times between, with everything else anywhere from row to row.
+    """Whether the explicit dependence on the time may bring the slack near zero between two rows, far below its values
+    at both.
+
+    Balls contain all times between the rows, with everything else anywhere between its values at both.
     """
     arrays, (t, *series), models = given
     series, models = jax.tree.map(_until_the_next, (series, models))
@@ -108,7 +116,7 @@ def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
         )
         low, high = (np.asarray(side(as_balls(slack))) for side in (lower, upper))
         low, high = low - upper(as_balls(allowance)), high - lower(as_balls(allowance))
-        # Points that are no times may come after them.
+        # A comparison may have points after the times.
         return tuple(np.atleast_1d(side)[: t.size] for side in (low, high, *truth(promised), upper(as_balls(scale))))
 
     (low, high, *_, scale), (low_next, high_next, *_) = sides(t), sides(balls(begin + length))
@@ -118,17 +126,19 @@ def _swings(traced: Traced, given: PyTree, most_operations: float) -> bool:
     with np.errstate(invalid="ignore"):
         enough = np.minimum(0.0, low - _SWINGS * (high - low) - _NOTICED * scale)
         for parts in _PARTS:
-            beneath = False
+            found_below = False
             for part in range(parts):
                 middle = begin + length * (part + 0.5) / parts
                 least, _, possible, certain, _ = sides(balls(middle, length * (0.5 + _OVERLAP) / parts))
-                beneath |= bool(np.any(possible & (least < enough) | certain & np.isnan(least) & np.isfinite(enough)))
-            if not beneath:
+                found_below |= bool(
+                    np.any(possible & (least < enough) | certain & np.isnan(least) & np.isfinite(enough))
+                )
+            if not found_below:
                 return False
     return True
 
 
 def _until_the_next(rows: Balls) -> Balls:
-    """Each row, widened until it holds the next one."""
+    """Each row, widened to contain the next one."""
     union = np.frompyfunc(flint.arb.union, 2, 1)
     return np.concatenate([np.asarray(union(rows[:-1], rows[1:]), dtype=object), rows[-1:]])

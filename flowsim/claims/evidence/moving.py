@@ -1,5 +1,5 @@
-"""Numbers moved a little: starts, weights and losses, to see what depends on their last digits; and how far the weights
-of a solve may be off beyond these.
+"""Perturbed starts, weights and losses, to measure the effect of rounding, and bounds on the error of weights beyond
+it.
 """
 
 import equinox as eqx
@@ -14,19 +14,20 @@ from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
-NEGLIGIBLE = 1e-276  # what no solver is asked to know of a weight, in as many steps as there may be
-_EXPLAINED = 8.0  # times what the weights' last digits make of a field, above which something else rounds it
+NEGLIGIBLE = 1e-276  # the absolute error of a weight that no solver resolves, over all steps
+_EXPLAINED = 8.0  # times the effect of rounding the weights: a larger error of the field has another cause
 
 
 def is_symmetric(leaf: np.ndarray) -> bool:
-    """Whether an array holds matrices, of more than one number, that are equal to their transposes bit for bit."""
+    """Whether an array holds matrices, larger than 1 x 1, that are bitwise symmetric."""
     square = leaf.ndim > 1 and leaf.shape[-1] == leaf.shape[-2] > 1
     return square and np.array_equal(leaf, np.swapaxes(leaf, -1, -2))
 
 
 def moved(start: PyTree, amount: float) -> PyTree:
-    """A start of which each number is moved by a relative amount of its own, so that no two that are equal or opposite
-    stay so, except those of a symmetric matrix. Zeros stay zero.
+    """A start with each number perturbed by a different relative amount.
+
+    Equal or opposite numbers do not stay so, but symmetric matrices stay symmetric and zeros stay zero.
     """
 
     def move(place: int, leaf):
@@ -35,7 +36,7 @@ def moved(start: PyTree, amount: float) -> PyTree:
         values = np.asarray(leaf)
         drawn = np.random.default_rng(place).uniform(0, 2 * np.pi, (values.ndim, max(values.shape, default=0)))
         if is_symmetric(values):
-            # A sum over the axes is then the same for the entries (i, j) and (j, i).
+            # The sum over the axes is then equal for the entries (i, j) and (j, i).
             drawn[-2] = drawn[-1]
         shares = [row[index] for row, index in zip(drawn, np.indices(values.shape), strict=True)]
         return jax.device_put(values * (1 + amount * np.cos(1.0 + place + sum(shares))))
@@ -45,8 +46,8 @@ def moved(start: PyTree, amount: float) -> PyTree:
 
 
 def nudged(tree: PyTree, amount: float) -> PyTree:
-    """A tree with its numbers moved by a relative amount, with signs that alternate, so that a symmetric matrix stays
-    one.
+    """A tree with its numbers perturbed by a relative amount with alternating signs. Symmetric matrices stay
+    symmetric.
     """
 
     def move(leaf):
@@ -73,8 +74,15 @@ def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulati
 
 
 def lost_in(slopes: Balls, floats: Float[np.ndarray, "T n"], t: np.ndarray) -> Float[np.ndarray, " T"]:
-    """How far the weights of a solve may be off as its field is rounded by more than its weights are: the field in
-    float64 beside what it is in balls, over the time.
+    """A bound on the error of the weights from a field that is rounded by more than its weights are.
+
+    It is the difference between the field in float64 and its balls, integrated over time.
+
+    **Arguments:**
+
+    - slopes: (T, n) the field in balls.
+    - floats: (T, n) the field in float64.
+    - t: (T,) the times.
     """
     low, high = lower(slopes), upper(slopes)
     middle, radius = (low + high) / 2, (high - low) / 2
@@ -84,8 +92,10 @@ def lost_in(slopes: Balls, floats: Float[np.ndarray, "T n"], t: np.ndarray) -> F
 
 
 def allowed_in(run: Trajectory) -> PyTree:
-    """How far off each array of weights may be, (T,), as the solver asks for an error relative to the larger end of a
-    step: what decays in it is known less well than rtol, and stays so.
+    """(T,) for each array of weights, the error that the solver's tolerance allows.
+
+    The tolerance is relative to the larger end of a step, so that a weight that decays within it has a larger relative
+    error, and keeps it.
     """
     largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
 

@@ -1,8 +1,8 @@
-"""What happens between two times of a run and at neither: a promise that a statement makes there alone, a narrow dip of
-its margin, a wall or a pit of the loss.
+"""What happens only between two times of a run: a promise that is made only there, a narrow dip of a margin, a wall or
+a pit of the loss.
 
-Balls hold all the weights from one time to the next. A span of time in which they leave anything open is halved, again
-and again, and its middle is looked at. What is narrower than the shortest spans is not seen.
+Balls contain all weights from one time to the next. A span of time that they leave open is halved, again and again, and
+its middle is evaluated. Events narrower than the shortest spans are not found.
 """
 
 import dataclasses
@@ -28,41 +28,47 @@ Asked = Float[np.ndarray, " asked"]
 More = Float[np.ndarray, " more"]
 Mask = Bool[np.ndarray, " spans"]
 
-_HALVINGS, _OF_FEW = 12, 28  # of spans, and while there are few
-_OF_IDENTITIES = 10  # whose sides balls nearly always leave open
+_HALVINGS, _OF_FEW = 12, 28  # the number of halvings, and the number while few spans are left
+_OF_IDENTITIES = 10  # halvings for identities, which balls nearly always leave open
 _MOST = 64  # spans that are halved
-_FOUND = 4  # times
+_FOUND = 4  # times that are returned
 _ROUNDS = 3
-_STEEPER = 4.0  # times |grad|^2 at both neighbours, or a part of it
-_FLATTER = 2.0  # how much a gradient that may be so small counts beside losses that are off by so many times
-_OFF = 0.02  # of what the loss falls from one time to the next, by which it is off between them
+_STEEPER = 4.0  # times |grad|^2 at both neighbours: a larger or smaller gradient is an anomaly
+_FLATTER = 2.0  # the weight of a gradient that may be too small, in units of the loss being off by its limit
+_OFF = 0.02  # of the change of the loss over a step: a larger deviation within the step is an anomaly
 
 
 class Found(NamedTuple):
-    """Of some spans: whether anything may be in each, whether it is at the middle, and how much."""
+    """For each span: whether an event is possible in it, whether one is at its middle, and how large it may be."""
 
     may: Mask
     is_there: Mask
     much: Times
 
 
-def unseen(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
-    """Times between those of a run at which an inequality fails, or promises what it does at neither neighbour.
+def hidden_events(claim: Claim, loss: AbstractPopulationLoss, case: Case, asked: Asked) -> More:
+    """Times between those of a run at which an inequality fails, or promises something that it does not promise at
+    either neighbour.
 
-    **Arguments:** asked: times that the claim asks for.
+    **Arguments:**
+
+    - claim: the claim.
+    - loss: the loss.
+    - case: the solve.
+    - asked: the times that the claim asks for.
     """
     times = np.zeros(0)
     for _ in range(_ROUNDS):
-        # As in `stepped_over`.
+        # See `stepped_over`.
         finer = case.at(np.union1d(asked, times))
-        found = _unseen(claim, finer, finer.panel.compared(claim, loss, finer.padded))
+        found = _hidden_events(claim, finer, finer.panel.compared(claim, loss, finer.padded))
         if not found.size:
             break
         times = np.union1d(times, found)
     return times
 
 
-def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
+def _hidden_events(claim: Claim, case: Case, ours: Comparison) -> More:
     count = case.run.t.size
     identity = bool(ours.identity.all())
     # An identity is not known better.
@@ -70,7 +76,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
     if _stays(case) or ours.slack.shape[0] < case.padded.t.size or _fails_anyway(claim, case, ours, enough):
         return np.zeros(0)
     promised = _anywhere(np.asarray(ours.promised)[:count].reshape(count, -1))
-    beside = promised[:-1] | promised[1:]
+    promised_nearby = promised[:-1] | promised[1:]
 
     def look(left: np.ndarray, low: Times, high: Times) -> Found:
         bounds = case.within(low, high).between(claim, CHEAP)
@@ -83,7 +89,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
         below = np.where(possible, -least / rows(bounds.scale), -np.inf).max(axis=1, initial=-np.inf)
         fails, may_fail = _anywhere(certain & (most < enough)), _anywhere(possible & ~(least >= enough))
         middles, spans = slice(1, low.size + 1), slice(AT_ONCE + 1, AT_ONCE + 1 + low.size)
-        new = ~beside[left]
+        new = ~promised_nearby[left]
         return Found(
             may=may_fail[spans] | new & _anywhere(possible)[spans],
             is_there=fails[middles] | new & _anywhere(certain)[middles],
@@ -94,7 +100,7 @@ def _unseen(claim: Claim, case: Case, ours: Comparison) -> More:
 
 
 def _fails_anyway(claim: Claim, case: Case, ours: Comparison, enough: float) -> bool:
-    """Whether a statement fails at a time of the run, in balls too where these can be had."""
+    """Whether a statement fails at a time of the run, confirmed in balls if that is possible."""
     count = case.run.t.size
     gap = np.where(ours.promised, ours.slack + ours.allowance, np.inf)[:count].reshape(count, -1)
     gap = gap.min(axis=1, initial=np.inf)
@@ -119,8 +125,10 @@ def _anywhere(points: Bool[np.ndarray, "rows entries"]) -> Bool[np.ndarray, " ro
 
 
 def stepped_over(case: Case) -> float | None:
-    """A time between those of a run at which the loss is not what it is expected to be by how fast it falls at both
-    neighbours, or the gradient is far larger or smaller than at both; None where there is none.
+    """A time between those of a run at which the loss, or its gradient, is not what the steps around it suggest; None
+    if there is no such time.
+
+    The loss is compared with its interpolation, and the gradient with its size at both neighbours.
     """
     finer, times = case, np.zeros(0)
     steep = np.asarray(case.run.grad_norm_sq)
@@ -129,26 +137,26 @@ def stepped_over(case: Case) -> float | None:
         found = _off_course(finer, _STEEPER)
         if not found.size:
             return None
-        # Between its times a solve is known less well than at them, and so it is solved anew to where it seems so.
+        # The interpolation is less accurate than the solve, so that suspicious times are solved for.
         times = np.union1d(times, found)
         finer = case.at(times)
         there = np.asarray(finer.run.grad_norm_sq)[np.searchsorted(np.asarray(finer.run.t), times)]
-        # A flow that comes to a wall at these times rests before it, or is on its slope.
+        # A flow that meets a wall rests in front of it, or is on its slope, at such a time.
         strange = (there > _STEEPER * steepest[_left(case, times)]) | (_STEEPER * there < least[_left(case, times)])
         if strange.any():
             return float(times[np.argmax(strange)])
-    # Where weights are stiff, a cubic leads to large gradients, and to no other losses.
+    # For stiff weights a cubic reaches points with large gradients, but with similar losses.
     found = _off_course(finer, np.inf)
     return float(found[0]) if found.size else None
 
 
 def _steepest(steep: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " steps"]:
-    """|grad|^2 at the steeper of each two neighbours, and what rounding makes of it."""
+    """The larger |grad|^2 of each two neighbours, plus its rounding."""
     return np.maximum(steep[:-1], steep[1:]) + ROUNDING * np.max(steep)
 
 
 def _least(steep: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " steps"]:
-    """The same at the flatter of them."""
+    """The smaller |grad|^2 of each two neighbours, minus its rounding."""
     return np.minimum(steep[:-1], steep[1:]) - ROUNDING * np.max(steep)
 
 
@@ -157,11 +165,11 @@ def _left(case: Case, times: More) -> Int[np.ndarray, " more"]:
 
 
 def _off_course(case: Case, steeper: float) -> More:
-    """Times at which the loss is off by more than it should, or |grad|^2 larger or smaller by a factor."""
+    """Times at which the loss deviates by more than its limit, or |grad|^2 by a factor."""
     if _stays(case):
         return np.zeros(0)
     try:
-        # What float64 has of a loss that cancels is rounding.
+        # A loss that cancels has only rounding left in float64.
         losses, steep = ((lower(one) + upper(one)) / 2 for one in case.enclosed.exact.records(COSTLY))
     except OpenError:
         return np.zeros(0)
@@ -174,11 +182,11 @@ def _off_course(case: Case, steeper: float) -> More:
         loss, slope = case.within(low, high).records(CHEAP)
         (_, first), (lowest, highest), (last, _) = (course.loss(t) for t in (low, (low + high) / 2, high))
         middles, spans = slice(1, low.size + 1), slice(AT_ONCE + 1, AT_ONCE + 1 + low.size)
-        above, beneath = lower(loss[middles]) - highest, lowest - upper(loss[middles])
+        above, below = lower(loss[middles]) - highest, lowest - upper(loss[middles])
         over, under = upper(loss[spans]) - first, last - lower(loss[spans])
         much = np.maximum(np.maximum(over, under) / room[left], upper(slope[spans]) / steepest[left])
         much = np.where(lower(slope[spans]) < least[left], np.maximum(much, _FLATTER), much)
-        off = (np.maximum(above, beneath) > room[left]) | (lower(slope[middles]) > steepest[left])
+        off = (np.maximum(above, below) > room[left]) | (lower(slope[middles]) > steepest[left])
         off |= upper(slope[middles]) < least[left]
         return Found(~(much <= 1), off, much)
 
@@ -186,7 +194,7 @@ def _off_course(case: Case, steeper: float) -> More:
 
 
 def _found_between(case: Case, look: Callable[[np.ndarray, Times, Times], Found], *, thorough: bool = True) -> More:
-    """Middles of spans at which something is found, where spans in which it may be are halved until it is."""
+    """The middles of spans with an event. Spans in which one is possible are halved until it is found."""
     t, last = np.asarray(case.run.t), min(case.at_rest, case.run.t.size - 1)
     if not last:
         return np.zeros(0)

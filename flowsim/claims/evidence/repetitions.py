@@ -1,4 +1,4 @@
-"""What is needed to trust a trajectory: more accurate repetitions, moved weights, other samples."""
+"""Repetitions of a flow that show how far it can be trusted: more accurate solves, perturbed starts, other samples."""
 
 import dataclasses
 import functools
@@ -30,30 +30,35 @@ from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, prepared, stated
 
 _TIGHTEST = 1e-13
-_DENSER = 1.5  # times as many steps in a decade, at least, as the solve before
-# Solves took different courses where they end further apart than this, of the largest weights and in units of what the
-# solver is asked for, and than this of the distance from a rougher one.
+_DENSER = 1.5  # the factor of steps in a decade from one solve to the next, at least
+# Solves have diverged if their ends differ by more than this fraction of the largest weights, this multiple of the
+# tolerance, and this fraction of the distance of a less accurate solve.
 _CLOSE, _ASKED, _LESS = 1e-6, 1e3, 0.1
-_ELSEWHERE = 0.01  # of the largest weights, which no solver is off by
-_TAILS = 5  # points of a flow at which the tail of a sampled loss is looked at
-_UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: an antisymmetric part that is rounding, and one that is not
-_SHORT_STEPS = 3  # that a run at least has within `BEFORE` of a kink
-_KEPT = 1e-10  # of a field, an antisymmetric part that is rounding
+_FAR = 0.01  # of the largest weights: a larger difference is not a solver error
+_TAILS = 5  # points of a flow at which the tail of a sampled loss is tested
+_UNTWISTED, _TWISTED = 1e-12, 1e-8  # of a matrix: its antisymmetric part is rounding, or is not
+_SHORT_STEPS = 3  # steps that a run has within `BEFORE` of a kink, at least
+_KEPT = 1e-10  # of a field: an antisymmetric part that is rounding
 
 
 class AbstractRepetitions:
-    """A trajectory with what is needed to trust it: the same flow solved again with tolerances 100 and 10,000 times
-    tighter (1e-13 at the tightest) and shorter steps, at the same times, each solved once and only when asked for. They
-    start from weights moved by a few hundred units in the last place, the one up and the other down, so that what
-    rounding alone decides is not taken for decided. A trajectory without the solver's steps is solved with them first,
-    and of one that comes to a kink what is before that counts: the solves meet it at slightly different times.
+    """A trajectory and its repetitions: the same flow solved with tolerances 100 and 10,000 times tighter.
 
-    Of a flow that leaves a saddle late the solves are at different places at any one time of its drop. There the times
-    of the trajectory are those since it was steepest, which is at the time ``steepest``, and repetitions are where they
-    are nearest to it.
+    The repetitions have shorter steps, the same times, and tolerances of at least 1e-13; each is solved when it is
+    first used. Their starts are perturbed by a few hundred units in the last place, in opposite directions, so that a
+    course that rounding decides shows as a difference. A trajectory without the solver's steps is first solved with
+    them. A flow with a kink is judged up to the kink, which each solve meets at a slightly different time.
 
-    **Arguments:** loss, trajectory: of one flow; claims: those that will be judged on it, which are compared together;
-    checkpoint: a folder for the chunks of the repetitions.
+    Repetitions of a flow that leaves a saddle late are at different places at one time. There t = 0 is the time
+    ``steepest`` at which the flow is steepest, and the repetitions are taken at their points nearest to the trajectory.
+
+    **Arguments:**
+
+    - loss: the loss.
+    - trajectory: its flow.
+    - claims: the claims that will be judged on the flow; they are compared together.
+    - checkpoint: a folder for the chunks of the repetitions.
+    - progress: whether to show a progress bar.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def system(self) -> AbstractSystem:
-        """The coordinates of the flow, in which its records are computed again from moved weights."""
+        """The flow in its coordinates, in which the series are recomputed from perturbed weights."""
         return system_of(self.loss, self.trajectory.start, self._solver)[0]
 
     @property
@@ -96,14 +101,14 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def panel(self) -> Panel:
-        """The claims that are compared together: all those along the flow that speak of it."""
+        """The claims along the flow that cover it. They are compared together."""
         return Panel([claim for claim in self._claims if claim.along_flow and self._is_spoken_of(claim)])
 
     def _is_spoken_of(self, claim: Claim) -> bool:
         try:
             return claim.foreign(self.stated, self.trajectory.start) is None
         except Exception:
-            # It will be said where this claim is judged, and is nothing to the others.
+            # The verdict on this claim reports the exception; the other claims are not affected.
             return False
 
     @functools.cached_property
@@ -118,9 +123,7 @@ class AbstractRepetitions:
 
     @functools.cached_property
     def replicates(self) -> list[tuple[AbstractPopulationLoss, Trajectory]]:
-        """The flow of each independent estimate of a sampled loss, at the same times, with that loss; empty for an
-        exact loss.
-        """
+        """Each independent estimate of a sampled loss with its flow at the same times; empty for an exact loss."""
         return [(loss, self._solved(loss, self.trajectory.settings.rtol)) for loss in self.loss.replicates()]
 
     def times_of(self, claim: Claim) -> list[float]:
@@ -129,33 +132,33 @@ class AbstractRepetitions:
             try:
                 eqx.filter_eval_shape(claim.compare, self.stated, self.trajectory)
             except Exception:
-                # It will be said where the claim is compared.
+                # The comparison itself reports the exception.
                 return sorted(set(times))
         return sorted(set(times))
 
     def asked(self, claim: Claim) -> np.ndarray:
-        """Those of them that are no output times yet, and before the end."""
+        """Times at which a claim asks for the model: those before the end that are not output times yet."""
         t = np.asarray(self.trajectory.t)
         times = [one for one in self.times_of(claim) if 0 < one < t[-1] and np.min(np.abs(t - one)) > SAME * one]
         return np.asarray(times)
 
     def way_to_go(self, end: PyTree) -> float:
-        """A proved bound on how far the flow still goes from its end."""
+        """A proved bound on the remaining length of the flow from its end."""
         return self.system.way_to_go(self.system.encode(end), self.system.encode(self.trajectory.start))
 
     def is_rounding(self, model: PyTree) -> bool:
-        """Whether the field at a model is rounding alone."""
+        """Whether the field at a model consists of rounding only."""
         return bool(_is_rounding(self.system, self.system.encode(model)))
 
     @functools.cached_property
     def stay(self) -> PyTree:
-        """Which weights, of those that are zero at all times, are zero whatever the others are."""
+        """In the shape of the model, which weights stay zero for any values of the others. None if not known."""
         weights = eqx.filter(self.trajectory.models, eqx.is_inexact_array)
         zero = jax.tree.map(lambda leaf: ~np.any(np.asarray(leaf) != 0, axis=0), weights)
         if isinstance(self.loss, MonteCarloLoss) or not any(np.any(one) for one in jax.tree.leaves(zero)):
             return None
         if not isinstance(self.system, LossSystem | ScaledSystem):
-            # A system of fewer coordinates has none for them.
+            # A system with fewer coordinates has none for these weights.
             return zero
         velocity = lambda model: eqx.filter(Descent(self.system)(model), eqx.is_inexact_array)
         rest = eqx.filter(self.trajectory.start, eqx.is_inexact_array, inverse=True)
@@ -164,7 +167,7 @@ class AbstractRepetitions:
         return stay_at_zero(field, end, zero, is_one_formula=is_closed_form(self.loss))
 
     def samples_matter(self, claim: Claim) -> bool:
-        """Whether the loss or the flow that a claim reads may be known by samples only."""
+        """Whether the loss or the flow that a claim reads may depend on samples."""
         return claim.along_flow or self.stated is self.loss
 
     @functools.cached_property
@@ -172,36 +175,37 @@ class AbstractRepetitions:
         """Why intervals along the flow of a sampled loss cannot be trusted; None where they can, or it is exact."""
         if not isinstance(self.loss, MonteCarloLoss):
             return None
-        # At the start weights may be zero that do not stay so, and what may be averaged over exactly be more.
+        # The fresh samples are for the end of the flow: at the start more weights may be zero, and more may be averaged
+        # exactly.
         run, fresh = self.trajectory, self.loss.fresh(self.trajectory.end)
         for index in np.unique(np.linspace(0, run.t.size - 1, _TAILS).astype(int)):
             if reason := self.loss.distrust(run.row(int(index)), fresh):
-                return f"The samples do not tell the population loss: at t = {float(run.t[index]):.4g}, {reason}."
+                return f"The samples may be far from the population loss: at t = {float(run.t[index]):.4g}, {reason}."
         return None
 
     @functools.cached_property
-    def parted(self) -> str | None:
-        """Why the course of the flow is not known: near a saddle, rounding decides where it goes. None where it is."""
+    def diverged(self) -> str | None:
+        """The reason why the course of the flow is not known, if rounding decides where it goes near a saddle; else
+        None.
+        """
         solves = (self.trajectory, self.reference)
         if not all(run.status.finished for run in solves):
             return None
-        # A trajectory that was read from a file has no velocity.
+        # A trajectory from a file has no velocity.
         if any(_twists(run, self.reference.descent) for run in solves):
-            return "Rounding leads the flow away from the symmetric matrices that it starts in."
+            return "Rounding leads the flow away from the symmetric matrices at which it starts."
         close, apart = max(_CLOSE, _ASKED * self.trajectory.settings.rtol), gap(*solves)
         if np.max(apart) <= close or not self.confirmation.status.finished:
             return None
-        # A drop at slightly different times parts two solves as well, but they end at one place; and what the solver
-        # is off by is less in a more accurate solve.
+        # Drops at slightly different times separate two solves as well, but these meet again at the end; and an error
+        # of the solver shrinks in a more accurate solve.
         nearer = gap(self.reference, self.confirmation)[-1] <= max(close, _LESS * apart[-1])
-        if apart[-1] <= _ELSEWHERE and nearer:
+        if apart[-1] <= _FAR and nearer:
             return None
-        return "A change of the start in its last digits sends the flow elsewhere: start clearly on one side."
+        return "A change of the last digits of the start changes where the flow ends: start clearly on one side."
 
     def with_times(self, loss: AbstractPopulationLoss, run: Trajectory, further: np.ndarray) -> Trajectory:
-        """A flow with further times, each interval of it solved once more from its left end; a solve that did not come
-        so far has none of the rest.
-        """
+        """A flow with further times. Each interval that contains some is solved again from its left end."""
         t = np.asarray(run.t)
         further = further[further < t[-1]]
         parts = [run]
@@ -212,13 +216,15 @@ class AbstractRepetitions:
         return merged(parts)
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
-        """The flow that begins in a row of a solve, at further times, as accurately."""
+        """The flow from a row of a solve to further times, with the same tolerances."""
         begin = model_at(run, row)
         rtol, atol = run.settings.rtol, run.settings.atol or None
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
     def ladder(self) -> dict[str, float]:
-        """Largest difference of the weights from the reference's, over their norm, at the tolerance of the run."""
+        """The largest difference of the weights from those of the reference, relative to their norm, by the tolerance
+        of the run.
+        """
         if not (self.trajectory.status.finished and self.reference.status.finished):
             return {}
         return {f"{self.trajectory.settings.rtol:g}": float(np.max(gap(self.trajectory, self.reference)))}
@@ -229,7 +235,6 @@ class AbstractRepetitions:
         return self._solved(self.loss, tighter, name, start, round(STEPS_PER_DECADE * _DENSER**rungs))
 
     def _with_steps(self) -> Trajectory:
-        """The flow with its steps among the output times."""
         run = self.trajectory
         again = gradient_flow(
             self.loss,
@@ -247,7 +252,7 @@ class AbstractRepetitions:
         if run.status is Status.KINK:
             return shortened(run, run.t.size)
         t = np.asarray(run.t) if run.counted is None else since_last_origin(*map(np.asarray, run.counted))
-        # Steps grow shorter towards a kink, and elsewhere not so short.
+        # Steps become this short only near a kink.
         short = int(np.sum(t > (1 - BEFORE) * t[-1])) > _SHORT_STEPS
         if isinstance(self.loss, MonteCarloLoss) or run.status not in (Status.EXCESS, Status.GRAD_NORM) or not short:
             return run
@@ -262,7 +267,7 @@ class AbstractRepetitions:
         start: PyTree = None,
         steps_per_decade: int | None = None,
     ) -> Trajectory:
-        """The flow of a loss at the same times, from the same start if none is given; a name keeps its chunks."""
+        """The flow of a loss at the same times. With a name its chunks are kept."""
         if self.trajectory.t.size == 1 and self.trajectory.status is not Status.STATIONARY:
             return start_alone(loss, self.trajectory.start)
         if self.trajectory.status is Status.STATIONARY:
@@ -270,7 +275,7 @@ class AbstractRepetitions:
         settings = self.trajectory.settings
         start, atol = self.trajectory.start if start is None else start, settings.atol * rtol / settings.rtol
         if self.late:
-            return self._beside(loss, start, rtol, atol)
+            return self._nearest_solve(loss, start, rtol, atol)
         return gradient_flow(
             loss,
             start,
@@ -284,9 +289,10 @@ class AbstractRepetitions:
             progress=self._progress,
         )
 
-    def _beside(self, loss: AbstractPopulationLoss, start: PyTree, rtol: float, atol: float) -> Trajectory:
-        """The flow of a loss from a start, where it is nearest to each row of the trajectory, up to one that no solve
-        reached: from one to the next it takes as long, but for what brings it nearest.
+    def _nearest_solve(self, loss: AbstractPopulationLoss, start: PyTree, rtol: float, atol: float) -> Trajectory:
+        """The flow of a loss from a start, at its points nearest to each row of the trajectory, until a solve fails.
+
+        From one row to the next it takes the time between the rows, plus a correction to the nearest point.
         """
         run = self.trajectory
         own = dataclasses.replace(run, settings=dataclasses.replace(run.settings, rtol=rtol, atol=atol))
@@ -320,8 +326,8 @@ class AbstractRepetitions:
 
 @eqx.filter_jit
 def _nearest(system: AbstractSystem, model: PyTree, other: PyTree) -> tuple[PyTree, Array]:
-    """Where the flow that is at a model is nearest to another one, not far away, each weight in its own size; and the
-    energy dissipated until then.
+    """The point of the flow from a model that is nearest to another model close by, relative to the size of each
+    weight, and the energy dissipated until then.
     """
     state, there = system.encode(model), system.encode(other)
     (point, unravel), (aim, _), (slope, _) = map(ravel_pytree, (state, there, system.field(state)))
@@ -334,7 +340,6 @@ def _nearest(system: AbstractSystem, model: PyTree, other: PyTree) -> tuple[PyTr
 
 @eqx.filter_jit
 def _recorded(system: AbstractSystem, models: PyTree) -> tuple[Array, Array, Array]:
-    """The loss, the excess and |grad|^2 of models."""
     arrays, rest = eqx.partition(models, eqx.is_array)
 
     def one(arrays):
@@ -345,7 +350,9 @@ def _recorded(system: AbstractSystem, models: PyTree) -> tuple[Array, Array, Arr
 
 
 def _twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
-    """Whether a matrix that is symmetric at the start ceases to be by rounding alone: the field keeps such matrices."""
+    """Whether a matrix that is symmetric at the start loses its symmetry through rounding, since the field preserves
+    it.
+    """
     rows = set()
     for leaf in jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array)):
         values = np.asarray(leaf)
@@ -358,13 +365,13 @@ def _twists(run: Trajectory, descent: AbstractDescent | None) -> bool:
 
 
 def _antisymmetric(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The size of the antisymmetric part of matrices, and of the matrices, at each time."""
+    """The largest entry of the antisymmetric part of matrices, and of the matrices, at each time."""
     largest = lambda values: np.abs(values).reshape(values.shape[0], -1).max(axis=1)
     return largest(values - np.swapaxes(values, -1, -2)), largest(values)
 
 
 def _keeps_symmetry(run: Trajectory, row: int, descent: AbstractDescent | None) -> bool:
-    """Whether the velocity at a row's weights, made symmetric where the start is, is symmetric to rounding."""
+    """Whether the velocity in a row is symmetric to rounding, with matrices that start symmetric symmetrized."""
     assert descent is not None
     weights, rest = eqx.partition(run.row(row), eqx.is_inexact_array)
     begins = jax.tree.map(lambda leaf: is_symmetric(np.asarray(leaf)), eqx.filter(run.start, eqx.is_inexact_array))

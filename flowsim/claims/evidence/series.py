@@ -1,4 +1,4 @@
-"""Trajectories put together: with their end repeated, with further times, and how far two of them are apart."""
+"""Operations on trajectories: repeat the end, add times, replace numbers, and measure distances."""
 
 import dataclasses
 import math
@@ -14,16 +14,19 @@ from flowsim.flow.trajectory import Status, Trajectory, uncertified
 
 Item = TypeVar("Item")
 
-LARGE = 5e6  # numbers
+LARGE = 5e6  # numbers; larger trajectories are not copied
 _SHORTEST = 64
-_SPARE = 40  # further times that a claim asks for before another shape is compiled
-_MANY, _ROUNDED = 10_000, 8  # weights, from which on rows are few: then up to so many times
+_SPARE = 40  # further times that a claim may ask for before another shape is compiled
+_MANY, _ROUNDED = 10_000, 8  # from this many weights on, the number of times is rounded up to a multiple of eight
 
 
 def padded(run: Trajectory, times: int = 0) -> Trajectory:
-    """A trajectory with its end repeated up to a power of two of output times.
+    """A trajectory with its end repeated, so that few shapes are compiled: up to a power of two of times.
 
-    **Arguments:** times: how many the flow has without the further ones of a claim, for which there is room.
+    **Arguments:**
+
+    - run: the trajectory.
+    - times: the number of output times of the flow without further ones of a claim, for which space is kept.
     """
     if weights_of(run) < _MANY:
         least = max((times or run.t.size) + _SPARE, run.t.size, _SHORTEST)
@@ -37,18 +40,18 @@ def padded(run: Trajectory, times: int = 0) -> Trajectory:
 
     t, value, excess, grad_norm_sq, dissipated = (stretch(leaf) for leaf in rows_of(run))
     models = jax.tree.map(lambda leaf: stretch(leaf) if eqx.is_array(leaf) else leaf, run.models)
-    # What is static in a trajectory would be compiled in.
+    # Other fields are static, so that each of their values would be compiled separately.
     return uncertified(t, models, value, excess, grad_norm_sq, dissipated, run.descent)
 
 
 def weights_of(run: Trajectory) -> int:
-    """How many weights flow."""
+    """The number of weights."""
     weights = jax.tree.leaves(eqx.filter(run.models, eqx.is_inexact_array))
     return sum(math.prod(leaf.shape[1:]) for leaf in weights)
 
 
 class Made(Generic[Item]):
-    """Some things, each made when it is come to, and kept for the next time if that is asked for."""
+    """Items that are made when they are iterated over, and optionally kept for the next iteration."""
 
     def __init__(self, makers: Sequence[Callable[[], Item]], keep: bool):
         self._makers, self._keep = makers, keep
@@ -65,7 +68,7 @@ class Made(Generic[Item]):
 
 
 def is_large(run: Trajectory) -> bool:
-    """Whether its weights at all times are so many that no second copy of them is kept."""
+    """Whether a trajectory has so many numbers that no copies of it are kept."""
     return run.t.size * weights_of(run) > LARGE
 
 
@@ -79,7 +82,7 @@ def taken(run: Trajectory, rows: np.ndarray) -> Trajectory:
 
 
 def shortened(run: Trajectory, count: int) -> Trajectory:
-    """The first rows of a trajectory, as if it had been asked for until there."""
+    """The first rows of a trajectory, as if its flow had been asked for until there."""
     first = lambda leaf: jax.device_put(np.asarray(leaf)[:count]) if eqx.is_array(leaf) else leaf
     t, loss, excess, grad_norm_sq, dissipated = map(first, rows_of(run))
     return dataclasses.replace(
@@ -104,8 +107,15 @@ def padded_with(
 
 
 def scaled(run: Trajectory, rows: slice, weights: float, losses: float, t: float = 1.0) -> Trajectory:
-    """A padded trajectory with other numbers in some rows: so many times the weights and |grad L|^2, so many times the
-    loss, the excess and what was dissipated, and so many times the time.
+    """A padded trajectory with some rows multiplied by factors.
+
+    **Arguments:**
+
+    - run: the trajectory.
+    - rows: which rows.
+    - weights: the factor of the weights and |grad L|^2.
+    - losses: the factor of the loss, the excess and the dissipated energy.
+    - t: the factor of the times.
     """
 
     def times(factor):
@@ -124,8 +134,8 @@ def scaled(run: Trajectory, rows: slice, weights: float, losses: float, t: float
     return other if t == 1 else dataclasses.replace(other, t=times(t)(run.t))
 
 
-def astray(run: Trajectory) -> Trajectory:
-    """A padded trajectory whose start is followed by random numbers, of the size of the start, at random times."""
+def randomized(run: Trajectory) -> Trajectory:
+    """A padded trajectory with random numbers of the size of the start, at random times, after its start."""
     draw = np.random.default_rng(0)
 
     def lead(leaf):
@@ -143,23 +153,23 @@ def astray(run: Trajectory) -> Trajectory:
 
 
 def rows_of(run: Trajectory) -> tuple[Array, ...]:
-    """The times of a trajectory and what it records beside the weights."""
+    """The times of a trajectory, and its series."""
     return run.t, run.loss, run.excess, run.grad_norm_sq, run.dissipated
 
 
 def shifted(part: Trajectory, t: float, dissipated: float) -> Trajectory:
-    """What a flow adds to another that it begins in, at a time with what was dissipated until then."""
+    """A continuation of a flow, with its times and dissipated energy counted from the start of that flow."""
     later = lambda series, amount: jax.device_put(np.asarray(series) + amount)
     return dataclasses.replace(part, t=later(part.t, t), dissipated=later(part.dissipated, dissipated))
 
 
 def model_at(run: Trajectory, row: int) -> PyTree:
-    """The model in a row; the program of jnp's own indexing is another for every length."""
+    """The model in a row. NumPy is used since indexing by JAX compiles a program for every length."""
     return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[row]) if eqx.is_array(leaf) else leaf, run.models)
 
 
 def merged(parts: Sequence[Trajectory]) -> Trajectory:
-    """The first of some flows with what the others, each from its second time on, add to it."""
+    """The first flow, with the rows of the others after their first ones added in the order of time."""
     first, *others = parts
     order = np.argsort(np.concatenate([first.t, *[np.asarray(part.t)[1:] for part in others]]), kind="stable")
     join = lambda leaf, *more: jax.device_put(np.concatenate([leaf, *[np.asarray(x)[1:] for x in more]])[order])
@@ -183,7 +193,7 @@ def merged(parts: Sequence[Trajectory]) -> Trajectory:
 
 
 def gap(ours: Trajectory, theirs: Trajectory) -> np.ndarray:
-    """Distance of the weights of two solves at each time, over the largest norm."""
+    """The distance of the weights of two solves at each time, relative to the largest norm."""
     squares = lambda tree: sum(
         np.sum(np.asarray(leaf).reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(tree)
     )

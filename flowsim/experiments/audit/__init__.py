@@ -1,4 +1,4 @@
-"""Audits: claims judged on their own problems, what is finished kept, on one process or many."""
+"""Audits: claims judged on their problems, by one process or many. Finished verdicts are kept."""
 
 from flowsim.experiments.audit.judging import Entry as Entry
 from flowsim.experiments.audit.judging import evidence_of as evidence_of

@@ -1,4 +1,4 @@
-"""Verdicts of claims on their own problems, as they are or with overrides."""
+"""Verdicts of claims on their problems, as they are or with overrides."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,12 +22,12 @@ from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 from flowsim.problem import AbstractSpec, Problem, ProblemError, spec_of, toml, unnamed
 from flowsim.problem.own.files import own_objects
 
-_CASES = 64  # that are judged before their programs are forgotten
+_CASES = 64  # judged cases, after which compiled programs are dropped
 _judged = 0
 
 
 class Entry(NamedTuple):
-    """One claim judged on one of its problems, of that name; status and certificates are None if nothing was
+    """The verdict on a claim for one of its problems, which it names. Status and certificates are None if nothing was
     integrated.
     """
 
@@ -40,15 +40,13 @@ class Entry(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A claim with one of its problems and the problem's name."""
-
     claim: Claim
     name: str
     spec: AbstractSpec
 
 
 class _Call(NamedTuple):
-    """A problem, and the numbers of the cases that are judged on it with the keys of what will be found."""
+    """A problem, with the numbers and keys of the cases that are judged on it."""
 
     spec: AbstractSpec
     keys: dict[int, str]
@@ -64,16 +62,22 @@ def judge_all(
     shard: tuple[int, int] = (1, 1),
     own: str | None = None,
 ) -> list[Entry]:
-    """Verdicts of claims on their own problems, in the order of the claims; those that share a problem share its flow,
-    if any of them needs it.
+    """Verdicts of claims on their problems, in the order of the claims. Claims on the same problem share its flow.
 
-    A verdict depends neither on where it is computed nor on what else is: the claims along one flow are compared
-    together, and so are judged again together.
+    A verdict depends neither on the process that computes it nor on the selection of claims: all claims of a paper
+    along one flow are compared together, and so are judged again together.
 
-    **Arguments:** overrides: of fields of every problem; skipped: where problems to which they do not apply are noted,
-    which are refused without it; kept: what is finished, and where the rest will be kept; executor: what judges the
-    problems, this process if none is given; shard: (i, n) for the i-th of n parts of the problems; own: the file of
-    claims that are no paper's.
+    **Arguments:**
+
+    - chosen: the claims.
+    - overrides: "field=value" for fields of every problem.
+    - skipped: a list for the names of problems to which the overrides do not apply. Without it they are refused.
+    - kept: a folder of finished verdicts.
+    - executor: where problems are judged, default this process.
+    - shard: (i, n) for the i-th of n parts of the problems.
+    - own: the file of claims that do not belong to a paper.
+
+    **Raises:** `ProblemError` in one line.
     """
     kept = Kept(None) if kept is None else kept
     cases = list(_cases(chosen, overrides, skipped))
@@ -107,14 +111,14 @@ def _cases(chosen: Iterable[Claim], overrides: Sequence[str], skipped: list[str]
             with _skipping(skipped):
                 spec = spec_of(tables, overrides)
                 if overrides and spec not in built:
-                    # Its own problems can be built; what overrides make of them is seen before anything is judged.
+                    # Without overrides the problem can be built. With overrides it is built before anything is judged.
                     evidence_of(spec.build(), False)
                     built.add(spec)
                 yield _Case(claim, named.get("name", "") or spec.start_in_short, spec)
 
 
 def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
-    """The numbers of the cases of each problem of a paper, which are judged together."""
+    """The numbers of the cases of each problem of a paper. They are judged together."""
     groups: dict[tuple[AbstractSpec, str], list[int]] = {}
     for place, case in enumerate(cases):
         groups.setdefault((case.spec, case.claim.id.partition(".")[0]), []).append(place)
@@ -122,7 +126,9 @@ def _groups(cases: Sequence[_Case]) -> Iterable[list[int]]:
 
 
 def _keys(kept: Kept, cases: Sequence[_Case]) -> list[str]:
-    """What each case of one problem depends on; a claim along the flow on all that are compared with it."""
+    """What each case of one problem depends on. A claim along the flow depends on all claims that are compared with
+    it.
+    """
     flowing = [case.claim for case in cases if case.claim.along_flow]
     return [kept.key_of(case.claim, flowing if case.claim.along_flow else (), case.spec) for case in cases]
 
@@ -133,7 +139,7 @@ def _judge_calls(
     executor: Executor | None,
     own: str | None,
 ) -> Iterator[tuple[int, list[Document]]]:
-    """What is found of each call, by its number."""
+    """The results of each call, with its number."""
     if executor is None:
         for number, (spec, keys) in enumerate(calls):
             yield number, judge_problem(spec, [cases[place].claim for place in keys])
@@ -146,14 +152,21 @@ def _judge_calls(
 
 
 def judge_by_name(problem: str, names: Sequence[tuple[str, str]], own: str | None) -> list[Document]:
-    """As `judge_problem`, in another process: the problem as the text of its file, claims by id and form."""
+    """As `judge_problem`, for another process.
+
+    **Arguments:**
+
+    - problem: the text of its file.
+    - names: ids and forms of the claims.
+    - own: the file of claims that do not belong to a paper.
+    """
     known = papers.ALL_CLAIMS if own is None else own_objects(own, Claim)
     by_name = {(claim.id, claim.form): claim for claim in known}
     return judge_problem(spec_of(toml.parse(problem)), [by_name[name] for name in names])
 
 
 def judge_problem(spec: AbstractSpec, claims: Sequence[Claim]) -> list[Document]:
-    """What is found of some claims on one problem, as JSON holds it."""
+    """The results for some claims on one problem, in the form of JSON."""
     problem = spec.build()
     own = [claim for claim in claims if claim not in papers.ALL_CLAIMS and claim.is_about(problem.start)]
     refuse_misshapen(own, problem.loss, problem.start)
@@ -165,7 +178,7 @@ def _judged_alone(claim: Claim, evidence: Evidence) -> Document:
     global _judged
     _judged += 1
     if _judged % _CASES == 0:
-        # Each compiled program holds memory maps, of which Linux gives a process 65,530; the disk keeps it.
+        # Each compiled program holds memory maps, of which Linux allows a process 65,530. The disk keeps the programs.
         jax.clear_caches()
     run = evidence.trajectory
     status, certificates = (evidence.status, run.certificates) if claim.along_flow else (None, None)
@@ -174,7 +187,6 @@ def _judged_alone(claim: Claim, evidence: Evidence) -> Document:
 
 
 def _entry(case: _Case, found: Document) -> Entry:
-    """What was found, as it was before it was written down."""
     status = None if found["status"] is None else Status(found["status"])
     certificates = None if found["certificates"] is None else Certificates(**found["certificates"])
     verdict = dict(found["verdict"])
@@ -184,9 +196,15 @@ def _entry(case: _Case, found: Document) -> Entry:
 
 
 def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> Evidence:
-    """The flow of a problem, or its start alone, to judge claims on.
+    """The evidence for claims on a problem: its flow, or its start alone.
 
-    **Raises:** `ProblemError` where prompts that it asks for do not fit into memory.
+    **Arguments:**
+
+    - problem: the problem.
+    - flows: whether to integrate its flow.
+    - claims: those that will be judged.
+
+    **Raises:** `ProblemError` if the prompts that it asks for do not fit into memory.
     """
     if isinstance(problem.loss, MonteCarloLoss) and not can_be_drawn(problem.task):
         longest = longest_drawn(problem.task)
@@ -198,7 +216,7 @@ def evidence_of(problem: Problem, flows: bool, claims: Sequence[Claim] = ()) -> 
 
 @contextlib.contextmanager
 def _skipping(skipped: list[str] | None) -> Iterator[None]:
-    """Note why a problem is refused, where there is something to note it in."""
+    """Record the reason why a problem is refused, if there is a list for it."""
     try:
         yield
     except ProblemError as error:

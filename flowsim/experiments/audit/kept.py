@@ -1,16 +1,15 @@
-"""Finished verdicts of an audit, each in a file of its own that says what it depends on."""
+"""Finished verdicts of an audit, each in a file with a digest of all that it depends on."""
 
 import hashlib
 import json
 import pathlib
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import msgspec
 
 from flowsim._core.documents import versions
-from flowsim._core.files import DamagedFileError, done_without, read_sealed, write_sealed
+from flowsim._core.files import DamagedFileError, ignore_damaged, read_sealed, write_sealed
 from flowsim._core.types import Document
 from flowsim.claims import Claim
 from flowsim.experiments.sources import claim_digest, core_digest
@@ -20,16 +19,23 @@ from flowsim.problem import AbstractSpec
 class Kept:
     """A folder of finished verdicts.
 
-    **Arguments:** folder: where they are; None keeps nothing; fresh: take none that is there.
+    **Arguments:** folder, or None to keep nothing; fresh: ignore the verdicts that are there.
     """
 
     def __init__(self, folder: pathlib.Path | None, *, fresh: bool = False):
         self.folder, self._fresh = folder, fresh
 
     def key_of(self, claim: Claim, together: Iterable[Claim], spec: AbstractSpec) -> str:
-        """A digest of all that a verdict depends on: the problem, the claim with the modules that state it, those that
-        it is compared together with, flowsim itself, the versions of what it stands on, and the kind of device. Empty
-        if nothing is kept.
+        """A digest of all that a verdict depends on. Empty if nothing is kept.
+
+        This includes the problem, the claim with its modules, the claims that are compared with it, flowsim, the
+        versions of its dependencies, and the kind of device.
+
+        **Arguments:**
+
+        - claim: the claim.
+        - together: the claims that are compared with it.
+        - spec: the problem.
         """
         if self.folder is None:
             return ""
@@ -38,7 +44,7 @@ class Kept:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def load(self, claim: Claim, spec: AbstractSpec, key: str) -> Document | None:
-        """What was found, if it was by all that the key is a digest of; None else, or where its file is damaged."""
+        """The result with this key; None if there is none, or its file is damaged."""
         if self.folder is None or self._fresh:
             return None
         path = self._path(self.folder, claim, spec)
@@ -47,11 +53,11 @@ class Kept:
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
-            return done_without(error, "the claim is judged again")
+            return ignore_damaged(error, "the claim is judged again")
         return document["found"] if document.get("key") == key else None
 
     def save(self, claim: Claim, spec: AbstractSpec, key: str, found: Document) -> None:
-        """Keep what was found."""
+        """Keep a result."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +69,6 @@ class Kept:
         return folder / f"{claim.id}.{claim.form}.{place}.json"
 
 
-def as_document(value: Any) -> Document:
-    """A verdict, or what else is found, as JSON holds it; numbers that are not finite stay what they are."""
+def as_document(value: object) -> Document:
+    """A verdict, or another result, in the form of JSON; numbers that are not finite stay as they are."""
     return json.loads(json.dumps(msgspec.to_builtins(value, enc_hook=float)))

@@ -1,4 +1,4 @@
-"""Searches over the problems that a claim speaks of: for one that breaks it, and for its best constant."""
+"""Searches over the problems that a claim covers: for a counterexample, and for the best constant."""
 
 from flowsim.experiments.search.counterexample import Counterexample as Counterexample
 from flowsim.experiments.search.refutation import Refutation as Refutation

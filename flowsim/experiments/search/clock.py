@@ -1,4 +1,4 @@
-"""How long a search may take: a time, in which everything counts from its first call on, or a number of problems."""
+"""The budget of a search: a time that starts with its first call, or a number of problems."""
 
 import contextlib
 import math
@@ -10,17 +10,18 @@ from tqdm.auto import tqdm
 from flowsim._core.checks import refuse
 from flowsim._core.progress import progress_bar
 
-_LONGEST = 20.0  # seconds, of a flow that is integrated alone
+_LONGEST = 20.0  # seconds for a flow that is integrated alone
 
 
 class Clock:
-    """The seconds that a search has spent, on earlier goes too, beside those that it may spend; a bar shows both.
+    """The seconds that a search has spent, also in earlier runs, and those that it may spend. A progress bar shows
+    both.
 
-    A search looks at it before each unit of work: a batch of one compiled program, a flow, a step of a descent, the
-    verdict on a candidate. So it ends at most one unit late.
+    A search checks it before each unit of work: a batch of one compiled program, a flow, a step of a descent, the
+    verdict on a candidate. Hence it ends at most one unit late.
 
-    **Arguments:** budget: in seconds; problems: how many may be looked at instead, to the end of a batch, however long
-    that takes.
+    **Arguments:** budget: in seconds; problems: a number of problems instead. The batch that reaches it is finished,
+    however long that takes.
 
     **Raises:** `ProblemError` for fewer than one problem.
     """
@@ -34,17 +35,19 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Spent."""
+        """The seconds spent."""
         return self.spent + time.monotonic() - self._begin
 
     @property
     def longest(self) -> float | None:
-        """Seconds after which a flow that is integrated alone is given up; None where nothing depends on the time."""
+        """The seconds after which a flow that is integrated alone is given up; None if results must not depend on the
+        time.
+        """
         return _LONGEST if self.problems is None else None
 
     @contextlib.contextmanager
     def shown(self, what: str, shown: bool) -> Iterator[None]:
-        """Show a bar of as many units as the budget has."""
+        """A context with a progress bar over the budget."""
         total, unit = (round(self.budget), "s") if self.problems is None else (self.problems, "problems")
         with progress_bar(what, total, unit=unit, shown=shown) as bar:
             self._bar = bar
@@ -52,7 +55,7 @@ class Clock:
             yield
 
     def tell(self, what: str, *, at_once: bool = True) -> None:
-        """Show what is done, and the time."""
+        """Update the progress bar."""
         if self._bar is not None:
             self._bar.set_postfix_str(what, refresh=False)
             if self.problems is None:
@@ -61,7 +64,7 @@ class Clock:
                 self._bar.refresh()
 
     def has_ended(self, problems: int) -> bool:
-        """Whether a search that has looked at so many problems is at its end."""
+        """Whether a search that has evaluated this number of problems must end."""
         if self.problems is None:
             return self.is_up("looking at problems")
         self._move_to(problems, self.problems)
@@ -72,9 +75,9 @@ class Clock:
             self._bar.update(max(0, min(done, total) - self._bar.n))
 
     def is_up(self, what: str = "", spare: float = 0.0) -> bool:
-        """Whether the time is up.
+        """Whether the time is over.
 
-        **Arguments:** what: would be done next, for the bar; spare: seconds that have to be left.
+        **Arguments:** what: the next unit, for the progress bar; spare: seconds that must be left.
         """
         self.tell(what, at_once=False)
         return self.seconds + spare >= self.budget

@@ -1,4 +1,4 @@
-"""A counterexample: confirmed by verdicts, made small, and written down."""
+"""A counterexample: confirmed by verdicts, simplified, and written to files."""
 
 import dataclasses
 import math
@@ -27,21 +27,28 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.problem import AbstractSpec, spec_of, toml
 from flowsim.problem.spaces import Choice, Each, Real, Space, Whole
 
-_MOVED = 1e-6  # relative, of every number of a neighbouring problem
-_KEPT = 1e-3  # of a margin, that is large enough to be kept when a counterexample is made smaller
+_MOVED = 1e-6  # relative, of every number in a neighbouring problem
+_KEPT = 1e-3  # of a margin: a simpler counterexample must keep this part
 _PASSES = 3
 _OTHER_BASIS = 12345
 _SEED = "seed"
-_DOING = "making the counterexample small"
+_DOING = "simplifying the counterexample"
 
 
 @dataclasses.dataclass(frozen=True)
 class Counterexample:
-    """A problem that meets a claim's hypotheses and breaks it.
+    """A problem that meets a claim's hypotheses and violates it.
 
-    values: of the axes of the space that it was found in; problem: as a file has it, None for a space that a function
-    makes; verdict: on it; value, bound: both sides where the statement fails worst; routes: the verdicts of other ways
-    to compute it, each "violated" too; run: the flow, or its start alone; sides: both of them along it.
+    **Fields:**
+
+    - claim: the claim.
+    - values: of the axes of the space in which it was found.
+    - problem: the problem as in a file, None for a space given by a function.
+    - verdict: the verdict on it.
+    - value, bound: the two sides where the statement fails most.
+    - routes: the verdicts of other computations, each "violated" too.
+    - run: the flow, or its start alone.
+    - sides: the two sides along the flow.
     """
 
     claim: Claim
@@ -85,11 +92,11 @@ class Counterexample:
 
     @property
     def where(self) -> str:
-        """What sets the problem apart from others of its space, in a line."""
+        """The values that distinguish the problem from others of its space, in one line."""
         return ", ".join(f"{name} = {toml.write_value(value)}" for name, value in self.values.items())
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write counterexample.json, erratum.txt, erratum.tex and, where a file can hold the problem,
+        """Write counterexample.json, erratum.txt, erratum.tex and, if a file can describe the problem,
         counterexample.toml.
 
         The folder is created if it does not exist.
@@ -104,7 +111,7 @@ class Counterexample:
         write_json(folder / "counterexample.json", self.document())
 
     def document(self) -> Document:
-        """counterexample.json."""
+        """The contents of counterexample.json."""
         return plain(
             {
                 "id": self.claim.id,
@@ -123,7 +130,7 @@ class Counterexample:
 
 
 def confirmed(screen: Screen, point: Point) -> Counterexample | str:
-    """The counterexample at a point; where its verdict by some route is not "violated", what it is instead."""
+    """The counterexample at a point. If some verdict on it is not "violated", a description of that verdict."""
     claim, space = screen.claim, screen.spaces[point.space]
     try:
         evidence = evidence_of_point(claim, space, point.values)
@@ -143,17 +150,23 @@ def confirmed(screen: Screen, point: Point) -> Counterexample | str:
 
 
 def evidence_of_point(claim: Claim, space: Space, values: Values) -> Evidence:
-    """What is needed to judge a claim at a point of a space.
+    """The evidence for a claim at a point of a space.
 
-    **Raises:** `ValueError` where the values make no problem.
+    **Arguments:**
+
+    - claim: the claim.
+    - space: the space.
+    - values: of its axes.
+
+    **Raises:** `ValueError` if these values do not give a problem.
     """
     loss, start, run = built(space, values)
     return Evidence(loss, run(False) if claim.along_flow else start_alone(loss, start))
 
 
 def _routes(claim: Claim, space: Space, values: Values, evidence: Evidence) -> Iterator[tuple[str, Evidence]]:
-    """Other ways to the same verdict: another solver, problems a little aside, so that a coincidence is no
-    counterexample, and another basis.
+    """Other computations of the same verdict: by another solver, for neighbouring problems, and in another basis. A
+    coincidence is not a counterexample.
     """
     if claim.along_flow and evidence.trajectory.settings.solver == "arrowhead":
         yield "all weights by a general implicit solver", _by_another_solver(evidence)
@@ -170,15 +183,15 @@ def _routes(claim: Claim, space: Space, values: Values, evidence: Evidence) -> I
 
 def _by_another_solver(evidence: Evidence) -> Evidence:
     run = evidence.trajectory
-    # At the same times, as a time limit of another solver may come first.
+    # At the same times, since another solver may reach a time limit first.
     again = gradient_flow(
         evidence.loss, run.start, times=run.t[1:], rtol=run.settings.rtol, solver="implicit", points_per_decade=0
     )
     return Evidence(evidence.loss, again)
 
 
-def _moved(space: Space, values: Values, amount: float) -> dict[str, Any]:
-    """The values with every number of a continuous axis that many times as large, within the axis."""
+def _moved(space: Space, values: Values, amount: float) -> Document:
+    """The values with every number of a continuous axis multiplied by an amount, within the axis."""
 
     def move(axis: Real, value: float) -> float:
         return float(np.clip(value * amount, axis.low, axis.high))
@@ -206,11 +219,18 @@ def _sides(claim: Claim, evidence: Evidence) -> tuple[float, float, tuple[np.nda
 
 
 def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Point, bool]:
-    """The point with shapes as small, lengths as short and numbers as round as the claim still fails clearly, and
-    whether the time sufficed, except for some spare seconds.
+    """The point with shapes as small, lengths as short and numbers as round as possible such that the claim still fails
+    clearly, and whether the time sufficed.
 
-    Greedily, an axis at a time: the first value, simplest first, at which the margin stays below a thousandth of the
-    bound or of what it was.
+    One axis after the other takes the first value, simplest first, at which the margin stays below a thousandth of the
+    bound or of its former value.
+
+    **Arguments:**
+
+    - screen: the margins of the claim.
+    - point: the point.
+    - clock: the budget.
+    - spare: seconds that must be left.
     """
     if clock.is_up(_DOING, spare):
         return point, False
@@ -234,9 +254,9 @@ def shrunk(screen: Screen, point: Point, clock: Clock, spare: float) -> tuple[Po
 
 
 def _simpler(space: Space, point: Point, name: str) -> Iterator[Point]:
-    """The point with simpler values of an axis, the simplest first."""
+    """The point with simpler values of an axis, simplest first."""
     axis, value = space.axes[name], point.values[name]
-    # No seed is simpler than another but the first.
+    # No seed is simpler than another, except for the first.
     simpler = [0] if name.endswith(_SEED) and value and axis.holds(0) else _values(axis, value)
     for simple in simpler:
         values = {**point.values, name: simple}
@@ -266,7 +286,7 @@ def _values(axis: Any, value: Any) -> Iterator[Any]:
 
 
 def _whole(low: int, value: int) -> Iterator[int]:
-    """Other whole numbers: all up to ten, then 1, 2 and 5 times powers of ten, then its own first digits."""
+    """Other integers: all up to ten, then 1, 2 and 5 times powers of ten, then the leading digits of the value."""
     yield from range(low, min(value, low + 10))
     steps = (m * 10**k for k in range(1, 31) for m in (1, 2, 5))
     yield from (step for step in steps if low + 10 <= step < value)
@@ -276,7 +296,7 @@ def _whole(low: int, value: int) -> Iterator[int]:
 
 
 def _round(axis: Real, value: float) -> Iterator[float]:
-    """Rounder numbers: 1 and 0, the powers of ten from 1 to it, then one digit and two."""
+    """Rounder numbers: 1 and 0, the powers of ten between 1 and the value, then one and two digits of it."""
     sign, exponent = (1 if value > 0 else -1), round(math.log10(abs(value))) if value else 0
     powers = (sign * 10.0 ** (k if exponent > 0 else -k) for k in range(1, abs(exponent) + 1))
     for simple in (1.0, 0.0, *powers, float(f"{value:.1g}"), float(f"{value:.2g}")):

@@ -1,4 +1,4 @@
-"""Downhill from a point, by the derivatives of the margin through loss, limit and flow."""
+"""Descent from a point, by derivatives of the margin through loss, limit and flow."""
 
 import math
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jaxtyping import ArrayLike
 
-from flowsim._core.types import Values
+from flowsim._core.types import Document, Values
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen
@@ -15,15 +16,22 @@ from flowsim.problem.spaces import Axis, Each, Real, Space, Whole
 
 _STEPS = 24
 _DOING = "going downhill"
-_RATE = 0.15  # of a step, in logarithms or in parts of an axis
+_RATE = 0.15  # of a step, in logarithms or relative to the length of an axis
 
 
 def descend(screen: Screen, point: Point, clock: Clock, within: Space | None = None) -> list[Point]:
-    """The points of a descent of the margin from a point, with whole numbers rounded, as far as the time allows; none
-    where it has no derivative.
+    """The points of a descent of the margin, as far as the time allows, with integers rounded. Empty if the margin has
+    no derivative.
 
-    Adam (optax) on the axes that the margin is differentiable in, those of geometric axes by their logarithms, each
-    kept in its range, or in that of another space with the same axes.
+    It uses Adam (optax) on the axes in which the margin is differentiable; those of geometric axes by their logarithms.
+    Each stays in its range.
+
+    **Arguments:**
+
+    - screen: the margins of the claim.
+    - point: the first point.
+    - clock: the budget.
+    - within: a space with narrower ranges of the same axes.
     """
     space, path, values = within or screen.spaces[point.space], [], dict(point.values)
     if clock.is_up(_DOING) or screen.gradient(point) is None:
@@ -42,7 +50,7 @@ def descend(screen: Screen, point: Point, clock: Clock, within: Space | None = N
         if not (math.isfinite(margin) and all(np.all(np.isfinite(slope)) for slope in scaled.values())):
             break
         state = optimiser.init(inner) if state is None else state
-        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole powers
+        with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer powers
             updates, state = optimiser.update(scaled, state)
         moved: Any = optax.apply_updates(inner, updates)
         values |= {name: _outward(space.axes[name], np.asarray(value)) for name, value in moved.items()}
@@ -57,24 +65,24 @@ def _of(axis: Axis) -> Real | Whole:
     return axis
 
 
-def _inward(axis: Axis, value: Any) -> np.ndarray:
-    """A value as the descent moves it: its logarithm, or its place between the ends of the axis."""
+def _inward(axis: Axis, value: ArrayLike) -> np.ndarray:
+    """A value in the coordinate of the descent: its logarithm, or its position between the ends of the axis."""
     ends, array = _of(axis), np.asarray(value, dtype=float)
     return np.asarray(np.log(array) if ends.geometric else (array - ends.low) / max(ends.high - ends.low, 1e-300))
 
 
-def _outward(axis: Axis, inner: np.ndarray) -> Any:
+def _outward(axis: Axis, inner: np.ndarray) -> float | list[float]:
     ends = _of(axis)
     array = np.exp(inner) if ends.geometric else ends.low + inner * (ends.high - ends.low)
     return np.clip(array, ends.low, ends.high).tolist()
 
 
-def _scaled(axis: Axis, value: Any, slope: np.ndarray) -> np.ndarray:
-    """The derivative by what the descent moves."""
+def _scaled(axis: Axis, value: ArrayLike, slope: np.ndarray) -> np.ndarray:
+    """The derivative in the coordinate of the descent."""
     ends = _of(axis)
     return np.asarray(slope * np.asarray(value, dtype=float) if ends.geometric else slope * (ends.high - ends.low))
 
 
-def _rounded(space: Space, values: Values) -> dict[str, Any]:
+def _rounded(space: Space, values: Values) -> Document:
     whole = [name for name, axis in space.axes.items() if isinstance(axis, Whole)]
     return {name: round(value) if name in whole else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""The finished units of a search, in a file of its folder from which the same search goes on."""
+"""The finished units of a search, in a file from which the same search resumes."""
 
 import pathlib
 import re
@@ -17,11 +17,15 @@ PROGRESS = "search.json"
 
 
 class KeptUnits:
-    """What was found of the units of a search, the first of all, and of how many an earlier go tells.
+    """The results of the units of a search, and how many of them were computed by an earlier run.
 
-    **Arguments:** folder: of search.json; None keeps nothing; what: of the claim is searched for.
+    **Arguments:**
 
-    **Raises:** `ValueError` where the file there is damaged, of another search or by other software.
+    - folder: that of search.json; None keeps nothing.
+    - claim, spaces, seed, clock: those of the search.
+    - what: what is searched for.
+
+    **Raises:** `ValueError` if the file there is damaged, or from another search or another version of the software.
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class KeptUnits:
                 "claim": claim.id,
                 "form": claim.form,
                 "source": claim_digest(claim),
-                # Without the addresses of functions.
+                # The addresses of functions are left out.
                 "spaces": re.sub(r" at 0x[0-9a-f]+", "", repr(spaces)),
                 "seed": seed,
                 "longest": clock.longest,
@@ -50,15 +54,15 @@ class KeptUnits:
         self.done: list[Document] = []
 
     def add(self, found: Document) -> None:
-        """Take note of the next unit, in a file unless an earlier go did. One in which the time was up is looked at
-        again by a search that goes on.
+        """Add the result of the next unit, and write the file unless an earlier run did. A unit that the time cut off
+        is not written, so that a resumed search repeats it.
         """
         repeats = len(self.done) < len(self.earlier)
         if not repeats and self._clock.is_up():
             return
         self.done.append(found)
         if self._file is not None and not repeats:
-            # Where the time does not count, the file is the same on every machine.
+            # Without a time limit, the file is the same on every machine.
             seconds = self._clock.seconds if self._clock.problems is None else 0.0
             write_sealed(self._file, {"origin": origin(self._identity), "seconds": seconds, "units": self.done})
 

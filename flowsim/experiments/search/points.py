@@ -1,4 +1,4 @@
-"""Points of a claim's spaces, and which are looked at next."""
+"""Points of a claim's spaces, and the order in which they are tried."""
 
 import dataclasses
 import heapq
@@ -12,33 +12,33 @@ import optuna
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain
-from flowsim._core.types import Values
+from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
 from flowsim.problem.spaces import Axis, Choice, Each, Real, Space, Whole
 
-_MANY = 10**9  # from which on whole numbers are drawn as real ones and rounded
+_MANY = 10**9  # larger integers are drawn as real numbers and rounded
 
 _SIZES = 4  # values of an axis that changes shapes, in the first round
 _MOST_SHAPES = 24  # in a round
 _RANK = "init.rank"
-_BEST, _LATEST = 64, 64  # points that are learned from: what a draw costs grows with them
+_BEST, _LATEST = 64, 64  # points from which the sampler learns; the cost of a draw grows with them
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A problem of a space: its place among a claim's spaces, and the value of each axis."""
+    """A problem of a space: the number of the space, and the value of each axis."""
 
     space: int
     values: Values
 
 
-Known = tuple[Point, float]  # a point, and what was found there: less is better
+Known = tuple[Point, float]  # a point and its objective; less is better
 
 
 def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]:
-    """The spaces of a claim that have all of these axes, with these values.
+    """The spaces of a claim that have all of these axes, with these values for them.
 
-    **Raises:** `ProblemError` where there is none.
+    **Raises:** `ProblemError` if there is no such space.
     """
     if not claim.spaces:
         refuse(f"the claim {claim.id}", "one with a space of problems to search", "it declares none")
@@ -54,10 +54,16 @@ def restrict_spaces(claim: Claim, over: Mapping[str, Axis]) -> tuple[Space, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """Which points of one space are looked at: Optuna's tree-structured Parzen estimator, in batches of one shape.
+    """Draws points of one space by Optuna's tree-structured Parzen estimator, in batches of one shape.
 
-    Shapes take turns, small ones first, so that a program that was compiled is used for a whole batch. What is drawn
-    depends on the seed, on the batch and on what is known, and on nothing else.
+    Shapes take turns, small ones first, so that a compiled program is used for a whole batch. The draws depend only on
+    the seed, the batch and the known points.
+
+    **Arguments:**
+
+    - space: the space.
+    - place: its number.
+    - seed: the seed.
     """
 
     space: Space
@@ -67,7 +73,11 @@ class Sampler:
     def draw(self, batch: int, count: int, known: Sequence[Known] = ()) -> list[Point]:
         """The points of a batch.
 
-        **Arguments:** batch: its number in this space; known: points of this space with what was found there.
+        **Arguments:**
+
+        - batch: its number in this space.
+        - count: the number of points.
+        - known: points of this space with their objectives.
         """
         rng = np.random.default_rng([self.seed, self.place, batch])
         fixed = self._shape(batch, rng)
@@ -75,7 +85,7 @@ class Sampler:
         study = optuna.create_study()
         study.add_trials([self._trial(*one) for one in known])
         seeds = rng.integers(2**31, size=2)
-        # Half of them anywhere, so that what is far from all that was found is not forgotten.
+        # Half of them are drawn uniformly, so that points far from the known ones are tried too.
         samplers = optuna.samplers.RandomSampler(int(seeds[0])), optuna.samplers.TPESampler(seed=int(seeds[1]))
         points = []
         d, free = self.space.dimension(fixed), self._free
@@ -87,8 +97,8 @@ class Sampler:
             points.append(Point(self.place, fixed | values))
         return points
 
-    def _shape(self, batch: int, rng: np.random.Generator) -> dict[str, Any]:
-        """The values of the axes that change shapes: a grid in the first round, drawn later."""
+    def _shape(self, batch: int, rng: np.random.Generator) -> Document:
+        """The values of the axes that change shapes: on a grid in the first round, at random later."""
         names = self._shaping
         axes = [self.space.axes[name] for name in names]
         grid = [dict(zip(names, values, strict=True)) for values in itertools.product(*map(_few, axes))]
@@ -110,7 +120,6 @@ class Sampler:
         return {name: axis for name, axis in self.space.axes.items() if name not in self._shaping}
 
     def _trial(self, point: Point, objective: float) -> optuna.trial.FrozenTrial:
-        """A point as Optuna knows it."""
         d, free = self.space.dimension(point.values), self._free
         return optuna.trial.create_trial(
             params=_joined(_parts(name, axis, point.values[name]) for name, axis in free.items()),
@@ -120,14 +129,14 @@ class Sampler:
 
 
 def remembered(known: Sequence[Known]) -> list[Known]:
-    """The best and the latest of what is known, in its order."""
+    """The best and the latest of the known points, in their order."""
     best = heapq.nsmallest(_BEST, range(len(known)), key=lambda index: known[index][1])
     chosen = {*best, *range(len(known))[-_LATEST:]}
     return [known[index] for index in sorted(chosen)]
 
 
 def _few(axis: Axis) -> list[Any]:
-    """Small values of an axis first, over its whole range."""
+    """Values over the whole range of an axis, small ones first."""
     if isinstance(axis, Choice):
         return list(axis.values)
     assert isinstance(axis, Whole), "shapes are whole numbers"
@@ -142,12 +151,12 @@ def _drawn(axis: Axis, rng: np.random.Generator) -> Any:
     return int(rng.integers(axis.low, axis.high + 1))
 
 
-def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _joined(parts: Iterable[Values]) -> Document:
     return dict(item for part in parts for item in part.items())
 
 
 def _distributions(name: str, axis: Axis, d: int) -> dict[str, optuna.distributions.BaseDistribution]:
-    """What the numbers of an axis are drawn from, by the names that Optuna knows them by."""
+    """The distributions of the numbers of an axis, by their names in Optuna."""
     if isinstance(axis, Each):
         return _joined(_distributions(f"{name}[{i}]", axis.of, d) for i in range(d))
     if isinstance(axis, Choice):
@@ -156,21 +165,21 @@ def _distributions(name: str, axis: Axis, d: int) -> dict[str, optuna.distributi
         return {name: optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.geometric)}
     if axis.high < _MANY:
         return {name: optuna.distributions.IntDistribution(axis.low, axis.high, log=axis.geometric)}
-    # Every power of ten counts alike.
+    # Uniform in the logarithm.
     return {name: optuna.distributions.FloatDistribution(math.log10(max(axis.low, 1)), math.log10(axis.high))}
 
 
-def _parts(name: str, axis: Axis, value: Any) -> dict[str, Any]:
-    """The value of an axis as Optuna knows it."""
+def _parts(name: str, axis: Axis, value: Any) -> Document:
+    """The value of an axis in the parameters of Optuna."""
     if isinstance(axis, Each):
         return _joined(_parts(f"{name}[{i}]", axis.of, one) for i, one in enumerate(value))
     if isinstance(axis, Choice):
-        return {name: plain(axis.values).index(plain(value))}  # which may come from a file
+        return {name: plain(axis.values).index(plain(value))}  # the value may come from a file
     return {name: math.log10(max(value, 1)) if isinstance(axis, Whole) and axis.high >= _MANY else value}
 
 
 def _value(name: str, axis: Axis, parts: Values, d: int) -> Any:
-    """The value of an axis from what Optuna knows it as."""
+    """The value of an axis from the parameters of Optuna."""
     if isinstance(axis, Each):
         return [_value(f"{name}[{i}]", axis.of, parts, d) for i in range(d)]
     if isinstance(axis, Choice):

@@ -1,4 +1,4 @@
-"""The search for a problem that breaks a claim."""
+"""The search for a problem that violates a claim."""
 
 import contextlib
 import dataclasses
@@ -16,29 +16,35 @@ from flowsim._core.text import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
 from flowsim.experiments.executors import Executor
+from flowsim.experiments.search.batches import BatchResult, BatchUnit, look, look_on_worker_for_place
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import Counterexample, confirmed
-from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
 from flowsim.experiments.search.kept import KeptUnits
-from flowsim.experiments.search.looking import BatchUnit, Looked, look, look_for_place
 from flowsim.experiments.search.points import Known, Point, remembered, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
+from flowsim.experiments.search.units import Look, SpacePlace, known_by, results_of
 from flowsim.problem.spaces import Axis, Space
 
 _DESCENTS = 8  # batches between two descents
-_VERDICTS = 3  # that are told, of what failed at first sight alone
+_VERDICTS = 3  # verdicts that the summary describes, on points whose margin fails
 
 
 @dataclasses.dataclass(frozen=True)
 class Refutation:
-    """What a search for a counterexample found.
+    """The result of a search for a counterexample.
 
-    counterexample: None if none was found; problems: how many were looked at; met: how many of them met the
-    hypotheses; promising: at how many of these the statement promises anything; doubtful: how many failed at first
-    sight but not by their verdict, by what that is; least: the smallest margin that was seen, hypotheses met, and
-    where; excluded: how many problems each hypothesis excluded; seconds: spent; unjudged: how many failed at first
-    sight when the time was up, before their verdict; small: whether the time sufficed to make the counterexample as
-    small as it can be.
+    **Fields:**
+
+    - counterexample: None if none was found.
+    - problems: the number of problems tried.
+    - met: how many of them met the hypotheses.
+    - promising: at how many of these the statement promises anything.
+    - doubtful: how many had a failing margin but were not violated, by a description of their verdict.
+    - least: the smallest margin of a problem that meets the hypotheses, and the problem.
+    - excluded: how many problems each hypothesis excluded.
+    - seconds: the time spent.
+    - unjudged: how many had a failing margin but were not judged in time.
+    - small: whether the time sufficed to simplify the counterexample fully.
     """
 
     claim: Claim
@@ -59,7 +65,7 @@ class Refutation:
         if self.counterexample is not None:
             lines = [f"{name}: counterexample found among {seen}.", self.counterexample.erratum]
             if not self.small:
-                lines.append("The time was up before it was made as small as it can be.")
+                lines.append("The time ended before it was fully simplified: give it more.")
             return "\n".join(lines)
         lines = [f"{name}: no counterexample among {seen}."]
         if self.least is not None:
@@ -67,21 +73,19 @@ class Refutation:
             where = ", ".join(f"{key} = {value_text(value)}" for key, value in values.items())
             lines.append(f"The smallest margin is {margin:.3g}, at {where}.")
         for verdict, count in Counter(self.doubtful).most_common(_VERDICTS):
-            lines.append(
-                f"{count} of them failed at first sight, but by {'its' if count == 1 else 'their'} verdict: {verdict}"
-            )
+            lines.append(f"{count} of them had a failing margin, but were judged: {verdict}")
         if self.unjudged:
             lines.append(
-                f"{self.unjudged} of them failed at first sight, and the time was up before a verdict: give it more."
+                f"{self.unjudged} of them had a failing margin, but the time ended before a verdict: give it more."
             )
         if self.met and not self.promising:
             lines.append("The statement promised nothing at any of them.")
         elif self.promising < self.met:
-            lines.append(f"The statement promised something at {self.promising} of them.")
+            lines.append(f"The statement promised something at {self.promising} of those that met the hypotheses.")
         return "\n".join(lines)
 
     def document(self) -> Document:
-        """What was found, as JSON has it; the counterexample as in counterexample.json."""
+        """The result in the form of JSON, with the counterexample as in counterexample.json."""
         least = None if self.least is None else {"margin": self.least[0], "values": self.least[1]}
         counts = ("problems", "met", "promising", "doubtful", "excluded", "unjudged", "small", "seconds")
         return plain(
@@ -108,34 +112,38 @@ def refute(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Refutation:
-    """Look for a problem that meets a claim's hypotheses and breaks it.
+    """Search for a problem that meets a claim's hypotheses and violates it.
 
-    Problems are drawn from the claim's spaces in batches; those where it fails at first sight are judged, by every
-    route, and the first that is violated is made as small as it can be. Each batch is drawn from what was found of half
-    of those before it, so that a batch is the same for any number of workers.
+    Problems are drawn from the claim's spaces in batches. Those whose margin fails are judged by several computations,
+    and the first that is violated is simplified. Each batch depends on the results of half of those before it, so that
+    it is the same for any number of workers.
 
-    **Arguments:** claim: its ``spaces`` are searched; over: other values of their axes, by name; budget: seconds, of
-    which at most one unit of work too many is spent (see `Clock`); problems: how many to look at instead, to the end of
-    the batch: what is found then depends on the seed and not on the clock; seed: of what is drawn; out: a folder for
-    search.json, from which the same search goes on after its last batch, and for the counterexample; progress: show a
-    bar; executor: what looks at batches instead of this process, anything with ``submit(function,
-    *arguments).result()``.
+    **Arguments:**
 
-    **Raises:** `ValueError` where the claim has no spaces or no such axis, or cannot be found by other processes, where
-    another search is at work in the folder, or where no problem that was looked at meets the hypotheses.
+    - claim: its ``spaces`` are searched.
+    - over: other values for their axes, by name.
+    - budget: seconds. At most one more unit of work is done (see `Clock`).
+    - problems: a number of problems instead. The result then depends on the seed and not on the clock.
+    - seed: the seed of the draws.
+    - out: a folder for the counterexample and for search.json, from which the same search resumes.
+    - progress: whether to show a progress bar.
+    - executor: computes batches instead of this process: anything with ``submit(function, *arguments).result()``.
+
+    **Raises:** `ValueError` if the claim has no spaces or no such axis, if workers cannot find it, if another search
+    uses the folder, or if no problem that was tried meets the hypotheses.
     """
     clock = Clock(budget, problems)
     over, folder = over or {}, None if out is None else pathlib.Path(out)
     spaces = restrict_spaces(claim, over)
-    elsewhere = None
+    workers = None
     if executor is not None:
-        elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_for_place
+        workers = executor, SpacePlace.of(claim, over, clock.longest), look_on_worker_for_place
     with contextlib.ExitStack() as stack:
         if folder is not None:
             stack.enter_context(at_work_in(folder, "search"))
         stack.enter_context(clock.shown(claim.id, progress))
         search, found = Search(claim, spaces, seed, clock, folder), None
-        for found in search.batches(elsewhere):
+        for found in search.batches(workers):
             if found is not None:
                 break
         if not search.met:
@@ -147,20 +155,24 @@ def refute(
 
 
 def refuse_excluded(claim: Claim, excluded: Counter[str], problems: int) -> NoReturn:
-    """Refuse a space of whose problems none meets the hypotheses, by the one that excludes all, or those that together
+    """Refuse a space in which no problem meets the hypotheses, naming the one that excludes all, or those that together
     do.
 
-    **Arguments:** excluded: how many problems each hypothesis excluded; problems: how many were looked at.
+    **Arguments:**
+
+    - claim: the claim.
+    - excluded: how many problems each hypothesis excluded.
+    - problems: the number of problems tried.
     """
     names = [name for name, count in excluded.most_common() if count == problems]
     which = f'"{names[0]}" excludes all' if names else f"these together exclude all: {'; '.join(excluded)}"
-    came = f"of the {problems} problems that were looked at {which}"
+    came = f"of the {problems} problems that were tried {which}"
     refuse("the space", f"one with problems that meet the hypotheses of {claim.id}", came)
 
 
 class _Known(NamedTuple):
-    """What is known after some batches: the points of the last with their objectives, the least margin of all with its
-    point, and the least of what failed at first sight alone.
+    """What is known after some batches: the points of the last one with their objectives, the least margin with its
+    point, and the least margin of a point that was judged and not violated.
     """
 
     points: list[Known]
@@ -169,7 +181,7 @@ class _Known(NamedTuple):
 
 
 class Search:
-    """The state of a search, from batch to batch; the same batches follow from the same seed."""
+    """The state of a search between batches. The same seed gives the same batches."""
 
     def __init__(
         self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock, folder: pathlib.Path | None = None
@@ -185,29 +197,29 @@ class Search:
         self._refused = math.inf
         self._drawn, self._known = 0, [_Known([], None, math.inf)]
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether there is time for another batch."""
         return not self._clock.has_ended(self.problems)
 
-    def batches(self, elsewhere: tuple[Executor, SpacePlace, Look] | None = None) -> Iterator[Counterexample | None]:
-        """Look at batch after batch, as the time allows; the counterexample in each, made small, if there is one.
+    def batches(self, workers: tuple[Executor, SpacePlace, Look] | None = None) -> Iterator[Counterexample | None]:
+        """Try batches as long as the time allows; the simplified counterexample in each, or None.
 
-        **Arguments:** elsewhere: as in `dealt`.
+        **Arguments:** workers: as in `results_of`.
         """
         for document in self._units.earlier:
-            yield self._taken(Looked.of(document))
-            # Those of an earlier go take no time, but they count.
-            if self._clock.problems is not None and not self.goes_on():
+            yield self._taken(BatchResult.of(document))
+            # Batches of an earlier run take no time, but they count as problems.
+            if self._clock.problems is not None and not self.continues():
                 return
-        if self._units.earlier and not self.goes_on():
+        if self._units.earlier and not self.continues():
             return
         self._drawn = len(self._units.done)
         here = lambda unit: look(self.screen, unit, self._clock)
-        for _, looked in dealt(self._unit, here, elsewhere, self._clock, self.goes_on, self._drawn):
+        for _, looked in results_of(self._unit, here, workers, self._clock, self.continues, self._drawn):
             yield self._taken(looked)
 
     def _unit(self) -> BatchUnit:
-        """The next batch, from what is known of those before it."""
+        """The next batch."""
         number, count = self._drawn, len(self.screen.spaces)
         self._drawn += 1
         known = self._known[: known_by(number) + 1]
@@ -222,8 +234,8 @@ class Search:
             descends=number % _DESCENTS == _DESCENTS - 1,
         )
 
-    def _taken(self, looked: Looked) -> Counterexample | None:
-        """Take note of a batch; the counterexample in it."""
+    def _taken(self, looked: BatchResult) -> Counterexample | None:
+        """Record the result of a batch; the counterexample in it, or None."""
         found, doubts = looked.found, list(looked.doubts)
         if looked.place is not None and found is None:
             found = confirmed(self.screen, looked.place)
@@ -241,7 +253,7 @@ class Search:
         return found
 
     def result(self, found: Counterexample | None) -> Refutation:
-        """What was found in all."""
+        """The result of the whole search."""
         least = None if self.least is None else (self.least[0], dict(self.least[1].values))
         return Refutation(
             self.claim,

@@ -1,9 +1,9 @@
-"""What a claim leaves at many points: one compiled program for all points of a shape that can be traced."""
+"""Margins of a claim at many points: one compiled program for all points of a shape that can be traced."""
 
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,17 +31,22 @@ from flowsim.problem import AbstractSpec, Problem, spec_of
 from flowsim.problem.spaces import Each, Real, Space, Whole
 
 LANES = 32
-_FEW, _SOME = 8, 16  # flows, each of which is integrated alone, and problems that are looked at one by one
+_FEW, _SOME = 8, 16  # flows, which are integrated one by one, and problems without flows
 FLOW_RTOL = 1e-7
 _TRACED = ("context_length", "seed", "rotation_seed")
 
 
 class Margin(NamedTuple):
-    """What a claim leaves at a point.
+    """The margin of a claim at a point.
 
-    margin: signed room over the size of the bound, where it is least; infinite where nothing is promised, NaN where it
-    could not be computed; factor: what the bound may be multiplied by, so that the statement still holds there; clear:
-    whether it fails by more than errors could; unmet: hypotheses that are not met; distance: how far these are from it.
+    **Fields:**
+
+    - margin: the least signed slack over the size of the bound. Infinite if nothing is promised, NaN if it could not be
+      computed.
+    - factor: by how much the bound can be multiplied so that the statement still holds.
+    - clear: whether the statement fails by more than the errors.
+    - unmet: the hypotheses that are not met.
+    - distance: how far these are from being met.
     """
 
     margin: float
@@ -52,32 +57,36 @@ class Margin(NamedTuple):
 
     @property
     def objective(self) -> float:
-        """What a search makes small: the margin, and far above it what is no counterexample."""
+        """The objective of a search: the margin, or a large number for a point that cannot be a counterexample."""
         if self.unmet:
             return 1e12 * (1 + self.distance)
         return self.margin if math.isfinite(self.margin) else 1e9
 
 
 class Screen:
-    """Looks at a claim's margin at points of its spaces; nothing that it sees is a verdict.
+    """Computes a claim's margins at points of its spaces. They are estimates and not verdicts.
 
-    **Arguments:** longest: seconds after which a flow that is integrated alone is given up, if any.
+    **Arguments:**
+
+    - claim: the claim.
+    - spaces: its spaces.
+    - longest: seconds for a flow that is integrated alone, or None.
     """
 
     def __init__(self, claim: Claim, spaces: Sequence[Space], longest: float | None = None):
         self.claim, self.spaces, self._longest = claim, tuple(spaces), longest
-        self._programs: dict[Any, _Program | None] = {}
+        self._programs: dict[Hashable, _Program | None] = {}
 
     def margins(self, points: Sequence[Point]) -> list[Margin]:
         """The margin at each point."""
         return [margin for _, margin in self.look(points)]
 
     def look(self, points: Sequence[Point], clock: Clock | None = None) -> list[tuple[Point, Margin]]:
-        """The points with their margins, in order; of a clock whose time is up, those that were looked at by then, and
-        at least one.
+        """The points with their margins, in order. If the time is over, only those evaluated by then, and at least
+        one.
         """
         found: dict[int, Margin] = {}
-        groups: dict[Any, list[int]] = {}
+        groups: dict[Hashable, list[int]] = {}
         for index, point in enumerate(points):
             groups.setdefault(_kind(self.spaces[point.space], point), []).append(index)
 
@@ -97,18 +106,18 @@ class Screen:
         return [(points[index], found[index]) for index in sorted(found)]
 
     def lanes(self, point: Point) -> int:
-        """How many points are worth looking at before another shape's turn: fewer, where each is looked at alone."""
+        """The number of points in a batch of this shape; fewer if each is evaluated alone."""
         if self._program(point):
             return LANES
         return _FEW if self.claim.along_flow else _SOME
 
-    def gradient(self, point: Point) -> tuple[float, dict[str, Any]] | None:
-        """The margin and its derivatives by the traced axes; None where the problem cannot be traced."""
+    def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]] | None:
+        """The margin and its derivatives by the traced axes; None if the problem cannot be traced."""
         program = self._program(point)
         return program.gradient(point) if program else None
 
     def alone(self, point: Point) -> Margin:
-        """The margin at one point, its problem built and integrated as a run does it."""
+        """The margin at one point, whose problem is built and integrated as in a run."""
         try:
             loss, start, run = built(self.spaces[point.space], point.values, self._longest)
             if foreign := self.claim.foreign(loss, start):
@@ -126,9 +135,7 @@ class Screen:
         return Margin(float(left.margin), float(left.factor), bool(left.clear))
 
     def _program(self, point: Point) -> "_Program | None":
-        """What computes the points of this one's kind together; None where its problem, or its flow, cannot be traced,
-        as then the arguments of some function are refused for being traced.
-        """
+        """The program for points of this kind; None if the problem, or its flow, cannot be traced."""
         space = self.spaces[point.space]
         kind = _kind(space, point)
         if kind not in self._programs:
@@ -139,13 +146,13 @@ class Screen:
                 if not self.claim.along_flow or arrowhead or can_go_in_lockstep(loss, start):
                     foreign = self.claim.foreign(loss, start)
                     program = _Program(self.claim, space, point, foreign, arrowhead)
-            # Once it is known: threads may ask at once.
+            # Set last, since threads may read it at the same time.
             self._programs[kind] = program
         return self._programs[kind]
 
 
 class _Program:
-    """The margin as one function of the numbers of a problem, whose shapes and words are fixed."""
+    """The margin as a function of the numbers of a problem, with fixed shapes and words."""
 
     def __init__(self, claim: Claim, space: Space, point: Point, foreign: Hypothesis | None, arrowhead: bool):
         self._claim, self._space, self._arrowhead = claim, space, arrowhead
@@ -156,10 +163,10 @@ class _Program:
         self._spec = None if space.make else spec_of(space.tables(point.values))
         self._many = jax.jit(jax.vmap(self._one))
         if self._foreign is None:
-            self._many(self._stacked([point]))  # whether it can be traced shows here
+            self._many(self._stacked([point]))  # raises if it cannot be traced
 
     def margins(self, points: Sequence[Point]) -> list[Margin | None]:
-        """The margin at each point; None where the flow did not come near to its minimum, and may end elsewhere."""
+        """The margin at each point; None if the flow did not come near its minimum, and so may end elsewhere."""
         if self._foreign is not None:
             return [_nowhere(self._foreign.name)] * len(points)
         found: list[Margin | None] = []
@@ -169,8 +176,8 @@ class _Program:
             found += [self._margin(looked, finished, lane) for lane in range(len(chosen))]
         return found
 
-    def gradient(self, point: Point) -> tuple[float, dict[str, Any]]:
-        """The margin, and its derivatives by the numbers of axes that are no seeds."""
+    def gradient(self, point: Point) -> tuple[float, dict[str, np.ndarray]]:
+        """The margin, and its derivatives by the numbers of axes other than seeds."""
         numbers = jax.tree.map(lambda leaf: leaf[0], self._stacked([point]))
         free = {name: numbers[name] for name in self._names if not name.endswith("seed")}
         if not free:
@@ -189,7 +196,7 @@ class _Program:
         return Margin(math.nan, math.nan, False, *_unmet([Hypothesis(n, a, "", b, met) for n, a, b, met in sides]))
 
     def _stacked(self, points: Sequence[Point]) -> dict[str, Array]:
-        """The numbers of points, lanes leading; spare lanes repeat the last."""
+        """The numbers of points, lanes on the first axis. Spare lanes repeat the last one."""
         lanes = [*points, *[points[-1]] * (LANES - len(points))]
         return {
             name: jnp.asarray([lane.values[name] for lane in lanes], dtype=int if name.endswith("seed") else float)
@@ -201,7 +208,7 @@ class _Program:
         return jnp.where(finished, looked.room.margin, jnp.nan)
 
     def _one(self, numbers: Mapping[str, Array]) -> tuple[Seen, Bool[Array, ""]]:
-        """What is seen, and whether the flow came near to its minimum."""
+        """The margin and hypotheses, and whether the flow came near its minimum."""
         loss, start = self._problem(numbers)
         self._hypotheses = [condition.name for condition in self._claim.hypotheses(loss, start)]
         if self._claim.along_flow:
@@ -221,17 +228,23 @@ class _Program:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes(margin: Callable[..., Scalar], free: Any, numbers: Any) -> tuple[Scalar, Any]:
-    # Forward, as a flow is a loop of unknown length.
+def _slopes(margin: Callable[..., Scalar], free: PyTree, numbers: PyTree) -> tuple[Scalar, PyTree]:
+    # Forward mode, since a flow is a loop of unknown length.
     return margin(free, numbers), jax.jacfwd(margin)(free, numbers)
 
 
 def built(
     space: Space, values: Values, longest: float | None = None
 ) -> tuple[Any, PyTree, Callable[[bool], Trajectory]]:
-    """Loss and start at a point of a space, and what integrates its flow, roughly or as it will be judged.
+    """Loss and start at a point of a space, and a function that integrates its flow, roughly or as for a verdict.
 
-    **Raises:** `ValueError` where the values make no problem.
+    **Arguments:**
+
+    - space: the space.
+    - values: of its axes.
+    - longest: seconds for the flow, or None.
+
+    **Raises:** `ValueError` if these values do not give a problem.
     """
     if space.make is not None:
         loss, start = space.make(**values)
@@ -277,8 +290,8 @@ def _is_traced(space: Space, name: str) -> bool:
     return isinstance(axis, Real | Each)
 
 
-def _kind(space: Space, point: Point) -> Any:
-    """What points have in common that one program computes."""
+def _kind(space: Space, point: Point) -> Hashable:
+    """The key of the program that computes a point."""
     return point.space, tuple(
         (name, repr(v)) for name, v in sorted(point.values.items()) if not _is_traced(space, name)
     )
@@ -289,13 +302,13 @@ def _nowhere(reason: str) -> Margin:
 
 
 def _unmet(hypotheses: Sequence[Hypothesis]) -> tuple[tuple[str, ...], float]:
-    """The names of the hypotheses that are not met, and how far they are from it altogether."""
+    """The names of the hypotheses that are not met, and their total distance from being met."""
     missed = [condition for condition in hypotheses if not condition.met]
     return tuple(condition.name for condition in missed), sum(map(_distance, missed))
 
 
 def _distance(condition: Hypothesis) -> float:
-    """About how many factors of e, or parts of the bound, are missing."""
+    """The missing factor of a hypothesis in powers of e, or the missing part of its bound."""
     a, b = float(condition.value), float(condition.bound)
     if not (math.isfinite(a) and math.isfinite(b)):
         return 100.0

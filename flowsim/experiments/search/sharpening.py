@@ -1,4 +1,4 @@
-"""The best constant of a bound over a family of problems, and how it grows."""
+"""The best constant of a bound over a family of problems, and its growth with each parameter."""
 
 import contextlib
 import dataclasses
@@ -22,31 +22,28 @@ from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.evidence.series import padded
 from flowsim.experiments.executors import Executor
+from flowsim.experiments.search.batches import Seen, rows_of, seen_of
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.counterexample import evidence_of_point
-from flowsim.experiments.search.dealing import Look, SpacePlace, dealt, known_by
 from flowsim.experiments.search.descent import descend
 from flowsim.experiments.search.kept import KeptUnits
-from flowsim.experiments.search.looking import Seen, rows_of, seen_of
 from flowsim.experiments.search.points import Known, Point, Sampler, remembered, restrict_spaces
 from flowsim.experiments.search.refutation import refuse_excluded
 from flowsim.experiments.search.screening import Margin, Screen, built
+from flowsim.experiments.search.units import Look, SpacePlace, known_by, results_of
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import AbstractSpec, spec_of
 from flowsim.problem.spaces import Axis, Real, Space, Whole
 
-_VALUES = 6  # of a parameter, at which the best factor is looked for
-_FEWEST, _BENT = 3, 0.02  # values of a power law, and the share of their variance that it may miss
-_MIDDLE = 3  # dimensions, loops, layers, heads, where these are not the parameter
+_VALUES = 6  # of a parameter, for each of which the best factor is searched
+_FEWEST, _BENT = 3, 0.02  # the fewest values for a power law, and the share of the variance that it may leave
+_MIDDLE = 3  # dimensions, loops, layers, heads, if they are not the parameter
 
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """How the best factor depends on one parameter: the least over all others, at some of its values.
-
-    slope: of its logarithm by that of the parameter, NaN where there are too few values or they are on no line.
-    """
+    """The best factor as a function of one parameter: the least over all others, at some of its values."""
 
     name: str
     values: tuple[float, ...]
@@ -54,7 +51,7 @@ class Growth:
 
     @property
     def slope(self) -> float:
-        """The power of the parameter that the factor goes with."""
+        """The exponent of a power law in the parameter; NaN if there are too few values, or they do not follow one."""
         x, y = np.asarray(self.values, dtype=float), np.asarray(self.factors)
         usable = (x > 0) & (y > 0) & np.isfinite(y)
         if np.sum(usable) < _FEWEST:
@@ -66,11 +63,17 @@ class Growth:
 
 @dataclasses.dataclass(frozen=True)
 class Sharpening:
-    """The best constant of a claim over a family.
+    """The best constant of a claim over a family of problems.
 
-    factor: what the bound may be multiplied by (divided by, for an upper bound), so that the statement still holds at
-    every problem that was looked at; below 1 it fails at one; values, problem, verdict: of the instance that attains
-    it; growth: by parameter; problems: how many were looked at, hypotheses met.
+    **Fields:**
+
+    - claim: the claim.
+    - factor: by how much the bound can be multiplied (an upper bound divided) so that the statement holds at every
+      problem that was tried. Below 1 it fails at one of them.
+    - values, problem, verdict: of the problem that attains it.
+    - growth: by parameter.
+    - problems: how many were tried that meet the hypotheses.
+    - seconds: the time spent.
     """
 
     claim: Claim
@@ -101,7 +104,7 @@ class Sharpening:
         return "\n".join(lines)
 
     def document(self) -> Document:
-        """sharpening.json."""
+        """The contents of sharpening.json."""
         return plain(
             {
                 "id": self.claim.id,
@@ -136,22 +139,24 @@ def sharpen(
 ) -> Sharpening:
     """The best constant of a claim's bound over the problems of its spaces that meet its hypotheses.
 
-    The least factor is looked for at some values of each parameter in turn, with the numbers of all others free, then
-    anywhere.
+    The least factor is searched at some values of each parameter in turn, with the numbers of all others free, and then
+    over all problems.
 
-    **Arguments:** as for `refute`; over: also says which parameters the growth is shown for, by default all that are
-    numbers; budget: the verdict on the best comes after it; out: a folder for search.json, from which the same search
-    goes on after its last batch, and for sharpening.json.
+    **Arguments:** as for `refute`, except that
 
-    **Raises:** `ValueError` on an identity, which has no constant, where no bound is positive, or as `refute` does.
+    - over: also selects the parameters whose growth is reported, default all numbers.
+    - budget: does not include the verdict on the best problem.
+    - out: a folder for sharpening.json and for search.json, from which the same search resumes.
+
+    **Raises:** `ValueError` on an identity, which has no constant, if no bound is positive, or as `refute`.
     """
     clock, over = Clock(budget, problems), over or {}
     folder, spaces = None if out is None else pathlib.Path(out), restrict_spaces(claim, over)
     if _equates(claim, spaces[0], seed):
         refuse(f"the claim {claim.id}", "an inequality, whose constant can be sharpened", "it is an identity")
-    elsewhere = None
+    workers = None
     if executor is not None:
-        elsewhere = executor, SpacePlace.of(claim, over, clock.longest), look_down
+        workers = executor, SpacePlace.of(claim, over, clock.longest), look_and_descend
     with contextlib.ExitStack() as stack:
         if folder is not None:
             stack.enter_context(at_work_in(folder, "search"))
@@ -161,12 +166,12 @@ def sharpen(
         family = _Family(claim, spaces, seed, clock, KeptUnits(folder, what, claim, spaces, seed, clock))
         found: dict[str, dict[float, float]] = {}
         for units in (family.at_values(list(over)), family.anywhere()):
-            for unit, least in family.looked_at(units, elsewhere):
+            for unit, least in family.evaluated(units, workers):
                 if unit.parameter is not None and math.isfinite(least):
                     name, value = unit.parameter
                     factors = found.setdefault(name, {})
                     factors[value] = min(least, factors.get(value, math.inf))
-            if not family.goes_on():
+            if not family.continues():
                 break
         growth = (Growth(name, *zip(*sorted(factors.items()), strict=True)) for name, factors in found.items())
         result = family.result(tuple(growth))
@@ -176,7 +181,7 @@ def sharpen(
 
 
 def _equates(claim: Claim, space: Space, seed: int) -> bool:
-    """Whether a claim equates its sides at the start of a problem of the space."""
+    """Whether a claim is an identity at the start of a problem of the space."""
     with contextlib.suppress(ValueError):
         loss, start, _ = built(space, Sampler(space, 0, seed).draw(0, 1)[0].values)
         return bool(jnp.all(claim.compare(stated(loss), padded(start_alone(loss, start))).identity))
@@ -184,9 +189,16 @@ def _equates(claim: Claim, space: Space, seed: int) -> bool:
 
 
 class FamilyUnit(NamedTuple):
-    """A batch to be looked at: its number among those of its space, and what is known when it is drawn.
+    """A batch of points of one space, and what is known when it is drawn.
 
-    ends: axes of the space that are narrower; parameter: a name and its value, where the batch is for one.
+    **Fields:**
+
+    - place: the number of the space.
+    - batch: the number of the batch in this space.
+    - seed: the seed of the search.
+    - known: points with their objectives.
+    - ends: narrower axes.
+    - parameter: a name and its value, if the batch is for one.
     """
 
     place: int
@@ -197,27 +209,34 @@ class FamilyUnit(NamedTuple):
     parameter: tuple[str, float] | None
 
 
-def look_down(screen: Screen, unit: FamilyUnit, clock: Clock) -> tuple[Seen, Seen]:
-    """What is found at the points of a batch, and of a descent from the best of it."""
+def look_and_descend(screen: Screen, unit: FamilyUnit, clock: Clock) -> tuple[Seen, Seen]:
+    """The margins at the points of a batch, and of a descent from the best of them.
+
+    **Arguments:**
+
+    - screen: the margins of the claim.
+    - unit: the batch.
+    - clock: the budget.
+    """
     space = screen.spaces[unit.place].over(unit.ends)
     sampler = Sampler(space, unit.place, unit.seed)
     count, begin = screen.lanes(sampler.draw(unit.batch, 1)[0]), clock.seconds
     seen = screen.look(sampler.draw(unit.batch, count, unit.known), clock)
     best = _best(seen)
-    # What has yet to be compiled takes about as long for a descent as for a batch.
+    # If programs are not compiled yet, a descent takes about as long as a batch.
     if best is None or clock.is_up("going downhill", clock.seconds - begin):
         return seen, []
     return seen, screen.look(descend(screen, best[1], clock, space), clock)
 
 
 def _best(seen: Seen) -> tuple[float, Point] | None:
-    """The least factor, and where it is."""
+    """The least factor, and its point."""
     usable = [(margin.factor, point) for point, margin in seen if _usable(margin)]
     return min(usable, key=lambda pair: pair[0], default=None)
 
 
 class _Family:
-    """The problems of some spaces, and the least factor that was seen among them."""
+    """The problems of some spaces, and the least factor among them."""
 
     def __init__(self, claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock, units: KeptUnits):
         self._claim, self._spaces, self._seed, self._clock, self._units = claim, spaces, seed, clock, units
@@ -227,15 +246,13 @@ class _Family:
         self._problems = self._met = 0
         self._known: list[list[Known]] = []
 
-    def goes_on(self) -> bool:
-        """Whether there is time for more; the first look is always taken."""
+    def continues(self) -> bool:
+        """Whether there is time for another batch. The first one is always computed."""
         return not self._problems or not self._clock.has_ended(self._problems)
 
     @property
     def parameters(self) -> dict[str, Axis]:
-        """The axes that are numbers of a scale of their own, as wide as in any space; those last that ask for another
-        program at each value.
-        """
+        """The numeric axes, each as wide as in any space. Those that need another program for each value come last."""
         widest: dict[str, Axis] = {}
         cheap: set[str] = set()
         for space in self._spaces:
@@ -248,26 +265,26 @@ class _Family:
                     cheap |= {name} - {*space.shaping, "init.rank"}
         return dict(sorted(widest.items(), key=lambda item: item[0] not in cheap))
 
-    def looked_at(
-        self, units: Iterator[FamilyUnit], elsewhere: tuple[Executor, SpacePlace, Look] | None
+    def evaluated(
+        self, units: Iterator[FamilyUnit], workers: tuple[Executor, SpacePlace, Look] | None
     ) -> Iterator[tuple[FamilyUnit, float]]:
-        """Units with the least factor that was found at each."""
+        """Batches with the least factor found in each."""
         taken = 0
         while len(self._units.done) < len(self._units.earlier) and (unit := next(units, None)) is not None:
             kept = self._units.earlier[len(self._units.done)]
             yield unit, self._noted(seen_of(kept["seen"]), seen_of(kept["below"]))
             taken += 1
-            # Those of an earlier go take no time, but they count.
-            if self._clock.problems is not None and not self.goes_on():
+            # Batches of an earlier run take no time, but they count as problems.
+            if self._clock.problems is not None and not self.continues():
                 return
-        if taken and not self.goes_on():
+        if taken and not self.continues():
             return
-        here = lambda unit: look_down(self._screen, unit, self._clock)
-        for unit, found in dealt(lambda: next(units, None), here, elsewhere, self._clock, self.goes_on, taken):
+        here = lambda unit: look_and_descend(self._screen, unit, self._clock)
+        for unit, found in results_of(lambda: next(units, None), here, workers, self._clock, self.continues, taken):
             yield unit, self._noted(*found)
 
     def at_values(self, names: Sequence[str]) -> Iterator[FamilyUnit]:
-        """At values of each parameter, or of those named: the numbers of all others, at shapes of middle size."""
+        """Batches at values of each parameter (of those named, if any), with middle values for all shapes."""
         for name, axis in self.parameters.items():
             if names and name not in names:
                 continue
@@ -277,7 +294,7 @@ class _Family:
                     yield FamilyUnit(place, 0, self._seed, [], ends, (name, float(value)))
 
     def anywhere(self) -> Iterator[FamilyUnit]:
-        """Batches of each space in turn, each at its next shape."""
+        """Batches of each space in turn, each with its next shape."""
         self._known.clear()
         for number in itertools.count():
             place, batch = number % len(self._spaces), number // len(self._spaces)
@@ -285,7 +302,7 @@ class _Family:
             yield FamilyUnit(place, batch, self._seed, remembered(of_space), {}, None)
 
     def _noted(self, seen: Seen, below: Seen) -> float:
-        """Take note of a batch and of a descent; the least factor of both."""
+        """Record the margins of a batch and a descent; the least factor of both."""
         both = [*seen, *below]
         self._problems += len(both)
         self._met += sum(not margin.unmet for _, margin in both)
@@ -300,14 +317,14 @@ class _Family:
         return least[0]
 
     def result(self, growth: tuple[Growth, ...]) -> Sharpening:
-        """The least factor, with the verdict on the instance that attains it."""
+        """The least factor, with the verdict on the problem that attains it."""
         if not self._met:
             refuse_excluded(self._claim, self._excluded, self._problems)
         if self._best is None:
             refuse(
                 f"the claim {self._claim.id}",
                 "one that bounds a positive side by a positive one",
-                "it nowhere does here",
+                "no bound here is positive",
             )
         self._clock.tell("judging the best")
         factor, point = self._best
@@ -319,7 +336,7 @@ class _Family:
 
 
 def _middle(space: Space, name: str, value: int | float) -> dict[str, Axis]:
-    """The axes of a space at one value of a parameter, and at shapes of middle size."""
+    """The axes of a space at one value of a parameter, with middle values for all shapes."""
     fixed: dict[str, int | float] = {
         shape: min(max(_MIDDLE, axis.low), axis.high) for shape, axis in _shapes(space).items()
     }
@@ -334,12 +351,11 @@ def _shapes(space: Space) -> dict[str, Whole]:
 
 
 def _only(axis: Axis, value: int | float) -> Axis:
-    """The axis at one value, so that what is compiled for it still serves."""
+    """The axis with a single value, in the same type, so that compiled programs still serve."""
     return Whole(int(value), int(value)) if isinstance(axis, Whole) else Real(float(value), float(value))
 
 
 def _grid(axis: Axis) -> list[int | float]:
-    """Values of a parameter from end to end."""
     assert isinstance(axis, Whole | Real), "parameters are numbers"
     between = np.geomspace if axis.geometric else np.linspace
     values = between(float(axis.low), float(axis.high), _VALUES).tolist()

@@ -1,1 +1,1 @@
-"""Sweeps: what becomes of a flow over a grid of problems and starts."""
+"""Sweeps: flows over a grid of problems and starts."""

@@ -1,8 +1,8 @@
-"""Cells of a sweep with any loss: those of one structure in lockstep, the others one by one."""
+"""Cells of a sweep with any loss: flows of one structure in lockstep, the others one by one."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from flowsim.flow.solvers.summary import (
     CONVERGED,
     ESCAPED,
     STATUSES,
-    UNTOLD,
+    UNDECIDED,
     Ends,
     Least,
     Scales,
@@ -37,31 +37,40 @@ from flowsim.flow.solvers.summary import (
 from flowsim.flow.solvers.threads import blas_in_one_thread, cores
 from flowsim.flow.systems import loss_system, norm_sq
 from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.problem import AbstractSpec, Problem
 from flowsim.problem.base import StopTable
 from flowsim.problem.own.problem import still_holds
 
+Group = TypeVar("Group")
+Result = TypeVar("Result")
+
 _CELLS, _GPU_CELLS = 64, 2048  # at most, in a batch
-_LANES = 8  # on a CPU; more of them wait longer for the slowest, and their Hessians leave the cache
+_LANES = 8  # on a CPU; with more, flows wait longer for the slowest, and their Hessians leave the cache
 _FEWEST_LANES = 4
 
 
-def goes_together(problem: Problem) -> bool:
-    """Whether flows like that of a problem are integrated in lockstep: implicitly, of not too many weights."""
+def suits_lockstep(problem: Problem) -> bool:
+    """Whether flows like that of a problem are integrated in lockstep: implicitly, with few enough weights."""
     flow, loss, start = problem.spec.flow, problem.loss, problem.start
     arrowhead = loss.arrowhead(start) is not None and flow.solver == "auto"
     return can_go_in_lockstep(loss, start) and not (arrowhead or flow.solver == "explicit" or flow.atol)
 
 
 def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, pattern: str | None) -> MapRecord:
-    """Everything found of cells; a flow that lockstep does not finish is integrated by itself, as ``flowsim run`` does.
+    """The records of cells. A flow that lockstep does not finish is integrated alone, as by ``flowsim run``.
 
-    **Arguments:** ends: of each, lanes leading; pattern: of the ids of the claims, as in `chosen`.
+    **Arguments:**
+
+    - specs: the problems of the cells.
+    - ends: what ends each flow, lanes on the first axis.
+    - mesh: devices that share samples.
+    - pattern: of the ids of claims, as in `chosen`.
     """
     problems = [spec.build(mesh=mesh) for spec in specs]
     judged = chosen(pattern, problems)
     found: list[MapRecord | None] = [None] * len(problems)
-    groups = [group for members in _alike(problems) for group in _groups(members)]
+    groups = [group for members in _of_one_program(problems) for group in _groups(members)]
 
     def of_group(group: tuple[list[int], int]) -> list[MapRecord | None]:
         places, lanes = group
@@ -79,8 +88,8 @@ def run(specs: Sequence[AbstractSpec], ends: Ends, mesh: Mesh | None, pattern: s
 
 
 def _groups(members: list[int]) -> list[tuple[list[int], int]]:
-    """The places of problems that are alike in groups, and the lanes of the one program for all of them; none of so few
-    that no program is worth its compilation.
+    """The places of problems of one program in groups, with the number of lanes of each. Too few problems for a
+    compilation are left out.
     """
     if len(members) < _FEWEST_LANES:
         return []
@@ -88,11 +97,11 @@ def _groups(members: list[int]) -> list[tuple[list[int], int]]:
     return [(members[first : first + lanes], lanes) for first in range(0, len(members), lanes)]
 
 
-def at_once(function: Callable[[Any], Any], groups: Sequence[Any]) -> list[Any]:
-    """What a function gives for each group of flows, a thread for each core."""
+def at_once(function: Callable[[Group], Result], groups: Sequence[Group]) -> list[Result]:
+    """The results of a function for groups of flows, computed in one thread for each core."""
 
-    def in_float64(group: Any) -> Any:
-        # A thread of its own knows nothing of `jax.enable_x64` in the one that began it.
+    def in_float64(group: Group) -> Result:
+        # `jax.enable_x64` is set for each thread separately.
         with jax.enable_x64(True):
             return function(group)
 
@@ -104,11 +113,13 @@ def at_once(function: Callable[[Any], Any], groups: Sequence[Any]) -> list[Any]:
         pool.shutdown(cancel_futures=True)
 
 
-def _alike(problems: Sequence[Problem]) -> list[list[int]]:
-    """The places of problems that one program integrates: of the same functions, with arrays of the same shapes."""
+def _of_one_program(problems: Sequence[Problem]) -> list[list[int]]:
+    """The places of problems that one program can integrate, since they have the same functions and arrays of the same
+    shapes.
+    """
     groups: list[tuple[PyTree, list[int]]] = []
     for place, problem in enumerate(problems):
-        if not (goes_together(problem) and still_holds(problem)):
+        if not (suits_lockstep(problem) and still_holds(problem)):
             continue
         shapes = jax.tree.map(_shape, (problem.loss, problem.start))
         for shapes_there, members in groups:
@@ -120,28 +131,33 @@ def _alike(problems: Sequence[Problem]) -> list[list[int]]:
     return [members for _, members in groups]
 
 
-def _shape(leaf: Any) -> Any:
+def _shape(leaf: PyTree) -> PyTree:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf
 
 
-def _at(tree: PyTree, places: Any) -> Any:
+def _at(tree: PyTree, places: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[places], tree)
 
 
 def most_cells() -> int:
-    """How many cells a batch has at most."""
+    """The largest number of cells in a batch."""
     return _CELLS if jax.default_backend() == "cpu" else _GPU_CELLS
 
 
 def most_lanes() -> int:
-    """How many flows one program integrates at once; a CPU runs several such programs, one in each thread."""
+    """The number of flows that one program integrates at once. A CPU runs several programs, one in each thread."""
     return _LANES if jax.default_backend() == "cpu" else most_cells()
 
 
 def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judged) -> list[MapRecord | None]:
-    """What is found of problems that are alike, None of those whose flows are to be integrated by themselves.
+    """The records of problems of one program; None for those whose flows must be integrated alone.
 
-    **Arguments:** lanes: of the program; spare ones repeat the last problem.
+    **Arguments:**
+
+    - problems: the problems.
+    - ends: what ends each flow.
+    - lanes: the lanes of the program; spare ones repeat the last problem.
+    - judged: the claims.
     """
     padded = [*problems, *[problems[-1]] * (lanes - len(problems))]
     stack = lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0]
@@ -152,17 +168,21 @@ def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judge
     found = record(*jax.tree.map(np.asarray, (summary, scales, ends.rtol)))
     found |= record_of_claims(judged, losses, starts, runs, subtracted)
     found |= {name: np.asarray(values) for name, values in problems[0].observed(models).items()}
-    told = [code != UNTOLD and STATUSES[code].finished for code in np.asarray(summary.status)] & np.asarray(whole)
-    return [_at(found, slice(lane, lane + 1)) if told[lane] else None for lane in range(len(problems))]
+    known = [code != UNDECIDED and STATUSES[code].finished for code in np.asarray(summary.status)] & np.asarray(whole)
+    return [_at(found, slice(lane, lane + 1)) if known[lane] else None for lane in range(len(problems))]
 
 
 @eqx.filter_jit
 def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scales, PyTree, Trajectory, Array, Array]:
-    """Of flows with lanes leading: summaries, natural scales, the models at the end, the trajectories, whether there
-    was room for all of their steps, and the minima that were subtracted.
+    """Integrate flows in lockstep, with lanes on the first axis of all arrays.
+
+    **Arguments:** losses; starts; ends: what ends each flow.
+
+    **Returns:** summaries, natural scales, models at the end, trajectories, whether all steps were recorded, and the
+    minima that were subtracted from the losses.
     """
 
-    def one(loss: Any, start: PyTree, ends: Ends):
+    def one(loss: AbstractPopulationLoss, start: PyTree, ends: Ends):
         system = loss_system(loss, start)
         kernel, scales = DenseKernel.of(system, system.encode(start), ends.rtol), natural_scales(loss, start)
         subtracted = _subtracted(loss, start)
@@ -175,14 +195,14 @@ def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scal
     return eqx.filter_vmap(one)(losses, starts, ends)
 
 
-def natural_scales(loss: Any, start: PyTree) -> Scales:
-    """The natural scales of any loss; without arrowhead its gradient has none."""
-    # Whether there is one is seen of numbers alone, which nothing traced is.
+def natural_scales(loss: AbstractPopulationLoss, start: PyTree) -> Scales:
+    """The natural scales of any loss. Without an arrowhead the scale of the gradient is unknown."""
+    # A loss inspects the numbers of a start to find an arrowhead, so that they must not be traced.
     plain = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if eqx.is_inexact_array(leaf) else leaf, start)
     if arrowhead := loss.arrowhead(plain):
         return scales_of(arrowhead)
     zero = _weights_zero(start)
-    # The weights zero may be no model, or the minimum.
+    # Zero weights may not be a valid model, or may be the minimum.
     at_zero = loss.excess(zero)
     at_zero = jnp.where(at_zero > 0, at_zero, loss.excess(start))
     best = loss.least_model()
@@ -193,20 +213,20 @@ def _weights_zero(start: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.zeros_like(leaf) if eqx.is_inexact_array(leaf) else leaf, start)
 
 
-def _from_saddle(summary: Summary, loss: Any, start: PyTree) -> Summary:
-    """A summary whose weights come near to zero only where that is a saddle."""
+def _from_saddle(summary: Summary, loss: AbstractPopulationLoss, start: PyTree) -> Summary:
+    """The summary, with distances from zero weights only if these are a saddle."""
     at_saddle = norm_sq(eqx.filter(loss.gradient(_weights_zero(start)), eqx.is_inexact_array)) == 0
     closest = jnp.where(at_saddle, summary.closest.value, jnp.inf)
     return summary._replace(closest=Least(closest, jnp.where(at_saddle, summary.closest.t, 0.0)))
 
 
 def alone(problem: Problem, judged: Judged) -> MapRecord:
-    """What is found of one cell, by `gradient_flow`."""
+    """The record of one cell, by `gradient_flow`."""
     problem = problem.prepared()
     loss, start = problem.loss, problem.start
     scales = eqx.filter_jit(natural_scales)(loss, start)
     run = _to_its_end(problem, scales)
-    # The excess of an arrowhead is no difference.
+    # The excess of an arrowhead is not a difference.
     subtracted = jnp.zeros(()) if run.settings.solver == "arrowhead" else _subtracted(loss, start)
     seen = padded(run)
     summary = _summary(seen, loss, start, scales.excess, subtracted)._replace(
@@ -221,33 +241,35 @@ def alone(problem: Problem, judged: Judged) -> MapRecord:
     return record(*lane, rtol=np.asarray([problem.spec.flow.rtol])) | record_of_claims(judged, *one) | observed
 
 
-def _lane(leaf: Any) -> Any:
+def _lane(leaf: PyTree) -> PyTree:
     return leaf[None] if eqx.is_array(leaf) else leaf
 
 
 def _to_its_end(problem: Problem, scales: Scales) -> Trajectory:
-    """The trajectory, with the stops of `Ends`."""
+    """The trajectory, with the stopping rules of `Ends`."""
     stop = problem.spec.flow.stop
     if stop is None:
         return problem.run()
     loss, start = problem.loss, problem.start
     slope = jnp.sqrt(norm_sq(loss.gradient(start)))
-    # Of a start below the minimum that is given, or at it, there is no share.
+    # A start at or below the given minimum has no share.
     shares = (scales.excess / loss.excess(start), scales.gradient / slope)
     nearer = [float(share) if 0 < share < 1 else 1.0 for share in shares]
     nearer = StopTable(stop.excess * nearer[0], stop.grad_norm * nearer[1])
     return problem.with_flow(msgspec.structs.replace(problem.spec.flow, stop=nearer)).run()
 
 
-def _subtracted(loss: Any, start: PyTree) -> Scalar:
-    """The minimum that the loss is less by, where the excess is that; 0 where it is not known."""
+def _subtracted(loss: AbstractPopulationLoss, start: PyTree) -> Scalar:
+    """The minimum that is subtracted from the loss to compute its excess; 0 if none is."""
     subtracted = loss(start) - loss.excess(start)
     return jnp.where(jnp.isfinite(subtracted), subtracted, 0.0)
 
 
 @eqx.filter_jit
-def _summary(trajectory: Trajectory, loss: Any, start: PyTree, saddle: Scalar, subtracted: Scalar) -> Summary:
-    """The same of a trajectory at its output times, except for how the solver fared."""
+def _summary(
+    trajectory: Trajectory, loss: AbstractPopulationLoss, start: PyTree, saddle: Scalar, subtracted: Scalar
+) -> Summary:
+    """The summary of a trajectory from its output times, without that of the solver."""
     t, excess, slopes = trajectory.t, trajectory.excess, trajectory.grad_norm_sq
     norms = jax.vmap(norm_sq)(eqx.filter(trajectory.models, eqx.is_inexact_array))
 

@@ -1,8 +1,8 @@
-"""Cells of a sweep whose flows have an arrowhead: those of similar dimension in lanes of one shape."""
+"""Cells of a sweep whose flows have an arrowhead. Those of similar dimension are lanes of one shape."""
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from flowsim.problem.task_tables import TaskTable
 
 
 class Flows(NamedTuple):
-    """Flows with lanes leading: coefficients of their arrowheads, and starts in the eigenbasis."""
+    """Flows with lanes on the first axis: coefficients of their arrowheads, and starts in the eigenbasis."""
 
     curvature: Float[Array, "lanes d d"]
     drive: Float[Array, "lanes d"]
@@ -35,14 +35,16 @@ class Flows(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A task's loss with the arrowhead of its flows, as NumPy arrays."""
+    """A loss with the arrowhead of its flows, as NumPy arrays."""
 
     loss: PyTree
     arrowhead: PyTree
 
 
 class Group(NamedTuple):
-    """Flows of one dimension whose losses are alike, by their lanes: their tasks and starts, spare ones at the end."""
+    """Flows of one dimension with losses of one structure: their lanes, tasks and starts. Spare lanes are at the
+    end.
+    """
 
     lanes: list[int]
     tasks: _Task
@@ -64,13 +66,13 @@ def integrate(flows: Flows, ends: Ends) -> tuple[Summary, Scales, Record]:
 
 
 def without_numbers(table: InitTable) -> InitTable:
-    """What starts have in common that one program makes."""
+    """The initialization table without its numbers: starts with the same table are made by one program."""
     common = {name: like for name, like in {"scale": 1.0, "seed": 0}.items() if getattr(table, name) is not None}
     return msgspec.structs.replace(table, **common)
 
 
 def rounded_up(d: int) -> int:
-    """The least of 4, 6, 8, 12, 16, 24, ... that is at least d: few programs serve all dimensions."""
+    """The least of 4, 6, 8, 12, 16, 24, ... that is at least d, so that few programs serve all dimensions."""
     power = 1 << (max(d, 4) - 1).bit_length()
     return 3 * power // 4 if power > 4 and d <= 3 * power // 4 else power
 
@@ -92,7 +94,7 @@ def _task(task: TaskTable, model: ModelTable) -> _Task:
 def prepared(specs: Sequence[ProblemSpec], dimension: int) -> tuple[Flows, list[Group]]:
     """The flows of cells in lanes of one dimension, and their groups."""
     lanes = len(specs)
-    alike: dict[tuple[ModelTable, InitTable, int, Any], list[int]] = {}
+    alike: dict[tuple[ModelTable, InitTable, int, Hashable], list[int]] = {}
     for lane, spec in enumerate(specs):
         kind = jax.tree.structure(_task(spec.task, spec.model))
         alike.setdefault((spec.model, without_numbers(spec.init), spec.task.size, kind), []).append(lane)
@@ -131,7 +133,14 @@ def _starts(
 
 
 def record_of_group(judged: Judged, group: Group, record: Record) -> MapRecord:
-    """What claims leave of a group of flows, from the record of their batch, and the columns that papers bring."""
+    """The margins of claims for a group of flows, from the record of their batch, and the columns of papers.
+
+    **Arguments:**
+
+    - judged: the claims.
+    - group: the flows.
+    - record: the rows of their batch.
+    """
     lanes = np.asarray(group.lanes + group.lanes[-1:] * (record.whole.size - len(group.lanes)))
     used = 1 << (int(np.max(record.count)) - 1).bit_length()
     rows = jax.tree.map(lambda leaf: leaf[lanes, : min(used, leaf.shape[1])], record.rows)
@@ -142,7 +151,7 @@ def record_of_group(judged: Judged, group: Group, record: Record) -> MapRecord:
 
 @jax.jit
 def _runs(tasks: _Task, starts: PyTree, rows: Row) -> Trajectory:
-    """The trajectories of recorded flows, lanes leading."""
+    """The trajectories of recorded flows, with lanes on the first axis."""
 
     def one(task, start, rows):
         point, arrowhead = rows.point, task.arrowhead

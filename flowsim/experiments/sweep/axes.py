@@ -1,4 +1,4 @@
-"""The axes of a sweep: which fields of a problem vary, and over which values."""
+"""The axes of a sweep: the fields of a problem that vary, and their values."""
 
 import copy
 import dataclasses
@@ -23,14 +23,15 @@ _MOST = 10**6  # values of an axis
 
 @dataclasses.dataclass(frozen=True)
 class GridAxis:
-    """A field of a problem file by its dotted name, and the values that it takes."""
+    """A field of a problem file, by its dotted name, and its values."""
 
     field: str
     values: tuple[Value, ...]
 
     @staticmethod
     def parse(text: str) -> "GridAxis":
-        """An axis as ``init.scale=geom:1e-3:1:31``; the other forms are ``lin:0:1:11``, ``2:200`` and ``5,10,20``.
+        """An axis from a text such as ``init.scale=geom:1e-3:1:31``. Other forms are ``lin:0:1:11``, ``2:200`` and
+        ``5,10,20``.
 
         **Raises:** `ProblemError` in one line.
         """
@@ -43,7 +44,7 @@ class GridAxis:
     def of(field: str, values: Iterable[Any]) -> "GridAxis":
         """An axis over values.
 
-        **Raises:** `ProblemError` where the values are none, equal or nothing that a problem file holds.
+        **Raises:** `ProblemError` if there are no values, if two are equal, or if a problem file cannot hold one.
         """
         if field == "flow.budget_seconds":
             refuse("a sweep", "over fields that change results", f"it is over {field}")
@@ -59,7 +60,7 @@ class GridAxis:
         return GridAxis(field, found)
 
     def as_text(self, index: int) -> str:
-        """One point of the axis as ``FIELD=VALUE``, in the form that overrides have."""
+        """One point of the axis as ``FIELD=VALUE``, in the form of an override."""
         value = self.values[index]
         return f"{self.field}={value if isinstance(value, str) else toml.write_value(value)}"
 
@@ -88,7 +89,7 @@ def _parsed(field: str, form: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as TOML has it; a whole number as one, so that it fits fields of both kinds."""
+    """A value as in TOML. A float with an integer value becomes an integer, which fits fields of both types."""
     value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST_WHOLE:
         return int(value)
@@ -96,14 +97,14 @@ def _plain(value: Any) -> Any:
 
 
 def grid_shape(axes: Iterable[GridAxis]) -> tuple[int, ...]:
-    """How many cells a sweep has along each axis."""
+    """The number of cells along each axis."""
     return tuple(len(axis.values) for axis in axes)
 
 
 def specs(tables: Tables, axes: tuple[GridAxis, ...]) -> Iterator[AbstractSpec]:
-    """The problem of every cell, the last axis running fastest.
+    """The problems of all cells; the last axis varies fastest.
 
-    **Raises:** `ProblemError` where one is none, in one line that names the field.
+    **Raises:** `ProblemError` in one line that names the field, if one is not valid.
     """
     for values in itertools.product(*(axis.values for axis in axes)):
         cell = copy.deepcopy(dict(tables))

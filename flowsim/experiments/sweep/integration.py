@@ -1,4 +1,4 @@
-"""The cells of a sweep: which are integrated together, and what is found of each."""
+"""The cells of a sweep: which are integrated together, and the record of each."""
 
 import dataclasses
 import enum
@@ -21,17 +21,20 @@ from flowsim.flow.solvers.summary import Ends, Scales, Summary
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.problem import AbstractSpec, Problem, ProblemSpec, spec_of, toml
 
-_LANE_ENTRIES, _MOST_LANES = 2**15, 128  # on a CPU: so many fill its caches
-_GPU_LANE_ENTRIES, _GPU_MOST_LANES = 2**24, 2**16  # a step takes as long for a few lanes as for thousands
+_LANE_ENTRIES, _MOST_LANES = 2**15, 128  # on a CPU: this many fill its caches
+_GPU_LANE_ENTRIES, _GPU_MOST_LANES = 2**24, 2**16  # on a GPU a step takes as long for a few lanes as for thousands
 _FEWEST_LANES = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class CellBatch:
-    """Cells that are integrated together, by their places in the grid.
+    """Cells that are integrated together.
 
-    dimension: of cells with an arrowhead, d of the largest, rounded up to one that is compiled; lanes: how many cells
-    of these the program is compiled for, spare ones repeat the last.
+    **Fields:**
+
+    - cells: their places in the grid.
+    - dimension: for cells with an arrowhead, the largest d, rounded up to one of few values.
+    - lanes: the number of cells for which the program is compiled. Spare lanes repeat the last cell.
     """
 
     cells: tuple[int, ...]
@@ -39,7 +42,7 @@ class CellBatch:
     lanes: int = 1
 
 
-class _Way(enum.Enum):
+class _Route(enum.Enum):
     """How a cell is integrated."""
 
     ARROWHEAD = enum.auto()
@@ -48,19 +51,21 @@ class _Way(enum.Enum):
 
 
 def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
-    """The batches of a sweep: each cell is in one, and a sweep has the same ones on every CPU, larger ones on a GPU.
+    """The batches of a sweep. Each cell is in one. They are the same on every CPU, and larger on a GPU.
 
-    Cells with an arrowhead of similar dimension are together, in the order of how long their flows take, as a batch
-    takes as long as its slowest cell; others by their words and whole numbers, which are likely to say what shapes
-    their arrays have. A cell that lockstep cannot take is a batch of its own.
+    Cells with an arrowhead of similar dimension are together, ordered by the time that their flows take, since a batch
+    takes as long as its slowest cell. Others are grouped by their words and integers, which usually determine the
+    shapes of arrays. A cell that is not suited to lockstep is a batch alone.
 
-    **Raises:** `ValueError` where the mathematics does not allow a value.
+    **Arguments:** specs: the problems of the cells; mesh: devices that share the samples of a cell.
+
+    **Raises:** `ValueError` if a value is outside its mathematical range.
     """
     classes: dict[int, list[tuple[float, int]]] = {}
-    others: dict[Any, list[tuple[list[int], int]]] = {}
+    others: dict[Hashable, list[tuple[list[int], int]]] = {}
     alone: list[int] = []
     slowest: dict[tuple, float] = {}
-    ways: dict[Any, _Way] = {}
+    routes: dict[Hashable, _Route] = {}
     for index, spec in enumerate(specs):
         words, numbers = _words_and_whole_numbers(spec)
         kind = words
@@ -68,15 +73,15 @@ def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
             law = spec.task.covariance_law
             start = arrowheads.without_numbers(spec.init)
             kind = (start, spec.task.size, spec.flow.solver, law and law.family, spec.model, spec.loss)
-        if kind not in ways:
-            ways[kind] = _way(spec.build(mesh=mesh))
-        if ways[kind] is _Way.ARROWHEAD:
+        if kind not in routes:
+            routes[kind] = _route(spec.build(mesh=mesh))
+        if routes[kind] is _Route.ARROWHEAD:
             assert isinstance(spec, ProblemSpec)
             of_loss = (spec.task, spec.model, spec.loss)
             if of_loss not in slowest:
                 slowest[of_loss] = arrowheads.slowest_rate(spec.build(mesh=mesh))
             classes.setdefault(arrowheads.rounded_up(spec.task.size), []).append((slowest[of_loss], index))
-        elif ways[kind] is _Way.TOGETHER:
+        elif routes[kind] is _Route.TOGETHER:
             others.setdefault(words, []).append((numbers, index))
         else:
             alone.append(index)
@@ -96,22 +101,24 @@ def plan(specs: Sequence[AbstractSpec], mesh: Mesh | None) -> list[CellBatch]:
     return batches + [CellBatch((index,)) for index in alone]
 
 
-def _way(problem: Problem) -> _Way:
-    if any_loss.goes_together(problem):
-        return _Way.TOGETHER
+def _route(problem: Problem) -> _Route:
+    if any_loss.suits_lockstep(problem):
+        return _Route.TOGETHER
     one_layer = isinstance(problem.spec, ProblemSpec) and problem.spec.flow.solver == "auto"
-    return _Way.ARROWHEAD if one_layer and isinstance(problem.loss.arrowhead(problem.start), Arrowhead) else _Way.ALONE
+    return (
+        _Route.ARROWHEAD if one_layer and isinstance(problem.loss.arrowhead(problem.start), Arrowhead) else _Route.ALONE
+    )
 
 
 def _words_and_whole_numbers(spec: AbstractSpec) -> tuple[Hashable, list[int]]:
-    """The values of a problem that are no numbers, by name, and those that are whole ones, in the order of the file."""
+    """The values of a problem that are not numbers, by name, and the integers, in the order of the file."""
     values = list(toml.flat(msgspec.to_builtins(spec)))
     words = tuple((name, value) for name, value in values if isinstance(value, str | bool))
     return words, [value for _, value in values if isinstance(value, int) and not isinstance(value, bool)]
 
 
 def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
-    """The places of batches that are integrated at once, each by a device of its own: at most so many, of one shape."""
+    """The places of batches that are integrated at once, each by one device: batches of one shape, at most ``most``."""
     groups: list[list[int]] = []
     for place, batch in enumerate(batches):
         like = batches[groups[-1][0]] if groups else None
@@ -126,18 +133,23 @@ def together(batches: Sequence[CellBatch], most: int) -> list[list[int]]:
 def run(
     batches: Sequence[CellBatch], cells: Sequence[AbstractSpec], mesh: Mesh | None, pattern: str | None = None
 ) -> list[MapRecord]:
-    """Integrate batches of one shape, of cells whose problems are given: everything found, one row for each cell.
+    """Integrate batches of one shape: the records, with one row for each cell.
 
-    Every device of a mesh takes a batch, by the program of a device alone, so that the bytes are the same; or all share
-    the samples of a cell that has any.
+    Each device of a mesh takes a batch and runs the program of a single device, so that the bytes are the same. If a
+    cell has samples, all devices share them.
 
-    **Arguments:** pattern: of the ids of the claims, as in `chosen`.
+    **Arguments:**
+
+    - batches: the batches.
+    - cells: the problems of all cells of the sweep.
+    - mesh: the devices.
+    - pattern: of the ids of claims, as in `chosen`.
     """
     members = [[cells[index] for index in batch.cells] for batch in batches]
     if batches[0].dimension is None:
         return [any_loss.run(specs, jax.tree.map(np.asarray, _ends(specs)), mesh, pattern) for specs in members]
     devices = [None] * len(batches) if mesh is None else mesh.devices.flat
-    # All are begun before the first is waited for.
+    # All are started before the first is waited for.
     begun = [
         _start_batch(batch, specs, device) for batch, specs, device in zip(batches, members, devices, strict=False)
     ]
@@ -145,15 +157,24 @@ def run(
 
 
 def run_by_text(batch: CellBatch, problems: Sequence[str], pattern: str | None) -> MapRecord:
-    """As `run`, one batch in another process: its cells' problems as the texts of their files."""
+    """As `run` for one batch in another process.
+
+    **Arguments:**
+
+    - batch: the batch.
+    - problems: the texts of the files of its cells.
+    - pattern: of the ids of claims.
+    """
     cells = [spec_of(toml.parse(problem)) for problem in problems]
     return run([dataclasses.replace(batch, cells=tuple(range(len(cells))))], cells, None, pattern)[0]
 
 
 def _start_batch(
     batch: CellBatch, specs: Sequence[Any], device: Any
-) -> tuple[tuple[Summary, Scales, Record], Any, Array]:
-    """What is found of the flows of a batch, while its device may still be at work, with their groups."""
+) -> tuple[tuple[Summary, Scales, Record], list[arrowheads.Group], Array]:
+    """The summaries, scales and records of a batch, which its device may still compute, with their groups and
+    tolerances.
+    """
     assert batch.dimension is not None, "these cells have one"
     lanes = [*specs, *[specs[-1]] * (batch.lanes - len(specs))]
     flows, groups = arrowheads.prepared(lanes, batch.dimension)
@@ -168,7 +189,7 @@ def _finish_batch(
     rtol: Array,
     pattern: str | None,
 ) -> MapRecord:
-    """What is recorded of a batch; a flow with more steps than there is room for is judged on one by itself."""
+    """The records of a batch. A flow with more steps than were recorded is integrated again, alone."""
     summary, scales, steps = jax.tree.map(np.asarray, found)
     judged = chosen(pattern, [specs[0].build()])
     rows = record(summary, scales, np.asarray(rtol))

@@ -1,14 +1,14 @@
-"""What a map says of claims: the margin that each leaves in a cell, and whether its hypotheses are met there."""
+"""The columns of a map about claims: the margin of each in a cell, and whether its hypotheses are met there."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim import papers
 from flowsim._core.types import Scalar
@@ -17,14 +17,17 @@ from flowsim.experiments.margins import seen, traced_start
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.flow.solvers.summary import is_known
 from flowsim.flow.trajectory import Trajectory, uncertified
+from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import Problem
 
-_ENTRIES = 2**22  # of the models along flows that are judged at once
+_ENTRIES = 2**22  # numbers in the models along flows that are judged at once
 
 
 class Judged:
-    """The claims of a sweep by what their margins are called in its map; of those of one name, one speaks of a loss."""
+    """The claims of a sweep by the names of their margins in the map. Of several claims with one name, at most one
+    covers a loss.
+    """
 
     def __init__(self, claims: Mapping[str, Sequence[Claim]]):
         self.claims = {name: tuple(of_name) for name, of_name in claims.items()}
@@ -37,15 +40,20 @@ class Judged:
         return isinstance(other, Judged) and self._key == other._key
 
     def parts(self) -> "list[Judged]":
-        """Each name by itself."""
+        """Each name alone."""
         return [Judged({name: of_name}) for name, of_name in self.claims.items()]
 
 
 class Left(NamedTuple):
-    """What a claim leaves in a cell.
+    """The margin of a claim in a cell.
 
-    margin: NaN where it promises nothing; t: when it is least; counts: whether it may be compared with other margins;
-    met: whether the hypotheses are; which: of the claims of a name, -1 where none speaks of the loss.
+    **Fields:**
+
+    - margin: NaN if the claim promises nothing.
+    - t: the time of the least margin.
+    - counts: whether it can be compared with the margins of other claims.
+    - met: whether the hypotheses are met.
+    - which: the number of the claim among those with one name; -1 if none covers the loss.
     """
 
     margin: Scalar
@@ -56,7 +64,7 @@ class Left(NamedTuple):
 
 
 def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
-    """The claims about some problems whose ids match a pattern; without one, those that papers name for maps."""
+    """The claims about some problems whose ids match a pattern. Without a pattern, those that papers name for maps."""
     if pattern is None:
         return Judged(papers.MAPPED)
     problems = list(problems)
@@ -70,7 +78,7 @@ def chosen(pattern: str | None, problems: Iterable[Problem]) -> Judged:
 
 
 def dtypes(judged: Judged) -> dict[str, np.dtype]:
-    """The kinds of a map's arrays about claims."""
+    """The dtypes of a map's arrays about claims."""
     ids = [claim.id for claims in judged.claims.values() for claim in claims]
     return {
         **{f"margin_{name}{part}": np.dtype(float) for name in judged.claims for part in ("", "_time")},
@@ -80,10 +88,17 @@ def dtypes(judged: Judged) -> dict[str, np.dtype]:
     }
 
 
-def record_of_claims(judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Array) -> MapRecord:
-    """What a map holds of claims along flows, lanes leading, with the arrays that papers bring.
+def record_of_claims(
+    judged: Judged, losses: PyTree, starts: PyTree, runs: Trajectory, subtracted: Float[Array, " lanes"]
+) -> MapRecord:
+    """The columns of a map about claims, and those that papers add, with lanes on the first axis.
 
-    **Arguments:** subtracted: as in `flowsim.flow.solvers.summary.rounding_of`.
+    **Arguments:**
+
+    - judged: the claims.
+    - losses, starts: of the flows.
+    - runs: the flows.
+    - subtracted: as in `flowsim.flow.solvers.summary.rounding_of`.
     """
     columns = {name: np.asarray(values) for name, values in _columns(losses, runs).items()}
     names = tuple(judged.claims)
@@ -107,9 +122,9 @@ def record_of_claims(judged: Judged, losses: PyTree, starts: PyTree, runs: Traje
     }
 
 
-def _left_of(judged: Judged, *given: Any) -> dict[str, Left]:
-    """What claims leave of flows by one program for all; where one cannot be traced, each by itself, that one flow by
-    flow.
+def _left_of(judged: Judged, *given: PyTree) -> dict[str, Left]:
+    """The margins of claims for flows, by one program for all. If a claim cannot be traced, each claim has a program,
+    and that claim is compared flow by flow.
     """
     try:
         return jax.tree.map(np.asarray, _program(judged, *given))
@@ -121,8 +136,8 @@ def _left_of(judged: Judged, *given: Any) -> dict[str, Left]:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
-def _by_itself(judged: Judged, *given: Any) -> dict[str, Left]:
-    """What claims leave of one flow, nothing where they cannot be compared."""
+def _by_itself(judged: Judged, *given: PyTree) -> dict[str, Left]:
+    """The margins of claims for one flow, empty if they cannot be compared."""
     try:
         return _one(judged, *given)
     except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError):
@@ -143,25 +158,27 @@ def _columns(losses: PyTree, runs: Trajectory) -> dict[str, Array]:
     return eqx.filter_vmap(papers.columns_of)(losses, runs)
 
 
-def _one(judged: Judged, loss: Any, start: PyTree, run: Trajectory, subtracted: Scalar) -> dict[str, Left]:
+def _one(
+    judged: Judged, loss: AbstractPopulationLoss, start: PyTree, run: Trajectory, subtracted: Scalar
+) -> dict[str, Left]:
     loss, run = stated(loss), _until_rounding(run, subtracted)
     return {name: _left(claims, loss, start, run) for name, claims in judged.claims.items()}
 
 
-def _left(claims: Sequence[Claim], loss: Any, start: PyTree, run: Trajectory) -> Left:
-    """What the claim leaves that speaks of the loss."""
+def _left(claims: Sequence[Claim], loss: AbstractPopulationLoss, start: PyTree, run: Trajectory) -> Left:
+    """The margin of the claim that covers the loss."""
     for which, claim in enumerate(claims):
         if claim.foreign(loss, start) is not None:
             continue
         along = run if claim.along_flow else traced_start(loss, start)
         found = seen(claim, loss, start, along)
         room, met = found.room, jnp.all(jnp.asarray([True, *found.met]))
-        # Where the sides have different signs, these alone tell that a statement holds.
-        told = jnp.isfinite(room.margin) & ~((room.margin > 0) & (room.value * room.bound < 0))
-        # Nothing is relative to a bound of zero, and an identity has no room.
-        counts = told & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
+        # If the sides have different signs, only these show that a statement holds.
+        known = jnp.isfinite(room.margin) & ~((room.margin > 0) & (room.value * room.bound < 0))
+        # A bound of zero has no relative margin, and an identity cannot have a positive one.
+        counts = known & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
         t = along.t[jnp.minimum(room.row, along.t.shape[0] - 1)]
-        margin, t = (jnp.where(told, value, jnp.nan) for value in (room.margin, t))
+        margin, t = (jnp.where(known, value, jnp.nan) for value in (room.margin, t))
         return Left(margin, t, counts, met, jnp.asarray(which))
     return _nothing()
 
@@ -172,7 +189,7 @@ def _nothing() -> Left:
 
 
 def _until_rounding(run: Trajectory, subtracted: Scalar) -> Trajectory:
-    """The flow as far as its excess is more than rounding, the last such row repeated."""
+    """The flow as long as its excess is more than rounding, with the last such row repeated."""
     lost = ~is_known(run.excess, subtracted) & jnp.isfinite(run.excess)
     rows = jnp.arange(run.t.shape[0])
     last = jnp.max(jnp.where(lost, 0, rows))

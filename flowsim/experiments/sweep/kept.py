@@ -1,34 +1,37 @@
-"""Finished batches of a sweep, each in a file of its own that says of which sweep it is."""
+"""Finished batches of a sweep, each in a file with the digest of the sweep."""
 
 import contextlib
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from flowsim._core.checks import refuse
 from flowsim._core.documents import origin, require_origin
-from flowsim._core.files import DamagedFileError, done_without, read_arrays, read_document, write_arrays
-from flowsim._core.types import Document
+from flowsim._core.files import DamagedFileError, ignore_damaged, read_arrays, read_document, write_arrays
+from flowsim._core.types import Document, Tables
 from flowsim.experiments.sweep.integration import CellBatch
 from flowsim.experiments.sweep.records import MapRecord
 from flowsim.problem import toml
 
-OF_BATCHES = ("origin", "cells")  # arrays beside the quantities
+OF_BATCHES = ("origin", "cells")  # arrays in addition to the quantities
 
 
 class KeptBatches:
     """A folder of finished batches of a sweep.
 
-    **Arguments:** identity: what tells the sweep from others; batches: all of the sweep, by their places.
+    **Arguments:**
+
+    - folder: the folder.
+    - identity: the digest of the sweep.
+    - batches: all batches of the sweep.
     """
 
     def __init__(self, folder: pathlib.Path, identity: str, batches: list[CellBatch]):
         self.folder, self._identity, self._batches = folder, identity, batches
 
     def check(self) -> None:
-        """Refuse the batches of another sweep, or of other software."""
+        """Refuse batches of another sweep, or of another version of the software."""
         for path in sorted(self.folder.glob("batch-*.npz")):
             with contextlib.suppress(DamagedFileError):
                 self._check(read_arrays(path), path)
@@ -38,9 +41,9 @@ class KeptBatches:
         return [place for place in range(len(self._batches)) if not self._path(place).exists()]
 
     def load(self, place: int) -> MapRecord | None:
-        """A finished batch; None where there is none, or it is damaged.
+        """A finished batch; None if it is missing or damaged.
 
-        **Raises:** `ForeignFileError` where it is of another sweep, or other software computed it.
+        **Raises:** `ForeignFileError` if it belongs to another sweep or to another version of the software.
         """
         path = self._path(place)
         try:
@@ -48,7 +51,7 @@ class KeptBatches:
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
-            return done_without(error, "its cells are integrated again")
+            return ignore_damaged(error, "its cells are integrated again")
         self._check(arrays, path)
         if not np.array_equal(arrays["cells"], np.asarray(self._batches[place].cells)):
             return None
@@ -70,20 +73,20 @@ class KeptBatches:
 
 
 def check_marker(marker: pathlib.Path, document: Document, kept: KeptBatches) -> None:
-    """Refuse the marker of another sweep; a damaged one is done without, since each batch knows its own sweep."""
+    """Refuse the marker of another sweep. A damaged one is ignored, since each batch identifies its sweep."""
     try:
         found = read_document(marker)
         difference = None if found == document else _difference(found, document)
     except DamagedFileError as error:
         kept.check()
-        return done_without(error, "it is written again")
+        return ignore_damaged(error, "it is written again")
     except (KeyError, TypeError, AttributeError):
         refuse("--out", "the folder of this same sweep", f"{marker} holds something else: take another folder")
     if difference is not None:
         refuse("--out", "the folder of this same sweep", f"{difference} differs from {marker}: take another folder")
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def _difference(one: Tables, other: Tables) -> str | None:
     """The first axis or field in which two sweeps differ."""
     left, right = (
         {f"the axis {axis['field']}": (place, axis["values"]) for place, axis in enumerate(document["axes"])}

@@ -1,4 +1,4 @@
-"""Maps: what becomes of a flow over a grid of problems and starts."""
+"""Maps: flows over a grid of problems and starts."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ from flowsim._core.documents import extra, html_table, origin, require_origin
 from flowsim._core.files import (
     DamagedFileError,
     at_work_in,
-    done_without,
+    ignore_damaged,
     read_arrays,
     write_arrays,
     write_whole,
@@ -44,11 +44,15 @@ DISK_BUDGET = 256.0  # MB
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """What a sweep found: one value of every quantity for each cell.
+    """The result of a sweep: one value of every quantity for each cell.
 
-    tables: the problem that all cells share, as nested mappings in the form of a problem file; axes: what varies;
-    quantities: arrays by name in the shape of the grid, listed in ``docs/maps.md``; folder: where the map lies; claims:
-    the pattern of the ids of the claims that were looked at, None for those that papers name.
+    **Fields:**
+
+    - tables: the problem that all cells share, as nested mappings in the form of a problem file.
+    - axes: what varies.
+    - quantities: arrays by name in the shape of the grid; ``docs/maps.md`` lists them.
+    - folder: the folder of the map.
+    - claims: the pattern of the ids of claims, None for those that papers name.
     """
 
     tables: Tables
@@ -59,7 +63,7 @@ class Map:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many cells there are along each axis."""
+        """The number of cells along each axis."""
         return grid_shape(self.axes)
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -69,12 +73,12 @@ class Map:
         return self.quantities[name]
 
     def command(self, index: int | Sequence[int]) -> str:
-        """The line for a shell that integrates one cell by itself, as ``flowsim run`` does.
+        """The shell command that integrates one cell alone, by ``flowsim run``.
 
-        **Arguments:** index: the place of the cell along each axis, or along the only one; negative ones count from
+        **Arguments:** index: the place of the cell along each axis, or along the only one. Negative numbers count from
         the end.
 
-        **Raises:** `ValueError` where there is no such cell.
+        **Raises:** `ValueError` if there is no such cell.
         """
         places = self._places(index)
         values = [axis.as_text(place) for axis, place in zip(self.axes, places, strict=True)]
@@ -83,7 +87,7 @@ class Map:
         return shlex.join([*words, *itertools.chain(*(("--set", value) for value in values)), "--out", str(out)])
 
     def problem(self, index: int | Sequence[int]) -> AbstractSpec:
-        """The problem of one cell; its arguments are those of `command`."""
+        """The problem of one cell, with the arguments of `command`."""
         chosen = zip(self.axes, self._places(index), strict=True)
         (spec,) = specs(
             self.tables, tuple(GridAxis(axis.field, axis.values[place : place + 1]) for axis, place in chosen)
@@ -97,10 +101,10 @@ class Map:
         return html_table((), [*axes, *((name, str(count)) for name, count in counts.most_common())], str(self.folder))
 
     def to_xarray(self) -> Any:
-        """An ``xarray.Dataset``: the quantities, over the axes by the names of their fields; the problem that all cells
-        share is its attribute. Values that are lists or tables are texts of TOML.
+        """An ``xarray.Dataset`` of the quantities, over axes with the names of their fields. The problem that all cells
+        share is its attribute. Values that are lists or tables are texts in TOML.
 
-        **Raises:** `ProblemError` where xarray is not installed.
+        **Raises:** `ProblemError` if xarray is not installed.
         """
         names = [axis.field for axis in self.axes]
         text = lambda value: toml.write_value(value) if isinstance(value, list | dict) else value
@@ -111,7 +115,7 @@ class Map:
         )
 
     def save(self) -> None:
-        """Write ``map.npz`` to the folder, whole or not at all; it holds no pickle."""
+        """Write ``map.npz`` to the folder (no pickle); a partial file is never visible."""
         metadata = _document(self) | {"origin": origin(_identity(self))}
         arrays = {"metadata": np.asarray(json.dumps(metadata))} | self.quantities
         write_arrays(self.folder / "map.npz", arrays)
@@ -120,7 +124,7 @@ class Map:
     def load(path: str | os.PathLike) -> "Map":
         """Read the map of a folder, or its ``map.npz``.
 
-        **Raises:** `ValueError` where the file is damaged or no map.
+        **Raises:** `ValueError` if the file is damaged or not a map.
         """
         path = pathlib.Path(path)
         path = path / "map.npz" if path.is_dir() else path
@@ -139,7 +143,7 @@ class Map:
 
 
 def sweep(
-    problem: AbstractSpec | Mapping[str, Any],
+    problem: AbstractSpec | Tables,
     axes: Mapping[str, Iterable[Any] | str],
     *,
     out: str | os.PathLike,
@@ -150,23 +154,29 @@ def sweep(
     mesh: Mesh | None = None,
     executor: Executor | None = None,
 ) -> Map:
-    """Integrate the flows of a grid of problems, and keep of each where it ends, how long it takes, and the margins of
+    """Integrate the flows of a grid of problems, and record where each ends, how long it takes, and the margins of
     claims.
 
-    Cells whose flow is an arrowhead are integrated in batches, those of any other exact loss with at most 256 weights
-    in lockstep on all cores, and the rest one by one with `gradient_flow`. Finished batches are kept in ``out/cells``
-    until the map is whole; a sweep that was stopped goes on from them to the same map, bit for bit.
+    Cells with an arrowhead are integrated in batches, those with another exact loss and at most 256 weights in lockstep
+    on all cores, and all others one by one with `gradient_flow`. Finished batches are kept in ``out/cells`` until the
+    map is complete. A sweep that was stopped resumes from them, with a bitwise equal map.
 
-    **Arguments:** problem: what all cells share, a `ProblemSpec` or nested mappings in the form of a problem file;
-    axes: dotted names of fields with the values each takes, as a list or in the form of the command line
-    (``"geom:1e-3:1:31"``); out: a folder for ``map.npz``; claims: a pattern of the ids of claims, of papers or of the
-    problem's own file, whose margins are kept, by default a few that papers name for maps; resume: go on with the sweep
-    that is there; disk_budget: how much may be written, in MB; progress: show a bar; mesh: devices of this process to
-    share the cells of a batch, by an axis named "samples"; executor: what integrates the batches instead of this
-    process, anything with ``submit(function, *arguments).result()``; the map is that of a process that has called
-    `flowsim.setup`, as its workers do, byte for byte.
+    **Arguments:**
 
-    **Returns:** the `Map`; a cell whose flow could not be integrated has the outcome "failed".
+    - problem: what all cells share, a `ProblemSpec` or nested mappings in the form of a problem file.
+    - axes: dotted names of fields with their values, as a list or in the form of the command line
+      (``"geom:1e-3:1:31"``).
+    - out: a folder for ``map.npz``.
+    - claims: a pattern of the ids of claims, of papers or in the file of the problem, whose margins are recorded. By
+      default a few that papers name for maps.
+    - resume: continue the sweep in the folder.
+    - disk_budget: the largest size of the map in MB.
+    - progress: whether to show a progress bar.
+    - mesh: devices of this process that share the cells of a batch, by an axis named "samples".
+    - executor: integrates the batches instead of this process: anything with ``submit(function, *arguments).result()``.
+      The map is byte for byte that of a process that has called `flowsim.setup`, as its workers do.
+
+    **Returns:** the `Map`. A cell whose flow could not be integrated has the outcome "failed".
 
     **Raises:** `ProblemError`, a `ValueError`, in one line, before anything is written.
     """
@@ -179,8 +189,8 @@ def sweep(
     return entered(Map(tables, parsed, {}, pathlib.Path(out), claims), plan, resume, progress, mesh, executor)
 
 
-def tables_of(problem: AbstractSpec | Mapping[str, Any]) -> Document:
-    """A problem as nested mappings, without the fields that are left out."""
+def tables_of(problem: AbstractSpec | Tables) -> Document:
+    """A problem as nested mappings, without optional fields that are not given."""
     tables = signed(problem) if isinstance(problem, Mapping) else msgspec.to_builtins(problem)
     return json.loads(json.dumps(_given(tables)))
 
@@ -194,9 +204,11 @@ def _given(value: Any) -> Any:
 def entered(
     unfinished: Map, plan: SweepPlan, resume: bool, progress: bool, mesh: Mesh | None, executor: Executor | None
 ) -> Map:
-    """The map of a sweep, in whose folder this process alone is at work.
+    """The map of a sweep. This process must be the only one at work in its folder.
 
-    **Raises:** `ProblemError` in one line where the folder is another's, or another process is at work in it.
+    **Arguments:** as for `finish`; resume: as for `sweep`.
+
+    **Raises:** `ProblemError` in one line if the folder belongs to something else, or another process works in it.
     """
     _refuse_mesh_elsewhere(mesh, executor)
     with at_work_in(unfinished.folder, "sweep"):
@@ -214,9 +226,11 @@ def integrate_part(
     mesh: Mesh | None,
     executor: Executor | None,
 ) -> list[int]:
-    """Finish the i-th of n parts of the batches of a sweep, beside processes that are at other parts.
+    """Finish the i-th of n parts of the batches of a sweep, while other processes may work at other parts.
 
-    **Returns:** the places of the batches that are still missing, of whichever part.
+    **Arguments:** as for `finish`; part: (i, n).
+
+    **Returns:** the places of the batches that are still missing, in all parts.
     """
     number, parts = part
     _refuse_mesh_elsewhere(mesh, executor)
@@ -238,19 +252,25 @@ def _refuse_mesh_elsewhere(mesh: Mesh | None, executor: Executor | None) -> None
 
 
 def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
-    """Make the folder of a sweep, or come back to it.
+    """Create the folder of a sweep, or open it again.
 
-    **Raises:** `ProblemError` in one line where it holds a run, another sweep, or this one without ``resume``.
+    **Arguments:**
+
+    - sweep: the sweep.
+    - plan: its plan.
+    - resume: whether to continue a sweep that is there.
+
+    **Raises:** `ProblemError` in one line if it holds a run, another sweep, or this one without ``resume``.
     """
     folder, document = sweep.folder, _document(sweep)
-    # The problem first: a process that enters at the same time writes it last.
+    # The problem is tested first: a process that enters at the same time writes it last.
     has_problem, marker = (folder / "problem.toml").exists(), folder / "sweep.json"
     if marker.exists():
         if not resume:
-            refuse("--out", "a folder without a sweep", f"{folder} holds one: add --resume to go on, or take another")
+            refuse("--out", "a folder without a sweep", f"{folder} holds one: add --resume, or take another folder")
         check_marker(marker, document, _kept(sweep, plan))
     elif has_problem:
-        refuse("--out", "a folder without a run", f"{folder} holds one: take another")
+        refuse("--out", "a folder without a run", f"{folder} holds one: take another folder")
     if (folder / "map.npz").exists():
         _check_map(folder / "map.npz", sweep, known=marker.exists())
     (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -260,7 +280,7 @@ def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:
 
 
 def _document(sweep: Map) -> Document:
-    """What tells a sweep from others, as JSON has it."""
+    """The data that identify a sweep, in the form of JSON."""
     axes = [dataclasses.asdict(axis) for axis in sweep.axes]
     return json.loads(json.dumps({"problem": dict(sweep.tables), "axes": axes, "claims": sweep.claims}))
 
@@ -280,13 +300,13 @@ def _metadata_of(arrays: MapRecord, path: pathlib.Path) -> Document:
 
 
 def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
-    """Refuse the map of another sweep; a damaged one in the folder of this sweep is removed."""
+    """Refuse the map of another sweep. A damaged one in the folder of this sweep is removed."""
     try:
         found = _metadata_of(read_arrays(file), file).get("origin")
     except DamagedFileError as error:
         if not known:
             refuse("--out", "the folder of this same sweep", f"{error}: take another folder")
-        done_without(error, "its cells are integrated again")
+        ignore_damaged(error, "its cells are integrated again")
         return file.unlink()
     require_origin(found, _identity(sweep), "--out", "sweep", file)
 
@@ -294,7 +314,15 @@ def _check_map(file: pathlib.Path, sweep: Map, known: bool) -> None:
 def finish(
     unfinished: Map, plan: SweepPlan, progress: bool, mesh: Mesh | None, executor: Executor | None = None
 ) -> Map:
-    """The map of a sweep, from its finished batches and the others, which are integrated."""
+    """The map of a sweep, from its finished batches and the others, which are integrated.
+
+    **Arguments:**
+
+    - unfinished: the map without quantities.
+    - plan: the plan of the sweep.
+    - progress: whether to show a progress bar.
+    - mesh, executor: as for `sweep`.
+    """
     folder = unfinished.folder
     if (folder / "map.npz").exists():
         shutil.rmtree(folder / "cells", ignore_errors=True)
@@ -324,14 +352,14 @@ def finish(
 
 
 def _count(plan: SweepPlan, places: Iterable[int]) -> int:
-    """How many cells there are in some batches."""
+    """The number of cells in some batches."""
     return sum(len(plan.batches[place].cells) for place in places)
 
 
 def _integrated(
     plan: SweepPlan, places: Sequence[int], kept: KeptBatches, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
-    """What is found of some batches, as it comes and when it is kept."""
+    """The records of some batches with their places, in the order in which they finish. Each is kept first."""
     chosen = [plan.batches[place] for place in places]
     for number, record in _records(chosen, plan, mesh, executor):
         kept.save(places[number], record)
@@ -341,12 +369,12 @@ def _integrated(
 def _records(
     batches: Sequence[CellBatch], plan: SweepPlan, mesh: Mesh | None, executor: Executor | None
 ) -> Iterator[tuple[int, MapRecord]]:
-    """What is found of each batch, by its number."""
+    """The record of each batch, with its number."""
     if executor is not None:
         calls = [(batch, [plan.cells[index].to_toml() for index in batch.cells], plan.claims) for batch in batches]
         yield from gathered(executor, integration.run_by_text, calls)
         return
     for numbers in integration.together(batches, 1 if mesh is None else mesh.size):
-        # One at a time on a device: XLA shares a batch among the cores, and two can wait for each other.
+        # One at a time on each device: XLA spreads a batch over the cores, and two batches can wait for each other.
         fresh = integration.run([batches[number] for number in numbers], plan.cells, mesh, plan.claims)
         yield from zip(numbers, fresh, strict=True)

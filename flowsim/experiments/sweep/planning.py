@@ -1,4 +1,4 @@
-"""What a sweep will do, checked before anything is integrated or written."""
+"""The plan of a sweep, checked before anything is integrated or written."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from flowsim.problem import AbstractSpec, known_fields
 
 
 class SweepPlan(NamedTuple):
-    """The problems of all cells, the last axis running fastest, the batches in which they are integrated, and the
+    """The problems of all cells, the last axis varying fastest; the batches in which they are integrated; and the
     pattern of the claims.
     """
 
@@ -31,10 +31,18 @@ class SweepPlan(NamedTuple):
 def checked(
     tables: Tables, axes: tuple[GridAxis, ...], claims: str | None, disk_budget: float, mesh: Mesh | None
 ) -> SweepPlan:
-    """What a sweep will do; nothing is integrated or written.
+    """The plan of a sweep.
 
-    **Raises:** `ProblemError` in one line where one of them is no problem, no claim matches, or the map is larger than
-    the disk budget, in MB.
+    **Arguments:**
+
+    - tables: what all cells share.
+    - axes: what varies.
+    - claims: a pattern of ids.
+    - disk_budget: in MB.
+    - mesh: devices that share samples.
+
+    **Raises:** `ProblemError` in one line if a problem is not valid, no claim matches, or the map is larger than the
+    disk budget.
     """
     require_float64()
     if not axes:
@@ -62,8 +70,8 @@ def checked(
 
 
 def _check_size(count: int, kinds: tuple[np.dtype, ...], disk_budget: float) -> None:
-    """Refuse a map of so many cells, with arrays of these kinds, that is larger than the disk budget."""
-    # Finished batches and the map lie side by side until the map is whole.
+    """Refuse a map that is larger than the disk budget."""
+    # Finished batches exist together with the map until it is complete.
     megabytes = 2 * count * sum(kind.itemsize for kind in kinds) / 1e6
     if not megabytes <= disk_budget:
         came = f"its {count} cells take {megabytes:.3g} MB"
@@ -71,5 +79,5 @@ def _check_size(count: int, kinds: tuple[np.dtype, ...], disk_budget: float) -> 
 
 
 def _of_each_model(cells: Sequence[AbstractSpec]) -> list[AbstractSpec]:
-    """A cell of each model that problem files name; the first of problems of a function, which name none."""
+    """A cell for each model that problem files name; the first cell for problems of a function, which name none."""
     return list({repr(getattr(spec, "model", None)): spec for spec in reversed(cells)}.values())

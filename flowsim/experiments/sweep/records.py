@@ -1,10 +1,8 @@
-"""What a map holds of each cell's flow: where it ended, how long it took, and how well it was integrated."""
-
-from typing import Any
+"""The columns of a map about each flow: where it ended, how long it took, and how accurately it was integrated."""
 
 import numpy as np
 
-from flowsim.flow.solvers.summary import STATUSES
+from flowsim.flow.solvers.summary import STATUSES, Scales, Summary
 from flowsim.flow.trajectory import Status
 
 OUTCOMES = ("global-minimum", "saddle", "other-critical-point", "unfinished", "undecided", "failed")
@@ -13,7 +11,7 @@ _NUMBERS = (
     "convergence_time", "sharp_mu_pl", "sharp_mu_rate", "closest_to_saddle", "energy_defect",
 )  # fmt: skip
 _WORDS = {"outcome": OUTCOMES, "status": tuple(STATUSES)}
-# Of a flow; those of claims are beside them.
+# Columns about flows; those about claims follow.
 DTYPES = (
     {name: np.dtype(f"<U{max(map(len, words))}") for name, words in _WORDS.items()}
     | {name: np.dtype(float) for name in _NUMBERS}
@@ -23,18 +21,25 @@ MapRecord = dict[str, np.ndarray]
 
 _AT_MINIMUM = 1e-6  # of the excess at the saddle
 _AT_REST = 1e-8  # of the largest gradient norm
-_STILL = 1e-3  # the fall of log excess over an e-fold of time
-_AT_SADDLE = 1e-3  # of the weights' norm at the minimum
+_STILL = 1e-3  # the decrease of log excess while time grows by e
+_AT_SADDLE = 1e-3  # of the norm of the weights at the minimum
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of flows that could not be integrated
-def record(summary: Any, scales: Any, rtol: np.ndarray) -> MapRecord:
-    """What became of the flows of cells, which lead every array."""
-    # Where no minimum is known as weights, the start alone says what is small.
+@np.errstate(invalid="ignore", over="ignore")  # some flows could not be integrated
+def record(summary: Summary, scales: Scales, rtol: np.ndarray) -> MapRecord:
+    """The columns of a map about flows, with one row for each cell.
+
+    **Arguments:**
+
+    - summary: the summaries of the flows.
+    - scales: the natural scales of their losses.
+    - rtol: the tolerances.
+    """
+    # If no model of least loss is known, only the start shows which weights are small.
     known_size = np.where(scales.weights > 0, scales.weights, np.inf)
     start_size = np.sqrt(np.minimum(summary.norm_sq_start, known_size**2))
     closest = np.sqrt(summary.closest.value) / np.where(start_size > 0, start_size, 1.0)
-    # An energy below the rounding of the excess counts as none.
+    # An energy below the rounding of the excess counts as zero.
     least_energy = np.maximum(np.finfo(float).eps * summary.excess_start, np.finfo(float).tiny)
     found = {
         "outcome": _outcome(summary, scales, closest, rtol),
@@ -57,19 +62,20 @@ def record(summary: Any, scales: Any, rtol: np.ndarray) -> MapRecord:
     return {name: found[name].astype(dtype) for name, dtype in DTYPES.items()}
 
 
-def _outcome(summary: Any, scales: Any, closest: np.ndarray, rtol: np.ndarray) -> np.ndarray:
-    """Where the flow ended: docs/maps.md says each in words."""
+def _outcome(summary: Summary, scales: Scales, closest: np.ndarray, rtol: np.ndarray) -> np.ndarray:
+    """Where each flow ended, by the numbers in docs/maps.md."""
     finished = np.asarray([STATUSES[code].finished for code in summary.status])
     stopped = np.asarray([STATUSES[code] in (Status.GRAD_NORM, Status.STATIONARY) for code in summary.status])
     largest = np.minimum(np.sqrt(summary.largest_grad_norm_sq), scales.gradient)
     slow = stopped | (np.sqrt(summary.grad_norm_sq) <= _AT_REST * largest)
-    # In a flat valley the gradient is small too, but the excess falls as fast as time grows.
+    # In a flat valley the gradient is small too, but the excess decreases as fast as time grows.
     still = summary.t * summary.grad_norm_sq <= _STILL * summary.excess
     at_rest = slow & (still | np.isnan(summary.excess))
     at_minimum = summary.excess <= _AT_MINIMUM * scales.excess
     size = np.where(scales.weights > 0, scales.weights, np.sqrt(summary.norm_sq_start))
     at_zero = np.sqrt(summary.norm_sq) <= _AT_SADDLE * size
-    # On the saddle's stable set errors of size rtol grow as fast as the flow falls: they decide once it is this close.
+    # On the stable set of a saddle errors of size rtol grow as fast as the flow decays. They decide its course once it
+    # is this close.
     undecided = closest <= np.sqrt(rtol)
     conditions = [~finished, at_rest & ~at_minimum & at_zero, undecided, at_minimum, at_rest]
     names = ["failed", "saddle", "undecided", "global-minimum", "other-critical-point"]

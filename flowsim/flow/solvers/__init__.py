@@ -1,1 +1,1 @@
-"""The methods that step a flow: Radau IIA for any loss and for arrowheads, and how long the steps are."""
+"""Methods that step a flow: Radau IIA for any loss and for arrowheads, their step sizes, and the diffrax solvers."""

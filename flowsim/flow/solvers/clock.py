@@ -1,5 +1,5 @@
-"""Times as pairs: an origin, and what has passed since. Of a flow that leaves a saddle late, float64 cannot tell times
-from the start apart by the time that it then needs; from an origin just before, it can.
+"""Times as pairs of an origin and the time since. If a flow leaves a saddle late, float64 cannot resolve the drop in
+times from the start, but it can in times from an origin shortly before.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ Times = Float[np.ndarray, " T"]
 
 
 def origin_moves(origins: Times, since: Times) -> Bool[np.ndarray, " steps"]:
-    """Whether, after each time but the last, times count from a later origin."""
+    """For each row except the last, whether the next row counts time from a later origin."""
     return (np.diff(origins) > 0) | (np.diff(since) < 0)
 
 
@@ -30,8 +30,8 @@ def lengths(run: Trajectory) -> Times:
 
 
 def counted(run: Trajectory) -> tuple[Times, float]:
-    """The times of a flow from the start, and 0; of one that leaves a saddle late, from the time after the last origin
-    at which |grad|^2 was largest, and that time.
+    """The output times of a flow from the start, and 0. If the flow leaves a saddle late, the times are from its
+    steepest point after the last origin, and the second value is the time of that point.
     """
     if run.counted is None:
         return np.asarray(run.t), 0.0
@@ -45,5 +45,4 @@ def counted(run: Trajectory) -> tuple[Times, float]:
 
 
 def _last_origin(origins: Times, since: Times) -> int:
-    """The first row that counts from the last origin."""
     return int(np.max(np.flatnonzero(origin_moves(origins, since)) + 1, initial=0))

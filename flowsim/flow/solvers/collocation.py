@@ -1,4 +1,4 @@
-"""Radau IIA, the collocation method behind every implicit step: its nodes, its error estimate, its polynomial."""
+"""Radau IIA, the collocation method behind every implicit step: its nodes, error estimate and interpolation."""
 
 import functools
 
@@ -12,8 +12,8 @@ from flowsim._core.types import Scalar
 STAGES = 5
 ORDER = 2 * STAGES - 1
 
-# The scale of the estimate is a matter of convention: with these two the error of a step is found to be at most about
-# it, on stiff stretches too, where it is of the estimate's order and not of the method's.
+# The scale of the estimate is a convention. With these two numbers the error of a step is at most about the estimate,
+# also on stiff stretches, where it has the order of the estimate and not that of the method.
 ESTIMATE_WEIGHT = 0.01
 DAMPING = 0.1
 
@@ -28,7 +28,7 @@ def radau_tableau() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II, sections IV.5 and IV.8.
     """
     legendre = np.polynomial.legendre
-    roots = np.real(legendre.legroots([0] * (STAGES - 1) + [-1, 1]))  # newer NumPy gives them as complex numbers
+    roots = np.real(legendre.legroots([0] * (STAGES - 1) + [-1, 1]))  # newer NumPy returns them as complex numbers
     nodes = np.sort((roots + 1) / 2)
     nodes[-1] = 1.0
     powers = np.arange(1, STAGES + 1)
@@ -43,19 +43,19 @@ NODES = np.append(0.0, radau_tableau()[0])
 
 
 class AbstractRadau(diffrax.AbstractAdaptiveSolver):
-    """Radau IIA on (weights, energy dissipated), its error a number in units of the tolerance. Its steps end where the
-    step sizes say, and nobody interpolates within them.
+    """Radau IIA for (weights, dissipated energy). Its error is a number in units of the tolerance. Steps are not
+    interpolated.
     """
 
     term_structure = diffrax.ODETerm
     interpolation_cls = diffrax.LocalLinearInterpolation
 
     def order(self, terms):
-        """Of the method at the ends of steps."""
+        """The order of the method at the ends of steps."""
         return ORDER
 
     def error_order(self, terms):
-        """Of the estimate of its error."""
+        """The order of the error estimate."""
         return STAGES + 1
 
     def func(self, terms, t0, y0, args):
@@ -64,21 +64,26 @@ class AbstractRadau(diffrax.AbstractAdaptiveSolver):
 
 
 def lagrange(x: Float[Array, " points"]) -> Float[Array, "points nodes"]:
-    """The values at x of the polynomials that are 1 at one of 0 and the nodes, and 0 at the others."""
+    """The values at x of the Lagrange polynomials for 0 and the nodes."""
     gaps = NODES[:, None] - NODES[None, :] + np.eye(STAGES + 1)
     others = jnp.where(jnp.eye(STAGES + 1, dtype=bool)[None], 1.0, (x[:, None] - jnp.asarray(NODES)[None, :])[:, None])
     return jnp.prod(others, axis=2) / jnp.asarray(np.prod(gaps, axis=1))[None, :]
 
 
 def after(length: Scalar, before: Scalar) -> Float[Array, "stages nodes"]:
-    """What extrapolates from 0 and the nodes of a step to the stages of the next one, of some lengths."""
+    """The matrix that extrapolates from 0 and the nodes of a step to the stages of the next one.
+
+    **Arguments:** length, before: the lengths of the next step and of the last one.
+    """
     return lagrange(1 + length / before * jnp.asarray(NODES[1:]))
 
 
 def solve_small(matrix: list[list], right: list) -> list:
-    """Solve a small linear system whose entries are arrays, one system an element, without pivoting.
+    """Solve small linear systems without pivoting. Their entries are arrays, with one system for each element.
 
-    Unrolled, it compiles to a few fused loops; a batched LAPACK call costs more than the whole step.
+    Unrolled, this compiles to a few fused loops; a batched LAPACK call would cost more than the whole step.
+
+    **Arguments:** matrix, right: nested lists of arrays.
     """
     size = len(right)
     matrix, right = [list(row) for row in matrix], list(right)

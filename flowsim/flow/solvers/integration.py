@@ -1,4 +1,4 @@
-"""The solvers: a stretch of a flow, where it is between two steps, and the reduced flow, by diffrax."""
+"""The solvers by diffrax: a stretch of a flow, its state between two steps, and the reduced flow."""
 
 import contextlib
 import math
@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from flowsim._core.types import Scalar
 from flowsim.flow.solvers.arrowhead.newton import radau_step
-from flowsim.flow.solvers.arrowhead.reduced import Kept, end_of, nothing_kept
+from flowsim.flow.solvers.arrowhead.reduced import Kept, before_first_step, end_of
 from flowsim.flow.solvers.arrowhead.reduced import step as reduced_step
 from flowsim.flow.solvers.collocation import AbstractRadau
 from flowsim.flow.solvers.dense.radau import DenseRadau
@@ -37,8 +37,8 @@ _MOST_REDUCED_STEPS = 2_000_000
 
 
 class Method(NamedTuple):
-    """A solver, and how many eigenvectors of the Hessian it keeps, where it keeps any. An implicit one that needs more
-    than `DENSE_LIMIT` keeps none of them: it is Kvaerno5, whose Newton steps are found by GMRES.
+    """A solver, and the number of eigenvectors of the Hessian that it keeps. Beyond `DENSE_LIMIT` weights an implicit
+    solver keeps none: it is Kvaerno5, with GMRES for its Newton steps.
     """
 
     solver: str
@@ -46,15 +46,20 @@ class Method(NamedTuple):
 
 
 def more_directions(weights: int, directions: int) -> int:
-    """The next larger number of eigenvectors to keep of a Hessian, of which so many were kept so far."""
+    """The next larger number of eigenvectors of a Hessian to keep.
+
+    **Arguments:** weights: their number; directions: the number so far.
+    """
     few = [count for count in _DIRECTIONS if directions < count < weights / 2 and weights > ALWAYS_WHOLE]
     return min([*few, weights])
 
 
 class Asked(NamedTuple):
-    """What is asked of a solver: relative and absolute error of a step, and the sizes of weights that the relative one
-    is at least of; the longest step, of the time or of the start's timescale, whichever is later; that timescale; and
-    how many fields a Hessian counts for.
+    """The settings of a solver.
+
+    It holds the relative and absolute errors of a step, the least sizes of the weights for the relative error, the
+    longest step relative to the larger of the time and the timescale of the start, this timescale, and the cost of a
+    Hessian in evaluations of the field.
     """
 
     rtol: Scalar
@@ -66,8 +71,11 @@ class Asked(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Where a stretch may end before its last time, from the time ``earliest`` on: at an excess; at a |grad|^2 with an
-    excess that is least, or unknown; or at one that may be rounding. At a gradient it may from ``leaving`` on alone.
+    """Conditions under which a stretch ends before its last time, but not before ``earliest``.
+
+    It ends at an excess of at most ``excess``; at a |grad|^2 of at most ``grad_norm_sq`` if the excess is at most
+    ``least`` or unknown; or at a |grad|^2 that may be rounding. The conditions on the gradient apply from the time
+    ``leaving`` on.
     """
 
     earliest: ArrayLike
@@ -79,7 +87,7 @@ class Ending(NamedTuple):
 
 
 def ending(*numbers: ArrayLike) -> Ending:
-    """An ending of some numbers."""
+    """An `Ending` with these numbers."""
     return Ending(*[np.asarray(number, dtype=float) for number in numbers])
 
 
@@ -87,9 +95,10 @@ NEVER = ending(math.inf, -math.inf, -math.inf, -math.inf, -math.inf, 0.0)
 
 
 class Steps(NamedTuple):
-    """The ends of the accepted steps of a stretch, padded at the end: times, weights, and the energy dissipated so far;
-    with the numbers of accepted and rejected steps, and of the fields that these took; whether the implicit solver
-    keeps too few eigenvectors of the Hessian; and the solver's result.
+    """The accepted steps of a stretch, padded to a fixed number.
+
+    It holds their times, weights and dissipated energies; the numbers of accepted and rejected steps and of evaluations
+    of the field; whether the implicit solver keeps too few eigenvectors; and the result of diffrax.
     """
 
     t: Float[Array, " steps"]
@@ -103,23 +112,23 @@ class Steps(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether it came to the ending."""
+        """Whether an ending was met."""
         return bool(self.result == diffrax.RESULTS.event_occurred)
 
     @property
     def stuck(self) -> bool:
-        """Whether it needed steps that are too short beside the time."""
+        """Whether steps became too short relative to the time."""
         return bool(self.result == diffrax.RESULTS.dt_min_reached)
 
     @property
     def finished(self) -> bool:
-        """Whether it did what was asked: reached the last time, ended before it, or made as many steps as it may."""
+        """Whether the stretch reached its last time, met an ending, or made its number of steps."""
         full = bool(self.result == diffrax.RESULTS.max_steps_reached) and int(self.accepted) > 0
         return full or self.ended or bool(self.result == diffrax.RESULTS.successful)
 
 
 class _ArrowheadRadau(AbstractRadau):
-    """Radau IIA with the structured Newton of `radau_step`, reporting its error in units of the tolerance."""
+    """Radau IIA with the structured Newton of `radau_step`."""
 
     rtol: Scalar
 
@@ -137,12 +146,12 @@ class _ArrowheadRadau(AbstractRadau):
 
 
 class _ReducedRadau(AbstractRadau):
-    """Radau IIA on the diagonal of U, u and the clock, reporting its error in units of the tolerance."""
+    """Radau IIA on the diagonal of U, u and the clock."""
 
     rtol: Scalar
 
     def init(self, terms, t0, t1, y0, args):
-        return nothing_kept(y0[0], args.layer.reduction.seen(y0[0]), jnp.asarray(t1 - t0))
+        return before_first_step(y0[0], args.layer.reduction.seen(y0[0]), jnp.asarray(t1 - t0))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         (point, dissipated), kept, length = y0, solver_state, jnp.asarray(t1 - t0)
@@ -165,9 +174,17 @@ def integrate(
     method: Method,
     most_steps: int,
 ) -> Steps:
-    """Integrate from weights, and an energy dissipated so far, until the last of times, the ending, or ``most_steps``.
+    """Integrate until the last time, an ending, or a number of steps.
 
-    **Arguments:** times: the first, the last, and the size of the first step.
+    **Arguments:**
+
+    - system: the flow.
+    - y: the weights and the energy dissipated so far.
+    - times: the first, the last, and the length of the first step.
+    - asked: the settings of the solver.
+    - ending: where it may end early.
+    - method: the solver.
+    - most_steps: the largest number of steps.
     """
     with _threads(method):
         found = _integrate(system, y, jnp.asarray(times), asked, ending, method, most_steps)
@@ -175,7 +192,7 @@ def integrate(
 
 
 def _threads(method: Method) -> contextlib.AbstractContextManager:
-    """How many threads the decompositions of a flow take."""
+    """A context with the number of threads for decompositions."""
     return blas_in_one_thread() if method.solver == "implicit" else contextlib.nullcontext()
 
 
@@ -190,13 +207,13 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
             excess = args.excess(state)
             at_least = jnp.isnan(excess) | (excess <= ending.least)
             threshold = jnp.where(at_least, ending.grad_norm_sq, ending.rounding)
-            # Squares of tiny gradients are zero, and so is a share of them.
+            # The square of a tiny gradient, and its share, may underflow to zero.
             small = (threshold > 0) & (grad_norm_sq <= threshold) & (t >= ending.leaving)
             return small | (excess <= ending.excess)
 
         def met_where_slow():
             grad_norm_sq = args.speed(state) ** 2
-            # Where the flow still moves, nothing further is computed.
+            # A flow that still moves is not tested further.
             slow = grad_norm_sq * t <= _SLOW * dissipated
             return jax.lax.cond(slow, met, lambda _: jnp.asarray(False), grad_norm_sq)
 
@@ -235,7 +252,6 @@ def _integrate(system, y, times, asked, ending, method, most_steps):
 
 
 def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, first: Scalar):
-    """The solver of a method with its step sizes."""
     predictive = PredictiveStepSize(asked.growth, asked.timescale)
     if isinstance(system, ReducedSystem):
         return _ReducedRadau(asked.rtol), predictive
@@ -245,7 +261,7 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
         implicit = DenseRadau(asked.rtol, asked.atol, asked.sizes, asked.renewal, system.columns, method.directions)
         return implicit, predictive
     rtol: Any = asked.rtol
-    # Explicit steps know nothing of rounding, so that all weights have the tolerance of the smallest.
+    # Explicit steps do not know the rounding of the field, so that the smallest tolerance is used for all weights.
     atol: Any = asked.atol + rtol * jnp.min(jnp.stack([jnp.min(size) for size in jax.tree.leaves(asked.sizes)]))
     shortest = SMALLEST * jnp.maximum(first, asked.timescale)
     norm = optimistix.max_norm
@@ -260,10 +276,15 @@ def _solver(system: AbstractSystem, method: Method, y: PyTree, asked: Asked, fir
 def between(
     system: AbstractSystem, steps: tuple[PyTree, PyTree], times: Float[Array, "n 3"], asked: Asked, method: Method
 ) -> tuple[PyTree, Bool[Array, " n"]]:
-    """Where a flow is between the ends of its steps, each found by one shorter step, and whether it was found.
+    """The state of a flow within its steps, each by one shorter step, and whether it was found.
 
-    **Arguments:** steps: weights and dissipated energy where each step begins, and where it ends; times: where it
-    begins, a time in it, and where it ends.
+    **Arguments:**
+
+    - system: the flow.
+    - steps: weights and dissipated energy at the start of each step, and at its end.
+    - times: (n, 3) the start of each step, a time in it, and its end.
+    - asked: the settings of the solver.
+    - method: the solver.
     """
     begins, ends = steps
     with _threads(method):
@@ -286,7 +307,7 @@ def _between(system, begins, ends, times, asked, method):
             state = solver.init(WITH_ENERGY, t0, t, begin, system)
         y, error, _, after, result = solver.step(WITH_ENERGY, t0, t, begin, system, state, made_jump=jnp.asarray(False))
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((y, error))])
-        # An implicit solver of diffrax gives the result of its Newton method.
+        # Implicit solvers of diffrax return the result of their Newton method.
         results = diffrax.RESULTS if isinstance(result, diffrax.RESULTS) else optimistix.RESULTS
         found = jnp.all(finite) & (result == results.successful)
         if isinstance(solver, Stabilized):
@@ -300,10 +321,17 @@ def _between(system, begins, ends, times, asked, method):
 
 
 def solve_reduced(arrowhead: AbstractArrowhead, start: State, ts: Float[Array, " T"], rtol: float, atol: float):
-    """The diagonal of U, u, the clock and the dissipated energy of an arrowhead flow at ``ts``, from its reduction; and
+    """The diagonal of U, u, the clock and the dissipated energy of an arrowhead flow at ``ts``, by its reduction; and
     the numbers of accepted and rejected steps.
 
-    **Raises:** `RuntimeError` where it cannot be integrated.
+    **Arguments:**
+
+    - arrowhead: the structure of the flow.
+    - start: U and u at t = 0.
+    - ts: (T,) the output times.
+    - rtol, atol: the errors of a step.
+
+    **Raises:** `RuntimeError` if the integration fails.
     """
     solution = _solve_reduced(arrowhead, *start, ts, rtol, atol)
     if solution.result != diffrax.RESULTS.successful or solution.ys is None:

@@ -1,4 +1,4 @@
-"""Kinks that a flow cannot cross: the gradient jumps there, and the field points back from either side."""
+"""Kinks that a flow cannot cross: the gradient jumps there, and the field points back from both sides."""
 
 from collections.abc import Callable
 
@@ -11,20 +11,24 @@ from jaxtyping import Array, Float, PyTree
 from flowsim._core.types import Scalar
 from flowsim.flow.systems import AbstractSystem, norm_sq
 
-BEFORE = 1e-5  # of the time of a kink, how long before it a flow that meets it ends
+BEFORE = 1e-5  # of the time of a kink: how long before it the flow is cut
 _EPS = float(np.finfo(float).eps)
-_NEAR = 10.0 ** np.arange(-13, -4)  # of the time, how far from where a flow ends its field is looked at
-_LOCAL = 1e-2  # of the way to the end, within which a flow that drops there is as good as straight
-_JUMPS = 1e-6  # of the field, by which it changes at a kink at least
-_NOISE = 1e3  # roundings of the field, which at rest is nothing else
-_GROWS = 3.0  # times, by which what changes at a kink grows with ten times the distance at most
+_NEAR = 10.0 ** np.arange(-13, -4)  # of the time: distances from the end of a flow at which its field is evaluated
+_LOCAL = 1e-2  # of the path to the end: within this part a flow is nearly straight
+_JUMPS = 1e-6  # of the field: its least change at a kink
+_NOISE = 1e3  # times its rounding: a field at rest is smaller
+_GROWS = 3.0  # the largest factor by which the change at a kink grows if the distance grows by ten
 
 
 def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int], PyTree]) -> int | None:
-    """How many rows of a run come before a kink at its end, by `BEFORE` at least; None where it ends at none, or has no
-    such row after the start.
+    """The number of rows of a run before a kink at its end, by `BEFORE` at least; None if there is no kink, or no such
+    row after the start.
 
-    **Arguments:** t: (T,) its times; state: the number of a row -> the state there.
+    **Arguments:**
+
+    - system: the flow.
+    - t: (T,) its times.
+    - state: the number of a row -> the state there.
     """
     count = int(np.sum(t <= (1 - BEFORE) * t[-1]))
     if count > 1 and meets_kink(system, state(count - 1), state(-1), (float(t[count - 1]), float(t[-1]))):
@@ -33,10 +37,14 @@ def rows_before_kink(system: AbstractSystem, t: np.ndarray, state: Callable[[int
 
 
 def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple[float, float]) -> bool:
-    """Whether the field jumps where a solver gave up: it changes within a short distance of the way that it came, and
-    hardly more within ten times that, as no smooth field does.
+    """Whether the field jumps where a solver gave up: it changes within a short distance along the path, and hardly
+    more within ten times this distance, unlike a smooth field.
 
-    **Arguments:** before, end: states on that way, the last one there; times: of these.
+    **Arguments:**
+
+    - system: the flow.
+    - before, end: states on the path, the second one at its end.
+    - times: the times of these states.
     """
     first, last = times
     near = _NEAR * last / (last - first)
@@ -55,8 +63,10 @@ def meets_kink(system: AbstractSystem, before: PyTree, end: PyTree, times: tuple
 def _changes(
     system: AbstractSystem, before: PyTree, end: PyTree, distances: Float[Array, " h"]
 ) -> tuple[Float[Array, " h"], Scalar, Scalar]:
-    """How much the field differs at distances from a state, in units of the way to it; how large it is before it; and
-    how much changes of the weights in their last places make of it, there or before, but for those that cross a kink.
+    """The change of the field at distances from a state, its size before it, and its rounding.
+
+    The distances are in units of the path from ``before`` to ``end``. The rounding is the change of the field by the
+    last digits of the weights, at either state, except for weights that cross a kink.
     """
     slope, way = system.field(end), jax.tree.map(jnp.subtract, end, before)
 

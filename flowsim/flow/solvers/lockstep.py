@@ -1,12 +1,12 @@
-"""A flow as one pure function of what it begins with: many go in lockstep by vmap, and none asks the host when to end.
+"""A flow as one pure function, so that vmap integrates many flows in lockstep on the device.
 
-A kernel makes the steps, an observer sums up what is wanted of them and says when the flow ends, and the ends of the
+A kernel makes the steps. An observer collects what is needed of them and decides when the flow ends. The ends of the
 steps are recorded.
 """
 
 import abc
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,19 +17,24 @@ from flowsim._core.types import Scalar
 from flowsim.flow.solvers.collocation import STAGES
 from flowsim.flow.solvers.step_size import ANEW, SMALLEST, Past, begin, next_length
 
-FIRST_STEP = 1e-2  # of the start's timescale
-BLOCK = 16  # steps between two looks at whether a flow has ended
-_BLOCKS = 16  # that are recorded
+FIRST_STEP = 1e-2  # of the timescale of the start
+BLOCK = 16  # steps between two checks whether a flow has ended
+_BLOCKS = 16  # blocks that are recorded
 
 Nodes = Float[Array, " nodes"]
 
 
 class View(NamedTuple):
-    """What is seen of a flow where a step ends.
+    """What an observer sees at the end of a step.
 
-    point: where the flow is, as the kernel keeps it; norm_sq: of the weights; dissipated: int |grad L|^2 so far; still:
-    whether the gradient is but rounding, or the flow rests for all that the kernel can tell; leaves: whether this may
-    be a saddle that the flow still leaves; nodes: t, excess and |grad L|^2 in the step, from its begin to its end.
+    **Fields:**
+
+    - point: the state of the flow, in the form of the kernel.
+    - norm_sq: the squared norm of the weights.
+    - dissipated: int |grad L|^2 so far.
+    - still: whether the gradient is rounding, or the kernel considers the flow at rest.
+    - leaves: whether the flow may still leave a saddle there.
+    - nodes: t, excess and |grad L|^2 at times in the step, from its start to its end.
     """
 
     t: Scalar
@@ -44,7 +49,7 @@ class View(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is recorded where a step ends, as in `View`."""
+    """What is recorded at the end of a step; see `View`."""
 
     t: Scalar
     point: PyTree
@@ -54,9 +59,12 @@ class Row(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The rows of a flow: the start, the end of every step, and the last one repeated up to a fixed length.
+    """The rows of a flow: the start, the ends of the steps, and copies of the last one up to a fixed length.
 
-    count: of the rows without the repetition; whole: whether there was room for all steps.
+    **Fields:**
+
+    - count: the number of rows without the copies.
+    - whole: whether all steps were recorded.
     """
 
     rows: Row
@@ -65,73 +73,83 @@ class Record(NamedTuple):
 
 
 class AbstractKernel(eqx.Module):
-    """The steps of a flow. What one leaves to the next is the kernel's own.
+    """The steps of a flow.
 
-    timescale: the time in which the start's gradient changes, |g|/|H g|; growth: the longest step, of the time.
+    **Fields:**
+
+    - timescale: |g|/|H g| at the start, the time in which its gradient changes.
+    - growth: the longest step relative to the time.
     """
 
     timescale: eqx.AbstractVar[Scalar]
     growth: eqx.AbstractVar[float]
 
     @abc.abstractmethod
-    def begin(self) -> tuple[Any, View]:
-        """What the first step begins with, and the view at time 0."""
+    def begin(self) -> tuple[PyTree, View]:
+        """The input of the first step, and the view at time 0."""
 
     @abc.abstractmethod
-    def step(self, kept: Any, view: View, length: Scalar) -> tuple[Any, View, Scalar]:
-        """What a step of some length leaves, the view at its end, and its error in units of the tolerance, infinite
-        where it was not found.
+    def step(self, kept: PyTree, view: View, length: Scalar) -> tuple[PyTree, View, Scalar]:
+        """The input of the next step, the view at the end of this one, and its error in units of the tolerance.
+
+        **Arguments:**
+
+        - kept: the input of this step.
+        - view: the view at its start.
+        - length: its length.
         """
 
     @abc.abstractmethod
-    def anew(self, kept: Any, t: Scalar) -> Any:
-        """What a step left at the time t where that becomes 0."""
+    def anew(self, kept: PyTree, t: Scalar) -> PyTree:
+        """The input of the next step if the time t becomes 0."""
 
 
 class AbstractObserver(eqx.Module):
-    """What is kept of a flow, and when it ends."""
+    """Collects data along a flow and decides when it ends."""
 
     @abc.abstractmethod
-    def begin(self, view: View) -> Any:
-        """What is kept of the start."""
+    def begin(self, view: View) -> PyTree:
+        """The data at the start."""
 
     @abc.abstractmethod
-    def goes_on(self, kept: Any) -> Bool[Array, ""]:
-        """Whether there is a further step."""
+    def continues(self, kept: PyTree) -> Bool[Array, ""]:
+        """Whether the flow continues."""
 
     @abc.abstractmethod
-    def accept(self, kept: Any, view: View) -> Any:
-        """What is kept after an accepted step."""
+    def accept(self, kept: PyTree, view: View) -> PyTree:
+        """The data after an accepted step."""
 
     @abc.abstractmethod
-    def reject(self, kept: Any, stuck: Bool[Array, ""]) -> Any:
-        """What is kept after a rejected one, and whether the next would be too short to be one."""
+    def reject(self, kept: PyTree, stuck: Bool[Array, ""]) -> PyTree:
+        """The data after a rejected step. ``stuck`` says whether the next step would be too short."""
 
 
 class _Flow(NamedTuple):
-    """The view at the last accepted step, what the kernel and the observer keep, and the length of the next step.
+    """The view at the last accepted step, the data of the kernel and the observer, and the length of the next step.
 
-    origin: from which the kernel's times count, while the observer sees the sum; timescale: that in which the gradient
-    changes there.
+    The kernel counts times from ``origin``, the observer from the start. ``timescale`` is the time in which the
+    gradient changes at the origin.
     """
 
     view: View
-    made: Any
-    kept: Any
+    made: PyTree
+    kept: PyTree
     length: Scalar
     past: Past
     origin: Scalar
     timescale: Scalar
 
     def seen(self) -> View:
-        """The view in times from the start."""
         t, *rest = self.view.nodes
         return self.view._replace(t=self.origin + self.view.t, nodes=(self.origin + t, *rest))
 
 
-def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[Any, View, Record]:
-    """Follow a flow until its observer has seen enough, or to the time ``end``: what it keeps, the last view, and the
-    record.
+def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[PyTree, View, Record]:
+    """Integrate a flow until its observer ends it, or to the time ``end``.
+
+    **Arguments:** kernel; observer; end: the last time.
+
+    **Returns:** the data of the observer, the last view, and the record.
     """
     made, view = kernel.begin()
     first = FIRST_STEP * kernel.timescale
@@ -146,11 +164,11 @@ def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> t
         error = jnp.where(jnp.isfinite(error), error, jnp.inf)
         following, past = next_length(length, error, STAGES + 1, flow.past)
         seen = flow._replace(view=view).seen()
-        # Added up again, the time of the end might miss it.
+        # The sum of the steps may differ from the last time by rounding.
         seen = seen._replace(t=jnp.where(arrives, end, seen.t))
         choose = functools.partial(jax.tree.map, lambda a, b: jnp.where(error <= 1, a, b))
         made, view = choose((made, view), (flow.made, flow.view))
-        # Where the flow has become so fast that its time cannot tell steps apart, this begins anew.
+        # If the flow has become so fast that steps are too short relative to the time, time is counted from here.
         clock = jnp.maximum(view.t, flow.timescale)
         stuck = following < SMALLEST * clock
         _, _, (before, *_, after) = view.nodes
@@ -171,8 +189,8 @@ def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> t
         return jax.tree.map(lambda a, b: jnp.where(anew, a, b), there, on)
 
     def step(flow: _Flow, _: None) -> tuple[_Flow, Row]:
-        goes_on = observer.goes_on(flow.kept)
-        flow = jax.tree.map(lambda a, b: jnp.where(goes_on, a, b), advance(flow), flow)
+        continues = observer.continues(flow.kept)
+        flow = jax.tree.map(lambda a, b: jnp.where(continues, a, b), advance(flow), flow)
         return flow, _row(flow.seen())
 
     def block(state: tuple[_Flow, Row, Array]) -> tuple[_Flow, Row, Array]:
@@ -184,9 +202,9 @@ def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> t
 
     room = 1 + BLOCK * _BLOCKS
     rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (room, *jnp.shape(leaf))), _row(start.seen()))
-    # In blocks, since a loop under vmap copies all that it keeps each time.
+    # In blocks, since under vmap a loop copies its state in every iteration.
     state = start, rows, jnp.asarray(0)
-    last, rows, blocks = jax.lax.while_loop(lambda state: observer.goes_on(state[0].kept), block, state)
+    last, rows, blocks = jax.lax.while_loop(lambda state: observer.continues(state[0].kept), block, state)
     count = 1 + BLOCK * jnp.minimum(blocks, _BLOCKS)
     filled = jnp.minimum(jnp.arange(room), count - 1)
     record = Record(jax.tree.map(lambda leaf: leaf[filled], rows), count, blocks <= _BLOCKS)

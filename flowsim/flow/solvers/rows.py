@@ -1,6 +1,6 @@
-"""A flow as one pure function of its start, that keeps the ends of its steps: batched by vmap, differentiated by jvp.
+"""A flow as one pure function of its start that returns the ends of its steps, for vmap and jvp.
 
-A search looks at many problems through it; verdicts are given on `gradient_flow` alone.
+Searches evaluate many problems by it. Verdicts are given on `gradient_flow` only.
 """
 
 import functools
@@ -33,14 +33,14 @@ class _Seen(NamedTuple):
 
 
 class _UntilLeast(AbstractObserver):
-    """Ends a flow when its excess is least."""
+    """Ends a flow when its excess is small enough."""
 
     least: Scalar
 
     def begin(self, view: View) -> _Seen:
         return _Seen(view.excess, jnp.asarray(0), jnp.asarray(0))
 
-    def goes_on(self, kept: _Seen) -> Bool[Array, ""]:
+    def continues(self, kept: _Seen) -> Bool[Array, ""]:
         moving = (kept.excess > self.least) & jnp.isfinite(kept.excess)
         return moving & (kept.count < _MOST) & (kept.rejected < _MOST_REJECTED)
 
@@ -54,11 +54,18 @@ class _UntilLeast(AbstractObserver):
 def traced_flow(
     system: AbstractSystem, start: PyTree, minimum: Scalar, rtol: float
 ) -> tuple[Trajectory, Bool[Array, ""]]:
-    """The flow of a system from a model until its excess is 1e-12 of that at the start or the saddle of an arrowhead,
-    the smaller, and whether it got there; it does not where no minimum is known.
+    """The flow of a system until its excess is 1e-12 of the smaller one at the start and at the saddle of an arrowhead,
+    and whether it reached this. It does not if no minimum is known.
 
-    The end is repeated up to a fixed length, so that every flow has the same shapes. Derivatives are those of the
-    iterations of Newton's method: exact for an arrowhead to rounding, else to about a percent.
+    The end is repeated up to a fixed length, so that all flows have the same shapes. Derivatives are those of Newton's
+    iterations: exact to rounding for an arrowhead, else to about a percent.
+
+    **Arguments:**
+
+    - system: the flow.
+    - start: the model at t = 0.
+    - minimum: the least loss.
+    - rtol: the relative error of a step.
     """
     state = system.encode(start)
     if isinstance(system, ArrowheadSystem) and isinstance(system.arrowhead, Arrowhead):
@@ -74,5 +81,5 @@ def traced_flow(
 
 
 def trajectory_of(rows: Row, models: PyTree, minimum: Scalar) -> Trajectory:
-    """The trajectory of a recorded flow, whose models are given."""
+    """The trajectory of a recorded flow with these models."""
     return uncertified(rows.t, models, minimum + rows.excess, rows.excess, rows.grad_norm_sq, rows.dissipated)

@@ -1,4 +1,4 @@
-"""How long the steps of an implicit method are."""
+"""Step sizes of implicit methods."""
 
 from typing import Any, NamedTuple
 
@@ -10,15 +10,15 @@ from jaxtyping import Array, Bool, PyTree
 from flowsim._core.types import Scalar
 
 SAFETY, LEAST_FACTOR, LARGEST_FACTOR = 0.9, 0.2, 10.0
-SMALLEST = 1e-13  # of the time, or of the start's timescale: a step that cannot be
-ANEW = 1e-6  # of these, in which the gradient changes where steps are too short for them: time is counted anew there
-_LEAST_ERROR = 1e-6  # what an error below it counts as, when it is compared with the next one
+SMALLEST = 1e-13  # of the time or of the timescale of the start: no step is shorter
+ANEW = 1e-6  # of these: if the gradient changes in a shorter time, time is counted from a new origin
+_LEAST_ERROR = 1e-6  # smaller errors count as this one when two are compared
 _FAILED_FACTOR = 0.3
 _ALIKE = 1e-3  # of the largest of n weights, times n: random ones are alike, the smallest of which is about 1/n of it
 
 
 class Past(NamedTuple):
-    """The last accepted step, its length and error, the length 0 before there is one; and whether one was rejected
+    """The last accepted step: its length, 0 before there is one, and its error; and whether a step was rejected
     since.
     """
 
@@ -28,15 +28,22 @@ class Past(NamedTuple):
 
 
 def begin() -> Past:
-    """What is known before the first step."""
+    """The `Past` before the first step."""
     return Past(jnp.zeros(()), jnp.ones(()), jnp.asarray(False))
 
 
 def next_length(length: Scalar, error: Scalar, order: Any, past: Past) -> tuple[Scalar, Past]:
-    """The length to try after a step of some length, and what is then known.
+    """The length of the next step, and the updated past.
 
-    The error of the step is in units of the tolerance, infinite where it did not converge: up to 1 it is accepted. The
-    next one is predicted from the last two, as their errors change like the course of the flow does.
+    A step is accepted if its error is at most 1. The next length is predicted from the last two errors, since they
+    change together with the flow.
+
+    **Arguments:**
+
+    - length: the length of the last step.
+    - error: its error in units of the tolerance, infinite if it failed.
+    - order: the order of the error.
+    - past: what is known of the steps before.
 
     **Source:** Gustafsson, Control-theoretic techniques for stepsize selection in implicit Runge-Kutta methods (1994).
     """
@@ -53,16 +60,15 @@ def next_length(length: Scalar, error: Scalar, order: Any, past: Past) -> tuple[
 
 
 class PredictiveStepSize(diffrax.AbstractStepSizeController):
-    """The step sizes of `next_length`, for a solver whose error is a number in units of the tolerance.
-
-    growth: the longest step, of the time or of the start's timescale, whichever is later.
+    """The step sizes of `next_length` for diffrax. ``growth`` is the longest step relative to the larger of the time
+    and the timescale of the start.
     """
 
     growth: Scalar
     timescale: Scalar
 
     def wrap(self, direction):
-        """As it is: time goes forwards."""
+        """The same: time increases."""
         return self
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):

@@ -1,6 +1,6 @@
-"""The summary of a flow, kept while it is integrated: least values, the times of events, and where it ends.
+"""The summary of a flow, collected during integration: least values, times of events, and the end.
 
-Nothing that is kept grows with the number of steps.
+Its size does not grow with the number of steps.
 """
 
 from typing import NamedTuple
@@ -20,17 +20,17 @@ CONVERGED = 1e-6  # of the excess at the start
 STATUSES = tuple(Status)
 _CODE = {status: index for index, status in enumerate(STATUSES)}
 _RUNNING = -1
-UNTOLD = -2  # a flow that may rest above its minimum, which its Hessian tells
+UNDECIDED = -2  # a flow that may rest above its minimum; its Hessian decides
 _MAX_STEPS = 20_000
-_KNOWN = 64  # roundings of an excess, from which a ratio to it is known
+_KNOWN = 64  # units of rounding: a larger excess is known well enough for a ratio
 _EPS = float(jnp.finfo(jnp.float64).eps)
 
 
 class Ends(NamedTuple):
-    """What ends a flow: t1, or where that is infinite the relative stops, from the time ``earliest`` on.
+    """What ends a flow: t1, or, if that is infinite, relative stops from the time ``earliest`` on.
 
-    Here the excess is relative to the smaller of those at the start and at the saddle, and the gradient norm to the
-    smaller of the largest seen and that of `Scales`: from a huge start no flow ends on its way.
+    The excess is relative to the smaller of that at the start and that at the saddle, and the gradient norm to the
+    smaller of the largest seen and that of `Scales`. Otherwise a flow from a huge start would end too early.
     """
 
     t1: Scalar
@@ -41,17 +41,20 @@ class Ends(NamedTuple):
 
 
 class Least(NamedTuple):
-    """The least value that a quantity had, and when."""
+    """The least value of a quantity, and its time."""
 
     value: Scalar
     t: Scalar
 
 
 class Scales(NamedTuple):
-    """The natural scales of a loss.
+    """The natural scales of a loss with an arrowhead.
 
-    excess: of the weights zero, the saddle; weights: norm at the balanced minimum, where u U = diag(b_i/a_ii) and
-    |U|_F = u; gradient: |b| u there.
+    **Fields:**
+
+    - excess: the excess at zero weights, the saddle.
+    - weights: the norm at the balanced minimum, where u U = diag(b_i/a_ii) and |U|_F = u.
+    - gradient: |b| u there.
     """
 
     excess: Scalar
@@ -60,7 +63,7 @@ class Scales(NamedTuple):
 
 
 def scales_of(arrowhead: AbstractArrowhead) -> Scales:
-    """The natural scales of a loss with an arrowhead."""
+    """The natural scales of a loss with this arrowhead."""
     b = arrowhead.drive
     product = b / jnp.diagonal(arrowhead.curvature)
     squared = jnp.linalg.norm(product)
@@ -68,14 +71,22 @@ def scales_of(arrowhead: AbstractArrowhead) -> Scales:
 
 
 class Summary(NamedTuple):
-    """What is kept of a flow.
+    """The summary of a flow.
 
-    status: index into `STATUSES`, or `UNTOLD`; t, excess, grad_norm_sq, norm_sq: at its end, the last of the weights;
-    excess_start, norm_sq_start: at time 0; largest_grad_norm_sq: along the flow; dissipated: int |grad L|^2;
-    escape_time: when the excess first is at most `ESCAPED` times that at the saddle; convergence_time: when it first is
-    at most `CONVERGED` times that at the start, both infinite where it never is; pl: |grad|^2 / excess; rate:
-    log(excess(0)/excess(t)) / t for t > 0; closest: squared norm of the weights; energy_defect: largest
-    |excess(0) - excess - dissipated|; steps, rejected_steps: of the solver.
+    **Fields:**
+
+    - status: an index into `STATUSES`, or `UNDECIDED`.
+    - t, excess, grad_norm_sq, norm_sq: at its end; norm_sq is that of the weights.
+    - excess_start, norm_sq_start: at time 0.
+    - largest_grad_norm_sq: the largest along the flow.
+    - dissipated: int |grad L|^2.
+    - escape_time: when the excess is first at most `ESCAPED` times that at the saddle, or infinite.
+    - convergence_time: when it is first at most `CONVERGED` times that at the start, or infinite.
+    - pl: the least |grad|^2 / excess.
+    - rate: the least log(excess(0)/excess(t)) / t for t > 0.
+    - closest: the least squared norm of the weights.
+    - energy_defect: the largest |excess(0) - excess - dissipated|.
+    - steps, rejected_steps: their numbers.
     """
 
     status: Int[Array, ""]
@@ -98,10 +109,12 @@ class Summary(NamedTuple):
 
 
 class Summarizing(AbstractObserver):
-    """Keeps the summary of a flow until it meets what ends it.
+    """Collects the summary of a flow until it ends.
 
-    subtracted: the minimum, where the excess is the loss less it, so that rounding of the loss is left of it; else 0.
-    arrowhead: whether the flow has one, and so rests above its minimum at the saddle alone.
+    **Fields:**
+
+    - subtracted: the minimum if the excess is the loss minus it, and so has the rounding of the loss; else 0.
+    - arrowhead: whether the flow has an arrowhead, so that it can rest above its minimum at the saddle only.
     """
 
     ends: Ends
@@ -112,13 +125,13 @@ class Summarizing(AbstractObserver):
 
     @property
     def last(self) -> Scalar:
-        """The time at which the flow ends at the latest."""
+        """The last time of the flow."""
         horizon = FIRST_STEP * self.timescale * 10.0**HORIZON_DECADES
         return jnp.where(jnp.isinf(self.ends.t1), jnp.maximum(horizon, self.ends.earliest), self.ends.t1)
 
     def begin(self, view: View) -> Summary:
         zero, never, none = jnp.zeros(()), jnp.asarray(jnp.inf), jnp.asarray(0)
-        # The square of a tiny gradient is zero, while the time in which it changes is not.
+        # The square of a tiny gradient may underflow, but its timescale does not.
         moves = ~jnp.isinf(self.timescale)
         status = jnp.where(moves, _RUNNING, _CODE[Status.STATIONARY])
         asked = jnp.where(jnp.isinf(self.ends.t1), self.ends.earliest, self.ends.t1)
@@ -136,14 +149,14 @@ class Summarizing(AbstractObserver):
             escape_time=jnp.where(view.excess <= ESCAPED * self.scales.excess, 0.0, jnp.inf),
             convergence_time=jnp.where(view.excess <= 0, zero, never),
             **{name: Least(value, zero) for name, value in quantities.items()},
-            # Where a flow stays, nothing is lost at the time that was asked for.
+            # A flow at rest has the rate zero at the time that was asked for.
             rate=Least(jnp.where(moves | (asked <= 0), jnp.inf, 0.0), asked),
             energy_defect=zero,
             steps=none,
             rejected_steps=none,
         )
 
-    def goes_on(self, kept: Summary) -> Bool[Array, ""]:
+    def continues(self, kept: Summary) -> Bool[Array, ""]:
         return kept.status == _RUNNING
 
     def accept(self, kept: Summary, view: View) -> Summary:
@@ -172,18 +185,19 @@ class Summarizing(AbstractObserver):
         return kept._replace(rejected_steps=kept.rejected_steps + 1, status=status)
 
     def _quantities(self, view: View) -> dict[str, Scalar]:
-        """What the least value is kept of, beside the rate."""
+        """The quantities whose least values are collected, except for the rate."""
         pl = pl_ratio(view.excess, view.grad_norm_sq, self.subtracted)
         return {"pl": pl, "closest": view.norm_sq}
 
     def _status(self, now: Summary, view: View) -> Int[Array, ""]:
-        """How the flow ends here, if it does."""
+        """The status if the flow ends here."""
         ends, scales = self.ends, self.scales
         late = jnp.isinf(ends.t1) & (now.t >= ends.earliest)
         start = jnp.minimum(now.excess_start, scales.excess)
         below = now.excess <= ends.stop_excess * start
         largest = jnp.minimum(now.largest_grad_norm_sq, scales.gradient**2)
-        # Above the minimum a small gradient is a plateau; at the saddle, where a flow may stay, rounding of it is rest.
+        # A small gradient above the minimum belongs to a plateau. At the saddle, where a flow may stay, a gradient that
+        # is rounding is rest.
         threshold = ends.stop_grad_norm**2 * largest
         small = (threshold > 0) & jnp.isfinite(threshold) & (now.grad_norm_sq <= threshold)
         rounding = rounding_of(now.excess, self.subtracted)
@@ -192,18 +206,18 @@ class Summarizing(AbstractObserver):
         at_rest = small & ((unknown & ~view.leaves) | (now.excess <= least))
         if self.arrowhead:
             at_rest |= (now.excess >= CLEARLY * scales.excess) & (now.grad_norm_sq <= _EPS**2 * largest)
-        untold = view.still & (now.grad_norm_sq <= (RESTING * _EPS) ** 2 * largest)
-        untold |= small & unknown & view.leaves
+        undecided = view.still & (now.grad_norm_sq <= (RESTING * _EPS) ** 2 * largest)
+        undecided |= small & unknown & view.leaves
         last = jnp.where(jnp.isinf(ends.t1), _CODE[Status.HORIZON], _CODE[Status.TIME])
         steps = now.steps + now.rejected_steps >= _MAX_STEPS
-        # Where the minimum is not known, the excess is NaN from the start on.
+        # If the minimum is unknown, the excess is NaN from the start.
         lost = jnp.isnan(now.excess) & ~jnp.isnan(now.excess_start)
-        conditions = [lost, late & below, late & at_rest, late & untold, now.t >= self.last, steps]
+        conditions = [lost, late & below, late & at_rest, late & undecided, now.t >= self.last, steps]
         codes = [
             _CODE[Status.NONFINITE],
             _CODE[Status.EXCESS],
             _CODE[Status.GRAD_NORM],
-            UNTOLD,
+            UNDECIDED,
             last,
             _CODE[Status.STEPS],
         ]
@@ -211,9 +225,9 @@ class Summarizing(AbstractObserver):
 
 
 def rounding_of(excess: Array, subtracted: Scalar) -> Array:
-    """How far off an excess may be that is the loss less a minimum; an excess that is not has no rounding to speak of.
+    """The rounding error of an excess that is the loss minus its minimum; zero for any other excess.
 
-    **Arguments:** subtracted: the minimum, or 0.
+    **Arguments:** excess; subtracted: the minimum, or 0.
     """
     return jnp.where(subtracted == 0, 0.0, SUBTRACTED * _EPS * jnp.abs(subtracted + excess))
 
@@ -221,7 +235,7 @@ def rounding_of(excess: Array, subtracted: Scalar) -> Array:
 def is_known(excess: Array, subtracted: Scalar) -> Bool[Array, "..."]:
     """Whether the excess is more than rounding.
 
-    **Arguments:** subtracted: as in `rounding_of`.
+    **Arguments:** as for `rounding_of`.
     """
     return excess > _KNOWN * rounding_of(excess, subtracted)
 
@@ -229,7 +243,11 @@ def is_known(excess: Array, subtracted: Scalar) -> Bool[Array, "..."]:
 def pl_ratio(excess: Array, grad_norm_sq: Array, subtracted: Scalar) -> Array:
     """|grad L|^2 / excess where the excess is more than rounding, else infinite.
 
-    **Arguments:** subtracted: as in `rounding_of`.
+    **Arguments:**
+
+    - excess: the excess loss.
+    - grad_norm_sq: |grad L|^2.
+    - subtracted: as in `rounding_of`.
     """
     known = is_known(excess, subtracted)
     return jnp.where(known, grad_norm_sq / jnp.where(known, excess, 1.0), jnp.inf)
@@ -241,9 +259,14 @@ def _lesser(least: Least, value: Scalar, t: Scalar) -> Least:
 
 
 def crossing(t: Nodes, excess: Nodes, grad_norm_sq: Nodes, level: Scalar) -> Scalar:
-    """When the excess first is at most a level at these times, infinite where it never is.
+    """The first time at which the excess is at most a level, infinite if it never is.
 
     Between two times t is a cubic in log excess, whose derivative -excess/|grad|^2 is known at both.
+
+    **Arguments:**
+
+    - t, excess, grad_norm_sq: the nodes.
+    - level: the level.
     """
     below = excess <= level
     right = jnp.clip(jnp.argmax(below), 1, t.shape[0] - 1)

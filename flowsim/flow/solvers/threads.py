@@ -1,4 +1,4 @@
-"""How many threads numerical work takes."""
+"""The number of threads for numerical work."""
 
 import contextlib
 import functools
@@ -13,17 +13,16 @@ _limiting = threading.Lock()
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
 def blas_in_one_thread() -> Iterator[None]:
-    """Let BLAS and LAPACK take one thread meanwhile, in all of this process.
+    """A context in which BLAS and LAPACK use one thread, in the whole process.
 
-    Decompositions of a few hundred rows gain nothing from a second thread, which waits for work in a loop and so takes
-    a core from XLA. Of blocks that overlap in several threads the first one alone sets the limit and takes it back:
-    each would restore what it found, the last one the limit itself.
+    Decompositions of a few hundred rows gain nothing from a second thread, which waits in a loop and so takes a core
+    from XLA. If such contexts overlap in several threads, only the first one sets and resets the limit.
     """
     if not _limiting.acquire(blocking=False):
         yield
@@ -37,5 +36,5 @@ def blas_in_one_thread() -> Iterator[None]:
 
 @functools.cache
 def _libraries() -> threadpoolctl.ThreadpoolController:
-    importlib.import_module("scipy.linalg")  # whose LAPACK JAX calls: only what is loaded is found
+    importlib.import_module("scipy.linalg")  # JAX calls its LAPACK, and only loaded libraries are found
     return threadpoolctl.ThreadpoolController()

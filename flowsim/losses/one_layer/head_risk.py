@@ -98,7 +98,7 @@ class HeadRisk(eqx.Module):
 
     @property
     def label_weight(self) -> Scalar:
-        """W."""
+        """W = 2 tr D^2 + 2 n (nu^2 + tr D^2)."""
         square = jnp.sum(self.spread**2)
         return 2 * square + 2 * self.inverse_length * (self.label_energy**2 + square)
 

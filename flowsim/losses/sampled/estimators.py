@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from flowsim._core.types import Matrix
-from flowsim.models.residuals import beside, product
+from flowsim.models.residuals import product, with_sample_axes
 from flowsim.moments.cubature import chi_square_rule
 from flowsim.tasks import LinearRegression, Prompt, RandomCovarianceRegression
 
@@ -102,7 +102,7 @@ class InputEstimator(AbstractEstimator):
         inputs, law = draws
         predict = jax.vmap(lambda X: jnp.concatenate(_affine(model, X)), in_axes=-1, out_axes=-1)
         identity = jnp.eye(self.prompts.task.dimension + 1, self.prompts.task.dimension)
-        return _energy(self.prompts.task, predict(inputs) - beside(identity, inputs), law)
+        return _energy(self.prompts.task, predict(inputs) - with_sample_axes(identity, inputs), law)
 
     def applies(self, model: PyTree, key: PRNGKeyArray) -> bool:
         if not averages(self.prompts.task):
@@ -232,9 +232,9 @@ def _energy(
     task: PyTree, residual: Float[Array, "rows d ..."], law: Float[Array, "d d ..."] | None
 ) -> Float[Array, "..."]:
     """tr(C R Lambda R^T) + v^T Lambda v for the residuals (R; v), with C = E[w w^T]."""
-    covariance = beside(task.covariance, residual) if law is None else law
+    covariance = with_sample_axes(task.covariance, residual) if law is None else law
     if law is None and task.weights == "inverse-covariance":
-        weight_energy, R, v = beside(task.weight_energy, residual), residual[:-1], residual[-1:]
+        weight_energy, R, v = with_sample_axes(task.weight_energy, residual), residual[:-1], residual[-1:]
         return _form(weight_energy, R, covariance) + jnp.sum(v * product(v, covariance), axis=(0, 1))
     return jnp.sum(residual * product(residual, covariance), axis=(0, 1))
 

@@ -205,7 +205,7 @@ class MonteCarloLoss(AbstractPopulationLoss):
         return tuple(self._window(size * group, size) for group in range(self.groups))
 
     def undrawn(self) -> "MonteCarloLoss":
-        """The loss without draws, plan and mesh."""
+        """The loss without its drawn prompts, its division into blocks and its devices."""
         return self._with(draws=None, block=None, planned=False, mesh=None)
 
     def estimate(self, model: PyTree) -> Estimate:

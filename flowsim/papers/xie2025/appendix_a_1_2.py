@@ -253,7 +253,9 @@ def eq_24(loss: MultiHeadLoss) -> Comparison:
 
 
 def product_with_spread(risk: HeadRisk, N: Square) -> Square:
-    """The right side of the corrected (24), <M, N> M + 2 S [0 p; p^T d pi] S^T, N = S^-T [P p; p^T pi] S^-1."""
+    """The right side of the corrected (24), <M, N> M + 2 S [0 p; p^T d pi] S^T. S is [I 0; w*^T 1], and p and pi are
+    the last column of S^T N S.
+    """
     d = risk.task.dimension
     S = jnp.eye(d + 1).at[d, :d].set(risk.prior_mean)
     lifted = S.T @ N @ S

@@ -82,13 +82,13 @@ def saturated(loss: MultiHeadLoss) -> Comparison:
 
 
 def cost_of_a_head(task: Task) -> Array:
-    """A lower bound, at finite C and w* != 0, on how far d - 1 heads with y_q = 0 stay above the least risk of any
-    number.
+    """A lower bound on the risk of d - 1 heads with y_q = 0 minus the least risk of any number of heads, at finite C
+    and w* != 0.
 
     The symmetric parts that d - 1 heads make vanish, as quadratic forms, on a plane that contains some v = (x, w*^T x)
-    with |x| = 1. Let N_i be the parts of least risk. Among all N with N(v, v) = 0 the least E <G, N - N_i>^2 is
-    N_i(v, v)^2/E <G, F>^2 with E[<G, F> G] = v v^T. Neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction
-    of x, because the law of the covariates does not.
+    with |x| = 1. Let N_i be the parts of least risk. Among all N with N(v, v) = 0 the least E <G, N - N_i>^2 is N_i(v,
+    v)^2/E <G, F>^2 with E[<G, F> G] = v v^T. Neither sum_i N_i(v, v)^2 nor E <G, F>^2 depends on the direction of x,
+    because the law of the covariates does not.
     """
     known, d = exact.moments(task), task.dimension
     v = np.append(np.eye(d, dtype=int)[0], known.prior_mean[0])

@@ -89,7 +89,7 @@ INFINITE = _still("d = 3, N = inf", {"eigenvalues": [0.2, 1.0, 3.0], "rotation_s
 STILL = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, ISOTROPIC, STILL_ONE)
 FINITE_LENGTHS = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, STILL_ONE, LONG)
 ALL_LENGTHS = (*FINITE_LENGTHS, INFINITE)
-# For statements at N = M = inf, or at an N of their own: only the covariance matters.
+# For statements at N = M = inf, or at a given N: only the covariance matters.
 COVARIANCES = (STILL_EASY, STILL_HARD, NEAR_SINGULAR, STILL_ONE)
 
 # Figure 1.

@@ -1,10 +1,10 @@
 """Heads of linear attention with keys and queries merged or separate, on labels or on whole tokens."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import msgspec
+from jaxtyping import PyTree
 
 from flowsim import initialization
 from flowsim._core.checks import refuse
@@ -19,7 +19,7 @@ from flowsim.problem.task_tables import EXTRAS, TaskTable
 from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 
 
-def _like(model: ModelTable, d: int) -> Any:
+def _like(model: ModelTable, d: int) -> PyTree:
     """Heads of zero weights with the shape and the guess of a resolved table."""
     assert model.heads is not None, "a resolved table has it"
     H, guess = model.heads, guess_of(model)

@@ -1,4 +1,4 @@
-"""The loss along a sampled flow, with what its samples leave open."""
+"""The loss along a sampled flow in its confidence band."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from flowsim.report.plots.flows import on_axes
 
 
 def of_band(trajectory: Trajectory, band: Mapping[str, Band]) -> dict[str, Callable[..., Axes]]:
-    """The picture of a band of `flowsim.confidence_band`; none for an exact loss, which has no band."""
+    """The picture of a band of `flowsim.confidence_band`; empty for an exact loss."""
     if not band:
         return {}
     return {"loss-band": functools.partial(loss_band, trajectory=trajectory, band=band)}

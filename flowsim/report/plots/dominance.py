@@ -1,4 +1,4 @@
-"""The squared gradient against the loss itself, beside the line that a gradient dominance condition draws."""
+"""The squared gradient against the loss, with the line of a gradient dominance condition."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from flowsim.report.plots.flows import on_axes, positive
 
 
 def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """The picture of the first verdict on a gradient dominance, by its constants; none where there is no such."""
+    """The picture of the first verdict on a gradient dominance, with its constants; empty if there is none."""
     names = ("constant", "power", "threshold")
     for verdict in verdicts:
         if all(name in verdict.constants for name in names):
@@ -27,11 +27,18 @@ def of_verdicts(verdicts: Iterable[Verdict], trajectory: Trajectory) -> dict[str
 def gradient_dominance(
     axes: Axes, trajectory: Trajectory, *, constant: float, power: float, threshold: ArrayLike = 0.0
 ) -> Axes:
-    """|grad L|^2 against L on logarithmic axes, with the line c L^p that it is promised to stay above from the
-    threshold on, and the line with the sharp constant along this trajectory.
+    """|grad L|^2 against L on logarithmic axes, with the promised line c L^p from the threshold on, and the line with
+    the sharp constant along this trajectory.
 
-    The loss falls from right to left. Near a positive minimum the gradient vanishes and the loss does not: the curve
-    falls off a cliff, and below where it crosses its line the condition fails."""
+    The loss decreases from right to left. Near a positive minimum the gradient vanishes and the loss does not, so that
+    the curve drops steeply. The condition fails below the point where the curve crosses its line.
+
+    **Arguments:**
+
+    - axes: where it is drawn.
+    - trajectory: the flow.
+    - constant, power, threshold: c, p, and the least L for which the bound is promised.
+    """
     loss, squared = (positive(side) for side in (trajectory.loss, trajectory.grad_norm_sq))
     shown = np.isfinite(loss * squared)
     if not np.any(shown):
@@ -53,7 +60,7 @@ def gradient_dominance(
         axes.axvline(level, color="C3", linestyle=":", label=f"threshold, {level:.3g}")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    # A cliff of many decades would hide all else.
+    # A drop over many decades would hide everything else.
     axes.set_ylim(bottom=max(squared.min(), 1e-3 * min(constant * ends[0] ** power, squared.max())))
     axes.set_xlabel("loss  $L$")
     axes.set_ylabel(r"$\|\nabla L\|^2$")

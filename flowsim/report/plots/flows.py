@@ -1,8 +1,8 @@
-"""Pictures of a flow beside what a theorem predicts: every function draws on given axes, or on new ones, and returns
+"""Pictures of a flow with what a theorem predicts. Every function draws on given axes, or on new ones, and returns
 them.
 
-Nothing is computed here beyond ratios of what a trajectory and its predictions hold. No global state is touched: the
-figures of a run are made without pyplot, and the style is in force only while something is drawn.
+Only ratios of recorded numbers are computed here. No global state changes: figures of a run are made without pyplot,
+and the style applies only during drawing.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from matplotlib.text import Text
 
 from flowsim._core.files import write_whole
 from flowsim._core.text import in_tex
+from flowsim._core.types import Options
 from flowsim.flow.risk_curve import RiskCurve
 from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
@@ -33,37 +34,36 @@ from flowsim.problem.architecture import Curve
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 
-# Roles, told apart by line style and by grey value; the colours are those of the style in force.
-_Role = dict[str, Any]
-_DATA: _Role = {"color": "C0", "linestyle": "-"}
-_BOUND: _Role = {"color": "C1", "linestyle": "--"}
-_PREDICTION: _Role = {"color": "C2", "linestyle": "-."}
-_SECOND: _Role = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
-_LARGEST = 1e200  # on a logarithmic axis, whose margins would overflow beyond
+# Roles are distinct by line style and by grey value; their colours are those of the current style.
+_DATA: Options = {"color": "C0", "linestyle": "-"}
+_BOUND: Options = {"color": "C1", "linestyle": "--"}
+_PREDICTION: Options = {"color": "C2", "linestyle": "-."}
+_SECOND: Options = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
+_LARGEST = 1e200  # on a logarithmic axis, whose margins would otherwise overflow
 
 
 @contextlib.contextmanager
 def styled() -> Iterator[None]:
-    """What is drawn within has flowsim's style, and what is not finite is left out without a warning."""
+    """A context with flowsim's style, in which values that are not finite are left out without a warning."""
     with matplotlib.style.context(["default", str(STYLE)]), np.errstate(all="ignore"):
         yield
 
 
 def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
-    """A function of (axes, ..) as one of (.., ax=None), which without axes draws on new ones, in flowsim's style, as
-    pyplot makes them.
+    """A function of (axes, ..) as a function of (.., ax=None). Without axes it draws on new ones of pyplot, in
+    flowsim's style.
     """
 
     @functools.wraps(draw)
-    def drawn(*given: Any, ax: Axes | None = None, **options: Any) -> Axes:
+    def drawn(*given: object, ax: Axes | None = None, **options: object) -> Axes:
         if ax is not None:
             with np.errstate(all="ignore"):
                 return draw(ax, *given, **options)
-        from matplotlib import pyplot  # a notebook's own choice of a backend: not before it is asked for
+        from matplotlib import pyplot  # imported only when needed, since a notebook chooses the backend
 
         with styled():
             axes = draw(pyplot.subplots()[1], *given, **options)
-            # A colour such as C0 is looked up when a figure is shown, which may be under another style.
+            # A colour such as C0 is resolved when a figure is shown, possibly under another style.
             for artist in axes.findobj(Line2D) + axes.findobj(Text):
                 artist.set(color=to_hex(artist.get_color()))
         return axes
@@ -76,10 +76,16 @@ def on_axes(draw: Callable[..., Axes]) -> Callable[..., Axes]:
 
 @on_axes
 def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None, time: str = "log") -> Axes:
-    """Excess loss over time with the promised envelope e^{-mu t} excess(0) and the local rate.
+    """The excess loss over time, with the promised envelope e^{-mu t} excess(0) and the local rate.
 
-    The local-rate line passes through the last point that was reached. With ``time="linear"`` an exponential is a
-    straight line.
+    The line of the local rate passes through the last point. With ``time="linear"`` an exponential is a straight line.
+
+    **Arguments:**
+
+    - axes: where it is drawn.
+    - trajectory: the flow.
+    - predictions: what a paper predicts for the start, or None.
+    - time: "log" or "linear".
     """
     t, values = counted(trajectory)[0], positive(trajectory.excess)
     if not np.any(np.isfinite(values)):
@@ -104,9 +110,15 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
 
 @on_axes
 def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None = None) -> Axes:
-    """The Polyak-Lojasiewicz ratio |grad|^2 / excess over time against the promised rate, its smallest value marked.
+    """The Polyak-Lojasiewicz ratio |grad|^2 / excess over time, with the promised rate. The smallest value is marked.
 
     The smallest value is the sharp constant along this trajectory.
+
+    **Arguments:**
+
+    - axes: where it is drawn.
+    - trajectory: the flow.
+    - predictions: what a paper predicts for the start, or None.
     """
     t, gap = counted(trajectory)[0], positive(trajectory.excess)
     ratio = positive(trajectory.grad_norm_sq / gap)
@@ -128,7 +140,15 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
 
 @on_axes
 def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -> Axes:
-    """A quantity along the flow, over time, beside its levels."""
+    """A quantity along the flow over time, with its levels.
+
+    **Arguments:**
+
+    - axes: where it is drawn.
+    - trajectory: the flow.
+    - drawn: the quantity.
+    - minimizer: the model of least loss.
+    """
     t, values = counted(trajectory)[0], drawn.values(trajectory, minimizer)
     logarithmic = drawn.logarithmic or bool(0 < np.min(values) < np.max(values) / 20)
     axes.plot(t, positive(values) if drawn.logarithmic else values, **_DATA, **_dots(t))
@@ -142,10 +162,10 @@ def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -
 
 @on_axes
 def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
-    """What an exact flow keeps at zero, relative to the size of its terms, over time.
+    """The relative errors of quantities that are zero along an exact flow, over time.
 
-    The energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, of a model that has one, the drift of its balance, with
-    the solver's tolerance beside them. Exact zeros have no place on a logarithmic axis and are left out.
+    These are the energy defect |L(0) - L(t) - int_0^t |grad L|^2| and, if the model has one, the drift of its balance,
+    with the solver's tolerance. Exact zeros cannot be shown on a logarithmic axis.
     """
     t, dissipated = counted(trajectory)[0], np.asarray(trajectory.dissipated)
     known = trajectory.excess if np.all(np.isfinite(trajectory.excess)) else trajectory.loss
@@ -169,8 +189,8 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
 
 @on_axes
 def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
-    """The scale of the start against the bound below which a rate is promised, and the rates promised of the same
-    start at other scales.
+    """The scale of the start against the bound below which a rate is promised, and the promised rates at other
+    scales.
     """
     known, rate = predictions.scale_bound, predictions.rate
     bound = known.bound
@@ -182,7 +202,7 @@ def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
     axes.set_xlim(low, 10 * bound * max(1, s))
     axes.axvspan(low, bound, facecolor="C2", alpha=0.12)
     axes.axvline(bound, **_BOUND)
-    # Points crowd towards the bound, where the promise falls to zero.
+    # Points are denser near the bound, where the promise falls to zero.
     others = (1 - np.geomspace(1 - low / bound, 1e-4, 400)) * bound
     rates = positive(known.rates(others))
     if np.any(np.isfinite(rates)):
@@ -192,7 +212,7 @@ def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
         axes.margins(y=0.1)
     else:
         axes.set_yticks([])
-    # Without a promise the start has no height: it stands on the axis; of scale 0 it stands at the end.
+    # Without a promised rate the start is drawn on the axis; with scale 0, at its left end.
     height, place = (rate.value, axes.transData) if rate.value > 0 else (0, axes.get_xaxis_transform())
     position = max(s * bound, low)
     axes.plot(position, height, "o", color="C0", mfc="white", clip_on=False, transform=place)
@@ -207,7 +227,7 @@ def scale_condition(axes: Axes, predictions: Predictions) -> Axes:
 
 @on_axes
 def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
-    """Risk on new prompts over time, with the risk of the limit and the best linear predictor's error."""
+    """The risk on new prompts over time, with the risk of the limit and of the best linear predictor."""
     axes.plot(curve.t, positive(curve.risk), **_DATA, **_dots(curve.t))
     axes.set_yscale("log")
     if curve.limit > 0:
@@ -228,14 +248,19 @@ def draw_all(
     tested: RiskCurve | None = None,
     more: Mapping[str, Callable[..., Axes]] | None = None,
 ) -> dict[str, pathlib.Path]:
-    """Draw every figure of a run into ``folder``, each file whole or not at all.
+    """Draw every figure of a run into ``folder``; partial files are never visible.
 
-    **Arguments:** predictions: what a paper says of the start, None where none does; format: "png", "svg", "pdf", or
-    "pgf", for which there must be pdflatex; tested: the risk on new prompts, where it was asked for; more: further
-    pictures by name, each drawn on its axes.
+    **Arguments:**
 
-    **Returns:** names and files in the order of a report, for `flowsim.report.page.write_report`. A page cannot show a
-    pdf or pgf, so with these formats they are png files and the others lie beside them.
+    - folder: the folder.
+    - trajectory: the flow.
+    - predictions: what a paper predicts for the start, or None.
+    - format: "png", "svg", "pdf", or "pgf", which needs pdflatex.
+    - tested: the risk on new prompts, or None.
+    - more: further pictures by name, each a function that draws on axes.
+
+    **Returns:** names and files in the order of a report, for `flowsim.report.page.write_report`. A page cannot show
+    pdf or pgf. With these formats the returned files are png, in addition to those in the format.
     """
     folder = pathlib.Path(folder)
     paths = {}
@@ -253,7 +278,7 @@ def draw_all(
 
 @contextlib.contextmanager
 def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
-    """A figure in flowsim's style, written to a path once it is drawn; the options are those of `Figure`."""
+    """A figure in flowsim's style that is written to a path after it is drawn. The options are those of `Figure`."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with styled():
@@ -263,7 +288,7 @@ def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
 
 
 def save(figure: Figure, path: str | os.PathLike) -> None:
-    """Write a figure in the format of its suffix, whole or not at all; the same figure gives the same bytes."""
+    """Write a figure in the format of its suffix; a partial file is never visible. Equal figures give equal bytes."""
     kind = pathlib.Path(path).suffix.removeprefix(".")
     undated = {"pgf": {}, "svg": {"metadata": {"Date": None}}, "pdf": {"metadata": {"CreationDate": None}}}.get(
         kind, {}
@@ -296,7 +321,7 @@ def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: Ri
 
 
 def positive(values: ArrayLike) -> np.ndarray:
-    """The values with NaN where a logarithmic axis has no place for them."""
+    """The values, with NaN in place of those that a logarithmic axis cannot show."""
     values = np.asarray(values, dtype=float)
     return np.where((values > 1 / _LARGEST) & (values < _LARGEST), values, np.nan)
 
@@ -307,18 +332,18 @@ def _relative(error: np.ndarray, terms: np.ndarray) -> np.ndarray:
 
 
 def _squared_norm(leaf: ArrayLike) -> np.ndarray:
-    """Of a weight at each output time."""
+    """The squared norm of a weight at each output time."""
     entries = np.asarray(leaf)
     return np.sum(entries**2, axis=tuple(range(1, entries.ndim)))
 
 
-def _dots(t: np.ndarray) -> _Role:
-    """A line through one point cannot be seen."""
+def _dots(t: np.ndarray) -> Options:
+    """Markers for a line through a single point, which would be invisible."""
     return {"marker": "o"} if t.size == 1 else {}
 
 
-def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: _Role, below: bool = False) -> None:
-    """A horizontal line that carries its own name."""
+def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: Options, below: bool = False) -> None:
+    """A horizontal line with a label."""
     axes.plot([t[0], t[-1]], [value, value], **role)
     side, offset = ("top", -4) if below else ("bottom", 3)
     place = (0.02, value), (0, offset)
@@ -333,7 +358,7 @@ def _nothing(axes: Axes, reason: str) -> Axes:
 
 
 def _time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
-    """Label the time axis; on a logarithmic one, time 0 keeps a place at the left end, or where a late flow drops."""
+    """Label the time axis. A logarithmic one has time 0 at its left end, or shows a late drop."""
     if t[0] < 0:
         axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
         first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5
@@ -341,7 +366,7 @@ def _time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
         axes.set_xlabel(r"flow time  $t$")
         first, linear, share, ticks = 0.0, t[1] if t.size > 1 else 0.0, 0.5, 15
     if scale == "log" and linear:
-        # Linear up to the first power of ten: the only tick there is 0.
+        # Linear up to the first power of ten, so that 0 is the only tick there.
         axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(linear)), linscale=share)
         locator: Any = axes.xaxis.get_major_locator()
         locator.set_params(numticks=ticks)

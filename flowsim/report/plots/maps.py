@@ -1,8 +1,8 @@
-"""The picture of a map: what becomes of each flow, how long it takes, which margin is smallest.
+"""The picture of a map: where each flow ends, how long it takes, which margin is smallest.
 
-One axis gives lines, two give images with the first axis to the right, and further axes a row of images for each of
-their values. Where the hypotheses of the claims begin to hold is drawn as a line. Cells keep their size whatever the
-values of an axis are; nothing depends on colour alone.
+One axis gives lines. Two axes give images, with the first axis to the right, and further axes a row of images for each
+of their values. A line shows where the hypotheses of the claims are met. Cells have equal size for any values of an
+axis, and no information is in colour only.
 """
 
 import itertools
@@ -22,13 +22,14 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from flowsim._core.text import in_tex, value_text
+from flowsim._core.types import Options
 from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.experiments.sweep.maps import Map
 from flowsim.experiments.sweep.records import OUTCOMES
 from flowsim.report.plots import positive, save, styled
 from flowsim.report.plots.names import name_of
 
-# An outcome's grey and the symbol over it.
+# The grey value and the symbol of an outcome.
 _LOOKS = {
     "global-minimum": ("#f3efe6", ""),
     "saddle": ("#4a83bd", "o"),
@@ -37,26 +38,26 @@ _LOOKS = {
     "undecided": ("#7a7a7a", "d"),
     "failed": ("#000000", "x"),
 }
-_BOUNDARY: dict[str, Any] = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
-_EDGE: dict[str, Any] = _BOUNDARY | {"linestyle": "-"}  # it is drawn a cell at a time, too short for dashes
+_BOUNDARY: Options = {"color": "#8f2d12", "linestyle": "--", "linewidth": 1.6}
+_EDGE: Options = _BOUNDARY | {"linestyle": "-"}  # drawn cell by cell, in pieces too short for dashes
 _DARK = ("saddle", "other-critical-point", "undecided", "failed")
-_TIMES: dict[str, tuple[str, dict[str, Any]]] = {
+_TIMES: dict[str, tuple[str, Options]] = {
     "convergence_time": (r"excess below $10^{-6}$ of the start's", {"color": "C0", "linestyle": "-"}),
     "escape_time": ("left the saddle", {"color": "C3", "linestyle": "-."}),
 }
-_PROMISED: dict[str, Any] = {"color": "C1", "linestyle": "--"}
+_PROMISED: Options = {"color": "C1", "linestyle": "--"}
 _STYLES = ("-", "--", "-.", ":")
 _MOST_ROWS = 8
-_FEW = 8  # values of an axis that are all written out
+_FEW = 8  # values of an axis that are all labelled
 _NONE = "#dcdcdc"
-_PANEL = 2.3  # inches, of the shorter side of an image
+_PANEL = 2.3  # inches, the shorter side of an image
 _APART = 6.0  # points, between the labels of ticks
-_COLUMNS = 5  # of the legend
-_LONGEST = 18  # characters, of a list that is written beside an axis
+_COLUMNS = 5  # in the legend
+_LONGEST = 18  # characters, in a list that is a label
 
 
 def draw(found: Map, path: str | os.PathLike) -> None:
-    """Draw a map into a file whose suffix is the format, whole or not at all."""
+    """Draw a map into a file, in the format of its suffix; a partial file is never visible."""
     with styled():
         save(figure(found), path)
 
@@ -67,20 +68,20 @@ def figure(found: Map) -> Figure:
 
 
 def _margins(found: Map) -> dict[str, np.ndarray]:
-    """The margins of claims that say anything of some cell, by name."""
+    """The margins of claims that promise something in some cell, by name."""
     names = [name.removeprefix("met_") for name in found.quantities if name.startswith("met_")]
     margins = {name: found[f"margin_{name}"] for name in names}
     return {name: values for name, values in margins.items() if np.any(np.isfinite(values))}
 
 
 def _further_times(found: Map) -> list[str]:
-    """The times that papers bring."""
+    """The times that papers add."""
     own = ("margin_", "smallest_", *_TIMES)
     return [name for name in found.quantities if name.endswith("_time") and not name.startswith(own)]
 
 
 def met(found: Map) -> np.ndarray:
-    """Where the hypotheses of all claims are met that say anything of some cell."""
+    """Where the hypotheses are met of all claims that promise something in some cell."""
     return np.all([found[f"met_{name}"] for name in _margins(found)], axis=0) & np.ones(found.shape, dtype=bool)
 
 
@@ -104,7 +105,7 @@ def _lines(found: Map) -> Figure:
     times.set_yscale("log")
     times.set_ylabel(r"flow time  $t$")
     _legend(times)
-    # Of many, those that come nearest to failing.
+    # Of many margins, those nearest to failing.
     least = sorted(_margins(found).items(), key=lambda item: np.nanmin(item[1]))[: len(_STYLES)]
     for (name, values), style in zip(least, _STYLES, strict=False):
         margins.plot(place, values, linestyle=style, marker=".", label=name)
@@ -193,17 +194,22 @@ def _symbols(axes: Axes, here: np.ndarray, symbol: str, colour: str) -> None:
 
 
 def _edges(held: np.ndarray) -> list[list[tuple[int, int]]]:
-    """The sides of cells between those where something holds and those where it does not."""
+    """The sides of cells between those where a condition holds and those where it does not."""
     across = [[(i + 1, j), (i + 1, j + 1)] for i, j in np.argwhere(held[1:] != held[:-1]).tolist()]
     along = [[(i, j + 1), (i + 1, j + 1)] for i, j in np.argwhere(held[:, 1:] != held[:, :-1]).tolist()]
     return across + along
 
 
 def _ticks(axis: XAxis | YAxis, swept: GridAxis, room: float, offset: float = 0.5) -> None:
-    """Ticks at powers of ten where the axis is geometric, else at every value while their labels have room, and at
-    some of the numbers, or with slanted words, where they have none.
+    """Ticks at powers of ten on a geometric axis, else at every value if the labels fit. If not, at some of the
+    numbers, or with slanted words.
 
-    **Arguments:** room: in inches, for the labels.
+    **Arguments:**
+
+    - axis: of the picture.
+    - swept: of the sweep.
+    - room: the width for labels in inches.
+    - offset: the position of a tick within its cell.
     """
     values, places = swept.values, np.arange(len(swept.values)) + offset
     numbers = np.asarray(values, dtype=float) if all(_is_number(value) for value in values) else None
@@ -228,12 +234,12 @@ def _ticks(axis: XAxis | YAxis, swept: GridAxis, room: float, offset: float = 0.
         axis.set_ticks(at[::step].tolist(), labels[::step])
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
 def _is_geometric(numbers: np.ndarray) -> bool:
-    """Whether the numbers go through more than a power of ten in equal ratios, or are many."""
+    """Whether the numbers span more than a power of ten in equal ratios, or are many."""
     if not (numbers[0] > 0 and numbers[-1] / numbers[0] > 30):
         return False
     steps = np.diff(np.log(numbers))
@@ -241,7 +247,7 @@ def _is_geometric(numbers: np.ndarray) -> bool:
 
 
 def _size(label: str) -> tuple[float, float]:
-    """Width and height of a label in points."""
+    """The width and height of a label in points."""
     lines = [TextPath((0, 0), line, size=matplotlib.rcParams["font.size"]).get_extents() for line in label.split("\n")]
     return max(line.width for line in lines), sum(line.height + 3 for line in lines)
 
@@ -251,7 +257,7 @@ def _power(value: float) -> str:
 
 
 def _short(value: Any, otherwise: str = "") -> str:
-    """A value on an axis: a power of ten is set as one, and a long list is called otherwise."""
+    """A value as a label: powers of ten as such, and another text in place of a long list."""
     if isinstance(value, list | dict):
         text = value_text(value)
         return text if len(text) <= _LONGEST else otherwise
@@ -274,7 +280,7 @@ def _condition(held: np.ndarray) -> str:
 
 
 def _norm(values: np.ndarray) -> Normalize | None:
-    """Logarithmic where the values span a power of ten."""
+    """A logarithmic norm if the values span a power of ten."""
     if not np.any(np.isfinite(values)):
         return None
     low, high = np.nanmin(values), np.nanmax(values)

@@ -1,4 +1,4 @@
-"""What the fields of a problem file are called beside an axis, with the symbol where there is one."""
+"""Labels of fields of a problem file on an axis, with their symbols."""
 
 _NAMES = {
     "task.covariance": r"covariance  $\Lambda$",
@@ -29,5 +29,5 @@ _NAMES = {
 
 
 def name_of(field: str) -> str:
-    """What a field is called, its dotted name where it has no other."""
+    """The label of a field, its dotted name if it has no other."""
     return _NAMES.get(field, field)

@@ -1,4 +1,4 @@
-"""The loss along a flow, with the levels that it rests at."""
+"""The loss along a flow, with its plateaus."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from flowsim.claims.critical_points.plateaus import Plateau, plateaus
 from flowsim.flow.trajectory import Trajectory
 from flowsim.report.plots.flows import on_axes
 
-_BESIDE = 0.35  # of the time from the first escape to the last arrival, that is shown before and after
+_AROUND = 0.35  # of the time from the first escape to the last arrival: shown before and after
 
 
 def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
-    """The picture of a flow from plateau to plateau; none where there are not at least two, or the flow leaves one so
-    late that times from the start do not show it.
+    """The picture of a flow with its plateaus; empty if there are fewer than two, or if a drop is so late that times
+    from the start cannot show it.
     """
     if trajectory.counted is not None or len(found := plateaus(trajectory)) < 2:
         return {}
@@ -25,28 +25,34 @@ def of_plateaus(trajectory: Trajectory) -> dict[str, Callable[..., Axes]]:
 
 @on_axes
 def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> Axes:
-    """The loss over time with its plateaus shaded and their levels written on them, from the last part of the first one
-    to the first part of the last one.
+    """The loss over time with its plateaus shaded and labelled by their levels, from the end of the first one to the
+    start of the last.
 
-    Time is linear or logarithmic, whichever shows the shortest of the plateaus between wider.
+    Time is linear or logarithmic, whichever shows the shortest plateau wider.
+
+    **Arguments:**
+
+    - axes: where it is drawn.
+    - trajectory: the flow.
+    - found: its plateaus.
     """
     stays = np.asarray([(plateau.enter, plateau.leave) for plateau in found])
     edges = np.unique(stays[(stays > 0) & np.isfinite(stays)])
     between = stays[(stays[:, 0] > 0) & np.isfinite(stays[:, 1])]
     scale = "log" if _narrowest(np.log(between), np.log(edges)) > _narrowest(between, edges) else "linear"
     seen = edges if scale == "linear" else np.log(edges)
-    beside = _BESIDE * (seen[-1] - seen[0])
-    span = seen[0] - beside, seen[-1] + beside
+    around = _AROUND * (seen[-1] - seen[0])
+    span = seen[0] - around, seen[-1] + around
     first, last = (max(span[0], 0.0), span[1]) if scale == "linear" else np.exp(span)
     t, loss = np.asarray(trajectory.t), np.asarray(trajectory.loss)
-    # The steps are few where little happens: the last level goes on beyond them.
+    # There are few steps where little happens: the last level is extended beyond them.
     axes.plot(np.append(t, max(last, t[-1])), np.append(loss, loss[-1]), color="C0", linestyle="-")
     for number, plateau in enumerate(found):
         begin = max(plateau.enter, first)
-        # Neighbours have two shades: the drops between them may be too short to be seen.
+        # Neighbours have two shades, since the drops between them may be too short to be seen.
         axes.axvspan(begin, min(plateau.leave, last), facecolor="C2", alpha=(0.14, 0.28)[number % 2], linewidth=0)
         label = in_tex(plateau.level) + ("" if plateau.index is None else f"\nindex {plateau.index}")
-        # To the right of where it is entered the loss is below its level.
+        # After the plateau is entered the loss is below its level.
         axes.annotate(label, (begin, plateau.level), (4, 3), textcoords="offset points", va="bottom")
     axes.set_xscale(scale)
     axes.set_xlim(first, last)
@@ -57,5 +63,5 @@ def staircase(axes: Axes, trajectory: Trajectory, found: Sequence[Plateau]) -> A
 
 
 def _narrowest(between: np.ndarray, edges: np.ndarray) -> float:
-    """The shortest of some stretches, as a share of the time from the first edge to the last."""
+    """The shortest of some intervals, as a share of the time from the first edge to the last."""
     return float(np.min(np.diff(between), initial=np.inf) / (edges[-1] - edges[0]))

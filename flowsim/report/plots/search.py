@@ -1,4 +1,6 @@
-"""Pictures of what a search found: both sides of a statement where it breaks, and how its best constant grows."""
+"""Pictures of the result of a search: the two sides of a statement where it fails, and the growth of its best
+constant.
+"""
 
 import os
 import textwrap
@@ -16,14 +18,14 @@ from flowsim.report.plots.names import name_of
 
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
 _MOST_COLUMNS = 3
-_MARKS = 16  # along a flow
-_LINE = 80  # characters, of a statement
-_WIDE = 10.0  # ratio of the ends of an axis that is drawn by its logarithm
-_SLIGHT = 0.05  # power, below which none is written
+_MARKS = 16  # markers along a flow
+_LINE = 80  # characters, in a line of a statement
+_WIDE = 10.0  # the ratio of the ends from which an axis is logarithmic
+_SLIGHT = 0.05  # a smaller power is not written
 
 
 def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
-    """Draw both sides of a claim along the flow that breaks it, or at the points that it is judged at."""
+    """Draw both sides of a claim along the flow that violates it, or at the points at which it is judged."""
     with styled():
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         _sides(figure.add_subplot(), found)
@@ -31,8 +33,8 @@ def draw_counterexample(found: Counterexample, path: str | os.PathLike) -> None:
 
 
 def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
-    """Draw what the bound may be multiplied by against each parameter of which several values were looked at, beside
-    the theorem's own constant.
+    """Draw the best factor of the bound against each parameter with several values, with the constant of the
+    theorem.
     """
     with styled():
         shown = [growth for growth in found.growth if len(growth.values) > 1]
@@ -57,9 +59,9 @@ def _sides(axes: Axes, found: Counterexample) -> None:
     style = "-" if along else "none"
     every = max(1, x.size // _MARKS) if along else 1
     axes.plot(x, value, color="C0", marker="o", markersize=4, markevery=every, linestyle=style, label="value")
-    label = "what the statement says of it"
+    label = "bound"
     axes.plot(x, bound, color="C1", marker="x", markersize=6, markevery=every, linestyle=style, label=label)
-    axes.set_xlabel(r"flow time  $t$" if along else "point that the statement is judged at")
+    axes.set_xlabel(r"flow time  $t$" if along else "number of the point")
     axes.set_ylabel("the two sides")
     shown = np.concatenate([side[np.isfinite(side)] for side in (value, bound)])
     if shown.size and np.all(np.isfinite(positive(shown))) and np.max(shown) > 100 * np.min(shown):
@@ -74,7 +76,7 @@ def _sides(axes: Axes, found: Counterexample) -> None:
 
 def _two_sides(axes: Axes, found: Counterexample) -> None:
     """Two bars with their values, under the statement."""
-    sides = {"value": found.value, "what the statement\nsays of it": found.bound}
+    sides = {"value": found.value, "bound": found.bound}
     bars = axes.barh(list(sides), list(sides.values()), height=0.5, color=("C0", "C1"), hatch=("", "//"), alpha=0.8)
     axes.bar_label(bars, [in_tex(side) for side in sides.values()], padding=4)
     axes.axvline(0, color="black", linewidth=0.8)

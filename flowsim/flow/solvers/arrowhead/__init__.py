@@ -1,1 +1,1 @@
-"""Kernels of flows whose Hessian is an arrowhead: one layer of linear attention."""
+"""Methods for flows whose Hessian is an arrowhead: one layer of linear attention."""

@@ -4,18 +4,18 @@ import jax
 import jax.numpy as jnp
 
 from flowsim._core.types import Scalar
-from flowsim.flow.solvers.arrowhead.reduced import Kept, end_of, nothing_kept, reduce, step
+from flowsim.flow.solvers.arrowhead.reduced import Kept, before_first_step, end_of, reduce, step
 from flowsim.flow.solvers.collocation import NODES, STAGES
 from flowsim.flow.solvers.lockstep import AbstractKernel, View
 from flowsim.flow.systems import ArrowheadSystem, pace
 from flowsim.losses.arrowhead import Arrowhead, State
 from flowsim.losses.reduction import Point, Reduction, Seen
 
-STEPS_PER_DECADE = 8  # of time, at least
+STEPS_PER_DECADE = 8  # the least number in a decade of time
 
 
 class ReducedKernel(AbstractKernel):
-    """The steps of an arrowhead flow by its reduction; a point is the diagonal of U, u and the clock."""
+    """The steps of an arrowhead flow in its reduction. A point is the diagonal of U, u and the clock."""
 
     reduction: Reduction
     start: Point
@@ -33,7 +33,7 @@ class ReducedKernel(AbstractKernel):
         return ReducedKernel(reduction=reduction, start=point, seen=seen, rtol=rtol, timescale=timescale)
 
     def begin(self) -> tuple[Kept, View]:
-        kept = nothing_kept(self.start, self.seen, self.timescale)
+        kept = before_first_step(self.start, self.seen, self.timescale)
         zero = jnp.zeros(())
         nodes = jnp.zeros(STAGES + 1)
         return kept, _view(self.start, self.seen, zero, (nodes, nodes, nodes))
@@ -52,7 +52,14 @@ class ReducedKernel(AbstractKernel):
 
 
 def models_of(arrowhead: Arrowhead, start: State, points: Point):
-    """The models at points of the flow from a start, with time leading."""
+    """The models at points of the flow from a start, with time on the first axis.
+
+    **Arguments:**
+
+    - arrowhead: the structure of the flow.
+    - start: U and u at t = 0.
+    - points: the diagonal of U, u and the clock at each time.
+    """
     U0, _ = start
     off = U0 * (1 - jnp.eye(U0.shape[0]))
 

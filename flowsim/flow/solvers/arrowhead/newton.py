@@ -1,9 +1,9 @@
 """Structured Newton solves for arrowhead flows.
 
-One step of a collocation method asks for the weights at its stages. Given u_{-1} at the stages, every other weight
-follows in closed form, so that Newton's method runs on the stage values of u_{-1} alone: the block elimination of
-the arrowhead. Off the diagonal U_ij only decays, by exp(-a_ij s) with the clock s = int u^2; on the diagonal it
-solves a small linear system per entry.
+A step of a collocation method solves for the weights at its stages. If u_{-1} is given at the stages, all other weights
+follow in closed form, so that Newton's method runs on the stage values of u_{-1} only: the block elimination of the
+arrowhead. Off the diagonal U_ij decays as exp(-a_ij s) with the clock s = int u^2. On the diagonal each entry solves a
+small linear system.
 """
 
 from typing import NamedTuple
@@ -23,13 +23,19 @@ _BLOCK = 4096
 
 
 def rounding(count: int) -> float:
-    """How far off a slope may be, of the sizes of the terms that it adds up: of so many and a few more."""
+    """The rounding error of a sum of this many terms, relative to their sizes."""
     return (8 + count) * _EPS
 
 
 class Step(NamedTuple):
-    """The outcome of a step: the new state, the energy dissipated in it, an estimate of the largest error, beyond what
-    rounding of the slopes explains, over the largest weight, and whether Newton's method converged.
+    """The result of a step.
+
+    **Fields:**
+
+    - state: U and u at its end.
+    - dissipated: the energy dissipated in it.
+    - error: the estimated largest error, minus rounding of the slopes, over the largest weight.
+    - converged: whether Newton's method converged.
     """
 
     state: State
@@ -42,8 +48,14 @@ class Step(NamedTuple):
 def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""], tolerance: Float[Array, ""]) -> Step:
     """One step of Radau IIA (order 9) on an arrowhead flow, with structured Newton.
 
-    Newton stops once its last correction of u is below ``tolerance`` times the largest weight. Where nothing is left of
-    the slopes but rounding, u and the diagonal stay: over a long time rounding would lead them away.
+    Where the slopes are rounding, u and the diagonal stay constant: over a long time rounding would accumulate.
+
+    **Arguments:**
+
+    - arrowhead: the structure of the flow.
+    - state: U and u at the start of the step.
+    - step: its length.
+    - tolerance: Newton's method stops if its last correction of u is smaller, relative to the largest weight.
     """
     _, matrix, differences = radau_tableau()
     A = jnp.asarray(matrix)
@@ -62,7 +74,7 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
     shaft_rounded = rounding(0) * (u_start**2 * shaft_curvature * jnp.abs(shaft) + jnp.abs(u_start * b))
     rests = jnp.all(jnp.abs(start_shaft_slope) <= shaft_rounded) & (jnp.abs(start_slope) <= rounded)
 
-    # Small matrices in one go, large ones a row at a time: the exponentials of a row stay in the cache.
+    # Small matrices all at once, large ones row by row, so that the exponentials stay in the cache.
     rows = a.reshape(1, -1) if a.size <= _BLOCK else a
     weights = (a * squares).reshape(rows.shape)
 
@@ -94,7 +106,6 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
         return jnp.stack(entries), A @ rates
 
     def slope(u, entries, off_shaft):
-        """du/dt at the stages."""
         return entries @ b - u * (off_shaft + entries**2 @ shaft_curvature)
 
     def residual(u):
@@ -125,8 +136,8 @@ def radau_step(arrowhead: AbstractArrowhead, state: State, step: Float[Array, ""
     state_end = (jnp.where(on_diagonal, jnp.diag(entries[-1]), U * jnp.exp(-a * clock[-1])), u[-1])
     dissipated = step * (A[-1] @ grad_norm_sq)
 
-    # The rows of the stiff weights are divided by 1 + w h |J|, as Hairer and Wanner do (IV.8.20): without it the
-    # estimate does not vanish for components that have long decayed.
+    # The rows of stiff weights are divided by 1 + w h |J| as in Hairer and Wanner (IV.8.20). Otherwise the estimate
+    # does not vanish for components that decayed long ago.
     rule = ESTIMATE_WEIGHT * step * differences
     shaft_estimate = jnp.abs(rule[0] * start_shaft_slope + rule[1:] @ shaft_slopes)
     estimate = jnp.abs(rule[0] * start_slope + rule[1:] @ slopes)

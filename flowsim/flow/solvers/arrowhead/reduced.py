@@ -1,7 +1,7 @@
 """Steps of the reduced arrowhead flow, whose weights off the diagonal are functions of one clock.
 
-With s = int u^2 they are U_ij(t) = U_ij(0) exp(-a_ij s(t)), so that they enter through their moments
-sum_{i != j} a_ij^k U_ij(0)^2 exp(-2 a_ij s) alone: the state is the diagonal of U, u and s.
+With s = int u^2 they are U_ij(t) = U_ij(0) exp(-a_ij s(t)). They enter the flow through their moments sum_{i != j}
+a_ij^k U_ij(0)^2 exp(-2 a_ij s) only, so that the state is the diagonal of U, u and s.
 """
 
 from typing import NamedTuple
@@ -20,15 +20,21 @@ from flowsim.moments.decays import MOMENTS, DecaySums
 
 Stages = Float[Array, " stages"]
 
-# With so many moments the Taylor series over a shift of the clock by this much of it is exact to 1e-13.
+# With this many moments their Taylor series is exact to 1e-13 for a relative shift of the clock of this size.
 _NEAR = 2e-3
 _NEWTON_ITERATIONS, _CHORD_ITERATIONS = 10, 6
 _CHORD_SHARE = 1e-3  # of the tolerance of a step
 
 
 class Step(NamedTuple):
-    """The stages of a step, the last of which is its end; the energy dissipated in it, an estimate of the largest
-    error, beyond what rounding of the slopes explains, over the largest weight, and whether Newton's method converged.
+    """The result of a step.
+
+    **Fields:**
+
+    - stages: the points at its stages, the last of which is its end.
+    - dissipated: the energy dissipated in it.
+    - error: the estimated largest error, minus rounding of the slopes, over the largest weight.
+    - converged: whether Newton's method converged.
     """
 
     stages: Point
@@ -39,7 +45,7 @@ class Step(NamedTuple):
 
 
 def reduce(arrowhead: Arrowhead, start: State) -> tuple[Reduction, Point]:
-    """The reduction of a flow with exact sums, and its start."""
+    """The reduction of a flow, with exact sums, and its starting point."""
     U, u = start
     a, d = arrowhead.curvature, arrowhead.drive.shape[0]
     squares = jnp.where(jnp.eye(d, dtype=bool), 0.0, U * U)
@@ -49,14 +55,14 @@ def reduce(arrowhead: Arrowhead, start: State) -> tuple[Reduction, Point]:
 
 
 class Kept(NamedTuple):
-    """What a step leaves to the next: what is seen at its end, u at 0 and its nodes, and its length."""
+    """What one step passes to the next: the evaluation at its end, u at 0 and its nodes, and its length."""
 
     seen: Seen
     last_u: Float[Array, " nodes"]
     last_length: Scalar
 
     def guess(self, point: Point, length: Scalar) -> Stages:
-        """u at the stages of the next step, by the polynomial through the last one; of log |u| where u keeps its
+        """u at the stages of the next step, extrapolated from the last one; log |u| is extrapolated if u keeps its
         sign.
         """
         basis = after(length, self.last_length)
@@ -65,8 +71,8 @@ class Kept(NamedTuple):
         return jnp.where(one_sign, jnp.sign(point.u) * jnp.exp(logarithms), basis @ self.last_u)
 
 
-def nothing_kept(point: Point, seen: Seen, length: Scalar) -> Kept:
-    """What the first step of some length begins with."""
+def before_first_step(point: Point, seen: Seen, length: Scalar) -> Kept:
+    """The input of the first step, of the given length."""
     return Kept(seen, jnp.full(STAGES + 1, point.u), length)
 
 
@@ -76,7 +82,7 @@ def end_of(step: Step) -> tuple[Point, Seen]:
 
 
 def _shifted(moments: Moments, shift: Stages) -> Moments:
-    """The moments at a clock that is a little later, by their Taylor series."""
+    """The moments at a slightly later clock, by their Taylor series."""
     total = term = moments
     for k in range(1, MOMENTS):
         term = jnp.concatenate([term[1:] * (-2 / k * shift)[None, :], jnp.zeros_like(term[:1])])
@@ -85,20 +91,28 @@ def _shifted(moments: Moments, shift: Stages) -> Moments:
 
 
 def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Scalar, rtol: Scalar) -> Step:
-    """One step of Radau IIA (order 9) of the given size.
+    """One step of Radau IIA (order 9).
 
-    Newton's method runs on the stage values of u from ``guess``: exponentials are evaluated until the clock is nearly
-    right; from there on the moments are shifted by their Taylor series, and the Newton matrix is kept. Where nothing is
-    left of the slopes but rounding, u and the diagonal stay, as in `radau_step`.
+    Newton's method runs on the stage values of u. Exponentials are evaluated until the clock is nearly right. From then
+    on the moments are shifted by their Taylor series, and the Newton matrix is kept. Where the slopes are rounding, u
+    and the diagonal stay constant, as in `radau_step`.
+
+    **Arguments:**
+
+    - reduction: the flow.
+    - start, seen: the point at the start of the step, and the evaluation there.
+    - guess: u at the stages.
+    - size: the length of the step.
+    - rtol: the tolerance.
     """
     _, matrix, differences = radau_tableau()
     A, inverse = jnp.asarray(matrix), jnp.asarray(np.linalg.inv(matrix))
     hA = size * A
     g, b = reduction.curvature, reduction.drive
     d = b.shape[0]
-    # At most the largest weight, as the largest entry off the diagonal is not known.
+    # The largest entry off the diagonal is not known. This is at most the largest weight.
     squares = seen.moments[0]
-    # Guarded, so that the derivative at zero is not NaN.
+    # The guard keeps the derivative at zero from being NaN.
     spread = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0) / d
     largest = jnp.maximum(jnp.maximum(jnp.max(jnp.abs(start.shaft)), jnp.abs(start.u)), spread)
     start_rate = seen.moments[1] + jnp.sum(g * start.shaft**2)
@@ -109,7 +123,7 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
     rests = jnp.all(jnp.abs(start_shaft_slopes) <= shaft_rounded) & (jnp.abs(start_slope) <= rounded)
 
     def stages(u: Stages, columns: int) -> tuple[Point, Array]:
-        """The points with these values of u, and how their diagonals answer to a change of their slopes."""
+        """The points with these values of u at the stages, and the derivative of their diagonals by the slopes."""
         rates = hA * (u**2)[None, :]
         system = [[rates[i, j] * g[None, :] + float(i == j) for j in range(STAGES)] for i in range(STAGES)]
         first = start.shaft[None, None, :] + (hA @ u)[:, None, None] * b[None, None, :]
@@ -136,7 +150,7 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
         jacobian = jnp.eye(STAGES) - hA @ bend
         change = correction(points, moments, jacobian)
         shift = jnp.abs(hA @ (u * change * 2))
-        # At u = 0 the clock has not begun.
+        # At u = 0 the clock has not started.
         begun = jnp.where(points.clock > 0, points.clock, jnp.inf)
         relative = jnp.where(points.clock > 0, shift / begun, jnp.inf)
         wander = jnp.max(jnp.minimum(relative, reduction.fastest * shift))
@@ -156,7 +170,7 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
         points, _ = stages(u, 0)
         change = correction(points, _shifted(moments, points.clock - clock), jacobian)
         now = jnp.max(jnp.abs(change))
-        # The corrections fall by a constant factor, so that this is the next one.
+        # The corrections decrease by a constant factor, so that this estimates the next one.
         return u - change, now, now * now / jnp.where(before > 0, before, 1.0), iterations + 1
 
     def rough(carry):
@@ -170,7 +184,7 @@ def step(reduction: Reduction, start: Point, seen: Seen, guess: Stages, size: Sc
     points = points._replace(shaft=jnp.where(rests, start.shaft[None, :], points.shaft))
     there = reduction.look(points, _shifted(moments, points.clock - clock))
 
-    # The estimate is that of `radau_step`, with the slopes of u from its stage values.
+    # As in `radau_step`, with the slopes of u from its stage values.
     slopes = inverse @ (u - start.u) / size
     shaft_slopes = u[:, None] * (b[None, :] - u[:, None] * g[None, :] * points.shaft)
     rule = ESTIMATE_WEIGHT * size * jnp.asarray(differences)

@@ -1,7 +1,7 @@
-"""The curvature of a flow of any weights: eigenvalues and eigenvectors of its field's Jacobian, which is symmetric.
+"""The curvature of a flow: eigenvalues and eigenvectors of the Jacobian of its field, which is symmetric.
 
-Of many weights few directions are stiff, as a rule. Then the eigenvectors of the largest eigenvalues alone are kept,
-and all that is beside them has one rate.
+With many weights few directions are stiff, as a rule. Then only the eigenvectors of the largest eigenvalues are kept,
+and one rate is used for all other directions.
 
 **Source:** Halko, Martinsson and Tropp, Finding structure with randomness (2011), for the eigenvectors.
 """
@@ -19,15 +19,16 @@ from flowsim._core.types import Scalar
 Weights = Float[Array, " n"]
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
-NUDGE = 4 * _EPS  # of a weight, that its rounding may be
-_ENTRIES, _MOST_AT_ONCE = 2**24, 1024  # of the Hessians, and how many of them, that a GPU computes at once
-_GOLDEN = 0.6180339887498949  # whose multiples are far from each other, whole numbers aside
+NUDGE = 4 * _EPS  # of a weight: its rounding
+_ENTRIES, _MOST_AT_ONCE = 2**24, 1024  # numbers in the Hessians, and their number, that a GPU computes at once
+_GOLDEN = 0.6180339887498949  # its multiples are far apart modulo 1
 
 
 class Curvature(NamedTuple):
-    """Eigenvalues of the field's Jacobian, their eigenvectors by columns, and one rate for all directions beside these;
-    how far rounding of the weights moved the field where they were computed, and the size of the terms that it rounded
-    there.
+    """Eigenvalues and eigenvectors (in columns) of the Jacobian of the field, and one rate for all other directions.
+
+    It also holds the change of the field by rounding of the weights, and the size of the terms that the field adds up,
+    both at the weights where it was computed.
     """
 
     eigenvalues: Float[Array, " k"]
@@ -43,7 +44,7 @@ class Curvature(NamedTuple):
         return self.eigenvalues if k == n else jnp.append(self.eigenvalues, jnp.broadcast_to(self.rest, n))
 
     def split(self, vectors: Float[Array, "... n"]) -> Float[Array, "... parts"]:
-        """Vectors along the eigenvectors, and what of them is beside these."""
+        """The components of vectors along the eigenvectors, followed by the rest."""
         n, k = self.basis.shape
         along = vectors @ self.basis
         return along if k == n else jnp.concatenate([along, vectors - along @ self.basis.T], axis=-1)
@@ -55,23 +56,33 @@ class Curvature(NamedTuple):
         return along if k == n else along + parts[..., k:]
 
     def spread(self, sizes: Weights, damping: Float[Array, " parts"]) -> Weights:
-        """How large a vector of such sizes may be when each part of it is damped."""
+        """A bound on the size of a vector of these sizes after each of its parts is damped."""
         n, k = self.basis.shape
         absolute = jnp.abs(self.basis)
         along = absolute @ (absolute.T @ sizes / damping[:k])
         return along if k == n else along + sizes / damping[k:]
 
     def noise(self, y: Weights) -> Weights:
-        """How far rounding moves the field at y, where weights may have become smaller than they were."""
+        """The change of the field at y by rounding, where weights may be smaller than when it was computed."""
         terms = _terms(self.eigenvalues, self.basis, self.rest, y)
         larger = jnp.where(self.terms > 0, terms / jnp.where(self.terms > 0, self.terms, 1.0), 1.0)
-        # What rounding does has no derivative.
+        # Rounding has no derivative.
         return jax.lax.stop_gradient(self.moved * larger)
 
 
 def renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns: int) -> Curvature:
-    """The curvature at y where it is to be renewed, else the kept one. It changes no solution, so that derivatives pass
-    it by. Of flows in lockstep, those that renew it do so a few at a time: vmap would make all of them pay.
+    """The curvature at y if it is to be renewed, else the kept one.
+
+    It does not change the solution, so that derivatives ignore it. Flows in lockstep that renew it are computed a few
+    at a time; with vmap all flows would pay for it.
+
+    **Arguments:**
+
+    - field: the field.
+    - renew: whether to compute it.
+    - y: the weights.
+    - kept: the last curvature.
+    - columns: the columns of the Hessian that are computed at once.
     """
     field = eqx.filter_closure_convert(field, y)
     numbers, rest = eqx.partition(field, eqx.is_array)
@@ -85,7 +96,7 @@ def renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns:
     def _(lanes, batched, *given):
         in_lanes = lambda leaf, already: leaf if already else jnp.broadcast_to(leaf, (lanes, *leaf.shape))
         given = jax.tree.map(in_lanes, given, tuple(batched))
-        renewing = jnp.argsort(~given[1])  # these first
+        renewing = jnp.argsort(~given[1])  # those to be renewed first
 
         size = _at_once(lanes, given[2].shape[1])
 
@@ -95,7 +106,7 @@ def renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns:
             there = jax.vmap(lambda numbers, y: _curvature(eqx.combine(numbers, rest), y, directions, columns))(
                 numbers, y
             )
-            # The last of them may have lanes that are not to be renewed.
+            # The last batch may contain lanes that are not to be renewed.
             chosen = jax.tree.map(
                 lambda new, old: jnp.where(renew.reshape(-1, *[1] * (new.ndim - 1)), new, old), there, kept
             )
@@ -117,14 +128,15 @@ def renewed(field, renew: Bool[Array, ""], y: Weights, kept: Curvature, columns:
 
 
 def _at_once(lanes: int, weights: int) -> int:
-    """How many curvatures are computed at once: a CPU keeps one in its caches, a GPU is slow unless there are many."""
+    """The number of curvatures computed at once: one on a CPU, which keeps it in its caches, and many on a GPU."""
     return 1 if jax.default_backend() == "cpu" else min(lanes, int(np.clip(_ENTRIES // weights**2, 1, _MOST_AT_ONCE)))
 
 
 def _eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, "n n"]]:
-    """Eigenvalues and eigenvectors of the symmetric part. Weights that have nothing to do with each other share none,
-    so that large ones do not round small ones: each block is in units of its largest entry, and shifted by a number of
-    its own, which leaves its eigenvectors as they are.
+    """Eigenvalues and eigenvectors of the symmetric part.
+
+    Weights that are not coupled share no eigenvectors, so that large weights do not round small ones: each block is
+    divided by its largest entry, and shifted by a number, which does not change its eigenvectors.
     """
     jacobian = (jacobian + jacobian.T) / 2
     sizes = jnp.sqrt(jnp.max(jnp.abs(jacobian), axis=1))
@@ -140,7 +152,7 @@ def _eigenvectors(jacobian: Float[Array, "n n"]) -> tuple[Weights, Float[Array, 
 
 
 def _blocks(coupled: Bool[Array, "n n"]) -> Int[Array, " n"]:
-    """The blocks that a symmetric relation falls apart into: of each index the least one that it is linked to."""
+    """The connected components of a symmetric relation: for each index the least index in its component."""
     start = jnp.arange(coupled.shape[0])
 
     def spread(both):
@@ -161,32 +173,32 @@ def _curvature(field, y: Weights, directions: int, columns: int) -> Curvature:
     if directions == n:
         eigenvalues, basis = _eigenvectors(along(jnp.eye(n)))
     else:
-        # The Jacobian turns random vectors towards the directions in which it is largest.
+        # The Jacobian turns random vectors towards its dominant eigenvectors.
         random = jax.random.rademacher(jax.random.key(0), (directions, n), dtype=y.dtype)
         span, _ = jnp.linalg.qr(along(random).T)
         projected = along(span.T) @ span
         eigenvalues, rotation = jnp.linalg.eigh((projected + projected.T) / 2)
         basis = span @ rotation
-    # Beside them the field is taken to fall half as fast as in the slowest of them.
+    # All other directions are assumed to decay half as fast as the slowest of these.
     rest = -jnp.min(jnp.abs(eigenvalues)) / 2
     return Curvature(eigenvalues, basis, rest, _moved(field, y), _terms(eigenvalues, basis, rest, y))
 
 
 def unknown(field, y: Weights, directions: int) -> Curvature:
-    """What is known of the curvature at y before it is computed: how far rounding moves the field."""
+    """The curvature before it is computed: only the change of the field by rounding is known."""
     none = jnp.zeros_like(y)
     return Curvature(jnp.zeros(directions), jnp.zeros((y.size, directions)), jnp.zeros(()), _moved(field, y), none)
 
 
 def _moved(field, y: Weights) -> Weights:
-    """How far rounding of the weights moves the field."""
+    """The change of the field by rounding of the weights."""
     signs = jnp.asarray(1.0 - 2.0 * (np.arange(y.size) % 2))
     slopes = jax.vmap(field)(y[None] * (1 + NUDGE * jnp.stack([0 * signs, signs, -signs])))
     return jnp.max(jnp.abs(slopes[1:] - slopes[:1]), axis=0)
 
 
 def _terms(eigenvalues: Float[Array, " k"], basis: Float[Array, "n k"], rest: Scalar, y: Weights) -> Weights:
-    """A bound of |J| |y|, J the Jacobian: what the field adds up, where it is linear."""
+    """A bound on |J| |y| with the Jacobian J: the size of the terms that a linear field adds up."""
     sizes, largest = jnp.abs(basis), jnp.abs(y)
     along = sizes @ (jnp.abs(eigenvalues) * (sizes.T @ largest))
     return along if basis.shape[0] == basis.shape[1] else along + jnp.abs(rest) * largest

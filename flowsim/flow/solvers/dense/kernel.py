@@ -15,19 +15,19 @@ from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, leads_away, norm_s
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 
-MOST_WEIGHTS = 256  # of a flow in lockstep
-STEPS_PER_DECADE = 12  # of time, at least
+MOST_WEIGHTS = 256  # the largest number for flows in lockstep
+STEPS_PER_DECADE = 12  # the least number in a decade of time
 _EPS = float(jnp.finfo(jnp.float64).eps)
 
 
 def can_go_in_lockstep(loss: AbstractPopulationLoss, model: PyTree) -> bool:
-    """Whether the flow of a loss from a model is one that lockstep suits: exact, and of not too many weights."""
+    """Whether flows of a loss from such models are suited to lockstep: the loss is exact and there are few weights."""
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
     return not isinstance(loss, MonteCarloLoss) and 0 < size <= MOST_WEIGHTS
 
 
 class DenseKernel(AbstractKernel):
-    """The steps of `DenseRadau`, with the tolerances that `gradient_flow` has; a point is the state of the system."""
+    """The steps of `DenseRadau` with the tolerances of `gradient_flow`. A point is the state of the system."""
 
     system: AbstractSystem
     start: PyTree

@@ -1,8 +1,8 @@
-"""Radau IIA for the flow of any loss, with Newton's method in the eigenbasis of a Hessian that is kept.
+"""Radau IIA for the flow of any loss, with Newton's method in the eigenbasis of a Hessian that is kept for many steps.
 
-The Jacobian of a gradient flow is symmetric. In its eigenbasis the equations of the stages fall apart into one system
-of s equations a direction, for every step size: a new size costs nothing, and one decomposition serves many steps,
-until Newton's method slows down. Of many weights the stiffest directions alone are kept (`curvature.py`).
+The Jacobian of a gradient flow is symmetric. In its eigenbasis the stage equations decouple into one system of s
+equations for each direction, for every step size. Hence a new step size costs nothing, and one decomposition serves
+many steps, until Newton's method slows down. With many weights only the stiffest directions are kept (`curvature.py`).
 """
 
 from typing import Any, NamedTuple
@@ -32,21 +32,23 @@ Stages = Float[Array, "stages n"]
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
 _LEAST_RTOL = 64 * _EPS  # of a weight
-SMALLEST_ERROR = 1e-280  # of a weight: squares of what is smaller are zero
-_SHARE = 0.03  # of the tolerance, that Newton's method may leave
+SMALLEST_ERROR = 1e-280  # of a weight: squares of smaller numbers underflow
+_SHARE = 0.03  # of the tolerance: the error that Newton's method may leave
 _ITERATIONS = 12
-_DIVERGING = 0.9  # the contraction of a Newton iteration that is given up
-_SLOW = 0.3  # and of one after which the Hessian is computed again
-_UNKNOWN = 0.5  # the contraction that a first iteration is taken to have
-_FELT = 8.0  # times what rounding makes of a field, above which it is one
-_DRIFT = 1e3  # times the tolerance, by which rounding may move a weight in a step
+_DIVERGING = 0.9  # the contraction at which a Newton iteration is given up
+_SLOW = 0.3  # the contraction after which the Hessian is computed again
+_UNKNOWN = 0.5  # the assumed contraction of the first iteration
+_FELT = 8.0  # times the rounding of a field: a smaller field is rounding
+_DRIFT = 1e3  # times the tolerance: the drift by rounding in a step after which a weight is frozen
 _MIDDLE = 2  # the stage at which the Hessian is computed
 
 
 class Kept(NamedTuple):
-    """What one step leaves to the next: the field where it begins; the last step, by where it began, its length, and
-    its points at 0 and the nodes; the curvature, and whether Newton's method has become slow with it; and how many
-    fields were computed so far, a column of a Hessian being one.
+    """What one step passes to the next.
+
+    It holds the field at its start; the start, length and points (at 0 and the nodes) of the last step; the curvature,
+    and whether Newton's method is slow with it; and the number of evaluations of the field so far, where a column of a
+    Hessian counts as one.
     """
 
     slope: Weights
@@ -59,9 +61,10 @@ class Kept(NamedTuple):
 
 
 class _Newton(NamedTuple):
-    """An iteration: the stages less the start, the last correction and its size, the field at the stages before it, how
-    much smaller than the one before it was and the contraction that shows, how often the stages were corrected, and how
-    the iteration stands.
+    """The state of a Newton iteration.
+
+    It holds the stages minus the start; the last correction and its size; the field at the stages before it; the ratio
+    of the last two corrections and the estimated contraction; the number of corrections; and the status.
     """
 
     increments: Stages
@@ -78,8 +81,8 @@ _GOING, _CONVERGED, _FAILED = range(3)
 
 
 class _Attempt(NamedTuple):
-    """Newton's method with one curvature, whether that was computed in this step, and whether it is to be; and how many
-    fields were computed so far.
+    """Newton's method with one curvature, whether this was computed in the present step, whether it is to be renewed,
+    and the number of evaluations of the field so far.
     """
 
     newton: _Newton
@@ -90,14 +93,18 @@ class _Attempt(NamedTuple):
 
 
 class DenseRadau(AbstractRadau):
-    """Radau IIA of order 9 on all weights, whose error is in units of the tolerance.
+    """Radau IIA of order 9 on (weights, dissipated energy). Its error is in units of the tolerance.
 
-    The tolerance of a weight is rtol of its size plus atol, beside the rounding of its field. Its size is at least the
-    given one, or the largest of its array if that is smaller now; but in the directions in which the flow leaves a
-    saddle, where errors grow, it is what it is now. The state is (weights, energy dissipated).
+    The tolerance of a weight is rtol times its size plus atol, plus the rounding of its field. The size is at least the
+    smaller of the given one and the largest of its array now. In directions in which the flow leaves a saddle, where
+    errors grow, it is the present size of the weight.
 
-    sizes: of the weights at least; renewal: what a Hessian counts for, in fields; columns: how many of it are computed
-    at once; directions: how many eigenvectors of it are kept, all of them or those of the largest eigenvalues.
+    **Fields:**
+
+    - sizes: the least sizes of the weights.
+    - renewal: the cost of a Hessian, in evaluations of the field.
+    - columns: the columns of the Hessian that are computed at once.
+    - directions: the number of eigenvectors that are kept: all, or those of the largest eigenvalues.
     """
 
     rtol: Scalar
@@ -108,21 +115,21 @@ class DenseRadau(AbstractRadau):
     directions: int = eqx.field(static=True)
 
     def init(self, terms, t0, t1, y0, args):
-        """What the first step begins with: no Hessian yet, so that it computes one."""
+        """The input of the first step. It has no Hessian, so that the step computes one."""
         field, y = _flat(terms, t0, y0, args)
         points = jnp.broadcast_to(y, (STAGES + 1, y.size))
         nothing = unknown(field, y, self.directions)
         return Kept(field(y), jnp.asarray(t0), jnp.asarray(t1 - t0), points, nothing, jnp.asarray(True), jnp.asarray(0))
 
     def within(self, terms, t0, t1, y0, y1, args, kept: Kept) -> Kept:
-        """What is known of the steps that begin at t0 and end before t1, where the flow is at y1."""
+        """The input of a step that begins at t0 and ends before t1, where the flow is at y1."""
         field, start = _flat(terms, t0, y0, args)
         _, end = _flat(terms, t1, y1, args)
         slope, points = field(start), hermite(start, field(start), end, field(end), t1 - t0)
         return kept._replace(slope=slope, begin=t0, length=t1 - t0, points=points)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        """One step, its error in units of the tolerance, infinite where Newton's method failed."""
+        """One step. Its error is in units of the tolerance, infinite if Newton's method failed."""
         field, y = _flat(terms, t0, y0, args)
         _, unravel = ravel_pytree(y0[0])
         length, kept = jnp.asarray(t1 - t0), solver_state
@@ -131,14 +138,14 @@ class DenseRadau(AbstractRadau):
         moves = self._moves(kept, y, length)
         done, curvature, fields = self._newton(moves, field, y, kept, t0, length, A, jnp.asarray(nodes))
         split, join, rates = curvature.split, curvature.join, curvature.rates
-        # The field where the iteration ended, not where it last looked.
+        # The field at the end of the iteration, extrapolated from its last evaluation.
         slopes = done.slopes + join(split(done.correction) * rates[None]) * moves[None]
         points = jnp.concatenate([y[None], y[None] + done.increments])
         end = points[-1]
         error = self._error(curvature, points, jnp.concatenate([(kept.slope * moves)[None], slopes]), length)
         converged = done.standing == _CONVERGED
         error = jnp.where(converged & jnp.isfinite(error), error, jnp.inf)
-        # Of weights at rest rounding is left, which would add up over a long time.
+        # At rest the field is rounding, which would accumulate over a long time.
         felt = jnp.where(jnp.abs(slopes) > _FELT * curvature.noise(jnp.abs(y))[None], slopes, 0.0)
         dissipated = y0[1] + length * (A[-1] @ jnp.sum(felt**2, axis=1))
         slow = (done.contraction > _SLOW) | ~converged
@@ -148,13 +155,13 @@ class DenseRadau(AbstractRadau):
 
     @staticmethod
     def hessian(weights: int, directions: int) -> tuple[int, int]:
-        """How many fields a Hessian takes, and about how many operations what is made of it."""
+        """The cost of a Hessian in evaluations of the field, and the approximate operations of its decomposition."""
         if directions == weights:
             return weights, 10 * weights**3
         return 2 * directions, 10 * directions**3 + 6 * weights * directions**2
 
     def _error(self, curvature: Curvature, points: Array, slopes: Array, length: Scalar) -> Scalar:
-        """The error of a step, by its points at 0 and the nodes and the field there, in units of the tolerance."""
+        """The error of a step in units of the tolerance, from its points at 0 and the nodes and the field there."""
         _, _, differences = radau_tableau()
         rule, start, end = ESTIMATE_WEIGHT * length * jnp.asarray(differences), points[0], points[-1]
         damping = 1 + DAMPING * length * jnp.abs(curvature.rates)
@@ -173,14 +180,18 @@ class DenseRadau(AbstractRadau):
         return jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
 
     def _leaving(self, curvature: Curvature, start: Weights, end: Weights) -> Float[Array, " k"]:
-        """The tolerance along eigenvectors, of the weights as they are, where errors along them grow; else infinite."""
+        """The tolerance along each eigenvector, from the present sizes of the weights, if errors along it grow; else
+        infinite.
+        """
         sizes = jnp.abs(curvature.basis.T) @ jnp.maximum(jnp.abs(start), jnp.abs(end))
         tolerance = jnp.maximum(self.rtol, _LEAST_RTOL) * sizes + self.atol + SMALLEST_ERROR
         return jnp.where(curvature.eigenvalues > 0, tolerance, jnp.inf)
 
     def _moves(self, kept: Kept, y: Weights, length: Scalar) -> Weights:
-        """1 of weights that move in a step, 0 of those that stay: where nothing is left of their field but rounding,
-        and the step is so long that this would move them by far more than they are known to.
+        """1 for weights that move in a step, 0 for those that stay.
+
+        A weight stays if its field is rounding and the step is so long that rounding would move it by far more than its
+        error.
         """
         noise = kept.curvature.noise(y)
         still = (jnp.abs(kept.slope) <= _FELT * noise) & (length * noise > _DRIFT * self._tolerance(y, y))
@@ -189,7 +200,7 @@ class DenseRadau(AbstractRadau):
     def _newton(self, moves, field, y, kept, t0, length, A, nodes) -> tuple[_Newton, Curvature, Int[Array, ""]]:
         fields = lambda points: jax.vmap(field)(points) * moves[None]
         guess = lagrange((t0 - kept.begin + length * nodes) / kept.length) @ kept.points - y[None]
-        # Extrapolated, what no longer moves would be rounding, many times over.
+        # For weights that no longer move, extrapolation would amplify rounding.
         rounding = kept.length * kept.curvature.noise(y)
         moved = jnp.abs(kept.points[-1] - kept.points[0]) > self._tolerance(kept.points[0], kept.points[-1]) + rounding
         guess = jnp.where(moved[None], guess, 0.0) * moves[None]
@@ -197,7 +208,7 @@ class DenseRadau(AbstractRadau):
         def iterate(now: _Newton, curvature: Curvature, noise: Weights) -> _Newton:
             slopes = fields(y[None] + now.increments)
             residual = length * (A @ slopes) - now.increments
-            # What is left is rounding, of the field over the step and of the weights.
+            # The residual of a converged iteration: rounding of the field over the step and of the weights.
             rounding = length * noise + NUDGE * jnp.abs(y + now.increments[-1])
             at_rounding = jnp.all(jnp.abs(residual) <= rounding[None])
             rates = curvature.rates
@@ -207,19 +218,19 @@ class DenseRadau(AbstractRadau):
             correction = curvature.join(parts) * moves[None]
             increments = now.increments + correction
             ends = y, y + increments[-1]
-            # A weight whose equation holds to rounding is as good as it gets.
+            # A weight whose equation holds to rounding has converged.
             left_over = jnp.where(jnp.abs(residual) <= rounding[None], 0.0, jnp.abs(correction))
             leaving = self._leaving(curvature, *ends) + jnp.abs(curvature.basis.T) @ rounding / _SHARE
             of_weights = left_over / self._tolerance(*ends)[None]
             size = jnp.maximum(jnp.max(of_weights), jnp.max(jnp.abs(parts[:, : leaving.size]) / leaving[None]))
             first = now.count == 0
             ratio = jnp.where(first, 0.0, size / now.size)
-            # A good iteration and a bad one take turns: their geometric mean tells what they come to.
+            # Good and bad iterations alternate, so that their geometric mean measures the contraction.
             contraction = jnp.where(now.count > 1, jnp.sqrt(ratio * now.ratio), ratio)
             expected = jnp.where(first, _UNKNOWN, contraction)
             left = expected / (1 - expected) * size
             converged = ((expected < 1) & (left <= _SHARE)) | at_rounding
-            # With what is left of the iterations it would not get there.
+            # The remaining iterations would not suffice.
             hopeless = left * expected ** (_ITERATIONS - 2 - now.count) > _SHARE
             known = now.count > 1
             failed = ~converged & ((known & ((expected >= _DIVERGING) | hopeless)) | ~jnp.isfinite(size))
@@ -239,7 +250,7 @@ class DenseRadau(AbstractRadau):
             again = (newton.standing == _FAILED) & ~computed
             return _Attempt(newton, curvature, computed, again, before.fields + work)
 
-        # With an old curvature first, and where that does not do, with its own.
+        # First with the kept curvature, then with the one of this step.
         unfinished = lambda now: now.renew | (now.newton.standing == _GOING)
         origin = _Attempt(start, kept.curvature, jnp.asarray(False), kept.slow, kept.fields)
         done = jax.lax.while_loop(unfinished, attempt, origin)
@@ -247,13 +258,13 @@ class DenseRadau(AbstractRadau):
 
 
 def hermite(start: Weights, slope: Weights, end: Weights, slope_end: Weights, length: Scalar) -> Float[Array, "k n"]:
-    """The cubic through both ends of a step with the field there, at 0 and the nodes."""
+    """The cubic through both ends of a step, with the field there, at 0 and the nodes."""
     x = jnp.asarray(NODES)[:, None]
     ends = (1 + 2 * x) * (1 - x) ** 2 * start[None] + x**2 * (3 - 2 * x) * end[None]
     return ends + length * x * (1 - x) * ((1 - x) * slope[None] - x * slope_end[None])
 
 
-def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: Any):
+def _flat(terms: diffrax.AbstractTerm, t: Any, y: PyTree, args: PyTree):
     """The field as a function of one vector, and the vector."""
     state, dissipated = y
     vector, unravel = ravel_pytree(state)

@@ -1,4 +1,4 @@
-"""Whether a flow whose gradient is small leaves where it is.
+"""Whether a flow with a small gradient leaves its place.
 
 At a saddle of second order a direction leads away in which the Hessian tells it. At one of higher order, as three
 factors or more have, tiny weights lead away at a rate that is lost in the rounding of large ones, or is zero. But there
@@ -25,11 +25,11 @@ from flowsim._core.types import Scalar
 from flowsim.flow.systems import AbstractSystem, leads_away, norm
 
 _EPS = float(jnp.finfo(jnp.float64).eps)
-_BESIDE = (1e-1, 1e-2, 1e-3)  # of the largest weight
+_DISTANCES = (1e-1, 1e-2, 1e-3)  # of the largest weight: the distances of nearby points
 _DRAWS = 8  # of each kind, and as many in the opposite directions
-_TINY = 1e-3  # of the largest weight, beside which others may lead away alone
-_FLAT = 1e-8  # of the largest curvature, up to which a direction is flat
-_STEPS = 10  # downhill
+_TINY = 1e-3  # of the largest weight: smaller weights may grow alone
+_FLAT = 1e-8  # of the largest curvature: a direction with less is flat
+_STEPS = 10  # of descent
 _ROUNDING = 64  # eps of the loss
 _LESS = 1e-12  # of what the loss has fallen by, a difference that counts
 _SPENT = 1e3 * _EPS  # of a product, what is left of it beside a Krylov space that has ended
@@ -38,9 +38,14 @@ _KRYLOV, _KRYLOV_ENTRIES = 64, 2**24  # at most, vectors of a Krylov space, and 
 
 @eqx.filter_jit
 def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether a flow with a small gradient leaves a state. Weights that are zero and stay so lead nowhere.
+    """Whether a flow with a small gradient leaves a state. Weights that are zero and stay so do not count.
 
-    **Arguments:** start: of the flow; still: whether the gradient is but rounding, so that it explains no curvature.
+    **Arguments:**
+
+    - system: the flow.
+    - state: the state.
+    - start: the state at t = 0.
+    - still: whether the gradient is rounding, so that it explains no curvature.
     """
     point, unravel = ravel_pytree(state)
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
@@ -49,11 +54,11 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
     rates, basis = jnp.linalg.eigh((jacobian + jacobian.T) / 2 * jnp.outer(moves, moves))
     away = leads_away(rates, basis, point, jnp.where(still, 0.0, slopes[0]))
     size = jnp.maximum(jnp.max(jnp.abs(point)), jnp.max(jnp.abs(ravel_pytree(start)[0])))
-    aside = jnp.concatenate([jnp.zeros((1, point.size)), _aside(point, moves, rates, basis)])
+    displacements = jnp.concatenate([jnp.zeros((1, point.size)), _displacements(point, moves, rates, basis)])
     steepest = jnp.max(jnp.abs(rates))
 
     def lowest(displacement: Float[Array, " n"], damping: Scalar) -> Scalar:
-        """The least loss on a way downhill, whose steps a damping of the largest curvature bounds."""
+        """The least loss on a descent path. The damping, relative to the largest curvature, bounds its steps."""
 
         def down(x, _):
             along = basis.T @ (slope_of(x) * moves) / (jnp.abs(rates) + damping * steepest)
@@ -65,10 +70,10 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
 
     def gain(distance: Scalar) -> Scalar:
         one = lambda displacement: lowest(distance * displacement, distance)
-        found = jax.lax.map(one, aside, batch_size=min(aside.shape[0], system.columns))
+        found = jax.lax.map(one, displacements, batch_size=min(displacements.shape[0], system.columns))
         return found[0] - jnp.nanmin(found)
 
-    gains = jax.lax.map(gain, jnp.asarray(_BESIDE))
+    gains = jax.lax.map(gain, jnp.asarray(_DISTANCES))
     first, now = system.record(start).loss, system.record(state).loss
     return away | (jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now)))
 
@@ -122,9 +127,9 @@ def _ritz(
 
 
 def may_creep(rates: Array, basis: Array, weights: Array, slope: Array) -> Bool[Array, ""]:
-    """Whether tiny weights move in directions that are flat, so that `leaves` has to be asked.
+    """Whether tiny weights move in flat directions, so that `leaves` must be tested.
 
-    **Arguments:** as of `leads_away`.
+    **Arguments:** as for `leads_away`.
     """
     moves = (_is_tiny(weights) & ((weights != 0) | (slope != 0))).astype(float)
     flat = jnp.abs(rates) <= _FLAT * jnp.max(jnp.abs(rates))
@@ -135,8 +140,8 @@ def _is_tiny(weights: Array) -> Bool[Array, " n"]:
     return jnp.abs(weights) < _TINY * jnp.max(jnp.abs(weights))
 
 
-def _aside(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
-    """Random directions among all weights that move, and among the tiny ones alone; what is not flat is damped."""
+def _displacements(point: Array, moves: Array, rates: Array, basis: Array) -> Float[Array, "draws n"]:
+    """Random directions in all weights that move, and in the tiny ones only, damped where the loss is not flat."""
     draws = jax.random.normal(jax.random.key(0), (_DRAWS, point.size))
     flat = jnp.minimum(1.0, _FLAT * jnp.max(jnp.abs(rates)) / jnp.maximum(jnp.abs(rates), jnp.finfo(float).tiny))
     of = jnp.concatenate([draws * moves[None], draws * (moves * _is_tiny(point).astype(float))[None]])

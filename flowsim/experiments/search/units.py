@@ -1,11 +1,11 @@
-"""The units of a search, dealt out to this process or to others, and taken in always in the same order."""
+"""The units of a search, computed by this process or by workers, and collected in one order."""
 
 import dataclasses
 import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 from flowsim import papers
 from flowsim._core.checks import refuse
@@ -17,27 +17,34 @@ from flowsim.experiments.search.screening import Screen
 from flowsim.problem.own.files import digest_of, find_own, home_of, module_of, split, texts_of
 from flowsim.problem.spaces import Axis
 
-_AHEAD = 32  # units that wait for their turn, or are at work
-_GLANCE = 1.0  # seconds between two looks at the clock
+_AHEAD = 32  # units that wait or are computed at one time
+_GLANCE = 1.0  # seconds between two checks of the clock
 
-Look = Callable[[Screen, Any, Clock], Any]  # what is found of a unit
+Unit = TypeVar("Unit")
+Found = TypeVar("Found")
+Look = Callable[[Screen, Unit, Clock], Found]  # the result of a unit
 _SCREENS: dict[str, Screen] = {}
 
 
 def known_by(number: int) -> int:
-    """How many units, the first of all, are known when the unit of a number is drawn: half of those before it.
+    """The number of units whose results are known when the unit with this number is drawn: half of those before it.
 
-    So a search draws the same units for any number of workers, and as many as are finished can be at work.
+    Hence a search draws the same units for any number of workers, and as many workers as finished units can be busy.
     """
     return number // 2
 
 
 @dataclasses.dataclass(frozen=True)
 class SpacePlace:
-    """What is searched, by names that another process can look up, as not every claim can be sent.
+    """The claim and spaces of a search, by names that a worker can look up, since not every claim can be pickled.
 
-    place: FILE.py:NAME of a claim of the user's own; sha256: of its files; over: other values of axes; longest: seconds
-    of a flow that is integrated alone.
+    **Fields:**
+
+    - id, form: of the claim.
+    - place: FILE.py:NAME of a user's claim, else None.
+    - sha256: the digest of its files.
+    - over: other values for axes.
+    - longest: seconds for a flow that is integrated alone.
     """
 
     id: str
@@ -49,16 +56,22 @@ class SpacePlace:
 
     @staticmethod
     def of(claim: Claim, over: Mapping[str, Axis], longest: float | None) -> "SpacePlace":
-        """Where a claim is found.
+        """The place of a claim.
 
-        **Raises:** `ProblemError` where it is neither flowsim's nor at the top level of a Python file.
+        **Arguments:**
+
+        - claim: the claim.
+        - over: other values for axes of its spaces.
+        - longest: seconds for a flow that is integrated alone.
+
+        **Raises:** `ProblemError` if it is neither one of flowsim's nor at the top level of a Python file.
         """
         known = any(claim is one for one in papers.ALL_CLAIMS)
         home = None if known else home_of(claim)
         if not known and home is None:
             refuse(
                 f"the claim {claim.id}",
-                "flowsim's, or at the top level of a Python file, to be found by other processes",
+                "one of flowsim's, or at the top level of a Python file, so that workers can find it",
                 "it is neither",
             )
         place = sha256 = None
@@ -68,7 +81,7 @@ class SpacePlace:
         return SpacePlace(claim.id, claim.form, place, sha256, tuple(over.items()), longest)
 
     def screen(self) -> Screen:
-        """The screen of this process for it, which keeps what it has compiled."""
+        """The screen for it in this process, with all that it has compiled."""
         key = repr(self)
         if key not in _SCREENS:
             _SCREENS.clear()
@@ -80,41 +93,46 @@ class SpacePlace:
         if self.place is None:
             return next(one for one in papers.ALL_CLAIMS if (one.id, one.form) == (self.id, self.form))
         if module_of(split(self.place)[0])[1] != self.sha256:
-            refuse(self.place, "as the process that asks has it", "on a worker the file is another")
+            refuse(self.place, "the same file on all machines", "it differs on a worker")
         return find_own(self.place, Claim)
 
 
-def dealt(
-    draw: Callable[[], Any | None],
-    here: Callable[[Any], Any],
-    elsewhere: tuple[Executor, SpacePlace, Look] | None,
+def results_of(
+    draw: Callable[[], Unit | None],
+    here: Callable[[Unit], Found],
+    workers: tuple[Executor, SpacePlace, Look[Unit, Found]] | None,
     clock: Clock,
-    goes_on: Callable[[], bool],
+    continues: Callable[[], bool],
     taken: int = 0,
-) -> Iterator[tuple[Any, Any]]:
-    """Unit after unit with what is found of it, one at least; each is to be taken in before the next is asked for.
+) -> Iterator[tuple[Unit, Found]]:
+    """Each unit with its result, at least one. The caller must process a result before it asks for the next.
 
-    When the time is up, what workers have finished by then follows, and what they are at is left.
+    When the time is over, only results that workers have finished by then follow.
 
-    **Arguments:** draw: the next unit, from what `known_by` says is known, or None after the last; here: what is found
-    of one, by this process; elsewhere: what finds it instead; goes_on: whether more are looked at; taken: how many have
-    been taken in on an earlier go.
+    **Arguments:**
+
+    - draw: the next unit, from the results that `known_by` allows, or None after the last.
+    - here: unit -> its result, in this process.
+    - workers: executor, place and function that compute it on workers instead.
+    - clock: the budget.
+    - continues: whether to continue.
+    - taken: the number of units that an earlier run has processed.
     """
-    if elsewhere is None:
+    if workers is None:
         while (unit := draw()) is not None:
             yield unit, here(unit)
-            if not goes_on():
+            if not continues():
                 return
         return
-    executor, place, look = elsewhere
-    pending: deque[tuple[Any, Call]] = deque()
+    executor, place, look = workers
+    pending: deque[tuple[Unit, Call]] = deque()
     first, last = taken, False
     try:
-        while taken == first or goes_on():
+        while taken == first or continues():
             while not last and len(pending) < _AHEAD and known_by(taken + len(pending)) <= taken:
                 if last := (unit := draw()) is None:
                     break
-                pending.append((unit, Call(executor, look_elsewhere, (place, look, unit))))
+                pending.append((unit, Call(executor, look_on_worker, (place, look, unit))))
             if not pending:
                 return
             if not _is_waited_for([call for _, call in pending], clock, taken == first):
@@ -130,15 +148,15 @@ def dealt(
 
 
 def _is_waited_for(calls: list[Call], clock: Clock, always: bool) -> bool:
-    """Whether the first of some calls ends before the time is up, or at all."""
+    """Whether the first call ends before the time is over; always waits for the first unit of a run."""
     while not first_finished(calls[:1], _GLANCE):
         for call in calls:
-            call.made_again()
+            call.retried()
         if clock.is_up("looking at problems") and not always:
             return False
     return True
 
 
-def look_elsewhere(place: SpacePlace, look: Look, unit: Any) -> Any:
-    """What is found of a unit, in another process; its time is that of the process that asks."""
+def look_on_worker(place: SpacePlace, look: Look[Unit, Found], unit: Unit) -> Found:
+    """The result of a unit on a worker. Its time is limited by the process that submits it."""
     return look(place.screen(), unit, Clock(math.inf))

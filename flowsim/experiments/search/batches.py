@@ -1,4 +1,4 @@
-"""What is looked at together in a search for a counterexample, from the draw to the verdicts."""
+"""A batch of a search for a counterexample: draw points, compute their margins, judge the worst."""
 
 import math
 from collections.abc import Sequence
@@ -12,16 +12,23 @@ from flowsim.experiments.search.descent import descend
 from flowsim.experiments.search.points import Known, Point, Sampler
 from flowsim.experiments.search.screening import Margin, Screen
 
-_CANDIDATES = 3  # of a batch, that are judged
+_CANDIDATES = 3  # points of a batch that are judged
 
 Seen = list[tuple[Point, Margin]]
 
 
 class BatchUnit(NamedTuple):
-    """A batch to be looked at: its number among those of its space, and what is known when it is drawn.
+    """A batch of points of one space, and what is known when it is drawn.
 
-    known: points with their objectives; refused: the least margin of what failed at first sight alone; least: that of
-    all points, hypotheses met, with its point; descends: whether a descent follows from that.
+    **Fields:**
+
+    - place: the number of the space.
+    - batch: the number of the batch in this space.
+    - seed: the seed of the search.
+    - known: points with their objectives.
+    - refused: the least margin among points that failed a margin but not a verdict.
+    - least: the least margin of all points that meet the hypotheses, with its point.
+    - descends: whether a descent from that point follows.
     """
 
     place: int
@@ -33,12 +40,17 @@ class BatchUnit(NamedTuple):
     descends: bool
 
 
-class Looked(NamedTuple):
-    """What is found of a batch.
+class BatchResult(NamedTuple):
+    """The result of a batch.
 
-    seen, below: of its points and of those of a descent; doubts: what became of those that failed at first sight alone,
-    with their margins; unjudged: how many failed so when the time was up; place: of a counterexample, if there is one;
-    small: whether the time sufficed to make it as small as it can be; found: itself, unless another process found it.
+    **Fields:**
+
+    - seen, below: the margins at its points and at those of a descent.
+    - doubts: descriptions of the verdicts on points whose margin fails but which are not violated, with their margins.
+    - unjudged: how many points with a failing margin were not judged in time.
+    - place: the point of a counterexample, or None.
+    - small: whether the time sufficed to simplify it fully.
+    - found: the counterexample, unless a worker found it.
     """
 
     seen: Seen
@@ -50,18 +62,25 @@ class Looked(NamedTuple):
     found: Counterexample | None = None
 
     def document(self) -> Document:
-        """As JSON has it, without a counterexample; numbers that are not finite stay what they are."""
+        """The result in the form of JSON, without a counterexample; numbers that are not finite stay as they are."""
         return {"seen": rows_of(self.seen), "below": rows_of(self.below), "doubts": self.doubts}
 
     @staticmethod
-    def of(document: Document) -> "Looked":
-        """What was written down."""
+    def of(document: Document) -> "BatchResult":
+        """The result in a document."""
         doubts = [(name, margin) for name, margin in document["doubts"]]
-        return Looked(seen_of(document["seen"]), seen_of(document["below"]), doubts)
+        return BatchResult(seen_of(document["seen"]), seen_of(document["below"]), doubts)
 
 
-def look(screen: Screen, unit: BatchUnit, clock: Clock) -> Looked:
-    """Look at a batch, as far as the time allows, and judge the worst of what fails at first sight."""
+def look(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
+    """Compute the margins of a batch, as far as the time allows, and judge the worst points whose margin fails.
+
+    **Arguments:**
+
+    - screen: the margins of the claim.
+    - unit: the batch.
+    - clock: the budget.
+    """
     sampler = Sampler(screen.spaces[unit.place], unit.place, unit.seed)
     count = screen.lanes(sampler.draw(unit.batch, 1)[0])
     seen = screen.look(sampler.draw(unit.batch, count, unit.known), clock)
@@ -73,25 +92,25 @@ def look(screen: Screen, unit: BatchUnit, clock: Clock) -> Looked:
         if usable:
             least = min(usable, key=lambda pair: pair[0])
             below = screen.look(descend(screen, least[1], clock), clock)
-    return _judged(screen, Looked(seen, below, []), unit.refused, clock)
+    return _judged(screen, BatchResult(seen, below, []), unit.refused, clock)
 
 
-def look_for_place(screen: Screen, unit: BatchUnit, clock: Clock) -> Looked:
-    """As `look`, without a counterexample itself, which another process confirms at its place."""
+def look_on_worker_for_place(screen: Screen, unit: BatchUnit, clock: Clock) -> BatchResult:
+    """As `look`, without the counterexample, which the main process confirms again."""
     return look(screen, unit, clock)._replace(found=None)
 
 
-def _judged(screen: Screen, looked: Looked, refused: float, clock: Clock) -> Looked:
-    """With the first of the worst points that is a counterexample, made small if it stays one."""
+def _judged(screen: Screen, looked: BatchResult, refused: float, clock: Clock) -> BatchResult:
+    """The result with the first of the worst points that is a counterexample, simplified."""
     clear = [(point, margin) for point, margin in (*looked.seen, *looked.below) if margin.clear and not margin.unmet]
     worst = sorted(clear, key=lambda pair: pair[1].objective)[:_CANDIDATES]
     for place, (point, margin) in enumerate(worst):
-        # What failed no worse than what a verdict has refused is not asked for again.
+        # A point that fails by no more than one that a verdict has refused is not judged.
         if margin.margin >= 2 * min([refused, *(least for _, least in looked.doubts)]):
             continue
         if clock.is_up():
             return looked._replace(unjudged=len(clear) - place)
-        clock.tell("judging what failed at first sight")
+        clock.tell("judging the worst")
         begin = clock.seconds
         found = confirmed(screen, point)
         if isinstance(found, str):
@@ -101,14 +120,13 @@ def _judged(screen: Screen, looked: Looked, refused: float, clock: Clock) -> Loo
     return looked
 
 
-def _made_small(screen: Screen, looked: Looked, clock: Clock, took: float) -> Looked:
-    """With the counterexample made small, as far as the time allows and it stays one.
-
-    **Arguments:** took: how many seconds its verdict did, as will that of a smaller one.
+def _made_small(screen: Screen, looked: BatchResult, clock: Clock, took: float) -> BatchResult:
+    """The result with its counterexample simplified, as far as the time allows. ``took`` is the time of a verdict in
+    seconds.
     """
     assert looked.place is not None
     simpler, small = shrunk(screen, looked.place, clock, took)
-    clock.tell("judging the small counterexample")
+    clock.tell("judging the simplified counterexample")
     smaller = confirmed(screen, simpler) if simpler.values != looked.place.values else ""
     if isinstance(smaller, str):
         return looked._replace(small=small)
@@ -116,12 +134,12 @@ def _made_small(screen: Screen, looked: Looked, clock: Clock, took: float) -> Lo
 
 
 def rows_of(seen: Seen) -> list[list[Any]]:
-    """Points and margins as JSON has them."""
+    """Points and margins in the form of JSON."""
     return [[point.space, plain(point.values), *margin] for point, margin in seen]
 
 
 def seen_of(rows: Sequence[Sequence[Any]]) -> Seen:
-    """What `rows_of` wrote down."""
+    """The inverse of `rows_of`."""
     return [
         (Point(space, values), Margin(margin, factor, clear, tuple(unmet), distance))
         for space, values, margin, factor, clear, unmet, distance in rows
