@@ -95,7 +95,11 @@ def part_of(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
 def exit_status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status | None] = ()) -> int:
     """1 if a claim is violated and ``strict`` is set, 3 if an integration was not finished, else 0.
 
-    **Arguments:** strict; verdicts; statuses: of the integrations.
+    **Arguments:**
+
+    - strict: whether a violated claim counts.
+    - verdicts: the verdicts.
+    - statuses: how the integrations ended, None if nothing was integrated.
     """
     if any(status is not None and not status.finished for status in statuses):
         return UNFINISHED

@@ -263,8 +263,8 @@ class Trajectory(eqx.Module):
     ) -> None:
         """Write an npz file (no pickle) with every weight under its name; a partial file is never visible.
 
-        **Arguments:** path; extras: further arrays for other readers, which `load` ignores; problem: the identity of
-        the problem, such as `flowsim.ProblemSpec.identity`.
+        **Arguments:** extras: further arrays for other readers, which `load` ignores; problem: the identity of the
+        problem, such as `flowsim.ProblemSpec.identity`.
         """
         arrays = {name: np.asarray(getattr(self, name)) for name in SERIES}
         arrays |= {name: np.asarray(leaf) for name, leaf in (weights(self.models) | dict(extras or {})).items()}

@@ -176,7 +176,11 @@ def _together(problems: Sequence[Problem], ends: Ends, lanes: int, judged: Judge
 def integrate(losses: PyTree, starts: PyTree, ends: Ends) -> tuple[Summary, Scales, PyTree, Trajectory, Array, Array]:
     """Integrate flows in lockstep, with lanes on the first axis of all arrays.
 
-    **Arguments:** losses; starts; ends: what ends each flow.
+    **Arguments:**
+
+    - losses: the losses.
+    - starts: the models at t = 0.
+    - ends: what ends each flow.
 
     **Returns:** summaries, natural scales, models at the end, trajectories, whether all steps were recorded, and the
     minima that were subtracted from the losses.

@@ -147,7 +147,11 @@ class _Flow(NamedTuple):
 def follow(kernel: AbstractKernel, observer: AbstractObserver, end: Scalar) -> tuple[PyTree, View, Record]:
     """Integrate a flow until its observer ends it, or to the time ``end``.
 
-    **Arguments:** kernel; observer; end: the last time.
+    **Arguments:**
+
+    - kernel: makes the steps.
+    - observer: collects data, and ends the flow.
+    - end: the last time.
 
     **Returns:** the data of the observer, the last view, and the record.
     """
