@@ -62,7 +62,7 @@ class Comparison(eqx.Module):
         array = self.slack.__array_namespace__()
         sides = array.maximum(array.abs(self.value), array.abs(self.bound))
         largest = array.max(array.where(self.promised & array.isfinite(sides), sides, 0.0), initial=0.0)
-        # Where all is zero, so is what it is off by; unless something is allowed for.
+        # If all sides are zero, so is the error, unless there is an allowance.
         nothing = array.where(array.any(self.allowance > 0), _TINY, math.inf)
         return array.where(self.size > 0, self.size, array.where(largest > 0, largest, nothing))
 

@@ -35,8 +35,8 @@ _ALLOWS_TOO_LITTLE = (
     "Its allowance may be smaller than the change from the end of the flow to its limit: take the allowance from "
     "flowsim.limit(flow, f), which bounds this change."
 )
-_NOT_IN_ORDER = "It has as many rows as there are times, but not in their order: the last ones are not the end."
-_READS_MORE = "It reads more of the flow than its start, and nothing was integrated: say along_flow=True."
+_NOT_IN_ORDER = "It has a row for each time, but in another order: return the rows in the order of flow.t."
+_READS_MORE = "It reads more of the flow than its start, but nothing was integrated: declare it with along_flow=True."
 _DID_NOT_SURVIVE = "A violation at the asked tolerance did not survive a more accurate solve. Ask for a smaller rtol."
 _IS_NO_LIMIT = (
     "It reads the end of the flow as its limit, so that it depends on where the integration stopped: use "
@@ -122,7 +122,7 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if unmet := [condition for condition in hypotheses if not condition.met]:
         names = "; ".join(condition.name for condition in unmet)
         if all(condition.unknown for condition in unmet):
-            return verdict(Judgement.UNRESOLVED, f"A side is not known here: {names}.", finding)
+            return verdict(Judgement.UNRESOLVED, f"A side of a hypothesis is not known here: {names}.", finding)
         return verdict(Judgement.NOT_APPLICABLE, f"Not met: {names}. {_ALONE.get(finding.judgement, '')}", finding)
     if claim.along_flow:
         if reason := _first(_why_otherwise(claim, evidence, fine, finding)):
@@ -145,7 +145,7 @@ def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
 
 
 def _as_it_reads(claim: Claim, evidence: Evidence) -> Claim:
-    """The claim as one along the flow where it reads more of that than its start, whatever it says of itself."""
+    """The claim, judged along the flow if it reads more of the flow than its start, whatever it declares."""
     if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
         claim = dataclasses.replace(claim, along_flow=True)
     return claim

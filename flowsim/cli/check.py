@@ -1,4 +1,4 @@
-"""What is asked of one claim: `flowsim check` judges it, `flowsim certify` proves it, `flowsim verify` checks that."""
+"""`flowsim check`, `flowsim certify`, `flowsim verify`: judge a claim, prove it, check the proof."""
 
 import json
 import pathlib
@@ -48,7 +48,7 @@ def certify(
     form: str,
     until: float | None,
 ) -> int:
-    """Write a certificate of a claim on a problem, or on the first of its own for which one is found."""
+    """Write a certificate of a claim for a problem, or for the first of the problems of the claim that has one."""
     (claim, *others) = [one for one in claims_of(identifier) if one.form == form] or claims_of(identifier)
     if others:
         refuse("claim id", "that of one claim", f"{identifier} has the parts {claim.id}, {others[0].id}")
@@ -69,7 +69,7 @@ def verify(path: pathlib.Path) -> int:
     try:
         certificate = json.loads(path.read_text(encoding="utf-8"))
         found = checker.check(certificate)
-    except Exception as error:  # whatever is wrong with a certificate, it is no proof
+    except Exception as error:  # a certificate with any fault proves nothing
         print(f"flowsim: {path} is not a proof: {error}", file=sys.stderr)
         return VIOLATED
     statement = certificate["statement"]

@@ -166,7 +166,7 @@ def certify(
     form: Form = "printed",
     until: Annotated[float | None, tyro.conf.arg(metavar="T")] = None,
 ) -> int:
-    """Prove what a claim says of a problem, or that it fails there, and write the proof down.
+    """Prove or refute a claim for one problem, and write the proof to a file.
 
     Args:
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.

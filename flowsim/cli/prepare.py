@@ -128,7 +128,7 @@ def explained(error: Exception) -> tuple[int, str]:
     else:
         line = own_line(error)
         why = f"{line} raises {what}" if line else f"{what} ({TRACEBACK}=1 shows where)"
-    return UNFINISHED, f"could not go on: {why}; earlier files are whole, and a run goes on with --resume"
+    return UNFINISHED, f"stopped: {why}; earlier files are complete, and a run continues with --resume"
 
 
 def warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:

@@ -1,4 +1,4 @@
-"""Certificates of claims on problems: which way, and up to which time, is what the verdict says."""
+"""Certificates of claims for problems. The verdict says whether to prove or to refute, and until which time."""
 
 from collections.abc import Iterable
 
@@ -34,4 +34,4 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
             return certify(claim, problem.loss, problem.start, t1=t1, refutes=refutes, problem=spec.to_toml())
         except OpenError as error:
             reasons.append(f"{spec.heading}: {error}")
-    raise OpenError("; ".join(reasons) or "the claim has no problems of its own: name one")
+    raise OpenError("; ".join(reasons) or "the claim has no problems: name one")

@@ -1,4 +1,4 @@
-"""A run: the flow of a problem, with every claim that speaks of it judged, in one folder."""
+"""A run: integrate the flow of a problem, judge the claims about it, and keep the results in one folder."""
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ def run(
     resume: bool = False,
     progress: bool = False,
 ) -> Run:
-    """Integrate a problem, judge every claim that speaks of its flow, and keep all of it in a folder.
+    """Integrate a problem, judge the claims about its flow, and keep the results in a folder.
 
     problem.toml, trajectory.npz and verdicts.json are each written whole or not at all, and in the order in which they
     are found. A flow that could not be finished is kept and judged as far as it can be; its status says why it ended.
@@ -81,9 +81,9 @@ def run(
 
     - problem: such as ``ProblemSpec.from_toml(text).build()``.
     - out: the folder, which must not hold another run.
-    - claims: a pattern; judge the claims whose ids match, whether they read the flow or not.
-    - resume: go on with the run that the folder holds.
-    - progress: show bars, and the flow before it is judged.
+    - claims: a pattern, to judge the claims whose ids match it.
+    - resume: whether to continue the run that the folder holds.
+    - progress: whether to show bars, and the flow before the verdicts.
 
     **Raises:** `ProblemError` where the folder holds another run, another process is at work in it, or no id matches.
     """
@@ -138,7 +138,7 @@ def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.
     with folder_of(out):
         if file.exists():
             if not resume:
-                refuse("--out", "a folder without a run", f"{out} holds one: add --resume to go on, or take another")
+                refuse("--out", "a folder without a run", f"{out} holds one: add --resume, or take another folder")
             name = differing_field(_written(file, spec), spec)
             if name is not None:
                 refuse("--out", "the folder of this same problem", f"{name} differs from {file}: take another folder")
@@ -177,9 +177,9 @@ def _written(file: pathlib.Path, spec: AbstractSpec) -> Tables:
 
 
 def _kept(file: pathlib.Path, spec: AbstractSpec, known: bool) -> dict[str, np.ndarray] | None:
-    """The arrays of the trajectory of this same problem, where there is one.
+    """The arrays of the trajectory of this problem, or None if there is none.
 
-    **Arguments:** known: whether the folder is that of a run of this problem.
+    **Arguments:** known: whether the folder belongs to a run of this problem.
     """
     if not file.exists():
         return None

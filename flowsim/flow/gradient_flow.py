@@ -76,20 +76,7 @@ def gradient_flow(
 
     d theta/dt = -grad L(theta), together with the dissipated energy int |grad L|^2.
 
-    **Arguments:** loss: the population loss; model: the start, an Equinox module whose float64 arrays flow; times:
-    extra output times, positive and increasing, which never change the steps nor where the flow ends; t1: where to end,
-    default at a stop, though not before the last of ``times``; rtol: error of a step, of each weight as it is then. A
-    weight that becomes smaller than those of its array were at the start is known to rtol of these, but where it leaves
-    a saddle to rtol of itself; and none is known better than its field, which is rounded; atol: absolute error of a
-    step in the units of the weights, beside that, default 0; solver: "auto" takes the structured Newton where the loss
-    has an arrowhead, "implicit" (Radau IIA of order 9) for up to 256 weights under an exact loss, and elsewhere
-    "explicit" (Tsit5, stabilized where stability would limit its steps) in turns with the implicit one, whichever gets
-    further for its work (the trajectory's settings say where it changed); stop: relative thresholds, for a
-    `MonteCarloLoss` of the gradient alone and, unless the solver is "implicit", not below ten rtol; points_per_decade:
-    how many steps there are at least in a decade of time, each an output, default 12 or as many as keep the weights
-    under 256 MiB, 0 for output at ``times`` alone; steps_per_decade: as many steps at least, outputs or not, default
-    points_per_decade; budget_seconds: wall-clock limit, looked at after every chunk; checkpoint: a folder that keeps
-    finished chunks, from which the same call goes on bit for bit; progress: show a bar.
+    **Arguments:**
 
     - loss: the population loss.
     - model: the start, an Equinox module whose float64 arrays flow.
@@ -99,10 +86,10 @@ def gradient_flow(
       start of its array keeps the absolute error of that size, except while it leaves a saddle. The rounding of its
       field is always allowed for.
     - atol: an absolute error of a step that is allowed in addition, in the units of the weights, default 0.
-    - solver: "implicit" (Radau IIA of order 9), "explicit" (Tsit5) or "auto". Auto is a structured Newton method if the
-      loss has an arrowhead, "implicit" for an exact loss with at most 256 weights, and else alternates between explicit
-      and implicit, by the advance for each evaluation of the field.
-    - stop: relative thresholds for the end. A sampled loss ends by its gradient only and, unless the solver is
+    - solver: "implicit" (Radau IIA of order 9), "explicit" (Tsit5, stabilized for long steps) or "auto". Auto is a
+      structured Newton method if the loss has an arrowhead, "implicit" for an exact loss with at most 256 weights, and
+      else alternates between explicit and implicit, by the advance for each evaluation of the field.
+    - stop: relative thresholds for the end. A `MonteCarloLoss` ends by its gradient only and, unless the solver is
       "implicit", at no less than 10 rtol.
     - points_per_decade: the least number of steps in a decade of time, all of which are output times. Default 12, or
       fewer if the weights would take more than 256 MiB; 0 for output at ``times`` only.

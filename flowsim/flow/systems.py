@@ -24,7 +24,7 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS = 256
 _FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
-_EXPLAINED = 32.0  # times the rate at which weights change, curvature that goes with it
+_EXPLAINED = 32.0  # times the rate at which weights change: the curvature that this change explains
 
 
 class Record(NamedTuple):
@@ -78,7 +78,7 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def entries(self, state: PyTree) -> int:
-        """How many weights a model has."""
+        """The number of weights of a model."""
 
     @abc.abstractmethod
     def excess(self, state: PyTree) -> Scalar:
@@ -94,21 +94,21 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def way_to_go(self, state: PyTree, start: PyTree) -> float:
-        """A proved bound on how far the flow from a start still goes from a state; infinite where none is found."""
+        """A proved bound on the remaining length of the flow; see `basin.way_to_go`."""
 
     @property
     def columns(self) -> int:
-        """How many columns of the Hessian are computed at once: each takes the memory of one field."""
+        """The number of columns of the Hessian that are computed at once, each in the memory of one field."""
         # The field of a sampled loss fills a memory that one evaluation fits.
         return COLUMNS if self.landscape() is None else _COLUMNS
 
     def descends(self, state: PyTree) -> bool:
-        """Whether the field is minus the gradient of the loss, as far as can be told from a state."""
+        """Whether the field is minus the gradient of the loss; see `basin.descends`."""
         landscape = self.landscape()
         return landscape is None or basin.descends(landscape, state)
 
     def rests(self, state: PyTree) -> bool:
-        """Whether a start with a gradient of zero stays where it is, as far as can be told."""
+        """Whether a start with zero gradient is a critical point; see `basin.rests`."""
         landscape = self.landscape()
         return landscape is None or basin.rests(landscape, state)
 
@@ -233,7 +233,7 @@ class ReducedSystem(AbstractSystem):
 
 
 class LossSystem(AbstractIsometricSystem):
-    """The arrays of any model under any loss, differentiated as the loss says."""
+    """The arrays of any model under any loss, with the gradient of the loss."""
 
     loss: AbstractPopulationLoss
     fixed: PyTree
@@ -265,7 +265,7 @@ class LossSystem(AbstractIsometricSystem):
     def landscape(self) -> basin.Landscape | None:
         if isinstance(self.loss, MonteCarloLoss):
             return None
-        # Others may flow in symmetric matrices alone, or by a formula of their own.
+        # Other losses may flow in symmetric matrices only, or have a formula for their gradient.
         is_its_own = type(self.loss).gradient is AbstractPopulationLoss.gradient
         loss = (lambda state: self.loss(self.decode(state))) if is_its_own else None
         return basin.Landscape(self.field, self._conserved_sum, loss, is_closed_form(self.loss))
@@ -339,8 +339,8 @@ def system_of(loss: AbstractPopulationLoss, model: PyTree, solver: str) -> tuple
     if arrowhead is not None:
         return ArrowheadSystem(arrowhead, loss.minimum), "arrowhead"
     if solver == "auto":
-        # Few weights have a Hessian that is no cost, unless a field is a sum over samples: elsewhere it is worth
-        # measuring which solver needs less work.
+        # For few weights a Hessian is cheap, unless the field is a sum over samples. Otherwise it pays to measure which
+        # solver needs less work.
         solver = "implicit" if _count(model) <= _FEW and not isinstance(loss, MonteCarloLoss) else "in-turns"
     return loss_system(loss, model), solver
 

@@ -12,18 +12,18 @@ from flowsim.problem import Problem
 
 
 def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
-    """What a finished run shows beside its verdicts, label and text."""
+    """What a finished run reports in addition to its verdicts, text by label."""
     trajectory, loss = evidence.trajectory, evidence.loss
     if not evidence.status.finished:
         return {}
     facts = {}
     if predictions_of(problem) is None and not math.isnan(problem.loss.minimum):
-        facts["least loss that is known"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
+        facts["least known loss"] = f"{float(problem.loss.minimum):.10g} ({problem.loss.minimum_kind})"
     if isinstance(loss, MonteCarloLoss):
         facts["samples"] = f"{loss.samples} {loss.method}, in {loss.groups} replicates"
         facts["loss at the end"] = str(loss.estimate(trajectory.end))
-        trust = evidence.distrust or "yes: light tails, the same on fresh prompts"
-        facts["do the samples tell the population loss"] = trust
+        trust = evidence.distrust or "yes: light tails, and the same loss on fresh prompts"
+        facts["do the samples determine the population loss"] = trust
     elif rate := fit_rate(trajectory):
         begin = f"{evidence.steepest:.3g} + " if evidence.late else ""
         interval, window = f"{rate.low:.6g} to {rate.high:.6g}", f"t = {begin}{rate.t_from:.3g} to {rate.t_to:.3g}"
@@ -38,7 +38,7 @@ def run_facts(problem: Problem, evidence: Evidence) -> dict[str, str]:
             f"{end.kind}, excess {end.excess:.2g}, gradient norm {end.grad_norm:.1g}, {end.distance:.2g} away"
         )
         outside = loss.directions_outside(problem.start) if isinstance(loss, AbstractLayersLoss) else 0
-        space = f", {outside} of them out of the symmetric matrices" if outside else ""
+        space = f", {outside} of them outside of the symmetric matrices" if outside else ""
         facts["Hessian there"] = f"{end.positive} positive, {end.negative} negative, {end.flat} flat directions{space}"
     for tolerance, gap in evidence.ladder().items():
         facts[f"change of the weights from rtol {tolerance} to a hundredth of it"] = f"{gap:.1e}"

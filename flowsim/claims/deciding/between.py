@@ -70,7 +70,7 @@ def followed(claim: Claim, evidence: Evidence) -> tuple[tuple[Case, Case, Case],
 
 
 def _noise(claim: Claim, case: Case, ours: Comparison) -> Series:
-    """How far the margins of a comparison are off by rounding at each time; nothing of one at other points."""
+    """The rounding error of the margins of a comparison at each time; zero for a comparison at other points."""
     count = case.run.t.size
     if ours.slack.shape[0] < case.padded.t.size:
         return np.zeros(count)

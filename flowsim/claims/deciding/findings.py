@@ -1,4 +1,4 @@
-"""What the sides of a claim on two solves of a flow say of it, its hypotheses aside."""
+"""What the two sides of a claim on two solves of a flow show, whether or not its hypotheses are met."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ _MOVES = 4.0  # times its error
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A judgement with all that a `Verdict` says of it, and the sides that it is of."""
+    """A judgement with the numbers that a `Verdict` reports, and the sides it was reached on."""
 
     judgement: Judgement
     margin: float | None = None
@@ -32,21 +32,21 @@ class Finding:
     sides: Sides | None = None
 
 
-def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: float) -> Finding:
+def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, lower: float) -> Finding:
     """The finding of the fine solve, with the distance to the rough one as its error.
 
-    **Arguments:** beneath: how much lower than at the times of the solves the margin may be between them.
+    **Arguments:** lower: by how much the margin may be lower between the times of the solves than at them.
     """
     if claim.along_flow and (reason := not_solved("A more accurate solve", fine.run) or _unbalanced(fine.run)):
         return Finding(Judgement.UNRESOLVED, note=reason)
     loss = evidence.stated
     ours = fine.panel.compared(claim, loss, fine.padded)
     if np.any(ours.allowance[ours.promised] > 0):
-        # What the rough one allows is never looked at.
+        # The allowance of the rough solve is not used.
         alone, fine = rough is fine, fine.settled
         rough = fine if alone else rough.with_remaining(fine.remaining)
         ours = fine.panel.compared(claim, loss, fine.padded)
-    rest = beneath * ours.reference if beneath else np.zeros(ours.slack.shape)
+    rest = lower * ours.reference if lower else np.zeros(ours.slack.shape)
     if replicates := fine.replicates(claim):
         rest = rest + sampling_error(claim, replicates, ours)
     thinned = discretization_error(claim, loss, fine, ours)
@@ -55,7 +55,7 @@ def found(claim: Claim, evidence: Evidence, rough: Case, fine: Case, beneath: fl
     if claim.along_flow and rough is not fine:
         other = rough.panel.compared(claim, loss, rough.padded)
         counts = other.promised | ours.promised
-        # With their signs: two solves that are off to either side have the same slack in an identity.
+        # With their signs: two solves with errors of opposite sign have the same slack in an identity.
         both = (one.value - one.bound for one in (other, ours))
         ladder = solver_error(*both, scale=ours.scale, counts=counts, rtol=fine.run.settings.rtol)
     rounding = rounding_error(claim, fine, ours)
@@ -88,7 +88,9 @@ def not_solved(what: str, run: Trajectory) -> str:
 def _unbalanced(run: Trajectory) -> str:
     defect = run.certificates.energy_defect
     return (
-        f"The energy balance is off by {defect:.1e}. Ask for a smaller rtol." if defect > _WORST_ENERGY_DEFECT else ""
+        f"The energy balance has an error of {defect:.1e}. Ask for a smaller rtol."
+        if defect > _WORST_ENERGY_DEFECT
+        else ""
     )
 
 
@@ -100,10 +102,10 @@ def _unknown(claim: Claim, case: Case, sides: Sides) -> str:
     if not np.any(np.isinf(sides.allowance[sides.possible])):
         return ""
     if case.status in (Status.EXCESS, Status.GRAD_NORM, Status.STATIONARY):
-        advice = "The minima there may be degenerate, or the flow may rest at a saddle."
+        advice = "The minimum there may be degenerate, or the flow may rest at a saddle."
     else:
-        advice = "Ask for a later t1, or for none: the flow then goes on to its own stop."
-    return f"No bound is known of the way still to go to the limit. {advice}"
+        advice = "Ask for a later t1, or leave t1 out: the flow then runs until a stopping rule is met."
+    return f"No bound is known on the distance from the end of the flow to its limit. {advice}"
 
 
 def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict:
@@ -118,6 +120,6 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
         return {}
     status = case.status
     if status is Status.STATIONARY:
-        # Its times are the only ones that were looked at.
+        # Only its times were evaluated.
         return {"until": 0.0, "cut": True}
     return {"until": evidence.steepest + float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}

@@ -96,7 +96,7 @@ class AbstractRepetitions:
 
     @property
     def stated(self) -> AbstractPopulationLoss:
-        """The loss that claims read: the exact one of the same problem, where that is known beside a sampled one."""
+        """The loss that claims read: for a sampled loss the exact loss of the same problem, if it is known."""
         return stated(self.loss)
 
     @functools.cached_property

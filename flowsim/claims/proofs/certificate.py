@@ -1,4 +1,4 @@
-"""Certificates: proofs of what a claim says of one problem, which `checker.py` checks by itself."""
+"""Certificates: proofs of a claim for one problem, which `checker.py` checks without the rest of flowsim."""
 
 from collections.abc import Callable
 from typing import Any
@@ -100,7 +100,7 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
         if claim.along_flow and identity.shape[0] != 2:
             raise OpenError("it compares no sides at each time")
         if np.any(allowance[rows]):
-            raise OpenError("it allows for the way still to go to a limit")
+            raise OpenError("it has an allowance for the distance to a limit")
         _check_promise(lambda **given: compared(**given).promised[rows], inputs, refutes)
 
         def slack(**given: PyTree) -> Array:

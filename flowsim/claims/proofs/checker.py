@@ -5,7 +5,7 @@ of a statement as lists of operations. The flow is x' = f(x), f = -grad L. For e
 p and numbers r, delta, mu, of which the checker shows, for a piece of length h that is entered at a distance e from p:
 
 1. |p' - f(p)| <= delta, and every eigenvalue of -Hess L is at most mu in the tube |x - p(t)| <= r;
-2. e < r and e exp(mu h) + delta (exp(mu h) - 1)/mu < r, and with the latter and the jump to the next p it goes on.
+2. e < r and e exp(mu h) + delta (exp(mu h) - 1)/mu < r, the latter, with the jump to the next p, being the next e.
 
 As -Hess L is symmetric, |x - p|' <= mu |x - p| + delta in the tube, a bound that is monotone in time and less than r at
 both ends, so x never leaves the tube. The sides are then bounded at all points of the tube.
@@ -26,7 +26,7 @@ ORDER = 4  # of the expansions of a statement
 
 
 class RefusedError(Exception):
-    """The certificate is no proof."""
+    """The certificate does not prove what it states."""
 
 
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
@@ -396,5 +396,5 @@ if __name__ == "__main__":
     try:
         with open(sys.argv[1], encoding="utf-8") as file:
             print(check(json.load(file)))
-    except Exception as error:  # whatever is wrong with a certificate, it is no proof
+    except Exception as error:  # a certificate with any fault proves nothing
         raise SystemExit(f"not a proof: {error}") from None

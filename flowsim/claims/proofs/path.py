@@ -82,10 +82,9 @@ class Enclosure:
 def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclosure:
     """Prove where the gradient flow of an exact loss is, up to a time.
 
-    The flow is that of the loss and the start as they stand, with every number taken as the decimal that it is written
-    as. For each piece of time a polynomial p, the defect |p' - f(p)| of the field f = -grad L and the largest
-    eigenvalue mu of -Hess L around p are bounded in ball arithmetic. The distance e of the flow from p then obeys
-    e' <= mu e + |p' - f(p)|.
+    Every number of the loss and of the start is taken as the decimal in which it is written. For each piece of time a
+    polynomial p, the defect |p' - f(p)| of the field f = -grad L and the largest eigenvalue mu of -Hess L around p are
+    bounded in ball arithmetic. The distance e of the flow from p then obeys e' <= mu e + |p' - f(p)|.
 
     **Arguments:**
 
@@ -242,7 +241,7 @@ def _size(series: list[Numbers]) -> float:
 
 
 def _rounded(coefficients: Numbers, h: float, size: float) -> Numbers:
-    """Coefficients with the digits that count on a piece of this length, beside weights of this size."""
+    """Coefficients with the digits that matter on a piece of this length for weights of this size."""
     kept = []
     for k, c in enumerate(coefficients):
         exponent = int(np.floor(np.log2(_NEGLIGIBLE * size) - k * np.log2(h))) - 6

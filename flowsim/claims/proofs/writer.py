@@ -1,4 +1,4 @@
-"""Lists of operations on arrays, as certificates hold them, in the making.
+"""Writes lists of operations on arrays, the form of a function in a certificate.
 
 An operation is [name, numbers of the operations it takes, parameter]; the checker says what each name means. Arrays are
 flat there, in the order of their rows. Whatever only moves entries is a "take": the indices of the entries.

@@ -78,7 +78,9 @@ def rounded_up(d: int) -> int:
 
 
 def slowest_rate(problem: Problem) -> float:
-    """About the rate at which a flow with an arrowhead ends, rounded so that it orders cells on every machine alike."""
+    """The approximate rate at which a flow with an arrowhead ends, rounded so that it orders cells equally on every
+    machine.
+    """
     arrowhead = problem.loss.arrowhead(problem.start)
     assert arrowhead is not None
     return round(float(jnp.log10(jnp.min(arrowhead.curvature) * scales_of(arrowhead).weights ** 2)), 3)

@@ -248,7 +248,7 @@ def integrate_part(
 
 def _refuse_mesh_elsewhere(mesh: Mesh | None, executor: Executor | None) -> None:
     if mesh is not None and executor is not None:
-        refuse("mesh", "left out with an executor, whose processes have devices of their own", "it is given")
+        refuse("mesh", "left out with an executor, whose processes choose their devices", "it is given")
 
 
 def enter(sweep: Map, plan: SweepPlan, resume: bool) -> None:

@@ -26,13 +26,13 @@ from flowsim.flow.systems import WITH_ENERGY, AbstractSystem, ReducedSystem
 from flowsim.losses.arrowhead import AbstractArrowhead, State
 
 DENSE_LIMIT = 2048  # weights, above which the Hessian is not formed
-ALWAYS_WHOLE = 256  # weights, up to which its whole spectrum is no cost
-_DIRECTIONS = (128, 256, 512)  # eigenvectors that are kept of larger ones
-_STIFF = 0.1  # the rate beside these, over a step, from which Newton's method needs more of them
-_EXPLICIT_FIELDS = 7  # of a step of Tsit5
-MATRIX_FREE_FIELDS = 1000  # of a step of Kvaerno5 with GMRES, about
-_MOST_STAGES = 60  # of a step of `DenseRadau` that is given up
-_SLOW = 1e-2  # |grad|^2 t, of the energy dissipated so far
+ALWAYS_WHOLE = 256  # weights, up to which all eigenvectors of the Hessian are kept
+_DIRECTIONS = (128, 256, 512)  # numbers of eigenvectors that are kept for more weights
+_STIFF = 0.1  # times the length of a step: for a larger rate of the other directions more eigenvectors are kept
+_EXPLICIT_FIELDS = 7  # evaluations of the field in a step of Tsit5 and at its end
+MATRIX_FREE_FIELDS = 1000  # the approximate number in a step of Kvaerno5 with GMRES
+_MOST_STAGES = 60  # in a step of `DenseRadau` that is given up
+_SLOW = 1e-2  # of the dissipated energy: |grad|^2 t of a flow that may end
 _MOST_REDUCED_STEPS = 2_000_000
 
 

@@ -14,7 +14,7 @@ SMALLEST = 1e-13  # of the time or of the timescale of the start: no step is sho
 ANEW = 1e-6  # of these: if the gradient changes in a shorter time, time is counted from a new origin
 _LEAST_ERROR = 1e-6  # smaller errors count as this one when two are compared
 _FAILED_FACTOR = 0.3
-_ALIKE = 1e-3  # of the largest of n weights, times n: random ones are alike, the smallest of which is about 1/n of it
+_ALIKE = 1e-3  # of the largest of n weights, times n: the smallest of n random weights is about 1/n of the largest
 
 
 class Past(NamedTuple):

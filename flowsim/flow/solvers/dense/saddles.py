@@ -1,10 +1,10 @@
 """Whether a flow with a small gradient leaves its place.
 
 At a saddle of second order a direction leads away in which the Hessian tells it. At one of higher order, as three
-factors or more have, tiny weights lead away at a rate that is lost in the rounding of large ones, or is zero. But there
-points beside it have less loss. So some are looked for: from random points beside it, in directions in which the
-Hessian is zero to rounding, a few steps are made downhill. Where all of them end as high as those from the point
-itself, it is taken for a minimum.
+factors or more have, tiny weights lead away at a rate that is lost in the rounding of large ones, or is zero. But some
+points nearby have less loss. They are searched for: from random nearby points, in directions in which the Hessian is
+zero to rounding, a few descent steps are taken. If all of them end as high as those from the point itself, the point
+is taken for a minimum.
 
 Of many weights the Hessian is known along a Krylov space alone, from the gradient, which turns to where a flow leaves,
 and from a random vector. A positive Ritz value there is below an eigenvalue, so that it tells a saddle as well.
@@ -31,8 +31,8 @@ _TINY = 1e-3  # of the largest weight: smaller weights may grow alone
 _FLAT = 1e-8  # of the largest curvature: a direction with less is flat
 _STEPS = 10  # of descent
 _ROUNDING = 64  # eps of the loss
-_LESS = 1e-12  # of what the loss has fallen by, a difference that counts
-_SPENT = 1e3 * _EPS  # of a product, what is left of it beside a Krylov space that has ended
+_LESS = 1e-12  # of the decrease of the loss: the least difference that counts
+_SPENT = 1e3 * _EPS  # of a product: the largest remainder outside of a Krylov space that is invariant
 _KRYLOV, _KRYLOV_ENTRIES = 64, 2**24  # at most, vectors of a Krylov space, and numbers of all of them
 
 

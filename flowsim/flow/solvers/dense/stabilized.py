@@ -96,7 +96,7 @@ def _formula(s: int, guess: np.ndarray, last: np.ndarray | None) -> tuple[Formul
         return matrix, np.append(rows[-1], numbers[6:])
 
     def order(numbers: np.ndarray) -> np.ndarray:
-        """The last four have the stability polynomial w, and the whole meets what is left of order 4."""
+        """The last four stages have the stability polynomial w; the method meets the other conditions of order 4."""
         A, b = tableau(numbers)
         c, own, its = A.sum(axis=1), A[first:, first:], numbers[6:]
         ones = np.ones(_LAST)
@@ -109,7 +109,7 @@ def _formula(s: int, guess: np.ndarray, last: np.ndarray | None) -> tuple[Formul
     c = A.sum(axis=1)
     stages = np.vstack([A[first:], b])  # and f at the end
     ends = stages.sum(axis=1)
-    # What is left of order 3, one combination.
+    # The one combination of stages that is an error of order 3.
     error = np.linalg.svd(np.stack([ends**0, ends, ends**2, stages @ c]))[2][-1]
     error = error / (error @ stages @ A @ c)
     # At the end of the interval it is largest: a stiff component counts whole at most.
@@ -125,7 +125,7 @@ def _estimate(z: float, A: np.ndarray, stages: np.ndarray, error: np.ndarray) ->
 
 
 def _recurrence(w: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The Jacobi matrix of |w|^2/sqrt(1 - x^2), w by its zeros: its diagonal and what is beside it, by Stieltjes."""
+    """The diagonal and the off-diagonal of the Jacobi matrix of |w|^2/sqrt(1 - x^2), w by its zeros, by Stieltjes."""
     nodes = count + 8
     x = np.cos((2 * np.arange(nodes) + 1) * np.pi / (2 * nodes))
     measure = np.abs(np.prod(x[:, None] - w, axis=1)) ** 2
