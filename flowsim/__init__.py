@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from flowsim.claims.proofs import Enclosure as Enclosure
     from flowsim.claims.proofs import certify as certify
     from flowsim.claims.proofs import enclose as enclose
+    from flowsim.claims.spaces import Choice as Choice
+    from flowsim.claims.spaces import Each as Each
+    from flowsim.claims.spaces import Real as Real
+    from flowsim.claims.spaces import Space as Space
+    from flowsim.claims.spaces import Whole as Whole
     from flowsim.experiments.run import Run as Run
     from flowsim.experiments.run import run as run
     from flowsim.experiments.search import Counterexample as Counterexample
@@ -92,11 +97,6 @@ if TYPE_CHECKING:
     from flowsim.papers import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
     from flowsim.problem import ProblemSpec as ProblemSpec
-    from flowsim.problem.spaces import Choice as Choice
-    from flowsim.problem.spaces import Each as Each
-    from flowsim.problem.spaces import Real as Real
-    from flowsim.problem.spaces import Space as Space
-    from flowsim.problem.spaces import Whole as Whole
     from flowsim.report import plots as plots
     from flowsim.report.documents import verdict_table as verdict_table
     from flowsim.tasks import JointLaw as JointLaw
@@ -137,7 +137,7 @@ _HOMES = {
     ),
     "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.proofs": "Enclosure certify enclose",
-    "flowsim.problem.spaces": "Choice Each Real Space Whole",
+    "flowsim.claims.spaces": "Choice Each Real Space Whole",
     "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
     "flowsim.experiments.run": "Run run",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",

@@ -6,8 +6,8 @@ import pytest
 from systems import Vector
 
 import flowsim
+from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.claims.evidence import Evidence
-from flowsim.claims.judging import judge_or_note
 
 RATES = jnp.asarray([1.0, 2.0, 5.0])
 LOSS = flowsim.FunctionLoss(lambda model: jnp.sum(RATES * model.x**2) / 2, minimum=0.0)

@@ -17,7 +17,7 @@ import flowsim
 from flowsim._core import documents
 from flowsim._core.files import DamagedFileError, held, read_arrays, remove_parts_of_the_dead
 from flowsim.claims import Evidence, Judgement
-from flowsim.claims.judging import judge_or_note
+from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.cli import main
 from flowsim.experiments.sources import claim_digest
 from flowsim.problem.own.files import find_own

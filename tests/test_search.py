@@ -19,6 +19,7 @@ from synthetic import TIMES, trajectory
 import flowsim
 from flowsim._core.files import held
 from flowsim.claims.hypotheses import hypothesis
+from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
 from flowsim.cli.main import main
 from flowsim.experiments.executors import Processes
 from flowsim.experiments.search import counterexample
@@ -29,7 +30,6 @@ from flowsim.experiments.search.screening import Screen
 from flowsim.experiments.search.units import SpacePlace
 from flowsim.problem import spec_of
 from flowsim.problem.own.files import find_own
-from flowsim.problem.spaces import Choice, Each, Real, Space, Whole
 from flowsim.report.plots import search as pictures
 
 pytestmark = pytest.mark.slow

@@ -21,12 +21,12 @@ import flowsim
 from benchmarks.measurements import DOCS, ledger
 from flowsim import Claim
 from flowsim.claims import Evidence
+from flowsim.claims.spaces import Space
 from flowsim.experiments.audit import evidence_of
 from flowsim.experiments.search.points import Sampler
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.papers import ALL_CLAIMS
 from flowsim.problem import ProblemError, spec_of
-from flowsim.problem.spaces import Space
 
 
 @dataclasses.dataclass(frozen=True)

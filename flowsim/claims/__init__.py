@@ -15,11 +15,11 @@ from flowsim.claims.critical_points.end_points import end_point as end_point
 from flowsim.claims.critical_points.plateaus import Plateau as Plateau
 from flowsim.claims.critical_points.plateaus import plateaus as plateaus
 from flowsim.claims.deciding.bands import confidence_band as confidence_band
+from flowsim.claims.deciding.judging import check as check
+from flowsim.claims.deciding.judging import judge as judge
+from flowsim.claims.deciding.judging import judge_on as judge_on
 from flowsim.claims.evidence import Evidence as Evidence
 from flowsim.claims.hypotheses import Hypothesis as Hypothesis
-from flowsim.claims.judging import check as check
-from flowsim.claims.judging import judge as judge
-from flowsim.claims.judging import judge_on as judge_on
 from flowsim.claims.limits import limit as limit
 from flowsim.claims.rates import RateFit as RateFit
 from flowsim.claims.rates import fit_rate as fit_rate

@@ -18,9 +18,9 @@ from flowsim._core.latex import plain
 from flowsim._core.text import number_text
 from flowsim._core.types import Tables
 from flowsim.claims.hypotheses import Hypothesis, unmet
+from flowsim.claims.spaces import Space
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.problem.spaces import Space
 
 Sides = Float[Array | np.ndarray, "*points"]
 Mask = Bool[Array | np.ndarray, "*points"]

@@ -12,9 +12,9 @@ from flowsim._core import checks
 from flowsim._core.types import Options, Tables
 from flowsim.claims.claim import Claim, Comparison, equal
 from flowsim.claims.hypotheses import Conditions, all_of
+from flowsim.claims.spaces import Space
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
-from flowsim.problem.spaces import Space
 
 Declare = Callable[[Callable[..., Comparison] | Claim], Claim]
 

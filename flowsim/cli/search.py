@@ -15,6 +15,7 @@ from flowsim._core.files import folder_of
 from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim._core.types import Options
 from flowsim.claims import Claim
+from flowsim.claims.spaces import Axis, Choice, Real, Whole
 from flowsim.cli.common import claims_of, exit_status, print_json
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
@@ -22,7 +23,6 @@ from flowsim.experiments.search import sharpen as sharpened
 from flowsim.experiments.search.kept import PROGRESS
 from flowsim.problem import ProblemSpec, toml
 from flowsim.problem.own.files import is_place
-from flowsim.problem.spaces import Axis, Choice, Real, Whole
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 1e9  # in any unit

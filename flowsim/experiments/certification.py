@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Judgement
-from flowsim.claims.judging import judge_on
+from flowsim.claims.deciding.judging import judge_on
 from flowsim.claims.proofs import OpenError, certify
 from flowsim.experiments.audit.judging import evidence_of
 from flowsim.problem import AbstractSpec

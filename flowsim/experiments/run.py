@@ -29,8 +29,8 @@ from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document, Tables
 from flowsim.claims import Claim, Evidence, Verdicts, confidence_band
 from flowsim.claims.deciding.bands import Band, ends
+from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.claims.evidence.comparing import refuse_misshapen
-from flowsim.claims.judging import judge_or_note
 from flowsim.experiments.documents import verdicts_document
 from flowsim.flow.trajectory import Trajectory, metadata_of
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss

@@ -11,9 +11,9 @@ from flowsim._core.checks import refuse
 from flowsim._core.progress import progress_bar
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Evidence, Hypothesis, Judgement, Verdict
+from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.claims.evidence.comparing import refuse_misshapen
 from flowsim.claims.hypotheses import can_be_drawn, longest_drawn
-from flowsim.claims.judging import judge_or_note
 from flowsim.experiments.audit.kept import Kept, as_document
 from flowsim.experiments.executors import Executor, gathered
 from flowsim.flow.gradient_flow import start_alone

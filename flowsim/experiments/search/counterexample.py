@@ -19,13 +19,13 @@ from flowsim.claims.claim import citation
 from flowsim.claims.deciding.between import followed
 from flowsim.claims.deciding.sides import Sides, not_finite
 from flowsim.claims.evidence.comparing import compared
+from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen, built
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.trajectory import Trajectory
 from flowsim.problem import AbstractSpec, spec_of, toml
-from flowsim.problem.spaces import Choice, Each, Real, Space, Whole
 
 _MOVED = 1e-6  # relative, of every number in a neighbouring problem
 _KEPT = 1e-3  # of a margin: a simpler counterexample must keep this part

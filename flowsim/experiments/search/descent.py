@@ -9,10 +9,10 @@ import optax
 from jaxtyping import ArrayLike
 
 from flowsim._core.types import Document, Values
+from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
 from flowsim.experiments.search.screening import Screen
-from flowsim.problem.spaces import Axis, Each, Real, Space, Whole
 
 _STEPS = 24
 _DOING = "going downhill"

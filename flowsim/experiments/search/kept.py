@@ -9,9 +9,9 @@ from flowsim._core.documents import origin, plain, require_origin
 from flowsim._core.files import DamagedFileError, read_sealed, write_sealed
 from flowsim._core.types import Document
 from flowsim.claims import Claim
+from flowsim.claims.spaces import Space
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.sources import claim_digest
-from flowsim.problem.spaces import Space
 
 PROGRESS = "search.json"
 

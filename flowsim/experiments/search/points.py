@@ -14,7 +14,7 @@ from flowsim._core.checks import refuse
 from flowsim._core.documents import plain
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
-from flowsim.problem.spaces import Axis, Choice, Each, Real, Space, Whole
+from flowsim.claims.spaces import Axis, Choice, Each, Real, Space, Whole
 
 _MANY = 10**9  # larger integers are drawn as real numbers and rounded
 

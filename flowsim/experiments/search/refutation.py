@@ -15,6 +15,7 @@ from flowsim._core.files import at_work_in
 from flowsim._core.text import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
+from flowsim.claims.spaces import Axis, Space
 from flowsim.experiments.executors import Executor
 from flowsim.experiments.search.batches import BatchResult, BatchUnit, look, look_on_worker_for_place
 from flowsim.experiments.search.clock import Clock
@@ -23,7 +24,6 @@ from flowsim.experiments.search.kept import KeptUnits
 from flowsim.experiments.search.points import Known, Point, remembered, restrict_spaces
 from flowsim.experiments.search.screening import Margin, Screen
 from flowsim.experiments.search.units import Look, SpacePlace, known_by, results_of
-from flowsim.problem.spaces import Axis, Space
 
 _DESCENTS = 8  # batches between two descents
 _VERDICTS = 3  # verdicts that the summary describes, on points whose margin fails

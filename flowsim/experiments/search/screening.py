@@ -17,6 +17,7 @@ from flowsim.claims.claim import Claim
 from flowsim.claims.evidence import padded
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.hypotheses import Hypothesis
+from flowsim.claims.spaces import Each, Real, Space, Whole
 from flowsim.experiments.margins import Seen, error_of, room, seen, traced_start
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import Point
@@ -28,7 +29,6 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses.arrowhead import Arrowhead
 from flowsim.losses.sampled.monte_carlo import prepared
 from flowsim.problem import AbstractSpec, Problem, spec_of
-from flowsim.problem.spaces import Each, Real, Space, Whole
 
 LANES = 32
 _FEW, _SOME = 8, 16  # flows, which are integrated one by one, and problems without flows

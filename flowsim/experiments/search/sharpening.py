@@ -21,6 +21,7 @@ from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.claim import citation
 from flowsim.claims.evidence.series import padded
+from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.executors import Executor
 from flowsim.experiments.search.batches import Seen, rows_of, seen_of
 from flowsim.experiments.search.clock import Clock
@@ -34,7 +35,6 @@ from flowsim.experiments.search.units import Look, SpacePlace, known_by, results
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses.sampled.monte_carlo import stated
 from flowsim.problem import AbstractSpec, spec_of
-from flowsim.problem.spaces import Axis, Real, Space, Whole
 
 _VALUES = 6  # of a parameter, for each of which the best factor is searched
 _FEWEST, _BENT = 3, 0.02  # the fewest values for a power law, and the share of the variance that it may leave

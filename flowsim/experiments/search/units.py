@@ -10,12 +10,12 @@ from typing import TypeVar
 from flowsim import papers
 from flowsim._core.checks import refuse
 from flowsim.claims import Claim
+from flowsim.claims.spaces import Axis
 from flowsim.experiments.executors import Call, Executor, first_finished
 from flowsim.experiments.search.clock import Clock
 from flowsim.experiments.search.points import restrict_spaces
 from flowsim.experiments.search.screening import Screen
 from flowsim.problem.own.files import digest_of, find_own, home_of, module_of, split, texts_of
-from flowsim.problem.spaces import Axis
 
 _AHEAD = 32  # units that wait or are computed at one time
 _GLANCE = 1.0  # seconds between two checks of the clock

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flowsim.problem.spaces import Axis, Real, Space, Whole
+from flowsim.claims.spaces import Axis, Real, Space, Whole
 
 _DIMENSION: dict[str, Axis] = {"task.dimension": Whole(1, 6)}
 _COVARIANCE: dict[str, Axis] = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flowsim.problem.spaces import Axis, Each, Real, Space, Whole
+from flowsim.claims.spaces import Axis, Each, Real, Space, Whole
 
 _PRIOR_MEAN: dict[str, Axis] = {"task.prior_mean": Each(Real(-3.0, 3.0))}
 _DIMENSION: dict[str, Axis] = {"task.dimension": Whole(1, 6)} | _PRIOR_MEAN

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flowsim.problem.spaces import Axis, Choice, Real, Space, Whole
+from flowsim.claims.spaces import Axis, Choice, Real, Space, Whole
 
 _COVARIANCE: dict[str, Axis] = {
     "task.covariance.dimension": Whole(1, 6),

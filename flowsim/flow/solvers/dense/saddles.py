@@ -109,7 +109,7 @@ def _ritz(
         size = norm(vector)
         return vector / jnp.where(size > 0, size, 1.0)
 
-    def extend(row: int, both: tuple[Array, Array]) -> tuple[Array, Array]:
+    def extend(row: Int[Array, ""], both: tuple[Array, Array]) -> tuple[Array, Array]:
         basis, products = both
         # Twice, so that rounding leaves them orthogonal.
         beside = unit(products[row - 1])

@@ -247,7 +247,7 @@ def _chebyshev(field: Callable, y: Weights, kept: Kept, length: Scalar) -> tuple
     return end, error, Kept(fields[-1], direction, rate, kept.fields + count + _FIELDS_OF_A_PRODUCT)
 
 
-def _turned(field: Callable, y: Weights, direction: Weights) -> tuple[Weights, Scalar]:
+def _turned(field: Callable, y: Weights, direction: Float[Array, " m"]) -> tuple[Float[Array, " m"], Scalar]:
     """A direction turned by the Jacobian, without the energy, and the rate at which the field falls along it."""
     size = jnp.linalg.norm(direction)
     along = direction / jnp.where(size > 0, size, 1.0)
