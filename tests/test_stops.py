@@ -210,7 +210,7 @@ def test_where_rounding_decides_at_a_saddle_nothing_is_decided():
         flow = gradient_flow(loss, LinearAttention([[scale * sign]], scale))
         verdict = flowsim.check(REACHES, loss, flow)
         assert verdict.verdict is expected
-        assert ("A change of the start in its last digits" in verdict.note) == (sign < 0)
+        assert ("A change of the last digits of the start" in verdict.note) == (sign < 0)
 
 
 @pytest.mark.parametrize(("apart", "solver"), [(0.0, "explicit"), (1e-12, "auto")])

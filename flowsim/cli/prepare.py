@@ -124,7 +124,7 @@ def explained(error: Exception) -> tuple[int, str]:
         raise error
     what = in_short(error)
     if out_of_memory(error):
-        why = f"the memory does not suffice ({what})"
+        why = f"not enough memory ({what})"
     else:
         line = own_line(error)
         why = f"{line} raises {what}" if line else f"{what} ({TRACEBACK}=1 shows where)"
