@@ -56,7 +56,7 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """A comparison with the errors of its slack; here alone a statement is seen to hold or to fail.
+    """A comparison with the errors of its slack, by which a statement holds or fails at each point.
 
     slack, error, allowance: of both sides' difference; size: what a margin is relative to; possible, certain: where
     the statement may promise something, and where it does; tie: where the sides are equal exactly; identity: where

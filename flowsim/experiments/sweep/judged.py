@@ -157,7 +157,7 @@ def _left(claims: Sequence[Claim], loss: Any, start: PyTree, run: Trajectory) ->
         room, met = found.room, jnp.all(jnp.asarray([True, *found.met]))
         # Where the sides have different signs, these alone tell that a statement holds.
         told = jnp.isfinite(room.margin) & ~((room.margin > 0) & (room.value * room.bound < 0))
-        # Nothing is relative to a bound of zero, and an identity has no room.
+        # What is relative to its own sides is compared where it fails alone, and an identity has no room.
         counts = told & jnp.where(room.identity, room.clear, (room.bound != 0) | (room.margin <= 0))
         t = along.t[jnp.minimum(room.row, along.t.shape[0] - 1)]
         margin, t = (jnp.where(told, value, jnp.nan) for value in (room.margin, t))
