@@ -1,6 +1,7 @@
 """Claims along one flow are compared by one program, and each comes out as it does alone."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -175,6 +176,31 @@ def test_a_claim_of_many_weights_is_not_taken_for_one_that_is_gone(run, large):
     bound = lambda number: float(panel.compared(claim("short-lived", slope_of(number)), LOSS, run).bound[0])
     slope_of = lambda number: lambda loss, flow: flowsim.at_most(flow.loss, number)
     assert [bound(float(number)) for number in range(40)] == list(range(40))
+
+
+def test_a_claim_alone_is_compared_once_a_solve(run, monkeypatch):
+    """It was compared anew by each function that asked, such as whether it is an identity."""
+    asked = []
+    compared = comparing.compared
+    monkeypatch.setattr(comparing, "compared", lambda *given: asked.append(tuple(map(id, given))) or compared(*given))
+    judge_on(claim("slow", decay(1.9)), Evidence(LOSS, run))
+    assert len(asked) > 3 and len(set(asked)) == len(asked)
+
+
+def test_what_was_compared_is_forgotten_with_the_solve(run):
+    """Python gives the place of a solve that is gone to the next one."""
+    panel, one = comparing.Panel(), claim("slow", decay(1.9))
+    for count in range(4, 20):
+        other = padded(series.shortened(run, count))
+        found = panel.compared(one, LOSS, other).slack
+        np.testing.assert_array_equal(found, comparing.compared(one, LOSS, other).slack)
+
+
+def test_a_margin_tells_how_far_a_bound_of_zero_fails():
+    ours = flowsim.at_least(jnp.asarray([1.0, -2.0]), 0.0)
+    for one in (ours, jax.tree.map(np.asarray, ours)):
+        np.testing.assert_array_equal(one.margin, [0.5, -1.0])
+    assert isinstance(jax.tree.map(np.asarray, ours).margin, np.ndarray)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,17 @@ from flowsim.report.plots.dominance import of_verdicts
 from flowsim.report.plots.plateaus import of_plateaus
 
 
-def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format: str = "png") -> dict[str, str]:
-    """Draw the figures of a run and write report.html, with the risk on other prompts where it is asked for; returns
-    the facts, with those of that.
+def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format: str) -> dict[str, str]:
+    """Draw the figures of a run and write report.html, and test_risk.npz where its problem has a table [test].
 
-    **Arguments:** out: its folder; facts: as `run_facts` gives them; format: of the figures, png, svg, pdf or pgf.
+    **Arguments:**
+
+    - run: what `flowsim.run` found.
+    - out: the folder of the run.
+    - facts: texts by label that the page shows about the end of the flow, as `run_facts` gives it.
+    - format: of the figures, png, svg, pdf or pgf.
+
+    **Returns:** the facts, with the risk on the prompts of [test].
     """
     problem, trajectory, out = run.problem, run.trajectory, pathlib.Path(out)
     predicted, tested, told = predictions_of(problem), None, dict(facts)

@@ -108,7 +108,9 @@ def _judged(claim: Claim, evidence: Evidence) -> Verdict:
     if foreign := claim.foreign(loss, evidence.trajectory.start):
         return _verdict(claim, (foreign,), Judgement.NOT_APPLICABLE, f"Not met: {foreign.name}.")
     hypotheses = evidence.hypotheses(claim)
-    claim = _as_it_reads(claim, evidence)
+    if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
+        # It is judged by what it reads, even if it declares otherwise.
+        claim = dataclasses.replace(claim, along_flow=True)
     if reason := _first(_why_not_compared(claim, evidence)):
         return _verdict(claim, hypotheses, Judgement.UNRESOLVED, reason)
     if claim.along_flow and evidence.reference.status is Status.KINK:
@@ -142,13 +144,6 @@ def _unjudged(claim: Claim, evidence: Evidence, reason: str) -> Verdict:
     unmet = "; ".join(condition.name for condition in hypotheses if not (condition.met or condition.unknown))
     judgement = Judgement.NOT_APPLICABLE if unmet else Judgement.UNRESOLVED
     return _verdict(claim, hypotheses, judgement, f"Not met: {unmet}. {reason}" if unmet else reason)
-
-
-def _as_it_reads(claim: Claim, evidence: Evidence) -> Claim:
-    """The claim, judged along the flow if it reads more of the flow than its start, whatever it declares."""
-    if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
-        claim = dataclasses.replace(claim, along_flow=True)
-    return claim
 
 
 def _first(reasons: Iterator[str | None]) -> str:

@@ -67,7 +67,7 @@ def solver_error(rough: Any, fine: Any, scale: Any, counts: Any, rtol: float) ->
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """A comparison with the errors of its slack; here alone a statement is seen to hold or to fail.
+    """A comparison with the errors of its slack, by which a statement holds or fails at each point.
 
     **Fields:**
 

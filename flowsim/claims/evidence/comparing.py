@@ -43,20 +43,23 @@ class Panel:
 
     def __init__(self, claims: Sequence[Claim] = ()):
         self._claims = tuple(claims) if len(claims) > 1 else ()
-        # The values hold the loss and the run, so that their ids are not reused.
+        # The values hold the loss, and the run or a weak reference to it, so that their ids are not reused.
         self._found: dict[tuple[int, int], tuple[AbstractPopulationLoss, Trajectory, tuple[Sides, ...]]] = {}
-        self._alone: dict[tuple[int, int, int], tuple[weakref.ref, Claim, AbstractPopulationLoss, Comparison]] = {}
+        self._last: Claim | None = None
+        self._of_last: dict[tuple[int, int], tuple[weakref.ref, AbstractPopulationLoss, Comparison]] = {}
 
     def compared(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Comparison:
-        """As `compared` has it; of a claim by itself remembered for as long as the run is."""
+        """As `compared` has it; of a claim by itself remembered as long as the run lives and no other is asked for."""
         if not is_large(run) and (sides := self._sides(claim, loss, run)) is not None:
             return _on_the_host(claim, sides[0], run)
-        key = (id(claim), id(loss), id(run))
-        if key not in self._alone:
-            dies = weakref.ref(run, lambda _: self._alone.pop(key, None))
-            # With the claim and the loss, whose identities others could have once they are gone.
-            self._alone[key] = dies, claim, loss, compared(claim, loss, run)
-        return self._alone[key][-1]
+        if claim is not self._last:
+            self._last = claim
+            self._of_last.clear()
+        key = (id(loss), id(run))
+        if key not in self._of_last:
+            dies = weakref.ref(run, lambda _: self._of_last.pop(key, None))
+            self._of_last[key] = dies, loss, compared(claim, loss, run)
+        return self._of_last[key][-1]
 
     def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
         """The claim's constants by name."""

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,30 +64,26 @@ class Counterexample:
     @property
     def erratum(self) -> str:
         """Two sentences that could stand in an erratum."""
-        claim, verdict = self.claim, self.verdict
-        place = f"{claim.source} as printed" if claim.form == "printed" else f"{claim.source}, corrected,"
-        margin = abs(verdict.margin or math.nan)
-        return (
-            f"{place} ({claim.text}) fails at {self.where}. "
-            f"There, at {verdict.where_text()}, its two sides are {self.value:.10g} and {self.bound:.10g}, so that it "
-            f"misses by {margin:.3g} of its bound, where the numerical error is at most {verdict.floor:.1g}."
-        )
+        return self._erratum(self.claim.text, self.where, str, str)
 
     @property
     def erratum_in_latex(self) -> str:
         """The same two sentences in LaTeX."""
-        claim, verdict = self.claim, self.verdict
-        place = f"{claim.source} as printed" if claim.form == "printed" else f"{claim.source}, corrected,"
-        values = ", ".join(
-            rf"\texttt{{{escaped(name)}}} = {escaped(toml.write_value(value))}" for name, value in self.values.items()
+        written = {escaped(name): escaped(toml.write_value(value)) for name, value in self.values.items()}
+        where = ", ".join(rf"\texttt{{{name}}} = {value}" for name, value in written.items())
+        return self._erratum(latex(self.claim.statement), where, escaped, number_in_latex)
+
+    def _erratum(self, statement: str, where: str, text: Callable[[str], str], number: Callable[[str], str]) -> str:
+        """The sentences with a statement and a place, and with texts and numbers as a format writes them."""
+        place = (
+            f"{self.claim.source} as printed" if self.claim.form == "printed" else f"{self.claim.source}, corrected,"
         )
-        value, bound = (number_in_latex(f"{side:.10g}") for side in (self.value, self.bound))
-        margin = number_in_latex(number_text(abs(verdict.margin or math.nan)))
+        margin, floor = abs(self.verdict.margin or math.nan), self.verdict.floor
         return (
-            f"{escaped(place)} ({latex(claim.statement)}) fails at {values}. "
-            f"There, at {escaped(verdict.where_text())}, its two sides are {value} and {bound}, so that it misses by "
-            f"{margin} of its bound, where the numerical error is at most "
-            f"{number_in_latex(number_text(verdict.floor, '.1g'))}."
+            f"{text(place)} ({statement}) fails at {where}. There, at {text(self.verdict.where_text())}, its two sides "
+            f"are {number(f'{self.value:.10g}')} and {number(f'{self.bound:.10g}')}, so that it misses by "
+            f"{number(number_text(margin))} of its bound, where the numerical error is at most "
+            f"{number(number_text(floor, '.1g'))}."
         )
 
     @property
