@@ -217,7 +217,7 @@ def test_a_promise_that_is_not_always_made_is_proved_in_full_or_left():
         flowsim.certify(promise, quadratic([1.0]), jnp.ones(1), t1=1.0, refutes=True)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_proof_contradicts_the_measured_verdict(seed):
     rng = np.random.default_rng(100 + seed)
     target, start = rng.uniform(0.5, 2.0, 2), jnp.asarray(rng.uniform(0.2, 0.6, 4))

@@ -8,7 +8,6 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 from flowsim._core.text import TRACEBACK, in_short, one_line, out_of_memory, said_by
 
@@ -92,10 +91,10 @@ def _make_do_without_home() -> None:
 
 
 def guarded(command: Callable[..., int]) -> Callable[..., int]:
-    """The command; what else than an exception comes of a user's file, such as SystemExit, is made one."""
+    """The command, with a SystemExit or the like in a user's file turned into an exception."""
 
     @functools.wraps(command)
-    def call(*args: Any, **options: Any) -> int:
+    def call(*args: object, **options: object) -> int:
         try:
             return command(*args, **options)
         except (Exception, Ended):
@@ -107,9 +106,7 @@ def guarded(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def explained(error: Exception) -> tuple[int, str]:
-    """The exit status and the line of an error: bad input, or one that nothing foresaw, which FLOWSIM_TRACEBACK=1
-    raises instead.
-    """
+    """The exit status and the line for an error: bad input, or an unexpected one, which FLOWSIM_TRACEBACK=1 raises."""
     from flowsim._core.checks import ProblemError
     from flowsim._core.documents import ForeignFileError
     from flowsim._core.files import DamagedFileError
@@ -131,8 +128,8 @@ def explained(error: Exception) -> tuple[int, str]:
     return UNFINISHED, f"stopped: {why}; earlier files are complete, and a run continues with --resume"
 
 
-def warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
-    """Show a warning of flowsim's own in one line, others as ever."""
+def warned(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *rest: object) -> None:
+    """Show warnings of flowsim in one line, others as usual."""
     if category.__module__.startswith("flowsim."):
         stop(FINISHED, str(message))
     else:

@@ -1,7 +1,6 @@
 """Certificates: proofs of a claim for one problem, which `checker.py` checks without the rest of flowsim."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from flowsim._core import VERSION, checks
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
-from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.claim import Claim, Comparison, Mask, Sides
 from flowsim.claims.proofs import checker
 from flowsim.claims.proofs.path import DEGREE, PRECISION, OpenError, path_of, programs, rebuilt, shapes_of
 from flowsim.claims.proofs.program import constants, program
@@ -121,7 +120,7 @@ def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, 
     return value, excess, squares, value[0] - value
 
 
-def _fixed(ours: Comparison) -> Any:
+def _fixed(ours: Comparison) -> tuple[Sides, Mask]:
     return ours.allowance, ours.identity
 
 

@@ -92,7 +92,7 @@ class _Reader:
     def __init__(self, writer: Writer):
         self.writer = writer
 
-    def run(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Value]) -> list[Value]:
+    def run(self, jaxpr: Jaxpr, consts: Sequence[object], arguments: Sequence[Value]) -> list[Value]:
         """The values of a traced program's results."""
         values: dict[Var, Value] = {}
 

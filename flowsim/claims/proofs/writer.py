@@ -7,12 +7,14 @@ flat there, in the order of their rows. Whatever only moves entries is a "take":
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from flowsim._core.types import Params
+
+Parameter: TypeAlias = "str | int | list[int] | list[str] | None"
 
 NOWHERE = -1  # the number of an operation whose value is not finite
 
@@ -42,7 +44,7 @@ class Writer:
     """Writes operations down, each once."""
 
     def __init__(self):
-        self.operations: list[list[Any]] = []
+        self.operations: list[list[str | list[int] | Parameter]] = []
         self._places: dict[str, int] = {}
         self._sources: dict[int, tuple[list[Array], np.ndarray]] = {}
 
@@ -50,7 +52,7 @@ class Writer:
         self,
         name: str,
         arguments: Sequence[Array],
-        parameter: Any,
+        parameter: Parameter,
         shape: tuple[int, ...],
         known: np.ndarray | None = None,
     ) -> Array:
@@ -140,7 +142,7 @@ class Writer:
         shape = np.broadcast_shapes(which.shape, yes.shape, no.shape)
         return self.write("select", [self.spread(one, shape) for one in (which, yes, no)], None, shape)
 
-    def unary(self, name: str, x: Array, parameter: Any = None) -> Array:
+    def unary(self, name: str, x: Array, parameter: Parameter = None) -> Array:
         """A function of each entry."""
         known = None
         if x.known is not None:
