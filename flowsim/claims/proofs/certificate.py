@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 import equinox as eqx
+import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flint import arb
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -14,13 +16,15 @@ from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Mask, Sides
 from flowsim.claims.proofs import checker
-from flowsim.claims.proofs.path import DEGREE, PRECISION, OpenError, path_of, programs, rebuilt, shapes_of
+from flowsim.claims.proofs.path import DEGREE, PRECISION, OpenError, followed, rebuilt, shapes_of
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.flow.trajectory import uncertified
 from flowsim.losses import AbstractPopulationLoss
 
 _ORDER = DEGREE + 1
+_ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
+_AGREES = 1e-6  # of their size, to which they must agree
 
 
 def certify(
@@ -39,13 +43,21 @@ def certify(
     **Arguments:**
 
     - claim, loss, start: of one problem.
-    - t1: the last time of a claim along the flow, or the time at which it fails.
+    - t1: the last time of a claim along the flow, positive, or the time at which it fails.
     - refutes: whether to show that the claim fails.
     - problem: its text, which the certificate carries along.
 
     **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
     """
+    if claim.along_flow and t1 is None:
+        checks.refuse("t1", "given for a claim along the flow", "it is not")
+    if claim.along_flow and not (refutes and t1 == 0):
+        t1 = checks.time("t1", t1)
+    foreign = claim.foreign(loss, start)
+    if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
+        raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
     sides = _sides(claim, loss, start, refutes)
+    _check_sides(sides, claim, loss, start, t1 or 1.0)
     certificate: Document = {
         "version": checker.VERSION,
         "made by": f"flowsim {VERSION}",
@@ -60,12 +72,9 @@ def certify(
         "pieces": [],
     }
     if claim.along_flow:
-        if t1 is None:
-            checks.refuse("t1", "given for a claim along the flow", "it is not")
-        of_loss, of_start = programs(loss, start)
-        path = path_of(of_loss, of_start, start, t1 * (1 + 2.0**-20) if refutes else t1)
+        path = followed(loss, start, t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
-        certificate |= {"loss": of_loss, "start": of_start, "pieces": path.pieces, **times}
+        certificate |= {"loss": path.loss, "pieces": path.pieces, **times}
     certificate["digest"] = checker.digest(certificate)
     try:
         checker.check(certificate)
@@ -82,15 +91,8 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
     weights, fixed = eqx.partition(model, eqx.is_inexact_array)
 
     def compared(t: Float[Array, " 1"], start: PyTree, weights: PyTree) -> Comparison:
-        again = rebuilt(loss, model)
-        rows = [start, weights] if claim.along_flow else [start]
-        models = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows), fixed)
-        t, unread = jnp.append(0.0, t)[: len(rows)], jnp.full(len(rows), jnp.nan)
-        loss_at, excess, squares, dissipated = (unread,) * 4
-        if claim.along_flow:
-            loss_at, excess, squares, dissipated = _series(again, [eqx.combine(row, fixed) for row in rows])
-        flow = uncertified(t, models, loss_at, excess, squares, dissipated)
-        return jax.tree.map(jnp.atleast_1d, claim.compare(again, flow))
+        models = [eqx.combine(row, fixed) for row in ([start, weights] if claim.along_flow else [start])]
+        return _compared(claim, rebuilt(loss, model), jnp.append(0.0, t)[: len(models)], models)
 
     inputs = {"t": jax.ShapeDtypeStruct((1,), float), "start": weights, "weights": shapes_of(weights)}
     rows = slice(1, None) if claim.along_flow else slice(None)
@@ -104,12 +106,47 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
 
         def slack(**given: PyTree) -> Array:
             ours = jax.tree.map(lambda side: side[rows], compared(**given))
-            both = jnp.concatenate([ours.value - ours.bound, ours.bound - ours.value])
-            return both if np.all(identity[rows]) else ours.slack
+            return _slack(ours, identity[rows])
 
         return program(slack, **inputs)
     except (UndecidedError, jax.errors.JAXTypeError) as error:
         raise OpenError(str(error)) from error
+
+
+def _compared(claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"], models: list[PyTree]) -> Comparison:
+    """A claim at models along a flow, or at its start alone."""
+    moving, fixed = zip(*(eqx.partition(model, eqx.is_inexact_array) for model in models), strict=True)
+    stacked = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving), fixed[0])
+    recorded = _series(loss, models) if claim.along_flow else (jnp.full(len(models), jnp.nan),) * 4
+    return jax.tree.map(jnp.atleast_1d, claim.compare(loss, uncertified(t, stacked, *recorded)))
+
+
+def _slack(ours: Comparison, identity: np.ndarray) -> Array:
+    both = jnp.concatenate([ours.value - ours.bound, ours.bound - ours.value])
+    return both if np.all(identity) else ours.slack
+
+
+def _check_sides(sides: Document, claim: Claim, loss: AbstractPopulationLoss, start: PyTree, t1: float) -> None:
+    """Refuse sides that are not those of the claim at each of several random models, as where it reads the last one."""
+    rng, weights = np.random.default_rng(0), np.asarray(ravel_pytree(start)[0])
+    count = _ROWS if claim.along_flow else 1
+    size = np.max(np.abs(weights)) or 1.0
+    rows = [weights, *(weights + size * rng.standard_normal((count - 1, weights.size)) / 8)]
+    t = np.append(0.0, t1 * 0.3 ** np.arange(count - 1)[::-1])
+    theirs = _compared(claim, loss, jnp.asarray(t), [ravel_pytree(start)[1](row) for row in rows])
+    if theirs.slack.shape[0] != count and claim.along_flow:
+        raise OpenError("it compares no sides at each time")
+    with flint.ctx.workprec(PRECISION):
+        numbers = [[arb(float(x)) for x in row] for row in rows]
+        read = checker.Program(sides)
+        for k in range(1, count) if claim.along_flow else [0]:
+            one = jax.tree.map(lambda side, k=k: side[k : k + 1] if claim.along_flow else side, theirs)
+            ours = read(t=[arb(t[k])], start=numbers[0], weights=numbers[k])
+            expected = np.ravel(_slack(one, np.asarray(one.identity)))
+            room = _AGREES * (np.max(np.abs(expected)) + np.max(one.scale) + np.max(np.abs(one.size)))
+            off = np.asarray([float(x) for x in ours]) - expected
+            if np.all(one.promised) and not np.max(np.abs(off)) <= room + _AGREES:
+                raise OpenError("its sides are not functions of the time, the start and the weights at that time alone")
 
 
 def _series(loss: AbstractPopulationLoss, models: list[PyTree]) -> tuple[Array, Array, Array, Array]:

@@ -23,6 +23,8 @@ VERSION = 1
 pairs = functools.partial(zip, strict=True)
 HALVINGS = 30  # of a piece, until the statement is decided on each part
 ORDER = 4  # of the expansions of a statement
+either = lambda x, y: unknown() if arb_series in (type(x), type(y)) else arb(x).union(arb(y))
+unknown = lambda: arb_series([arb.nan()] * ctx.cap, ctx.cap)  # no number, as a number is a constant
 
 
 class RefusedError(Exception):
@@ -32,39 +34,40 @@ class RefusedError(Exception):
 ZERO, ONE, MINUS = arb(0), arb(1), arb(-1)  # known to be so, and skipped
 
 
+def whole(x, least=0):
+    """A whole number that is at least so large."""
+    if type(x) is int and x >= least:
+        return x
+    raise RefusedError(f"{x!r} is not a whole number of at least {least}")
+
+
 def number(text):
     """A ball around a number that is written as "0.3", "-2/7" or "5p-3", which is 5 * 2^-3."""
     if "p" in text:
-        found = arb(tuple(map(int, text.split("p"))))
+        mantissa, exponent = map(int, text.split("p"))
+        found = arb((mantissa, exponent))
         return ZERO if found.is_zero() else found
     return arb(found) if isinstance(found := _rational(text), fmpq) else found
 
 
 def _rational(text):
     exact = Fraction(text)
-    if exact in (0, 1):
-        return ONE if exact else ZERO
-    return fmpq(exact.numerator, exact.denominator)
+    return {0: ZERO, 1: ONE}.get(exact, fmpq(exact.numerator, exact.denominator))
 
 
 def _times(x, y):
     if x is ZERO or y is ZERO:
         return ZERO
-    if x is ONE or y is ONE:
-        return y if x is ONE else x
-    return x * y
+    return y if x is ONE else x if y is ONE else x * y
 
 
 def _plus(x, y):
-    if x is ZERO:
-        return y
-    return x if y is ZERO else x + y
+    return y if x is ZERO else x if y is ZERO else x + y
 
 
 def power(x, exponent):
     """x^k by multiplication, as flint's powers of balls around zero may be NaN."""
-    x = abs(x) if isinstance(x, arb) and exponent % 2 == 0 else x
-    return functools.reduce(_times, [x] * exponent, ONE)
+    return functools.reduce(_times, [abs(x) if isinstance(x, arb) and exponent % 2 == 0 else x] * exponent, ONE)
 
 
 def dot(x, y, shape):
@@ -83,7 +86,9 @@ def dot(x, y, shape):
 
 
 def _above(x, y):
-    x, y = coefficient(x, 0), coefficient(y, 0)
+    if arb_series in (type(x), type(y)):  # which may part where they are equal
+        x, y = coefficient(x, 0), coefficient(y, 0)
+        return ONE if x > y else ZERO if x < y else unknown()
     return ONE if x > y else ZERO if x <= y else arb(0.5, 0.5)
 
 
@@ -99,8 +104,8 @@ ENTRIES = {
     "div": (lambda x, y: _times(x, 1 / y), lambda x, y: (1 / y, _times(_times(MINUS, x), 1 / (y * y)))),
     "above": (_above, lambda x, y: (ZERO, ZERO)),
     "select": (
-        lambda which, x, y: x if which is ONE else y if which is ZERO else x.union(y),
-        lambda which, x, y: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, arb.nan(), arb.nan()),
+        lambda which, x, y: x if which is ONE else y if which is ZERO else either(x, y),
+        lambda which, x, y: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, unknown(), unknown()),
     ),
     "exp": (_of(lambda x: x.exp(), ONE), lambda x: (x.exp(),)),
     "log": (_of(lambda x: x.log(), arb.nan()), lambda x: (1 / x,)),
@@ -141,26 +146,22 @@ def pulled_back(name, parameter, given, adjoint):
         rest = iter(everything)
         return [[next(rest) for _ in one] for one in given]
     batch, rows, inner, columns = parameter  # of a dot
-    left, right = _transposed(given[0], batch, rows, inner), _transposed(given[1], batch, inner, columns)
+    swapped = lambda x, m, n: [x[b * m * n + i * n + j] for b in range(batch) for j in range(n) for i in range(m)]
+    left, right = swapped(given[0], rows, inner), swapped(given[1], inner, columns)
     return dot(adjoint, right, (batch, rows, columns, inner)), dot(left, adjoint, (batch, inner, rows, columns))
 
 
-def _transposed(x, batch, rows, columns):
-    size = rows * columns
-    return [x[b * size + i * columns + j] for b in range(batch) for j in range(columns) for i in range(rows)]
-
-
 class Program:
-    """A list of operations; those that depend on no input are carried out once.
-
-    With read=_rational an operation is carried out once on the same numbers, so that their difference is exactly zero.
-    """
+    """A list of operations. Those that depend on no input are carried out once, and with read=_rational each on the
+    same numbers, so that their difference is exactly zero. What is zero times anything, or less itself, is zero."""
 
     def __init__(self, document, read=number):
         self.operations, self.result, self.read = document["operations"], document["result"], read
         self.known, self.constant = {}, []
         for name, arguments, parameter in self.operations:
-            given = [self.constant[i] for i in arguments]
+            given = [self.constant[whole(i)] for i in arguments]
+            for x in parameter if name in ("take", "dot") else [parameter] if name == "power" else []:
+                whole(x, least=1 if name == "power" else 0)
             known = name != "input" and None not in given
             self.constant.append(self._apply(name, given, parameter) if known else None)
 
@@ -177,18 +178,20 @@ class Program:
         for place, (name, arguments, parameter) in enumerate(self.operations):
             if values[place] is None:
                 given = [values[i] for i in arguments]
-                values[place] = inputs[parameter] if name == "input" else self._apply(name, given, parameter)
+                values[place] = inputs.get(parameter) if name == "input" else self._apply(name, given, parameter)
         return values
 
     def __call__(self, **inputs):
-        return self.values(inputs)[self.result]
+        if not (found := self.values(inputs)[self.result]):
+            raise RefusedError("a list of operations has no result, or reads what is not there")
+        return found
 
     def field(self, weights):
         """Minus the gradient of the one number of the result in the input "weights", by its adjoint."""
         values = self.values({"weights": weights})
         adjoints, found = [None] * len(values), [ZERO] * len(weights)
-        (_,) = values[self.result]  # one number and no more
-        adjoints[self.result] = [MINUS]
+        (value,) = values[self.result]  # one number and no more
+        adjoints[self.result] = [MINUS if coefficient(value, 0).is_finite() else unknown()]
         for place in reversed(range(len(values))):
             adjoint, (name, arguments, parameter) = adjoints[place], self.operations[place]
             if adjoint is None or self.constant[place] is not None:
@@ -237,10 +240,8 @@ def hessian(program, box):
 
 
 def is_positive(matrix, more):
-    """Whether (A + A^T)/2 + more I is positive definite for every A in a matrix of balls.
-
-    The radii change no eigenvalue by more than the largest sum of a row of theirs, and the middle is factorized.
-    """
+    """Whether (A + A^T)/2 + more I is positive definite for every A in a matrix of balls: the radii change no
+    eigenvalue by more than the largest sum of a row of theirs, and the middle is factorized."""
     n = len(matrix)
     both = [[(matrix[i][j] + matrix[j][i]) / 2 for j in range(n)] for i in range(n)]
     more = more - functools.reduce(arb.max, (sum((x.rad() for x in row), ZERO).upper() for row in both))
@@ -287,7 +288,7 @@ def between(low, high):
 
 
 def grown(error, mu, delta, h):
-    """The solution of e' = mu e + delta after a time h, as an upper bound."""
+    """An upper bound of the solution of e' = mu e + delta after a time h."""
     return (error * (mu * h).exp() + delta * (mu * h).expm1() / mu).upper()
 
 
@@ -299,7 +300,7 @@ def digest(certificate):
 
 def follow(certificate):
     """Yield each piece and the radius of its tube, once its bounds are shown."""
-    program, order = Program(certificate["loss"]), certificate["order"]
+    program, order = Program(certificate["loss"]), whole(certificate["order"], least=1)
     at, begin, error = Program(certificate["start"])(), ZERO, ZERO
     for place, given in enumerate(certificate["pieces"]):
         end, radius, delta, mu = (number(given[key]) for key in ("until", "radius", "defect", "growth"))
@@ -326,10 +327,11 @@ class Statement:
         self.start = Program(certificate["start"])()
         self.loss = Program(certificate["loss"]) if certificate["pieces"] else None
 
-    def at_start(self):
-        """The slack at t = 0, as exactly as rational numbers go."""
+    def at_start(self, *, flow=True):
+        """The slack at t = 0, as exactly as rational numbers go; without the flow it may not read t or the weights."""
         start = Program(self.certificate["start"], _rational)()
-        return Program(self.certificate["sides"], _rational)(t=[ZERO], start=start, weights=start)
+        along = {"t": [ZERO], "weights": start} if flow else {}
+        return Program(self.certificate["sides"], _rational)(start=start, **along)
 
     def along(self, piece, s, radius, order=0):
         """The slack as a power series along the flow from all points of the tube at a ball of times."""
@@ -339,13 +341,9 @@ class Statement:
 
     def expanded(self, piece, about, s, radius, least):
         """Whether the slack by t^least is certainly not negative for a ball of times, by its expansion at a time."""
-        way = s - about
-        near, wide = self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER)
-        for x, y in pairs(near, wide):
-            row = [coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)]
-            if not sum((c * power(way, k) for k, c in enumerate(row)), ZERO) >= 0:
-                return False
-        return True
+        sides = pairs(self.along(piece, about, radius, ORDER - 1), self.along(piece, s, radius, ORDER))
+        rows = [[coefficient(y if k == ORDER else x, k) for k in range(least, ORDER + 1)] for x, y in sides]
+        return all(sum((c * power(s - about, k) for k, c in enumerate(row)), ZERO) >= 0 for row in rows)
 
     def holds(self, piece, low, high, radius):
         """Whether the slack is certainly not negative for all s from low to high; at t = 0 it may be zero."""
@@ -372,18 +370,18 @@ def check(certificate):
         raise RefusedError(f"its version is {version}, and this checker reads version {VERSION}")
     if certificate.get("digest") != digest(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
-    ctx.prec = certificate["precision"]
-    statement, refutes = Statement(certificate), certificate["verdict"] == "refuted"
+    ctx.prec = whole(certificate["precision"], least=2)
+    statement, refutes = Statement(certificate), {"proved": False, "refuted": True}[certificate["verdict"]]
     if not certificate["pieces"]:
-        slack = statement.at_start()
+        slack = statement.at_start(flow=refutes)
         if not (any(x < 0 for x in slack) if refutes else all(x >= 0 for x in slack)):
             raise RefusedError(f"the statement is not {certificate['verdict']}")
-        return "refuted" if refutes else "proved"
+        return certificate["verdict"]
     until, end = number(certificate["until"]), ZERO
     for piece, radius in follow(certificate):
         end = piece.begin + piece.h
         high = until - piece.begin if until < end else piece.h
-        if refutes and until < end and any(x < 0 for x in statement.along(piece, high, radius)):
+        if refutes and piece.begin <= until < end and any(x < 0 for x in statement.along(piece, high, radius)):
             return f"refuted at t = {certificate['until']}"
         if not refutes:
             statement.show(piece, ZERO, high, radius)

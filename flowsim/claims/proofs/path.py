@@ -34,6 +34,7 @@ _ROUNDS = 6  # of guesses of a radius
 _ROOM = 4.0  # times the error at which a tube is first tried
 _STEEP = 2.0  # mu h, above which a piece is halved if that helps
 _AGREES = 1e-9  # of the gradient's size, to which two routes to it must agree
+_SEEN = 8  # of the pieces' ends, at which they are compared
 
 Numbers = list[arb]
 
@@ -95,12 +96,11 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
     **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not that of its value, or
     an operation that certificates do not have; `OpenError` where no tube is found that the flow cannot leave.
     """
-    t1 = checks.time("t1", t1)
-    return path_of(*programs(loss, start), start, t1)
+    return followed(loss, start, checks.time("t1", t1))
 
 
-def programs(loss: AbstractPopulationLoss, start: PyTree) -> tuple[Document, Document]:
-    """The programs of a loss and of a start.
+def followed(loss: AbstractPopulationLoss, start: PyTree, t1: float) -> Enclosure:
+    """The enclosure up to a time, which may be zero.
 
     **Raises:** as `enclose`.
     """
@@ -112,10 +112,14 @@ def programs(loss: AbstractPopulationLoss, start: PyTree) -> tuple[Document, Doc
         of_loss = program(lambda weights: rebuilt(loss, start)(weights), weights=shapes_of(start))
     except UndecidedError as error:
         checks.refuse("loss", "one of operations that certificates have", str(error))
-    weights, _ = ravel_pytree(start)
-    _check_gradient(loss, start, of_loss)
-    of_start = {"operations": [["number", [], decimals(np.asarray(weights))]], "result": 0}
-    return of_loss, of_start
+    weights = np.asarray(ravel_pytree(start)[0])
+    moved = weights + (np.max(np.abs(weights)) or 1.0) * np.random.default_rng(0).standard_normal(weights.size) / 4
+    _check_gradient(loss, start, of_loss, [moved])
+    path = _path_of(of_loss, {"operations": [["number", [], decimals(weights)]], "result": 0}, start, t1)
+    seen = path.ends[::-1][:: len(path.ends) // _SEEN + 1]
+    reached = [np.asarray(ravel_pytree(path.at(float(t))[0])[0]) for t in seen]
+    _check_gradient(loss, start, of_loss, [moved, *reached])
+    return path
 
 
 def shapes_of(weights: PyTree) -> PyTree:
@@ -151,39 +155,41 @@ def rebuilt(module: eqx.Module, start: PyTree) -> Any:
     return again
 
 
-def _check_gradient(loss: AbstractPopulationLoss, start: PyTree, of_loss: Document) -> None:
+def _check_gradient(loss: AbstractPopulationLoss, start: PyTree, of_loss: Document, points: list[np.ndarray]) -> None:
     """Refuse a loss whose field is not minus the gradient of its value, as one with `stop_gradient` in it."""
-    weights, unravel = ravel_pytree(start)
-    rng = np.random.default_rng(0)
-    moved = np.asarray(weights) + (np.max(np.abs(weights)) or 1.0) * rng.standard_normal(weights.size) / 4
+    unravel = ravel_pytree(start)[1]
     with flint.ctx.workprec(PRECISION):
-        ours = checker.Program(of_loss).field([arb(float(x)) for x in moved])
-        ours = -np.asarray([float(x) for x in ours])
-    theirs = np.asarray(ravel_pytree(loss.gradient(unravel(jnp.asarray(moved))))[0])
+        field = checker.Program(of_loss).field
+        found = [field([arb(float(x)) for x in point]) for point in points]
+        ours = -np.asarray([[float(checker.coefficient(x, 0)) for x in one] for one in found])
+    theirs = np.stack([np.asarray(ravel_pytree(loss.gradient(unravel(jnp.asarray(point))))[0]) for point in points])
     if not np.max(np.abs(ours - theirs)) <= _AGREES * np.max(np.abs(theirs)):
-        checks.refuse("loss", "one whose gradient is that of its value", "they differ at random weights")
+        checks.refuse("loss", "one whose gradient is that of its value", "they differ at some weights")
 
 
-def path_of(of_loss: Document, of_start: Document, template: PyTree, t1: float) -> Enclosure:
+def _path_of(of_loss: Document, of_start: Document, template: PyTree, t1: float) -> Enclosure:
     """The enclosure of the flow of a program up to a time."""
     with flint.ctx.workprec(PRECISION):
         x, field = checker.Program(of_start)(), checker.Program(of_loss)
         begin, error, pieces, errors = checker.ZERO, checker.ZERO, [], []
-        last = arb(float(t1))
-        h = None
+        last = arb(float(np.nextafter(t1, 2 * t1)))  # of a decimal that may be above its float64
         while begin < last:
             centre = [ball.mid() for ball in x]
             error = (error + checker.length([ball - mid for ball, mid in zip(x, centre, strict=True)])).upper()
             series = _taylor(field, centre)
+            if not all(c.is_finite() for one in series for c in one):
+                raise OpenError(f"the field has no expansion at t = {float(begin):.6g}")
             h = _first_length(series, last - begin)
-            while (found := _closed(field, series, begin, begin + h, error)) is None:
+            end = (begin + h).mid() if begin + h < last else last
+            while (found := _closed(field, series, begin, end, error)) is None:
                 h = h / 2
+                end = (begin + h).mid()
                 if float(h) < _SHORTEST * max(float(begin), 1.0):
                     raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
             given, piece, error = found
             pieces.append(given)
             errors.append(float(error))
-            x, begin = piece.at(h), begin + h
+            x, begin = piece.at(piece.h), end
         ends = np.asarray([float(checker.number(given["until"])) for given in pieces])
         return Enclosure(of_loss, of_start, pieces, ends, np.asarray(errors), template)
 

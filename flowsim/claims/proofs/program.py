@@ -23,19 +23,14 @@ _DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is
 _LATER = {"lt", "le", "gt", "ge", "max", "min", "and"}
 _MOVES = {
     *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "copy"),
-    *(
-        "gather",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "select_n",
-        "split",
-        "pad",
-        "copy_p",
-        "stack",
-        "unstack",
-        "tile",
-        "scatter",
-    ),
+    *("split", "pad", "copy_p", "stack", "unstack", "tile"),
+}
+_INDICES = {  # which arguments of operations that move entries are indices
+    "gather": slice(1, 2),
+    "dynamic_slice": slice(1, None),
+    "dynamic_update_slice": slice(2, None),
+    "scatter": slice(1, 2),
+    "select_n": slice(0, 1),
 }
 
 
@@ -57,7 +52,21 @@ def program(function: Callable[..., PyTree], **inputs: PyTree) -> Document:
     result = writer.joined([writer.array(value) for value in outputs])
     if result.place == NOWHERE:
         raise UndecidedError(_UNKNOWN)
-    return {"operations": writer.operations, "result": result.place}
+    return _needed(writer.operations, result.place)
+
+
+def _needed(operations: list[list[Any]], result: int) -> Document:
+    """The operations that a result depends on."""
+    needed = {result}
+    for place in reversed(range(result + 1)):
+        if place in needed:
+            needed.update(operations[place][1])
+    places = {place: count for count, place in enumerate(sorted(needed))}
+    kept = [operations[place] for place in places]
+    return {
+        "operations": [[name, [places[i] for i in arguments], parameter] for name, arguments, parameter in kept],
+        "result": places[result],
+    }
 
 
 def constants(function: Callable[..., PyTree], **inputs: PyTree) -> list[np.ndarray]:
@@ -102,7 +111,11 @@ class _Reader:
         values.update(zip(jaxpr.constvars, map(self._lifted, consts), strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
         for eqn in jaxpr.eqns:
-            values.update(zip(eqn.outvars, self._apply(eqn, [read(var) for var in eqn.invars]), strict=True))
+            found = self._apply(eqn, [read(var) for var in eqn.invars])
+            values.update(zip(eqn.outvars, found, strict=True))
+            kinds = {var.aval.dtype for var in eqn.outvars if isinstance(values[var], Array)}  # pyright: ignore[reportAttributeAccessIssue]
+            if kinds - {np.dtype(float), np.dtype(bool)}:
+                raise UndecidedError(f"certificates do not have numbers that move of the type {kinds.pop()}")
         return [read(var) for var in jaxpr.outvars]
 
     def _lifted(self, value: Any) -> Value:
@@ -136,7 +149,9 @@ class _Reader:
         if name == "select_n" and isinstance(inputs[0], Array):
             which, no, yes = map(self.writer.array, inputs)
             return [self.writer.selected(which, yes, no)]
-        if name in _MOVES:
+        if name == "convert_element_type":
+            return [self._converted(eqn, inputs[0])]
+        if name in _MOVES or name in _INDICES:
             return self._moved(eqn, inputs)
         if name in _DECIDED:
             return [self._decided(eqn, inputs)]
@@ -150,17 +165,18 @@ class _Reader:
         constants, carried = parts_of_scan(params)
         fixed, carry, rows = inputs[:constants], inputs[constants : constants + carried], inputs[constants + carried :]
         order = range(params["length"])
-        kept: list[list[Array]] = []
+        kept: list[list[Value]] = []
         for i in reversed(order) if params["reverse"] else order:
             outputs = self._call(params["jaxpr"], [*fixed, *carry, *[self._row(row, i) for row in rows]])
             carry = outputs[:carried]
-            kept.append([self.writer.array(value) for value in outputs[carried:]])
+            kept.append(list(outputs[carried:]))
         kept = kept[::-1] if params["reverse"] else kept
-        stacked = [
-            self.writer.reshaped(self.writer.joined(column), (len(column), *column[0].shape))
-            for column in zip(*kept, strict=True)
-        ]
-        return [*carry, *stacked]
+        return [*carry, *map(self._stacked, zip(*kept, strict=True))]
+
+    def _stacked(self, rows: Sequence[Value]) -> Value:
+        if not any(isinstance(row, Array) for row in rows):
+            return np.stack(rows)
+        return self.writer.reshaped(self.writer.joined([*map(self.writer.array, rows)]), (len(rows), *rows[0].shape))
 
     def _row(self, rows: Value, i: int) -> Value:
         if not isinstance(rows, Array):
@@ -170,16 +186,17 @@ class _Reader:
     def _moved(self, eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
         """Apply an operation that only moves entries: JAX moves their indices."""
         arrays, places, offset = [], [], 0
-        whole = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}.get(eqn.primitive.name, len(inputs))
+        indices = range(len(inputs))[_INDICES.get(eqn.primitive.name, slice(0))]
         for i, value in enumerate(inputs):
-            indices = isinstance(value, np.ndarray) and value.dtype != np.float64
-            if i < whole and not (indices and eqn.primitive.name in ("select_n", "scatter")) or not indices:
-                array = self.writer.array(value)
-                arrays.append(array)
-                places.append(np.arange(offset, offset + array.size).reshape(array.shape))
-                offset += array.size
-            else:
+            if i in indices:
+                if isinstance(value, Array):
+                    raise UndecidedError("certificates do not have indices that move")
                 places.append(value)
+                continue
+            array = self.writer.array(value)
+            arrays.append(array)
+            places.append(np.arange(offset, offset + array.size).reshape(array.shape))
+            offset += array.size
         params = eqn.params | ({"fill_value": -1} if "fill_value" in eqn.params else {})
         found = eqn.primitive.bind(*map(jnp.asarray, places), **params)
         found = [np.asarray(one) for one in (found if eqn.primitive.multiple_results else [found])]
@@ -187,13 +204,23 @@ class _Reader:
             raise UndecidedError("it reads outside of an array")
         return [self.writer.taken(arrays, one) for one in found]
 
+    def _converted(self, eqn: JaxprEqn, array: Value) -> Value:
+        """Truth values are numbers; a number is a whole one or a truth value only where it is known."""
+        assert isinstance(array, Array)
+        before, after = eqn.invars[0].aval.dtype, np.dtype(eqn.params["new_dtype"])  # pyright: ignore[reportAttributeAccessIssue]
+        if after == np.float64 or before == np.bool_:
+            return array
+        if array.known is None or not np.all(np.isfinite(array.known)):
+            raise UndecidedError(f"certificates do not have numbers that move of the type {after}")
+        return self._lifted(eqn.primitive.bind(jnp.asarray(array.known), **eqn.params))
+
     def _decided(self, eqn: JaxprEqn, inputs: list[Value]) -> Value:
         """A comparison, or an operation that has one in it, of numbers that depend on no input."""
         given = [value.known if isinstance(value, Array) else value for value in inputs]
         known, name = [value for value in given if value is not None], eqn.primitive.name
-        if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
-            return np.full(inputs[0].shape, name == "eq")  # JAX tests for NaN by x != x
         if len(known) < len(given):
+            if name in ("eq", "ne") and eqn.invars[0] is eqn.invars[1]:
+                return self._is_number(self.writer.array(inputs[0]), name == "eq")
             return self._decided_later(name, *map(self.writer.array, inputs))
         if any(np.any(np.isnan(value)) for value in known):
             raise UndecidedError(_UNKNOWN)
@@ -208,6 +235,12 @@ class _Reader:
         if name in ("sign", "ceil", "floor"):
             return self.writer.array(found)
         return self.writer.chosen(found == arrays[0].known, arrays[0], arrays[1])
+
+    def _is_number(self, x: Array, wanted: bool) -> Array:
+        """JAX tests for NaN by x != x. Numbers are larger than themselves less 1, and of others nothing is known."""
+        one = self.writer.number(1.0)
+        found = self.writer.binary("above", x, self.writer.binary("sub", x, one))
+        return found if wanted else self.writer.binary("sub", one, found)
 
     def _decided_later(self, name: str, x: Array, y: Array | None = None) -> Array:
         """The same of numbers that move: 1 or 0 for truth values, which the checker decides."""

@@ -137,7 +137,6 @@ RULES: dict[str, Callable[..., Array]] = {
     ),
     "reduce_sum": lambda w, params, x: w.summed(x, params["axes"]),
     "dot_general": lambda w, params, x, y: w.contracted(params, x, y),
-    "convert_element_type": lambda w, params, x: x,
     "stop_gradient": lambda w, params, x: x,
 }
 FACTORIZED: dict[str, Callable[..., list]] = {
