@@ -49,9 +49,11 @@ def certify(
 
     **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
     """
-    if claim.along_flow and t1 is None:
+    if not claim.along_flow:
+        t1 = 1.0  # which nothing reads
+    elif t1 is None:
         checks.refuse("t1", "given for a claim along the flow", "it is not")
-    if claim.along_flow and not (refutes and t1 == 0):
+    elif not (refutes and t1 == 0):
         t1 = checks.time("t1", t1)
     foreign = claim.foreign(loss, start)
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
@@ -104,7 +106,7 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
             raise OpenError("it has an allowance for the distance to a limit")
         _check_promise(lambda **given: compared(**given).promised[rows], inputs, refutes)
 
-        def slack(**given: PyTree) -> Array:
+        def slack(**given: PyTree) -> Sides:
             ours = jax.tree.map(lambda side: side[rows], compared(**given))
             return _slack(ours, identity[rows])
 
@@ -117,11 +119,14 @@ def _compared(claim: Claim, loss: AbstractPopulationLoss, t: Float[Array, " T"],
     """A claim at models along a flow, or at its start alone."""
     moving, fixed = zip(*(eqx.partition(model, eqx.is_inexact_array) for model in models), strict=True)
     stacked = eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving), fixed[0])
-    recorded = _series(loss, models) if claim.along_flow else (jnp.full(len(models), jnp.nan),) * 4
-    return jax.tree.map(jnp.atleast_1d, claim.compare(loss, uncertified(t, stacked, *recorded)))
+    value = excess = squares = dissipated = jnp.full(len(models), jnp.nan)
+    if claim.along_flow:
+        value, excess, squares, dissipated = _series(loss, models)
+    flow = uncertified(t, stacked, value, excess, squares, dissipated)
+    return jax.tree.map(jnp.atleast_1d, claim.compare(loss, flow))
 
 
-def _slack(ours: Comparison, identity: np.ndarray) -> Array:
+def _slack(ours: Comparison, identity: np.ndarray) -> Sides:
     both = jnp.concatenate([ours.value - ours.bound, ours.bound - ours.value])
     return both if np.all(identity) else ours.slack
 

@@ -174,8 +174,9 @@ class _Reader:
         return [*carry, *map(self._stacked, zip(*kept, strict=True))]
 
     def _stacked(self, rows: Sequence[Value]) -> Value:
-        if not any(isinstance(row, Array) for row in rows):
-            return np.stack(rows)
+        known = [row for row in rows if not isinstance(row, Array)]
+        if len(known) == len(rows):
+            return np.stack(known)
         return self.writer.reshaped(self.writer.joined([*map(self.writer.array, rows)]), (len(rows), *rows[0].shape))
 
     def _row(self, rows: Value, i: int) -> Value:
