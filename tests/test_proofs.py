@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import flowsim
+from flowsim.claims.hypotheses import hypothesis
 from flowsim.claims.proofs import OpenError, checker
 from flowsim.claims.proofs.program import program
 
@@ -237,6 +238,91 @@ def test_no_proof_contradicts_the_measured_verdict(seed):
             flowsim.certify(claim, loss, start, t1=1.0, refutes=not refutes)
 
 
+def _steep_from_3():
+    """w^2/2, with a derivative that is false from 3 on, where the flow only comes later."""
+
+    @jax.custom_jvp
+    def half_square(w):
+        return w**2 / 2
+
+    half_square.defjvp(
+        lambda given, along: (half_square(*given), jnp.where(given[0] > 3, 2.0, 1.0) * given[0] * along[0])
+    )
+    return flowsim.FunctionLoss(lambda w: -half_square(w[0]), minimum=0.0)
+
+
+def test_a_gradient_that_is_false_later_on_is_seen():
+    assert flowsim.enclose(_steep_from_3(), jnp.ones(1), t1=1.0).errors[-1] < 1e-10
+    with pytest.raises(ValueError, match="whose gradient is that of its value"):
+        flowsim.enclose(_steep_from_3(), jnp.ones(1), t1=2.0)
+
+
+def test_a_time_whose_decimal_is_above_its_float64_is_reached():
+    assert "proved" in checker.check(flowsim.certify(rate(0.9), quadratic([1.0]), jnp.ones(1), t1=0.3))
+
+
+def test_a_branch_that_changes_along_the_flow_is_certified():
+    loss = flowsim.FunctionLoss(lambda w: w[0], minimum=0.0)
+    claim = _along(lambda flow: jnp.maximum(flow.models[:, 0], 0.5) - 0.4)
+    assert "proved" in checker.check(flowsim.certify(claim, loss, jnp.ones(1), t1=1.0))
+
+
+def _along(slack, **options):
+    """A claim that something is never negative."""
+    declare = flowsim.claim("mine.slack", "a test", statement="it is not negative", **options)
+    return declare(lambda flow: flowsim.at_least(slack(flow), 0.0, size=1.0))
+
+
+# Each is negative somewhere for w = e^{-t}, but was read as if it were not.
+MISREAD = {
+    "the second time": (lambda flow: flow.excess[1] - flow.excess, "not functions of the time"),
+    "the last time": (lambda flow: flow.excess[-1] - flow.excess, "not functions of the time"),
+    "half of the last time": (lambda flow: jnp.where(flow.t > flow.t[-1] / 2, 1.0, -1.0), "not functions of the time"),
+    "two weights at the end": (lambda flow: jnp.asarray([-1.0, 1.0]) * flow.models[-1], "no sides at each time"),
+    "a whole number": (lambda flow: flow.t.astype(int).astype(float) - flow.t, "of the type int64"),
+    "a truth value": (lambda flow: 0.5 - flow.models[:, 0].astype(bool).astype(float), "of the type bool"),
+    "a number of less digits": (
+        lambda flow: (flow.t / 3).astype(jnp.float32).astype(float) - flow.t / 3,
+        "of the type float32",
+    ),
+    "an index": (
+        lambda flow: jnp.asarray([-1.0, 1.0, 1.0])[jnp.where(flow.models[:, 0] > 2, 1, 0)],
+        "of the type int64",
+    ),
+    "a division of whole numbers": (
+        lambda flow: jax.lax.div(jnp.where(flow.models[:, 0] > 2, 2, 1), 2) - 0.25,
+        "of the type int64",
+    ),
+    "no number": (
+        lambda flow: jnp.where(jnp.isnan(jnp.log(-flow.models[:, 0])), -1.0, 1.0),
+        "not functions of the time",
+    ),
+    "zero times no number": (lambda flow: 0.0 * jnp.log(-flow.models[:, 0]), "not functions of the time"),
+    "a jump after the start": (lambda flow: flow.t / 1000 - (flow.t > 0).astype(float), "not shown at t"),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_a_claim_that_is_false_is_not_misread(name):
+    slack, message = MISREAD[name]
+    with pytest.raises(OpenError, match=message):
+        flowsim.certify(_along(slack), quadratic([1.0]), jnp.ones(1), t1=1.5)
+
+
+def test_nothing_is_proved_until_the_start_and_a_refutation_there_is_one():
+    with pytest.raises(ValueError, match="t1 must be"):
+        flowsim.certify(rate(50.0), quadratic([1.0]), jnp.ones(1), t1=0.0)
+    claim = _along(lambda flow: flow.models[:, 0] - 2)
+    assert checker.check(flowsim.certify(claim, quadratic([1.0]), jnp.ones(1), t1=0.0, refutes=True)) == "refuted"
+
+
+def test_a_claim_that_says_nothing_of_a_problem_is_not_refuted_there():
+    large = lambda loss, start: [hypothesis("w(0) > 2", start[0], ">", 2.0)]
+    claim = _along(lambda flow: flow.models[:, 0] - 2, hypotheses=large)
+    with pytest.raises(OpenError, match=r"says nothing of this problem: not met: w\(0\) > 2"):
+        flowsim.certify(claim, quadratic([1.0]), jnp.ones(1), t1=1.0, refutes=True)
+
+
 # --- Certificates that were changed -------------------------------------------------------------------------------
 
 
@@ -307,6 +393,96 @@ def test_a_piece_that_is_left_out_is_missed(certificate):
         pieces = [piece for k, piece in enumerate(certificate["pieces"]) if k != place]
         with pytest.raises(checker.RefusedError):
             checker.check(_sealed(certificate | {"pieces": pieces}))
+
+
+INPUT = {name: ["input", [], name] for name in ("t", "start", "weights")}
+ONCE = {"precision": 128, "order": 21, "verdict": "proved", "version": checker.VERSION}
+
+
+def _number(*texts):
+    return ["number", [], list(texts)]
+
+
+def _program(*operations):
+    return {"operations": list(operations), "result": len(operations) - 1}
+
+
+def _piece(until, *polynomials, radius="1/20", defect="1", growth="1p-40"):
+    bounds = {"radius": radius, "defect": defect, "growth": growth, "until": until}
+    return bounds | {"polynomials": list(map(list, polynomials))}
+
+
+SQUARE = _program(INPUT["weights"], ["power", [0], 2], _number("1/2"), ["mul", [1, 2], None])
+FLAT = _program(INPUT["weights"], _number("0"), ["mul", [0, 1], None])
+STEP = (INPUT["weights"], _number("0"), ["above", [0, 1], None])
+RAMP = _program(*STEP, ["mul", [2, 0], None], ["sub", [1, 3], None])
+JUMP = _program(
+    INPUT["t"], _number("0"), ["above", [0, 1], None], _number("1/1000"), ["mul", [3, 0], None], ["sub", [4, 2], None]
+)
+FORGED = {  # the loss, the start, the sides, the pieces and what else is said, all of it false
+    "an order of the defect below zero": (
+        *(SQUARE, "1", _program(INPUT["weights"], _number("-9/10"), ["add", [0, 1], None])),
+        *([_piece("1", ["1"], defect="0")], {"until": "1", "order": -1}),
+    ),
+    "a time before the start": (
+        FLAT,
+        "1",
+        _program(INPUT["t"]),
+        [_piece("1", ["1"])],
+        {"until": "-1", "verdict": "refuted"},
+    ),
+    "a time before the piece": (
+        *(FLAT, "1", _program(INPUT["weights"])),
+        *([_piece("2", ["1"]), _piece("2049/1024", ["1", *["0"] * 11, "-1p20"])], {"until": "1", "verdict": "refuted"}),
+    ),
+    "a statement about the flow without a flow": (
+        *(SQUARE, "1", _program(_number("1"), INPUT["t"], ["sub", [0, 1], None]), [], {"until": "5"}),
+    ),
+    "a field that jumps": (
+        *(RAMP, "1/100", _program(_number("1/10"), INPUT["weights"], ["sub", [0, 1], None])),
+        *([_piece("1/2", ["-99/10000"], defect="0")], {"until": "1/2"}),
+    ),
+    "a slack that jumps at the start": (
+        SQUARE,
+        "1",
+        JUMP,
+        [_piece("1/4", ["1"], radius="1/2")],
+        {"until": "1/4", "order": 3},
+    ),
+    "a power below one": (
+        SQUARE,
+        "1",
+        _program(_number("2"), ["power", [0], -1], _number("-1"), ["add", [1, 2], None]),
+        [],
+        {},
+    ),
+    "no sides": (SQUARE, "1", _program(_number()), [], {}),
+    "a shape below zero": (
+        SQUARE,
+        "1",
+        _program(_number("1", "1"), _number("1", "1"), ["dot", [0, 1], [-1, 1, -2, 1]]),
+        [],
+        {},
+    ),
+    "an operation before the first": (SQUARE, "1", _program(_number("1"), ["add", [-1, -1], None]), [], {}),
+    "another verdict": (SQUARE, "1", _program(_number("1")), [], {"verdict": "refutes"}),
+    "a loss that is not a number": (
+        *(
+            _program(INPUT["weights"], ["log", [0], None]),
+            "-1",
+            _program(_number("1"), INPUT["weights"], ["sub", [0, 1], None]),
+        ),
+        *([_piece("1/100", ["-1", "1"], growth="3")], {"until": "1/100", "order": 3}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_is_forged_is_no_proof(name):
+    loss, start, sides, pieces, more = FORGED[name]
+    document = ONCE | {"loss": loss, "start": _program(_number(start)), "sides": sides, "pieces": pieces} | more
+    with pytest.raises((checker.RefusedError, TypeError, KeyError)):
+        checker.check(_sealed(document))
 
 
 def test_matrices_are_positive_only_where_all_of_a_ball_are():

@@ -59,7 +59,6 @@ def certify(
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
     sides = _sides(claim, loss, start, refutes)
-    _check_sides(sides, claim, loss, start, t1 or 1.0)
     certificate: Document = {
         "version": checker.VERSION,
         "made by": f"flowsim {VERSION}",
@@ -73,6 +72,7 @@ def certify(
         "start": {"operations": [["number", [], decimals(np.asarray(ravel_pytree(start)[0]))]], "result": 0},
         "pieces": [],
     }
+    _check_sides(certificate, claim, loss, start, t1 or 1.0)
     if claim.along_flow:
         path = followed(loss, start, t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
@@ -131,7 +131,7 @@ def _slack(ours: Comparison, identity: np.ndarray) -> Sides:
     return both if np.all(identity) else ours.slack
 
 
-def _check_sides(sides: Document, claim: Claim, loss: AbstractPopulationLoss, start: PyTree, t1: float) -> None:
+def _check_sides(certificate: Document, claim: Claim, loss: AbstractPopulationLoss, start: PyTree, t1: float) -> None:
     """Refuse sides that are not those of the claim at each of several random models, as where it reads the last one."""
     rng, weights = np.random.default_rng(0), np.asarray(ravel_pytree(start)[0])
     count = _ROWS if claim.along_flow else 1
@@ -143,14 +143,15 @@ def _check_sides(sides: Document, claim: Claim, loss: AbstractPopulationLoss, st
         raise OpenError("it compares no sides at each time")
     with flint.ctx.workprec(PRECISION):
         numbers = [[arb(float(x)) for x in row] for row in rows]
-        read = checker.Program(sides)
+        statement = checker.Statement(certificate)
         for k in range(1, count) if claim.along_flow else [0]:
             one = jax.tree.map(lambda side, k=k: side[k : k + 1] if claim.along_flow else side, theirs)
-            ours = read(t=[arb(t[k])], start=numbers[0], weights=numbers[k])
+            given = {"t": [arb(t[k])], "start": numbers[0], "weights": numbers[k]}
+            ours = statement.sides(**given) if claim.along_flow else statement.at_start(flow=False)
             expected = np.ravel(_slack(one, np.asarray(one.identity)))
-            room = _AGREES * (np.max(np.abs(expected)) + np.max(one.scale) + np.max(np.abs(one.size)))
-            off = np.asarray([float(x) for x in ours]) - expected
-            if np.all(one.promised) and not np.max(np.abs(off)) <= room + _AGREES:
+            room = _AGREES * (1.0 + np.max(np.abs(expected)) + np.max(one.scale) + np.max(np.abs(one.size)))
+            off = np.asarray([float(x) for x in map(arb, ours)]) - expected
+            if np.all(one.promised) and not np.max(np.abs(off)) <= room:
                 raise OpenError("its sides are not functions of the time, the start and the weights at that time alone")
 
 
