@@ -171,7 +171,7 @@ def test_parts_of_an_audit_make_the_whole(file, tmp_path, capsys):
     out = tmp_path / "out"
     run = lambda *options: main.main(["audit", "--paper", file, "--out", str(out), *options])
     assert run("--shard", "1/2") == 0
-    assert "3 of 6 verdicts are there" in capsys.readouterr().out
+    assert "3 of 6 verdicts are finished" in capsys.readouterr().out
     assert not (out / "claims.md").exists()
     assert run("--shard", "2/2") == 0
     assert (out / "claims.md").exists()

@@ -532,7 +532,7 @@ def test_the_velocity_says_what_is_monotone():
 def test_a_minimum_that_the_loss_falls_below_is_none():
     loss = FunctionLoss(lambda m: (m.x - 1) ** 2 / 2, minimum=0.1)
     found = judged(lambda loss, flow: at_most(flow.excess, jnp.exp(-flow.t)), loss, weight(0), t1=5.0)
-    assert found.verdict is UNRESOLVED and "minimum is 0.1" in found.note, found
+    assert found.verdict is UNRESOLVED and "minimum 0.1" in found.note, found
 
 
 @pytest.mark.slow
