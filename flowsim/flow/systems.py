@@ -120,9 +120,11 @@ class AbstractIsometricSystem(AbstractSystem):
         return norm(self.field(state))
 
     def rate(self, state: PyTree) -> Scalar:
+        field, speed = self.field(state), self.speed(state)
+        along = lambda direction: norm(jax.jvp(self.field, (state,), (direction,))[1])
         # H g may be below the least number where g is not.
-        unit = jax.tree.map(lambda x: x / self.speed(state), self.field(state))
-        return norm(jax.jvp(self.field, (state,), (unit,))[1])
+        bend, unit = along(field), along(jax.tree.map(lambda x: x / speed, field))
+        return jnp.where(bend > 0, bend / speed, unit)
 
     def entries(self, state: PyTree) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(state))
