@@ -49,10 +49,11 @@ def certify(
 
     **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
     """
-    if claim.along_flow and t1 is None:
-        checks.refuse("t1", "given for a claim along the flow", "it is not")
-    if claim.along_flow and not (refutes and t1 == 0):
-        t1 = checks.time("t1", t1)
+    if claim.along_flow:
+        if t1 is None:
+            checks.refuse("t1", "given for a claim along the flow", "it is not")
+        if t1 != 0 or not refutes:
+            checks.time("t1", t1)
     foreign = claim.foreign(loss, start)
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
@@ -71,7 +72,7 @@ def certify(
         "pieces": [],
     }
     _check_sides(certificate, claim, loss, start, t1 or 1.0)
-    if claim.along_flow:
+    if claim.along_flow and t1 is not None:
         path = followed(loss, start, t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
         certificate |= {"loss": path.loss, "pieces": path.pieces, **times}

@@ -175,7 +175,7 @@ class _Reader:
 
     def _stacked(self, rows: Sequence[Value]) -> Value:
         if not any(isinstance(row, Array) for row in rows):
-            return np.stack(rows)
+            return np.stack([np.asarray(row) for row in rows])
         return self.writer.reshaped(self.writer.joined([*map(self.writer.array, rows)]), (len(rows), *rows[0].shape))
 
     def _row(self, rows: Value, i: int) -> Value:
