@@ -309,6 +309,12 @@ def test_a_claim_that_is_false_is_not_misread(name):
         flowsim.certify(_along(slack), quadratic([1.0]), jnp.ones(1), t1=1.5)
 
 
+def test_a_division_by_zero_on_the_way_is_no_proof():
+    claim = _along(lambda flow: 1 / (flow.models[:, 0] - 0.5) + 10)
+    with pytest.raises(OpenError, match="not shown at t"):
+        flowsim.certify(claim, quadratic([1.0]), jnp.ones(1), t1=1.0)
+
+
 def test_nothing_is_proved_until_the_start_and_a_refutation_there_is_one():
     with pytest.raises(ValueError, match="t1 must be"):
         flowsim.certify(rate(50.0), quadratic([1.0]), jnp.ones(1), t1=0.0)

@@ -73,7 +73,7 @@ def certify(
         "pieces": [],
     }
     _check_sides(certificate, claim, loss, start, t1 or 1.0)
-    if claim.along_flow:
+    if claim.along_flow and t1 is not None:
         path = followed(loss, start, t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
         certificate |= {"loss": path.loss, "pieces": path.pieces, **times}

@@ -24,6 +24,7 @@ pairs = functools.partial(zip, strict=True)
 HALVINGS = 30  # of a piece, until the statement is decided on each part
 ORDER = 4  # of the expansions of a statement
 either = lambda x, y: unknown() if arb_series in (type(x), type(y)) else arb(x).union(arb(y))
+one_by = lambda x: 1 / x if coefficient(x, 0) != 0 else unknown() if isinstance(x, arb_series) else arb.nan()
 unknown = lambda: arb_series([arb.nan()] * ctx.cap, ctx.cap)  # no number, as a number is a constant
 
 
@@ -52,7 +53,7 @@ def number(text):
 
 def _rational(text):
     exact = Fraction(text)
-    return {0: ZERO, 1: ONE}.get(exact, fmpq(exact.numerator, exact.denominator))
+    return ZERO if exact == 0 else ONE if exact == 1 else fmpq(exact.numerator, exact.denominator)
 
 
 def _times(x, y):
@@ -101,15 +102,15 @@ ENTRIES = {
     "add": (_plus, lambda x, y: (ONE, ONE)),
     "sub": (lambda x, y: ZERO if x is y else x if y is ZERO else _plus(x, -y), lambda x, y: (ONE, MINUS)),
     "mul": (_times, lambda x, y: (y, x)),
-    "div": (lambda x, y: _times(x, 1 / y), lambda x, y: (1 / y, _times(_times(MINUS, x), 1 / (y * y)))),
+    "div": (lambda x, y: _times(x, one_by(y)), lambda x, y: (one_by(y), _times(_times(MINUS, x), one_by(y * y)))),
     "above": (_above, lambda x, y: (ZERO, ZERO)),
     "select": (
         lambda which, x, y: x if which is ONE else y if which is ZERO else either(x, y),
         lambda which, x, y: (ZERO, which, 1 - which) if which in (ONE, ZERO) else (ZERO, unknown(), unknown()),
     ),
     "exp": (_of(lambda x: x.exp(), ONE), lambda x: (x.exp(),)),
-    "log": (_of(lambda x: x.log(), arb.nan()), lambda x: (1 / x,)),
-    "sqrt": (_of(lambda x: x.sqrt(), ZERO), lambda x: (1 / (2 * x.sqrt()),)),
+    "log": (_of(lambda x: x.log(), arb.nan()), lambda x: (one_by(x),)),
+    "sqrt": (_of(lambda x: x.sqrt(), ZERO), lambda x: (one_by(2 * x.sqrt()),)),
     "sin": (_of(lambda x: x.sin(), ZERO), lambda x: (x.cos(),)),
     "cos": (_of(lambda x: x.cos(), ONE), lambda x: (-x.sin(),)),
     "erf": (_of(lambda x: x.erf(), ZERO), lambda x: (2 / arb.pi().sqrt() * (-x * x).exp(),)),
