@@ -68,8 +68,8 @@ def certify(
         return UNFINISHED
     text = json.dumps(certificate, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
-    until = f" until t = {certificate['until']}" if certificate["pieces"] else ""
-    print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{until}\ncertificate: {out}")
+    words = f" until t = {certificate['until']}" if certificate["pieces"] else ""
+    print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{words}\ncertificate: {out}")
     return FINISHED
 
 
