@@ -10,7 +10,7 @@ from flowsim import papers
 from flowsim._core import checks
 from flowsim._core.text import LONGEST, one_line
 from flowsim.claims import Claim
-from flowsim.claims.claim import Judgement
+from flowsim.claims.deciding.verdict import Judgement
 from flowsim.claims.statements import polyak_lojasiewicz
 from flowsim.cli import common, main
 from flowsim.experiments.audit import judge_all

@@ -19,7 +19,8 @@ from flowsim import __version__
 from flowsim._core.documents import write_json
 from flowsim._core.text import in_unicode
 from flowsim.claims import citation
-from flowsim.claims.claim import Claim, Judgement, Verdict, at_least
+from flowsim.claims.claim import Claim, at_least
+from flowsim.claims.deciding.verdict import Judgement, Verdict
 from flowsim.claims.hypotheses import Hypothesis
 from flowsim.cli.common import has_colours, width
 from flowsim.experiments.audit import Entry
@@ -380,7 +381,8 @@ def test_every_value_and_key_is_documented():
     text = (pathlib.Path(__file__).parent.parent / "docs" / "verdicts.md").read_text()
     values = [*(status.value for status in Status), *(judgement.value for judgement in Judgement), "not-integrated"]
     certificates = [field.name for field in dataclasses.fields(trajectory().certificates)]
-    keys = [*document(), *document()["claims"][0], *document()["claims"][0]["hypotheses"][0], *certificates]
+    asked = document(verdicts=[verdict(certified="proved")])["claims"][0]
+    keys = [*document(), *asked, *document()["claims"][0]["hypotheses"][0], *certificates]
     for name in (*values, *keys, "printed", "corrected", *predictions().constants):
         assert re.search(f'`"?{re.escape(name)}"?`', text), name
     for judgement, mark in documents.MARKS.items():

@@ -12,7 +12,7 @@ from test_ledger import LEDGER, REFUTED
 
 import flowsim
 from flowsim._core.latex import ACCENTS, BRACKETS, FONTS, SYMBOLS, escaped, latex, number_in_latex, plain
-from flowsim.claims.claim import Judgement, Verdict
+from flowsim.claims.deciding.verdict import Judgement, Verdict
 from flowsim.cli import main
 from flowsim.papers import PAPERS
 from flowsim.papers.data import Fault, Weight, bibtex_of, fault_of, latex_of_name

@@ -1,21 +1,17 @@
-"""Claims, and the verdicts on them."""
+"""Claims: statements about a flow, and their two sides."""
 
 import dataclasses
-import enum
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from flowsim._core import VERSION, checks
-from flowsim._core.documents import extra, html_table
+from flowsim._core import checks
 from flowsim._core.latex import plain
-from flowsim._core.text import number_text
 from flowsim._core.types import Tables
 from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.spaces import Space
@@ -155,16 +151,6 @@ def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: 
     )
 
 
-class Judgement(enum.StrEnum):
-    """The five verdicts."""
-
-    HOLDS = "holds"
-    VIOLATED = "violated"
-    UNRESOLVED = "unresolved"
-    VACUOUS = "vacuous"
-    NOT_APPLICABLE = "not-applicable"
-
-
 _LONGEST_ID = 120
 _ID = re.compile(r"[^./\\][^/\\]*")  # an audit writes a file with this name
 
@@ -250,127 +236,6 @@ class Claim:
         return unmet(f"a model of the class {' or '.join(kind.__name__ for kind in self.models)}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """The verdict on a claim, with the numbers that it rests on. docs/verdicts.md explains every field.
-
-    **Fields:**
-
-    - id, source, form, statement: those of the claim.
-    - verdict: one of the five.
-    - margin: the least signed slack, relative to the size of the bound. None if the statement promises nothing.
-    - where: the time at which the margin is least, or a description of the point.
-    - floor: the numerical error there, in the same units.
-    - tightness: the ratio of the two sides there.
-    - hypotheses: the conditions of the statement.
-    - constants: numbers by name.
-    - note: the note of the claim, and the reason for the verdict.
-    - until: the time up to which a statement for all t was judged. None if all later times are bounded too, or if the
-      statement is not one for all t.
-    - cut: whether the run ends there before the flow meets a stopping rule, or rounding hides the rest of it.
-    """
-
-    id: str
-    source: str
-    form: str
-    statement: str
-    verdict: Judgement
-    margin: float | None
-    where: float | str | None
-    floor: float | None
-    tightness: float | None
-    hypotheses: tuple[Hypothesis, ...]
-    constants: dict[str, float]
-    note: str
-    until: float | None = None
-    cut: bool = False
-
-    @property
-    def text(self) -> str:
-        """The statement as plain text."""
-        return plain(self.statement)
-
-    def __str__(self) -> str:
-        if self.margin is None:
-            return f"{self.id} [{self.form}]: {self.verdict}. {self.note}".rstrip(" .") + "."
-        return (
-            f"{self.id} [{self.form}]: {self.verdict}{self._until()}, margin {self.margin:.3g} at {self.where_text()} "
-            f"(numerical floor {self.floor:.1e})"
-        )
-
-    def _until(self) -> str:
-        return "" if self.until is None else f" until t = {self.until:.4g}"
-
-    def verdict_text(self) -> str:
-        """The verdict. If the run was cut, also the time up to which it was judged."""
-        return f"{self.verdict}{self._until()}" if self.cut else str(self.verdict)
-
-    def where_text(self) -> str:
-        """``t = 3.2``, or the description of a point; a dash if neither is known."""
-        if self.where is None:
-            return "-"
-        return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
-
-    def _repr_html_(self) -> str:
-        return html_table((), [*zip(_COLUMNS, _cells(self), strict=True), ("statement", self.text)], self.note)
-
-
-class Verdicts(list[Verdict]):
-    """A list of verdicts, which a notebook shows as a table."""
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-    def _repr_html_(self) -> str:
-        return html_table(_COLUMNS, map(_cells, self), own_stop(self))
-
-    def to_dataframe(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each verdict. Its column ``unmet`` lists the hypotheses that are not
-        met.
-
-        **Raises:** `ProblemError` if pandas is not installed.
-        """
-        names = (
-            "id",
-            "source",
-            "form",
-            "statement",
-            "verdict",
-            "until",
-            "margin",
-            "where",
-            "floor",
-            "tightness",
-            "note",
-        )
-        rows = [
-            {name: getattr(verdict, name) for name in names}
-            | {"verdict": str(verdict.verdict), "statement": verdict.text}
-            | {"unmet": "; ".join(part.name for part in verdict.hypotheses if not part.met)}
-            for verdict in self
-        ]
-        return extra("pandas").DataFrame(rows, columns=[*names, "unmet"])
-
-
-_COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
-
-
-def _cells(verdict: Verdict) -> tuple[str, ...]:
-    numbers = (number_text(verdict.margin, "+.3g"), verdict.where_text(), number_text(verdict.floor, ".0e"))
-    return verdict.id, verdict.form, verdict.verdict_text(), *numbers, number_text(verdict.tightness)
-
-
-def own_stop(verdicts: Sequence[Verdict]) -> str:
-    """A line with the times up to which statements for all t were judged, for flows that met a stopping rule. Empty if
-    there are no such verdicts.
-    """
-    times = {verdict.until for verdict in verdicts if verdict.until is not None and not verdict.cut}
-    if not times:
-        return ""
-    at = f", t = {min(times):.4g}" if len(times) == 1 else ""
-    return f"Statements for all t were judged up to the time at which the flow met a stopping rule{at}."
-
-
 def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
     """All forms of the claim with this id, or of all its parts.
 
@@ -385,14 +250,3 @@ def find_claims(claims: Sequence[Claim], identifier: str) -> list[Claim]:
             f'it is "{identifier}"{checks.nearest(identifier, known)}',
         )
     return found
-
-
-def citation(verdict: Verdict) -> str:
-    """One line that cites a verdict, with its accuracy and the version of flowsim that reached it."""
-    words = [f"{verdict.source} [{verdict.form}]: {verdict.verdict}{verdict._until()}"]
-    if verdict.margin is not None:
-        at = "" if verdict.where is None else f" at {verdict.where_text()}"
-        words.append(f"margin {number_text(verdict.margin)}{at}")
-    if verdict.floor is not None:
-        words.append(f"numerical floor {number_text(verdict.floor, '.0e')}")
-    return f"{', '.join(words)}; flowsim {VERSION}"

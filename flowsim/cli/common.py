@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,8 @@ from flowsim.problem.own.files import find_own, is_place
 from flowsim.report.documents import WIDTH, verdict_table
 
 FINISHED, VIOLATED, UNFINISHED = 0, 1, 3
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST = 1e9  # in any unit
 
 
 def read(path: pathlib.Path, overrides: Sequence[str]) -> Problem:
@@ -105,6 +108,14 @@ def part_of(shard: str | None, out: pathlib.Path | None) -> tuple[int, int]:
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         refuse("--shard", "I/N, the I-th of N parts", f'it is "{shard}"')
     return int(number), int(parts)
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Seconds from ``90``, ``90s``, ``10m`` or ``2h``."""
+    parts = re.fullmatch(r"(\d+(?:\.\d*)?)([smh]?)", text.strip())
+    if not parts or not 0 < float(parts[1]) <= _LONGEST:
+        refuse(option, "a positive time such as 90s, 10m or 2h", f'it is "{text}"')
+    return float(parts[1]) * _SECONDS[parts[2]]
 
 
 def exit_status(strict: bool, verdicts: Iterable[Verdict], statuses: Iterable[Status | None] = ()) -> int:

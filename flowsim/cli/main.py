@@ -52,6 +52,8 @@ def run(
     claims: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None,
     all_claims: bool = False,
     resume: bool = False,
+    certify: bool = False,
+    certify_budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "60s",
     json: bool = False,
     strict: bool = False,
     format: Literal["png", "svg", "pdf", "pgf"] = "png",
@@ -71,6 +73,8 @@ def run(
         claims: judge those with a matching id, such as "smith2025.lemma-3.*", with or without a flow.
         all_claims: judge every claim about the model, also those without a flow.
         resume: continue the run in DIR.
+        certify: prove or refute each judged claim, and keep the certificates in DIR/certificates.
+        certify_budget: the time to try it for each claim, such as 90s or 10m.
         json: print only verdicts.json.
         strict: exit with status 1 if a claim is violated.
         format: of the figures; pgf needs pdflatex.
@@ -92,6 +96,7 @@ def run(
         overrides=sum(overrides, ()),
         claims=claims or ("*" if all_claims else None),
         resume=resume,
+        certify=certify_budget if certify else None,
         as_json=json,
         strict=strict,
         format=format,

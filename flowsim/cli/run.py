@@ -9,12 +9,12 @@ from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
 from flowsim._core.hosts import is_first
 from flowsim.claims import Judgement
-from flowsim.cli.common import UNFINISHED, check_format, exit_status, print_json, table_of, tables_of
+from flowsim.cli.common import UNFINISHED, check_format, exit_status, print_json, seconds_of, table_of, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
 from flowsim.experiments.run import Run
 from flowsim.experiments.run import run as run_in
 from flowsim.problem import AbstractSpec, spec_of
-from flowsim.report.documents import summary
+from flowsim.report.documents import summary, uncertified
 from flowsim.report.facts import run_facts, sharp_constants
 from flowsim.report.tex import verdicts_table
 
@@ -26,6 +26,7 @@ def run(
     overrides: Sequence[str],
     claims: str | None,
     resume: bool,
+    certify: str | None,
     as_json: bool,
     strict: bool,
     format: str,
@@ -34,13 +35,17 @@ def run(
     devices: str | None,
     hosts: Hosts,
 ) -> int:
-    """Integrate a problem, judge the claims about it and draw. All files are written to the folder ``out``."""
+    """Integrate a problem, judge the claims about it and draw. All files are written to the folder ``out``.
+
+    **Arguments:** certify: the time for the certificate of each claim; None without certificates.
+    """
     check_format(format)
+    seconds = False if certify is None else seconds_of("--certify-budget", certify)
     spec = spec_of(tables_of(path), overrides)
     mesh = _mesh(spec, devices, hosts)
     first = is_first(mesh)
     talks = first and not (quiet or as_json)
-    found = run_in(spec.build(mesh=mesh), out, claims=claims, resume=resume, progress=talks)
+    found = run_in(spec.build(mesh=mesh), out, claims=claims, resume=resume, certify=seconds, progress=talks)
     facts = sharp_constants(found.verdicts) | run_facts(found.problem, found.evidence)
     if first:
         if talks:
@@ -69,6 +74,8 @@ def _print_verdicts(found: Run) -> None:
     verdicts = found.verdicts
     about = [verdict for verdict in verdicts if verdict.verdict is not Judgement.NOT_APPLICABLE]
     print(table_of(about), "", sep="\n", flush=True)
+    if missing := uncertified(about):
+        print(*missing, "", sep="\n", flush=True)
     if verdicts:
         why = "; verdicts.json says why these do not apply" if len(about) < len(verdicts) else ""
         print(f"{len(verdicts)} claims: {summary(verdicts)}{why}", "", sep="\n", flush=True)

@@ -4,7 +4,6 @@ import contextlib
 import math
 import os
 import pathlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
-from flowsim.cli.common import claim_of, exit_status, print_json
+from flowsim.cli.common import claim_of, exit_status, print_json, seconds_of
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
@@ -24,8 +23,6 @@ from flowsim.experiments.search.kept import PROGRESS
 from flowsim.problem import ProblemSpec, toml
 from flowsim.problem.own.files import is_place
 
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST = 1e9  # in any unit
 _FIELDS = toml.fields(ProblemSpec)
 
 
@@ -100,7 +97,8 @@ def _options(asked: Asked) -> Iterator[tuple[Claim, Options]]:
     """The claim and the arguments of its search. The folder is created after all options were checked."""
     if not 0 <= asked.seed < 2**32:
         refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {asked.seed!s:.60}")
-    claim, over, budget = claim_of(asked.claim, asked.form), dict(map(_axis, asked.over)), _budget(asked.budget)
+    claim, over = claim_of(asked.claim, asked.form), dict(map(_axis, asked.over))
+    budget = seconds_of("--budget", asked.budget)
     with executor_of(asked.jobs, asked.scheduler) as executor:
         if asked.out is not None:
             with folder_of(asked.out):
@@ -136,14 +134,6 @@ def _blaming(identifier: str) -> Iterator[None]:
         if not is_place(identifier) or os.environ.get(TRACEBACK) == "1":
             raise
         refuse("claim id", "that of a claim that can be searched", f"{identifier} raises {in_short(error)}")
-
-
-def _budget(text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``10m`` or ``2h``."""
-    parts = re.fullmatch(r"(\d+(?:\.\d*)?)([smh]?)", text.strip())
-    if not parts or not 0 < float(parts[1]) <= _LONGEST:
-        refuse("--budget", "a positive time such as 90s, 10m or 2h", f'it is "{text}"')
-    return float(parts[1]) * _SECONDS[parts[2]]
 
 
 def _axis(text: str) -> tuple[str, Axis]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from flowsim._core.documents import plain, versions
 from flowsim._core.types import Document
-from flowsim.claims.claim import Judgement, Verdict
+from flowsim.claims.deciding.verdict import Judgement, Verdict
 from flowsim.experiments.audit import Entry
 from flowsim.flow.trajectory import Certificates, Status
 from flowsim.papers.data import fault_of
@@ -56,4 +56,6 @@ def _claim(verdict: Verdict) -> Document:
     if verdict.verdict is Judgement.VIOLATED:
         fault = fault_of(verdict)
         found |= {"weight": fault and fault.weight, "rests": fault.rests if fault else ()}
+    if verdict.certified or verdict.uncertified:
+        found |= {name: getattr(verdict, name) for name in ("certified", "proved_until", "uncertified")}
     return found

@@ -31,13 +31,15 @@ from flowsim.claims import Claim, Evidence, Verdicts, confidence_band
 from flowsim.claims.deciding.bands import Band, ends
 from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.claims.evidence.comparing import refuse_misshapen
+from flowsim.experiments.certification import Certificates
+from flowsim.experiments.certification.kept import SECONDS
 from flowsim.experiments.documents import verdicts_document
 from flowsim.flow.trajectory import Trajectory, metadata_of
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.papers import constants_of, limits_of
 from flowsim.problem import AbstractSpec, Problem, ProblemError, differing_field, toml
 
-TRAJECTORY, FIGURES = "trajectory.npz", "figures"
+TRAJECTORY, FIGURES, CERTIFICATES = "trajectory.npz", "figures", "certificates"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +72,14 @@ def run(
     *,
     claims: str | None = None,
     resume: bool = False,
+    certify: bool | float = False,
     progress: bool = False,
 ) -> Run:
     """Integrate a problem, judge the claims about its flow, and keep the results in a folder.
 
     problem.toml, trajectory.npz and verdicts.json are each written whole or not at all, and in the order in which they
     are found. A flow that could not be finished is kept and judged as far as it can be; its status says why it ended.
+    Certificates go to the folder certificates. They change no verdict.
 
     **Arguments:**
 
@@ -83,10 +87,13 @@ def run(
     - out: the folder, which must not hold another run.
     - claims: a pattern, to judge the claims whose ids match it.
     - resume: whether to continue the run that the folder holds.
+    - certify: whether to prove or refute what is judged, or the seconds to try it for each claim, by default a minute.
     - progress: whether to show bars, and the flow before the verdicts.
 
-    **Raises:** `ProblemError` where the folder holds another run, another process is at work in it, or no id matches.
+    **Raises:** `ProblemError` where the folder holds another run, another process is at work in it, or no id matches;
+    `ContradictionError` where a certificate shows the opposite of a verdict, before verdicts.json is written.
     """
+    seconds = _seconds(certify, problem.loss)
     problem, out = problem.prepared(), pathlib.Path(out)
     chosen = claims_about(problem, claims)
     mesh, checkpoint = _mesh(problem.loss), out / "checkpoint"
@@ -103,6 +110,12 @@ def run(
             for claim in chosen:
                 verdicts.append(judge_or_note(claim, evidence))
                 bar.update()
+        if seconds is not None:
+            kept_in = Certificates(out / CERTIFICATES, seconds)
+            with progress_bar("certifying", len(chosen), unit="claim", shown=progress) as bar:
+                for place, claim in enumerate(chosen):
+                    verdicts[place] = kept_in.certified(claim, verdicts[place], evidence, problem.spec)
+                    bar.update()
         finished = trajectory.status.finished
         found = Run(problem, trajectory, evidence, verdicts, confidence_band(evidence) if finished else {})
         document = found.document()
@@ -128,6 +141,21 @@ def claims_about(problem: Problem, pattern: str | None) -> list[Claim]:
     if about and not chosen:
         refuse("--claims", "a pattern of the id of some claim about this model", f'none matches "{pattern}"')
     return chosen
+
+
+def _seconds(certify: bool | float, loss: AbstractPopulationLoss) -> float | None:
+    """The time for each certificate; None without certificates.
+
+    **Raises:** `ProblemError` for a sampled loss, or a time that is not positive.
+    """
+    if certify is False:
+        return None
+    if isinstance(loss, MonteCarloLoss):
+        refuse("certify", "left out for a sampled loss, as nothing is proved of a sample", "it is given")
+    seconds = SECONDS if certify is True else float(certify)
+    if not seconds > 0:
+        refuse("certify", "a positive number of seconds, or a truth value", f"it is {certify}")
+    return seconds
 
 
 def _enter(out: pathlib.Path, spec: AbstractSpec, resume: bool) -> dict[str, np.ndarray] | None:

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 
 from flowsim._core.text import number_text
-from flowsim.claims.claim import Judgement, Verdict, own_stop
+from flowsim.claims.deciding.verdict import Judgement, Verdict, certificates_asked, own_stop
 
 # Distinct without colour.
 MARKS = {
@@ -29,17 +29,19 @@ _COLOURS = {Judgement.VIOLATED: "1;31", Judgement.UNRESOLVED: "33", Judgement.HO
 
 WIDTH = 110
 _COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
+_CERTIFIED = ("claim", "form", "verdict", "certified", "margin", "where", "floor", "tightness")
 _GIVEN_UP = ("tightness", "floor", "where")  # columns that are left out if the table is too wide, in this order
 _FORMS = {"printed": "prin.", "corrected": "corr."}
-_SHORTEST = {"claim": 12, "where": 9}  # widths to which columns are cut
+_SHORTEST = {"claim": 12, "where": 9, "certified": 9}  # widths to which columns are cut
 
 
 def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool = False) -> str:
     """The verdicts as aligned plain text, at most ``width`` columns wide.
 
     If needed, long texts are cut, tightness, floor and place are left out, the form is abbreviated, and ids lose their
-    beginning; 45 columns always suffice. A line below the table gives the time up to which statements for all t were
-    judged, unless their rows give it or all later times are bounded too.
+    beginning; 45 columns always suffice, and 58 with the column of certificates, if they were asked for. A line below
+    the table gives the time up to which statements for all t were judged, unless their rows give it or all later times
+    are bounded too.
 
     **Arguments:**
 
@@ -48,11 +50,13 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
     - colours: whether to colour the verdicts, for a terminal.
     """
     verdicts = list(verdicts)
+    columns = _CERTIFIED if certificates_asked(verdicts) else _COLUMNS
     rows = [
         {
             "claim": verdict.id,
             "form": verdict.form,
             "verdict": verdict.verdict_text(),
+            "certified": verdict.certified_text(),
             "margin": number_text(verdict.margin, "+.3g"),
             "where": verdict.where_text(),
             "floor": number_text(verdict.floor, ".0e"),
@@ -60,7 +64,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
         }
         for verdict in verdicts
     ]
-    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in _COLUMNS}
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in columns}
 
     def over() -> int:
         return sum(widths.values()) + 2 * (len(widths) - 1) - width
@@ -79,6 +83,8 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
     if "where" in widths:
         widths["where"] = place
         narrow("where")
+    if "certified" in widths:
+        narrow("certified")
     narrow("claim")
 
     def line(cells: Mapping[str, str], colour: str | None = None) -> str:
@@ -87,7 +93,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
             shown["verdict"] = f"\x1b[{colour}m{shown['verdict']}\x1b[0m"
         return "  ".join(shown.values()).rstrip()
 
-    head, *body = [line({name: name for name in _COLUMNS}), *map(line, rows)]
+    head, *body = [line({name: name for name in columns}), *map(line, rows)]
     rule = "-" * max(map(len, [head, *body]))
     if colours:
         body = [line(row, _COLOURS.get(verdict.verdict)) for row, verdict in zip(rows, verdicts, strict=True)]
@@ -101,6 +107,16 @@ def summary(verdicts: Iterable[Verdict]) -> str:
     words = {judgement: "holds" if judgement is Judgement.HOLDS and n == 1 else _WORDS[judgement]
              for judgement, n in counts.items()}  # fmt: skip
     return ", ".join(f"{counts[judgement]} {words[judgement]}" for judgement in ORDER if counts[judgement])
+
+
+def uncertified(verdicts: Iterable[Verdict]) -> list[str]:
+    """A line for each reason why there is no certificate, with the claims that have none."""
+    reasons: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.uncertified:
+            form = "" if verdict.form == "printed" else f" [{verdict.form}]"
+            reasons.setdefault(verdict.uncertified, []).append(f"{verdict.id}{form}")
+    return [f"No certificate of {', '.join(names)}: {reason}." for reason, names in reasons.items()]
 
 
 def _clipped(name: str, text: str, width: int) -> str:

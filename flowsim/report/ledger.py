@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from flowsim import papers
 from flowsim._core.text import number_text
 from flowsim._core.types import Document
-from flowsim.claims.claim import Judgement
+from flowsim.claims.deciding.verdict import Judgement
 from flowsim.experiments.audit import Entry
 from flowsim.experiments.sources import paper_digest
 from flowsim.papers.data import fault_of

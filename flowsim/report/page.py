@@ -12,8 +12,10 @@ from flowsim._core import checks
 from flowsim._core.documents import versions
 from flowsim._core.files import write_whole
 from flowsim._core.text import in_unicode
-from flowsim.claims.claim import Judgement, Verdict, citation, own_stop
+from flowsim.claims.deciding.verdict import Judgement, Verdict, certificates_asked, citation, own_stop
 from flowsim.claims.hypotheses import Hypothesis
+from flowsim.experiments.certification.kept import certificate_name
+from flowsim.experiments.run import CERTIFICATES
 from flowsim.flow.trajectory import Trajectory
 from flowsim.papers.paper import Predictions
 from flowsim.problem import AbstractSpec
@@ -62,6 +64,7 @@ def write_report(
         "anchor": lambda verdict: f"{verdict.id}-{verdict.form}",
         "statement": statement_in_html,
         "own_stop": own_stop,
+        "certificate": lambda verdict: f"{CERTIFICATES}/{certificate_name(verdict)}",
         "name": name_in_html,
     }
     ordered = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.verdict))
@@ -71,6 +74,7 @@ def write_report(
         trajectory=trajectory,
         verdicts=verdicts,
         counts=_counts(ordered),
+        shown=_shown(verdicts),
         groups=[
             (False, ordered[: len(ordered) - len(not_applicable)]),
             *([(True, not_applicable)] if not_applicable else []),
@@ -107,6 +111,14 @@ def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:
         named = judgement in (Judgement.VIOLATED, Judgement.UNRESOLVED)
         counts.append((f"{len(same)} {verb}", same if named else []))
     return counts
+
+
+def _shown(verdicts: Sequence[Verdict]) -> str:
+    """A sentence that counts what certificates show; empty if none was asked for."""
+    if not certificates_asked(verdicts):
+        return ""
+    counts = {word: sum(verdict.certified == word for verdict in verdicts) for word in ("proved", "refuted")}
+    return f"Certificates prove {counts['proved']} of them and refute {counts['refuted']}."
 
 
 def _hypotheses(ordered: Iterable[Verdict]) -> list[tuple[list[str], tuple[Hypothesis, ...]]]:

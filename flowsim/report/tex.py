@@ -36,10 +36,11 @@ def verdicts_table(verdicts: Sequence[Verdict]) -> str:
 
 def _row(verdict: Verdict) -> str:
     source = verdict.source if verdict.form == "printed" else f"{verdict.source}, corrected"
+    shown = [verdict.certified_text()] if verdict.certified else []
     cells = (
         rf"\raggedright {escaped(source)}",
         rf"\raggedright {latex(verdict.statement)}",
-        escaped(verdict.verdict_text().replace("-", " ")),
+        escaped(", ".join([verdict.verdict_text().replace("-", " "), *shown])),
         number_in_latex(number_text(verdict.margin, "+.2g")),
         number_in_latex(number_text(verdict.floor, ".0e")),
     )

@@ -4,12 +4,13 @@ import dataclasses
 
 import numpy as np
 
-from flowsim.claims.claim import Claim, Judgement
+from flowsim.claims.claim import Claim
 from flowsim.claims.deciding.ending import depends_on_others
 from flowsim.claims.deciding.grounding import Ground, carried_on, grounded
 from flowsim.claims.deciding.measuring import discretization_error, rounding_error, sampling_error
 from flowsim.claims.deciding.places import place_of
 from flowsim.claims.deciding.sides import Errors, Sides, solver_error
+from flowsim.claims.deciding.verdict import Judgement
 from flowsim.claims.evidence import Case, Evidence
 from flowsim.flow.trajectory import Status, Trajectory
 

@@ -6,8 +6,9 @@ import flint
 import numpy as np
 
 from flowsim._core.balls.operations import balls
-from flowsim.claims.claim import Claim, Comparison, Judgement
+from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.sides import LEAST_ERROR, Errors, Mask, Sides, solver_error
+from flowsim.claims.deciding.verdict import Judgement
 from flowsim.claims.evidence import Case
 from flowsim.claims.evidence.bounds import NOTHING, Bounds
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION

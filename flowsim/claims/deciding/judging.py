@@ -10,7 +10,7 @@ import numpy as np
 
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.text import TRACEBACK, in_short, out_of_memory
-from flowsim.claims.claim import Claim, Comparison, Judgement, Verdict, Verdicts
+from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.between import followed
 from flowsim.claims.deciding.ending import (
     allows_for_a_while,
@@ -22,6 +22,7 @@ from flowsim.claims.deciding.ending import (
 from flowsim.claims.deciding.findings import Finding, found, not_solved
 from flowsim.claims.deciding.grounding import judgement_at_the_limit
 from flowsim.claims.deciding.sides import not_finite
+from flowsim.claims.deciding.verdict import Judgement, Verdict, Verdicts
 from flowsim.claims.evidence import Case, Evidence
 from flowsim.claims.evidence.comparing import CostlyError
 from flowsim.claims.hypotheses import Hypothesis

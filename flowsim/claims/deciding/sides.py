@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from flowsim.claims.claim import Comparison, Judgement, relative
+from flowsim.claims.claim import Comparison, relative
+from flowsim.claims.deciding.verdict import Judgement
 from flowsim.claims.evidence.comparing import WORST_RESOLUTION
 
 Points = Float[Array | np.ndarray, "*points"]

@@ -15,9 +15,9 @@ from flowsim._core.latex import escaped, latex, number_in_latex
 from flowsim._core.text import number_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Evidence, Judgement, Verdict, judge_on
-from flowsim.claims.claim import citation
 from flowsim.claims.deciding.between import followed
 from flowsim.claims.deciding.sides import Sides, not_finite
+from flowsim.claims.deciding.verdict import citation
 from flowsim.claims.evidence.comparing import compared
 from flowsim.claims.spaces import Choice, Each, Real, Space, Whole
 from flowsim.experiments.search.clock import Clock

@@ -19,7 +19,7 @@ from flowsim._core.files import at_work_in
 from flowsim._core.text import value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Verdict, judge_on
-from flowsim.claims.claim import citation
+from flowsim.claims.deciding.verdict import citation
 from flowsim.claims.evidence.series import padded
 from flowsim.claims.spaces import Axis, Real, Space, Whole
 from flowsim.experiments.executors import Executor

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
 
-from flowsim.claims.claim import Verdict
+from flowsim.claims.deciding.verdict import Verdict
 from flowsim.claims.statements import dominance_floor, sharp_dominance
 from flowsim.flow.trajectory import Trajectory
 from flowsim.report.plots.flows import on_axes, positive

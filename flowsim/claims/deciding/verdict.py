@@ -1,0 +1,192 @@
+"""Verdicts on claims, and how they are written in a line."""
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+from flowsim._core import VERSION
+from flowsim._core.documents import extra, html_table
+from flowsim._core.latex import plain
+from flowsim._core.text import number_text
+from flowsim.claims.hypotheses import Hypothesis
+
+
+class Judgement(enum.StrEnum):
+    """The five verdicts."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    UNRESOLVED = "unresolved"
+    VACUOUS = "vacuous"
+    NOT_APPLICABLE = "not-applicable"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The verdict on a claim, with the numbers that it rests on. docs/verdicts.md explains every field.
+
+    **Fields:**
+
+    - id, source, form, statement: those of the claim.
+    - verdict: one of the five.
+    - margin: the least signed slack, relative to the size of the bound. None if the statement promises nothing.
+    - where: the time at which the margin is least, or a description of the point.
+    - floor: the numerical error there, in the same units.
+    - tightness: the ratio of the two sides there.
+    - hypotheses: the conditions of the statement.
+    - constants: numbers by name.
+    - note: the note of the claim, and the reason for the verdict.
+    - until: the time up to which a statement for all t was judged. None if all later times are bounded too, or if the
+      statement is not one for all t.
+    - cut: whether the run ends there before the flow meets a stopping rule, or rounding hides the rest of it.
+    - certified: "proved" or "refuted" if a certificate shows this. None if there is no certificate.
+    - proved_until: the time up to which a statement along the flow is proved. None if it is proved for all t, or if it
+      reads no flow.
+    - uncertified: why there is no certificate, if one was asked for.
+    """
+
+    id: str
+    source: str
+    form: str
+    statement: str
+    verdict: Judgement
+    margin: float | None
+    where: float | str | None
+    floor: float | None
+    tightness: float | None
+    hypotheses: tuple[Hypothesis, ...]
+    constants: dict[str, float]
+    note: str
+    until: float | None = None
+    cut: bool = False
+    certified: str | None = None
+    proved_until: float | None = None
+    uncertified: str = ""
+
+    @property
+    def text(self) -> str:
+        """The statement as plain text."""
+        return plain(self.statement)
+
+    def __str__(self) -> str:
+        if self.margin is None:
+            return f"{self.id} [{self.form}]: {self.in_words()}. {self.note}".rstrip(" .") + "."
+        return (
+            f"{self.id} [{self.form}]: {self.in_words()}, margin {self.margin:.3g} at {self.where_text()} "
+            f"(numerical floor {self.floor:.1e})"
+        )
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether a certificate shows the opposite of what was measured."""
+        return (str(self.verdict), self.certified) in (("holds", "refuted"), ("violated", "proved"))
+
+    def in_words(self) -> str:
+        """The verdict with the time up to which it was judged, and what a certificate shows."""
+        judged = f"{self.verdict}{self._until()}"
+        return f"{judged}, {self.certified_text()}" if self.certified else judged
+
+    def certified_text(self) -> str:
+        """What a certificate shows, and of a proof along a flow up to when. A dash without one."""
+        if self.certified is None or self.proved_until is None:
+            return self.certified or "-"
+        return f"{self.certified} until t = {self.proved_until:.4g}"
+
+    def _until(self) -> str:
+        return "" if self.until is None else f" until t = {self.until:.4g}"
+
+    def verdict_text(self) -> str:
+        """The verdict. If the run was cut, also the time up to which it was judged."""
+        return f"{self.verdict}{self._until()}" if self.cut else str(self.verdict)
+
+    def where_text(self) -> str:
+        """``t = 3.2``, or the description of a point; a dash if neither is known."""
+        if self.where is None:
+            return "-"
+        return f"t = {self.where:.4g}" if isinstance(self.where, float) else str(self.where)
+
+    def _repr_html_(self) -> str:
+        columns, (cells,) = _shown([self])
+        return html_table((), [*zip(columns, cells, strict=True), ("statement", self.text)], self.note)
+
+
+class Verdicts(list[Verdict]):
+    """A list of verdicts, which a notebook shows as a table."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        return html_table(*_shown(self), own_stop(self))
+
+    def to_dataframe(self) -> Any:
+        """A ``pandas.DataFrame`` with a row for each verdict. Its column ``unmet`` lists the hypotheses that are not
+        met.
+
+        **Raises:** `ProblemError` if pandas is not installed.
+        """
+        names = (
+            "id",
+            "source",
+            "form",
+            "statement",
+            "verdict",
+            "until",
+            "certified",
+            "proved_until",
+            "margin",
+            "where",
+            "floor",
+            "tightness",
+            "note",
+        )
+        rows = [
+            {name: getattr(verdict, name) for name in names}
+            | {"verdict": str(verdict.verdict), "statement": verdict.text}
+            | {"unmet": "; ".join(part.name for part in verdict.hypotheses if not part.met)}
+            for verdict in self
+        ]
+        return extra("pandas").DataFrame(rows, columns=[*names, "unmet"])
+
+
+_COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
+
+
+def _shown(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The columns of a table, and the cells of each verdict."""
+    more = ("certified",) if certificates_asked(verdicts) else ()
+    rows = [(*_cells(verdict), verdict.certified_text()) for verdict in verdicts]
+    return (*_COLUMNS, *more), [row[: len(_COLUMNS) + len(more)] for row in rows]
+
+
+def _cells(verdict: Verdict) -> tuple[str, ...]:
+    numbers = (number_text(verdict.margin, "+.3g"), verdict.where_text(), number_text(verdict.floor, ".0e"))
+    return verdict.id, verdict.form, verdict.verdict_text(), *numbers, number_text(verdict.tightness)
+
+
+def certificates_asked(verdicts: Sequence[Verdict]) -> bool:
+    """Whether certificates of verdicts were asked for."""
+    return any(verdict.certified or verdict.uncertified for verdict in verdicts)
+
+
+def own_stop(verdicts: Sequence[Verdict]) -> str:
+    """A line with the times up to which statements for all t were judged, for flows that met a stopping rule. Empty if
+    there are no such verdicts.
+    """
+    times = {verdict.until for verdict in verdicts if verdict.until is not None and not verdict.cut}
+    if not times:
+        return ""
+    at = f", t = {min(times):.4g}" if len(times) == 1 else ""
+    return f"Statements for all t were judged up to the time at which the flow met a stopping rule{at}."
+
+
+def citation(verdict: Verdict) -> str:
+    """One line that cites a verdict, with its accuracy and the version of flowsim that reached it."""
+    words = [f"{verdict.source} [{verdict.form}]: {verdict.in_words()}"]
+    if verdict.margin is not None:
+        at = "" if verdict.where is None else f" at {verdict.where_text()}"
+        words.append(f"margin {number_text(verdict.margin)}{at}")
+    if verdict.floor is not None:
+        words.append(f"numerical floor {number_text(verdict.floor, '.0e')}")
+    return f"{', '.join(words)}; flowsim {VERSION}"

@@ -1,0 +1,156 @@
+"""What is tried to certify a verdict: first what was measured, then its opposite."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from flowsim._core.text import TRACEBACK, in_short, one_line
+from flowsim._core.types import Document
+from flowsim.claims import Claim, Comparison, Evidence, Judgement, Verdict
+from flowsim.claims.deciding.judging import judge_on
+from flowsim.claims.proofs import OpenError, certify
+from flowsim.experiments.audit.judging import evidence_of
+from flowsim.experiments.certification.clock import TimeUpError, within
+from flowsim.flow.trajectory import Trajectory
+from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
+from flowsim.problem import AbstractSpec
+
+_FIRST = 2 / 3  # of the seconds, for a proof until the end of the flow
+_SHORTER = 0.1  # of that time, until which a proof is tried then
+_ROUNDING = 1e-12  # of the sides, in addition to the floor
+_DIGITS = 12  # beyond which a number was computed, and is not one that a statement has
+
+
+class _Attempt(NamedTuple):
+    """A certificate that is tried: of a proof until t1, or of a refutation at t1.
+
+    beyond: what the sides must differ by in addition, relative to their size.
+    share: of the seconds.
+    """
+
+    refutes: bool
+    t1: float | None
+    beyond: float = 0.0
+    share: float = 1.0
+
+
+def certified(
+    claim: Claim, verdict: Verdict, evidence: Evidence, *, seconds: float, problem: str = ""
+) -> tuple[Verdict, Document | None]:
+    """A verdict with what a certificate shows of it, and the certificate, or None.
+
+    A claim that holds is proved until the end of the flow, or until a tenth of that time, and one that is violated is
+    refuted where it fails. If this is not shown, the opposite is tried: `Verdict.contradicted` if it is shown. A claim
+    without a flow that is unresolved is proved or refuted, too.
+
+    **Arguments:**
+
+    - claim, verdict, evidence: what was judged, and on what.
+    - seconds: the time for all of this.
+    - problem: its text, which the certificate carries along.
+    """
+    why, deadline, reasons = _nothing_to_show(claim, verdict, evidence), time.monotonic() + seconds, []
+    if why:
+        return dataclasses.replace(verdict, uncertified=why), None
+    loss, start = evidence.loss, evidence.trajectory.start
+    if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
+        claim = dataclasses.replace(claim, along_flow=True)  # as it was judged
+    for attempt in _attempts(claim, verdict, float(evidence.trajectory.t[-1])):
+        tried = _weakened(claim, attempt.beyond) if attempt.beyond else claim
+        how = {"t1": attempt.t1, "refutes": attempt.refutes}
+        try:
+            with within(attempt.share * (deadline - time.monotonic())):
+                found = certify(tried, loss, start, **how, problem=problem)
+                if attempt.beyond:
+                    found = certify(claim, loss, start, **how, problem=problem)
+            if verdict.verdict is Judgement.UNRESOLVED and _has_rounded_numbers(found):
+                reasons.append("the sides are too near to each other for constants that are rounded to float64")
+                continue
+        except TimeUpError:
+            reasons.append(f"none was found within {seconds:g} s")
+        except Exception as error:
+            if os.environ.get(TRACEBACK) == "1" and not isinstance(error, OpenError | ValueError):
+                raise
+            reasons.append(str(error) if isinstance(error, OpenError | ValueError) else in_short(error))
+        else:
+            until = attempt.t1 if claim.along_flow and not attempt.refutes else None
+            return dataclasses.replace(verdict, certified=found["verdict"], proved_until=until), found
+    return dataclasses.replace(verdict, uncertified=one_line(reasons[0])), None
+
+
+def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float | None = None) -> Document:
+    """A certificate of a claim on the first of its problems for which one is found.
+
+    A claim that is violated is refuted where it fails, and one that holds is proved for all t up to a time, by default
+    the end of the flow.
+
+    **Raises:** `OpenError` with the reason on each problem, where no certificate is found.
+    """
+    reasons = []
+    for spec in specs:
+        problem = spec.build()
+        evidence = evidence_of(problem, claim.along_flow)
+        verdict = judge_on(claim, evidence)
+        if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
+            reasons.append(f"{spec.heading}: {verdict.verdict}")
+            continue
+        refutes = verdict.verdict is Judgement.VIOLATED
+        t1 = until
+        if claim.along_flow and until is None:
+            t1 = verdict.where if refutes and isinstance(verdict.where, float) else float(evidence.trajectory.t[-1])
+        try:
+            return certify(claim, problem.loss, problem.start, t1=t1, refutes=refutes, problem=spec.to_toml())
+        except OpenError as error:
+            reasons.append(f"{spec.heading}: {error}")
+    raise OpenError("; ".join(reasons) or "the claim has no problems: name one")
+
+
+def _nothing_to_show(claim: Claim, verdict: Verdict, evidence: Evidence) -> str:
+    """Why no certificate is tried; empty if one is."""
+    if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
+        return f"it is {verdict.verdict.replace('-', ' ')} here"
+    if isinstance(evidence.loss, MonteCarloLoss):
+        return "nothing is proved of a sample"
+    if claim.along_flow and evidence.late:
+        return "the flow is followed from near a saddle on"
+    return ""
+
+
+def _attempts(claim: Claim, verdict: Verdict, end: float) -> Iterator[_Attempt]:
+    """The certificates that are tried, one after the other."""
+    end = end or 1.0  # of a flow at rest
+    fails = end if not claim.along_flow or not isinstance(verdict.where, float) else verdict.where
+    if verdict.verdict is Judgement.VIOLATED:
+        yield _Attempt(True, fails)
+        yield _Attempt(False, fails or end)
+        return
+    yield _Attempt(False, end, share=_FIRST if claim.along_flow else 1.0)
+    if claim.along_flow:
+        yield _Attempt(False, _SHORTER * end)
+    if verdict.verdict is Judgement.UNRESOLVED:
+        yield _Attempt(True, fails)
+    elif verdict.floor is not None:
+        # A difference of less than the floor contradicts nothing: constants that float64 rounds may be all of it.
+        yield _Attempt(True, fails, 2 * verdict.floor + _ROUNDING)
+
+
+def _weakened(claim: Claim, beyond: float) -> Claim:
+    """The claim that the sides of a claim do not fail it by more than a part of their size."""
+
+    def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
+        ours = claim.compare(loss, flow)
+        slack = ours.slack + beyond * (jnp.abs(ours.size) + ours.scale)
+        return dataclasses.replace(ours, slack=slack, identity=jnp.zeros_like(ours.identity))
+
+    return dataclasses.replace(claim, compare=compare)
+
+
+def _has_rounded_numbers(certificate: Document) -> bool:
+    """Whether numbers of the two sides have so many digits that float64 rounded them."""
+    texts = (text for name, _, given in certificate["sides"]["operations"] if name == "number" for text in given)
+    return any(len(str(Fraction(text).numerator).strip("-0")) > _DIGITS for text in texts)

@@ -1,0 +1,53 @@
+"""A limit on the time of Python code that does not look at the clock itself."""
+
+import contextlib
+import signal
+import threading
+import types
+from collections.abc import Iterator
+
+_AGAIN = 0.25  # seconds, after which it is tried again
+_WHOLE = ("jax", "jaxlib")  # packages that are not interrupted
+
+
+class TimeUpError(Exception):
+    """The time of a context is up."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """A context that ends after some seconds with `TimeUpError`.
+
+    JAX is not interrupted, since it may be in the middle of something: the context then ends after it. There is no
+    limit on systems without timers, and outside of the main thread.
+
+    **Arguments:** seconds: none if not positive.
+    """
+    if seconds <= 0:
+        raise TimeUpError
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over = False
+
+    def up(number: int, frame: types.FrameType | None) -> None:
+        if not over and not _in_the_middle(frame):
+            raise TimeUpError
+
+    before = signal.signal(signal.SIGALRM, up)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+        yield
+    finally:
+        over = True
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _in_the_middle(frame: types.FrameType | None) -> bool:
+    """Whether one of the packages is at work in a frame or in those that called it."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _WHOLE:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,84 @@
+"""A folder of certificates, each in a file, and of what was tried without one."""
+
+import dataclasses
+import json
+import os
+import pathlib
+
+from flowsim._core.files import DamagedFileError, read_document, remove_parts_of_the_dead, write_whole
+from flowsim._core.types import Document
+from flowsim.claims import Claim, Evidence, Verdict
+from flowsim.experiments.audit.kept import Kept
+from flowsim.experiments.certification.attempts import certified
+from flowsim.problem import AbstractSpec
+
+SECONDS = 60.0  # for each claim
+_FIELDS = ("certified", "proved_until", "uncertified")
+
+
+def certificate_name(claim: Claim | Verdict) -> str:
+    """The name of the file of a claim's certificate."""
+    return f"{claim.id}{'' if claim.form == 'printed' else f'-{claim.form}'}.json"
+
+
+class ContradictionError(ArithmeticError):
+    """A certificate shows the opposite of what was measured. The message names the claim, both, and the file."""
+
+
+class Certificates:
+    """A folder of certificates, ID.json for a printed claim and ID-corrected.json for a corrected one.
+
+    What was found is kept, and it is not tried again on the same problem.
+
+    **Arguments:**
+
+    - folder: which is made with the first certificate.
+    - seconds: the time for each claim.
+    - fresh: whether to try again what was tried.
+    """
+
+    def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
+        self.folder, self.seconds = pathlib.Path(folder), seconds
+        self._kept = Kept(self.folder / "units", fresh=fresh)
+        for place in (self.folder, self.folder / "units"):
+            remove_parts_of_the_dead(place)
+
+    def certified(self, claim: Claim, verdict: Verdict, evidence: Evidence, spec: AbstractSpec) -> Verdict:
+        """A verdict with what a certificate shows of it.
+
+        **Raises:** `ContradictionError` if that is the opposite of the verdict.
+        """
+        path = self.folder / certificate_name(claim)
+        key = f"{self._kept.key_of(claim, (), spec)} {verdict.verdict} {verdict.where}"
+        found = self._load(claim, spec, key, path)
+        if found is None:
+            tried, certificate = certified(claim, verdict, evidence, seconds=self.seconds, problem=spec.to_toml())
+            found = {name: getattr(tried, name) for name in _FIELDS} | {"seconds": self.seconds, "digest": None}
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if certificate is None:
+                path.unlink(missing_ok=True)
+            else:
+                found["digest"] = certificate["digest"]
+                text = json.dumps(certificate, indent=1).encode()
+                write_whole(path, lambda file: file.write(text))
+            self._kept.save(claim, spec, key, found)
+        verdict = dataclasses.replace(verdict, **{name: found[name] for name in _FIELDS})
+        if verdict.contradicted:
+            raise ContradictionError(
+                f"{claim.id} [{claim.form}]: the measured verdict is {verdict.verdict}, and {path} shows that it is "
+                f"{verdict.certified}, so that one of the two is wrong"
+            )
+        return verdict
+
+    def _load(self, claim: Claim, spec: AbstractSpec, key: str, path: pathlib.Path) -> Document | None:
+        """The kept attempt at a claim, unless its certificate is missing or there is more time than there was."""
+        found = self._kept.load(claim, spec, key)
+        if found is None or (found["certified"] is None and found["seconds"] < self.seconds):
+            return None
+        if found["certified"] is None:
+            return found
+        try:
+            same = read_document(path).get("digest") == found["digest"]
+        except (DamagedFileError, FileNotFoundError):
+            return None
+        return found if same else None
