@@ -632,3 +632,37 @@ def test_the_loss_never_rises_as_a_difference(sign, expected):
     # At the start it is zero exactly, and by its own size there no digit of it is known.
     rises = lambda loss, flow: at_most(sign * (flow.loss - flow.loss[0]), 0.0)
     assert judged(rises, COSINE, weight(0.3), t1=2.0).verdict is expected
+
+
+# A field that is rounding.
+
+
+class Pair(eqx.Module):
+    """w, of two numbers."""
+
+    w: jax.Array
+
+
+def valley(slope: float, across: float = 0.0) -> FunctionLoss:
+    """The mean of w moves by ``slope`` t where it is flat, their difference comes to rest at once."""
+
+    def loss(m: Pair) -> jax.Array:
+        x, y = m.w
+        return (x - y) ** 2 / 2 - slope * (x + y) + across * (x + y - 2.3) ** 2 / 2
+
+    return FunctionLoss(loss)
+
+
+def judged_at(t: float, bound: float, loss: FunctionLoss) -> flowsim.Verdict:
+    return judged(lambda _, flow: at_most(flow.at(t).w[0], bound), loss, Pair(jnp.asarray([1.0, 1.3])), t1=t)
+
+
+def test_what_a_field_that_is_rounding_moves_in_a_long_time_is_not_decided():
+    """At t = 1e17 w is 1.25 by a slope of 1e-18, far below the rounding of its field, and 1.15 without one."""
+    found = judged_at(1e17, 1.2, valley(1e-18))
+    assert found.verdict is UNRESOLVED and "ounding of the weights" in found.note, found
+
+
+@pytest.mark.parametrize(("t", "across", "room"), [(1e17, 1.0, 1e-12), (1e7, 0.0, 1e-6)])
+def test_it_moves_nothing_where_the_flow_comes_back_and_little_in_a_short_time(t, across, room):
+    assert judged_at(t, 1.15 + room, valley(0.0, across)).verdict is HOLDS

@@ -15,7 +15,15 @@ from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel, compared
 from flowsim.claims.evidence.course import Course
 from flowsim.claims.evidence.enclosing import CHEAP, COSTLY, Enclosed, OpenError, Roundings
-from flowsim.claims.evidence.moving import ROUNDING, allowed_in, lost_in, nudged, nudged_loss
+from flowsim.claims.evidence.moving import (
+    ROUNDING,
+    allowed_in,
+    drift_in,
+    lost_in,
+    moved,
+    nudged_loss,
+    nudged_rows,
+)
 from flowsim.claims.evidence.repetitions import AbstractRepetitions
 from flowsim.claims.evidence.series import (
     Item,
@@ -223,9 +231,10 @@ class Case:
             errors.append(ROUNDING_SAFETY * np.max(apart, axis=0) + ROUNDING * np.abs(np.asarray(size)[:count]))
         found = dataclasses.replace(self._enclosed(self.run, tuple(errors)), spread=allowed_in(self.run))
         slopes = found.slopes(CHEAP)
-        if slopes is None:
-            return found
-        return found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], np.asarray(self.run.t)))
+        if slopes is not None:
+            found = found.wider(lost_in(slopes, np.asarray(self._slopes)[:count], np.asarray(self.run.t)))
+        both = lambda spread, drift: spread + drift[:count]
+        return dataclasses.replace(found, spread=jax.tree.map(both, found.spread, self._drift))
 
     def within(self, low: np.ndarray, high: np.ndarray) -> Enclosed:
         """The solve in balls on spans of time, from ``low`` to ``high``.
@@ -309,7 +318,7 @@ class Case:
         return self._repetitions.with_times(loss, run, self._further) if self._further.size else run
 
     def _recomputed(self, amount: float) -> Trajectory:
-        models = nudged(self.padded.models, amount)
+        models = nudged_rows(self.padded.models, amount, self._drift)
         if amount not in self._records:
             self._records[amount] = _evaluate(self._repetitions.system, models)[:3]
         value, excess, grad_norm_sq = self._records[amount]
@@ -320,6 +329,19 @@ class Case:
     def _slopes(self) -> Float[Array, "T n"]:
         """The field at the weights of the padded solve."""
         return _evaluate(self._repetitions.system, self.padded.models)[-1]
+
+    @functools.cached_property
+    def _drift(self) -> PyTree:
+        """(T,) for each array of weights of the padded solve, how far rounding of the field may have moved it."""
+        system, models = self._repetitions.system, self.padded.models
+        slopes, count = np.asarray(self._slopes), self.run.t.size
+        # Samples are known less well than rounding.
+        if isinstance(self._repetitions.loss, MonteCarloLoss) or slopes.size == 0 or count == 1:
+            return jax.tree.map(lambda leaf: np.zeros(leaf.shape[0]), eqx.filter(models, eqx.is_inexact_array))
+        others = [_evaluate(system, moved(models, amount))[-1] for amount in (ROUNDING, -ROUNDING)]
+        noise = np.max([np.abs(np.asarray(other) - slopes) for other in others], axis=0)
+        drift = drift_in(system, self.run, slopes[:count], noise[:count])
+        return jax.tree.map(lambda one: np.append(one, np.full(slopes.shape[0] - count, one[-1])), drift)
 
 
 @eqx.filter_jit

@@ -2,13 +2,19 @@
 it.
 """
 
+import math
+
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PyTree
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.balls.enclosure import lower, upper
 from flowsim._core.balls.operations import Balls
+from flowsim.flow.solvers.integration import ALWAYS_WHOLE
+from flowsim.flow.systems import AbstractIsometricSystem, AbstractSystem, LossSystem, ScaledSystem
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
@@ -16,6 +22,10 @@ from flowsim.losses.sampled.monte_carlo import MonteCarloLoss
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 NEGLIGIBLE = 1e-276  # the absolute error of a weight that no solver resolves, over all steps
 _EXPLAINED = 8.0  # times the effect of rounding the weights: a larger error of the field has another cause
+_FELT = 8.0  # times its rounding: a solver may take a smaller field for zero
+_FLAT = 32 * float(np.finfo(np.float64).eps)  # of the largest curvature: a smaller one is rounding
+_MOST_MOVED = 1e3  # times a weight: its largest perturbation
+_LOST = 1e150  # a distance beyond which nothing is known
 
 
 def is_symmetric(leaf: np.ndarray) -> bool:
@@ -49,14 +59,34 @@ def nudged(tree: PyTree, amount: float) -> PyTree:
     """A tree with its numbers perturbed by a relative amount with alternating signs. Symmetric matrices stay
     symmetric.
     """
-
-    def move(leaf):
-        if not eqx.is_inexact_array(leaf):
-            return leaf
-        signs = 1.0 - 2.0 * (np.sum(np.indices(leaf.shape), axis=0) % 2)
-        return jax.device_put(np.asarray(leaf) * (1 + amount * signs))
-
+    move = lambda leaf: _alternately(leaf, amount) if eqx.is_inexact_array(leaf) else leaf
     return jax.tree.map(move, tree)
+
+
+def nudged_rows(models: PyTree, amount: float, drift: PyTree) -> PyTree:
+    """The same of models in rows, with an amount larger in each row by a drift relative to the largest weight of an
+    array.
+
+    **Arguments:** models: time on the first axis; amount: as of `nudged`; drift: (T,) for each array of weights.
+    """
+    weights, rest = eqx.partition(models, eqx.is_inexact_array)
+
+    def move(leaf, drift):
+        sizes = _largest(leaf)
+        further = np.where(sizes > 0, np.minimum(drift / np.where(sizes > 0, sizes, 1.0), _MOST_MOVED), 0.0)
+        return _alternately(leaf, amount + np.sign(amount) * further.reshape(-1, *[1] * (leaf.ndim - 1)))
+
+    return eqx.combine(jax.tree.map(move, weights, drift), rest)
+
+
+def _alternately(leaf: Array, amount: float | np.ndarray) -> Array:
+    signs = 1.0 - 2.0 * (np.sum(np.indices(leaf.shape), axis=0) % 2)
+    return jax.device_put(np.asarray(leaf) * (1 + amount * signs))
+
+
+def _largest(leaf: Array) -> Float[np.ndarray, " T"]:
+    """The largest size of a weight in each row of an array."""
+    return np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
 
 
 def nudged_loss(loss: AbstractPopulationLoss, amount: float) -> AbstractPopulationLoss:
@@ -97,12 +127,86 @@ def allowed_in(run: Trajectory) -> PyTree:
     The tolerance is relative to the larger end of a step, so that a weight that decays within it has a larger relative
     error, and keeps it.
     """
-    largest = lambda leaf: np.max(np.abs(np.asarray(leaf)).reshape(leaf.shape[0], -1), axis=1, initial=0.0)
 
     def allowed(leaf):
-        sizes = largest(leaf)
+        sizes = _largest(leaf)
         with np.errstate(divide="ignore", invalid="ignore"):
             decays = np.where(sizes[1:] > 0, np.maximum(sizes[:-1] / sizes[1:] - 1, 0.0), 0.0)
         return run.settings.rtol * sizes * np.append(0.0, np.cumsum(decays)) + NEGLIGIBLE
 
     return jax.tree.map(allowed, eqx.filter(run.models, eqx.is_inexact_array))
+
+
+def drift_in(
+    system: AbstractSystem, run: Trajectory, slopes: Float[np.ndarray, "T n"], noise: Float[np.ndarray, "T n"]
+) -> PyTree:
+    """(T,) for each array of weights, a bound on how far rounding of the field may have moved it, where that is more
+    than the solver's tolerance.
+
+    A solver follows the rounding of a field, or holds weights fixed whose field is rounding. Over a long time either
+    moves them from where the flow is. The Hessian tells in which directions the flow comes back; without it, all are
+    taken for flat.
+
+    **Arguments:**
+
+    - system: the flow.
+    - run: the solve.
+    - slopes: (T, n) its field.
+    - noise: (T, n) the rounding of the field.
+    """
+    weights = eqx.filter(run.models, eqx.is_inexact_array)
+    unknown = noise + np.where(np.abs(slopes) <= _FELT * noise, np.abs(slopes), 0.0)
+    unknown = np.maximum(unknown[:-1], unknown[1:])
+    lengths = np.diff(np.asarray(run.t))
+    sizes = _per_coordinate(system, jax.tree.map(_largest, weights), weights, slopes.shape[1])
+    allowed = run.settings.rtol * np.maximum(sizes[:-1], sizes[1:]) + NEGLIGIBLE
+    moved = np.minimum(lengths[:, None] * unknown, _LOST)
+    moved = np.where(moved > allowed, moved, 0.0)
+    if isinstance(system, AbstractIsometricSystem) and slopes.shape[1] <= ALWAYS_WHOLE:
+        for row in np.flatnonzero(np.any(moved > 0, axis=1)):
+            rates, basis = map(np.asarray, _eigenvectors(system, run.row(int(row) + 1)))
+            back = _damped(rates, np.abs(basis), float(lengths[row]), unknown[row])
+            moved[row] = np.where(back > allowed[row], back, 0.0)
+    drift = np.cumsum(np.concatenate([np.zeros((1, moved.shape[1])), moved]), axis=0)
+    return _per_array(system, drift, weights)
+
+
+def _damped(rates: np.ndarray, absolute: np.ndarray, length: float, speeds: np.ndarray) -> np.ndarray:
+    """How far these speeds move the weights in a time, where the field pulls back along its eigenvectors."""
+    rates = np.where(np.abs(rates) > _FLAT * np.max(np.abs(rates)), rates, 0.0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        times = np.where(rates == 0, length, np.expm1(rates * length) / rates)
+    return np.minimum(absolute @ (np.minimum(times, _LOST) * (absolute.T @ speeds)), _LOST)
+
+
+@eqx.filter_jit
+def _eigenvectors(system: AbstractSystem, model: PyTree) -> tuple[Array, Array]:
+    """Of the Jacobian of the field, with its eigenvalues first."""
+    point, unravel = ravel_pytree(system.encode(model))
+    slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
+    jacobian = jax.vmap(lambda column: jax.jvp(slope_of, (point,), (column,))[1])(jnp.eye(point.size))
+    return jnp.linalg.eigh((jacobian + jacobian.T) / 2)
+
+
+def _per_coordinate(system: AbstractSystem, of_arrays: PyTree, weights: PyTree, count: int) -> Float[np.ndarray, "T n"]:
+    """For each coordinate of a flow the number of its array, in coordinates other than the weights the largest."""
+    leaves = jax.tree.leaves(of_arrays)
+    if not isinstance(system, LossSystem):
+        return np.repeat(np.max(leaves, axis=0)[:, None], count, axis=1)
+    counts = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(weights)]
+    return np.concatenate([np.repeat(leaf[:, None], n, axis=1) for leaf, n in zip(leaves, counts, strict=True)], axis=1)
+
+
+def _per_array(system: AbstractSystem, drift: Float[np.ndarray, "T n"], weights: PyTree) -> PyTree:
+    """The largest drift in each array of weights, in other coordinates that of all weights together."""
+    leaves, structure = jax.tree.flatten(weights)
+    if isinstance(system, LossSystem):
+        ends = np.cumsum([math.prod(leaf.shape[1:]) for leaf in leaves])[:-1]
+        parts = [np.max(part, axis=1, initial=0.0) for part in np.split(drift, ends, axis=1)]
+        return jax.tree.unflatten(structure, parts)
+    scale = (
+        max([1.0, *map(float, map(jnp.max, jax.tree.leaves(system.roots)))])
+        if isinstance(system, ScaledSystem)
+        else 1.0
+    )
+    return jax.tree.unflatten(structure, [scale * np.linalg.norm(drift, axis=1)] * len(leaves))
