@@ -139,6 +139,12 @@ def test_flints_precision_is_left_alone():
 
 # --- Programs -----------------------------------------------------------------------------------------------------
 
+
+def _power_of(matrix, exponent):
+    values, vectors = jnp.linalg.eigh(matrix)
+    return vectors @ jnp.diag(values**exponent) @ vectors.T
+
+
 FUNCTIONS = {
     "arithmetic": lambda w: (w[0] * w[1] - w[2] / w[0] + 3.0) ** 3 - w[1] ** -2,
     "functions": lambda w: jnp.exp(w[0]) + jnp.log(w[1]) * jnp.sqrt(w[2]) - jnp.tanh(w[0]) + jnp.sin(w[1] * w[2]),
@@ -151,6 +157,14 @@ FUNCTIONS = {
     "folds": lambda w: (
         jnp.max(w) * jnp.min(w[:2]) + jnp.prod(w) + jnp.where(jnp.all(w > 0) & jnp.any(w > 0.9), w[0], 2 * w[0])
     ),
+    "eigenvalues": lambda w: w[:2] @ _power_of(jnp.asarray([[2.0, -1], [-1, 3]]), 0.5) @ w[1:],
+    "several": lambda w: jnp.sum(
+        jnp.linalg.solve(
+            jnp.stack([jnp.eye(3), jnp.asarray([[2.0, 1, 0], [1, 3, 1], [0, 1, 5]])]), jnp.stack([w[:, None]] * 2)
+        )
+        ** 2
+    ),
+    "sums of entries": lambda w: jnp.sum(w.at[jnp.asarray([0, 2, 2])].add(w**2) ** 3),
     "draws": lambda w: w @ jax.random.normal(jax.random.key(3), (3, 3)) @ w,
     "constants": lambda w: jnp.sum(jnp.linalg.cholesky(jnp.asarray([[2.0, 1, 0], [1, 3, 1], [0, 1, 5]])) @ w),
 }

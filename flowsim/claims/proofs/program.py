@@ -156,6 +156,8 @@ class _Reader:
             return [self._converted(eqn, inputs[0])]
         if name in _MOVES or name in _INDICES:
             return self._moved(eqn, inputs)
+        if name == "scatter-add":
+            return [self._added(eqn, *inputs)]
         if name in _DECIDED:
             return [self._decided(eqn, inputs)]
         if name == "erf_inv" and self.draws and isinstance(inputs[0], Array) and inputs[0].known is not None:
@@ -212,6 +214,19 @@ class _Reader:
         if any(np.any(one < 0) for one in found):
             raise UndecidedError("it reads outside of an array")
         return [self.writer.taken(arrays, one) for one in found]
+
+    def _added(self, eqn: JaxprEqn, array: Value, indices: Value, updates: Value) -> Array:
+        """Entries that are added to others: which go where, JAX says of each by itself."""
+        if isinstance(indices, Array):
+            raise UndecidedError("certificates do not have indices that move")
+        array, updates = map(self.writer.array, (array, updates))
+        units = jnp.eye(updates.size).reshape(updates.size, *updates.shape)
+        zeros = jnp.zeros(array.shape)
+        where = jax.vmap(lambda unit: eqn.primitive.bind(zeros, jnp.asarray(indices), unit, **eqn.params))(units)
+        matrix = self.writer.array(np.asarray(where).reshape(updates.size, array.size).T)
+        numbers = {"dimension_numbers": (((1,), (0,)), ((), ()))}
+        sums = self.writer.contracted(numbers, matrix, self.writer.reshaped(updates, (updates.size,)))
+        return self.writer.binary("add", array, self.writer.reshaped(sums, array.shape))
 
     def _converted(self, eqn: JaxprEqn, array: Value) -> Value:
         """Truth values are numbers; a number is a whole one or a truth value only where it is known."""
