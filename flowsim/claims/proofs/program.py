@@ -216,7 +216,7 @@ class _Reader:
         return [self.writer.taken(arrays, one) for one in found]
 
     def _added(self, eqn: JaxprEqn, array: Value, indices: Value, updates: Value) -> Array:
-        """Entries that are added to others: which go where, JAX says of each by itself."""
+        """Entries that are added to others. JAX adds each by itself, which shows where it belongs."""
         if isinstance(indices, Array):
             raise UndecidedError("certificates do not have indices that move")
         array, updates = map(self.writer.array, (array, updates))
