@@ -139,6 +139,12 @@ def test_flints_precision_is_left_alone():
 
 # --- Programs -----------------------------------------------------------------------------------------------------
 
+
+def _power_of(matrix, exponent):
+    values, vectors = jnp.linalg.eigh(matrix)
+    return vectors @ jnp.diag(values**exponent) @ vectors.T
+
+
 FUNCTIONS = {
     "arithmetic": lambda w: (w[0] * w[1] - w[2] / w[0] + 3.0) ** 3 - w[1] ** -2,
     "functions": lambda w: jnp.exp(w[0]) + jnp.log(w[1]) * jnp.sqrt(w[2]) - jnp.tanh(w[0]) + jnp.sin(w[1] * w[2]),
@@ -148,6 +154,18 @@ FUNCTIONS = {
     "loop": lambda w: jax.lax.fori_loop(0, 4, lambda i, x: x * w[0] + w[1], w[2]),
     "logistic": lambda w: jax.nn.sigmoid(w[0]) + jax.nn.softplus(w[1]) - jnp.log1p(w[2]) + jnp.expm1(w[1]),
     "choice": lambda w: jnp.maximum(w[0], w[1]) + jnp.where(w[2] > w[0], w[1], 2 * w[1]) - jnp.abs(w[0] - w[2]),
+    "folds": lambda w: (
+        jnp.max(w) * jnp.min(w[:2]) + jnp.prod(w) + jnp.where(jnp.all(w > 0) & jnp.any(w > 0.9), w[0], 2 * w[0])
+    ),
+    "eigenvalues": lambda w: w[:2] @ _power_of(jnp.asarray([[2.0, -1], [-1, 3]]), 0.5) @ w[1:],
+    "several": lambda w: jnp.sum(
+        jnp.linalg.solve(
+            jnp.stack([jnp.eye(3), jnp.asarray([[2.0, 1, 0], [1, 3, 1], [0, 1, 5]])]), jnp.stack([w[:, None]] * 2)
+        )
+        ** 2
+    ),
+    "sums of entries": lambda w: jnp.sum(w.at[jnp.asarray([0, 2, 2])].add(w**2) ** 3),
+    "draws": lambda w: w @ jax.random.normal(jax.random.key(3), (3, 3)) @ w,
     "constants": lambda w: jnp.sum(jnp.linalg.cholesky(jnp.asarray([[2.0, 1, 0], [1, 3, 1], [0, 1, 5]])) @ w),
 }
 
@@ -162,7 +180,7 @@ def test_a_program_is_the_function_that_it_was_traced_from(name):
             given = [flint.arb(float(x)) for x in weights]
             (value,) = checker.Program(written)(weights=given)
             assert float(value) == pytest.approx(float(function(jnp.asarray(weights))), rel=1e-13)
-            if name != "choice":
+            if name not in ("choice", "folds"):
                 slopes = -np.asarray([float(x) for x in checker.Program(written).field(given)])
                 expected = np.asarray(jax.jacrev(function)(jnp.asarray(weights)))  # fori_loop has no grad, but jacfwd
                 assert slopes == pytest.approx(expected, rel=1e-12, abs=1e-13)

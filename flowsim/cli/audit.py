@@ -13,10 +13,12 @@ from flowsim._core.documents import write_json
 from flowsim._core.files import folder_of, remove_parts_of_the_dead, write_whole
 from flowsim.claims import Claim
 from flowsim.cli.check import print_by_problem
-from flowsim.cli.common import exit_status, part_of, print_json
+from flowsim.cli.common import exit_status, part_of, print_json, seconds_of
 from flowsim.experiments.audit import Kept, judge_all
+from flowsim.experiments.certification import Certificates, refuted
 from flowsim.experiments.documents import audit_document
 from flowsim.experiments.executors import executor_of
+from flowsim.experiments.run import CERTIFICATES
 from flowsim.problem import ProblemError
 from flowsim.problem.own.files import own_objects
 from flowsim.report.ledger import ledger
@@ -30,11 +32,18 @@ def audit(
     as_json: bool,
     strict: bool,
     fresh: bool,
+    certify: str | None,
     jobs: int,
     scheduler: str | None,
     shard: str | None,
 ) -> int:
-    """Judge every claim, or those of a paper or Python file, on those of its problems to which the overrides apply."""
+    """Judge every claim, or those of a paper or Python file, on those of its problems to which the overrides apply.
+
+    **Arguments:** certify: the time for the certificate of each claim; None without certificates.
+    """
+    seconds = None if certify is None else seconds_of("--certify-budget", certify)
+    if seconds is not None and out is None:
+        refuse("--out", "a folder, which keeps the certificates, with --certify", "it is missing")
     chosen, part = _claims_of(paper), part_of(shard, out)
     own = paper if paper and paper.endswith(".py") else None
     if out is not None:
@@ -57,6 +66,8 @@ def audit(
         line = f"{len(entries)} of {cases} verdicts are finished: when all are, run the command without --shard"
         print_json({"verdicts": len(entries), "of": cases}) if as_json else print(line)
         return exit_status(False, [])
+    if seconds is not None and out is not None:
+        entries = refuted(entries, Certificates(out / CERTIFICATES, seconds, fresh=fresh), kept)
     document = audit_document(entries)
     if out is not None:
         write_json(out / "verdicts.json", document)

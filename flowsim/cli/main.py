@@ -200,6 +200,8 @@ def audit(
     json: bool = False,
     strict: bool = False,
     fresh: bool = False,
+    certify: bool = False,
+    certify_budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "60s",
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
     shard: Shard = None,
@@ -212,11 +214,14 @@ def audit(
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
         fresh: judge finished claims again.
+        certify: refute the printed claims that are violated by certificates, which are kept in DIR/certificates.
+        certify_budget: the time to try it for each claim, such as 90s or 10m.
     """
     prepare_jax()
     from flowsim.cli.audit import audit
 
     given, options = sum(overrides, ()), {"as_json": json, "strict": strict, "fresh": fresh, "shard": shard}
+    options["certify"] = certify_budget if certify else None
     return audit(out, paper=paper, overrides=given, jobs=jobs, scheduler=scheduler, **options)
 
 

@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from flowsim import papers
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.documents import ForeignFileError
 from flowsim._core.files import folder_of
@@ -16,6 +15,7 @@ from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
 from flowsim.cli.common import claim_of, exit_status, print_json, seconds_of
+from flowsim.experiments.certification import counterexample_of
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
@@ -45,7 +45,7 @@ def refute(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: boo
     out = asked.out
     with _options(asked) as (claim, options):
         found = search(claim, **options, out=out, progress=not quiet)
-    lines, known = [str(found)], _known(claim)
+    lines, known = [str(found)], counterexample_of(claim)
     if known is not None and found.counterexample is None:
         lines.append(f"A counterexample is known: {known} (flowsim run shows it).")
     elif claim.note:
@@ -84,12 +84,6 @@ def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bo
             lines.append("figure: none, as no parameter has two values over which the constant could grow")
     print_json(found.document()) if as_json else print(*lines, sep="\n")
     return exit_status(strict, [found.verdict])
-
-
-def _known(claim: Claim) -> pathlib.Path | None:
-    """The file of a counterexample in the repository, or None."""
-    place = pathlib.Path(papers.__file__).parents[2] / "docs" / "counterexamples" / f"{claim.id}.toml"
-    return place if claim.form == "printed" and place.is_file() else None
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from flowsim import papers
 from flowsim._core.text import number_text
 from flowsim._core.types import Document
-from flowsim.claims.deciding.verdict import Judgement
+from flowsim.claims.deciding.verdict import Judgement, certificates_asked
 from flowsim.experiments.audit import Entry
 from flowsim.experiments.sources import paper_digest
 from flowsim.papers.data import fault_of
@@ -67,13 +67,26 @@ def _described(paper: Paper) -> Document:
 
 
 def _summary(groups: Sequence[Sequence[Entry]]) -> str:
+    asked = certificates_asked([entry.verdict for group in groups for entry in group])
     rows = ["| claim | form | verdicts |", "|---|---|---|"]
+    if asked:
+        rows = [f"{rows[0]} certified |", f"{rows[1]}---|"]
     for group in groups:
         claim = group[0].claim
         counts = {judgement: sum(entry.verdict.verdict is judgement for entry in group) for judgement in Judgement}
         found = ", ".join(f"{MARKS[j]} {j} ({n})" for j, n in counts.items() if n)
-        rows.append(f"| [{claim.id}](#{anchor_of(claim.id, claim.form)}) | {claim.form} | {found} |")
+        shown = f" {_shown(group)} |" if asked else ""
+        rows.append(f"| [{claim.id}](#{anchor_of(claim.id, claim.form)}) | {claim.form} | {found} |{shown}")
     return "\n".join(rows) + "\n"
+
+
+def _shown(group: Iterable[Entry]) -> str:
+    """What a certificate shows of a claim, and on which of its problems, or why there is none."""
+    verdicts = [(entry.name, entry.verdict) for entry in group]
+    for name, verdict in verdicts:
+        if verdict.certified:
+            return f"{verdict.certified_text()}: {escaped(name)}"
+    return next((escaped(verdict.uncertified) for _, verdict in verdicts if verdict.uncertified), "")
 
 
 def _section(group: Sequence[Entry], linked: bool) -> str:

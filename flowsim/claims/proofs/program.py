@@ -1,5 +1,6 @@
 """Functions that JAX traced, written out as the lists of operations that certificates hold."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from flowsim.claims.proofs.writer import NOWHERE, Array, Value, Writer
 _UNKNOWN = "it holds a number that is not finite, or that flowsim computes in float64"
 _DECIDED = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "abs", "sign", "is_finite", "ceil", "floor", "and"}
 _LATER = {"lt", "le", "gt", "ge", "max", "min", "and"}
+_FOLDED = {"reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul", "reduce_and": "mul", "reduce_or": "or"}
 _MOVES = {
     *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev", "concatenate", "copy"),
     *("split", "pad", "copy_p", "stack", "unstack", "tile"),
@@ -99,7 +101,7 @@ class _Reader:
     """Carries a traced program out on arrays that are written down."""
 
     def __init__(self, writer: Writer):
-        self.writer = writer
+        self.writer, self.draws = writer, False
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[object], arguments: Sequence[Value]) -> list[Value]:
         """The values of a traced program's results."""
@@ -144,6 +146,7 @@ class _Reader:
         if program is not None and name != "while":
             return self._call(program, inputs)
         if not any(isinstance(value, Array) for value in inputs):
+            self.draws |= name == "random_bits"
             found = eqn.primitive.bind(*inputs, **params)
             return [self._lifted(value) for value in (found if eqn.primitive.multiple_results else [found])]
         if name == "select_n" and isinstance(inputs[0], Array):
@@ -153,8 +156,15 @@ class _Reader:
             return [self._converted(eqn, inputs[0])]
         if name in _MOVES or name in _INDICES:
             return self._moved(eqn, inputs)
+        if name == "scatter-add":
+            return [self._added(eqn, *inputs)]
         if name in _DECIDED:
             return [self._decided(eqn, inputs)]
+        if name == "erf_inv" and self.draws and isinstance(inputs[0], Array) and inputs[0].known is not None:
+            # A normal number that was drawn is the float64 that came out.
+            return [self._lifted(eqn.primitive.bind(jnp.asarray(inputs[0].known), **params))]
+        if name in _FOLDED:
+            return [self._folded(name, params["axes"], self.writer.array(inputs[0]))]
         if name in RULES:
             return [RULES[name](self.writer, params, *map(self.writer.array, inputs))]
         if name in FACTORIZED:
@@ -205,6 +215,19 @@ class _Reader:
             raise UndecidedError("it reads outside of an array")
         return [self.writer.taken(arrays, one) for one in found]
 
+    def _added(self, eqn: JaxprEqn, array: Value, indices: Value, updates: Value) -> Array:
+        """Entries that are added to others. JAX adds each by itself, which shows where it belongs."""
+        if isinstance(indices, Array):
+            raise UndecidedError("certificates do not have indices that move")
+        array, updates = map(self.writer.array, (array, updates))
+        units = jnp.eye(updates.size).reshape(updates.size, *updates.shape)
+        zeros = jnp.zeros(array.shape)
+        where = jax.vmap(lambda unit: eqn.primitive.bind(zeros, jnp.asarray(indices), unit, **eqn.params))(units)
+        matrix = self.writer.array(np.asarray(where).reshape(updates.size, array.size).T)
+        numbers = {"dimension_numbers": (((1,), (0,)), ((), ()))}
+        sums = self.writer.contracted(numbers, matrix, self.writer.reshaped(updates, (updates.size,)))
+        return self.writer.binary("add", array, self.writer.reshaped(sums, array.shape))
+
     def _converted(self, eqn: JaxprEqn, array: Value) -> Value:
         """Truth values are numbers; a number is a whole one or a truth value only where it is known."""
         assert isinstance(array, Array)
@@ -236,6 +259,26 @@ class _Reader:
         if name in ("sign", "ceil", "floor"):
             return self.writer.array(found)
         return self.writer.chosen(found == arrays[0].known, arrays[0], arrays[1])
+
+    def _folded(self, name: str, axes: Sequence[int], x: Array) -> Array:
+        """The largest or the least entry along axes, their product, or whether all or any of them is true."""
+        kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+        rows = np.arange(x.size).reshape(x.shape).transpose(*axes, *kept).reshape(-1, *(x.shape[axis] for axis in kept))
+        if not len(rows):
+            raise UndecidedError(f"certificates do not have the operation {name} of nothing")
+        entries = [self.writer.taken([x], row) for row in rows]
+        if name == "reduce_or":
+            one = self.writer.number(1.0)
+            none = [self.writer.binary("sub", one, entry) for entry in entries]
+            return self.writer.binary("sub", one, functools.reduce(functools.partial(self.writer.binary, "mul"), none))
+        return functools.reduce(lambda one, other: self._pair(_FOLDED[name], one, other), entries)
+
+    def _pair(self, name: str, x: Array, y: Array) -> Array:
+        if name == "mul":
+            return self.writer.binary("mul", x, y)
+        if x.known is None or y.known is None or np.any(np.isnan(x.known) | np.isnan(y.known)):
+            return self._decided_later(name, x, y)
+        return self.writer.chosen(x.known > y.known if name == "max" else x.known < y.known, x, y)
 
     def _is_number(self, x: Array, wanted: bool) -> Array:
         """JAX tests for NaN by x != x. Numbers are larger than themselves less 1, and of others nothing is known."""

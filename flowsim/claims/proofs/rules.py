@@ -32,14 +32,34 @@ def _tanh(writer: Writer, params: Params, x: Array) -> Array:
 
 
 def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
-    """Of a diagonal matrix that is known: its entries in ascending order."""
+    """Of a diagonal matrix that is known, its entries in ascending order; of a matrix of two rows, a formula."""
     n, known = _square(matrix), matrix.known
-    if known is None or np.any(known != np.diag(np.diagonal(known))):
+    if known is not None and np.all(known == np.diag(np.diagonal(known))):
+        order = np.argsort(np.diagonal(known), kind="stable")
+        return [writer.array(np.eye(n)[:, order]), writer.taken([matrix], order * (n + 1))]
+    if n != 2 or known is None:
         raise UndecidedError(
             "certificates diagonalize no matrix: state the problem in the eigenbasis of its covariance"
         )
-    order = np.argsort(np.diagonal(known), kind="stable")
-    return [writer.array(np.eye(n)[:, order]), writer.taken([matrix], order * (n + 1))]
+    binary = writer.binary
+    a, b, c = (_entry(writer, matrix, *index) for index in ((0, 0), (1, 0), (1, 1)))
+    half, two = binary("div", binary("sub", a, c), writer.number(2.0)), writer.number(2.0)
+    middle = binary("div", binary("add", a, c), two)
+    root = writer.unary("sqrt", binary("add", binary("mul", half, half), binary("mul", b, b)))
+    values = [binary("sub", middle, root), binary("add", middle, root)]
+    entries: list[list[Array]] = []
+    signs = np.sign(
+        np.asarray(jnp.linalg.eigh(jnp.asarray(known))[1])[0] * known[1, 0]
+    )  # of the vectors, which float64 chooses
+    for value, sign in zip(values, signs, strict=True):
+        vector = [b, binary("sub", value, a)]
+        size = writer.unary(
+            "sqrt",
+            _less_products(writer, writer.number(0.0), vector, [binary("sub", writer.number(0.0), x) for x in vector]),
+        )
+        entries.append([binary("div", x, binary("mul", writer.number(float(sign)), size)) for x in vector])
+    vectors = [entries[column][row] for row in range(2) for column in range(2)]
+    return [_of_entries(writer, vectors, (2, 2)), _of_entries(writer, values, (2,))]
 
 
 def _entry(writer: Writer, array: Array, *index: int) -> Array:
@@ -108,9 +128,33 @@ def _triangular_solve(writer: Writer, params: Params, matrix: Array, right: Arra
 
 
 def _square(matrix: Array) -> int:
-    if len(matrix.shape) != 2:
-        raise UndecidedError("certificates do not factorize several matrices at once")
-    return matrix.shape[0]
+    return matrix.shape[-1]
+
+
+def _each(rule: Callable[..., list]) -> Callable[..., list]:
+    """A rule for one matrix, applied to each of several."""
+
+    def apply(writer: Writer, params: Params, *arrays: Array) -> list:
+        batch = arrays[0].shape[:-2]
+        if not batch:
+            return rule(writer, params, *arrays)
+        parts = lambda array: np.arange(array.size).reshape(-1, *array.shape[len(batch) :])
+        places = [parts(array) for array in arrays]
+        found = [
+            rule(writer, params, *[writer.taken([array], rows[k]) for array, rows in zip(arrays, places, strict=True)])
+            for k in range(len(places[0]))
+        ]
+        return [_stacked(writer, one, batch) for one in zip(*found, strict=True)]
+
+    return apply
+
+
+def _stacked(writer: Writer, values: Sequence[Value], batch: tuple[int, ...]) -> Value:
+    if not isinstance(values[0], Array):
+        return np.stack(values).reshape(*batch, *values[0].shape)
+    return writer.reshaped(
+        writer.joined([value for value in values if isinstance(value, Array)]), (*batch, *values[0].shape)
+    )
 
 
 def _added(name: str, one: float) -> Callable[..., Array]:
@@ -140,8 +184,8 @@ RULES: dict[str, Callable[..., Array]] = {
     "stop_gradient": lambda w, params, x: x,
 }
 FACTORIZED: dict[str, Callable[..., list]] = {
-    "cholesky": _cholesky,
-    "lu": _lu,
-    "triangular_solve": _triangular_solve,
-    "eigh": _eigh,
+    "cholesky": _each(_cholesky),
+    "lu": _each(_lu),
+    "triangular_solve": _each(_triangular_solve),
+    "eigh": _each(_eigh),
 }

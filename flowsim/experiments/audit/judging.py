@@ -151,6 +151,15 @@ def _judge_calls(
     yield from gathered(executor, judge_by_name, described)
 
 
+def entry_of(claim: Claim, name: str, spec: AbstractSpec, kept: Kept) -> Entry:
+    """The verdict on a claim for one more problem, judged unless it is kept."""
+    key = kept.key_of(claim, (claim,) if claim.along_flow else (), spec)
+    if (document := kept.load(claim, spec, key)) is None:
+        (document,) = judge_problem(spec, [claim])
+        kept.save(claim, spec, key, document)
+    return _entry(_Case(claim, name, spec), document)
+
+
 def judge_by_name(problem: str, names: Sequence[tuple[str, str]], own: str | None) -> list[Document]:
     """As `judge_problem`, for another process.
 

@@ -4,3 +4,5 @@ from flowsim.experiments.certification.attempts import certification as certific
 from flowsim.experiments.certification.attempts import certified as certified
 from flowsim.experiments.certification.kept import Certificates as Certificates
 from flowsim.experiments.certification.kept import ContradictionError as ContradictionError
+from flowsim.experiments.certification.ledger import counterexample_of as counterexample_of
+from flowsim.experiments.certification.ledger import refuted as refuted

@@ -61,13 +61,14 @@ def certified(
     if not claim.along_flow and evidence.trajectory.t.size > 1 and evidence.reads_more_than_the_start(claim):
         claim = dataclasses.replace(claim, along_flow=True)  # as it was judged
     for attempt in _attempts(claim, verdict, float(evidence.trajectory.t[-1])):
-        tried = _weakened(claim, attempt.beyond) if attempt.beyond else claim
+        meant = _as_promised(claim) if attempt.refutes else claim
+        tried = _weakened(meant, attempt.beyond) if attempt.beyond else meant
         how = {"t1": attempt.t1, "refutes": attempt.refutes}
         try:
             with within(attempt.share * (deadline - time.monotonic())):
                 found = certify(tried, loss, start, **how, problem=problem)
                 if attempt.beyond:
-                    found = certify(claim, loss, start, **how, problem=problem)
+                    found = certify(meant, loss, start, **how, problem=problem)
             if verdict.verdict is Judgement.UNRESOLVED and _has_rounded_numbers(found):
                 reasons.append("the sides are too near to each other for constants that are rounded to float64")
                 continue
@@ -137,6 +138,17 @@ def _attempts(claim: Claim, verdict: Verdict, end: float) -> Iterator[_Attempt]:
     elif verdict.floor is not None:
         # A difference of less than the floor contradicts nothing: constants that float64 rounds may be all of it.
         yield _Attempt(True, fails, 2 * verdict.floor + _ROUNDING)
+
+
+def _as_promised(claim: Claim) -> Claim:
+    """The same claim with equal sides where it promises nothing, so that it does not fail there."""
+
+    def compare(loss: AbstractPopulationLoss, flow: Trajectory) -> Comparison:
+        ours = claim.compare(loss, flow)
+        value, slack = jnp.where(ours.promised, ours.value, ours.bound), jnp.where(ours.promised, ours.slack, 0.0)
+        return dataclasses.replace(ours, value=value, slack=slack, promised=jnp.ones_like(ours.promised))
+
+    return dataclasses.replace(claim, compare=compare)
 
 
 def _weakened(claim: Claim, beyond: float) -> Claim:
