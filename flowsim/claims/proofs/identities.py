@@ -18,11 +18,12 @@ import json
 import operator
 import sys
 from fractions import Fraction
+from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly_ctx
 
 VERSION = "identity 1"
-UNKNOWNS = 64  # values of functions that are no polynomials
+UNKNOWNS = 64  # values of other functions
 
 
 class RefusedError(Exception):
@@ -67,7 +68,7 @@ class Polynomials:
         key = name, *map(str, given)
         if key not in self.unknowns:
             if len(self.unknowns) == UNKNOWNS:
-                raise RefusedError("it has too many values that are no polynomials")
+                raise RefusedError("it has too many values of other functions")
             self.unknowns[key] = found = self.rest[len(self.unknowns)]
             if name == "sqrt" and given[0].is_constant() and given[0].leading_coefficient() > 0:
                 self.squares.append(found * found - given[0])
@@ -76,7 +77,7 @@ class Polynomials:
 
     def entry(self, name, *given):
         """An operation on entries."""
-        given = [self.reduced(x) for x in given]
+        given: list[Any] = [self.reduced(x) for x in given]
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
         if given[0] == 0 and name in ("div", "sqrt"):
