@@ -59,14 +59,14 @@ def measure_enclosures(quick: bool) -> list[Measurement]:
 def measure_claims(quick: bool) -> list[Measurement]:
     """Claims along the flow of README's problem, and planted constants."""
     import flowsim
-    from flowsim.claims.proofs import OpenError, checker
+    from flowsim.claims.proofs import OpenError, check
     from flowsim.problem import spec_of
 
     problem = spec_of(README).build()
     run = problem.run()
     chosen = [claim for claim in flowsim.ALL_CLAIMS if claim.along_flow and claim.is_about(problem.start)]
     chosen = chosen[:3] if quick else chosen
-    decided, verdicts, times = 0, 0, []
+    decided, forever, verdicts, times = 0, 0, 0, []
     for claim, verdict in zip(chosen, flowsim.judge(chosen, problem.loss, run), strict=True):
         if verdict.verdict not in ("holds", "violated"):
             continue
@@ -79,12 +79,15 @@ def measure_claims(quick: bool) -> list[Measurement]:
             print(f"{claim.id} [{claim.form}]: {error}")
             continue
         decided += 1
-        times.append(_timed(checker.check, certificate)[1])
+        shown, seconds = _timed(check, certificate)
+        forever += shown == "proved for all t from 0"
+        times.append(seconds)
     note = f"of {verdicts} that hold or are violated, up to t = 5"
     found = [
         Measurement(
             "README's problem: claims along the flow with a certificate", decided, "", "at least", verdicts, note
         ),
+        Measurement("README's problem: those of them for all t without end", forever, "", "at least", verdicts, note),
         Measurement("README's problem: longest check", max(times, default=np.nan), "s", "at most", 10.0),
     ]
     loss, start = flowsim.FunctionLoss(lambda w: jnp.sum(w**2) / 2, minimum=0.0), jnp.asarray([0.7])

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import itertools
 import json
 import operator
 import pathlib
@@ -15,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 
 import flowsim
 from flowsim.claims.hypotheses import hypothesis
-from flowsim.claims.proofs import OpenError, checker
+from flowsim.claims.proofs import OpenError, check, checker, identities
 from flowsim.claims.proofs.program import program
 
 CHECKER = pathlib.Path(checker.__file__)
@@ -538,25 +540,186 @@ def test_matrices_are_positive_only_where_all_of_a_ball_are():
     assert not checker.is_positive([[ball(2), flint.arb.nan()], [ball(1), ball(2)]], ball(0))
 
 
+# --- Equalities for all t ------------------------------------------------------------------------------------------
+
+
+def _equality(left, right=lambda flow: 0.0):
+    declare = flowsim.claim("mine.equality", "a test", statement="two things are equal")
+    return declare(lambda flow: flowsim.equal(left(flow), right(flow), 1.0))
+
+
+def _balance(ratio=1.0):
+    """w_1^2 - ratio w_2^2 is what it is at the start, which for the product of weights is true of ratio 1 alone."""
+    square = lambda w: w[..., 0] ** 2 - ratio * w[..., 1] ** 2
+    return _equality(lambda flow: square(flow.models), lambda flow: square(flow.models[0]))
+
+
+@pytest.fixture(scope="module")
+def equality():
+    return flowsim.certify(_balance(), product(2), jnp.asarray([0.5, 1.3]), t1=np.inf)
+
+
+def test_what_the_flow_conserves_is_proved_for_all_t(equality):
+    assert check(equality) == "proved for all t from 0"
+    assert check(flowsim.certify(_balance(), product(3), jnp.asarray([0.1, 0.7, 0.3]), t1=2.0)) == check(equality)
+
+
+@pytest.mark.parametrize("ratio", [1 + 1e-9, 1 - 1e-9, -1.0, 0.0])
+def test_what_it_nearly_conserves_is_not(ratio):
+    with pytest.raises(OpenError, match="its sides may part along the flow"):
+        flowsim.certify(_balance(ratio), product(2), jnp.asarray([0.5, 1.3]), t1=np.inf)
+
+
+def test_an_equality_that_fails_at_the_start_is_not_proved():
+    claim = _equality(lambda flow: flow.models[:, 0] ** 2 - flow.models[:, 1] ** 2, lambda flow: 1e-15)
+    with pytest.raises(OpenError, match="not equal at the start"):
+        flowsim.certify(claim, product(2), jnp.ones(2), t1=np.inf)
+
+
+def test_inequalities_are_not_said_to_hold_for_all_t():
+    with pytest.raises(OpenError, match="nothing is shown of all t"):
+        flowsim.certify(rate(0.9), quadratic([1.0]), jnp.ones(1), t1=np.inf)
+    with pytest.raises(ValueError, match="t1 must be"):
+        flowsim.certify(rate(0.9), quadratic([1.0]), jnp.ones(1), t1=np.inf, refutes=True)
+
+
+def test_weights_that_stay_zero_are_used_and_those_that_do_not_are_not():
+    claim = _equality(lambda flow: flow.models[:, 1])
+    stays = flowsim.FunctionLoss(lambda w: (w[0] * w[1]) ** 2 + w[0] ** 2, minimum=0.0)
+    assert check(flowsim.certify(claim, stays, jnp.asarray([1.0, 0.0]), t1=np.inf)) == "proved for all t from 0"
+    leaves = flowsim.FunctionLoss(lambda w: (w[0] * w[1]) ** 2 + w[0] ** 2 + 1e-12 * w[1], minimum=0.0)
+    with pytest.raises(OpenError, match="may part"):
+        flowsim.certify(claim, leaves, jnp.asarray([1.0, 0.0]), t1=np.inf)
+
+
+def test_square_roots_of_numbers_are_known_by_their_squares():
+    root = lambda flow: jnp.sqrt(jnp.asarray(2.0)) * flow.models[:, 0]
+    square = _equality(lambda flow: root(flow) ** 2, lambda flow: 2 * flow.models[:, 0] ** 2)
+    assert "for all t" in check(flowsim.certify(square, quadratic([1.0]), jnp.ones(1), t1=np.inf))
+    false = _equality(lambda flow: root(flow) ** 2, lambda flow: (2 + 1e-14) * flow.models[:, 0] ** 2)
+    with pytest.raises(OpenError):
+        flowsim.certify(false, quadratic([1.0]), jnp.ones(1), t1=np.inf)
+
+
+NOT_POLYNOMIAL = {
+    "a root of a square": (lambda flow: jnp.sqrt(flow.models[:, 0] ** 2), lambda flow: flow.models[:, 0]),
+    "a size": (lambda flow: jnp.abs(flow.models[:, 0]), lambda flow: flow.models[:, 0]),
+    "a choice": (lambda flow: jnp.where(flow.models[:, 0] > -5, 1.0, flow.models[:, 0]), lambda flow: 1.0),
+    "a quotient": (lambda flow: flow.models[:, 0] / flow.models[:, 1], lambda flow: flow.models[0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", NOT_POLYNOMIAL)
+def test_what_is_no_polynomial_is_left_open(name):
+    with pytest.raises(OpenError, match="nothing is shown of all t"):
+        flowsim.certify(_equality(*NOT_POLYNOMIAL[name]), quadratic([1.0, 1.0]), jnp.ones(2), t1=np.inf)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_equality_is_proved_that_an_independent_solver_denies(seed):
+    rng = np.random.default_rng(seed)
+    a, b, c = (float(x) for x in rng.integers(-3, 4, 3))
+    start = jnp.asarray(rng.integers(-8, 9, 3) / 8)
+    loss = flowsim.FunctionLoss(lambda w: (w[0] * w[1] - a) ** 2 + (w[1] * w[2] - b) ** 2 + c * w[0] * w[2] * w[1] ** 2)
+    slopes = jax.jit(jax.grad(lambda w: loss(w)))
+    w = scipy.integrate.solve_ivp(lambda t, w: -np.asarray(slopes(w)), (0, 0.3), start, rtol=1e-11, atol=1e-12).y.T
+    proved = 0
+    for p, q, r in itertools.product((-1.0, 0.0, 1.0), repeat=3):
+        form = lambda w, p=p, q=q, r=r: p * w[..., 0] ** 2 + q * w[..., 1] ** 2 + r * w[..., 2] ** 2
+        claim = _equality(lambda flow, form=form: form(flow.models), lambda flow, form=form: form(flow.models[0]))
+        with contextlib.suppress(OpenError):
+            flowsim.certify(claim, loss, start, t1=np.inf)
+            proved += 1
+            assert np.max(np.abs(form(w) - form(w[0]))) < 1e-8
+    assert proved >= 3  # zero, and |w_1|^2 + |w_3|^2 - |w_2|^2 with either sign
+
+
+def test_a_change_anywhere_of_an_equality_is_seen(equality):
+    for path in _places(equality):
+        refused = checker.RefusedError if path == ("version",) else identities.RefusedError
+        with _changed(equality, path, _other) as changed, pytest.raises(refused):
+            check(changed)
+
+
+def _resealed(certificate):
+    return certificate | {"digest": identities.digest(certificate)}
+
+
+ALWAYS = {"version": identities.VERSION, "verdict": "proved", "start": _program(_number("1")), "loss": SQUARE}
+FALSE = {  # that are said to stay zero
+    "what moves": {"sides": _program(INPUT["weights"], _number("1"), ["sub", [0, 1], None])},
+    "what moves with t": {"sides": _program(INPUT["t"])},
+    "what is constant and not zero": {"sides": _program(_number("1p0"))},
+    "one": {"sides": _program(_number("1"))},
+    "no sides": {"sides": _program(_number())},
+    "the first of two": {"sides": _program(INPUT["weights"], _number("0"), ["take", [1, 0], [0, 1]])},
+    "less operations than that": {"sides": {"operations": [_number("0")], "result": 1}},
+    "an operation before the first": {"sides": _program(_number("0"), ["add", [-1, -1], None])},
+    "an entry before the first": {"sides": _program(_number("0", "1"), ["take", [0], [-2]])},
+    "a power below one": {"sides": _program(_number("0"), ["power", [0], 0], _number("1"), ["sub", [1, 2], None])},
+    "another verdict": {"sides": _program(_number("0")), "verdict": "refuted"},
+    "a loss that is none": {"sides": _program(_number("0")), "loss": _program(INPUT["weights"], ["log", [0], None])},
+    "a start of another length": {
+        "sides": _program(INPUT["weights"], ["take", [0], [0]]),
+        "start": _program(_number("0"), ["take", [0], [0, 0]]),
+    },
+    "a weight that leaves zero": {
+        "sides": _program(INPUT["weights"]),
+        "start": _program(_number("0")),
+        "loss": _program(INPUT["weights"], _number("1"), ["add", [0, 1], None], ["power", [2], 2]),
+    },
+    "a root of a number below zero": {
+        "sides": _program(_number("-1"), ["sqrt", [0], None], ["mul", [1, 1], None], ["sub", [2, 0], None])
+    },
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_an_equality_that_is_forged_is_no_proof(name):
+    with pytest.raises((identities.RefusedError, TypeError, ValueError, IndexError, KeyError)):
+        check(_resealed(ALWAYS | FALSE[name]))
+
+
+def test_an_equality_that_is_forged_in_its_numbers_is_no_proof(equality):
+    for part in ("start", "loss", "sides"):
+        for place, (name, _, numbers) in enumerate(equality[part]["operations"]):
+            for k in range(len(numbers)) if name == "number" else ():
+                path = (part, "operations", place, 2, k)
+                with _changed(equality, path, lambda text: f"{text}1") as changed:
+                    # A start or a target of another size conserves the same.
+                    if part == "sides":
+                        with pytest.raises(identities.RefusedError):
+                            check(_resealed(changed))
+                    else:
+                        assert check(_resealed(changed)) == "proved for all t from 0"
+
+
 # --- The checker alone, and the commands --------------------------------------------------------------------------
 
 
-def test_the_checker_stands_alone(certificate, tmp_path):
-    tree = ast.parse(CHECKER.read_text())
+@pytest.mark.parametrize("module", [checker, identities])
+def test_checkers_import_flint_alone(module):
+    text = pathlib.Path(module.__file__).read_text()
+    tree = ast.parse(text)
     imported = {
         name.name.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
     }
     imported |= {str(node.module).partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported - set(sys.stdlib_module_names) == {"flint"}
-    assert len(CHECKER.read_text().splitlines()) <= 400
+    assert len(text.splitlines()) <= 400
 
-    def run(document):
+
+def test_the_checkers_stand_alone(certificate, equality, tmp_path):
+    def run(document, path=CHECKER):
         (tmp_path / "certificate.json").write_text(json.dumps(document))
-        command = [sys.executable, "-I", str(CHECKER), str(tmp_path / "certificate.json")]
+        command = [sys.executable, "-I", str(path), str(tmp_path / "certificate.json")]
         return subprocess.run(command, capture_output=True, text=True)
 
     found = run(certificate)
     assert (found.returncode, found.stdout) == (0, "proved for all t from 0 to 3/2\n")
+    found = run(equality, pathlib.Path(identities.__file__))
+    assert (found.returncode, found.stdout) == (0, "proved for all t from 0\n")
+    assert run(equality).returncode == run(certificate, pathlib.Path(identities.__file__)).returncode == 1
     found = run(certificate | {"until": "2"})
     assert (found.returncode, found.stdout) == (1, "")
     assert found.stderr == "not a proof: its digest is not that of its contents: something was changed\n"
@@ -575,6 +738,12 @@ def make():
 def rate(flow):
     r"$L(t) \\le e^{-2t} L(0)$"
     return flowsim.at_most(flow.excess, 1.0000001 * jnp.exp(-2.0 * flow.t) * flow.excess[0])
+
+
+@flowsim.claim("mine.angle", "my notes")
+def angle(flow):
+    r"$w_1 = 2 w_2$"
+    return flowsim.equal(flow.models[:, 0], 2 * flow.models[:, 1], 1.0)
 
 
 @flowsim.claim("mine.gamma", "my notes")
@@ -596,6 +765,9 @@ def test_the_commands_write_and_check_a_certificate(tmp_path, capfd):
     assert main(["verify", str(out)]) == 1
     assert "is not a proof" in capfd.readouterr().err
     out.unlink()
+    assert main(["certify", f"{mine}:angle", f"{mine}:make", "--until", "inf", "--out", str(out)]) == 3
+    # The derivative of w_1 - 2 w_2 is zero only where this is.
+    assert "its sides may part along the flow" in capfd.readouterr().err
     assert main(["certify", f"{mine}:gamma", f"{mine}:make", "--until", "2", "--out", str(out)]) == 3
     assert "no certificate" in capfd.readouterr().err
     assert main(["certify", "zhang2023.lemma-5.4.pl", "--form", "corrected", "--out", str(out)]) == 2

@@ -1,6 +1,7 @@
 """Proofs about gradient flows: enclosures, certificates, and a checker that stands alone."""
 
 from flowsim.claims.proofs.certificate import certify as certify
+from flowsim.claims.proofs.certificate import check as check
 from flowsim.claims.proofs.path import Enclosure as Enclosure
 from flowsim.claims.proofs.path import OpenError as OpenError
 from flowsim.claims.proofs.path import enclose as enclose

@@ -1,5 +1,6 @@
 """Certificates: proofs of a claim for one problem, which `checker.py` checks without the rest of flowsim."""
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from flowsim._core import VERSION, checks
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Mask, Sides
-from flowsim.claims.proofs import checker
+from flowsim.claims.proofs import checker, identities
 from flowsim.claims.proofs.path import ORDER, PRECISION, OpenError, followed, rebuilt, refuse_sampled, shapes_of
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
@@ -42,7 +43,8 @@ def certify(
     **Arguments:**
 
     - claim, loss, start: of one problem.
-    - t1: the last time of a claim along the flow, positive, or the time at which it fails.
+    - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t,
+      which is shown of equalities of polynomials alone. Of these all t are shown whatever the last time is.
     - refutes: whether to show that the claim fails.
     - problem: its text, which the certificate carries along.
 
@@ -53,12 +55,12 @@ def certify(
         t1 = 1.0  # which nothing reads
     elif t1 is None:
         checks.refuse("t1", "given for a claim along the flow", "it is not")
-    elif not (refutes and t1 == 0):
+    elif not (refutes and t1 == 0) and (refutes or t1 != math.inf):
         t1 = checks.time("t1", t1)
     foreign = claim.foreign(loss, start)
     if missing := [one.name for one in ([foreign] if foreign else claim.hypotheses(loss, start)) if not one.met]:
         raise OpenError(f"it says nothing of this problem: not met: {'; '.join(missing)}")
-    sides = _sides(claim, loss, start, refutes)
+    sides, is_equality = _sides(claim, loss, start, refutes)
     certificate: Document = {
         "version": checker.VERSION,
         "made by": f"flowsim {VERSION}",
@@ -72,7 +74,13 @@ def certify(
         "start": {"operations": [["number", [], decimals(np.asarray(ravel_pytree(start)[0]))]], "result": 0},
         "pieces": [],
     }
-    _check_sides(certificate, claim, loss, start, t1 or 1.0)
+    _check_sides(certificate, claim, loss, start, t1 if t1 and t1 < math.inf else 1.0)
+    if claim.along_flow and not refutes and (t1 == math.inf or is_equality):
+        try:
+            return _of_equality(certificate, followed(loss, start, 0.0).loss)
+        except identities.RefusedError as error:
+            if t1 == math.inf:
+                raise OpenError(f"nothing is shown of all t: {error}") from error
     if claim.along_flow and t1 is not None:
         path = followed(loss, start, t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
@@ -85,8 +93,26 @@ def certify(
     return certificate
 
 
-def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: bool) -> Document:
-    """The program of the slack of a claim at a time: of t, the start and the weights at that time.
+def check(certificate: Document) -> str:
+    """What a certificate proves, in words, by the checker of its kind.
+
+    **Raises:** the checker's `RefusedError`, or what a damaged certificate raises, where it proves nothing.
+    """
+    return (identities if certificate.get("version") == identities.VERSION else checker).check(certificate)
+
+
+def _of_equality(certificate: Document, of_loss: Document) -> Document:
+    """The certificate that the sides of a claim are equal for all t."""
+    kept = {key: value for key, value in certificate.items() if key not in ("precision", "order", "pieces")}
+    kept |= {"version": identities.VERSION, "loss": of_loss}
+    kept["digest"] = identities.digest(kept)
+    identities.check(kept)
+    return kept
+
+
+def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: bool) -> tuple[Document, bool]:
+    """The program of the slack of a claim at a time, of t, the start and the weights at that time, and whether it is an
+    equality.
 
     An equality has two slacks, the difference of its sides and the negative of it.
     """
@@ -110,7 +136,7 @@ def _sides(claim: Claim, loss: AbstractPopulationLoss, model: PyTree, refutes: b
             ours = jax.tree.map(lambda side: side[rows], compared(**given))
             return _slack(ours, identity[rows])
 
-        return program(slack, **inputs)
+        return program(slack, **inputs), bool(np.all(identity[rows]))
     except (UndecidedError, jax.errors.JAXTypeError) as error:
         raise OpenError(str(error)) from error
 

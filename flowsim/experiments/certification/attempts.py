@@ -79,7 +79,7 @@ def certified(
                 raise
             reasons.append(str(error) if isinstance(error, OpenError | ValueError) else in_short(error))
         else:
-            until = attempt.t1 if claim.along_flow and not attempt.refutes else None
+            until = None if attempt.refutes or "until" not in found else attempt.t1
             return dataclasses.replace(verdict, certified=found["verdict"], proved_until=until), found
     return dataclasses.replace(verdict, uncertified=one_line(reasons[0])), None
 

@@ -1,0 +1,177 @@
+"""A checker of equalities for all t: `python identities.py CERTIFICATE.json` ends with 0 only on a proof.
+
+It needs python-flint alone. A certificate holds a loss L, a start and the slack of a statement as lists of operations.
+Each is carried out on polynomials with rational coefficients in the weights, in t, and in one more unknown for every
+value of another function; that of a square root of a rational number c is known by its square, c. With f = -grad L,
+the checker shows for each slack s(t, x) that
+
+1. ds/dt + <f, grad s> is the polynomial zero, so that s is constant along the flow x' = f(x);
+2. s is zero at the start.
+
+Weights that are zero at the start, and whose f is zero wherever they are, stay zero, and are taken as zero. What is
+zero times anything, or less itself, is zero.
+"""
+
+import functools
+import hashlib
+import json
+import operator
+import sys
+from fractions import Fraction
+from typing import Any
+
+from flint import Ordering, fmpq, fmpq_mpoly_ctx
+
+VERSION = "identity 1"
+UNKNOWNS = 64  # values of other functions
+
+
+class RefusedError(Exception):
+    """The certificate does not prove what it states."""
+
+
+def digest(certificate):
+    """The SHA-256 of everything in the certificate but its digest."""
+    rest = {key: value for key, value in certificate.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def whole(numbers, least):
+    """Whole numbers that are at least so large."""
+    if not all(type(x) is int and x >= least for x in numbers):
+        raise RefusedError(f"{numbers} are not whole numbers of at least {least}")
+    return numbers
+
+
+class Polynomials:
+    """The polynomials in n weights, in t, and in the unknown values of other functions."""
+
+    def __init__(self, n):
+        self.names = [*[f"x{i}" for i in range(n)], "t", *[f"v{i}" for i in range(UNKNOWNS)]]
+        gens = list(fmpq_mpoly_ctx.get(self.names, Ordering.lex).gens())
+        self.n, self.weights, self.t, self.rest = n, gens[:n], gens[n], gens[n + 1 :]
+        self.zero, self.unknowns, self.squares, self.known = gens[n] * 0, {}, [], set(self.names[: n + 1])
+
+    def constant(self, text):
+        """A rational number."""
+        exact = Fraction(text)
+        return self.zero + fmpq(exact.numerator, exact.denominator)
+
+    def reduced(self, p):
+        """A polynomial without squares of square roots."""
+        for square in self.squares:
+            p = divmod(p, square)[1]
+        return p
+
+    def unknown(self, name, *given):
+        """The value of a function, which is the same unknown whenever what it is of is the same."""
+        key = name, *map(str, given)
+        if key not in self.unknowns:
+            if len(self.unknowns) == UNKNOWNS:
+                raise RefusedError("it has too many values of other functions")
+            self.unknowns[key] = found = self.rest[len(self.unknowns)]
+            if name == "sqrt" and given[0].is_constant() and given[0].leading_coefficient() > 0:
+                self.squares.append(found * found - given[0])
+                self.known.add(str(found))
+        return self.unknowns[key]
+
+    def entry(self, name, *given):
+        """An operation on entries."""
+        given: list[Any] = [self.reduced(x) for x in given]
+        if name in ("add", "sub", "mul"):
+            return getattr(operator, name)(*given)
+        if given[0] == 0 and name in ("div", "sqrt"):
+            return self.zero
+        if name == "div" and given[1].is_constant() and given[1] != 0:
+            return given[0] / given[1].leading_coefficient()
+        if name == "above" and given[0].is_constant() and given[1].is_constant():
+            return self.zero + (1 if (given[0] - given[1]).leading_coefficient() > 0 else 0)
+        if name == "select" and (given[0] == 1 or given[0] == 0 or given[1] == given[2]):
+            return given[2] if given[0] == 0 else given[1]
+        if name in ("div", "above", "select", "exp", "log", "sqrt", "sin", "cos", "erf"):
+            return self.unknown(name, *given)
+        raise RefusedError(f"the operation {name!r} is not known")
+
+    def apply(self, name, given, parameter):
+        """The value of an operation: a list of polynomials."""
+        if name == "number":
+            return [self.constant(text) for text in parameter]
+        if name == "power":
+            (k,) = whole([parameter], 1)
+            return [functools.reduce(lambda p, x: self.reduced(p * x), [x] * k) for x in given[0]]
+        if name == "take":
+            everything = [x for one in given for x in one]
+            return [everything[i] for i in whole(parameter, 0)]
+        if name == "dot":
+            batch, rows, inner, columns = whole(parameter, 0)
+            x, y = given
+            if len(x) != batch * rows * inner or len(y) != batch * inner * columns:
+                raise RefusedError("the shapes of a product of matrices do not fit")
+            lines = [(x[i * inner :][:inner], y[i // rows * inner * columns :]) for i in range(batch * rows)]
+            products = [map(operator.mul, line, right[j::columns]) for line, right in lines for j in range(columns)]
+            return [self.reduced(sum(each, self.zero)) for each in products]
+        return [self.entry(name, *entries) for entries in zip(*given, strict=True)]
+
+    def values(self, program, **inputs):
+        """The result of a list of operations."""
+        values = []
+        for name, arguments, parameter in program["operations"]:
+            given = [values[i] for i in whole(arguments, 0)]
+            values.append(inputs[parameter] if name == "input" else self.apply(name, given, parameter))
+        return values[whole([program["result"]], 0)[0]]
+
+    def plain(self, p):
+        """The same polynomial, refused if it has values of other functions in it than square roots of numbers."""
+        if {name for name, degree in zip(self.names, p.degrees(), strict=True) if degree > 0} - self.known:
+            raise RefusedError("what has to be polynomial in the weights and t is not")
+        return p
+
+    def within(self, p, weights, t):
+        """A plain polynomial at weights and t."""
+        return self.reduced(self.plain(p).compose(*weights, t, *self.rest))
+
+
+def field(ring, loss, start):
+    """The weights that do not stay zero, the others being zero, and the field there."""
+    still = {i for i, x in enumerate(start) if x == 0}
+    slopes = [loss.derivative(i) for i in range(ring.n)]
+    while True:
+        weights = [ring.zero if i in still else x for i, x in enumerate(ring.weights)]
+        found = [-ring.within(slope, weights, ring.t) for slope in slopes]
+        if all(found[i] == 0 for i in still):
+            return weights, found
+        still = {i for i in still if found[i] == 0}
+
+
+def check(certificate):
+    """What a certificate proves, in words; a RefusedError where it proves nothing."""
+    if (version := certificate.get("version")) != VERSION:
+        raise RefusedError(f"its version is {version}, and this checker reads {VERSION}")
+    if certificate.get("digest") != digest(certificate):
+        raise RefusedError("its digest is not that of its contents: something was changed")
+    if certificate.get("verdict") != "proved":
+        raise RefusedError("an equality is proved or it is not")
+    texts = [text for _, _, parameter in certificate["start"]["operations"] for text in parameter]
+    ring = Polynomials(len(texts))
+    start = ring.values(certificate["start"])
+    (loss,) = ring.values(certificate["loss"], weights=ring.weights)
+    weights, along = field(ring, ring.plain(ring.reduced(loss)), start)
+    slacks = ring.values(certificate["sides"], weights=weights, start=start, t=[ring.t])
+    if not slacks or len(start) != ring.n:
+        raise RefusedError("it has no sides, or another number of weights")
+    for slack in map(ring.reduced, slacks):
+        at_start = ring.within(slack, start, ring.zero)
+        slope = sum((speed * slack.derivative(i) for i, speed in enumerate([*along, 1])), ring.zero)
+        if ring.reduced(slope) != 0:
+            raise RefusedError("its sides may part along the flow")
+        if at_start != 0:
+            raise RefusedError("its sides are not equal at the start")
+    return "proved for all t from 0"
+
+
+if __name__ == "__main__":
+    try:
+        with open(sys.argv[1], encoding="utf-8") as file:
+            print(check(json.load(file)))
+    except Exception as error:  # a certificate with any fault proves nothing
+        raise SystemExit(f"not a proof: {error}") from None
