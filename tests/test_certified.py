@@ -12,10 +12,10 @@ import pytest
 
 import flowsim
 from flowsim.claims import Evidence, Judgement
-from flowsim.claims.proofs import checker
+from flowsim.claims.proofs import FollowedFlow, checker
 from flowsim.cli import main
 from flowsim.experiments import run as running
-from flowsim.experiments.certification import ContradictionError, certified, kept
+from flowsim.experiments.certification import ContradictionError, attempts, kept
 from flowsim.experiments.certification.clock import TimeUpError, within
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.problem import spec_of
@@ -60,9 +60,15 @@ def tried(monkeypatch) -> list[str]:
     """The claims of which certificates are tried."""
     found = []
     monkeypatch.setattr(
-        kept, "certified", lambda claim, *given, **how: found.append(claim.id) or certified(claim, *given, **how)
+        kept, "certified", lambda claim, *given, **how: found.append(claim.id) or attempts.certified(claim, *given, **how)
     )
     return found
+
+
+def certified(claim, verdict, evidence):
+    """What is tried for a claim alone."""
+    followed = lambda: FollowedFlow(evidence.loss, evidence.trajectory.start)
+    return attempts.certified(claim, verdict, evidence, followed, seconds=seconds)
 
 
 def read(out: pathlib.Path) -> dict:
@@ -159,7 +165,7 @@ def test_a_difference_below_the_floor_contradicts_nothing():
     evidence = Evidence(loss, start_alone(loss, start))
     verdict = flowsim.check(third, loss, evidence.trajectory)
     assert verdict.verdict is Judgement.HOLDS
-    found, certificate = certified(third, verdict, evidence, seconds=60.0)
+    found, certificate = certified(third, verdict, evidence)
     assert certificate is None and found.certified is None and "not proved" in found.uncertified
 
 
@@ -175,7 +181,7 @@ def test_a_claim_at_rest_on_its_bound_is_proved_where_nothing_was_measured():
         evidence = Evidence(loss, start_alone(loss, start))
         verdict = flowsim.check(claim, loss, evidence.trajectory)
         assert verdict.verdict is Judgement.UNRESOLVED
-        return certified(claim, verdict, evidence, seconds=60.0)
+        return certified(claim, verdict, evidence)
 
     found, certificate = judged(0.3)
     assert found.certified == "proved" and found.verdict is Judgement.UNRESOLVED and found.proved_until is None
@@ -307,6 +313,16 @@ def test_an_audit_refutes_what_is_violated_and_goes_on_after_an_interruption(tmp
     assert "--out must be a folder, which keeps the certificates" in capsys.readouterr().err
 
 
+def test_a_flow_is_enclosed_once_for_all_claims(problem, tmp_path, monkeypatch):
+    from flowsim.claims.proofs import path
+
+    begun, further = [], path._further
+    monkeypatch.setattr(path, "_further", lambda *given: begun.append(float(given[1].end)) or further(*given))
+    running.run(problem, tmp_path / "out", certify=True)
+    assert sum(t == 0.0 for t in begun) == 1
+    assert begun == sorted(begun)
+
+
 def test_a_refutation_is_of_what_is_promised():
     loss, start = flowsim.FunctionLoss(lambda w: jnp.sum(w**2) / 2, minimum=0.0), jnp.asarray([1.0])
     run = flowsim.gradient_flow(loss, start, t1=1.0)
@@ -318,6 +334,6 @@ def test_a_refutation_is_of_what_is_promised():
             return flowsim.at_least(w, 2.0, promised=w >= least)
 
         verdict = dataclasses.replace(flowsim.check(claim, loss, run), verdict=Judgement.VIOLATED, where=0.5)
-        return certified(claim, verdict, Evidence(loss, run), seconds=60.0)[0].certified
+        return certified(claim, verdict, Evidence(loss, run))[0].certified
 
     assert [shown(0.5), shown(0.7)] == ["refuted", None]

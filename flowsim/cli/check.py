@@ -69,7 +69,7 @@ def certify(
         return UNFINISHED
     text = json.dumps(certificate, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
-    words = f" until t = {certificate['until']}" if certificate["pieces"] else ""
+    words = f" until t = {certificate['until']}" if "until" in certificate else ""
     print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{words}\ncertificate: {out}")
     return FINISHED
 

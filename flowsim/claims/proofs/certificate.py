@@ -17,7 +17,7 @@ from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Mask, Sides
 from flowsim.claims.proofs import checker, identities
-from flowsim.claims.proofs.path import ORDER, PRECISION, OpenError, followed, rebuilt, refuse_sampled, shapes_of
+from flowsim.claims.proofs.path import ORDER, PRECISION, FollowedFlow, OpenError, rebuilt, refuse_sampled, shapes_of
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.flow.trajectory import uncertified
@@ -35,6 +35,7 @@ def certify(
     t1: float | None = None,
     refutes: bool = False,
     problem: str = "",
+    followed: FollowedFlow | None = None,
 ) -> Document:
     """A certificate that a claim holds for all t up to a time, or that it fails at that time.
 
@@ -47,6 +48,7 @@ def certify(
       which is shown of equalities of polynomials alone. Of these all t are shown whatever the last time is.
     - refutes: whether to show that the claim fails.
     - problem: its text, which the certificate carries along.
+    - followed: the flow of this loss from this start, if other proofs enclosed it before.
 
     **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
     """
@@ -77,12 +79,12 @@ def certify(
     _check_sides(certificate, claim, loss, start, t1 if t1 and t1 < math.inf else 1.0)
     if claim.along_flow and not refutes and (t1 == math.inf or is_equality):
         try:
-            return _of_equality(certificate, followed(loss, start, 0.0).loss)
+            return _of_equality(certificate, (followed or FollowedFlow(loss, start)).program)
         except identities.RefusedError as error:
             if t1 == math.inf:
                 raise OpenError(f"nothing is shown of all t: {error}") from error
     if claim.along_flow and t1 is not None:
-        path = followed(loss, start, t1 * (1 + 2.0**-20) if refutes else t1)
+        path = (followed or FollowedFlow(loss, start)).until(t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
         certificate |= {"loss": path.loss, "pieces": path.pieces, **times}
     certificate["digest"] = checker.digest(certificate)

@@ -6,7 +6,7 @@ and it is halved where the bounds of the checker do not close.
 
 import dataclasses
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import flint
@@ -98,29 +98,63 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
     **Raises:** `ValueError` naming the argument, for a sampled loss, one whose gradient is not that of its value, or
     an operation that certificates do not have; `OpenError` where no tube is found that the flow cannot leave.
     """
-    return followed(loss, start, checks.time("t1", t1))
+    return FollowedFlow(loss, start).until(checks.time("t1", t1))
 
 
-def followed(loss: AbstractPopulationLoss, start: PyTree, t1: float) -> Enclosure:
-    """The enclosure up to a time, which may be zero.
+class FollowedFlow:
+    """A flow that is enclosed as far as was asked for, and goes on from there, so that several proofs share the work.
+
+    **Arguments:**
+
+    - loss, start: as for `enclose`.
 
     **Raises:** as `enclose`.
     """
-    refuse_sampled(loss)
-    if loss.speeds(start) is not None:
-        checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
-    try:
-        of_loss = program(lambda weights: rebuilt(loss, start)(weights), weights=shapes_of(start))
-    except UndecidedError as error:
-        checks.refuse("loss", "one of operations that certificates have", str(error))
-    weights = np.asarray(ravel_pytree(start)[0])
-    moved = weights + (np.max(np.abs(weights)) or 1.0) * np.random.default_rng(0).standard_normal(weights.size) / 4
-    _check_gradient(loss, start, of_loss, [moved])
-    path = _path_of(of_loss, {"operations": [["number", [], decimals(weights)]], "result": 0}, start, t1)
-    seen = path.ends[::-1][:: len(path.ends) // _SEEN + 1]
-    reached = [np.asarray(ravel_pytree(path.at(float(t))[0])[0]) for t in seen]
-    _check_gradient(loss, start, of_loss, [moved, *reached])
-    return path
+
+    def __init__(self, loss: AbstractPopulationLoss, start: PyTree):
+        refuse_sampled(loss)
+        if loss.speeds(start) is not None:
+            checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
+        try:
+            self.program = program(lambda weights: rebuilt(loss, start)(weights), weights=shapes_of(start))
+        except UndecidedError as error:
+            checks.refuse("loss", "one of operations that certificates have", str(error))
+        self.loss, self.start = loss, start
+        weights = np.asarray(ravel_pytree(start)[0])
+        moved = np.random.default_rng(0).standard_normal(weights.size) / 4
+        self._elsewhere = weights + (np.max(np.abs(weights)) or 1.0) * moved
+        self._check_gradient([])
+        self._of_start: Document = {"operations": [["number", [], decimals(weights)]], "result": 0}
+        with flint.ctx.workprec(PRECISION):
+            self._steps = [_Step(None, checker.ZERO, checker.ZERO, checker.Program(self._of_start)())]
+
+    def until(self, t1: float) -> Enclosure:
+        """The enclosure up to a time, which may be zero."""
+        last = float(np.nextafter(t1, 2 * t1))  # of a decimal that may be above its float64
+        with flint.ctx.workprec(PRECISION):
+            field = checker.Program(self.program)
+            while self._steps[-1].end < arb(last):
+                self._steps.append(_further(field, self._steps[-1], arb(last)))
+        ends = np.asarray([float(step.end) for step in self._steps])
+        count = int(np.searchsorted(ends, last)) + 1
+        pieces = [step.piece for step in self._steps[1:count] if step.piece is not None]
+        errors = np.asarray([_at_most(step.error) for step in self._steps[1:count]])
+        path = Enclosure(self.program, self._of_start, pieces, ends[1:count], errors, self.start)
+        seen = path.ends[::-1][:: count // _SEEN + 1]
+        self._check_gradient([np.asarray(ravel_pytree(path.at(float(t))[0])[0]) for t in seen])
+        return path
+
+    def _check_gradient(self, points: list[np.ndarray]) -> None:
+        """Refuse a loss whose field is not minus the gradient of its value, as one with `stop_gradient` in it."""
+        points, unravel = [self._elsewhere, *points], ravel_pytree(self.start)[1]
+        with flint.ctx.workprec(PRECISION):
+            field = checker.Program(self.program).field
+            found = [field([arb(float(x)) for x in point]) for point in points]
+            ours = -np.asarray([[float(checker.coefficient(x, 0)) for x in one] for one in found])
+        slopes = [ravel_pytree(self.loss.gradient(unravel(jnp.asarray(point))))[0] for point in points]
+        theirs = np.stack([np.asarray(slope) for slope in slopes])
+        if not np.max(np.abs(ours - theirs)) <= _AGREES * np.max(np.abs(theirs)):
+            checks.refuse("loss", "one whose gradient is that of its value", "they differ at some weights")
 
 
 def refuse_sampled(loss: AbstractPopulationLoss) -> None:
@@ -164,41 +198,30 @@ def rebuilt(module: eqx.Module, start: PyTree) -> Any:
     return again
 
 
-def _check_gradient(loss: AbstractPopulationLoss, start: PyTree, of_loss: Document, points: list[np.ndarray]) -> None:
-    """Refuse a loss whose field is not minus the gradient of its value, as one with `stop_gradient` in it."""
-    unravel = ravel_pytree(start)[1]
-    with flint.ctx.workprec(PRECISION):
-        field = checker.Program(of_loss).field
-        found = [field([arb(float(x)) for x in point]) for point in points]
-        ours = -np.asarray([[float(checker.coefficient(x, 0)) for x in one] for one in found])
-    theirs = np.stack([np.asarray(ravel_pytree(loss.gradient(unravel(jnp.asarray(point))))[0]) for point in points])
-    if not np.max(np.abs(ours - theirs)) <= _AGREES * np.max(np.abs(theirs)):
-        checks.refuse("loss", "one whose gradient is that of its value", "they differ at some weights")
+class _Step(NamedTuple):
+    """A piece, None at the start; its end, the error there, and the weights, from which the next piece begins."""
+
+    piece: Document | None
+    end: arb
+    error: arb
+    weights: Numbers
 
 
-def _path_of(of_loss: Document, of_start: Document, template: PyTree, t1: float) -> Enclosure:
-    """The enclosure of the flow of a program up to a time."""
-    with flint.ctx.workprec(PRECISION):
-        x, field = checker.Program(of_start)(), checker.Program(of_loss)
-        begin, error, pieces, errors = checker.ZERO, checker.ZERO, [], []
-        last = arb(float(np.nextafter(t1, 2 * t1)))  # of a decimal that may be above its float64
-        while begin < last:
-            centre = [ball.mid() for ball in x]
-            error = (error + checker.length([ball - mid for ball, mid in zip(x, centre, strict=True)])).upper()
-            series = _taylor(field, centre)
-            if not all(c.is_finite() for one in series for c in one):
-                raise OpenError(f"the field has no expansion at t = {float(begin):.6g}")
-            h = _first_length(series, last - begin)
-            while (found := _closed(field, series, begin, end := _end(begin + h, last), error)) is None:
-                h = h / 2
-                if float(h) < _SHORTEST * max(float(begin), 1.0):
-                    raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
-            given, piece, error = found
-            pieces.append(given)
-            errors.append(_at_most(error))
-            x, begin = piece.at(piece.h), end
-        ends = np.asarray([float(checker.number(given["until"])) for given in pieces])
-        return Enclosure(of_loss, of_start, pieces, ends, np.asarray(errors), template)
+def _further(field: checker.Program, before: _Step, last: arb) -> _Step:
+    """The next piece of a path, which ends at the last time or before."""
+    begin, centre = before.end, [ball.mid() for ball in before.weights]
+    off = checker.length([ball - mid for ball, mid in zip(before.weights, centre, strict=True)])
+    error = (before.error + off).upper()
+    series = _taylor(field, centre)
+    if not all(c.is_finite() for one in series for c in one):
+        raise OpenError(f"the field has no expansion at t = {float(begin):.6g}")
+    h = _first_length(series, last - begin)
+    while (found := _closed(field, series, begin, end := _end(begin + h, last), error)) is None:
+        h = h / 2
+        if float(h) < _SHORTEST * max(float(begin), 1.0):
+            raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
+    given, piece, error = found
+    return _Step(given, end, error, piece.at(piece.h))
 
 
 def _end(end: arb, last: arb) -> arb:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from flowsim._core.text import TRACEBACK, in_short, one_line
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Comparison, Evidence, Judgement, Verdict
 from flowsim.claims.deciding.judging import judge_on
-from flowsim.claims.proofs import OpenError, certify
+from flowsim.claims.proofs import FollowedFlow, OpenError, certify
 from flowsim.experiments.audit.judging import evidence_of
 from flowsim.experiments.certification.clock import TimeUpError, within
 from flowsim.flow.trajectory import Trajectory
@@ -40,7 +40,13 @@ class _Attempt(NamedTuple):
 
 
 def certified(
-    claim: Claim, verdict: Verdict, evidence: Evidence, *, seconds: float, problem: str = ""
+    claim: Claim,
+    verdict: Verdict,
+    evidence: Evidence,
+    followed: Callable[[], FollowedFlow],
+    *,
+    seconds: float,
+    problem: str = "",
 ) -> tuple[Verdict, Document | None]:
     """A verdict with what a certificate shows of it, and the certificate, or None.
 
@@ -51,6 +57,7 @@ def certified(
     **Arguments:**
 
     - claim, verdict, evidence: what was judged, and on what.
+    - followed: gives the flow, which is enclosed as far as other claims asked for. What it raises is a reason.
     - seconds: the time for all of this.
     - problem: its text, which the certificate carries along.
     """
@@ -63,12 +70,13 @@ def certified(
     for attempt in _attempts(claim, verdict, float(evidence.trajectory.t[-1])):
         meant = _as_promised(claim) if attempt.refutes else claim
         tried = _weakened(meant, attempt.beyond) if attempt.beyond else meant
-        how = {"t1": attempt.t1, "refutes": attempt.refutes}
         try:
             with within(attempt.share * (deadline - time.monotonic())):
-                found = certify(tried, loss, start, **how, problem=problem)
+                flow = followed() if claim.along_flow else None
+                how = {"t1": attempt.t1, "refutes": attempt.refutes, "problem": problem, "followed": flow}
+                found = certify(tried, loss, start, **how)
                 if attempt.beyond:
-                    found = certify(meant, loss, start, **how, problem=problem)
+                    found = certify(meant, loss, start, **how)
             if verdict.verdict is Judgement.UNRESOLVED and _has_rounded_numbers(found):
                 reasons.append("the sides are too near to each other for constants that are rounded to float64")
                 continue

@@ -1,6 +1,7 @@
 """A folder of certificates, each in a file, and of what was tried without one."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import pathlib
 from flowsim._core.files import DamagedFileError, read_document, remove_parts_of_the_dead, write_whole
 from flowsim._core.types import Document
 from flowsim.claims import Claim, Evidence, Verdict
+from flowsim.claims.proofs import FollowedFlow
 from flowsim.experiments.audit.kept import Kept
 from flowsim.experiments.certification.attempts import certified
 from flowsim.problem import AbstractSpec
@@ -40,6 +42,7 @@ class Certificates:
     def __init__(self, folder: str | os.PathLike, seconds: float = SECONDS, *, fresh: bool = False):
         self.folder, self.seconds = pathlib.Path(folder), seconds
         self._kept = Kept(self.folder / "units", fresh=fresh)
+        self._evidence: Evidence | None = None
         for place in (self.folder, self.folder / "units"):
             remove_parts_of_the_dead(place)
 
@@ -52,7 +55,11 @@ class Certificates:
         key = f"{self._kept.key_of(claim, (), spec)} {verdict.verdict} {verdict.where}"
         found = self._load(claim, spec, key, path)
         if found is None:
-            tried, certificate = certified(claim, verdict, evidence, seconds=self.seconds, problem=spec.to_toml())
+            if evidence is not self._evidence:
+                self._evidence, flow = evidence, lambda: FollowedFlow(evidence.loss, evidence.trajectory.start)
+                self._followed = functools.cache(flow)
+            how = {"seconds": self.seconds, "problem": spec.to_toml()}
+            tried, certificate = certified(claim, verdict, evidence, self._followed, **how)
             found = {name: getattr(tried, name) for name in _FIELDS} | {"seconds": self.seconds, "digest": None}
             self.folder.mkdir(parents=True, exist_ok=True)
             if certificate is None:
