@@ -150,11 +150,10 @@ def _each(rule: Callable[..., list]) -> Callable[..., list]:
 
 
 def _stacked(writer: Writer, values: Sequence[Value], batch: tuple[int, ...]) -> Value:
-    if not isinstance(values[0], Array):
-        return np.stack(values).reshape(*batch, *values[0].shape)
-    return writer.reshaped(
-        writer.joined([value for value in values if isinstance(value, Array)]), (*batch, *values[0].shape)
-    )
+    shape = (*batch, *values[0].shape)
+    if known := [value for value in values if not isinstance(value, Array)]:
+        return np.stack(known).reshape(shape)
+    return writer.reshaped(writer.joined([*map(writer.array, values)]), shape)
 
 
 def _added(name: str, one: float) -> Callable[..., Array]:
