@@ -60,12 +60,14 @@ def tried(monkeypatch) -> list[str]:
     """The claims of which certificates are tried."""
     found = []
     monkeypatch.setattr(
-        kept, "certified", lambda claim, *given, **how: found.append(claim.id) or attempts.certified(claim, *given, **how)
+        kept,
+        "certified",
+        lambda claim, *given, **how: found.append(claim.id) or attempts.certified(claim, *given, **how),
     )
     return found
 
 
-def certified(claim, verdict, evidence):
+def certified(claim, verdict, evidence, seconds=60.0):
     """What is tried for a claim alone."""
     followed = lambda: FollowedFlow(evidence.loss, evidence.trajectory.start)
     return attempts.certified(claim, verdict, evidence, followed, seconds=seconds)

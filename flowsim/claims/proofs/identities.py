@@ -75,9 +75,9 @@ class Polynomials:
                 self.known.add(str(found))
         return self.unknowns[key]
 
-    def entry(self, name, *given):
+    def entry(self, name, *entries):
         """An operation on entries."""
-        given: list[Any] = [self.reduced(x) for x in given]
+        given: list[Any] = [self.reduced(x) for x in entries]
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
         if given[0] == 0 and name in ("div", "sqrt"):
