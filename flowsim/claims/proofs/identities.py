@@ -80,11 +80,11 @@ class Polynomials:
         given: list[Any] = [self.reduced(x) for x in entries]
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
-        if given[0] == 0 and name in ("div", "sqrt"):
+        if name in ("div", "sqrt") and given[0].is_zero():
             return self.zero
         if name == "div" and given[1].is_constant() and given[1] != 0:
             return given[0] / given[1].leading_coefficient()
-        if name == "above" and given[0].is_constant() and given[1].is_constant():
+        if name == "above" and all(x.is_constant() for x in given):
             return self.zero + (1 if (given[0] - given[1]).leading_coefficient() > 0 else 0)
         if name == "select" and (given[0] == 1 or given[0] == 0 or given[1] == given[2]):
             return given[2] if given[0] == 0 else given[1]
