@@ -22,10 +22,10 @@ from flowsim.papers.gatmiry2024 import (
     appendix_a_dominance,
     flow_ends,
     out_of_distribution,
+    problems,
     section_3_7,
     section_4,
 )
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024.setting import looped
 from flowsim.problem import spec_of, unnamed
 from flowsim.report.plots import dominance

@@ -13,8 +13,7 @@ from flowsim.claims.claim import Comparison, at_most
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024 import problems, spaces
 from flowsim.papers.gatmiry2024.setting import LOOPED, delta, dimension_root, long_context, matrices
 
 _BASES = 8
