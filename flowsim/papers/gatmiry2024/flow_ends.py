@@ -134,7 +134,7 @@ def not_stable(loss: LoopedLoss) -> Comparison:
     + K) A_{\mathrm{opt}}^{1/2}, 0) < \mathcal{L}(A_{\mathrm{opt}}, 0)$ for the antisymmetric $K = (e_1 e_2^\top - e_2
     e_1^\top)/\sqrt{n}$, given $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$
 
-    Theorem 3.2 speaks of a global minimiser, and (22) of its root: that A is symmetric is left out there, too. At L = 2
+    Theorem 3.2 is about a global minimiser, and (22) has its root: that A is symmetric is left out there, too. At L = 2
     the loss changes by -2 |K|^2/n + |K^2|^2 to leading order in 1/n.
     """
     whole = LoopedLoss(loss.task, setting.loops(loss), symmetric=False)

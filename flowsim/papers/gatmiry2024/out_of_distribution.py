@@ -175,7 +175,7 @@ def precision_bounded(loss: LoopedLoss) -> Comparison:
     r"""$(1 - x) A_{\mathrm{opt}}^{-1} \preceq \Sigma^* \preceq (1 + x) A_{\mathrm{opt}}^{-1}$, $x = 16 \delta
     d^{1/(2L)}$
 
-    What Theorem 3.2 says of A_opt^-1, under its condition on n.
+    What Theorem 3.2 implies for A_opt^-1, under its condition on n.
     """
     relative = _through_optimum(loss, loss.task.covariance)
     bound = 16.0 * delta(loss) * dimension_root(loss)

@@ -302,7 +302,7 @@ def convex_on_symmetric(loss: LoopedLoss) -> Comparison:
     r"""At $n = \infty$ the loss is convex on symmetric $A$, to which $A^{1/2}$ and the flow of Theorem 3.3 belong
 
     The loss is tr (I - Sigma*^{1/2} A Sigma*^{1/2})^{2L}, the trace of a convex function. So convex analysis does apply
-    in the limit that Theorem 3.3 speaks of; only strong convexity is lost, for L > 1. Judged at drawn A and B.
+    in the limit of Theorem 3.3; only strong convexity is lost, for L > 1. Judged at drawn A and B.
     """
     middle, mean = _halfway(loss, _symmetric(loss))
     return rounded(at_most(middle, mean), jnp.asarray(float(loss.task.dimension)))
