@@ -25,9 +25,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # to be run as a fil
 from benchmarks.measurements import Measurement, ledger, measure
 
 README = {
-    "task": {"covariance": [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]], "context_length": 10},
-    "model": {"architecture": "linear-attention"},
-    "init": {"kind": "balanced", "scale": 0.3, "theta": [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]},
+    "task": {"covariance": {"eigenvalues": [0.5, 1, 2]}, "context_length": 10},
+    "init": {"kind": "balanced", "scale": 0.3},
 }
 
 

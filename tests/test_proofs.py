@@ -113,9 +113,28 @@ def test_losses_that_cannot_be_proved_are_refused_by_name(function, message):
 
 def test_a_sampled_loss_is_refused():
     task = flowsim.LinearRegression(jnp.eye(2), 5)
-    loss = flowsim.MonteCarloLoss(task, samples=256)
-    with pytest.raises(ValueError, match="loss must be an exact loss"):
-        flowsim.enclose(loss, flowsim.LinearAttention(jnp.eye(2), jnp.asarray(0.5)), t1=1.0)
+    loss, start = flowsim.MonteCarloLoss(task, samples=256), flowsim.LinearAttention(jnp.eye(2), jnp.asarray(0.5))
+    (claim,) = flowsim.find_claims(flowsim.ALL_CLAIMS, "zhang2023.lemma-5.4.pl")
+    for prove in (flowsim.enclose, lambda *given, t1: flowsim.certify(claim, *given, t1=t1)):
+        with pytest.raises(ValueError, match="loss must be an exact loss"):
+            prove(loss, start, t1=1.0)
+
+
+def test_the_radius_holds_at_and_between_the_ends_of_the_pieces():
+    path = flowsim.enclose(quadratic([1.0, 3.0]), jnp.asarray([0.7, -1.3]), t1=4.0)
+    assert path.ends[-1] >= 4.0
+    for t in (*path.ends, *(path.ends * 0.7), 0.0):
+        weights, radius = path.at(t)
+        with flint.ctx.workprec(200):
+            exact = [flint.fmpq(w, 10) * (-c * flint.arb(t)).exp() for w, c in ((7, 1), (-13, 3))]
+            off = checker.length([x - float(w) for x, w in zip(exact, weights, strict=True)])
+        assert off < radius < 1e-15
+
+
+def test_flints_precision_is_left_alone():
+    with flint.ctx.workprec(77):
+        checker.check(flowsim.certify(rate(1.9), quadratic([1.0]), jnp.ones(1), t1=0.5))
+        assert flint.ctx.prec == 77
 
 
 # --- Programs -----------------------------------------------------------------------------------------------------
@@ -561,4 +580,6 @@ def test_the_commands_write_and_check_a_certificate(tmp_path, capfd):
     out.unlink()
     assert main(["certify", f"{mine}:gamma", f"{mine}:make", "--until", "2", "--out", str(out)]) == 3
     assert "no certificate" in capfd.readouterr().err
+    assert main(["certify", "zhang2023.lemma-5.4.pl", "--form", "corrected", "--out", str(out)]) == 2
+    assert '--form must be "printed" for zhang2023.lemma-5.4.pl, but it is "corrected"' in capfd.readouterr().err
     assert not out.exists()

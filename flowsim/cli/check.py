@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
 from flowsim.claims.proofs import OpenError, checker
-from flowsim.cli.common import FINISHED, UNFINISHED, VIOLATED, claims_of, exit_status, print_json, table_of, tables_of
+from flowsim.cli.common import (
+    FINISHED,
+    UNFINISHED,
+    VIOLATED,
+    claim_of,
+    claims_of,
+    exit_status,
+    print_json,
+    table_of,
+    tables_of,
+)
 from flowsim.experiments.audit import Entry, judge_all
 from flowsim.experiments.certification import certification
 from flowsim.experiments.documents import audit_document
@@ -49,9 +59,7 @@ def certify(
     until: float | None,
 ) -> int:
     """Write a certificate of a claim for a problem, or for the first of the problems of the claim that has one."""
-    (claim, *others) = [one for one in claims_of(identifier) if one.form == form] or claims_of(identifier)
-    if others:
-        refuse("claim id", "that of one claim", f"{identifier} has the parts {claim.id}, {others[0].id}")
+    claim = claim_of(identifier, form)
     named = [tables_of(problem)] if problem else [unnamed(tables) for tables in claim.problems]
     try:
         certificate = certification(claim, [spec_of(tables, overrides) for tables in named], until=until)
@@ -60,7 +68,8 @@ def certify(
         return UNFINISHED
     text = json.dumps(certificate, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
-    print(f"{claim.id} [{claim.form}]: {checker.check(certificate)}\ncertificate: {out}")
+    words = f" until t = {certificate['until']}" if certificate["pieces"] else ""
+    print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{words}\ncertificate: {out}")
     return FINISHED
 
 

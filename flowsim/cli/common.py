@@ -39,6 +39,21 @@ def claims_of(identifier: str) -> list[Claim]:
         raise ProblemError(f"{error}, or FILE.py:NAME for a claim of your own") from None
 
 
+def claim_of(identifier: str, form: str) -> Claim:
+    """One claim by its id and its form, or a user's claim as FILE.py:NAME."""
+    found = claims_of(identifier)
+    if is_place(identifier):
+        return found[0]
+    exact = [claim for claim in found if claim.id == identifier]
+    if not exact:
+        parts = ", ".join(dict.fromkeys(claim.id for claim in found))
+        refuse("claim id", f"that of one claim ({parts})", f'it is "{identifier}"')
+    chosen = [claim for claim in exact if claim.form == form]
+    if not chosen:
+        refuse("--form", f'"{exact[0].form}" for {identifier}', f'it is "{form}"')
+    return chosen[0]
+
+
 def _text_of(path: pathlib.Path) -> str:
     if path.suffix == ".py":
         refuse("PROBLEM.toml", "a problem file, or FILE.py:NAME for a function of your own", f"it is {path}")

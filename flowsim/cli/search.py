@@ -16,7 +16,7 @@ from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
-from flowsim.cli.common import claims_of, exit_status, print_json
+from flowsim.cli.common import claim_of, exit_status, print_json
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
 from flowsim.experiments.search import sharpen as sharpened
@@ -100,7 +100,7 @@ def _options(asked: Asked) -> Iterator[tuple[Claim, Options]]:
     """The claim and the arguments of its search. The folder is created after all options were checked."""
     if not 0 <= asked.seed < 2**32:
         refuse("--seed", "a whole number of at least 0 and below 2^32", f"it is {asked.seed!s:.60}")
-    claim, over, budget = _claim(asked.claim, asked.form), dict(map(_axis, asked.over)), _budget(asked.budget)
+    claim, over, budget = claim_of(asked.claim, asked.form), dict(map(_axis, asked.over)), _budget(asked.budget)
     with executor_of(asked.jobs, asked.scheduler) as executor:
         if asked.out is not None:
             with folder_of(asked.out):
@@ -123,21 +123,6 @@ def _options(asked: Asked) -> Iterator[tuple[Claim, Options]]:
             if asked.out is not None and fresh:
                 (asked.out / PROGRESS).unlink(missing_ok=True)
             raise
-
-
-def _claim(identifier: str, form: str) -> Claim:
-    """One claim by its id, or a user's claim as FILE.py:NAME."""
-    found = claims_of(identifier)
-    if is_place(identifier):
-        return found[0]
-    exact = [claim for claim in found if claim.id == identifier]
-    if not exact:
-        parts = ", ".join(dict.fromkeys(claim.id for claim in found))
-        refuse("claim id", f"that of one claim ({parts})", f'it is "{identifier}"')
-    chosen = [claim for claim in exact if claim.form == form]
-    if not chosen:
-        refuse("--form", f'"{exact[0].form}" for {identifier}', f'it is "{form}"')
-    return chosen[0]
 
 
 @contextlib.contextmanager

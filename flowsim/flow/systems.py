@@ -24,6 +24,7 @@ _EPS = float(jnp.finfo(jnp.float64).eps)
 _COLUMNS = 256
 _FEW = 256  # weights
 _REDUCED_FROM = 64  # dimensions
+_EXPONENTS = 1000  # of two, at which neither a power nor its inverse overflows
 _EXPLAINED = 32.0  # times the rate at which weights change: the curvature that this change explains
 
 
@@ -121,10 +122,10 @@ class AbstractIsometricSystem(AbstractSystem):
 
     def rate(self, state: PyTree) -> Scalar:
         field, speed = self.field(state), self.speed(state)
-        along = lambda direction: norm(jax.jvp(self.field, (state,), (direction,))[1])
-        # H g may be below the least number where g is not.
-        bend, unit = along(field), along(jax.tree.map(lambda x: x / speed, field))
-        return jnp.where(bend > 0, bend / speed, unit)
+        # H g may be below the least number where g is not. A power of two scales both without rounding.
+        scale = jnp.ldexp(1.0, -jnp.clip(jnp.frexp(speed)[1], -_EXPONENTS, _EXPONENTS))
+        along = jax.tree.map(lambda x: scale * x, field)
+        return norm(jax.jvp(self.field, (state,), (along,))[1]) / (scale * speed)
 
     def entries(self, state: PyTree) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(state))

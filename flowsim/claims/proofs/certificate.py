@@ -16,13 +16,12 @@ from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Mask, Sides
 from flowsim.claims.proofs import checker
-from flowsim.claims.proofs.path import DEGREE, PRECISION, OpenError, followed, rebuilt, shapes_of
+from flowsim.claims.proofs.path import ORDER, PRECISION, OpenError, followed, rebuilt, refuse_sampled, shapes_of
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
 from flowsim.flow.trajectory import uncertified
 from flowsim.losses import AbstractPopulationLoss
 
-_ORDER = DEGREE + 1
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
 _AGREES = 1e-6  # of their size, to which they must agree
 
@@ -49,6 +48,7 @@ def certify(
 
     **Raises:** `OpenError` where this is not shown, with the reason; `ValueError` as `flowsim.enclose` does.
     """
+    refuse_sampled(loss)
     if not claim.along_flow:
         t1 = 1.0  # which nothing reads
     elif t1 is None:
@@ -65,7 +65,7 @@ def certify(
         "statement": {"id": claim.id, "source": claim.source, "form": claim.form, "text": claim.statement},
         "verdict": "refuted" if refutes else "proved",
         "precision": PRECISION,
-        "order": _ORDER,
+        "order": ORDER,
         "problem": problem,
         "weights": _names(start),
         "sides": sides,

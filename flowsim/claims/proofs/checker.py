@@ -93,10 +93,7 @@ def _above(x, y):
     return ONE if x > y else ZERO if x <= y else arb(0.5, 0.5)
 
 
-def _of(function, at_zero):
-    return lambda x: at_zero if x is ZERO else function(arb(x) if isinstance(x, fmpq) else x)
-
-
+_of = lambda function, at_zero: lambda x: at_zero if x is ZERO else function(arb(x) if isinstance(x, fmpq) else x)
 # Of each operation on entries: its value, and its derivatives by each of them.
 ENTRIES = {
     "add": (_plus, lambda x, y: (ONE, ONE)),
@@ -371,7 +368,11 @@ def check(certificate):
         raise RefusedError(f"its version is {version}, and this checker reads version {VERSION}")
     if certificate.get("digest") != digest(certificate):
         raise RefusedError("its digest is not that of its contents: something was changed")
-    ctx.prec = whole(certificate["precision"], least=2)
+    with ctx.workprec(whole(certificate["precision"], least=2)):
+        return _shown(certificate)
+
+
+def _shown(certificate):
     statement, refutes = Statement(certificate), {"proved": False, "refuted": True}[certificate["verdict"]]
     if not certificate["pieces"]:
         slack = statement.at_start(flow=refutes)

@@ -27,7 +27,7 @@ from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 
 PRECISION = 128  # bits
 DEGREE = 20  # of the Taylor polynomials
-_ORDER = DEGREE + 1  # of the checker's expansion of the defect
+ORDER = DEGREE + 1  # of the checker's expansion of the defect
 _NEGLIGIBLE = 1e-20  # of the weights: what the remainder of a piece may be
 _SHORTEST = 2.0**-40  # of the time so far, a piece that is not tried any more
 _ROUNDS = 6  # of guesses of a radius
@@ -51,7 +51,7 @@ class Enclosure:
 
     - loss, start: programs; see `flowsim.claims.proofs.checker`.
     - pieces: for each piece of time its polynomials and the bounds that the checker shows.
-    - ends: (pieces,) the times at which the pieces end.
+    - ends: (pieces,) the times at which the pieces end, exactly.
     - errors: (pieces,) a bound of the Euclidean distance of the flow from the path at these times.
     """
 
@@ -75,8 +75,10 @@ class Enclosure:
         with flint.ctx.workprec(PRECISION):
             numbers = [[checker.number(c) for c in p] for p in given["polynomials"]]
             piece = checker.Piece(numbers, begin, checker.number(given["until"]))
-            weights = np.asarray([float(x.mid()) for x in piece.at(arb(t) - begin)])
-        radius = float(checker.number(given["radius"]).upper()) + float(np.linalg.norm(np.spacing(weights)))
+            points = piece.at(arb(t) - begin)
+            weights = np.asarray([float(x.mid()) for x in points])
+            rounding = checker.length([x - float(w) for x, w in zip(points, weights, strict=True)])
+            radius = _at_most(checker.number(given["radius"]) + rounding)
         return ravel_pytree(self.template)[1](jnp.asarray(weights)), radius
 
 
@@ -104,8 +106,7 @@ def followed(loss: AbstractPopulationLoss, start: PyTree, t1: float) -> Enclosur
 
     **Raises:** as `enclose`.
     """
-    if isinstance(loss, MonteCarloLoss):
-        checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
+    refuse_sampled(loss)
     if loss.speeds(start) is not None:
         checks.refuse("loss", "one whose flow is that of its weights", f"{type(loss).__name__} has other speeds")
     try:
@@ -122,6 +123,15 @@ def followed(loss: AbstractPopulationLoss, start: PyTree, t1: float) -> Enclosur
     return path
 
 
+def refuse_sampled(loss: AbstractPopulationLoss) -> None:
+    """Refuse a loss that is known by samples.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    if isinstance(loss, MonteCarloLoss):
+        checks.refuse("loss", "an exact loss, as nothing is proved of a sample", f"got {type(loss).__name__}")
+
+
 def shapes_of(weights: PyTree) -> PyTree:
     """The shapes of the arrays of a tree."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), weights)
@@ -135,11 +145,10 @@ def rebuilt(module: eqx.Module, start: PyTree) -> Any:
     """
     if not getattr(module, "derived", True) or type(module).__module__.startswith("flowsim.tasks"):
         return module
-    own = {name: getattr(module, name) for name in inspect.signature(type(module)).parameters if hasattr(module, name)}
+    names = inspect.signature(type(module)).parameters
+    own = {name: getattr(module, name) for name in names if hasattr(module, name)}
     try:
-        return type(module)(
-            **(own | ({"model": start} if "model" in inspect.signature(type(module)).parameters else {}))
-        )
+        return type(module)(**(own | ({"model": start} if "model" in names else {})))
     except (jax.errors.JAXTypeError, TypeError, ValueError):
         pass
 
@@ -180,18 +189,26 @@ def _path_of(of_loss: Document, of_start: Document, template: PyTree, t1: float)
             if not all(c.is_finite() for one in series for c in one):
                 raise OpenError(f"the field has no expansion at t = {float(begin):.6g}")
             h = _first_length(series, last - begin)
-            end = (begin + h).mid() if begin + h < last else last
-            while (found := _closed(field, series, begin, end, error)) is None:
+            while (found := _closed(field, series, begin, end := _end(begin + h, last), error)) is None:
                 h = h / 2
-                end = (begin + h).mid()
                 if float(h) < _SHORTEST * max(float(begin), 1.0):
                     raise OpenError(f"no tube was found that the flow does not leave, at t = {float(begin):.6g}")
             given, piece, error = found
             pieces.append(given)
-            errors.append(float(error))
+            errors.append(_at_most(error))
             x, begin = piece.at(piece.h), end
         ends = np.asarray([float(checker.number(given["until"])) for given in pieces])
         return Enclosure(of_loss, of_start, pieces, ends, np.asarray(errors), template)
+
+
+def _end(end: arb, last: arb) -> arb:
+    """The end of a piece: a float64, so that it is known exactly."""
+    return arb(float(end)) if end < last else last
+
+
+def _at_most(bound: arb) -> float:
+    """A float64 that is not below a bound."""
+    return float(np.nextafter(float(bound.upper()), np.inf))
 
 
 def _taylor(field: checker.Program, x: Numbers) -> list[Numbers]:
@@ -224,7 +241,7 @@ def _closed(
     numbers = [_rounded(one, float(h), size) for one in series]
     piece = checker.Piece(numbers, begin, end)
     error = (error + checker.length([one[0] - x for one, x in zip(series, piece.start, strict=True)])).upper()
-    delta = _above(piece.defect(field, _ORDER))
+    delta = _above(piece.defect(field, ORDER))
     if not delta.is_finite():
         return None
     radius = _above(_ROOM * (error + delta * h))
