@@ -19,13 +19,13 @@ from flowsim.models import DiagonalLayers, LoopedAttention
 from flowsim.papers.gatmiry2024 import (
     CLAIMS,
     appendix_a_convergence,
-    appendix_a_dominance,
     flow_ends,
     out_of_distribution,
+    problems,
     section_3_7,
     section_4,
+    setting,
 )
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
 from flowsim.papers.gatmiry2024.setting import looped
 from flowsim.problem import spec_of, unnamed
 from flowsim.report.plots import dominance
@@ -267,28 +267,28 @@ def scaled(factor):
 
 # (claim, form) -> case, module, name in it, and what to put in its place
 PLANTS = {
-    ("theorem-3.2.loss", "printed"): ("one loop", section_3_7, "minimum_below", lambda real: minus(real)),
-    ("theorem-3.2.minimiser", "printed"): ("one loop", section_3_7, "bias_is_zero", lambda real: minus(real)),
-    ("theorem-a.8", "printed"): ("one loop", appendix_a_convergence, "minimum_below", lambda real: minus(real)),
-    ("theorem-3.4", "corrected"): ("wide", section_3_7, "dimension_loss", scaled(257.0)),
-    ("lemma-a.10", "corrected"): ("wide", appendix_a_dominance, "dominance_factor", scaled(65.0)),
-    ("theorem-a.11", "corrected"): ("wide", appendix_a_dominance, "dominance_factor", scaled(257.0)),
+    ("theorem-3.2.loss", "printed"): ("one loop", setting, "minimum_below", lambda real: minus(real)),
+    ("theorem-3.2.minimiser", "printed"): ("one loop", setting, "bias_is_zero", lambda real: minus(real)),
+    ("theorem-a.8", "printed"): ("one loop", setting, "minimum_below", lambda real: minus(real)),
+    ("theorem-3.4", "corrected"): ("wide", setting, "dimension_loss", scaled(257.0)),
+    ("lemma-a.10", "corrected"): ("wide", setting, "dominance_factor", scaled(65.0)),
+    ("theorem-a.11", "corrected"): ("wide", setting, "dominance_factor", scaled(257.0)),
     ("theorem-3.3.time", "corrected"): ("wide", section_3_7, "_level", scaled(1e-6)),
-    ("theorem-3.3.neighbourhood", "printed"): ("long", section_3_7, "deviation", scaled(1e3)),
+    ("theorem-3.3.neighbourhood", "printed"): ("long", setting, "deviation", scaled(1e3)),
     ("theorem-4.4", "printed"): ("long", section_4, "proximity_factor", lambda real: lambda loss: 0.5),
-    ("lemma-a.9", "printed"): ("long", appendix_a_convergence, "everywhere", lambda real: far(real)),
+    ("lemma-a.9", "printed"): ("long", setting, "everywhere", lambda real: far(real)),
     ("theorem-a.12", "corrected"): ("wide", section_3_7, "_level", scaled(1e-6)),
-    ("theorem-a.12.comparison", "corrected"): ("wide", appendix_a_convergence, "dominance_factor", scaled(257.0)),
+    ("theorem-a.12.comparison", "corrected"): ("wide", setting, "dominance_factor", scaled(257.0)),
     ("theorem-a.12.ode", "corrected"): ("prompts", appendix_a_convergence, "_solution", scaled(1.001)),
     ("theorem-a.13", "corrected"): ("longer", out_of_distribution, "covariances", lambda real: wider(real)),
-    ("theorem-3.3.any-start", "corrected"): ("indefinite", flow_ends, "deviation", lambda real: near(real)),
+    ("theorem-3.3.any-start", "corrected"): ("indefinite", setting, "deviation", lambda real: near(real)),
     ("theorem-3.3.stability", "corrected"): (
         "two loops",
         flow_ends,
         "_turned",
         lambda real: lambda loss: (real(loss) + real(loss).T) / 2 * 1.0001,
     ),
-    ("sec-5.2", "corrected"): ("few", flow_ends, "deviation", lambda real: near(real)),
+    ("sec-5.2", "corrected"): ("few", setting, "deviation", lambda real: near(real)),
 }
 
 

@@ -23,7 +23,7 @@ from flowsim.papers.gatmiry2024 import (
     appendix_a_layers,
     appendix_a_pairings,
     figures,
-    lemma_problems,
+    lemmas,
     moments,
     section_4,
 )
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.slow
 
 BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim in CLAIMS}
 HOLDS, VIOLATED, FOREIGN = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
-TINY = lemma_problems.problem("d = 2, n = 3", 1, 3, [[1.0, 0.3], [0.3, 2.0]])
-TWO = lemma_problems.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
-LINE = lemma_problems.problem("L = 1, d = 1, n = 6", 1, 6, [[2.0]])
-PLAIN = lemma_problems.problem("L = 1, d = 10, n = 20", 1, 20, "identity", dimension=10)
+TINY = lemmas.problem("d = 2, n = 3", 1, 3, [[1.0, 0.3], [0.3, 2.0]])
+TWO = lemmas.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+LINE = lemmas.problem("L = 1, d = 1, n = 6", 1, 6, [[2.0]])
+PLAIN = lemmas.problem("L = 1, d = 10, n = 20", 1, 20, "identity", dimension=10)
 
 
 @functools.cache
@@ -65,22 +65,22 @@ def both(part, printed, corrected, problem):
 
 @pytest.mark.parametrize("part", ["lemma-4.2", "lemma-4.3", "lemma-a.5", "lemma-a.7"])
 def test_moment_lemmas_need_the_condition_that_they_lost(part):
-    shortest = verdict((part, "printed"), lemma_problems.SHORTEST)
+    shortest = verdict((part, "printed"), lemmas.SHORTEST)
     assert shortest.verdict is VIOLATED
     assert all(hypothesis.met for hypothesis in shortest.hypotheses)  # n > d
-    assert verdict((part, "corrected"), lemma_problems.EDGE).verdict is HOLDS
-    assert verdict((part, "corrected"), lemma_problems.ASTRONOMICAL).verdict is HOLDS
-    below = verdict((part, "corrected"), lemma_problems.SHORTEST)
+    assert verdict((part, "corrected"), lemmas.EDGE).verdict is HOLDS
+    assert verdict((part, "corrected"), lemmas.ASTRONOMICAL).verdict is HOLDS
+    below = verdict((part, "corrected"), lemmas.SHORTEST)
     assert below.verdict is FOREIGN and "fails here" in below.note
 
 
 def test_moments_of_the_identity_are_bounded_with_much_to_spare():
-    edge = verdict(("lemma-a.2", "printed"), lemma_problems.EDGE)
+    edge = verdict(("lemma-a.2", "printed"), lemmas.EDGE)
     assert edge.verdict is HOLDS
     assert edge.constants["sharp_constant"] < 0.1
-    far = verdict(("lemma-a.2", "printed"), lemma_problems.ASTRONOMICAL)
+    far = verdict(("lemma-a.2", "printed"), lemmas.ASTRONOMICAL)
     assert far.constants["over_leading_term"] == pytest.approx(1, abs=1e-12)
-    assert verdict(("lemma-a.2", "printed"), lemma_problems.SHORTEST).verdict is FOREIGN
+    assert verdict(("lemma-a.2", "printed"), lemmas.SHORTEST).verdict is FOREIGN
 
 
 def test_exact_moments_agree_with_the_spectrum_and_with_the_second_moment_in_closed_form():
@@ -101,26 +101,26 @@ def test_pairings_are_those_of_isserlis():
     without = sum(number for cycles, number in moments.census(5).items() if cycles.loops == 0)
     assert appendix_a_pairings._without_self_loops(5) == without
     for part in ("eq-19", "pairings"):
-        both(f"lemma-a.2.{part}", VIOLATED, HOLDS, lemma_problems.TWICE_EDGE)
-    assert verdict(("lemma-a.2.cycle-count", "printed"), lemma_problems.SHORTEST).verdict is HOLDS
-    assert verdict(("lemma-a.2.pairings.at-least-r", "printed"), lemma_problems.SHORTEST).verdict is HOLDS
+        both(f"lemma-a.2.{part}", VIOLATED, HOLDS, lemmas.TWICE_EDGE)
+    assert verdict(("lemma-a.2.cycle-count", "printed"), lemmas.SHORTEST).verdict is HOLDS
+    assert verdict(("lemma-a.2.pairings.at-least-r", "printed"), lemmas.SHORTEST).verdict is HOLDS
 
 
 def test_the_chain_of_bounds_breaks_twice():
-    both("lemma-a.2.eq-20", VIOLATED, HOLDS, lemma_problems.ASTRONOMICAL)
-    both("lemma-a.2.eq-20", VIOLATED, HOLDS, lemma_problems.TWICE_EDGE)
-    edge = verdict(("lemma-a.2.eq-20", "corrected"), lemma_problems.EDGE)
+    both("lemma-a.2.eq-20", VIOLATED, HOLDS, lemmas.ASTRONOMICAL)
+    both("lemma-a.2.eq-20", VIOLATED, HOLDS, lemmas.TWICE_EDGE)
+    edge = verdict(("lemma-a.2.eq-20", "corrected"), lemmas.EDGE)
     assert edge.verdict is FOREIGN
     # At n = 4 k^2 d^2 and k = 6 the geometric sum is 6, and what is asked of it 2.
     assert edge.margin == pytest.approx(-2)
     # At long contexts the fourth line is short by sqrt(pi): 2kx/sqrt(pi) against 2kx.
-    printed = verdict(("lemma-a.2.eq-20", "printed"), lemma_problems.ASTRONOMICAL)
+    printed = verdict(("lemma-a.2.eq-20", "printed"), lemmas.ASTRONOMICAL)
     assert printed.margin == pytest.approx(1 - math.sqrt(math.pi), abs=1e-6)
 
 
 def test_the_chain_for_other_covariances_takes_an_eigenvalue_for_the_largest():
-    both("lemma-a.5.proof", VIOLATED, HOLDS, lemma_problems.EDGE)
-    both("lemma-a.5.proof", HOLDS, HOLDS, lemma_problems.TWICE_EDGE)  # where all eigenvalues are equal
+    both("lemma-a.5.proof", VIOLATED, HOLDS, lemmas.EDGE)
+    both("lemma-a.5.proof", HOLDS, HOLDS, lemmas.TWICE_EDGE)  # where all eigenvalues are equal
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_figures_speak_of_the_covariance_identity():
 
 
 def test_one_loop_ends_at_a_multiple_of_the_identity_far_from_it():
-    problem = lemma_problems.problem("", 1, 1, "identity", dimension=2)
+    problem = lemmas.problem("", 1, 1, "identity", dimension=2)
     tables = unnamed(problem)
     tables["init"] = {"kind": "random", "scale": 0.1, "seed": 0}
     built = spec_of(tables).build()
@@ -207,36 +207,36 @@ def test_curves_of_the_figures_by_second_routes():
 
 
 PLANTS = {  # claim -> (module, name, what to put in its place, problem): a false constant or formula
-    ("lemma-4.2", "corrected"): (moments.Shape, "accuracy", property(lambda self: 1e-3), lemma_problems.TWICE_EDGE),
-    ("lemma-4.3", "corrected"): (moments.Shape, "accuracy", property(lambda self: 1e-3), lemma_problems.TWICE_EDGE),
-    ("lemma-a.2", "printed"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemma_problems.TWICE_EDGE),
-    ("lemma-a.5", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemma_problems.TWICE_EDGE),
-    ("lemma-a.5.proof", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemma_problems.EDGE),
-    ("lemma-a.7", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-5 * k, lemma_problems.TWICE_EDGE),
-    ("lemma-a.2.eq-20", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3, lemma_problems.TWICE_EDGE),
+    ("lemma-4.2", "corrected"): (moments.Shape, "accuracy", property(lambda self: 1e-3), lemmas.TWICE_EDGE),
+    ("lemma-4.3", "corrected"): (moments.Shape, "accuracy", property(lambda self: 1e-3), lemmas.TWICE_EDGE),
+    ("lemma-a.2", "printed"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemmas.TWICE_EDGE),
+    ("lemma-a.5", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemmas.TWICE_EDGE),
+    ("lemma-a.5.proof", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3 * k, lemmas.EDGE),
+    ("lemma-a.7", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-5 * k, lemmas.TWICE_EDGE),
+    ("lemma-a.2.eq-20", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3, lemmas.TWICE_EDGE),
     ("lemma-a.2.eq-19", "corrected"): (
         appendix_a_pairings,
         "census",
         lambda k: {(k, k, 1): 1},
-        lemma_problems.TWICE_EDGE,
+        lemmas.TWICE_EDGE,
     ),
     ("lemma-a.2.cycle-count", "printed"): (
         appendix_a_pairings,
         "census",
         lambda k: {(0, k, k): 1},
-        lemma_problems.TWICE_EDGE,
+        lemmas.TWICE_EDGE,
     ),
     ("lemma-a.2.pairings", "corrected"): (
         appendix_a_pairings,
         "census",
         lambda k: {(k, k, 1): 1},
-        lemma_problems.TWICE_EDGE,
+        lemmas.TWICE_EDGE,
     ),
     ("lemma-a.2.pairings.at-least-r", "printed"): (
         appendix_a_pairings,
         "_double_factorial",
         lambda m: 1,
-        lemma_problems.TWICE_EDGE,
+        lemmas.TWICE_EDGE,
     ),
     ("lemma-4.1.gap", "corrected"): (section_4, "power_terms", lambda m: loop_terms(3, True, False), TINY),
     ("figure-2.loops", "printed"): (figures, "minima", lambda loss: (np.arange(1.0, 7.0), np.ones(6)), PLAIN),
@@ -274,5 +274,5 @@ def test_bounds_that_differ_by_rounding_are_unresolved():
             return at_least(value, value * (1 - 2e-16))
 
         claim = dataclasses.replace(BY_KEY[key], compare=at_the_floor, constants=lambda loss, run: {})
-        problem = lemma_problems.TWICE_EDGE if key[0] == "lemma-4.2" else PLAIN
+        problem = lemmas.TWICE_EDGE if key[0] == "lemma-4.2" else PLAIN
         assert verdict(claim, problem).verdict is Judgement.UNRESOLVED

@@ -14,19 +14,18 @@ from flowsim.flow.gradient_flow import start_alone
 from flowsim.papers.gatmiry2024 import (
     CLAIMS,
     appendix_a_convergence,
-    appendix_a_dominance,
     appendix_a_gradient,
     appendix_a_layers,
     appendix_a_moments,
     appendix_a_pairings,
-    flow_ends,
-    lemma_problems,
+    lemmas,
     moments,
     out_of_distribution,
     section_3,
     section_4,
+    setting,
 )
-from flowsim.papers.gatmiry2024 import landscape_problems as flows
+from flowsim.papers.gatmiry2024 import problems as flows
 from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -36,7 +35,7 @@ CORRECTED = {part for part, form in BY_KEY if form == "corrected"}
 PERCENT = Fraction(1, 100)
 PROMPTS = flows.looped("d = 2, L = 2, n = 6", 2, 6, covariance=[[1.0, 0.3], [0.3, 2.0]])
 FARTHEST = flows.looped("d = 2, L = 2, n = 10^38", 2, 10**38, dimension=2)
-SMALL = lemma_problems.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+SMALL = lemmas.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
 SPREAD = flows.looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2)
 
 
@@ -79,38 +78,38 @@ PLANTS = {
     ("sec-3.2.pseudo-inverse", "printed"): (SMALL, jnp.linalg, "solve", scaled),
     ("sec-3.2.hessian", "corrected"): (SMALL, section_3, "_hessian", scaled),
     ("sec-3.2.step-size", "corrected"): (SMALL, section_3, "_contraction", first),
-    ("sec-3.5.delta", "corrected"): (lemma_problems.ASTRONOMICAL, section_3, "delta", scaled),
-    ("theorem-3.3.any-start", "corrected"): (flows.INDEFINITE, flow_ends, "deviation", shifted),
+    ("sec-3.5.delta", "corrected"): (lemmas.ASTRONOMICAL, section_3, "delta", scaled),
+    ("theorem-3.3.any-start", "corrected"): (flows.INDEFINITE, setting, "deviation", shifted),
     ("sec-3.6.one-step", "printed"): (SMALL, jnp.linalg, "inv", scaled),
-    ("lemma-a.10.eq-26", "corrected"): (lemma_problems.TWICE_EDGE, appendix_a_gradient, "gamma", every),
-    ("lemma-a.10.gamma", "corrected"): (lemma_problems.ASTRONOMICAL, appendix_a_gradient, "gamma", every),
-    ("lemma-a.10.factors", "corrected"): (lemma_problems.ASTRONOMICAL, appendix_a_gradient, "factor", every),
-    ("lemma-a.10.hoelder", "corrected"): (SPREAD, appendix_a_dominance, "dominance_power", scaled),
+    ("lemma-a.10.eq-26", "corrected"): (lemmas.TWICE_EDGE, appendix_a_gradient, "gamma", every),
+    ("lemma-a.10.gamma", "corrected"): (lemmas.ASTRONOMICAL, appendix_a_gradient, "gamma", every),
+    ("lemma-a.10.factors", "corrected"): (lemmas.ASTRONOMICAL, appendix_a_gradient, "factor", every),
+    ("lemma-a.10.hoelder", "corrected"): (SPREAD, setting, "dominance_power", scaled),
     ("theorem-4.5", "corrected"): (FARTHEST, out_of_distribution, "_largest_error", scaled),
     ("theorem-4.5.norms", "corrected"): (FARTHEST, out_of_distribution, "_largest_error", scaled),
     ("theorem-a.13", "corrected"): (FARTHEST, out_of_distribution, "_largest_error", scaled),
     ("theorem-a.13.optimum", "printed"): (FARTHEST, out_of_distribution, "_through_optimum", scaled),
     ("theorem-a.13.eq-31", "printed"): (FARTHEST, out_of_distribution, "_through_optimum", scaled),
     ("theorem-a.12.ode", "corrected"): (PROMPTS, appendix_a_convergence, "_solution", scaled),
-    ("sec-5.2", "corrected"): (flows.FEW, flow_ends, "deviation", shifted),
+    ("sec-5.2", "corrected"): (flows.FEW, setting, "deviation", shifted),
     ("lemma-4.1", "corrected"): (SMALL, appendix_a_layers, "_literal_loss", scaled),
-    ("lemma-4.1.gap", "corrected"): (lemma_problems.LONG, section_4, "both_expectations", first),
+    ("lemma-4.1.gap", "corrected"): (lemmas.LONG, appendix_a_layers, "both_expectations", first),
     ("corollary-a.4.u-term", "corrected"): (SMALL, appendix_a_layers, "_literal_loss", scaled),
     ("theorem-a.1.eq-12", "corrected"): (SMALL, appendix_a_layers, "product_and_sum", first),
     ("theorem-a.1.eq-13", "corrected"): (SMALL, appendix_a_layers, "product_and_sum", first),
     ("lemma-a.3", "corrected"): (SMALL, appendix_a_layers, "_literal_loss", scaled),
-    ("lemma-4.2", "corrected"): (lemma_problems.ASTRONOMICAL, moments, "moment_errors", moment),
-    ("lemma-4.3", "corrected"): (lemma_problems.ASTRONOMICAL, moments, "moment_errors", moment),
-    ("lemma-a.2", "printed"): (lemma_problems.ASTRONOMICAL, moments, "moment_errors", moment),
-    ("lemma-a.5", "corrected"): (lemma_problems.ASTRONOMICAL, moments, "moment_errors", moment),
-    ("lemma-a.7", "corrected"): (lemma_problems.ASTRONOMICAL, moments, "moment_errors", moment),
-    ("lemma-a.2.eq-19", "corrected"): (lemma_problems.TWICE_EDGE, moments, "moment_errors", moment),
-    ("lemma-a.2.pairings", "corrected"): (lemma_problems.TWICE_EDGE, appendix_a_pairings, "_double_factorial", scaled),
-    ("lemma-a.2.eq-20", "corrected"): (lemma_problems.ASTRONOMICAL, moments, "moment_errors", moment),
-    ("lemma-a.5.proof", "corrected"): (lemma_problems.ASTRONOMICAL, appendix_a_moments, "moment_errors", moment),
+    ("lemma-4.2", "corrected"): (lemmas.ASTRONOMICAL, moments, "moment_errors", moment),
+    ("lemma-4.3", "corrected"): (lemmas.ASTRONOMICAL, moments, "moment_errors", moment),
+    ("lemma-a.2", "printed"): (lemmas.ASTRONOMICAL, moments, "moment_errors", moment),
+    ("lemma-a.5", "corrected"): (lemmas.ASTRONOMICAL, moments, "moment_errors", moment),
+    ("lemma-a.7", "corrected"): (lemmas.ASTRONOMICAL, moments, "moment_errors", moment),
+    ("lemma-a.2.eq-19", "corrected"): (lemmas.TWICE_EDGE, moments, "moment_errors", moment),
+    ("lemma-a.2.pairings", "corrected"): (lemmas.TWICE_EDGE, appendix_a_pairings, "_double_factorial", scaled),
+    ("lemma-a.2.eq-20", "corrected"): (lemmas.ASTRONOMICAL, moments, "moment_errors", moment),
+    ("lemma-a.5.proof", "corrected"): (lemmas.ASTRONOMICAL, moments, "moment_errors", moment),
     ("lemma-a.5.pairings", "printed"): (SMALL, appendix_a_moments, "paired_moments", every),
     ("lemma-a.6", "printed"): (SMALL, appendix_a_moments, "paired_moments", every),
-    ("lemma-a.7.eq-21", "corrected"): (lemma_problems.TWICE_EDGE, appendix_a_moments, "moment_errors", moment),
+    ("lemma-a.7.eq-21", "corrected"): (lemmas.TWICE_EDGE, moments, "moment_errors", moment),
 }
 
 COMPILED = (appendix_a_layers, section_4)  # where what is compiled outlives a comparison

@@ -11,8 +11,8 @@ import pytest
 from flowsim import LinearRegression, LoopedAttention, LoopedLoss
 from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
-from flowsim.papers.gatmiry2024 import CLAIMS, appendix_a_gradient, appendix_a_moments, lemma_problems, moments
-from flowsim.papers.gatmiry2024 import landscape_problems as flows
+from flowsim.papers.gatmiry2024 import CLAIMS, appendix_a_gradient, appendix_a_moments, lemmas, moments
+from flowsim.papers.gatmiry2024 import problems as flows
 from flowsim.problem import spec_of, unnamed
 
 pytestmark = [pytest.mark.slow, pytest.mark.audit]
@@ -21,10 +21,10 @@ BY_KEY = {(claim.id.removeprefix("gatmiry2024."), claim.form): claim for claim i
 HOLDS, VIOLATED, AWAY = Judgement.HOLDS, Judgement.VIOLATED, Judgement.NOT_APPLICABLE
 UNRESOLVED = Judgement.UNRESOLVED
 
-SMALL = lemma_problems.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
+SMALL = lemmas.problem("L = 2, d = 2, n = 5", 2, 5, [[1.0, 0.3], [0.3, 2.0]])
 SPREAD = flows.looped("d = 2, L = 2, n = 10^24", 2, 10**24, dimension=2)
-QUADRATIC = lemma_problems.problem("L = 1, d = 2, n = 5", 1, 5, "identity", dimension=2)
-INFINITE = lemma_problems.problem("L = 2, d = 2, n = inf", 2, "inf", "identity", dimension=2)
+QUADRATIC = lemmas.problem("L = 1, d = 2, n = 5", 1, 5, "identity", dimension=2)
+INFINITE = lemmas.problem("L = 2, d = 2, n = inf", 2, "inf", "identity", dimension=2)
 
 VERDICTS = [
     ("proposition-3.1.eq-7", "printed", SMALL, VIOLATED),
@@ -40,9 +40,9 @@ VERDICTS = [
     ("sec-3.7.non-convex", "corrected", INFINITE, HOLDS),
     ("sec-3.7.non-convex", "corrected", SMALL, AWAY),
     ("sec-3.7.convex-on-symmetric", "corrected", INFINITE, HOLDS),
-    ("lemma-a.10.eq-26", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
-    ("lemma-a.10.gamma", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
-    ("lemma-a.10.factors", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
+    ("lemma-a.10.eq-26", "printed", lemmas.TWICE_EDGE, VIOLATED),
+    ("lemma-a.10.gamma", "printed", lemmas.TWICE_EDGE, VIOLATED),
+    ("lemma-a.10.factors", "printed", lemmas.TWICE_EDGE, VIOLATED),
     ("lemma-a.10.eq-27", "printed", flows.SMALL_COVARIANCE, VIOLATED),
     ("lemma-a.10.eq-27", "corrected", flows.SMALL_COVARIANCE, HOLDS),
     ("lemma-a.10.noise", "printed", SPREAD, VIOLATED),
@@ -53,7 +53,7 @@ VERDICTS = [
     ("theorem-a.11.step", "printed", flows.WIDE_LONG, VIOLATED),
     ("theorem-a.11.step", "printed", SPREAD, HOLDS),
     ("theorem-a.11.step", "corrected", flows.WIDE_LONG, HOLDS),
-    ("lemma-a.7.eq-21", "printed", lemma_problems.TWICE_EDGE, VIOLATED),
+    ("lemma-a.7.eq-21", "printed", lemmas.TWICE_EDGE, VIOLATED),
 ]
 
 

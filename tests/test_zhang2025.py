@@ -13,7 +13,7 @@ from flowsim.claims import Evidence, Judgement, judge_on
 from flowsim.flow.gradient_flow import start_alone
 from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
-from flowsim.papers.zhang2025 import CLAIMS, problems, section_3, section_4, setting
+from flowsim.papers.zhang2025 import CLAIMS, problems, section_4, setting
 from flowsim.problem import unnamed
 from flowsim.problem.specification import spec_of
 from flowsim.tasks import LinearRegression
@@ -51,25 +51,25 @@ def tokens_leak(residuals):
 
 FLOW = (AttentionLoss, "gradient", values_faster)
 BREAKS = {
-    ("eq-6", "printed"): (section_3, "attention", untouched_labels),
+    ("eq-6", "printed"): (setting, "attention", untouched_labels),
     ("sec-2.3.blocks", "printed"): ("flowsim.losses.one_layer.attention.TokenResiduals", "__call__", tokens_leak),
-    ("eq-9.fixed", "printed"): (section_3, "learned", louder),
-    ("eq-9", "corrected"): (section_3, "learned", louder),
-    ("sec-3.2.minimum", "printed"): (section_3, "level", louder),
+    ("eq-9.fixed", "printed"): (setting, "learned", louder),
+    ("eq-9", "corrected"): (setting, "learned", louder),
+    ("sec-3.2.minimum", "printed"): (setting, "level", louder),
     ("sec-3.3.balance", "printed"): FLOW,
-    ("eq-10", "printed"): (section_3, "inflation", louder),
-    ("eq-11", "printed"): (section_3, "learned", louder),
+    ("eq-10", "printed"): (setting, "inflation", louder),
+    ("eq-11", "printed"): (setting, "learned", louder),
     ("sec-3.3.escape", "printed"): FLOW,
-    ("eq-13", "printed"): (section_4, "attention", untouched_labels),
+    ("eq-13", "printed"): (setting, "attention", untouched_labels),
     ("eq-14", "corrected"): FLOW,
     ("eq-15", "printed"): (section_4, "mean_square", louder),
-    ("eq-18", "printed"): (section_4, "learned", louder),
-    ("eq-19", "printed"): (section_4, "level", louder),
+    ("eq-18", "printed"): (setting, "learned", louder),
+    ("eq-19", "printed"): (setting, "level", louder),
     ("appendix-e.8.balance", "printed"): FLOW,
-    ("eq-21", "printed"): (section_4, "inflation", louder),
-    ("sec-4.3.saddles", "printed"): (section_4, "level", louder),
-    ("eq-22", "printed"): (section_4, "learned", louder),
-    ("appendix.lengths", "printed"): ("flowsim.papers.zhang2025.section_4", "learned", louder),
+    ("eq-21", "printed"): (setting, "inflation", louder),
+    ("sec-4.3.saddles", "printed"): (setting, "level", louder),
+    ("eq-22", "printed"): (setting, "learned", louder),
+    ("appendix.lengths", "printed"): (setting, "learned", louder),
 }
 
 

@@ -202,7 +202,7 @@ def _in_eigenbasis(task: Task) -> Task:
 
 
 def _inertia(loss: MaskedAttentionLoss, model: MaskedAttention) -> Float[Array, " n"]:
-    """The eigenvalues of the Hessian scaled to a unit diagonal, which have the signs of its own (Sylvester)."""
+    """The eigenvalues of the Hessian scaled to a unit diagonal, which have the signs of its eigenvalues (Sylvester)."""
     H = hessian(loss, model)
     diagonal = jnp.abs(jnp.diagonal(H))
     scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))

@@ -12,114 +12,83 @@ from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.setting import (
-    HOELDER,
-    LOOPED,
-    PRINTED_CONSTANT,
-    REFUTED,
-    SMALL_COVARIANCE,
-    SMALLEST,
-    WITH_COVARIANCE,
-    Loss,
-    Points,
-    appendix_threshold,
-    at_points,
-    compared,
-    crossing,
-    delta,
-    delta_power,
-    dimension_root,
-    dominance_factor,
-    dominance_power,
-    dominates,
-    drawn,
-    everywhere,
-    least_eigenvalue,
-    long_context,
-    loops,
-    over_determined,
-    sharp_constants,
-    whitened,
-    without_bias,
-)
+from flowsim.papers.gatmiry2024 import problems, setting, spaces
 
 _DRAWN = "Judged at drawn positive A for which an epsilon as in Lemma A.10 exists. "
 
 
-def small_delta(loss: Loss, start: PyTree) -> list[Hypothesis]:
+def small_delta(loss: setting.Loss, start: PyTree) -> list[Hypothesis]:
     """delta is small: 4 d delta^{4L-2} <= 1."""
-    value = 4.0 * loss.task.dimension * delta(loss) ** (4 * loops(loss) - 2)
+    value = 4.0 * loss.task.dimension * setting.delta(loss) ** (4 * setting.loops(loss) - 2)
     return [hypothesis("4 d delta^(4L-2) <= 1", value, "<=", 1.0)]
 
 
-def epsilons(loss: Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
+def epsilons(loss: setting.Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
     """The largest epsilon <= 1 with epsilon^{2L} + d delta^{2L} (epsilon + 2)^{2L} <= L, and whether it is at least
     8 delta d^{3/(4L)}.
     """
-    power, noise = 2 * loops(loss), loss.task.dimension * delta_power(loss)
-    epsilon, _ = crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses, 0.0)
-    smallest = 8.0 * delta(loss) * float(loss.task.dimension) ** (3 / (4 * loops(loss)))
-    return epsilon, (epsilon >= smallest) & (epsilon > 10.0 ** (SMALLEST + 1))
+    power, noise = 2 * setting.loops(loss), loss.task.dimension * setting.delta_power(loss)
+    epsilon, _ = setting.crossing(lambda e: e**power + noise * (e + 2.0) ** power, losses, 0.0)
+    smallest = 8.0 * setting.delta(loss) * float(loss.task.dimension) ** (3 / (4 * setting.loops(loss)))
+    return epsilon, (epsilon >= smallest) & (epsilon > 10.0 ** (setting.SMALLEST + 1))
 
 
-def _epsilon_dominance(loss: Loss, trajectory: Trajectory, constant: ArrayLike) -> Comparison:
+def _epsilon_dominance(loss: setting.Loss, trajectory: Trajectory, constant: ArrayLike) -> Comparison:
     """|grad L|^2 against c epsilon^{4L-2} with the largest epsilon that a point allows."""
-    points = everywhere(loss, trajectory)
+    points = setting.everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
-    comparison = at_least(points.grad_norm_sq, constant * epsilon ** (4 * loops(loss) - 2), promised=promised)
-    return compared(comparison, points)
+    comparison = at_least(points.grad_norm_sq, constant * epsilon ** (4 * setting.loops(loss) - 2), promised=promised)
+    return setting.compared(comparison, points)
 
 
-def epsilon_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def epsilon_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The printed constant, the sharp one at all points, and that of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}."""
-    points = everywhere(loss, trajectory)
+    points = setting.everywhere(loss, trajectory)
     epsilon, promised = epsilons(loss, points.loss)
-    ratio = points.grad_norm_sq / jnp.where(promised, epsilon, 1.0) ** (4 * loops(loss) - 2)
+    ratio = points.grad_norm_sq / jnp.where(promised, epsilon, 1.0) ** (4 * setting.loops(loss) - 2)
     return {
         "constant": jnp.asarray(1 / 4),
         "sharp_constant": jnp.min(jnp.where(promised, ratio, jnp.inf)),
-        "limit_constant": 4.0 * loops(loss) ** 2 * dominance_factor(loss),
+        "limit_constant": 4.0 * setting.loops(loss) ** 2 * setting.dominance_factor(loss),
     }
 
 
-SECTION = LOOPED()
+SECTION = setting.LOOPED()
 ON_EPSILON = SECTION.on(
     problems.EPSILON,
     spaces.ANY_COVARIANCE,
-    hypotheses=(without_bias, over_determined, small_delta),
+    hypotheses=(setting.without_bias, setting.over_determined, small_delta),
     constants=epsilon_constants,
 )
 ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM)
-ON_OPTIMUM = SECTION.on(problems.LONG_CONTEXTS[:2], spaces.OPTIMUM, hypotheses=(over_determined, small_delta))
+ON_OPTIMUM = SECTION.on(problems.LONG_CONTEXTS[:2], spaces.OPTIMUM, hypotheses=(setting.over_determined, small_delta))
 
 
 @ON_EPSILON.claim(
     "lemma-a.10",
     "Lemma A.10",
-    note=SMALL_COVARIANCE
+    note=setting.SMALL_COVARIANCE
     + "It also fails for large d: at A = a I and n = inf, where d^{(L-1)/L} > 16 L^2 (d > 4096 for two loops).",
 )
-def epsilon_dominance(loss: Loss, flow: Trajectory) -> Comparison:
+def epsilon_dominance(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $8 \delta d^{3/(4L)} \le \epsilon \le 1$, $4 d \delta^{4L-2} \le 1$ and $\mathcal{L}(A, 0) \ge \epsilon^{2L}
     + d \delta^{2L} (\epsilon + 2)^{2L}$: $\lVert \nabla \mathcal{L} \rVert^2 \ge \epsilon^{4L-2}/4$
     """
     return _epsilon_dominance(loss, flow, 1 / 4)
 
 
-@ON_EPSILON.corrected(epsilon_dominance, note=WITH_COVARIANCE + HOELDER)
-def epsilon_dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
+@ON_EPSILON.corrected(epsilon_dominance, note=setting.WITH_COVARIANCE + setting.HOELDER)
+def epsilon_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""Under the same conditions $\lVert \nabla \mathcal{L} \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L}
     \epsilon^{4L-2}/4$
     """
-    return _epsilon_dominance(loss, flow, dominance_factor(loss) / 4)
+    return _epsilon_dominance(loss, flow, setting.dominance_factor(loss) / 4)
 
 
 class _Spread(NamedTuple):
     """Drawn A: their points, lambda_i - 1 with multiplicities, lambda_1, and whether A > 0 and Lemma A.10 applies."""
 
-    points: Points
+    points: setting.Points
     offsets: Float[Array, "T r"]
     counts: Float[Array, " r"]
     largest: Series
@@ -130,19 +99,19 @@ class _Spread(NamedTuple):
         return jnp.abs(self.offsets) ** power @ self.counts
 
 
-def _spread(loss: Loss) -> _Spread:
-    models = drawn(loss)
-    points, values = at_points(loss, models), whitened(loss, models)
+def _spread(loss: setting.Loss) -> _Spread:
+    models = setting.drawn(loss)
+    points, values = setting.at_points(loss, models), setting.whitened(loss, models)
     counts = jnp.ones(values.shape[1]) if isinstance(loss, LoopedLoss) else loss.task.multiplicities
     _, allowed = epsilons(loss, points.loss)
     promised = allowed & (jnp.min(values, axis=1) > 0)
     return _Spread(points, values - 1.0, counts, jnp.max(values, axis=1), promised)
 
 
-def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
+def _lines(loss: setting.Loss, factor: ArrayLike) -> Comparison:
     """The first two lines of (27) and the inequality to which Hoelder's is applied."""
-    at, L = _spread(loss), loops(loss)
-    noise = delta_power(loss) * (at.largest + 1.0) ** (2 * L - 1)
+    at, L = _spread(loss), setting.loops(loss)
+    noise = setting.delta_power(loss) * (at.largest + 1.0) ** (2 * L - 1)
     first = (at.offsets ** (2 * L - 1) - noise[:, None]) ** 2 @ at.counts
     second = at.sum_of_powers(4 * L - 2) / 2 - jnp.sum(at.counts) * noise**2
     gradient = at.points.grad_norm_sq
@@ -151,18 +120,18 @@ def _lines(loss: Loss, factor: ArrayLike) -> Comparison:
         at_least(first, second, size=first, promised=at.promised),
         at_least(gradient, factor * at.sum_of_powers(4 * L - 2) / 4, promised=at.promised),
     ]
-    return joined([compared(step, at.points) for step in steps])
+    return joined([setting.compared(step, at.points) for step in steps])
 
 
 @SECTION.on(problems.LONG_CONTEXTS, spaces.OPTIMUM).claim(
     "lemma-a.10.eq-27",
     "proof of Lemma A.10, (27)",
-    hypotheses=(over_determined, small_delta),
+    hypotheses=(setting.over_determined, small_delta),
     note=_DRAWN
     + "The lambda_i are those of A^{1/2} Sigma* A^{1/2}, but the gradient has that form only at Sigma* = I.",
 )
 @eqx.filter_jit
-def printed_lines(loss: Loss) -> Comparison:
+def printed_lines(loss: setting.Loss) -> Comparison:
     r"""$\lVert \nabla \mathcal{L} \rVert^2 \ge \sum_i \bigl((\lambda_i - 1)^{2L-1} - \delta^{2L} (\lambda_1 +
     1)^{2L-1}\bigr)^2 \ge \sum_i \bigl((\lambda_i - 1)^{4L-2}/2 - \delta^{4L} (\lambda_1 + 1)^{4L-2}\bigr)$, and $\lVert
     \nabla \mathcal{L} \rVert^2 \ge \sum_i (\lambda_i - 1)^{4L-2}/4$
@@ -172,20 +141,20 @@ def printed_lines(loss: Loss) -> Comparison:
 
 @ON_STEPS.corrected(
     printed_lines,
-    hypotheses=(over_determined, small_delta),
+    hypotheses=(setting.over_determined, small_delta),
     note=_DRAWN + "Where lambda_i < 1 the noise enters with the opposite sign; the factor 4 L^2 of the gradient, which "
     "the proof leaves out, makes up for it.",
 )
 @eqx.filter_jit
-def lines(loss: Loss) -> Comparison:
+def lines(loss: setting.Loss) -> Comparison:
     r"""The same with $\lambda_d(\Sigma^*)^2$ on the right of $\lVert \nabla \mathcal{L} \rVert^2$"""
-    return _lines(loss, least_eigenvalue(loss) ** 2)
+    return _lines(loss, setting.least_eigenvalue(loss) ** 2)
 
 
-def _noise(loss: Loss, offset) -> Comparison:
+def _noise(loss: setting.Loss, offset) -> Comparison:
     """d delta^{4L} (lambda_1 + 1)^{4L-2} against a quarter of the (4L-2)-th power of an offset from one."""
-    at, L = _spread(loss), loops(loss)
-    left = loss.task.dimension * delta_power(loss) ** 2 * (at.largest + 1.0) ** (4 * L - 2)
+    at, L = _spread(loss), setting.loops(loss)
+    left = loss.task.dimension * setting.delta_power(loss) ** 2 * (at.largest + 1.0) ** (4 * L - 2)
     right = offset(at) ** (4 * L - 2) / 4
     promised = at.promised & jnp.isfinite(loss.task.context_length)
     return at_most(left, right, size=jnp.maximum(left, right), promised=promised)
@@ -197,43 +166,43 @@ def _noise(loss: Loss, offset) -> Comparison:
     note=_DRAWN + "Only the largest |lambda_i - 1| is known to be large; lambda_1 may be one.",
 )
 @eqx.filter_jit
-def printed_noise(loss: Loss) -> Comparison:
+def printed_noise(loss: setting.Loss) -> Comparison:
     r"""$d \delta^{4L} (\lambda_1 + 1)^{4L-2} \le (\lambda_1 - 1)^{4L-2}/4$"""
     return _noise(loss, lambda at: at.largest - 1.0)
 
 
 @ON_OPTIMUM.corrected(printed_noise, note=_DRAWN)
 @eqx.filter_jit
-def noise(loss: Loss) -> Comparison:
+def noise(loss: setting.Loss) -> Comparison:
     r"""$d \delta^{4L} (\lambda_1 + 1)^{4L-2} \le \max_i \lvert \lambda_i - 1 \rvert^{4L-2}/4$"""
     return _noise(loss, lambda at: jnp.max(jnp.abs(at.offsets), axis=1))
 
 
-def _hoelder(loss: Loss, exponent: float, promised: Array, at: _Spread) -> Comparison:
-    L, d = loops(loss), float(loss.task.dimension)
-    right = d**-exponent * at.sum_of_powers(2 * L) ** dominance_power(loss)
+def _hoelder(loss: setting.Loss, exponent: float, promised: Array, at: _Spread) -> Comparison:
+    L, d = setting.loops(loss), float(loss.task.dimension)
+    right = d**-exponent * at.sum_of_powers(2 * L) ** setting.dominance_power(loss)
     return at_least(at.sum_of_powers(4 * L - 2), right, promised=promised)
 
 
 @ON_STEPS.claim("lemma-a.10.hoelder", "proof of Lemma A.10")
 @eqx.filter_jit
-def printed_hoelder(loss: Loss) -> Comparison:
+def printed_hoelder(loss: setting.Loss) -> Comparison:
     r"""$\sum_i (\lambda_i - 1)^{4L-2} \ge d^{-(L-1)/(2L-1)} \bigl(\sum_i (\lambda_i - 1)^{2L}\bigr)^{(2L-1)/L}$
 
     Fails at multiples of I, where d^{-(L-1)/L} makes it an equality; the last line of the proof then drops the factor.
     """
-    L, at = loops(loss), _spread(loss)
+    L, at = setting.loops(loss), _spread(loss)
     return _hoelder(loss, (L - 1) / (2 * L - 1), jnp.ones(at.largest.shape, dtype=bool), at)
 
 
 @ON_STEPS.corrected(printed_hoelder)
 @eqx.filter_jit
-def hoelder(loss: Loss) -> Comparison:
+def hoelder(loss: setting.Loss) -> Comparison:
     r"""$\sum_i (\lambda_i - 1)^{4L-2} \ge d^{-(L-1)/L} \bigl(\sum_i (\lambda_i - 1)^{2L}\bigr)^{(2L-1)/L}$
 
     Judged where the |lambda_i - 1| differ, for L > 1; where they agree it is an equality.
     """
-    L, at = loops(loss), _spread(loss)
+    L, at = setting.loops(loss), _spread(loss)
     sizes = jnp.abs(at.offsets)
     apart = jnp.min(sizes, axis=1) < 0.99 * jnp.max(sizes, axis=1)
     return _hoelder(loss, (L - 1) / L, apart & (L > 1), at)
@@ -242,56 +211,58 @@ def hoelder(loss: Loss) -> Comparison:
 _FACTORS = (1.0 + 1e-6, 1.5, 2.0, 10.0, 100.0)  # times the least epsilon of a step
 
 
-def appendix_dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def appendix_dominance_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The constants of Theorem 3.4, with the threshold of the appendix."""
-    return sharp_constants(loss, trajectory, appendix_threshold(loss))
+    return setting.sharp_constants(loss, trajectory, setting.appendix_threshold(loss))
 
 
-THEOREM_ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM, hypotheses=over_determined)
+THEOREM_ON_STEPS = SECTION.on(problems.STEPS, spaces.OPTIMUM, hypotheses=setting.over_determined)
 
 
 @SECTION.on((*problems.DOMINANCE, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE).claim(
     "theorem-a.11",
     "Theorem A.11",
-    hypotheses=(without_bias, over_determined),
+    hypotheses=(setting.without_bias, setting.over_determined),
     constants=appendix_dominance_constants,
-    note=f"{SMALL_COVARIANCE}{REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
+    note=f"{setting.SMALL_COVARIANCE}{setting.REFUTED} The threshold here is 4^L times that of Theorem 3.4.",
 )
-def appendix_dominance(loss: Loss, flow: Trajectory) -> Comparison:
+def appendix_dominance(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""$\mathcal{L}(A, 0) \ge 2 (4 \delta)^{2L}$ implies $\lVert \nabla \mathcal{L} \rVert^2 \ge
     \mathcal{L}^{(2L-1)/L}/16$
     """
-    return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, appendix_threshold(loss))
+    return setting.dominates(
+        loss, setting.everywhere(loss, flow), setting.PRINTED_CONSTANT, setting.appendix_threshold(loss)
+    )
 
 
 @SECTION.on(
     (*problems.DOMINANCE_OF_LONG_CONTEXTS, problems.ANISOTROPIC, problems.SMALL_COVARIANCE), spaces.ANY_COVARIANCE
 ).corrected(
     appendix_dominance,
-    hypotheses=(without_bias, long_context),
+    hypotheses=(setting.without_bias, setting.long_context),
     constants=appendix_dominance_constants,
-    note=WITH_COVARIANCE + HOELDER,
+    note=setting.WITH_COVARIANCE + setting.HOELDER,
 )
-def appendix_dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
+def appendix_dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}(A, 0) \ge 2 (4 \delta)^{2L}$ implies $\lVert \nabla \mathcal{L}
     \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L} \mathcal{L}^{(2L-1)/L}/16$
     """
-    constant = PRINTED_CONSTANT * dominance_factor(loss)
-    return dominates(loss, everywhere(loss, flow), constant, appendix_threshold(loss))
+    constant = setting.PRINTED_CONSTANT * setting.dominance_factor(loss)
+    return setting.dominates(loss, setting.everywhere(loss, flow), constant, setting.appendix_threshold(loss))
 
 
-def _restated(loss: Loss, factor: ArrayLike) -> Comparison:
+def _restated(loss: setting.Loss, factor: ArrayLike) -> Comparison:
     """|grad L|^2 against epsilon^{4L-2}/4 with 2 epsilon^{2L} = L(A, 0), where epsilon > 4 delta."""
-    points = at_points(loss, drawn(loss))
-    epsilon = (points.loss / 2) ** (1 / (2 * loops(loss)))
-    bound = factor * epsilon ** (4 * loops(loss) - 2) / 4
-    promised = (epsilon > 4.0 * delta(loss)) & (points.loss > 0)
-    return compared(at_least(points.grad_norm_sq, bound, promised=promised), points)
+    points = setting.at_points(loss, setting.drawn(loss))
+    epsilon = (points.loss / 2) ** (1 / (2 * setting.loops(loss)))
+    bound = factor * epsilon ** (4 * setting.loops(loss) - 2) / 4
+    promised = (epsilon > 4.0 * setting.delta(loss)) & (points.loss > 0)
+    return setting.compared(at_least(points.grad_norm_sq, bound, promised=promised), points)
 
 
 @THEOREM_ON_STEPS.claim("theorem-a.11.eq-28", "proof of Theorem A.11, (28)")
 @eqx.filter_jit
-def printed_restated(loss: Loss) -> Comparison:
+def printed_restated(loss: setting.Loss) -> Comparison:
     r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \ge 2 \epsilon^{2L}$ implies $\lVert \nabla \mathcal{L} \rVert^2
     \ge \epsilon^{4L-2}/4$
 
@@ -301,47 +272,47 @@ def printed_restated(loss: Loss) -> Comparison:
     return _restated(loss, 1.0)
 
 
-@THEOREM_ON_STEPS.corrected(printed_restated, hypotheses=long_context)
+@THEOREM_ON_STEPS.corrected(printed_restated, hypotheses=setting.long_context)
 @eqx.filter_jit
-def restated(loss: Loss) -> Comparison:
+def restated(loss: setting.Loss) -> Comparison:
     r"""For $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \ge 2 \epsilon^{2L}$ implies
     $\lVert \nabla \mathcal{L} \rVert^2 \ge \lambda_d(\Sigma^*)^2 d^{-(L-1)/L} \epsilon^{4L-2}/4$
 
     Judged at drawn A.
     """
-    return _restated(loss, dominance_factor(loss))
+    return _restated(loss, setting.dominance_factor(loss))
 
 
-def short_of_half(loss: Loss, start) -> list[Hypothesis]:
+def short_of_half(loss: setting.Loss, start) -> list[Hypothesis]:
     """delta d^{1/(2L)} < 1/2. **Source:** gatmiry2024, Theorem A.8."""
-    return [hypothesis("delta d^(1/(2L)) < 1/2", delta(loss) * dimension_root(loss), "<", 0.5)]
+    return [hypothesis("delta d^(1/(2L)) < 1/2", setting.delta(loss) * setting.dimension_root(loss), "<", 0.5)]
 
 
-def _step(loss: Loss, least: Scalar) -> Comparison:
+def _step(loss: setting.Loss, least: Scalar) -> Comparison:
     """epsilon^{2L} over d delta^{2L} (epsilon + 2)^{2L} against 1, for epsilon from ``least`` on."""
-    epsilon, power = least * jnp.asarray(_FACTORS), 2 * loops(loss)
+    epsilon, power = least * jnp.asarray(_FACTORS), 2 * setting.loops(loss)
     known = jnp.isfinite(loss.task.context_length)
-    safe = jnp.where(known, delta_power(loss), 1.0)
+    safe = jnp.where(known, setting.delta_power(loss), 1.0)
     ratio = (epsilon / (epsilon + 2.0)) ** power / (loss.task.dimension * safe)
     return at_least(ratio, 1.0, promised=known)
 
 
 @THEOREM_ON_STEPS.claim("theorem-a.11.step", "proof of Theorem A.11")
 @eqx.filter_jit
-def printed_step(loss: Loss) -> Comparison:
+def printed_step(loss: setting.Loss) -> Comparison:
     r"""$\epsilon > 4 \delta$ implies $\epsilon^{2L} \ge d \delta^{2L} (\epsilon + 2)^{2L}$
 
     Needs delta <= d^{-1/(2L)} - 1/2, and so d < 4^L. Theorem A.11 rests on this step.
     """
-    return _step(loss, 4.0 * delta(loss))
+    return _step(loss, 4.0 * setting.delta(loss))
 
 
 @THEOREM_ON_STEPS.corrected(printed_step, hypotheses=short_of_half)
 @eqx.filter_jit
-def step(loss: Loss) -> Comparison:
+def step(loss: setting.Loss) -> Comparison:
     r"""For $\delta d^{1/(2L)} < 1/2$, $\epsilon > 4 \delta d^{1/(2L)}$ implies $\epsilon^{2L} \ge d \delta^{2L}
     (\epsilon + 2)^{2L}$
 
     It gives a threshold on the loss that is d times that of Theorem A.11.
     """
-    return _step(loss, 4.0 * delta(loss) * dimension_root(loss))
+    return _step(loss, 4.0 * setting.delta(loss) * setting.dimension_root(loss))

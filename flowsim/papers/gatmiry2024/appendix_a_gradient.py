@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.moments.words import Terms, expected_traces
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024 import lemmas, spaces
 from flowsim.papers.gatmiry2024.moments import Shape, long_for_moments, looped_with_finite_context, shape
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, over_determined
 

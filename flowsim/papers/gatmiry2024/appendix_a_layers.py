@@ -22,8 +22,7 @@ from flowsim.losses.deep.residual_energy import layer_terms
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
 from flowsim.moments import TracePolynomial, wishart_expectation
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024 import lemmas, spaces
 from flowsim.papers.gatmiry2024.moments import looped_by_matrices
 from flowsim.papers.gatmiry2024.setting import LOOPED, over_determined
 from flowsim.tasks import LinearRegression, Prompt

@@ -18,24 +18,7 @@ from flowsim.claims.statements import joined, rounded
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import power_terms
 from flowsim.moments.spectrum import spectral_quadrature
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.moments import (
-    CONDITION_LOST,
-    MOST_POWERS,
-    Shape,
-    Spectrum,
-    enumerated,
-    given_long_contexts,
-    long_for_moments,
-    looped_by_matrices,
-    looped_with_finite_context,
-    moment_errors,
-    of_moments,
-    of_residuals,
-    shape,
-    shapes,
-)
+from flowsim.papers.gatmiry2024 import lemmas, moments, spaces
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped, over_determined
 
 _MATRICES = 4
@@ -46,30 +29,34 @@ _SUM_21 = (
     "should read (-1)^{k-i}."
 )
 
-SECTION = LOOPED(setting=looped_with_finite_context)
+SECTION = LOOPED(setting=moments.looped_with_finite_context)
 ON_LENGTHS = SECTION.on(lemmas.LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=over_determined)
-ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=long_for_moments(4))
+ON_LONG_LENGTHS = SECTION.on(
+    lemmas.LONG_LENGTHS, spaces.MOMENTS, setting=looped, hypotheses=moments.long_for_moments(4)
+)
 ON_LEMMAS = SECTION.on((lemmas.SHORT, lemmas.DEEP, lemmas.ONE_DIMENSION, lemmas.LONG), spaces.LEMMAS)
 ON_LEMMAS_2 = SECTION.on((lemmas.PAPER, lemmas.ONE_LOOP, lemmas.ONE_DIMENSION), spaces.LEMMAS)
 
 
-@ON_LENGTHS.claim("lemma-a.5", "Lemma A.5", note=CONDITION_LOST + _NO_DELTA)
-@of_moments
-def moment_controls_first_order(known: Shape, power: int) -> float:
+@ON_LENGTHS.claim("lemma-a.5", "Lemma A.5", note=moments.CONDITION_LOST + _NO_DELTA)
+@moments.of_moments
+def moment_controls_first_order(known: moments.Shape, power: int) -> float:
     r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta \lambda_1^k$ for all $j$, with $\delta =
     4kd/\sqrt{n}$
     """
     return known.first_order(power)
 
 
-given_long_contexts(moment_controls_first_order, ON_LONG_LENGTHS, _NO_DELTA)
+moments.given_long_contexts(moment_controls_first_order, ON_LONG_LENGTHS, _NO_DELTA)
 
 
-def paired_moments(eigenvalues: Spectrum, multiplicities: Sequence[int], length: int, power: int) -> Spectrum:
+def paired_moments(
+    eigenvalues: moments.Spectrum, multiplicities: Sequence[int], length: int, power: int
+) -> moments.Spectrum:
     """The eigenvalues of E[((1/n) sum x_i x_i^T)^k]: sum_p n^{C(G_p) - k} lambda^{|c*|} prod_c tr S^{|c|}."""
     sums = [sum(m * x**i for x, m in zip(eigenvalues, multiplicities, strict=True)) for i in range(power + 1)]
     totals = [Fraction(0)] * len(eigenvalues)
-    for (count, star, others), number in shapes(power).items():
+    for (count, star, others), number in moments.shapes(power).items():
         weight = number * Fraction(length) ** (count - power) * math.prod((sums[size] for size in others), start=1)
         totals = [total + weight * x**star for total, x in zip(totals, eigenvalues, strict=True)]
     return tuple(totals)
@@ -83,9 +70,9 @@ def pairing_formula(loss: Loss) -> Comparison:
     Judged on all pairings for k <= 2L and k <= 6, against integration by parts, in rationals. The display before this
     one has lambda^{|c*|} v v^T with v = sqrt(lambda) u, one power of lambda too many.
     """
-    known, ratios = shape(loss), []
-    for k in enumerated(known):
-        errors = moment_errors(known.eigenvalues, known.multiplicities, known.finite_length, k)
+    known, ratios = moments.shape(loss), []
+    for k in moments.enumerated(known):
+        errors = moments.moment_errors(known.eigenvalues, known.multiplicities, known.finite_length, k)
         paired = paired_moments(known.eigenvalues, known.multiplicities, known.finite_length, k)
         ratios += [
             float(value / (x**k + error)) for value, x, error in zip(paired, known.eigenvalues, errors, strict=True)
@@ -95,10 +82,10 @@ def pairing_formula(loss: Loss) -> Comparison:
 
 def _paired_bound(loss: Loss, power: int, weight: Callable[[int], Fraction]) -> Fraction:
     """sum_p n^{C(G_p) - k} d^{C(G'_p) - 1} weight(|c*|)."""
-    n, d = shape(loss).finite_length, shape(loss).dimension
+    n, d = moments.shape(loss).finite_length, moments.shape(loss).dimension
     terms = (
         number * Fraction(n) ** (count - power) * d ** len(others) * weight(star)
-        for (count, star, others), number in shapes(power).items()
+        for (count, star, others), number in moments.shapes(power).items()
     )
     return sum(terms, start=Fraction(0))
 
@@ -108,10 +95,10 @@ def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
 
     Each member is divided by n^k and reduced by lambda_j^k; nothing is promised where two adjacent members are equal.
     """
-    known, links = shape(loss), []
+    known, links = moments.shape(loss), []
     first = known.eigenvalues[0]
-    for k in enumerated(known):
-        alphas = moment_errors(known.eigenvalues, known.multiplicities, known.finite_length, k)
+    for k in moments.enumerated(known):
+        alphas = moments.moment_errors(known.eigenvalues, known.multiplicities, known.finite_length, k)
         allowed = Fraction(known.first_order(k))
         for x, alpha in zip(known.eigenvalues, alphas, strict=True):
             bounds = [_paired_bound(loss, k, lambda star, x=x, k=k: first ** (k - star) * x**star)]
@@ -123,7 +110,9 @@ def _proof_of_moments(loss: Loss, printed: bool) -> Comparison:
     return at_most(below, above, promised=np.asarray([a != b for a, b in links]))
 
 
-@ON_LONG_LENGTHS.claim("lemma-a.5.proof", "proof of Lemma A.5, last two displays", setting=looped_with_finite_context)
+@ON_LONG_LENGTHS.claim(
+    "lemma-a.5.proof", "proof of Lemma A.5, last two displays", setting=moments.looped_with_finite_context
+)
 def moments_proved(loss: Loss) -> Comparison:
     r"""$n^k \lambda_j^k (1 - 4kd/\sqrt{n}) \le n^k \alpha^{(j)} \le \sum_p n^{C(G_p)} \bigl(\prod_{c \ne c^*} d
     \lambda_1^{\lvert c \rvert}\bigr) \lambda_j^{\lvert c^* \rvert} \le \sum_p n^{C(G_p)} d^{C(G'_p) - 1} \lambda_j^k
@@ -135,7 +124,7 @@ def moments_proved(loss: Loss) -> Comparison:
     return _proof_of_moments(loss, printed=True)
 
 
-@ON_LONG_LENGTHS.corrected(moments_proved, setting=looped_with_finite_context)
+@ON_LONG_LENGTHS.corrected(moments_proved, setting=moments.looped_with_finite_context)
 def moments_bounded(loss: Loss) -> Comparison:
     r"""$n^k \lambda_j^k (1 - 4kd/\sqrt{n}) \le n^k \alpha^{(j)} \le \sum_p n^{C(G_p)} \bigl(\prod_{c \ne c^*} d
     \lambda_1^{\lvert c \rvert}\bigr) \lambda_j^{\lvert c^* \rvert} \le n^k \lambda_j^k + n^k \lambda_1^k 4kd/\sqrt{n}$
@@ -145,7 +134,7 @@ def moments_bounded(loss: Loss) -> Comparison:
     return _proof_of_moments(loss, printed=False)
 
 
-@ON_LEMMAS.claim("lemma-a.6", "Lemma A.6", setting=looped_by_matrices)
+@ON_LEMMAS.claim("lemma-a.6", "Lemma A.6", setting=moments.looped_by_matrices)
 def changed_covariance(loss: LoopedLoss) -> Comparison:
     r"""$\mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L} = \operatorname{tr} \mathbb{E} (I -
     \tilde\Sigma)^{2L}$, $\tilde\Sigma$ of $\tilde x_i \sim \mathcal{N}(0, A^{1/2} \Sigma^* A^{1/2})$
@@ -153,42 +142,44 @@ def changed_covariance(loss: LoopedLoss) -> Comparison:
     Judged at drawn A: the left side by matrices and integration by parts, the right side by eigenvalues and pairings.
     The statement has an extra Sigma^{1/2} in its first trace, which it then drops.
     """
-    task, power = loss.task, min(2 * loss.loops, MOST_POWERS)
+    task, power = loss.task, min(2 * loss.loops, moments.MOST_POWERS)
     noise = jax.random.normal(jax.random.key(0), (_MATRICES, task.dimension, task.dimension))
     A = noise @ jnp.swapaxes(noise, 1, 2) / task.dimension
     left = jax.vmap(lambda A: power_terms(power)(task.context_length, A=A))(A)
     right, sizes = [], []
     for values in np.asarray(jnp.linalg.eigvalsh(A)):
         exact, ones = tuple(map(Fraction, values.tolist())), (1,) * values.size
-        traces = [sum(paired_moments(exact, ones, shape(loss).finite_length, k)) for k in range(1, power + 1)]
+        traces = [sum(paired_moments(exact, ones, moments.shape(loss).finite_length, k)) for k in range(1, power + 1)]
         terms = [Fraction(values.size), *((-1) ** k * math.comb(power, k) * x for k, x in enumerate(traces, 1))]
         right.append(float(sum(terms)))
         sizes.append(float(sum(map(abs, terms))))
     return rounded(equal(left, jnp.asarray(right), jnp.asarray(sizes)), jnp.asarray(8.0 * task.dimension))
 
 
-@ON_LENGTHS.claim("lemma-a.7", "Lemma A.7", note=CONDITION_LOST + _SUM_21)
-@of_residuals
-def eigenvalue_approximation_first_order(known: Shape, power: int) -> float:
+@ON_LENGTHS.claim("lemma-a.7", "Lemma A.7", note=moments.CONDITION_LOST + _SUM_21)
+@moments.of_residuals
+def eigenvalue_approximation_first_order(known: moments.Shape, power: int) -> float:
     r"""$\lvert \beta_i^{(k)} - (\lambda_i - 1)^k \rvert \le \delta^k (\lambda_1 + 1)^k$, with $\delta^k =
     4kd/\sqrt{n}$
     """
     return known.first_order(power)
 
 
-given_long_contexts(eigenvalue_approximation_first_order, ON_LONG_LENGTHS, _SUM_21)
+moments.given_long_contexts(eigenvalue_approximation_first_order, ON_LONG_LENGTHS, _SUM_21)
 
 
 def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
     """E tr (W - I)^k / d by Gauss quadrature of the mean spectrum of W against the sum over i from ``first`` on of
     sign(k, i) binom(k, i) E tr W^i / d, in rationals, for k <= 2L.
     """
-    known, parts = shape(loss), []
+    known, parts = moments.shape(loss), []
     for k in range(1, 2 * known.loops + 1):
         rule = spectral_quadrature(known.dimension, known.finite_length, k)
         left = float(np.sum(rule.weights * np.asarray(rule.offsets) ** k) / known.dimension)
         one, counts = (Fraction(1),), (known.dimension,)
-        alphas = [Fraction(1)] + [1 + moment_errors(one, counts, known.finite_length, i)[0] for i in range(1, k + 1)]
+        alphas = [Fraction(1)] + [
+            1 + moments.moment_errors(one, counts, known.finite_length, i)[0] for i in range(1, k + 1)
+        ]
         right = sum((sign(k, i) * math.comb(k, i) * alphas[i] for i in range(first, k + 1)), Fraction(0))
         size = sum(float(rule.weights[j] * abs(rule.offsets[j]) ** k) for j in range(len(rule.weights)))
         larger = max(size / known.dimension, abs(float(right)), 1e-300)

@@ -11,18 +11,7 @@ from jaxtyping import Array
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.moments import (
-    Shape,
-    census,
-    enumerated,
-    isotropic_errors,
-    long_for_moments,
-    looped_with_finite_context,
-    powers,
-    shape,
-)
+from flowsim.papers.gatmiry2024 import lemmas, moments, spaces
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, looped
 
 PROBLEMS = (lemmas.PAPER, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ONE_LOOP)
@@ -31,10 +20,11 @@ _ENUMERATED = "Judged on every pairing for k <= 2L and k <= 6. "
 
 def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The constant 4, the sharp one here, and alpha - 1 over its leading term k (k - 1)(d + 1)/(2n) at k = 2L."""
-    known = shape(loss)
-    errors, n = isotropic_errors(known), math.inf if known.length is None else known.length
+    known = moments.shape(loss)
+    errors, n = moments.isotropic_errors(known), math.inf if known.length is None else known.length
     sharp = max(
-        4 * float(error) / max(known.first_order(k), 1e-300) for k, error in zip(powers(known), errors, strict=True)
+        4 * float(error) / max(known.first_order(k), 1e-300)
+        for k, error in zip(moments.powers(known), errors, strict=True)
     )
     k, d = 2 * known.loops, known.dimension
     leading = k * (k - 1) * (d + 1) / (2 * n)
@@ -45,13 +35,13 @@ def isotropic_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-SECTION = LOOPED(setting=looped_with_finite_context)
+SECTION = LOOPED(setting=moments.looped_with_finite_context)
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.PAIRINGS)
 
 
 @SECTION.on(
     (lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL, lemmas.PAPER), spaces.MOMENTS
-).claim("lemma-a.2", "Lemma A.2", setting=looped, hypotheses=long_for_moments(4), constants=isotropic_constants)
+).claim("lemma-a.2", "Lemma A.2", setting=looped, hypotheses=moments.long_for_moments(4), constants=isotropic_constants)
 def isotropic_moments(loss: Loss) -> Comparison:
     r"""$1 \le \alpha_{n,d,k} \le 1 + 4kd/\sqrt{n}$ for $\mathbb{E}\bigl[\bigl(\sum x_i x_i^\top / n\bigr)^k\bigr] =
     \alpha I$, given $n \ge 4 k^2 d^2$
@@ -59,9 +49,9 @@ def isotropic_moments(loss: Loss) -> Comparison:
     The display lacks the power k of the sum. The bound is far from sharp: alpha - 1 is k(k-1)(d+1)/(2n) to leading
     order, while the printed bound on it falls only as 1/sqrt(n).
     """
-    known = shape(loss)
-    errors = jnp.asarray([float(error) for error in isotropic_errors(known)])
-    bounds = jnp.asarray([known.first_order(k) for k in powers(known)])
+    known = moments.shape(loss)
+    errors = jnp.asarray([float(error) for error in moments.isotropic_errors(known)])
+    bounds = jnp.asarray([known.first_order(k) for k in moments.powers(known)])
     finite = known.length is not None
     upper = at_most(errors, bounds, promised=finite)
     lower = at_least(errors, 0.0, size=1.0, promised=finite & (np.arange(errors.size) > 0))
@@ -75,11 +65,11 @@ def _counts_at_most(pairs: Sequence[tuple[int, int]]) -> Comparison:
 
 
 def _moment_from_cycles(loss: Loss, second: int, less: int) -> Comparison:
-    known = shape(loss)
+    known = moments.shape(loss)
     n, ratios = known.finite_length, []
     base = n if second else known.dimension
-    for k, error in zip(enumerated(known), isotropic_errors(known), strict=False):
-        total = sum(c * n**p.first * Fraction(base) ** (p.second - less) for p, c in census(k).items())
+    for k, error in zip(moments.enumerated(known), moments.isotropic_errors(known), strict=False):
+        total = sum(c * n**p.first * Fraction(base) ** (p.second - less) for p, c in moments.census(k).items())
         ratios.append(float(total / ((1 + error) * n**k)))
     return equal(jnp.asarray(ratios), 1.0, jnp.maximum(jnp.asarray(ratios), 1.0))
 
@@ -115,8 +105,8 @@ def cycle_counts(loss: Loss) -> Comparison:
     self-loops in $G_p$
     """
     pairs = []
-    for k in enumerated(shape(loss)):
-        for r, first, second in census(k):
+    for k in moments.enumerated(moments.shape(loss)):
+        for r, first, second in moments.census(k):
             pairs += [(first, r + (k - r) // 2), (second, k - r + 1), (first + second, k + 1)]
     return _counts_at_most(pairs)
 
@@ -126,8 +116,8 @@ def _double_factorial(m: int) -> int:
 
 
 def _count_against(loss: Loss, less: int) -> Comparison:
-    orders = enumerated(shape(loss))
-    counts = jnp.asarray([float(sum(census(m).values())) for m in orders])
+    orders = moments.enumerated(moments.shape(loss))
+    counts = jnp.asarray([float(sum(moments.census(m).values())) for m in orders])
     expected = jnp.asarray([float(_double_factorial(2 * m - less)) for m in orders])
     return equal(counts, expected, expected)
 
@@ -154,9 +144,9 @@ def odd_pairing_counts(loss: Loss) -> Comparison:
 def self_loop_counts(loss: Loss) -> Comparison:
     r"""At most $\binom{k}{r} (2k - 2r)!!$ pairings have a $G_p$ with at least $r$ self-loops"""
     pairs = []
-    for k in enumerated(shape(loss)):
+    for k in moments.enumerated(moments.shape(loss)):
         for r in range(k + 1):
-            count = sum(number for cycles, number in census(k).items() if cycles.loops >= r)
+            count = sum(number for cycles, number in moments.census(k).items() if cycles.loops >= r)
             pairs.append((count, math.comb(k, r) * _double_factorial(2 * k - 2 * r)))
     return _counts_at_most(pairs)
 
@@ -167,9 +157,9 @@ def _without_self_loops(nodes: int) -> int:
     return sum(terms)
 
 
-def _first_lines(known: Shape, k: int) -> tuple[Fraction, Fraction]:
+def _first_lines(known: moments.Shape, k: int) -> tuple[Fraction, Fraction]:
     """alpha - 1, and the first line of (20) over n^k, minus the 1 that the pairing with r = k gives."""
-    error = isotropic_errors(known)[k - 1]
+    error = moments.isotropic_errors(known)[k - 1]
     line = sum(
         math.comb(k, s) * _without_self_loops(s) * Fraction(known.dimension**s, known.finite_length ** (s - s // 2))
         for s in range(1, k + 1)
@@ -177,7 +167,7 @@ def _first_lines(known: Shape, k: int) -> tuple[Fraction, Fraction]:
     return error, Fraction(line)
 
 
-def _chain(known: Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison:
+def _chain(known: moments.Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison:
     """alpha <= first line <= .. <= 1 + 4kd/sqrt(n), minus 1 throughout; an equality at the start is not promised."""
     exact, first = _first_lines(known, k)
     lines = [float(exact), float(first), *map(math.fsum, terms), known.first_order(k)]
@@ -186,7 +176,7 @@ def _chain(known: Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison
 
 
 @SECTION.on((lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL), spaces.PAIRINGS).claim(
-    "lemma-a.2.eq-20", "proof of Lemma A.2", hypotheses=long_for_moments(4)
+    "lemma-a.2.eq-20", "proof of Lemma A.2", hypotheses=moments.long_for_moments(4)
 )
 def printed_chain(loss: Loss) -> Comparison:
     r"""$\alpha_{n,d,k}$ is at most each line of (20) in turn, and $1 + 4kd/\sqrt{n}$, given $n \ge 4 k^2 d^2$
@@ -195,7 +185,7 @@ def printed_chain(loss: Loss) -> Comparison:
     still follows from the third. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound is 3. d^s in the second line is
     read as d^{k-r}.
     """
-    known, parts = shape(loss), []
+    known, parts = moments.shape(loss), []
     for k in range(1, 2 * known.loops + 1):
         x, orders = known.dimension / known.root_length, range(1, k + 1)
         second = [math.comb(k, s) * _double_factorial(2 * s) * x**s for s in orders]
@@ -205,7 +195,7 @@ def printed_chain(loss: Loss) -> Comparison:
 
 
 @SECTION.on((lemmas.TWICE_EDGE, lemmas.ASTRONOMICAL, lemmas.EDGE), spaces.PAIRINGS).corrected(
-    printed_chain, hypotheses=long_for_moments(16)
+    printed_chain, hypotheses=moments.long_for_moments(16)
 )
 def mended_chain(loss: Loss) -> Comparison:
     r"""$\alpha \le \sum_p n^{r + \lfloor (k-r)/2 \rfloor - k} d^{k-r} \le \sum_s \binom{k}{s}(2s - 1)!! (d/\sqrt{n})^s
@@ -214,7 +204,7 @@ def mended_chain(loss: Loss) -> Comparison:
     The printed chain skips Stirling's sqrt(pi), and its last step needs sum_{s >= 1} y^s <= 2y with y = 2kd/sqrt(n),
     that is, y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.
     """
-    known, parts = shape(loss), []
+    known, parts = moments.shape(loss), []
     for k in range(1, 2 * known.loops + 1):
         x, orders = known.dimension / known.root_length, range(1, k + 1)
         second = [math.comb(k, s) * _double_factorial(2 * s - 1) * x**s for s in orders]

@@ -17,8 +17,7 @@ from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum, scalar_shortfall
 from flowsim.moments.spectrum import spectral_quadrature
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024 import lemmas, spaces
 from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_few_dimensions, shape
 from flowsim.papers.gatmiry2024.setting import CLOSE, LOOPED, Loss, over_determined
 

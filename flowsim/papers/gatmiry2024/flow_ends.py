@@ -12,33 +12,20 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.scalar_minima import scalar_shortfall
 from flowsim.models import LoopedAttention
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024 import problems, setting, spaces
 from flowsim.papers.gatmiry2024.section_3_7 import long_and_several, neighbourhood, neighbourhood_constants
-from flowsim.papers.gatmiry2024.setting import (
-    CLOSE,
-    LOOPED,
-    Loss,
-    deviation,
-    identity_covariance,
-    loops,
-    matrices,
-    over_determined,
-    several_loops,
-    whitened,
-)
 
 
-def at_least_two_examples(loss: Loss, start: PyTree) -> list[Hypothesis]:
+def at_least_two_examples(loss: setting.Loss, start: PyTree) -> list[Hypothesis]:
     """There are at least two examples: n > 1."""
     return [hypothesis("n > 1", loss.task.context_length, ">", 1.0)]
 
 
-def _end_from_identity(loss: Loss, trajectory: Trajectory) -> Series:
-    return jnp.max(jnp.abs(whitened(loss, trajectory.models)[-1:] - 1.0), axis=1)
+def _end_from_identity(loss: setting.Loss, trajectory: Trajectory) -> Series:
+    return jnp.max(jnp.abs(setting.whitened(loss, trajectory.models)[-1:] - 1.0), axis=1)
 
 
-def end_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def end_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """a of A_opt = a I, |A - I| at the end of the flow, and d/n."""
     return {
         "a": loss.energy.centres[0],
@@ -47,60 +34,60 @@ def end_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-SECTION_5_2 = LOOPED(hypotheses=(identity_covariance, at_least_two_examples))
+SECTION_5_2 = setting.LOOPED(hypotheses=(setting.identity_covariance, at_least_two_examples))
 ON_PROBLEMS = SECTION_5_2.on(problems.SHORT_CONTEXTS, spaces.SHORT_FLOWS, constants=end_constants)
 
 
 @ON_PROBLEMS.claim("sec-5.2", "section 5.2, Figure 1")
-def tends_near_identity(loss: Loss, flow: Trajectory) -> Comparison:
+def tends_near_identity(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$ and all $n > 1$, even $n < d$, $A$ converges very close to $I$: $\lVert A - I \rVert \le 0.1$
     in the limit
 
     The text gives no number for close; all rows of this paper read it as 10%. At n < d, A ends nearer to zero than to
     I. That the loss converges is true of every gradient flow of a positive loss.
     """
-    return at_most(_end_from_identity(loss, flow), CLOSE, allowance=flow.way_to_go)
+    return at_most(_end_from_identity(loss, flow), setting.CLOSE, allowance=flow.way_to_go)
 
 
 @ON_PROBLEMS.corrected(tends_near_identity)
-def tends_to_minimum(loss: Loss, flow: Trajectory) -> Comparison:
+def tends_to_minimum(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$ and all $n > 1$ the loss converges to its minimum and $A$ to $A_{\mathrm{opt}} = a I$
 
     a tends to 1 as d/n tends to 0; its value is among the constants.
     """
     to_go = flow.way_to_go / loss.energy.centres[0]
-    return equal(deviation(loss, flow.models)[-1:], 0.0, 1.0, allowance=to_go)
+    return equal(setting.deviation(loss, flow.models)[-1:], 0.0, 1.0, allowance=to_go)
 
 
 @SECTION_5_2.on((problems.TEN, problems.FEW, problems.FEW_DEEP, problems.VERY_LONG), spaces.STILL_ISOTROPIC).claim(
     "sec-5.2.scale", "section 5.2, Figure 1", form="corrected"
 )
-def shrinks(loss: Loss) -> Comparison:
+def shrinks(loss: setting.Loss) -> Comparison:
     r"""For $\Sigma^* = I$ and all $n > 1$ the limit is $A_{\mathrm{opt}} = a I$ with $0 < a < 1$
 
     This much of the printed claim, close to I, is true at every n.
     """
     n = float(loss.task.context_length)
-    short = jnp.asarray([scalar_shortfall(loss.task.dimension, n, loops(loss))])
+    short = jnp.asarray([scalar_shortfall(loss.task.dimension, n, setting.loops(loss))])
     finite = bool(np.isfinite(n))
     return joined([at_most(short, 1.0, promised=finite), at_least(short, 0.0, size=short, promised=finite)])
 
 
-def identity_without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
+def identity_without_bias(loss: setting.Loss, start: PyTree) -> list[Hypothesis]:
     """Sigma* = I and u = 0; A need not be symmetric."""
-    return [part for part in identity_covariance(loss, start) if part.name != "A symmetric"]
+    return [part for part in setting.identity_covariance(loss, start) if part.name != "A symmetric"]
 
 
-STARTS = LOOPED()
+STARTS = setting.LOOPED()
 
 
 @STARTS.on(problems.STARTS, spaces.ANY_START).claim(
     "theorem-3.3.any-start",
     "Theorem 3.3, from any A(0)",
-    hypotheses=(identity_without_bias, over_determined, several_loops),
+    hypotheses=(identity_without_bias, setting.over_determined, setting.several_loops),
     constants=neighbourhood_constants,
 )
-def from_any_start(loss: Loss, flow: Trajectory) -> Comparison:
+def from_any_start(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For every $A(0)$, symmetric or not, $(1 - c) A_{\mathrm{opt}} \preceq A(t) \preceq (1 + c) A_{\mathrm{opt}}$
     from that time on, $c = 8 (1 + 4 d^{1/(2L)}) \xi^{1/(2L)}$
 
@@ -111,9 +98,11 @@ def from_any_start(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 @STARTS.on((problems.INDEFINITE, problems.NEGATIVE, problems.RANDOM), spaces.SYMMETRIC_STARTS).corrected(
-    from_any_start, hypotheses=(identity_covariance, over_determined, several_loops), constants=end_constants
+    from_any_start,
+    hypotheses=(setting.identity_covariance, setting.over_determined, setting.several_loops),
+    constants=end_constants,
 )
-def from_symmetric_starts(loss: Loss, flow: Trajectory) -> Comparison:
+def from_symmetric_starts(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""From every symmetric $A(0)$, positive or not, $A(t)$ tends to the $A_{\mathrm{opt}} = a I$ of symmetric matrices
 
     A symmetric A(0) stays symmetric, and positivity is not needed.
@@ -137,7 +126,7 @@ def _turned(loss: LoopedLoss) -> Float[Array, "d d"]:
     "theorem-3.3.stability",
     "Theorem 3.2 with Theorem 3.3",
     form="corrected",
-    setting=matrices,
+    setting=setting.matrices,
     hypotheses=finite_and_long,
 )
 def not_stable(loss: LoopedLoss) -> Comparison:
@@ -145,9 +134,9 @@ def not_stable(loss: LoopedLoss) -> Comparison:
     + K) A_{\mathrm{opt}}^{1/2}, 0) < \mathcal{L}(A_{\mathrm{opt}}, 0)$ for the antisymmetric $K = (e_1 e_2^\top - e_2
     e_1^\top)/\sqrt{n}$, given $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$
 
-    Theorem 3.2 speaks of a global minimiser, and (22) of its root: that A is symmetric is left out there, too. At L = 2
+    Theorem 3.2 is about a global minimiser, and (22) has its root: that A is symmetric is left out there, too. At L = 2
     the loss changes by -2 |K|^2/n + |K^2|^2 to leading order in 1/n.
     """
-    whole = LoopedLoss(loss.task, loops(loss), symmetric=False)
-    excess = whole(LoopedAttention(_turned(loss), loops=loops(loss))) - loss.minimum
+    whole = LoopedLoss(loss.task, setting.loops(loss), symmetric=False)
+    excess = whole(LoopedAttention(_turned(loss), loops=setting.loops(loss))) - loss.minimum
     return at_most(excess[None], 0.0, size=loss.minimum)

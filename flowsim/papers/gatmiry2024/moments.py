@@ -230,7 +230,7 @@ def powers(known: Shape) -> range:
 
 
 def enumerated(known: Shape) -> range:
-    """The powers k = 1, .., 2L up to which all pairings are looked at."""
+    """The powers k = 1, .., 2L up to which all pairings are counted."""
     return range(1, min(2 * known.loops, MOST_POWERS) + 1)
 
 

@@ -13,8 +13,7 @@ from flowsim.claims.claim import Comparison, at_most
 from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024 import problems, spaces
 from flowsim.papers.gatmiry2024.setting import LOOPED, delta, dimension_root, long_context, matrices
 
 _BASES = 8
@@ -176,7 +175,7 @@ def precision_bounded(loss: LoopedLoss) -> Comparison:
     r"""$(1 - x) A_{\mathrm{opt}}^{-1} \preceq \Sigma^* \preceq (1 + x) A_{\mathrm{opt}}^{-1}$, $x = 16 \delta
     d^{1/(2L)}$
 
-    What Theorem 3.2 says of A_opt^-1, under its condition on n.
+    What Theorem 3.2 implies for A_opt^-1, under its condition on n.
     """
     relative = _through_optimum(loss, loss.task.covariance)
     bound = 16.0 * delta(loss) * dimension_root(loss)

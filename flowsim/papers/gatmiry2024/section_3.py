@@ -20,9 +20,7 @@ from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
 from flowsim.models.linear_attention import embed
 from flowsim.models.masked_attention import attend
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
+from flowsim.papers.gatmiry2024 import lemmas, problems, spaces
 from flowsim.papers.gatmiry2024.moments import looped_by_matrices, looped_with_finite_context, powers, shape
 from flowsim.papers.gatmiry2024.setting import LOOPED, Loss, delta, matrices, over_determined
 from flowsim.tasks import Prompt

@@ -11,62 +11,36 @@ from flowsim.claims.statements import joined, rounded
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.models import LoopedAttention
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.setting import (
-    HOELDER,
-    LOOPED,
-    PRINTED_CONSTANT,
-    REFUTED,
-    Loss,
-    appendix_threshold,
-    bias_is_zero,
-    delta_power,
-    deviation,
-    dimension_loss,
-    dimension_root,
-    dominates,
-    everywhere,
-    identity_covariance,
-    least_eigenvalue,
-    long_context,
-    loops,
-    matrices,
-    minimiser_constants,
-    minimum_below,
-    over_determined,
-    several_loops,
-    sharp_constants,
-    within,
-)
+from flowsim.papers.gatmiry2024 import lemmas, problems, setting, spaces
 
 
-def minimum_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def minimum_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The minimum, the bound on it, and d (d/n)^L, the order of the minimum."""
-    n, d, L = loss.task.context_length, loss.task.dimension, loops(loss)
-    return {"minimum": loss.minimum, "bound": d * 4.0**L * delta_power(loss), "order": d * (d / n) ** L}
+    n, d, L = loss.task.context_length, loss.task.dimension, setting.loops(loss)
+    return {"minimum": loss.minimum, "bound": d * 4.0**L * setting.delta_power(loss), "order": d * (d / n) ** L}
 
 
-SECTION_3_7 = LOOPED()
-ON_OPTIMUM = SECTION_3_7.on(problems.OPTIMUM, spaces.OPTIMUM, hypotheses=long_context)
+SECTION_3_7 = setting.LOOPED()
+ON_OPTIMUM = SECTION_3_7.on(problems.OPTIMUM, spaces.OPTIMUM, hypotheses=setting.long_context)
 ON_FLOW = SECTION_3_7.on(
-    problems.FLOW, spaces.ISOTROPIC_FLOWS, hypotheses=(identity_covariance, over_determined, several_loops)
+    problems.FLOW,
+    spaces.ISOTROPIC_FLOWS,
+    hypotheses=(setting.identity_covariance, setting.over_determined, setting.several_loops),
 )
 
 
 @ON_OPTIMUM.claim("theorem-3.2.loss", "Theorem 3.2, 1", constants=minimum_constants)
-def minimum_bounded(loss: Loss) -> Comparison:
+def minimum_bounded(loss: setting.Loss) -> Comparison:
     r"""$8 L d^2/\sqrt{n} \le 2^{-2L}$ implies $\mathcal{L}(A_{\mathrm{opt}}, u_{\mathrm{opt}}) \le 8 L d^2
     2^{2L}/\sqrt{n}$
 
     The minimum is of the order d (d/n)^L, far below the bound.
     """
-    return minimum_below(loss)
+    return setting.minimum_below(loss)
 
 
-@ON_OPTIMUM.claim("theorem-3.2.minimiser", "Theorem 3.2, 2", constants=minimiser_constants)
-def minimiser_bounded(loss: Loss) -> Comparison:
+@ON_OPTIMUM.claim("theorem-3.2.minimiser", "Theorem 3.2, 2", constants=setting.minimiser_constants)
+def minimiser_bounded(loss: setting.Loss) -> Comparison:
     r"""Under that condition $(1 - c) {\Sigma^*}^{-1} \preceq A_{\mathrm{opt}} \preceq (1 + c) {\Sigma^*}^{-1}$, $c = 8
     \delta d^{1/(2L)}$, and $u_{\mathrm{opt}} = 0$
 
@@ -75,41 +49,43 @@ def minimiser_bounded(loss: Loss) -> Comparison:
     the order d/n, so the remark that the estimate is the best one can hope for is wrong. u_opt = 0 is judged for L <=
     2; the term in u is the mean of a square at every L.
     """
-    return joined([within(loss, 8.0), bias_is_zero(loss)])
+    return joined([setting.within(loss, 8.0), setting.bias_is_zero(loss)])
 
 
-def exponents(loss: Loss) -> tuple[float, float, float]:
+def exponents(loss: setting.Loss) -> tuple[float, float, float]:
     """L/(L-1), 16 L/(L-1) and L/(2L-1), with L = 2 in place of L = 1, to which the statements do not apply."""
-    L = max(loops(loss), 2)
+    L = max(setting.loops(loss), 2)
     return L / (L - 1), 16 * L / (L - 1), L / (2 * L - 1)
 
 
-def _printed_level(loss: Loss, t: Series) -> Series:
+def _printed_level(loss: setting.Loss, t: Series) -> Series:
     """The xi whose time (1/xi)^{(L-1)/L} (16 L/(L-1))^{(L-1)/(2L-1)} is t."""
     power, K, exponent = exponents(loss)
     return K**exponent / t**power
 
 
-def _level(loss: Loss, t: Series) -> Series:
+def _level(loss: setting.Loss, t: Series) -> Series:
     """The xi whose time (d/xi)^{(L-1)/L} 16 L/((L-1) lambda_d^2) is t."""
     power, K, _ = exponents(loss)
-    return loss.task.dimension * (K / (least_eigenvalue(loss) ** 2 * t)) ** power
+    return loss.task.dimension * (K / (setting.least_eigenvalue(loss) ** 2 * t)) ** power
 
 
-def _reached(loss: Loss, t: Series, level) -> Series:
+def _reached(loss: setting.Loss, t: Series, level) -> Series:
     """The least xi >= 2 (4 delta)^{2L} whose time has passed at t; infinite at t = 0."""
     known = t > 0
-    return jnp.where(known, jnp.maximum(level(loss, jnp.where(known, t, 1.0)), appendix_threshold(loss)), jnp.inf)
+    return jnp.where(
+        known, jnp.maximum(level(loss, jnp.where(known, t, 1.0)), setting.appendix_threshold(loss)), jnp.inf
+    )
 
 
-def _in_time(loss: Loss, trajectory: Trajectory, level) -> Comparison:
+def _in_time(loss: setting.Loss, trajectory: Trajectory, level) -> Comparison:
     """L(A(t)) against xi, promised where xi < L(A(0)), since no flow rises above its start."""
     xi = _reached(loss, trajectory.t, level)
     promised = xi < trajectory.loss[0]
     return at_most(trajectory.loss, jnp.where(promised, xi, trajectory.loss[0]), promised=promised)
 
 
-def time_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def time_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The products t xi^{(L-1)/L}, and the threshold.
 
     These are the printed product, the one corrected by the d, the exponent and the lambda_d of Sigma* that the proof
@@ -117,20 +93,20 @@ def time_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     d^{(L-1)/L} / (4 L (L-1)).
     """
     power, K, exponent = exponents(loss)
-    d, L = loss.task.dimension, max(loops(loss), 2)
+    d, L = loss.task.dimension, max(setting.loops(loss), 2)
     seen = trajectory.t * trajectory.loss ** (1 / power)
-    above = trajectory.loss >= appendix_threshold(loss)
+    above = trajectory.loss >= setting.appendix_threshold(loss)
     return {
         "printed": jnp.asarray(K ** (exponent / power)),
-        "corrected": K * d ** (1 / power) / least_eigenvalue(loss) ** 2,
+        "corrected": K * d ** (1 / power) / setting.least_eigenvalue(loss) ** 2,
         "seen": jnp.max(jnp.where(above, seen, 0.0)),
         "limit": jnp.asarray(d ** (1 / power) / (4 * L * (L - 1))),
-        "threshold": appendix_threshold(loss),
+        "threshold": setting.appendix_threshold(loss),
     }
 
 
 @ON_FLOW.claim("theorem-3.3.time", "Theorem 3.3, 1", constants=time_constants)
-def in_printed_time(loss: Loss, flow: Trajectory) -> Comparison:
+def in_printed_time(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$ from $t = (1/\xi)^{(L-1)/L}
     \bigl(\frac{16L}{L-1}\bigr)^{(L-1)/(2L-1)}$ on
 
@@ -142,9 +118,11 @@ def in_printed_time(loss: Loss, flow: Trajectory) -> Comparison:
 
 
 @ON_FLOW.corrected(
-    in_printed_time, hypotheses=(identity_covariance, several_loops, long_context), constants=time_constants
+    in_printed_time,
+    hypotheses=(setting.identity_covariance, setting.several_loops, setting.long_context),
+    constants=time_constants,
 )
-def in_time(loss: Loss, flow: Trajectory) -> Comparison:
+def in_time(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$, $8 L d^2/\sqrt{n} \le 2^{-2L}$ and $\xi \ge 2 (4 \delta)^{2L}$, $\mathcal{L}(A(t)) \le \xi$
     from $t = (d/\xi)^{(L-1)/L} \frac{16L}{L-1}$ on
 
@@ -153,66 +131,66 @@ def in_time(loss: Loss, flow: Trajectory) -> Comparison:
     return _in_time(loss, flow, _level)
 
 
-def neighbourhood_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def neighbourhood_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """8 (1 + 4 d^{1/(2L)}), and the context length beyond which the lower half says more than A >= 0."""
-    L, factor = loops(loss), 8.0 * (1.0 + 4.0 * dimension_root(loss))
+    L, factor = setting.loops(loss), 8.0 * (1.0 + 4.0 * setting.dimension_root(loss))
     needed = 16.0 * L * loss.task.dimension * (4.0 * factor) ** (2 * L)
     return {"factor": jnp.asarray(factor), "context_length_needed": jnp.asarray(float(needed) ** 2)}
 
 
 @ON_FLOW.claim("theorem-3.3.neighbourhood", "Theorem 3.3, 2", constants=neighbourhood_constants)
-def neighbourhood(loss: Loss, flow: Trajectory) -> Comparison:
+def neighbourhood(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""From that time on $(1 - c) A_{\mathrm{opt}} \preceq A(t) \preceq (1 + c) A_{\mathrm{opt}}$ with $c = 8 (1 + 4
     d^{1/(2L)}) \xi^{1/(2L)}$
 
     Survives the failure of the printed time, since c is large.
     """
     xi = _reached(loss, flow.t, _printed_level)
-    bound = 8.0 * (1.0 + 4.0 * dimension_root(loss)) * xi ** (1 / (2 * loops(loss)))
+    bound = 8.0 * (1.0 + 4.0 * setting.dimension_root(loss)) * xi ** (1 / (2 * setting.loops(loss)))
     promised = jnp.isfinite(bound) & (bound > 0)
-    return at_most(deviation(loss, flow.models), jnp.where(promised, bound, 1.0), promised=promised)
+    return at_most(setting.deviation(loss, flow.models), jnp.where(promised, bound, 1.0), promised=promised)
 
 
-def printed_threshold(loss: Loss) -> Scalar:
+def printed_threshold(loss: setting.Loss) -> Scalar:
     """The threshold 16 L d 4^L / sqrt(n). **Source:** gatmiry2024, Theorem 3.4."""
-    return 2.0 * 4.0 ** loops(loss) * delta_power(loss)
+    return 2.0 * 4.0 ** setting.loops(loss) * setting.delta_power(loss)
 
 
-def dominance_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def dominance_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """The constants of `sharp_constants`, with the threshold of Theorem 3.4.
 
     That of long contexts, 4 L^2 lambda_d^2 d^{-(L-1)/L}, is attained at multiples of I where Sigma* is one too.
     """
-    return sharp_constants(loss, trajectory, printed_threshold(loss))
+    return setting.sharp_constants(loss, trajectory, printed_threshold(loss))
 
 
 @SECTION_3_7.on(problems.DOMINANCE, spaces.ISOTROPIC_FLOWS).claim(
     "theorem-3.4",
     "Theorem 3.4",
-    hypotheses=(identity_covariance, over_determined),
+    hypotheses=(setting.identity_covariance, setting.over_determined),
     constants=dominance_constants,
-    note=REFUTED,
+    note=setting.REFUTED,
 )
-def dominance(loss: Loss, flow: Trajectory) -> Comparison:
+def dominance(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$, $\mathcal{L}(A, 0) \ge 16 L d 4^L/\sqrt{n}$ implies $\lVert \nabla \mathcal{L} \rVert^2 \ge
     \mathcal{L}^{(2L-1)/L}/16$
     """
-    return dominates(loss, everywhere(loss, flow), PRINTED_CONSTANT, printed_threshold(loss))
+    return setting.dominates(loss, setting.everywhere(loss, flow), setting.PRINTED_CONSTANT, printed_threshold(loss))
 
 
 @SECTION_3_7.on(problems.DOMINANCE_OF_LONG_CONTEXTS, spaces.LONG_FLOWS).corrected(
     dominance,
-    hypotheses=(identity_covariance, long_context),
+    hypotheses=(setting.identity_covariance, setting.long_context),
     constants=dominance_constants,
-    note=f"{HOELDER} Corrected by it and by Theorem 3.2's condition on n. In the limit the sharp constant is "
+    note=f"{setting.HOELDER} Corrected by it and by Theorem 3.2's condition on n. In the limit the sharp constant is "
     "4 L^2 d^{-(L-1)/L}.",
 )
-def dominance_with_dimension(loss: Loss, flow: Trajectory) -> Comparison:
+def dominance_with_dimension(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\Sigma^* = I$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}(A, 0) \ge 16 L d 4^L/\sqrt{n}$ implies
     $\lVert \nabla \mathcal{L} \rVert^2 \ge d^{-(L-1)/L} \mathcal{L}^{(2L-1)/L}/16$
     """
-    constant = PRINTED_CONSTANT * dimension_loss(loss)
-    return dominates(loss, everywhere(loss, flow), constant, printed_threshold(loss))
+    constant = setting.PRINTED_CONSTANT * setting.dimension_loss(loss)
+    return setting.dominates(loss, setting.everywhere(loss, flow), constant, printed_threshold(loss))
 
 
 Pairs = Float[Array, "pairs 2 d d"]
@@ -228,7 +206,7 @@ _LENGTHS = (0.5, 1.0, 2.0, 4.0)
 def _halfway(loss: LoopedLoss, pairs: Pairs) -> tuple[Array, Array]:
     """L((A + B)/2, 0) and (L(A, 0) + L(B, 0))/2 for each pair of A' and B'."""
     inverse_root = jnp.linalg.inv(loss.root)
-    energy = lambda A: loss(LoopedAttention(inverse_root @ A @ inverse_root, loops=loops(loss)))
+    energy = lambda A: loss(LoopedAttention(inverse_root @ A @ inverse_root, loops=setting.loops(loss)))
     return jax.lax.map(lambda pair: (energy((pair[0] + pair[1]) / 2), (energy(pair[0]) + energy(pair[1])) / 2), pairs)
 
 
@@ -243,20 +221,24 @@ def _nilpotent(loss: LoopedLoss) -> Pairs:
 
 def _best_pair(loss: LoopedLoss) -> tuple[Array, Array]:
     """The loss halfway and the mean loss, for the pair where the first exceeds the second most, relative to it."""
-    middle, mean = _halfway(LoopedLoss(loss.task, loops(loss), symmetric=False), _nilpotent(loss))
+    middle, mean = _halfway(LoopedLoss(loss.task, setting.loops(loss), symmetric=False), _nilpotent(loss))
     best = jnp.argmax((middle - mean) / middle)
     return middle[best], mean[best]
 
 
 def _few_loops(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     """L is small enough to build the exact loss over all matrices quickly."""
-    return [hypothesis("L small enough for the loss over all matrices", float(loops(loss)), "<=", float(_MOST_LOOPS))]
+    return [
+        hypothesis(
+            "L small enough for the loss over all matrices", float(setting.loops(loss)), "<=", float(_MOST_LOOPS)
+        )
+    ]
 
 
 def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     """The search decides: a pair lies above its mean, or none does because L = 1 or d = 1; unknown elsewhere."""
     few = _few_loops(loss, start)
-    if loops(loss) == 1 or loss.task.dimension == 1 or not few[0].met:
+    if setting.loops(loss) == 1 or loss.task.dimension == 1 or not few[0].met:
         return few
     middle, mean = _best_pair(loss)
     found = 1.0 if middle > mean else float("nan")
@@ -265,12 +247,12 @@ def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
 
 def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     """L > 1, d > 1 and the condition of Theorem 3.2."""
-    d, L = float(loss.task.dimension), float(loops(loss))
+    d, L = float(loss.task.dimension), float(setting.loops(loss))
     several = [hypothesis("L > 1", L, ">", 1.0), hypothesis("d > 1", d, ">", 1.0)]
-    return [*several, *_few_loops(loss, start), *long_context(loss, start)]
+    return [*several, *_few_loops(loss, start), *setting.long_context(loss, start)]
 
 
-CONVEXITY = LOOPED(setting=matrices)
+CONVEXITY = setting.LOOPED(setting=setting.matrices)
 
 
 @CONVEXITY.on((lemmas.SHORT, lemmas.DEEP, _INFINITE, lemmas.SINGLE, lemmas.ONE_DIMENSION), spaces.LANDSCAPES).claim(
@@ -320,7 +302,7 @@ def convex_on_symmetric(loss: LoopedLoss) -> Comparison:
     r"""At $n = \infty$ the loss is convex on symmetric $A$, to which $A^{1/2}$ and the flow of Theorem 3.3 belong
 
     The loss is tr (I - Sigma*^{1/2} A Sigma*^{1/2})^{2L}, the trace of a convex function. So convex analysis does apply
-    in the limit that Theorem 3.3 speaks of; only strong convexity is lost, for L > 1. Judged at drawn A and B.
+    in the limit of Theorem 3.3; only strong convexity is lost, for L > 1. Judged at drawn A and B.
     """
     middle, mean = _halfway(loss, _symmetric(loss))
     return rounded(at_most(middle, mean), jnp.asarray(float(loss.task.dimension)))

@@ -8,50 +8,14 @@ from flowsim.claims.claim import Comparison, at_most
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms, power_terms
-from flowsim.papers.gatmiry2024 import landscape_problems as problems
-from flowsim.papers.gatmiry2024 import lemma_problems as lemmas
-from flowsim.papers.gatmiry2024 import spaces
-from flowsim.papers.gatmiry2024.appendix_a_layers import (
-    JUDGED,
-    PROBLEMS,
-    both_expectations,
-    drawn_layers,
-    drawn_matrices,
-    gaps_of_loss,
-    identity,
-    repeated,
-    with_sums,
-)
-from flowsim.papers.gatmiry2024.moments import (
-    CONDITION_LOST,
-    Shape,
-    given_long_contexts,
-    long_for_moments,
-    looped_by_matrices,
-    moment_errors,
-    of_moments,
-    of_residuals,
-    powers,
-    shape,
-)
-from flowsim.papers.gatmiry2024.setting import (
-    LOOPED,
-    Loss,
-    compared,
-    delta,
-    dimension_root,
-    everywhere,
-    loops,
-    over_determined,
-    without_bias,
-)
+from flowsim.papers.gatmiry2024 import appendix_a_layers, lemmas, moments, problems, setting, spaces
 
 
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The largest share of L(A, 0) by which the printed expression falls below it, among the drawn A."""
     task, L = loss.task, loss.loops
-    printed, true, _ = both_expectations(
-        power_terms(2 * L), loop_terms(L, True, False), task, {"A": drawn_matrices(task, 4)}
+    printed, true, _ = appendix_a_layers.both_expectations(
+        power_terms(2 * L), loop_terms(L, True, False), task, {"A": appendix_a_layers.drawn_matrices(task, 4)}
     )
     return {"largest_share_below": jnp.max(1 - printed / true)}
 
@@ -59,10 +23,10 @@ def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
 _JENSEN = "The lower half holds at every n by Jensen's inequality."
 _SPECTRUM_ALONE = "Judged at A = I, 100 I, S^-1 and 2 S^-1; beta depends on the spectrum of A^{1/2} S A^{1/2} alone."
 
-SECTION = LOOPED()
-ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.LEMMAS, setting=looped_by_matrices)
-ON_LENGTHS = SECTION.on(lemmas.LENGTHS, spaces.MOMENTS, hypotheses=over_determined)
-ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, hypotheses=long_for_moments(4))
+SECTION = setting.LOOPED()
+ON_PROBLEMS = SECTION.on(appendix_a_layers.PROBLEMS, spaces.LEMMAS, setting=moments.looped_by_matrices)
+ON_LENGTHS = SECTION.on(lemmas.LENGTHS, spaces.MOMENTS, hypotheses=setting.over_determined)
+ON_LONG_LENGTHS = SECTION.on(lemmas.LONG_LENGTHS, spaces.MOMENTS, hypotheses=moments.long_for_moments(4))
 
 
 @ON_PROBLEMS.claim("lemma-4.1", "Lemma 4.1", constants=gap_constants)
@@ -73,23 +37,26 @@ def printed_looped_loss(loss: LoopedLoss) -> Comparison:
     for every prompt if A is a multiple of S^-1; otherwise the expression is below the loss by a share of order 1/n.
     """
     task, L = loss.task, loss.loops
-    return identity(power_terms(2 * L), loop_terms(L, True, False), task, {"A": drawn_matrices(task, 4)})
+    return appendix_a_layers.identity(
+        power_terms(2 * L), loop_terms(L, True, False), task, {"A": appendix_a_layers.drawn_matrices(task, 4)}
+    )
 
 
 @ON_PROBLEMS.corrected(
     printed_looped_loss,
-    note=JUDGED + "The printed trace is that of (I - W A')^{2L}; the loss is that of (I - W A')^L (I - A' W)^L.",
+    note=appendix_a_layers.JUDGED
+    + "The printed trace is that of (I - W A')^{2L}; the loss is that of (I - W A')^L (I - A' W)^L.",
 )
 def loss_of_loops(loss: LoopedLoss) -> Comparison:
     r"""$\mathbb{E}\bigl[(\text{prediction} - y_{\mathrm{query}})^2 \mid X\bigr] = \lVert (I - W A')^L \rVert_F^2$,
     whose mean is $\mathcal{L}(A, 0)$, $A' = S^{1/2} A S^{1/2}$
     """
-    drawn = repeated(drawn_layers(loss.task, 1), loss.loops, 0.0)
-    return with_sums(*gaps_of_loss(drawn), drawn)
+    drawn = appendix_a_layers.repeated(appendix_a_layers.drawn_layers(loss.task, 1), loss.loops, 0.0)
+    return appendix_a_layers.with_sums(*appendix_a_layers.gaps_of_loss(drawn), drawn)
 
 
 @SECTION.on((lemmas.SHORT, lemmas.SINGLE, lemmas.DEEP, lemmas.LONG), spaces.LEMMAS).claim(
-    "lemma-4.1.gap", "Lemma 4.1", form="corrected", setting=looped_by_matrices, constants=gap_constants
+    "lemma-4.1.gap", "Lemma 4.1", form="corrected", setting=moments.looped_by_matrices, constants=gap_constants
 )
 def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
     r"""$\mathbb{E} \operatorname{tr} (I - A^{1/2} \Sigma A^{1/2})^{2L} < \mathcal{L}(A, 0)$ unless $A$ is a multiple of
@@ -98,23 +65,25 @@ def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
     By Weyl's inequality, |tr M^{2L}| <= |M^L|_F^2 for every M. At L = 1 the gap is (d tr A'^2 - (tr A')^2)/n.
     """
     task, L = loss.task, loss.loops
-    drawn = {"A": drawn_matrices(task, 4)[:-1]}
-    printed, true, sums = both_expectations(power_terms(2 * L), loop_terms(L, True, False), task, drawn)
+    drawn = {"A": appendix_a_layers.drawn_matrices(task, 4)[:-1]}
+    printed, true, sums = appendix_a_layers.both_expectations(
+        power_terms(2 * L), loop_terms(L, True, False), task, drawn
+    )
     comparison = at_most(printed, true, promised=task.dimension > 1)
     return eqx.tree_at(lambda c: c.scale, comparison, jnp.maximum(comparison.scale, sums))
 
 
-def moment_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def moment_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """delta, and the least n at which |alpha^{(j)} - lambda_j^k| <= delta^k lambda_1^k for k <= 2L, by bisection."""
-    known = shape(loss)
+    known = moments.shape(loss)
 
     def met(n: int) -> bool:
-        there = Shape(known.loops, known.dimension, n, known.eigenvalues, known.multiplicities)
+        there = moments.Shape(known.loops, known.dimension, n, known.eigenvalues, known.multiplicities)
         largest = float(known.eigenvalues[0])
         return all(
-            max(map(float, moment_errors(known.eigenvalues, known.multiplicities, n, k)))
+            max(map(float, moments.moment_errors(known.eigenvalues, known.multiplicities, n, k)))
             <= there.accuracy**k * largest**k
-            for k in powers(known)
+            for k in moments.powers(known)
         )
 
     high = 1
@@ -127,42 +96,44 @@ def moment_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
     return {"delta": jnp.asarray(known.accuracy), "holds_from_n": jnp.asarray(float(high))}
 
 
-@ON_LENGTHS.claim("lemma-4.2", "Lemma 4.2", constants=moment_constants, note=CONDITION_LOST + _JENSEN)
-@of_moments
-def moment_controls(known: Shape, power: int) -> float:
+@ON_LENGTHS.claim("lemma-4.2", "Lemma 4.2", constants=moment_constants, note=moments.CONDITION_LOST + _JENSEN)
+@moments.of_moments
+def moment_controls(known: moments.Shape, power: int) -> float:
     r"""$\lvert \alpha^{(j)}_{n,d,k} - \lambda_j^k \rvert \le \delta^k \lambda_1^k$ for all $k \le 2L$ and $j$, with
     $\delta = (8Ld/\sqrt{n})^{1/(2L)}$
     """
     return known.accuracy**power
 
 
-given_long_contexts(moment_controls, ON_LONG_LENGTHS, _JENSEN)
+moments.given_long_contexts(moment_controls, ON_LONG_LENGTHS, _JENSEN)
 
 
-@ON_LENGTHS.claim("lemma-4.3", "Lemma 4.3", note=CONDITION_LOST + _SPECTRUM_ALONE)
-@of_residuals
-def eigenvalue_approximation(known: Shape, power: int) -> float:
+@ON_LENGTHS.claim("lemma-4.3", "Lemma 4.3", note=moments.CONDITION_LOST + _SPECTRUM_ALONE)
+@moments.of_residuals
+def eigenvalue_approximation(known: moments.Shape, power: int) -> float:
     r"""$\lvert \beta_i^{(k)} - (1 - \lambda_i)^k \rvert \le \delta^k (\lambda_1 + 1)^k$ for all $k \le 2L$ and $i$,
     with $\delta = (8Ld/\sqrt{n})^{1/(2L)}$
     """
     return known.accuracy**power
 
 
-given_long_contexts(eigenvalue_approximation, ON_LONG_LENGTHS, _SPECTRUM_ALONE)
+moments.given_long_contexts(eigenvalue_approximation, ON_LONG_LENGTHS, _SPECTRUM_ALONE)
 
 
-def proximity_factor(loss: Loss) -> float:
+def proximity_factor(loss: setting.Loss) -> float:
     """c = 4 + 16 d^{1/(2L)}. **Source:** gatmiry2024, Theorem 4.4."""
-    return 4.0 + 16.0 * dimension_root(loss)
+    return 4.0 + 16.0 * setting.dimension_root(loss)
 
 
-def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
+def proximity_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
     """c, the sharp c at all points where epsilon > 4 delta, and the context length needed for 1 - c epsilon > 0."""
-    points = everywhere(loss, trajectory)
-    epsilon = (2.0 * points.loss) ** (1 / (2 * loops(loss)))
-    known = epsilon > 4.0 * delta(loss)
+    points = setting.everywhere(loss, trajectory)
+    epsilon = (2.0 * points.loss) ** (1 / (2 * setting.loops(loss)))
+    known = epsilon > 4.0 * setting.delta(loss)
     ratio = points.deviation / jnp.where(known, epsilon, 1.0)
-    needed = 8.0 * loops(loss) * loss.task.dimension * (4.0 * proximity_factor(loss)) ** (2 * loops(loss))
+    needed = (
+        8.0 * setting.loops(loss) * loss.task.dimension * (4.0 * proximity_factor(loss)) ** (2 * setting.loops(loss))
+    )
     return {
         "c": jnp.asarray(proximity_factor(loss)),
         "sharp_c": jnp.max(jnp.where(known, ratio, -jnp.inf)),
@@ -171,15 +142,18 @@ def proximity_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 @SECTION.on(problems.PROXIMITY, spaces.PROXIMITY).claim(
-    "theorem-4.4", "Theorem 4.4", hypotheses=(without_bias, over_determined), constants=proximity_constants
+    "theorem-4.4",
+    "Theorem 4.4",
+    hypotheses=(setting.without_bias, setting.over_determined),
+    constants=proximity_constants,
 )
-def proximity(loss: Loss, flow: Trajectory) -> Comparison:
+def proximity(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""For $\epsilon > 4 \delta$, $\mathcal{L}(A, 0) \le \epsilon^{2L}/2$ implies $(1 - c \epsilon) A_{\mathrm{opt}}
     \preceq A \preceq (1 + c \epsilon) A_{\mathrm{opt}}$, $c = 4 + 16 d^{1/(2L)}$
 
     Judges both halves, along the flow and at drawn A. 1 - c epsilon > 0 needs sqrt(n) > 8 L d (4c)^{2L}.
     """
-    points = everywhere(loss, flow)
-    epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * loops(loss))), 4.0 * delta(loss))
+    points = setting.everywhere(loss, flow)
+    epsilon = jnp.maximum((2.0 * points.loss) ** (1 / (2 * setting.loops(loss))), 4.0 * setting.delta(loss))
     bound = proximity_factor(loss) * epsilon
-    return compared(at_most(points.deviation, bound, promised=bound > 0), points)
+    return setting.compared(at_most(points.deviation, bound, promised=bound > 0), points)

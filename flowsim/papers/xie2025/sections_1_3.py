@@ -158,7 +158,7 @@ def _least_at_a_step(loss: MultiHeadLoss) -> Comparison:
 def least_without_a_mean(loss: MultiHeadLoss) -> Comparison:
     r"""as $C \to \infty$ and for $w_\star = 0$, $\nabla R = 0$ at weights that are not trivial
 
-    At one head with b = (0, 1) and A = [I 0; 0 0], as at every other w*: w* = 0 is no exception.
+    At one head with b = (0, 1) and A = [I 0; 0 0], as at every other w*: the same is true at w* = 0.
     """
     return _least_at_a_step(loss)
 
@@ -199,8 +199,8 @@ def exception_by_the_corrected_proof(loss: MultiHeadLoss) -> Comparison:
 def not_convex(loss: MultiHeadLoss) -> Comparison:
     """$R$ is not convex in the weights
 
-    (b, A) and (-b, -A) predict alike, and the zero weights midway between them predict worse. With more heads the risk
-    contains that of one head, so it is not convex either.
+    (b, A) and (-b, -A) give the same predictions, and the zero weights midway between them predict worse. With more
+    heads the risk contains that of one head, so it is not convex either.
     """
     task, d = loss.task, loss.task.dimension
     return joined([midpoint(task, *mirrored(reached(task, zero_heads(d, H))[0])) for H in (1, d + 1)])

@@ -201,7 +201,7 @@ BEST_STEP = "The paper does not give the step size of its baseline: here it is t
 
 
 def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The best step size, the risk of that step, and the cost of a guess that is off by one."""
+    """The best step size, the risk of that step, and the cost of a guess with an error of one."""
     risk = loss.risk
     return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
 

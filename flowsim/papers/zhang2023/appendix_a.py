@@ -175,7 +175,7 @@ def printed_last_line(loss: Loss, flow: Trajectory) -> Comparison:
 
     As extracted, |Lambda|_op^2 stands in the numerator; (A.14), from which the line comes, and (5.7), to which it
     leads, have it in the denominator. The line fails at a large Lambda and a small start. Whether the paper or only its
-    extracted text misplaces it cannot be told.
+    extracted text misplaces it is not known.
     """
     return _last_line(loss, flow, 4)
 

@@ -333,7 +333,7 @@ def corrected_limit(loss: Loss, flow: Trajectory) -> Comparison:
     r"""$u_{ij} \to \delta_{ij} \bigl(\sum \xi_i^2/\gamma_i^2\bigr)^{-1/4} \xi_i/\gamma_i$ and $u_{-1} \to \bigl(\sum
     \xi_i^2/\gamma_i^2\bigr)^{1/4}$
 
-    With the squares of (C.17). Whether the paper or only its extracted text lacks them cannot be told.
+    With the squares of (C.17). Whether the paper or only its extracted text lacks them is not known.
     """
     gamma, xi, _ = coefficients(loss)
     u = jnp.sum((xi / gamma) ** 2) ** 0.25

@@ -162,13 +162,13 @@ def one_covariance(loss: AbstractPopulationLoss) -> Hypothesis | None:
 
 
 def random_covariances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Lemma C.1: every prompt has a covariance of its own, of any law."""
+    """The setting of Lemma C.1: every prompt has another covariance, of any law."""
     drawn = isinstance(loss, RandomCovarianceLoss)
     return None if drawn else unmet("a covariance drawn anew for every prompt")
 
 
 def independent_variances(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """The setting of Theorem 4.5: every prompt has a diagonal covariance of its own, with independent entries."""
+    """The setting of Theorem 4.5: every prompt has another diagonal covariance, with independent entries."""
     diagonal = isinstance(loss, RandomCovarianceLoss) and isinstance(loss.task.law, DiagonalLaw)
     return None if diagonal else unmet("diagonal covariances, drawn anew for every prompt")
 

@@ -52,7 +52,7 @@ RANDOM = Equations("(4.11)", "(C.13)", "(C.12)", "(4.12)", "nu", "ν")
 
 
 def curves(where: Equations, limit: float, lower_bound: float) -> dict[str, Curve]:
-    """u_{-1} beside its bound and its limit, and |u_{-1} U11 - T|_F / |T|_F with T the limit of u_{-1} U11, which is
+    """u_{-1} with its bound and its limit, and |u_{-1} U11 - T|_F / |T|_F with T the limit of u_{-1} U11, which is
     Gamma^-1 where Lambda is fixed.
     """
     levels = [Level(limit, f"limit {where.limit}: {in_tex(limit)}", is_bound=False)]
@@ -88,7 +88,7 @@ def _distance(trajectory: Trajectory, limit: LinearAttention) -> Series:
 
 
 def captions(where: Equations) -> dict[str, str]:
-    """What a reader is to see in the figures of any run, with the paper's equations."""
+    """What the figures of any run show, with the paper's equations."""
     rate, fixed = where.letter, where is FIXED
     lemma, closed_form = ("Lemma 5.4", "Corollary A.2") if fixed else ("Lemma C.8", "(C.7)")
     return {

@@ -229,7 +229,7 @@ def printed_length_in_training(task: Task) -> Comparison:
 
     As extracted, the root spans epsilon^{-1/2}. N then grows only as epsilon^{-1/4}, but a risk of epsilon needs N of
     the order epsilon^{-1/2} even at M = infinity. Whether the paper or only its extracted text sets the root this way
-    cannot be told.
+    is not known.
     """
     return _train_length(task, printed_context_length)
 

@@ -14,31 +14,15 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, TokenHeads
 from flowsim.models.heads import with_weights
-from flowsim.papers.zhang2025 import problems, spaces
-from flowsim.papers.zhang2025.setting import (
-    attention,
-    cubic_features,
-    drawable,
-    drawn_like,
-    drawn_prompts,
-    inflation,
-    learned,
-    level,
-    plain,
-    several_dimensions,
-    size,
-    spectrum,
-    squared_error,
-    white,
-)
+from flowsim.papers.zhang2025 import problems, setting, spaces
 
 _ABOUT = 0.02
 # How far from a fixed point a search starts, and the slope, over the smallest curvature, below which a point counts as
 # fixed.
 _NEAR, _STILL = 1e-2, 1e-9
 
-SECTION = Section("zhang2025", MergedHeads, setting=plain)
-ON_MERGED_FINITE = SECTION.on(problems.MERGED_FINITE, spaces.MERGED, setting=drawable)
+SECTION = Section("zhang2025", MergedHeads, setting=setting.plain)
+ON_MERGED_FINITE = SECTION.on(problems.MERGED_FINITE, spaces.MERGED, setting=setting.drawable)
 ON_MERGED = SECTION.on(problems.MERGED, spaces.MERGED)
 
 
@@ -49,9 +33,9 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
 
     Judged on 16 prompts, at standard normal weights of the start's shape.
     """
-    model, prompts = drawn_like(start), drawn_prompts(loss.task)
-    found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
-    features = jax.vmap(cubic_features)(prompts)
+    model, prompts = setting.drawn_like(start), setting.drawn_prompts(loss.task)
+    found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
+    features = jax.vmap(setting.cubic_features)(prompts)
     expected = jnp.einsum("h,hij,pij->p", model.v, model.U, features)
     return equal(found, expected, jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.U**2) * jnp.sum(features**2)))
 
@@ -64,7 +48,7 @@ def blocks(loss: AttentionLoss, start: PyTree) -> Comparison:
 
     Judged by the gradient of the layer with all its blocks and the query's token, at standard normal v and U.
     """
-    model = drawn_like(start)
+    model = setting.drawn_like(start)
     d, zeros = loss.task.dimension, jnp.zeros_like
     p = jnp.concatenate([zeros(model.U[:, 0]), model.v[:, None]], axis=1)
     Q = jnp.concatenate([model.U, zeros(model.U[:, :1])], axis=1)
@@ -76,7 +60,7 @@ def blocks(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 def _on_the_minimum(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
     """Random weights on the manifold (9b)."""
-    drawn, best = drawn_like(start), learned(loss.task, jnp.ones(loss.task.dimension))
+    drawn, best = setting.drawn_like(start), setting.learned(loss.task, jnp.ones(loss.task.dimension))
     v = drawn.v.at[-1].set(1.0)
     rest = best - jnp.tensordot(v[:-1], drawn.U[:-1], 1)
     return eqx.tree_at(lambda m: (m.v, m.U), drawn, (v, drawn.U.at[-1].set(rest)))
@@ -94,21 +78,21 @@ def fixed_points(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
     Judged at zero and at random weights of the second kind, relative to |Lambda^2| times their size.
     """
-    drawn, random = drawn_like(start), _on_the_minimum(loss, start)
-    slopes = jnp.stack([size(loss.gradient(model)) for model in (_zero(drawn), random)])
+    drawn, random = setting.drawn_like(start), _on_the_minimum(loss, start)
+    slopes = jnp.stack([setting.size(loss.gradient(model)) for model in (_zero(drawn), random)])
     square = loss.task.covariance @ loss.task.covariance
-    return equal(slopes, 0.0, jnp.linalg.norm(square) * jnp.stack([size(drawn), size(random)]))
+    return equal(slopes, 0.0, jnp.linalg.norm(square) * jnp.stack([setting.size(drawn), setting.size(random)]))
 
 
 def _idle(loss: AttentionLoss, start: MergedHeads) -> MergedHeads:
     """v = 0 and random U_i with <U_i, Lambda^2> = 0, where (8) vanishes."""
-    drawn, square = drawn_like(start), loss.task.covariance @ loss.task.covariance
+    drawn, square = setting.drawn_like(start), loss.task.covariance @ loss.task.covariance
     along = jnp.einsum("hij,ij->h", drawn.U, square) / jnp.sum(square**2)
     U = drawn.U - along[:, None, None] * square[None]
     return eqx.tree_at(lambda m: (m.v, m.U), drawn, (jnp.zeros_like(drawn.v), U))
 
 
-@SECTION.on(problems.MERGED, spaces.MERGED_PLANE).claim("eq-9", "(9)", hypotheses=several_dimensions)
+@SECTION.on(problems.MERGED, spaces.MERGED_PLANE).claim("eq-9", "(9)", hypotheses=setting.several_dimensions)
 @eqx.filter_jit
 def two_manifolds(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""(8) has two manifolds of fixed points: zero weights, and $w_2^\top W_1 = \mathbb{E}[y_q z^\top] \mathbb{E}[z
@@ -118,10 +102,10 @@ def two_manifolds(loss: AttentionLoss, start: PyTree) -> Comparison:
     manifolds, where the gradient is zero.
     """
     model = _idle(loss, start)
-    missed = jnp.linalg.norm(model.readout - learned(loss.task, jnp.ones(loss.task.dimension)))
-    rounding = 1e-12 * size(model) * jnp.linalg.norm(loss.task.covariance) ** 2
-    comparison = equal(jnp.minimum(size(model), missed)[None], 0.0, size(model))
-    return eqx.tree_at(lambda c: c.promised, comparison, size(loss.gradient(model))[None] <= rounding)
+    missed = jnp.linalg.norm(model.readout - setting.learned(loss.task, jnp.ones(loss.task.dimension)))
+    rounding = 1e-12 * setting.size(model) * jnp.linalg.norm(loss.task.covariance) ** 2
+    comparison = equal(jnp.minimum(setting.size(model), missed)[None], 0.0, setting.size(model))
+    return eqx.tree_at(lambda c: c.promised, comparison, setting.size(loss.gradient(model))[None] <= rounding)
 
 
 @ON_MERGED.corrected(two_manifolds)
@@ -133,13 +117,13 @@ def two_functions(loss: AttentionLoss, start: PyTree) -> Comparison:
     Judged at zeros of the gradient that the Levenberg-Marquardt method finds from random weights, and from weights near
     w_2 = 0 with W_1 E[z y_q] = 0.
     """
-    drawn, idle = drawn_like(start), _idle(loss, start)
+    drawn, idle = setting.drawn_like(start), _idle(loss, start)
     near = jax.tree.map(lambda x, y: x + _NEAR * y, idle, drawn)
     found = [_fixed_point(loss, model) for model in (drawn, near)]
-    best = learned(loss.task, jnp.ones(loss.task.dimension))
+    best = setting.learned(loss.task, jnp.ones(loss.task.dimension))
     readouts = jnp.stack([model.readout for model in found])
     off = jnp.minimum(jnp.linalg.norm(readouts, axis=(1, 2)), jnp.linalg.norm(readouts - best[None], axis=(1, 2)))
-    slopes = jnp.stack([size(loss.gradient(model)) / size(model) for model in found])
+    slopes = jnp.stack([setting.size(loss.gradient(model)) / setting.size(model) for model in found])
     still = slopes <= _STILL * jnp.linalg.norm(jnp.linalg.inv(loss.task.covariance), 2) ** -2
     return at_most(off / jnp.linalg.norm(best), _NEAR**2, promised=still)
 
@@ -165,9 +149,9 @@ def losses(loss: AttentionLoss) -> Comparison:
     and the loss at zero with tr(Lambda).
     """
     task, d = loss.task, loss.task.dimension
-    ends = [jnp.zeros((d, d)), learned(task, jnp.ones(d))]
-    found = [squared_error(task.covariance, task.context_length, end) for end in ends]
-    expected = [level(task, jnp.zeros(d)), level(task, jnp.ones(d))]
+    ends = [jnp.zeros((d, d)), setting.learned(task, jnp.ones(d))]
+    found = [setting.squared_error(task.covariance, task.context_length, end) for end in ends]
+    expected = [setting.level(task, jnp.zeros(d)), setting.level(task, jnp.ones(d))]
     return equal(jnp.stack([*found, 2 * loss.minimum]), jnp.stack([*expected, expected[1]]), expected[0])
 
 
@@ -180,14 +164,14 @@ def balance(flow: Trajectory) -> Comparison:
         return jnp.outer(m.v, m.v) - W_1 @ W_1.T
 
     models = flow.models
-    return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(size)(models) ** 2))
+    return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(setting.size)(models) ** 2))
 
 
 def aligned(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
     """Lambda is a multiple of I, and U_i = v_i I/sqrt(D), which small starts approach before the drop."""
     d = loss.task.dimension
     off = jnp.linalg.norm(start.U - start.v[:, None, None] * jnp.eye(d)[None] / jnp.sqrt(float(d)))
-    return [*white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, size(start))]
+    return [*setting.white(loss, start), agrees("|U_i - v_i I/sqrt(D)| = 0", off, 0.0, setting.size(start))]
 
 
 @SECTION.on(problems.WHITE, spaces.WHITE).claim("eq-10", "(10)", hypotheses=aligned)
@@ -197,9 +181,9 @@ def time_course(loss: AttentionLoss, flow: Trajectory) -> Comparison:
 
     The paper has it for lambda = 1 and an infinitesimal start; from U_i = v_i I/sqrt(D) it is exact.
     """
-    d, (values, _) = loss.task.dimension, spectrum(loss.task)
+    d, (values, _) = loss.task.dimension, setting.spectrum(loss.task)
     root, top = jnp.sqrt(float(d)), values[0]
-    factor = top * inflation(values, 1 / loss.task.context_length)[0]
+    factor = top * setting.inflation(values, 1 / loss.task.context_length)[0]
     # Both terms of the fraction are divided by e, which overflows.
     decay = jnp.exp(-2 * top**2 * root * flow.t)
     sigma = 1 / (factor * (1 - decay) + decay * root / jnp.sum(flow.start.v**2))
@@ -215,10 +199,10 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
     Judged on the layer by its matrices, for 16 prompts and random weights on the manifold.
     """
-    model, prompts = _on_the_minimum(loss, start), drawn_prompts(loss.task)
-    found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
+    model, prompts = _on_the_minimum(loss, start), setting.drawn_prompts(loss.task)
+    found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
     inverse = jnp.linalg.inv(loss.task.gamma())
-    features = jax.vmap(cubic_features)(prompts)
+    features = jax.vmap(setting.cubic_features)(prompts)
     expected = jnp.einsum("pij,ij->p", features, inverse)
     whole = jnp.linalg.norm(model.v) * jnp.sqrt(jnp.sum(model.U**2) * jnp.sum(features**2))
     return rounded(equal(found, expected, whole), 1 + jnp.linalg.cond(loss.task.gamma()))
@@ -226,8 +210,8 @@ def regression(loss: AttentionLoss, start: MergedHeads) -> Comparison:
 
 def small(loss: AttentionLoss, start: MergedHeads) -> list[Hypothesis]:
     """The paper's "small", taken as weights of at most a thousandth of those at the end."""
-    end = jnp.sqrt(jnp.linalg.norm(learned(loss.task, jnp.ones(loss.task.dimension))))
-    return [hypothesis("|weights|, relative to those at the end", size(start) / end, "<=", 1e-3)]
+    end = jnp.sqrt(jnp.linalg.norm(setting.learned(loss.task, jnp.ones(loss.task.dimension))))
+    return [hypothesis("|weights|, relative to those at the end", setting.size(start) / end, "<=", 1e-3)]
 
 
 def first_rate(loss: AttentionLoss, trajectory: Trajectory) -> dict[str, Array]:

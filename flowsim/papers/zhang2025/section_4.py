@@ -17,30 +17,12 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AttentionLoss
 from flowsim.models import MergedHeads, SeparateHeads
 from flowsim.papers.zhang2023.literal import second_moment as mean_square
-from flowsim.papers.zhang2025 import problems, spaces
-from flowsim.papers.zhang2025.setting import (
-    attention,
-    cubic_features,
-    drawable,
-    drawn_like,
-    drawn_prompts,
-    infinite,
-    inflation,
-    learned,
-    level,
-    plain,
-    several_dimensions,
-    size,
-    spectrum,
-    squared_error,
-    subsets,
-    varying_lengths,
-)
+from flowsim.papers.zhang2025 import problems, setting, spaces
 
 _NEAR = 0.01  # as a fraction of a drop
 
-SECTION = Section("zhang2025", SeparateHeads, setting=plain)
-ON_SEPARATE_FINITE = SECTION.on(problems.SEPARATE_FINITE, spaces.SEPARATE, setting=drawable)
+SECTION = Section("zhang2025", SeparateHeads, setting=setting.plain)
+ON_SEPARATE_FINITE = SECTION.on(problems.SEPARATE_FINITE, spaces.SEPARATE, setting=setting.drawable)
 ON_SEPARATE = SECTION.on(problems.SEPARATE, spaces.SEPARATE)
 
 
@@ -51,11 +33,11 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
 
     Judged on 16 prompts, at standard normal weights of the start's shape. For R > 1 each head also sums over its keys.
     """
-    model, prompts = drawn_like(start), drawn_prompts(loss.task)
-    found = jax.vmap(lambda prompt: attention(model, prompt))(prompts)
+    model, prompts = setting.drawn_like(start), setting.drawn_prompts(loss.task)
+    found = jax.vmap(lambda prompt: setting.attention(model, prompt))(prompts)
     d = loss.task.dimension
     # vec stacks columns, so each block of vec(beta x_q^T) is beta times an entry of x_q.
-    features = jax.vmap(lambda prompt: cubic_features(prompt).T.reshape(-1))(prompts)
+    features = jax.vmap(lambda prompt: setting.cubic_features(prompt).T.reshape(-1))(prompts)
     convolve = lambda k: jnp.kron(jnp.eye(d), k[None])
     K = jax.vmap(jax.vmap(convolve))(model.k)
     expected = jnp.einsum("h,hri,hrim,pm->p", model.v, model.q, K, features)
@@ -65,7 +47,7 @@ def network(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> Comparison:
     """(14) at standard normal weights against minus the gradient; (14c) with the sum over heads or its transpose."""
-    model, task = drawn_like(start), loss.task
+    model, task = setting.drawn_like(start), loss.task
     Lambda, total = task.covariance, model.readout
     square = Lambda @ Lambda + (Lambda + jnp.trace(Lambda) * jnp.eye(task.dimension)) @ Lambda / task.context_length
     missed = Lambda @ Lambda - square @ total @ Lambda
@@ -78,7 +60,7 @@ def _equations(loss: AttentionLoss, start: SeparateHeads, transposed: bool) -> C
     return joined([equal(found.ravel(), expected.ravel(), jnp.linalg.norm(expected)) for found, expected in pairs])
 
 
-@SECTION.on(problems.SEPARATE, spaces.SEPARATE_PLANE).claim("eq-14", "(14)", hypotheses=several_dimensions)
+@SECTION.on(problems.SEPARATE, spaces.SEPARATE_PLANE).claim("eq-14", "(14)", hypotheses=setting.several_dimensions)
 @eqx.filter_jit
 def equations_as_printed(loss: AttentionLoss, start: SeparateHeads) -> Comparison:
     r"""The flow is (14a) to (14c), $dq_i/dt = v_i \bigl(\Lambda^2 - \Lambda \sum_{i'} v_{i'} k_{i'} q_{i'}^\top
@@ -111,8 +93,8 @@ def second_moment(loss: AttentionLoss) -> Comparison:
 
 def _fixed(loss: AttentionLoss, start: SeparateHeads) -> tuple[np.ndarray, list[SeparateHeads]]:
     """The sets of eigenvectors that heads of this shape can learn, and heads that have learned each."""
-    chosen = subsets(loss.task.dimension, start.rank)
-    return chosen, [start.of_readout(learned(loss.task, jnp.asarray(ones)), start.w) for ones in chosen]
+    chosen = setting.subsets(loss.task.dimension, start.rank)
+    return chosen, [start.of_readout(setting.learned(loss.task, jnp.asarray(ones)), start.w) for ones in chosen]
 
 
 @ON_SEPARATE.claim("eq-18", "(16)-(18)")
@@ -132,7 +114,7 @@ def fixed_points(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 @eqx.filter_jit
 def _slopes_and_sizes(loss: AttentionLoss, heads: SeparateHeads) -> tuple[Array, Array]:
-    return jax.vmap(lambda model: size(loss.gradient(model)))(heads), jax.vmap(size)(heads)
+    return jax.vmap(lambda model: setting.size(loss.gradient(model)))(heads), jax.vmap(setting.size)(heads)
 
 
 @ON_SEPARATE.claim("eq-19", "(19)")
@@ -143,12 +125,12 @@ def losses(loss: AttentionLoss, start: PyTree) -> Comparison:
     Judged by moments that the loss does not use; for the largest set that heads can learn, also by the minimum of the
     loss.
     """
-    chosen, task = jnp.asarray(subsets(loss.task.dimension, start.rank)), loss.task
+    chosen, task = jnp.asarray(setting.subsets(loss.task.dimension, start.rank)), loss.task
     best = jnp.where(jnp.arange(task.dimension) < start.rank, 1.0, 0.0)
-    risk = lambda ones: squared_error(task.covariance, task.context_length, learned(task, ones))
+    risk = lambda ones: setting.squared_error(task.covariance, task.context_length, setting.learned(task, ones))
     found = jax.vmap(risk)(chosen)
-    expected = jax.vmap(lambda ones: level(task, ones))(chosen)
-    found, expected = jnp.append(found, 2 * loss.minimum), jnp.append(expected, level(task, best))
+    expected = jax.vmap(lambda ones: setting.level(task, ones))(chosen)
+    found, expected = jnp.append(found, 2 * loss.minimum), jnp.append(expected, setting.level(task, best))
     return equal(found, expected, jnp.trace(task.covariance))
 
 
@@ -163,12 +145,12 @@ def balance(flow: Trajectory) -> Comparison:
         return jnp.concatenate([m.balances.reshape(-1), products.reshape(-1)])
 
     models = flow.models
-    return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(size)(models) ** 2))
+    return conserved(jax.vmap(kept)(models), jnp.max(jax.vmap(setting.size)(models) ** 2))
 
 
 def one_head(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesis]:
     """One head of rank one with v = |k| = |q| > 0 and k = q = v e for an eigenvector e; the other heads are zero."""
-    _, vectors = spectrum(loss.task)
+    _, vectors = setting.spectrum(loss.task)
     k, q, v = start.k[0, 0], start.q[0, 0], start.v[0]
     rest = [jnp.sum(x[1:] ** 2) for x in (start.v, start.k, start.q)]
     along = jnp.max(jnp.abs(vectors.T @ k))
@@ -189,13 +171,13 @@ def scalar_equation(loss: AttentionLoss, flow: Trajectory) -> Comparison:
 
     The other heads are at rest at zero.
     """
-    values, vectors = spectrum(loss.task)
+    values, vectors = setting.spectrum(loss.task)
     direction = jnp.argmax(jnp.abs(vectors.T @ flow.start.k[0, 0]))
     top = values[direction]
     e = flow.start.k[0, 0] / jnp.linalg.norm(flow.start.k[0, 0])
     v = flow.models.v[:, 0]
     slope = -jax.vmap(lambda m: loss.gradient(m).v[0])(flow.models)
-    growth, decay = top**2 * v**2, top**3 * inflation(values, 1 / loss.task.context_length)[direction] * v**5
+    growth, decay = top**2 * v**2, top**3 * setting.inflation(values, 1 / loss.task.context_length)[direction] * v**5
     aside = [jnp.linalg.norm(x[:, 0, 0] - v[:, None] * e[None, :], axis=1) for x in (flow.models.k, flow.models.q)]
     return joined([equal(slope, growth - decay, growth + decay), *(equal(off, 0.0, v) for off in aside)])
 
@@ -205,8 +187,8 @@ def small_and_apart(loss: AttentionLoss, start: SeparateHeads) -> list[Hypothesi
 
     Weights are at most 1e-3 of those at the end, and ratios of successive eigenvalues at least 1.5.
     """
-    values, _ = spectrum(loss.task)
-    end = jnp.cbrt(1 / (values[0] * inflation(values, 1 / loss.task.context_length)[0]))
+    values, _ = setting.spectrum(loss.task)
+    end = jnp.cbrt(1 / (values[0] * setting.inflation(values, 1 / loss.task.context_length)[0]))
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(start)]))
     apart = jnp.min(values[:-1] / values[1:]) if values.size > 1 else jnp.asarray(jnp.inf)
     return [
@@ -225,7 +207,7 @@ def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     Where |grad L| is least between the middles of two drops, the loss is off its level by at most 1% of the next drop.
     """
     task, d = loss.task, loss.task.dimension
-    levels = jax.vmap(lambda ones: level(task, ones))(jnp.asarray(np.tri(d + 1, d, -1))) / 2
+    levels = jax.vmap(lambda ones: setting.level(task, ones))(jnp.asarray(np.tri(d + 1, d, -1))) / 2
     drops = levels[:-1] - levels[1:]
     half = (levels[:-1] + levels[1:]) / 2
     above, below = jnp.append(jnp.inf, half), jnp.append(half, -jnp.inf)
@@ -235,7 +217,7 @@ def saddles(loss: AttentionLoss, flow: Trajectory) -> Comparison:
     return at_most(off, _NEAR, promised=jnp.any(here, axis=1))
 
 
-@SECTION.on(problems.LONG, spaces.LONG).claim("eq-22", "(22)", hypotheses=infinite)
+@SECTION.on(problems.LONG, spaces.LONG).claim("eq-22", "(22)", hypotheses=setting.infinite)
 def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
     r"""With $N \to \infty$ the prediction at a fixed point is principal component regression, $w^\top \sum_{d \in S}
     e_d e_d^\top x_q$
@@ -243,7 +225,7 @@ def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
     Judged by the heads' own readout, with beta = Lambda w, and by the error of what is not learned.
     """
     chosen, heads = _fixed(loss, start)
-    values, vectors = spectrum(loss.task)
+    values, vectors = setting.spectrum(loss.task)
     off = [
         jnp.linalg.norm(loss.task.covariance @ model.readout - (vectors * jnp.asarray(ones)[None, :]) @ vectors.T)
         for ones, model in zip(chosen, heads, strict=True)
@@ -254,7 +236,12 @@ def regression(loss: AttentionLoss, start: PyTree) -> Comparison:
 
 
 LENGTHS = Section(
-    "zhang2025", MergedHeads, SeparateHeads, setting=varying_lengths, problems=problems.LENGTHS, spaces=spaces.LENGTHS
+    "zhang2025",
+    MergedHeads,
+    SeparateHeads,
+    setting=setting.varying_lengths,
+    problems=problems.LENGTHS,
+    spaces=spaces.LENGTHS,
 )
 
 
@@ -271,14 +258,14 @@ def lengths(loss: AttentionLoss, start: PyTree) -> Comparison:
     assert law is not None, "the setting of the claim"
 
     def mean(readout):
-        return law.probabilities @ jax.vmap(lambda N: squared_error(task.covariance, N, readout))(law.lengths)
+        return law.probabilities @ jax.vmap(lambda N: setting.squared_error(task.covariance, N, readout))(law.lengths)
 
-    best = learned(task, jnp.ones(task.dimension))
+    best = setting.learned(task, jnp.ones(task.dimension))
     value, slope = jax.value_and_grad(mean)(best)
     square = jnp.linalg.norm(task.covariance @ task.covariance)
     reached = (jnp.arange(task.dimension) < start.rank).astype(float)
     found = jnp.stack([value, 2 * loss.minimum])
-    expected = jnp.stack([level(task, chosen) for chosen in (jnp.ones(task.dimension), reached)])
+    expected = jnp.stack([setting.level(task, chosen) for chosen in (jnp.ones(task.dimension), reached)])
     return joined(
         [equal(found, expected, jnp.trace(task.covariance)), equal(jnp.linalg.norm(slope)[None], 0.0, square)]
     )
