@@ -102,7 +102,7 @@ def enclose(loss: AbstractPopulationLoss, start: PyTree, *, t1: float) -> Enclos
 
 
 class FollowedFlow:
-    """A flow that is enclosed as far as was asked for, and goes on from there, so that several proofs share the work.
+    """A flow that is enclosed up to the last time that was asked for. Later calls continue it, so that proofs share it.
 
     **Arguments:**
 
