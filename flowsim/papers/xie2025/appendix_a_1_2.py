@@ -13,18 +13,8 @@ from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
-from flowsim.papers.xie2025 import exact, problems, prompts, spaces
+from flowsim.papers.xie2025 import exact, problems, prompts, setting, spaces
 from flowsim.papers.xie2025.prompts import alike
-from flowsim.papers.xie2025.setting import (
-    HEADS,
-    counted,
-    drawn_heads,
-    few_coordinates,
-    independent_guess,
-    infinite_context,
-    risks,
-    same,
-)
 from flowsim.tasks import LinearRegression
 
 Square = Float[Array, "rows rows"]
@@ -89,7 +79,7 @@ def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
 
 def same_entries(task: Task, left: Array, right: Array) -> Comparison:
     """The statement left = right, entry by entry, relative to the largest entry."""
-    return same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
+    return setting.same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
 
 
 def same_moment(task: Task, stated: Moment) -> Comparison:
@@ -111,7 +101,7 @@ def same_slopes(task: Task, stated: Callable[[HeadRisk, Square], Float[Array, "d
     return same_entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))
 
 
-SECTION = HEADS(hypotheses=infinite_context, needs=few_coordinates)
+SECTION = setting.HEADS(hypotheses=setting.infinite_context, needs=setting.few_coordinates)
 
 
 @SECTION.on(problems.FINITE, spaces.FINITE).claim(
@@ -120,7 +110,7 @@ SECTION = HEADS(hypotheses=infinite_context, needs=few_coordinates)
 def same_class(loss: MultiHeadLoss) -> Comparison:
     """$d + 1$ heads with $b_h = e_h$ and $a_i^h = M_i[h]$ predict as the $d + 2$ heads do that make the $M_i$"""
     d = loss.task.dimension
-    more = drawn_heads(d, d + 2, 11)
+    more = setting.drawn_heads(d, d + 2, 11)
     M = jnp.einsum("hm,hni->imn", more.b, more.A)
     fewer = MultiHeadAttention(jnp.eye(d + 1), jnp.einsum("imn->mni", M), more.w, more.bias)
     return alike(loss.task, fewer, more)
@@ -147,7 +137,7 @@ def literal_risk(loss: MultiHeadLoss) -> Comparison:
     W_K, W_Q, W_V, W_P = rng.standard_normal((4, 2, rows, rows)) / 2
     model = FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, rng.standard_normal(rows - 1), 0.7)
     literal = prompts.mean_squared_error(task, model)
-    return same(task, risks(task, model), literal, literal)
+    return setting.same(task, setting.risks(task, model), literal, literal)
 
 
 @ON_GUESSES.claim("eq-18", "(18)")
@@ -166,14 +156,14 @@ def _separated(loss: MultiHeadLoss, start: PyTree) -> Comparison:
     model, task = start.reduced(), loss.task
     pairs = []
     for seed in (1, 2):
-        heads = drawn_heads(task.dimension, model.b.shape[0], seed)
+        heads = setting.drawn_heads(task.dimension, model.b.shape[0], seed)
         moved = MultiHeadAttention(heads.b, heads.A, model.w, model.bias, trainable=model.trainable)
-        whole = risks(task, moved)
-        pairs.append(same(task, jnp.sum(loss.risk.separated(moved)), whole, whole[0]))
+        whole = setting.risks(task, moved)
+        pairs.append(setting.same(task, jnp.sum(loss.risk.separated(moved)), whole, whole[0]))
     return joined(pairs)
 
 
-@ON_GUESSES.corrected(separated, hypotheses=independent_guess)
+@ON_GUESSES.corrected(separated, hypotheses=setting.independent_guess)
 def separated_with_independent_guess(loss: MultiHeadLoss, start: PyTree) -> Comparison:
     r"""$R = \sum_{i \le d} \mathbb{E}(\langle G, M_i \rangle - \hat w_i)^2 + \mathbb{E}(1 + \langle G, M_{d+1}
     \rangle)^2 y_q^2$, given $y_q$ independent of $x_q$
@@ -309,7 +299,7 @@ def no_zero_slope(loss: MultiHeadLoss) -> Comparison:
 
     It rests on (24), which multiplies means over w-hat. Moreover, at d = 1 both ranks are 2.
     """
-    return counted(jnp.all(_slopes_at_labels(loss.task) < _ZERO, axis=0))
+    return setting.counted(jnp.all(_slopes_at_labels(loss.task) < _ZERO, axis=0))
 
 
 @ON_LIMITS.corrected(no_zero_slope)
@@ -318,4 +308,4 @@ def zero_slope(loss: MultiHeadLoss) -> Comparison:
 
     The opposite of the printed statement: there <G, M_i> = w-hat_i, so that L_i = 0.
     """
-    return same(loss.task, _slopes_at_labels(loss.task).reshape(-1), 0.0, 1.0)
+    return setting.same(loss.task, _slopes_at_labels(loss.task).reshape(-1), 0.0, 1.0)
