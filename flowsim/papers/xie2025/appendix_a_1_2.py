@@ -18,7 +18,6 @@ from flowsim.papers.xie2025.prompts import alike
 from flowsim.tasks import LinearRegression
 
 Square = Float[Array, "rows rows"]
-Task = LinearRegression
 Moment = Callable[[HeadRisk, Square], Square]
 
 _DRAWN = 8
@@ -77,12 +76,12 @@ def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
     return (numbers + np.swapaxes(numbers, 1, 2)).astype(float)
 
 
-def same_entries(task: Task, left: Array, right: Array) -> Comparison:
+def same_entries(task: LinearRegression, left: Array, right: Array) -> Comparison:
     """The statement left = right, entry by entry, relative to the largest entry."""
     return setting.same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
 
 
-def same_moment(task: Task, stated: Moment) -> Comparison:
+def same_moment(task: LinearRegression, stated: Moment) -> Comparison:
     """A formula for E[<G, N> G] against the exact moment, at drawn N."""
     N = drawn(task.dimension)
     left = jax.vmap(lambda N: stated(HeadRisk(task), N))(jnp.asarray(N))
@@ -94,7 +93,9 @@ def same_second_moments(loss: MultiHeadLoss, stated: Float[Array, "rows rows row
     return same_entries(loss.task, stated, exact.floats(exact.moments(loss.task).second))
 
 
-def same_slopes(task: Task, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]) -> Comparison:
+def same_slopes(
+    task: LinearRegression, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]
+) -> Comparison:
     """A formula for the derivatives of L_1, .., L_d against those of the exact E(<G, N> - w-hat_i)^2, by JAX."""
     known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
     of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])
@@ -282,7 +283,7 @@ def eq_25_shared(loss: MultiHeadLoss) -> Comparison:
     return same_slopes(loss.task, lambda risk, N: derivative(risk, N, product_with_spread))
 
 
-def _slopes_at_labels(task: Task) -> Float[Array, "routes d"]:
+def _slopes_at_labels(task: LinearRegression) -> Float[Array, "routes d"]:
     """The size of grad L_i at M_i = e_{d+1} e_i^T for each i, by both routes, relative to that of its first term."""
     known, risk, d = exact.moments(task).rounded, HeadRisk(task), task.dimension
     index = jnp.arange(d)

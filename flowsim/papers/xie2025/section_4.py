@@ -102,8 +102,6 @@ def eq_10(loss: MultiHeadLoss) -> Comparison:
     return alike(loss.task, setting.descent_heads(w, _ETA), GradientDescentStep(_ETA, w))
 
 
-Task = LinearRegression
-
 ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(setting.prior_mean, setting.infinite_context))
 ON_TASKS = SECTION.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
 ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE)
@@ -140,7 +138,7 @@ def not_convex_with_guess(loss: MultiHeadLoss) -> Comparison:
     return setting.midpoint(loss.task, *setting.mirrored(step))
 
 
-def _is_least(task: Task, found: Array) -> Comparison:
+def _is_least(task: LinearRegression, found: Array) -> Comparison:
     """The statement that the risks found are the least one with a trained guess."""
     return setting.same(task, found, setting.least_with_trained_guess(task), float(task.dimension))
 

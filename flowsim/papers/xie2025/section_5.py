@@ -21,8 +21,6 @@ from flowsim.papers.xie2025 import problems, prompts, setting, spaces
 from flowsim.papers.xie2025.exact import Moments
 from flowsim.tasks import LinearRegression
 
-Task = LinearRegression
-
 _DIFFER = "At eta = 1 the two differ even"
 _BETTER = "With the step size of least risk the statement holds: best-step."
 _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
@@ -31,7 +29,7 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 # Section 5.1.1, varying numbers of heads
 
 
-def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
+def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], bool]:
     """The least risks of 1, .., d + 1 heads, and whether one disagrees with its weights or the normal equations."""
     d, bound = task.dimension, setting.least(task)
     found = jnp.stack([setting.reached(task, setting.zero_heads(d, H))[1] for H in range(1, d + 2)])
@@ -167,7 +165,7 @@ def best_gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     return _gap_of_guess(loss, setting.best_descent_risks)
 
 
-def _guess_closes_gap(task: Task, descent: setting.Descent) -> Comparison:
+def _guess_closes_gap(task: LinearRegression, descent: setting.Descent) -> Comparison:
     like = setting.zero_heads(task.dimension, 1, True, HeadRisk(task).prior_mean)
     return setting.same_gaps(task, like, setting.least_with_trained_guess(task), 0.0, descent(task))
 

@@ -32,8 +32,6 @@ def distance_to_descent(loss: MultiHeadLoss) -> Comparison:
     return at_least(missed * found, 0.0, size=missed)
 
 
-Task = LinearRegression
-
 _AT_REST = 1e-10
 
 ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
@@ -58,7 +56,7 @@ def saturated(loss: MultiHeadLoss) -> Comparison:
     return joined(pairs)
 
 
-def cost_of_a_head(task: Task) -> Array:
+def cost_of_a_head(task: LinearRegression) -> Array:
     """A lower bound on the risk of d - 1 heads with y_q = 0 minus the least risk of any number of heads, at finite C
     and w* != 0.
 
