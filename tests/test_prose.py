@@ -22,6 +22,9 @@ ROOMS = (
     "initialization",
     "problem",
     "claims",
+    "papers/xie2025",
+    "papers/zhang2023",
+    "papers/zhang2025",
     "flow",
     "experiments",
     "report",
@@ -134,4 +137,4 @@ def test_ordinary_english_and_code_in_backticks_are_left_alone():
 
 
 def test_every_room_is_looked_through():
-    assert {path.relative_to(PACKAGE).parts[0] for path in FILES} == set(ROOMS)
+    assert all(any(path.is_relative_to(PACKAGE / room) for path in FILES) for room in ROOMS)
