@@ -27,7 +27,7 @@ PAPER = Paper(
     models=MODELS,
     claims=CLAIMS,
     out_of_reach=(
-        "section 5.3 of xie2025 prompts large language models. That is no gradient flow of a population loss, and\n"
+        "section 5.3 of xie2025 prompts large language models. This is not a gradient flow of a population loss, and\n"
         "the weights of those models are not public."
     ),
 )

@@ -13,22 +13,11 @@ from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import FactoredMultiHeadAttention, MultiHeadAttention
-from flowsim.papers.xie2025 import exact, problems, prompts, spaces
+from flowsim.papers.xie2025 import exact, problems, prompts, setting, spaces
 from flowsim.papers.xie2025.prompts import alike
-from flowsim.papers.xie2025.setting import (
-    HEADS,
-    counted,
-    drawn_heads,
-    few_coordinates,
-    independent_guess,
-    infinite_context,
-    risks,
-    same,
-)
 from flowsim.tasks import LinearRegression
 
 Square = Float[Array, "rows rows"]
-Task = LinearRegression
 Moment = Callable[[HeadRisk, Square], Square]
 
 _DRAWN = 8
@@ -87,12 +76,12 @@ def drawn(d: int) -> Float[np.ndarray, "count rows rows"]:
     return (numbers + np.swapaxes(numbers, 1, 2)).astype(float)
 
 
-def same_entries(task: Task, left: Array, right: Array) -> Comparison:
+def same_entries(task: LinearRegression, left: Array, right: Array) -> Comparison:
     """The statement left = right, entry by entry, relative to the largest entry."""
-    return same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
+    return setting.same(task, left.reshape(-1), right.reshape(-1), jnp.max(jnp.abs(right)))
 
 
-def same_moment(task: Task, stated: Moment) -> Comparison:
+def same_moment(task: LinearRegression, stated: Moment) -> Comparison:
     """A formula for E[<G, N> G] against the exact moment, at drawn N."""
     N = drawn(task.dimension)
     left = jax.vmap(lambda N: stated(HeadRisk(task), N))(jnp.asarray(N))
@@ -104,14 +93,16 @@ def same_second_moments(loss: MultiHeadLoss, stated: Float[Array, "rows rows row
     return same_entries(loss.task, stated, exact.floats(exact.moments(loss.task).second))
 
 
-def same_slopes(task: Task, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]) -> Comparison:
+def same_slopes(
+    task: LinearRegression, stated: Callable[[HeadRisk, Square], Float[Array, "d rows rows"]]
+) -> Comparison:
     """A formula for the derivatives of L_1, .., L_d against those of the exact E(<G, N> - w-hat_i)^2, by JAX."""
     known, N, d = exact.moments(task).rounded, jnp.asarray(drawn(task.dimension)), task.dimension
     of_all = lambda N: jnp.stack([known.component(N, i) for i in range(d)])
     return same_entries(task, jax.vmap(lambda N: stated(HeadRisk(task), N))(N), jax.vmap(jax.jacobian(of_all))(N))
 
 
-SECTION = HEADS(hypotheses=infinite_context, needs=few_coordinates)
+SECTION = setting.HEADS(hypotheses=setting.infinite_context, needs=setting.few_coordinates)
 
 
 @SECTION.on(problems.FINITE, spaces.FINITE).claim(
@@ -120,7 +111,7 @@ SECTION = HEADS(hypotheses=infinite_context, needs=few_coordinates)
 def same_class(loss: MultiHeadLoss) -> Comparison:
     """$d + 1$ heads with $b_h = e_h$ and $a_i^h = M_i[h]$ predict as the $d + 2$ heads do that make the $M_i$"""
     d = loss.task.dimension
-    more = drawn_heads(d, d + 2, 11)
+    more = setting.drawn_heads(d, d + 2, 11)
     M = jnp.einsum("hm,hni->imn", more.b, more.A)
     fewer = MultiHeadAttention(jnp.eye(d + 1), jnp.einsum("imn->mni", M), more.w, more.bias)
     return alike(loss.task, fewer, more)
@@ -147,7 +138,7 @@ def literal_risk(loss: MultiHeadLoss) -> Comparison:
     W_K, W_Q, W_V, W_P = rng.standard_normal((4, 2, rows, rows)) / 2
     model = FactoredMultiHeadAttention(W_K, W_Q, W_V, W_P, rng.standard_normal(rows - 1), 0.7)
     literal = prompts.mean_squared_error(task, model)
-    return same(task, risks(task, model), literal, literal)
+    return setting.same(task, setting.risks(task, model), literal, literal)
 
 
 @ON_GUESSES.claim("eq-18", "(18)")
@@ -166,14 +157,14 @@ def _separated(loss: MultiHeadLoss, start: PyTree) -> Comparison:
     model, task = start.reduced(), loss.task
     pairs = []
     for seed in (1, 2):
-        heads = drawn_heads(task.dimension, model.b.shape[0], seed)
+        heads = setting.drawn_heads(task.dimension, model.b.shape[0], seed)
         moved = MultiHeadAttention(heads.b, heads.A, model.w, model.bias, trainable=model.trainable)
-        whole = risks(task, moved)
-        pairs.append(same(task, jnp.sum(loss.risk.separated(moved)), whole, whole[0]))
+        whole = setting.risks(task, moved)
+        pairs.append(setting.same(task, jnp.sum(loss.risk.separated(moved)), whole, whole[0]))
     return joined(pairs)
 
 
-@ON_GUESSES.corrected(separated, hypotheses=independent_guess)
+@ON_GUESSES.corrected(separated, hypotheses=setting.independent_guess)
 def separated_with_independent_guess(loss: MultiHeadLoss, start: PyTree) -> Comparison:
     r"""$R = \sum_{i \le d} \mathbb{E}(\langle G, M_i \rangle - \hat w_i)^2 + \mathbb{E}(1 + \langle G, M_{d+1}
     \rangle)^2 y_q^2$, given $y_q$ independent of $x_q$
@@ -292,7 +283,7 @@ def eq_25_shared(loss: MultiHeadLoss) -> Comparison:
     return same_slopes(loss.task, lambda risk, N: derivative(risk, N, product_with_spread))
 
 
-def _slopes_at_labels(task: Task) -> Float[Array, "routes d"]:
+def _slopes_at_labels(task: LinearRegression) -> Float[Array, "routes d"]:
     """The size of grad L_i at M_i = e_{d+1} e_i^T for each i, by both routes, relative to that of its first term."""
     known, risk, d = exact.moments(task).rounded, HeadRisk(task), task.dimension
     index = jnp.arange(d)
@@ -309,7 +300,7 @@ def no_zero_slope(loss: MultiHeadLoss) -> Comparison:
 
     It rests on (24), which multiplies means over w-hat. Moreover, at d = 1 both ranks are 2.
     """
-    return counted(jnp.all(_slopes_at_labels(loss.task) < _ZERO, axis=0))
+    return setting.counted(jnp.all(_slopes_at_labels(loss.task) < _ZERO, axis=0))
 
 
 @ON_LIMITS.corrected(no_zero_slope)
@@ -318,4 +309,4 @@ def zero_slope(loss: MultiHeadLoss) -> Comparison:
 
     The opposite of the printed statement: there <G, M_i> = w-hat_i, so that L_i = 0.
     """
-    return same(loss.task, _slopes_at_labels(loss.task).reshape(-1), 0.0, 1.0)
+    return setting.same(loss.task, _slopes_at_labels(loss.task).reshape(-1), 0.0, 1.0)

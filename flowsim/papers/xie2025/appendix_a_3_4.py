@@ -7,7 +7,7 @@ from flowsim.claims.claim import Comparison, at_most, equal
 from flowsim.claims.statements import rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
-from flowsim.papers.xie2025 import appendix_a_1_2, exact, problems, prompts, spaces
+from flowsim.papers.xie2025 import appendix_a_1_2, exact, problems, prompts, setting, spaces
 from flowsim.papers.xie2025.appendix_a_1_2 import (
     SHARED_WEIGHTS,
     Moment,
@@ -22,25 +22,14 @@ from flowsim.papers.xie2025.appendix_a_1_2 import (
     same_slopes,
     second_moment,
 )
-from flowsim.papers.xie2025.setting import (
-    HEADS,
-    at_rest,
-    descent_heads,
-    few_coordinates,
-    finite_context,
-    infinite_context,
-    label_energy,
-    same,
-    slopes,
-)
 from flowsim.tasks import LinearRegression
 
-SECTION = HEADS(needs=few_coordinates)
-ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=finite_context)
+SECTION = setting.HEADS(needs=setting.few_coordinates)
+ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=setting.finite_context)
 
 
 # (26) is (23).
-ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=infinite_context)
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=setting.infinite_context)
 ON_LIMITS.corrected(ON_LIMITS.claim("eq-26", "(26)", note=SHARED_WEIGHTS)(eq_23))(eq_23_shared)
 
 
@@ -125,11 +114,11 @@ def residual_gradient(loss: MultiHeadLoss) -> Comparison:
 
     C |grad R| is the same at C and at 100 C.
     """
-    task, model = loss.task, descent_heads(loss.risk.prior_mean, 1.0)
+    task, model = loss.task, setting.descent_heads(loss.risk.prior_mean, 1.0)
     sizes = []
     for factor in (1.0, 100.0):
         C = factor * task.context_length
-        sizes.append(C * slopes(LinearRegression(task.covariance, C, prior_mean=loss.risk.prior_mean), model))
+        sizes.append(C * setting.slopes(LinearRegression(task.covariance, C, prior_mean=loss.risk.prior_mean), model))
     left, right = jnp.concatenate(sizes), jnp.tile(sizes[1][::-1], 2)
     return rounded(equal(left, right, right), 100 * jnp.asarray((task.dimension + 1.0) ** 2))
 
@@ -143,7 +132,7 @@ def best_step_at_rest(loss: MultiHeadLoss) -> Comparison:
 
     The printed remark has eta = 1, where the gradient vanishes only as C -> infinity.
     """
-    return at_rest(loss.task, descent_heads(loss.risk.prior_mean, loss.risk.step_size))
+    return setting.at_rest(loss.task, setting.descent_heads(loss.risk.prior_mean, loss.risk.step_size))
 
 
 _DRAWN = 8
@@ -160,7 +149,7 @@ def positive_mean(loss: MultiHeadLoss) -> Comparison:
     M = exact.floats(exact.moments(task).first)
     left = jnp.einsum("km,mn,kn->k", z, M, z)
     right = jnp.sum((z[:, :d] + z[:, d:] * w[None]) ** 2, axis=1) + d * z[:, d] ** 2
-    return same(task, left, right, label_energy(task) * jnp.sum(z**2, axis=1))
+    return setting.same(task, left, right, setting.label_energy(task) * jnp.sum(z**2, axis=1))
 
 
 @ON_TASKS.claim("appendix-a.4.convex", "appendix A.4")

@@ -98,13 +98,12 @@ def _errors(
     return jax.lax.map(lambda X: over_weights(X, weights, queries), inputs)
 
 
-Task = LinearRegression
 Predictor = Callable[[Prompt], Array]
 
 _PROMPTS = 16
 
 
-def alike(task: Task, one: Predictor, other: Predictor) -> Comparison:
+def alike(task: LinearRegression, one: Predictor, other: Predictor) -> Comparison:
     """The statement that two models predict the same on drawn prompts of a task."""
     prompts = jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
     left, right = (jax.vmap(model)(prompts) for model in (one, other))

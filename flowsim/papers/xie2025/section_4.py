@@ -11,32 +11,9 @@ from flowsim.claims.statements import joined, rounded
 from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
-from flowsim.papers.xie2025 import exact, problems, spaces
+from flowsim.papers.xie2025 import exact, problems, setting, spaces
 from flowsim.papers.xie2025.appendix_b import block_of
 from flowsim.papers.xie2025.prompts import alike, normals
-from flowsim.papers.xie2025.setting import (
-    ANY_STEP,
-    HEADS,
-    STEPS,
-    at_rest,
-    best_descent_risks,
-    descent_heads,
-    descent_risks,
-    descent_step,
-    drawn_heads,
-    few_coordinates,
-    finite_context,
-    infinite_context,
-    label_energy,
-    least_with_trained_guess,
-    midpoint,
-    mirrored,
-    optimum_constants,
-    prior_mean,
-    risks,
-    same,
-    same_forms,
-)
 from flowsim.tasks import LinearRegression, Prompt
 
 _ETA = 0.7
@@ -55,12 +32,12 @@ def _eq_8(loss: MultiHeadLoss, factor: float | Array) -> Comparison:
             X, y = prompt.inputs, prompt.labels
             return guess @ prompt.query + bias - _ETA / y.size * ((w @ X.T - y) @ X @ prompt.query)
 
-        return alike(loss.task, descent_heads(w, factor * _ETA, guess, bias), stated)
+        return alike(loss.task, setting.descent_heads(w, factor * _ETA, guess, bias), stated)
 
     return joined([comparison(jnp.zeros(d), 0.0), comparison(jnp.zeros(d), _BIAS), comparison(normals(d), _BIAS)])
 
 
-SECTION = HEADS(needs=few_coordinates)
+SECTION = setting.HEADS(needs=setting.few_coordinates)
 ON_DRAWN = SECTION.on(problems.FINITE, spaces.FINITE, needs=drawable)
 
 
@@ -111,7 +88,7 @@ def eq_10_as_printed(loss: MultiHeadLoss) -> Comparison:
     Both (3) and W^P = -(eta/C) I in (7) divide by C, so the step is C times too short.
     """
     w = loss.risk.prior_mean
-    return alike(loss.task, descent_heads(w, _ETA / loss.task.context_length), GradientDescentStep(_ETA, w))
+    return alike(loss.task, setting.descent_heads(w, _ETA / loss.task.context_length), GradientDescentStep(_ETA, w))
 
 
 @ON_DRAWN.corrected(eq_10_as_printed)
@@ -122,12 +99,10 @@ def eq_10(loss: MultiHeadLoss) -> Comparison:
     The printed W^P divides by C again, although (3) has already done so.
     """
     w = loss.risk.prior_mean
-    return alike(loss.task, descent_heads(w, _ETA), GradientDescentStep(_ETA, w))
+    return alike(loss.task, setting.descent_heads(w, _ETA), GradientDescentStep(_ETA, w))
 
 
-Task = LinearRegression
-
-ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(setting.prior_mean, setting.infinite_context))
 ON_TASKS = SECTION.on((problems.LIMIT, *problems.FINITE), spaces.TASKS)
 ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE)
 
@@ -140,17 +115,17 @@ def any_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     Judged with W^P = -eta I, because (3) divides by C, at eta = 0.5 and 1. The theorem leaves eta open, but its proof
     sets b = (-w*, 1) and A = [I 0; 0 0], which is eta = 1.
     """
-    return at_rest(loss.task, *(descent_heads(loss.risk.prior_mean, eta) for eta in STEPS))
+    return setting.at_rest(loss.task, *(setting.descent_heads(loss.risk.prior_mean, eta) for eta in setting.STEPS))
 
 
-@ON_LIMITS.corrected(any_step_at_rest, hypotheses=infinite_context)
+@ON_LIMITS.corrected(any_step_at_rest, hypotheses=setting.infinite_context)
 def unit_step_at_rest(loss: MultiHeadLoss) -> Comparison:
     r"""as $C \to \infty$, the weights (7) with $w = w_\star$ and $W^P = -I$ ($\eta = 1$) are a stationary point of
     $y_q$-LSA
 
     The printed statement leaves eta open; dR/d eta = 2 d (eta - 1) in the limit.
     """
-    return at_rest(loss.task, descent_heads(loss.risk.prior_mean, 1.0))
+    return setting.at_rest(loss.task, setting.descent_heads(loss.risk.prior_mean, 1.0))
 
 
 @SECTION.on(problems.TASKS, spaces.TASKS).claim("lemma-2", "Lemma 2")
@@ -160,12 +135,12 @@ def not_convex_with_guess(loss: MultiHeadLoss) -> Comparison:
     As for Lemma 1, with the same w. The paper's proof writes X w = y, which does not hold.
     """
     step = GradientDescentStep(loss.risk.step_size, loss.risk.prior_mean).reduced()
-    return midpoint(loss.task, *mirrored(step))
+    return setting.midpoint(loss.task, *setting.mirrored(step))
 
 
-def _is_least(task: Task, found: Array) -> Comparison:
+def _is_least(task: LinearRegression, found: Array) -> Comparison:
     """The statement that the risks found are the least one with a trained guess."""
-    return same(task, found, least_with_trained_guess(task), float(task.dimension))
+    return setting.same(task, found, setting.least_with_trained_guess(task), float(task.dimension))
 
 
 @ON_TASKS.claim("sec-4.2.conjecture", "section 4.2")
@@ -174,10 +149,10 @@ def unit_step_is_least(loss: MultiHeadLoss) -> Comparison:
 
     In the limit its risk is 0. At finite C it is d (d+1)/C, above d (d+1)/(C+d+1).
     """
-    return _is_least(loss.task, risks(loss.task, descent_step(loss.task, 1.0)))
+    return _is_least(loss.task, setting.risks(loss.task, setting.descent_step(loss.task, 1.0)))
 
 
-@ON_TASKS.corrected(unit_step_is_least, constants=optimum_constants)
+@ON_TASKS.corrected(unit_step_is_least, constants=setting.optimum_constants)
 def best_step_is_least(loss: MultiHeadLoss) -> Comparison:
     r"""one step of gradient descent from $w_\star$ with $\eta = C/(C+d+1)$ is the global optimum of $y_q$-LSA, at every
     $C$
@@ -186,33 +161,33 @@ def best_step_is_least(loss: MultiHeadLoss) -> Comparison:
     (d+1)/(C+d+1) + 2 |w* - w|^2/(d C + 2) plus a sum of squares.
     """
     task = loss.task
-    step = descent_step(task, HeadRisk(task).step_size).reduced()
-    forms = same_forms(task, step, exact.moments(task).centred, np.zeros(task.dimension))
-    return joined([_is_least(task, best_descent_risks(task)), *forms])
+    step = setting.descent_step(task, HeadRisk(task).step_size).reduced()
+    forms = setting.same_forms(task, step, exact.moments(task).centred, np.zeros(task.dimension))
+    return joined([_is_least(task, setting.best_descent_risks(task)), *forms])
 
 
 @ON_FINITE.claim(
-    "sec-4.2.lower-bound", "section 4.2", note=ANY_STEP + " At finite C y_q-LSA has a lower risk than both."
+    "sec-4.2.lower-bound", "section 4.2", note=setting.ANY_STEP + " At finite C y_q-LSA has a lower risk than both."
 )
 def descent_is_a_lower_bound(loss: MultiHeadLoss) -> Comparison:
     r"""the risk of one step of gradient descent from $w_\star$, of any step size $\eta$, is a lower bound of that of
     $y_q$-LSA
     """
-    return at_least(least_with_trained_guess(loss.task)[None], descent_risks(loss.task))
+    return at_least(setting.least_with_trained_guess(loss.task)[None], setting.descent_risks(loss.task))
 
 
-@ON_FINITE.corrected(descent_is_a_lower_bound, hypotheses=finite_context)
+@ON_FINITE.corrected(descent_is_a_lower_bound, hypotheses=setting.finite_context)
 def best_descent_is_a_lower_bound(loss: MultiHeadLoss) -> Comparison:
     r"""at finite $C$ the risk of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$ is a lower bound
     of that of $y_q$-LSA
 
     Judged at drawn weights and near the step, which reaches the bound: see sec-5.2 and sec-4.2.conjecture.
     """
-    task, step = loss.task, descent_step(loss.task, loss.risk.step_size).reduced()
-    known, drawn = exact.moments(task), drawn_heads(task.dimension, 1, 10, trainable=True)
+    task, step = loss.task, setting.descent_step(loss.task, loss.risk.step_size).reduced()
+    known, drawn = exact.moments(task), setting.drawn_heads(task.dimension, 1, 10, trainable=True)
     models = [jax.tree.map(lambda a, b, s=s: a + s * b, step, drawn) for s in (-1.0, -1e-3, 1e-3, 1.0)]
     above = exact.floats(np.asarray([known(model) for model in models], dtype=object))
-    return at_least(jnp.tile(above, 3), jnp.repeat(best_descent_risks(task), above.size))
+    return at_least(jnp.tile(above, 3), jnp.repeat(setting.best_descent_risks(task), above.size))
 
 
 def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
@@ -220,21 +195,21 @@ def _risks_of_block(loss: MultiHeadLoss) -> Float[Array, "3"]:
 
     No block has a lower risk than the best heads with a trained guess, and this block reaches that risk.
     """
-    model = block_of(descent_heads(loss.risk.prior_mean, loss.risk.step_size))
-    return jnp.append(risks(loss.task, model), least_with_trained_guess(loss.task))
+    model = block_of(setting.descent_heads(loss.risk.prior_mean, loss.risk.step_size))
+    return jnp.append(setting.risks(loss.task, model), setting.least_with_trained_guess(loss.task))
 
 
 @ON_FINITE.claim(
     "sec-4.2.newton",
     "section 4.2",
-    note=ANY_STEP
+    note=setting.ANY_STEP
     + " The text says that the block fails to bridge the performance gap between one-step GD and single-head LSA.",
 )
 def block_stays_above(loss: MultiHeadLoss) -> Comparison:
     r"""the linear transformer block, whose global optimum is a Newton step, stays above the risk of one step of
     gradient descent from $w_\star$, of any step size $\eta$
     """
-    return at_least(_risks_of_block(loss)[-1:], descent_risks(loss.task))
+    return at_least(_risks_of_block(loss)[-1:], setting.descent_risks(loss.task))
 
 
 @SECTION.on(
@@ -248,6 +223,6 @@ def block_is_descent(loss: MultiHeadLoss) -> Comparison:
     gradient descent. The block contains y_q-LSA and has its least risk.
     """
     task = loss.task
-    gaps = _risks_of_block(loss)[None] - best_descent_risks(task)[:, None]
+    gaps = _risks_of_block(loss)[None] - setting.best_descent_risks(task)[:, None]
     # The weights of the block are products of its W_1, whose entries reach 1 + |w*|^2 and magnify rounding errors.
-    return rounded(same(task, gaps.reshape(-1), 0.0, float(task.dimension)), label_energy(task) ** 2)
+    return rounded(setting.same(task, gaps.reshape(-1), 0.0, float(task.dimension)), setting.label_energy(task) ** 2)

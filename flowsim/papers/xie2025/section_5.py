@@ -17,30 +17,9 @@ from flowsim.losses import MultiHeadLoss
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import GradientDescentStep
 from flowsim.models.multi_head import AnyHeads
-from flowsim.papers.xie2025 import problems, prompts, spaces
+from flowsim.papers.xie2025 import problems, prompts, setting, spaces
 from flowsim.papers.xie2025.exact import Moments
-from flowsim.papers.xie2025.setting import (
-    ANY_STEP,
-    BEST_STEP,
-    HEADS,
-    SAME,
-    Descent,
-    best_descent_risks,
-    counted,
-    descent_risks,
-    few_coordinates,
-    finite_context,
-    least,
-    least_with_trained_guess,
-    optimum_constants,
-    prior_mean,
-    reached,
-    same_gaps,
-    zero_heads,
-)
 from flowsim.tasks import LinearRegression
-
-Task = LinearRegression
 
 _DIFFER = "At eta = 1 the two differ even"
 _BETTER = "With the step size of least risk the statement holds: best-step."
@@ -50,21 +29,23 @@ _SCALES = (0.0, 0.5, 1.0, 2.0, 10.0)
 # Section 5.1.1, varying numbers of heads
 
 
-def _risks_by_heads(task: Task) -> tuple[Float[Array, " H"], bool]:
+def _risks_by_heads(task: LinearRegression) -> tuple[Float[Array, " H"], bool]:
     """The least risks of 1, .., d + 1 heads, and whether one disagrees with its weights or the normal equations."""
-    d, bound = task.dimension, least(task)
-    found = jnp.stack([reached(task, zero_heads(d, H))[1] for H in range(1, d + 2)])
-    off = jnp.any(jnp.abs(found - found[:, -1:]) > SAME * found)
-    return found[:, -1], bool(off | jnp.any(jnp.abs(found[-2:, -1] - bound) > SAME * bound))
+    d, bound = task.dimension, setting.least(task)
+    found = jnp.stack([setting.reached(task, setting.zero_heads(d, H))[1] for H in range(1, d + 2)])
+    off = jnp.any(jnp.abs(found - found[:, -1:]) > setting.SAME * found)
+    return found[:, -1], bool(off | jnp.any(jnp.abs(found[-2:, -1] - bound) > setting.SAME * bound))
 
 
-SECTION = HEADS(needs=few_coordinates)
-ON_FINITE = SECTION.on(problems.FINITE, spaces.FINITE, hypotheses=prior_mean, constants=optimum_constants)
-ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, constants=optimum_constants)
+SECTION = setting.HEADS(needs=setting.few_coordinates)
+ON_FINITE = SECTION.on(
+    problems.FINITE, spaces.FINITE, hypotheses=setting.prior_mean, constants=setting.optimum_constants
+)
+ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS, constants=setting.optimum_constants)
 
 
 @SECTION.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
-    "sec-5.1.heads", "section 5.1.1", hypotheses=prior_mean
+    "sec-5.1.heads", "section 5.1.1", hypotheses=setting.prior_mean
 )
 def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     """the least risk decreases with every head up to $d + 1$
@@ -72,11 +53,11 @@ def more_heads_help(loss: MultiHeadLoss) -> Comparison:
     It decreases up to d heads only: head d + 1 does not lower it.
     """
     risks, wrong = _risks_by_heads(loss.task)
-    return counted(risks[1:] >= (1 - SAME) * risks[:-1], unknown=wrong)
+    return setting.counted(risks[1:] >= (1 - setting.SAME) * risks[:-1], unknown=wrong)
 
 
 @SECTION.on((problems.EASY, problems.SHORT, problems.ONE), spaces.FINITE).corrected(
-    more_heads_help, hypotheses=(prior_mean, finite_context)
+    more_heads_help, hypotheses=(setting.prior_mean, setting.finite_context)
 )
 def more_heads_help_up_to_d(loss: MultiHeadLoss) -> Comparison:
     """at finite $C$ the least risk decreases with every head up to $d$, and not from $d$ to $d + 1$
@@ -84,50 +65,55 @@ def more_heads_help_up_to_d(loss: MultiHeadLoss) -> Comparison:
     The risk saturates at d heads, and not at d + 1 as printed.
     """
     risks, wrong = _risks_by_heads(loss.task)
-    return counted(risks[1:-1] >= (1 - SAME) * risks[:-2], risks[-1] < (1 - SAME) * risks[-2], unknown=wrong)
+    return setting.counted(
+        risks[1:-1] >= (1 - setting.SAME) * risks[:-2], risks[-1] < (1 - setting.SAME) * risks[-2], unknown=wrong
+    )
 
 
 @ON_FINITE.claim(
     "sec-5.1.heads.lower-bound",
     "section 5.1.1",
-    note=f"{ANY_STEP} At eta = 1 gradient descent has the risk d (d+1)/C, which heads beat at small |w*|. {_BETTER}",
+    note=setting.ANY_STEP
+    + f" At eta = 1 gradient descent has the risk d (d+1)/C, which heads beat at small |w*|. {_BETTER}",
 )
 def any_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     r"""the risk of one step of gradient descent from $w_\star$, of any step size $\eta$, is strictly below that of
     multi-head LSA with $y_q = 0$, for $w_\star \ne 0$
     """
-    return at_least(least(loss.task)[None], descent_risks(loss.task))
+    return at_least(setting.least(loss.task)[None], setting.descent_risks(loss.task))
 
 
 @ON_FINITE.claim(
     "sec-5.1.heads.lower-bound.best-step",
     "section 5.1.1",
-    hypotheses=(prior_mean, finite_context),
-    note=BEST_STEP + " The gap is 2 |w*|^2/(d C + 2), which vanishes as C -> infinity.",
+    hypotheses=(setting.prior_mean, setting.finite_context),
+    note=setting.BEST_STEP + " The gap is 2 |w*|^2/(d C + 2), which vanishes as C -> infinity.",
 )
 def best_descent_is_better(loss: MultiHeadLoss) -> Comparison:
     r"""at finite $C$ the risk of one step of gradient descent from $w_\star$ with $\eta^* = C/(C+d+1)$ is strictly
     below that of multi-head LSA with $y_q = 0$, for $w_\star \ne 0$
     """
-    return at_least(least(loss.task)[None], best_descent_risks(loss.task))
+    return at_least(setting.least(loss.task)[None], setting.best_descent_risks(loss.task))
 
 
 # Sections 5.1.2 and 5.1.3, the effect of the prior mean and of y_q
 
 
-def _gap(loss: MultiHeadLoss, descent: Descent, mean: Array, w: Array, bias: float = 0.0) -> Comparison:
+def _gap(loss: MultiHeadLoss, descent: setting.Descent, mean: Array, w: Array, bias: float = 0.0) -> Comparison:
     """The gap at another prior mean and the guess w^T x_q + bias, which is proportional to |mean - w|^2 + bias^2."""
     d, task = loss.task.dimension, LinearRegression(loss.task.covariance, loss.task.context_length, prior_mean=mean)
     expected = (jnp.sum((mean - w) ** 2) + bias**2) * loss.risk.gap
-    return same_gaps(task, zero_heads(d, d + 1, False, w, bias), least(task, w, bias), expected, descent(task))
+    return setting.same_gaps(
+        task, setting.zero_heads(d, d + 1, False, w, bias), setting.least(task, w, bias), expected, descent(task)
+    )
 
 
-def _gap_of_prior_mean(loss: MultiHeadLoss, descent: Descent) -> Comparison:
+def _gap_of_prior_mean(loss: MultiHeadLoss, descent: setting.Descent) -> Comparison:
     w = loss.risk.prior_mean
     return joined([_gap(loss, descent, c * w, jnp.zeros(w.size)) for c in _SCALES])
 
 
-def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
+def _gap_of_guess(loss: MultiHeadLoss, descent: setting.Descent) -> Comparison:
     zero, one = jnp.zeros(loss.task.dimension), jnp.ones(loss.task.dimension)
     guesses = [guess for c in _SCALES for guess in ((c * one, 0.0), (zero, c))]
     return joined([_gap(loss, descent, zero, *guess) for guess in guesses])
@@ -136,58 +122,62 @@ def _gap_of_guess(loss: MultiHeadLoss, descent: Descent) -> Comparison:
 @ON_TASKS.claim(
     "sec-5.1.prior-mean",
     "section 5.1.2",
-    note=f"{ANY_STEP} {_DIFFER} at w* = 0. The text has d + 1 heads or more, Table 1 has 1. {_BETTER}",
+    note=f"{setting.ANY_STEP} {_DIFFER} at w* = 0. The text has d + 1 heads or more, Table 1 has 1. {_BETTER}",
 )
 def gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $d + 1$ heads with $y_q = 0$ is above that of one step of gradient descent from $w_\star$, of
     any step size $\eta$, by a multiple of $\lVert w_\star \rVert^2$
     """
-    return _gap_of_prior_mean(loss, descent_risks)
+    return _gap_of_prior_mean(loss, setting.descent_risks)
 
 
-@ON_TASKS.claim("sec-5.1.prior-mean.best-step", "section 5.1.2", note=BEST_STEP + " Judged at c w* for c from 0 to 10.")
+@ON_TASKS.claim(
+    "sec-5.1.prior-mean.best-step", "section 5.1.2", note=setting.BEST_STEP + " Judged at c w* for c from 0 to 10."
+)
 def best_gap_of_prior_mean(loss: MultiHeadLoss) -> Comparison:
     r"""the least risk of $d + 1$ heads with $y_q = 0$ is above that of one step of gradient descent from $w_\star$ with
     $\eta^* = C/(C+d+1)$ by $\frac{2 \lVert w_\star \rVert^2}{d C + 2}$
     """
-    return _gap_of_prior_mean(loss, best_descent_risks)
+    return _gap_of_prior_mean(loss, setting.best_descent_risks)
 
 
 @ON_TASKS.claim(
     "sec-5.1.initial-guess",
     "section 5.1.3",
-    note=f"{ANY_STEP} {_DIFFER} without a guess. The text has d + 1 heads, Table 1 has 1. {_BETTER}",
+    note=f"{setting.ANY_STEP} {_DIFFER} without a guess. The text has d + 1 heads, Table 1 has 1. {_BETTER}",
 )
 def gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     r"""at $w_\star = 0$ the least risk of $d + 1$ heads exceeds that of one step of gradient descent from $w_\star$, of
     any step size $\eta$, by multiples of $\lVert y_{\text{q\_guess}} \rVert^2$, $y_{\text{q\_bias}}^2$
     """
-    return _gap_of_guess(loss, descent_risks)
+    return _gap_of_guess(loss, setting.descent_risks)
 
 
 @ON_TASKS.claim(
-    "sec-5.1.initial-guess.best-step", "section 5.1.3", note=BEST_STEP + " A guess and a bias are judged separately."
+    "sec-5.1.initial-guess.best-step",
+    "section 5.1.3",
+    note=setting.BEST_STEP + " A guess and a bias are judged separately.",
 )
 def best_gap_of_guess(loss: MultiHeadLoss) -> Comparison:
     r"""at $w_\star = 0$ the least risk of $d + 1$ heads exceeds that of one step of gradient descent from $w_\star$
     with $\eta^* = C/(C+d+1)$ by $(\lVert y_{\text{q\_guess}} \rVert^2 + y_{\text{q\_bias}}^2) \frac{2}{d C + 2}$
     """
-    return _gap_of_guess(loss, best_descent_risks)
+    return _gap_of_guess(loss, setting.best_descent_risks)
 
 
-def _guess_closes_gap(task: Task, descent: Descent) -> Comparison:
-    like = zero_heads(task.dimension, 1, True, HeadRisk(task).prior_mean)
-    return same_gaps(task, like, least_with_trained_guess(task), 0.0, descent(task))
+def _guess_closes_gap(task: LinearRegression, descent: setting.Descent) -> Comparison:
+    like = setting.zero_heads(task.dimension, 1, True, HeadRisk(task).prior_mean)
+    return setting.same_gaps(task, like, setting.least_with_trained_guess(task), 0.0, descent(task))
 
 
 @SECTION.on(problems.TASKS, spaces.TASKS).claim(
-    "sec-5.2", "section 5.2", note=ANY_STEP + " At finite C the least risk of y_q-LSA is below that of both."
+    "sec-5.2", "section 5.2", note=setting.ANY_STEP + " At finite C the least risk of y_q-LSA is below that of both."
 )
 def guess_closes_gap(loss: MultiHeadLoss) -> Comparison:
     r"""$y_q$-LSA reaches the risk of one step of gradient descent from $w_\star$, of any step size $\eta$, whatever
     $w_\star$
     """
-    return _guess_closes_gap(loss.task, descent_risks)
+    return _guess_closes_gap(loss.task, setting.descent_risks)
 
 
 @SECTION.on(problems.TASKS, spaces.TASKS).corrected(guess_closes_gap)
@@ -197,7 +187,7 @@ def guess_closes_best_gap(loss: MultiHeadLoss) -> Comparison:
 
     True of the best step size.
     """
-    return _guess_closes_gap(loss.task, best_descent_risks)
+    return _guess_closes_gap(loss.task, setting.best_descent_risks)
 
 
 _REACHED = 1e-3  # relative to the risk of gradient descent; a figure shows no smaller difference
@@ -246,11 +236,11 @@ def _still_to_fall(loss: MultiHeadLoss, trajectory: Trajectory) -> Float[Array, 
     return jnp.maximum(jnp.minimum(trajectory.excess[-1:], change), 0.0)
 
 
-FIGURES = HEADS()
+FIGURES = setting.HEADS()
 ON_FLOWS = FIGURES.on(problems.FLOWS, spaces.FLOWS, hypotheses=fixed_guess)
 
 
-@ON_FLOWS.claim("figure-1", "Figure 1", note=BEST_STEP)
+@ON_FLOWS.claim("figure-1", "Figure 1", note=setting.BEST_STEP)
 def above_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     r"""with $w_\star \ne 0$ the risk of LSA stays above that of one step of gradient descent with $\eta^* = C/(C+d+1)$
     along training
@@ -274,7 +264,7 @@ def ends_least(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     "Figure 3",
     hypotheses=all_heads,
     note="To within 1e-3 of the risk of gradient descent. The caption says that the gap is approximately linear "
-    "in |w*|^2. " + BEST_STEP,
+    "in |w*|^2. " + setting.BEST_STEP,
 )
 def ends_at_gap(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     r"""with $d + 1$ heads and $y_q = 0$ training ends above one step of gradient descent with $\eta^* = C/(C+d+1)$ by
@@ -293,7 +283,7 @@ def ends_at_gap(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     "Figure 4",
     hypotheses=all_heads,
     note="To within 1e-3 of the risk of gradient descent. The caption says that only the guess w*^T x_q without a bias "
-    "reaches this risk. " + BEST_STEP,
+    "reaches this risk. " + setting.BEST_STEP,
 )
 def ends_at_gap_of_guess(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     r"""with $d + 1$ heads training ends above one step of gradient descent with $\eta^* = C/(C+d+1)$ by $(\lVert
@@ -321,7 +311,10 @@ def alignment(risk: HeadRisk, model: AnyHeads) -> tuple[Scalar, Scalar, Scalar]:
 
 
 @FIGURES.on(problems.TRAINED_GUESS, spaces.TRAINED_GUESS).claim(
-    "figure-5", "Figure 5", hypotheses=trained_guess, note="To within 1e-3, in mean squares over prompts. " + BEST_STEP
+    "figure-5",
+    "Figure 5",
+    hypotheses=trained_guess,
+    note="To within 1e-3, in mean squares over prompts. " + setting.BEST_STEP,
 )
 def matches_descent(loss: MultiHeadLoss, flow: Trajectory) -> Comparison:
     r"""training $y_q$-LSA ends at one step of gradient descent with $\eta^* = C/(C+d+1)$: in predictions, in

@@ -9,38 +9,15 @@ from flowsim.claims.claim import Comparison, at_least
 from flowsim.claims.statements import joined
 from flowsim.losses import MultiHeadLoss
 from flowsim.models import GradientDescentStep, MultiHeadAttention
-from flowsim.papers.xie2025 import exact, problems, spaces
+from flowsim.papers.xie2025 import exact, problems, setting, spaces
 from flowsim.papers.xie2025.appendix_a_1_2 import Moment, derivative, product_of_means, product_with_spread
-from flowsim.papers.xie2025.setting import (
-    HEADS,
-    SAME,
-    at_rest,
-    counted,
-    few_coordinates,
-    finite_context,
-    infinite_context,
-    label_energy,
-    least,
-    midpoint,
-    mirrored,
-    optimum_constants,
-    prior_mean,
-    reached,
-    risks,
-    same,
-    same_forms,
-    slope_of_parts,
-    slopes,
-    zero_heads,
-    zero_prior_mean,
-)
 from flowsim.tasks import LinearRegression
 
-SECTION = HEADS(needs=few_coordinates)
+SECTION = setting.HEADS(needs=setting.few_coordinates)
 
 
 @SECTION.on(problems.FINITE, spaces.FINITE).claim(
-    "sec-1.heads", "section 1, contribution 1", hypotheses=(prior_mean, finite_context)
+    "sec-1.heads", "section 1, contribution 1", hypotheses=(setting.prior_mean, setting.finite_context)
 )
 def distance_to_descent(loss: MultiHeadLoss) -> Comparison:
     r"""for $w_\star \ne 0$ and at finite $C$ no number of heads with $y_q = 0$ predicts as one step of gradient descent
@@ -55,18 +32,16 @@ def distance_to_descent(loss: MultiHeadLoss) -> Comparison:
     return at_least(missed * found, 0.0, size=missed)
 
 
-Task = LinearRegression
-
 _AT_REST = 1e-10
 
 ON_TASKS = SECTION.on(problems.TASKS, spaces.TASKS)
-ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(prior_mean, infinite_context))
+ON_LIMITS = SECTION.on(problems.LIMITS, spaces.LIMITS, hypotheses=(setting.prior_mean, setting.infinite_context))
 ON_ZERO_MEAN_LIMITS = SECTION.on(
-    problems.ZERO_MEAN_LIMITS, spaces.ZERO_MEAN_LIMITS, hypotheses=(zero_prior_mean, infinite_context)
+    problems.ZERO_MEAN_LIMITS, spaces.ZERO_MEAN_LIMITS, hypotheses=(setting.zero_prior_mean, setting.infinite_context)
 )
 
 
-@ON_TASKS.claim("theorem-1", "Theorem 1", constants=optimum_constants)
+@ON_TASKS.claim("theorem-1", "Theorem 1", constants=setting.optimum_constants)
 def saturated(loss: MultiHeadLoss) -> Comparison:
     """the least risk of $d + 1$ heads is that of $d + 2$ heads
 
@@ -75,13 +50,13 @@ def saturated(loss: MultiHeadLoss) -> Comparison:
     task, d = loss.task, loss.task.dimension
     pairs = []
     for H in (d + 1, d + 2):
-        model, found = reached(task, zero_heads(d, H))
-        pairs.append(same(task, found, least(task), label_energy(task)))
-        pairs += same_forms(task, model, exact.moments(task), np.zeros(d))
+        model, found = setting.reached(task, setting.zero_heads(d, H))
+        pairs.append(setting.same(task, found, setting.least(task), setting.label_energy(task)))
+        pairs += setting.same_forms(task, model, exact.moments(task), np.zeros(d))
     return joined(pairs)
 
 
-def cost_of_a_head(task: Task) -> Array:
+def cost_of_a_head(task: LinearRegression) -> Array:
     """A lower bound on the risk of d - 1 heads with y_q = 0 minus the least risk of any number of heads, at finite C
     and w* != 0.
 
@@ -98,7 +73,7 @@ def cost_of_a_head(task: Task) -> Array:
 
 
 @SECTION.on((problems.EASY, problems.SHORT, problems.LARGE_MEAN, problems.ONE), spaces.FINITE).claim(
-    "theorem-1.fewest", "Theorem 1", form="corrected", hypotheses=(prior_mean, finite_context)
+    "theorem-1.fewest", "Theorem 1", form="corrected", hypotheses=(setting.prior_mean, setting.finite_context)
 )
 def fewest_heads(loss: MultiHeadLoss) -> Comparison:
     r"""at finite $C$ and for $w_\star \ne 0$, $d$ heads with $y_q = 0$ reach the least risk of any number, and $d - 1$
@@ -109,15 +84,15 @@ def fewest_heads(loss: MultiHeadLoss) -> Comparison:
     far above is numerical.
     """
     task, d = loss.task, loss.task.dimension
-    bound = least(task)
-    _, found = reached(task, zero_heads(d, d))
-    failures = [jnp.abs(found - bound) > SAME * bound]
+    bound = setting.least(task)
+    _, found = setting.reached(task, setting.zero_heads(d, d))
+    failures = [jnp.abs(found - bound) > setting.SAME * bound]
     if d > 1:
-        _, fewer = reached(task, zero_heads(d, d - 1))
+        _, fewer = setting.reached(task, setting.zero_heads(d, d - 1))
         cost = cost_of_a_head(task)
-        failures += [cost <= SAME * bound, fewer < (1 - SAME) * (bound + cost)]
-        failures += [jnp.abs(fewer - fewer[-1]) > SAME * fewer]
-    return counted(*failures)
+        failures += [cost <= setting.SAME * bound, fewer < (1 - setting.SAME) * (bound + cost)]
+        failures += [jnp.abs(fewer - fewer[-1]) > setting.SAME * fewer]
+    return setting.counted(*failures)
 
 
 def _step_from_zero(d: int) -> MultiHeadAttention:
@@ -133,7 +108,7 @@ def no_stationary_point(loss: MultiHeadLoss) -> Comparison:
     The proof rests on (24), which multiplies means over w-hat. One head reaches R = 0, at a global minimum.
     """
     task, best = loss.task, _step_from_zero(loss.task.dimension)
-    return counted(jnp.all(slopes(task, best) <= _AT_REST * slope_of_parts(task, best)))
+    return setting.counted(jnp.all(setting.slopes(task, best) <= _AT_REST * setting.slope_of_parts(task, best)))
 
 
 @ON_LIMITS.corrected(no_stationary_point)
@@ -150,8 +125,8 @@ def least_in_the_limit(loss: MultiHeadLoss) -> Comparison:
 def _least_at_a_step(loss: MultiHeadLoss) -> Comparison:
     """The risk at one step from 0, and the gradient there, against zero."""
     task, best = loss.task, _step_from_zero(loss.task.dimension)
-    pairs = [same(task, risks(task, best), 0.0, label_energy(task))]
-    return joined([*pairs, at_rest(task, best)])
+    pairs = [setting.same(task, setting.risks(task, best), 0.0, setting.label_energy(task))]
+    return joined([*pairs, setting.at_rest(task, best)])
 
 
 @ON_ZERO_MEAN_LIMITS.claim("theorem-2.exception", "Theorem 2, its exception")
@@ -173,7 +148,7 @@ def _least_slopes(loss: MultiHeadLoss, moment: Moment) -> Comparison:
         best = jnp.linalg.lstsq(moved, -at_zero[i])[0]
         return jnp.linalg.norm(at_zero[i] + moved @ best) / jnp.linalg.norm(at_zero[i])
 
-    return same(loss.task, jnp.stack([least(i) for i in range(loss.task.dimension)]), 0.0, 1.0)
+    return setting.same(loss.task, jnp.stack([least(i) for i in range(loss.task.dimension)]), 0.0, 1.0)
 
 
 @ON_ZERO_MEAN_LIMITS.claim("theorem-2.exception.eq-25", "Theorem 2, its exception, with (25)")
@@ -203,4 +178,5 @@ def not_convex(loss: MultiHeadLoss) -> Comparison:
     heads the risk contains that of one head, so it is not convex either.
     """
     task, d = loss.task, loss.task.dimension
-    return joined([midpoint(task, *mirrored(reached(task, zero_heads(d, H))[0])) for H in (1, d + 1)])
+    best = [setting.reached(task, setting.zero_heads(d, H))[0] for H in (1, d + 1)]
+    return joined([setting.midpoint(task, *setting.mirrored(model)) for model in best])

@@ -160,15 +160,12 @@ def counted(*failures: ArrayLike, unknown: ArrayLike = False) -> Comparison:
     return at_most(jnp.asarray(np.nan if np.any(unknown) else count)[None], 0.5, size=1.0)
 
 
-Task = LinearRegression
-
-
-def at_rest(task: Task, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
+def at_rest(task: LinearRegression, *models: MultiHeadAttention | FactoredMultiHeadAttention) -> Comparison:
     """The gradient at each model, in all its weights and by both routes, against zero."""
     return joined([same(task, slopes(task, model), 0.0, slope_of_parts(task, model)) for model in models])
 
 
-def midpoint(task: Task, one: FactoredMultiHeadAttention, other: FactoredMultiHeadAttention) -> Comparison:
+def midpoint(task: LinearRegression, one: FactoredMultiHeadAttention, other: FactoredMultiHeadAttention) -> Comparison:
     """The statement that R midway between the weights of two models is at least the mean of R at both."""
     middle = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
     ends = (risks(task, one) + risks(task, other)) / 2
@@ -183,15 +180,13 @@ def mirrored(model: MultiHeadAttention) -> tuple[FactoredMultiHeadAttention, Fac
     H, rows, _ = model.A.shape
     identity = jnp.broadcast_to(jnp.eye(rows), (H, rows, rows))
     W_V = jnp.zeros((H, rows, rows)).at[:, -1].set(model.b)
-    signs = (
-        FactoredMultiHeadAttention(identity, s * model.A, s * W_V, identity, model.w, trainable=model.trainable)
-        for s in (1.0, -1.0)
+    signed = lambda s: FactoredMultiHeadAttention(
+        identity, s * model.A, s * W_V, identity, model.w, trainable=model.trainable
     )
-    one, other = signs
-    return one, other
+    return signed(1.0), signed(-1.0)
 
 
-Descent = Callable[[Task], Float[Array, " n"]]
+Descent = Callable[[LinearRegression], Float[Array, " n"]]
 
 SAME = 1e-9  # relative difference below which two risks count as equal
 ANY_STEP = (
@@ -206,34 +201,36 @@ def optimum_constants(loss: MultiHeadLoss, trajectory: Trajectory) -> dict[str, 
     return {"step size": risk.step_size, "risk of gradient descent": risk.descent_risk, "gap": risk.gap}
 
 
-def least(task: Task, w: ArrayLike | None = None, bias: float = 0.0) -> Array:
+def least(task: LinearRegression, w: ArrayLike | None = None, bias: float = 0.0) -> Array:
     """The least risk of any number of heads with the guess w^T x_q + bias, by the normal equations; w is (d,)."""
     guess = np.zeros(task.dimension) if w is None else w
     return exact.floats(exact.least(exact.moments(task), guess, bias))
 
 
-def least_with_trained_guess(task: Task) -> Array:
+def least_with_trained_guess(task: LinearRegression) -> Array:
     """The least risk of any number of heads and any guess w^T x_q, by the normal equations."""
     return exact.floats(exact.least_with_trained_guess(exact.moments(task)))
 
 
-def descent_step(task: Task, eta: float | Array) -> GradientDescentStep:
+def descent_step(task: LinearRegression, eta: float | Array) -> GradientDescentStep:
     """One step of gradient descent from w*."""
     return GradientDescentStep(eta, HeadRisk(task).prior_mean)
 
 
-def descent_risks(task: Task) -> Float[Array, " n"]:
+def descent_risks(task: LinearRegression) -> Float[Array, " n"]:
     """The risk of one step from w* with each step size of `STEPS`, by both routes."""
     return jnp.concatenate([risks(task, descent_step(task, eta)) for eta in STEPS])
 
 
-def best_descent_risks(task: Task) -> Float[Array, "3"]:
+def best_descent_risks(task: LinearRegression) -> Float[Array, "3"]:
     """The risk of one step with eta* = C/(C+d+1) from w*: as stated, and by both routes."""
     risk = HeadRisk(task)
     return jnp.append(risks(task, descent_step(task, risk.step_size)), risk.descent_risk)
 
 
-def same_forms(task: Task, model: MultiHeadAttention, known: exact.Moments, w: np.ndarray) -> list[Comparison]:
+def same_forms(
+    task: LinearRegression, model: MultiHeadAttention, known: exact.Moments, w: np.ndarray
+) -> list[Comparison]:
     """The statement that a model has the forms of the normal equations; none if C is infinite: they are not unique."""
     if np.isinf(float(task.context_length)):
         return []
@@ -243,7 +240,7 @@ def same_forms(task: Task, model: MultiHeadAttention, known: exact.Moments, w: n
 
 
 def same_gaps(
-    task: Task, like: MultiHeadAttention, bound: Array, expected: Array | float, descent: Float[Array, " n"]
+    task: LinearRegression, like: MultiHeadAttention, bound: Array, expected: Array | float, descent: Float[Array, " n"]
 ) -> Comparison:
     """The least risk with the guess of ``like`` minus each risk of gradient descent, against what is expected.
 
