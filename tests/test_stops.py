@@ -9,6 +9,8 @@ import scipy.integrate
 
 import flowsim
 from flowsim import Claim, FunctionLoss, Judgement, LinearAttention, LinearAttentionLoss, Stop, end_point, gradient_flow
+from flowsim.flow.solvers.dense.saddles import leaves_in_krylov
+from flowsim.flow.systems import loss_system
 from flowsim.flow.trajectory import Status
 from flowsim.initialization import balanced
 from flowsim.tasks import LinearRegression
@@ -225,3 +227,16 @@ def test_many_weights_leave_a_saddle_where_no_minimum_is_known(apart, solver):
     run = gradient_flow(loss, Factors(jnp.stack([start, start])), solver=solver, stop=stop)
     assert run.status is Status.GRAD_NORM
     assert float(run.loss[-1]) == pytest.approx(0.0 if apart else float(jnp.sum(s[2:] ** 2)) / 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("reached", [0, 1, 350, 699, 700])
+def test_many_tiny_weights_leave_a_saddle_of_higher_order(reached):
+    """2,100 weights, sum (a_i b_i c_i - 1)^2/2, some products 1 and the rest 1e-60: the curvature along the rest is far
+    below the rounding of that along the others. Only where all are 1 is a minimum.
+    """
+    loss = FunctionLoss(lambda m: jnp.sum((m.w[0] * m.w[1] * m.w[2] - 1) ** 2) / 2)
+    start = Factors(1e-20 * jnp.abs(jax.random.normal(jax.random.key(5), (3, 700))))
+    a, b = jnp.exp(0.3 * jax.random.normal(jax.random.key(6), (2, 700)))
+    rests = jnp.where((jnp.arange(700) < reached)[None], jnp.stack([a, b, 1 / (a * b)]), start.w)
+    system = loss_system(loss, start)
+    assert bool(leaves_in_krylov(system, Factors(rests), start, jnp.asarray(True))) == (reached < 700)

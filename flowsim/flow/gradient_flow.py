@@ -314,7 +314,7 @@ def _leaves(system: AbstractSystem, sampled: bool, start: PyTree, state: PyTree,
     if sampled or isinstance(system, ReducedSystem):
         return False
     if _weights(state) > DENSE_LIMIT:
-        return bool(leaves_in_krylov(system, state, jnp.asarray(still)))
+        return bool(leaves_in_krylov(system, state, start, jnp.asarray(still)))
     return bool(leaves(system, state, start, jnp.asarray(still)))
 
 

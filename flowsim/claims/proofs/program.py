@@ -120,7 +120,7 @@ class _Reader:
                 raise UndecidedError(f"certificates do not have numbers that move of the type {kinds.pop()}")
         return [read(var) for var in jaxpr.outvars]
 
-    def _lifted(self, value: Any) -> Value:
+    def _lifted(self, value: Any) -> Any:
         if is_key(value):
             return value  # what is drawn with it is known
         array = np.asarray(value)
@@ -192,7 +192,7 @@ class _Reader:
     def _row(self, rows: Value, i: int) -> Value:
         if not isinstance(rows, Array):
             return rows[i]
-        return self.writer.taken([rows], np.arange(rows.size).reshape(rows.shape)[i])
+        return self.writer.taken([rows], np.asarray(np.arange(rows.size).reshape(rows.shape)[i]))
 
     def _moved(self, eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
         """Apply an operation that only moves entries: JAX moves their indices."""

@@ -141,7 +141,11 @@ def _each(rule: Callable[..., list]) -> Callable[..., list]:
         parts = lambda array: np.arange(array.size).reshape(-1, *array.shape[len(batch) :])
         places = [parts(array) for array in arrays]
         found = [
-            rule(writer, params, *[writer.taken([array], rows[k]) for array, rows in zip(arrays, places, strict=True)])
+            rule(
+                writer,
+                params,
+                *[writer.taken([array], np.asarray(rows[k])) for array, rows in zip(arrays, places, strict=True)],
+            )
             for k in range(len(places[0]))
         ]
         return [_stacked(writer, one, batch) for one in zip(*found, strict=True)]

@@ -7,7 +7,8 @@ zero to rounding, a few descent steps are taken. If all of them end as high as t
 is taken for a minimum.
 
 Of many weights the Hessian is known along a Krylov space alone, from the gradient, which turns to where a flow leaves,
-and from a random vector. A positive Ritz value there is below an eigenvalue, so that it tells a saddle as well.
+and from a random vector. A positive Ritz value there is below an eigenvalue, so that it tells a saddle as well. The
+nearby points are those in tiny weights, and the descent steps are along the gradient.
 
 **Source:** Golub and Van Loan, Matrix Computations (2013), section 10.1, for Ritz values of the Lanczos process.
 """
@@ -70,19 +71,17 @@ def leaves(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Arr
 
     def gain(distance: Scalar) -> Scalar:
         one = lambda displacement: lowest(distance * displacement, distance)
-        found = jax.lax.map(one, displacements, batch_size=min(displacements.shape[0], system.columns))
-        return found[0] - jnp.nanmin(found)
+        return _gain(jax.lax.map(one, displacements, batch_size=min(displacements.shape[0], system.columns)))
 
-    gains = jax.lax.map(gain, jnp.asarray(_DISTANCES))
-    first, now = system.record(start).loss, system.record(state).loss
-    return away | (jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now)))
+    return away | _is_lower(system, state, start, jax.lax.map(gain, jnp.asarray(_DISTANCES)))
 
 
 @eqx.filter_jit
-def leaves_in_krylov(system: AbstractSystem, state: PyTree, still: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether the Hessian in few directions shows that a flow with a small gradient leaves a state of many weights.
+def leaves_in_krylov(system: AbstractSystem, state: PyTree, start: PyTree, still: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether the Hessian in few directions, or a descent in tiny weights, shows that a flow with a small gradient
+    leaves a state of many weights.
 
-    **Arguments:** still: as of `leaves`.
+    **Arguments:** as of `leaves`.
     """
     point, unravel = ravel_pytree(state)
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
@@ -91,11 +90,43 @@ def leaves_in_krylov(system: AbstractSystem, state: PyTree, still: Bool[Array, "
     product = lambda vector: moves * jax.jvp(slope_of, (point,), (moves * vector,))[1]
     count = int(np.clip(_KRYLOV_ENTRIES // point.size, 2, _KRYLOV))
 
-    def away(first: Float[Array, " n"]) -> Bool[Array, ""]:
+    def away(first: Float[Array, " n"]) -> tuple[Bool[Array, ""], Scalar]:
         rates, basis = _ritz(product, moves * first, count)
-        return leads_away(rates, basis, point, jnp.where(still, 0.0, slope))
+        return leads_away(rates, basis, point, jnp.where(still, 0.0, slope)), jnp.max(jnp.abs(rates))
 
-    return away(slope) | away(jax.random.normal(jax.random.key(0), point.shape))
+    draws = jax.random.normal(jax.random.key(0), (_DRAWS, point.size))
+    (along_slope, steepest), (at_random, of_random) = away(slope), away(draws[0])
+    steepest = jnp.maximum(steepest, of_random)
+    directions = draws * (moves * _is_tiny(point).astype(float))[None]
+    displacements = jnp.concatenate([jnp.zeros((1, point.size)), directions, -directions])
+    size = jnp.max(jnp.abs(point))
+
+    def lowest(displacement: Float[Array, " n"]) -> Scalar:
+        """The least loss on a descent path."""
+
+        def down(x, _):
+            x = x + moves * slope_of(x) / steepest
+            return x, system.record(unravel(x)).loss
+
+        _, losses = jax.lax.scan(down, point + size * displacement, None, _STEPS)
+        return jnp.nanmin(losses, initial=jnp.inf)
+
+    # One after the other, in the memory of one field.
+    gain = lambda distance: _gain(jax.lax.map(lambda one: lowest(distance * one), displacements))
+    return along_slope | at_random | _is_lower(system, state, start, jax.lax.map(gain, jnp.asarray(_DISTANCES)))
+
+
+def _gain(losses: Float[Array, " points"]) -> Scalar:
+    """How much lower than the first is the lowest."""
+    return losses[0] - jnp.nanmin(losses)
+
+
+def _is_lower(
+    system: AbstractSystem, state: PyTree, start: PyTree, gains: Float[Array, " distances"]
+) -> Bool[Array, ""]:
+    """Whether one of the gains is more than rounding of the loss, and than what a flow near its end has left."""
+    first, now = system.record(start).loss, system.record(state).loss
+    return jnp.max(gains) > jnp.maximum(_ROUNDING * _EPS * jnp.abs(now), _LESS * jnp.abs(first - now))
 
 
 def _ritz(
