@@ -120,7 +120,7 @@ class _Reader:
                 raise UndecidedError(f"certificates do not have numbers that move of the type {kinds.pop()}")
         return [read(var) for var in jaxpr.outvars]
 
-    def _lifted(self, value: Any) -> Any:
+    def _lifted(self, value: Any) -> Value:
         if is_key(value):
             return value  # what is drawn with it is known
         array = np.asarray(value)
@@ -266,7 +266,7 @@ class _Reader:
         rows = np.arange(x.size).reshape(x.shape).transpose(*axes, *kept).reshape(-1, *(x.shape[axis] for axis in kept))
         if not len(rows):
             raise UndecidedError(f"certificates do not have the operation {name} of nothing")
-        entries = [self.writer.taken([x], row) for row in rows]
+        entries = [self.writer.taken([x], np.asarray(row)) for row in rows]
         if name == "reduce_or":
             one = self.writer.number(1.0)
             none = [self.writer.binary("sub", one, entry) for entry in entries]

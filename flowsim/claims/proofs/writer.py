@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -32,7 +33,7 @@ class Array(NamedTuple):
         return math.prod(self.shape)
 
 
-Value = Array | np.ndarray  # an array of whole numbers or truth values is known
+Value = Array | np.ndarray | jax.Array  # an array of whole numbers, truth values or random keys is known
 
 
 def decimals(values: Float[np.ndarray, "..."]) -> list[str]:
