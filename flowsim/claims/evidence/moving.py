@@ -184,7 +184,7 @@ def _eigenvectors(system: AbstractSystem, model: PyTree) -> tuple[Array, Array]:
     """Of the Jacobian of the field, with its eigenvalues first."""
     point, unravel = ravel_pytree(system.encode(model))
     slope_of = lambda x: ravel_pytree(system.field(unravel(x)))[0]
-    jacobian = jax.vmap(lambda column: jax.jvp(slope_of, (point,), (column,))[1])(jnp.eye(point.size))
+    jacobian = jax.jacfwd(slope_of)(point)
     return jnp.linalg.eigh((jacobian + jacobian.T) / 2)
 
 
