@@ -18,7 +18,6 @@ import json
 import operator
 import sys
 from fractions import Fraction
-from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly_ctx
 
@@ -77,7 +76,7 @@ class Polynomials:
 
     def entry(self, name, *entries):
         """An operation on entries."""
-        given: list[Any] = [self.reduced(x) for x in entries]
+        given = [self.reduced(x) for x in entries]
         if name in ("add", "sub", "mul"):
             return getattr(operator, name)(*given)
         if name in ("div", "sqrt") and given[0].is_zero():

@@ -32,7 +32,7 @@ def _tanh(writer: Writer, params: Params, x: Array) -> Array:
 
 
 def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
-    """Of a diagonal matrix that is known, its entries in ascending order; of a matrix of two rows, a formula."""
+    """Of a matrix that is known: of a diagonal one its entries in ascending order, of one of two rows a formula."""
     n, known = _square(matrix), matrix.known
     if known is not None and np.all(known == np.diag(np.diagonal(known))):
         order = np.argsort(np.diagonal(known), kind="stable")
@@ -41,25 +41,18 @@ def _eigh(writer: Writer, params: Params, matrix: Array) -> list[Array]:
         raise UndecidedError(
             "certificates diagonalize no matrix: state the problem in the eigenbasis of its covariance"
         )
-    binary = writer.binary
+    binary, root, two = writer.binary, lambda x: writer.unary("sqrt", x), writer.number(2.0)
+    squares = lambda x, y: binary("add", binary("mul", x, x), binary("mul", y, y))
     a, b, c = (_entry(writer, matrix, *index) for index in ((0, 0), (1, 0), (1, 1)))
-    half, two = binary("div", binary("sub", a, c), writer.number(2.0)), writer.number(2.0)
     middle = binary("div", binary("add", a, c), two)
-    root = writer.unary("sqrt", binary("add", binary("mul", half, half), binary("mul", b, b)))
-    values = [binary("sub", middle, root), binary("add", middle, root)]
-    entries: list[list[Array]] = []
-    signs = np.sign(
-        np.asarray(jnp.linalg.eigh(jnp.asarray(known))[1])[0] * known[1, 0]
-    )  # of the vectors, which float64 chooses
-    for value, sign in zip(values, signs, strict=True):
-        vector = [b, binary("sub", value, a)]
-        size = writer.unary(
-            "sqrt",
-            _less_products(writer, writer.number(0.0), vector, [binary("sub", writer.number(0.0), x) for x in vector]),
-        )
-        entries.append([binary("div", x, binary("mul", writer.number(float(sign)), size)) for x in vector])
-    vectors = [entries[column][row] for row in range(2) for column in range(2)]
-    return [_of_entries(writer, vectors, (2, 2)), _of_entries(writer, values, (2,))]
+    apart = root(squares(binary("div", binary("sub", a, c), two), b))
+    values = [binary(name, middle, apart) for name in ("sub", "add")]
+    # float64 chooses the signs of (b, value - a).
+    signs = np.sign(np.asarray(jnp.linalg.eigh(jnp.asarray(known))[1])[0] * known[1, 0])
+    vectors = [(b, binary("sub", value, a)) for value in values]
+    sizes = [binary("mul", writer.number(float(s)), root(squares(*v))) for s, v in zip(signs, vectors, strict=True)]
+    entries = [binary("div", vectors[column][row], sizes[column]) for row in range(2) for column in range(2)]
+    return [_of_entries(writer, entries, (2, 2)), _of_entries(writer, values, (2,))]
 
 
 def _entry(writer: Writer, array: Array, *index: int) -> Array:
