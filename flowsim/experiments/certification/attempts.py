@@ -108,12 +108,11 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
         if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
             reasons.append(f"{spec.heading}: {verdict.verdict}")
             continue
-        refutes = verdict.verdict is Judgement.VIOLATED
-        t1 = until
-        if claim.along_flow and until is None:
-            t1 = verdict.where if refutes and isinstance(verdict.where, float) else float(evidence.trajectory.t[-1])
+        attempt = next(_attempts(claim, verdict, float(evidence.trajectory.t[-1])))
+        t1, meant = attempt.t1 if until is None else until, _as_promised(claim) if attempt.refutes else claim
+        how = {"t1": t1, "refutes": attempt.refutes, "problem": spec.to_toml()}
         try:
-            return certify(claim, problem.loss, problem.start, t1=t1, refutes=refutes, problem=spec.to_toml())
+            return certify(meant, problem.loss, problem.start, **how)
         except OpenError as error:
             reasons.append(f"{spec.heading}: {error}")
     raise OpenError("; ".join(reasons) or "the claim has no problems: name one")
