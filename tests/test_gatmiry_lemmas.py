@@ -215,19 +215,19 @@ PLANTS = {  # claim -> (module, name, what to put in its place, problem): a fals
     ("lemma-a.7", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-5 * k, lemmas.TWICE_EDGE),
     ("lemma-a.2.eq-20", "corrected"): (moments.Shape, "first_order", lambda self, k: 1e-3, lemmas.TWICE_EDGE),
     ("lemma-a.2.eq-19", "corrected"): (
-        appendix_a_pairings,
+        moments,
         "census",
         lambda k: {(k, k, 1): 1},
         lemmas.TWICE_EDGE,
     ),
     ("lemma-a.2.cycle-count", "printed"): (
-        appendix_a_pairings,
+        moments,
         "census",
         lambda k: {(0, k, k): 1},
         lemmas.TWICE_EDGE,
     ),
     ("lemma-a.2.pairings", "corrected"): (
-        appendix_a_pairings,
+        moments,
         "census",
         lambda k: {(k, k, 1): 1},
         lemmas.TWICE_EDGE,
@@ -248,7 +248,7 @@ PLANTS = {  # claim -> (module, name, what to put in its place, problem): a fals
 @pytest.mark.parametrize("key", PLANTS, ids="-".join)
 def test_planted_errors_are_refused(key, monkeypatch):
     place, name, wrong, problem = PLANTS[key]
-    if place is appendix_a_pairings and name == "census":
+    if name == "census":
         wrong = functools.partial(lambda make, k: {moments.Cycles(*c): m for c, m in make(k).items()}, wrong)
     monkeypatch.setattr(place, name, wrong)
     plain = dataclasses.replace(BY_KEY[key], constants=lambda loss, run: {})
