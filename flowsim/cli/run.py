@@ -46,10 +46,10 @@ def run(
     first = is_first(mesh)
     talks = first and not (quiet or as_json)
     found = run_in(spec.build(mesh=mesh), out, claims=claims, resume=resume, certify=seconds, progress=talks)
+    if talks:
+        _print_verdicts(found)
     facts = sharp_constants(found.verdicts) | run_facts(found.problem, found.evidence)
     if first:
-        if talks:
-            _print_verdicts(found)
         if tex:
             write_whole(out / "verdicts.tex", lambda file: file.write(verdicts_table(found.verdicts).encode()))
         if as_json:
