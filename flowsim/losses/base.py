@@ -61,6 +61,7 @@ class AbstractPopulationLoss(eqx.Module):
         """Whether the excess is the loss minus its minimum, which cancels near the minimum."""
         return False
 
+    @eqx.filter_jit
     def gradient(self, model: PyTree) -> PyTree:
         """The gradient, in the shape of the model."""
         return eqx.filter_grad(self.__call__)(model)

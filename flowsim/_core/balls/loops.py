@@ -1,10 +1,11 @@
 """Loops whose turns do not depend on each other, as one program for all turns together."""
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from flowsim._core.balls.array_moves import MOVES, PLAIN
 from flowsim._core.balls.operations import OPERATIONS
@@ -30,7 +31,7 @@ def all_turns(params: Params) -> ClosedJaxpr | None:
     if carried or length < 2:
         return None
     made = 0
-    for name, shapes in _operations_of_turns(program.jaxpr, constants):
+    for name, shapes in _operations_of_turns(program.jaxpr, program.jaxpr.invars[constants:]):
         made += sum(map(math.prod, shapes))
         if name not in _TOGETHER or length * made > MOST_TOGETHER:
             return None
@@ -39,18 +40,29 @@ def all_turns(params: Params) -> ClosedJaxpr | None:
         jax.ShapeDtypeStruct(aval.shape if axis is None else (length, *aval.shape), aval.dtype)
         for aval, axis in zip(program.in_avals, axes, strict=True)
     ]
+    # A function of its own: JAX writes out the whole program for the name of a partial one.
+    turn = lambda *inputs: jaxpr_as_fun(program)(*inputs)
     try:
-        return jax.make_jaxpr(jax.vmap(jaxpr_as_fun(program), in_axes=axes, axis_size=length))(*given)
+        return jax.make_jaxpr(jax.vmap(turn, in_axes=axes, axis_size=length))(*given)
     except NotImplementedError:  # of an operation that JAX cannot do for several
         return None
 
 
-def _operations_of_turns(jaxpr: Jaxpr, constants: int) -> Iterator[tuple[str, Shapes]]:
-    """The name of each operation that is another one in each turn, with the shapes of what it makes."""
-    read_in_turn = set(jaxpr.invars[constants:])
+def _operations_of_turns(jaxpr: Jaxpr, in_turn: Iterable[Var]) -> Iterator[tuple[str, Shapes]]:
+    """The name of each operation that is another one in each turn, with the shapes of what it makes.
+
+    **Arguments:** in_turn: the inputs that are others in each turn.
+    """
+    read_in_turn = set(in_turn)
     for eqn in jaxpr.eqns:
-        if read_in_turn.intersection(var for var in eqn.invars if not isinstance(var, Literal)):
-            read_in_turn.update(eqn.outvars)
+        others = [not isinstance(var, Literal) and var in read_in_turn for var in eqn.invars]
+        if not any(others):
+            continue
+        read_in_turn.update(eqn.outvars)
+        programs = programs_of(eqn)
+        if eqn.primitive.name in _CALLS and len(programs) == 1:
+            yield from _operations_of_turns(programs[0], itertools.compress(programs[0].invars, others))
+        else:
             yield from _operations(eqn)
 
 

@@ -45,6 +45,7 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
     def __call__(self, model: LinearAttention) -> Scalar:
         return self.minimum + self.excess(model)
 
+    @eqx.filter_jit
     def excess(self, model: LinearAttention) -> Scalar:
         return self.odd_excess(model) + self.even_energy(model) / 2
 
