@@ -78,7 +78,7 @@ def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) 
     """
     require_float64()
     try:
-        array = jnp.asarray(x, dtype=jnp.float64)
+        array = jnp.asarray(_on_the_host(x), dtype=jnp.float64)
     except (TypeError, ValueError):
         refuse(name, f"an array of numbers of shape {shape_text(shape)}", f"got {x!r:.60}")
     if array.ndim != len(shape) or any(
@@ -88,6 +88,14 @@ def as_array(name: str, x: ArrayLike | Iterable, shape: tuple[int | None, ...]) 
     if is_concrete(array) and not np.all(np.isfinite(array)):
         refuse(name, "finite", "it holds NaN or infinity")
     return array
+
+
+def _on_the_host(x: ArrayLike | Iterable) -> ArrayLike | Iterable:
+    """Known numbers as a float64 array of NumPy, which JAX takes without compiling a program; others as they are."""
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(x, jax.Array) and (values := np.asarray(x)).dtype.kind in "biuf":
+            return values.astype(np.float64)
+    return x
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:
@@ -140,6 +148,7 @@ def symmetric(name: str, matrices: Float[Array, "... d d"]) -> Float[Array, "...
         asymmetry = np.max(np.abs(values - np.swapaxes(values, -1, -2)))
         if asymmetry > 1e-12 * np.max(np.abs(values)):
             refuse(name, "symmetric", f"it differs from its transpose by {asymmetry:.3g}")
+        return jnp.asarray((values + np.swapaxes(values, -1, -2)) / 2, dtype=jnp.float64)
     return (matrices + jnp.swapaxes(matrices, -1, -2)) / 2
 
 
@@ -171,7 +180,7 @@ def positive_definite(name: str, x: ArrayLike | Iterable, *, semi: bool = False)
 def context_length(name: str, x: ArrayLike) -> Float[Array, ""]:
     """A length of at least one, or infinity for the exact limit."""
     require_float64()
-    value = jnp.asarray(x, dtype=jnp.float64)
+    value = jnp.asarray(_on_the_host(x), dtype=jnp.float64)
     whole = True
     if is_concrete(value):
         number = np.asarray(value)  # inside a transformation JAX would trace an operation of jnp

@@ -240,7 +240,7 @@ class Course:
         rows = max(count, min(self.steps, _PADDING // self._weights))
         spare = 2 ** (rows - 1).bit_length() - count
         pad = lambda leaf: jax.device_put(np.concatenate([leaf, np.zeros((spare, *leaf.shape[1:]))]))
-        return _rows(_record_some(self.system, jax.tree.map(pad, states), jnp.asarray(count)), slice(count))
+        return _rows(_record_some(self.system, jax.tree.map(pad, states), np.asarray(count)), slice(count))
 
     def _roles(self, begin: float, t: np.ndarray, y: PyTree, y0: PyTree, wanted: float) -> np.ndarray:
         """The role of the end of each step.

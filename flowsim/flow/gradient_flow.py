@@ -140,7 +140,8 @@ def gradient_flow(
         chunk_steps = steps_in_turns(entries)
     else:
         chunk_steps = {method: int(np.clip(_CHUNK_ENTRIES[method] / _weights(state), *_CHUNK_STEPS[method]))}
-    asked = Asked(jnp.array(float(rtol)), jnp.array(atol), sizes, *map(jnp.array, (growth, timescale, 0)))
+    number = lambda value: jax.device_put(np.asarray(value))
+    asked = Asked(number(float(rtol)), number(atol), sizes, *map(number, (growth, timescale, 0)))
     courses = [
         Course(
             system,

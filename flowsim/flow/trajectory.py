@@ -131,9 +131,7 @@ class AbstractDescent(eqx.Module):
 
     @abc.abstractmethod
     def way_to_go(self, model: PyTree, start: PyTree) -> float:
-        """A proved bound on the remaining length of the flow from a model; infinite if none is found. See
-        `basin.way_to_go`.
-        """
+        """A proved bound on the remaining length of the flow from a model, infinite if none is found; see `basin`."""
 
 
 class Trajectory(eqx.Module):
@@ -177,7 +175,10 @@ class Trajectory(eqx.Module):
 
     def row(self, index: int) -> PyTree:
         """The model at the output time with this number."""
-        return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.models)
+        # By NumPy where possible, as JAX compiles a program for every number of times.
+        known = lambda leaf: eqx.is_inexact_array(leaf) and checks.is_concrete(leaf)
+        at = lambda leaf: jax.device_put(np.asarray(leaf)[index]) if known(leaf) else leaf[index]
+        return jax.tree.map(lambda leaf: at(leaf) if eqx.is_array(leaf) else leaf, self.models)
 
     def at(self, t: float) -> PyTree:
         """The model at an output time t; in a claim, at any time up to the end of the flow.
@@ -226,10 +227,10 @@ class Trajectory(eqx.Module):
     def __str__(self) -> str:
         certificates = self.certificates
         balance = "" if certificates.balance_drift is None else f", balance drift {certificates.balance_drift:.1e}"
+        t, loss, excess = map(np.asarray, (self.t, self.loss, self.excess))
         return (
-            f"gradient flow to t = {float(self.t[-1]):.4g} ({self.status}); {self.t.shape[0]} output times\n"
-            f"  loss {float(self.loss[0]):.6g} -> {float(self.loss[-1]):.6g}, "
-            f"excess {float(self.excess[0]):.3g} -> {float(self.excess[-1]):.3g}\n"
+            f"gradient flow to t = {t[-1]:.4g} ({self.status}); {t.size} output times\n"
+            f"  loss {loss[0]:.6g} -> {loss[-1]:.6g}, excess {excess[0]:.3g} -> {excess[-1]:.3g}\n"
             f"  {self.settings.method}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
             f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
         )
@@ -285,8 +286,7 @@ class Trajectory(eqx.Module):
 
     @staticmethod
     def load(path: str | os.PathLike, like: PyTree | None = None) -> "Trajectory":
-        """Read a trajectory. Models that are not flowsim's, and nested ones, need ``like``, a model of the same
-        structure.
+        """Read a trajectory. Models that are not flowsim's, and nested ones, need ``like``, a model of their structure.
 
         **Raises:** `ValueError` if the file is damaged or not a trajectory, or if ``like`` is missing or does not
         match.

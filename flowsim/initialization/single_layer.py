@@ -75,7 +75,7 @@ def _product(matrix: Float[Array, "d r"]) -> Float[Array, "d d"]:
 def _start(scale: ArrayLike, shape: Float[Array, "d d"], *, normalised: bool) -> LinearAttention:
     sigma = checks.positive("scale", scale)
     U11, size = _scaled(sigma, shape, normalised)
-    if checks.is_concrete(size) and size == 0:
+    if checks.is_concrete(size) and float(size) == 0:
         checks.refuse("theta", "not zero", "it is")
     return LinearAttention(U11, sigma)
 

@@ -156,6 +156,7 @@ class OperatorArrowhead(AbstractArrowhead):
         return (self.basis @ jnp.diagonal(coordinates)).reshape(d, d)
 
 
+@eqx.filter_jit
 def balanced_minimum(structure: AbstractArrowhead) -> LinearAttention:
     """The global minimum with u_{-1} = |U11|_F: u_{-1} = |T|_F^{1/2} and U11 = T/u_{-1}, with the best T = u_{-1} U11.
 

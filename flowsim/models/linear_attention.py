@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from flowsim._core import checks
@@ -49,8 +50,8 @@ class LinearAttention(eqx.Module):
         self.U11 = checks.square("U11", checks.as_array("U11", U11, (None, None)))
         d = self.U11.shape[1]
         self.u_minus1 = checks.as_array("u_minus1", u_minus1, ())
-        self.u12 = checks.as_array("u12", jnp.zeros(d) if u12 is None else u12, (d,))
-        self.u21 = checks.as_array("u21", jnp.zeros(d) if u21 is None else u21, (d,))
+        self.u12 = checks.as_array("u12", np.zeros(d) if u12 is None else u12, (d,))
+        self.u21 = checks.as_array("u21", np.zeros(d) if u21 is None else u21, (d,))
 
     def __call__(self, prompt: Prompt) -> Float[Array, ""]:
         E = embed(prompt)

@@ -208,6 +208,7 @@ class LinearRegression(eqx.Module):
             prior_covariance=self.prior_covariance,
         )
 
+    @eqx.filter_jit
     def gamma(self) -> Float[Array, "d d"]:
         """Gamma = (1 + 1/N) Lambda + (tr Lambda / N) I, so that E[Lambdahat^2] = Gamma Lambda.
 

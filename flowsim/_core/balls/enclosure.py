@@ -385,7 +385,7 @@ def _places_after(primitive: Primitive, params: tuple, kinds: tuple) -> list[np.
             offset += size
         else:
             places.append(np.frombuffer(plain[1], dtype=plain[0]).reshape(shape))
-    outputs = primitive.bind(*map(jnp.asarray, places), **dict(params))
+    outputs = primitive.bind(*map(jax.device_put, places), **dict(params))
     outputs = outputs if primitive.multiple_results else [outputs]
     return [np.clip(np.asarray(out), -1, offset) for out in outputs]
 

@@ -113,8 +113,9 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
     """Up to when a statement for all t was judged, and whether the flow was cut there."""
     if not ground.for_all_t or ground.sides.judgement not in (Judgement.HOLDS, Judgement.VACUOUS):
         return {}
-    if ground.last < case.run.t.size - 1:
-        return {"until": evidence.steepest + float(case.run.t[ground.last]), "cut": True}
+    t = np.asarray(case.run.t)
+    if ground.last < t.size - 1:
+        return {"until": evidence.steepest + float(t[ground.last]), "cut": True}
     # What combines times depends on all that are still to come.
     combines = ground.combines or depends_on_others(claim, evidence)
     if not combines and carried_on(claim, case, ground.sides):
@@ -123,4 +124,4 @@ def _until(claim: Claim, evidence: Evidence, case: Case, ground: Ground) -> dict
     if status is Status.STATIONARY:
         # Only its times were evaluated.
         return {"until": 0.0, "cut": True}
-    return {"until": evidence.steepest + float(case.run.t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}
+    return {"until": evidence.steepest + float(t[-1]), "cut": status not in (Status.EXCESS, Status.GRAD_NORM)}

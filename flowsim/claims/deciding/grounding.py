@@ -372,7 +372,7 @@ def carried_on(claim: Claim, case: Case, sides: Sides) -> bool:
     settled = case.settled
     if sides.slack.shape[0] != case.padded.t.size:
         return False
-    end = float(case.run.t[-1]) or 1.0
+    end = float(np.asarray(case.run.t)[-1]) or 1.0
     ends = end * 10.0 ** np.append(np.arange(_DECADES), np.arange(_DECADES, _LAST, _FURTHER))
     ends = ends[ends < _LATEST]
     if case.status is Status.STATIONARY:

@@ -1,5 +1,7 @@
 """The place of a point in a comparison, as a time or in words."""
 
+import numpy as np
+
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence import Case
 
@@ -25,7 +27,7 @@ def _point(row: int, length: int, case: Case, claim: Claim, later: float) -> flo
     """The time or the number of a point. A claim along the flow may have points after the times."""
     times = case.padded.t.size
     if case.has_times(claim, length) or (claim.along_flow and row < times < length):
-        return later + float(case.padded.t[row])
+        return later + float(np.asarray(case.padded.t)[row])
     if claim.along_flow and length > times:
         row, length = row - times, length - times
     return f"point {row + 1} of {length}" if length > 1 else "one point"

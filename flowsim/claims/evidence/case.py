@@ -109,7 +109,7 @@ class Case:
         """The same solve with a given bound on its remaining length."""
         case = Case(self._repetitions, self._solve, self._further, self._traces)
         case.run, case.remaining, case._unsettled, case._records = self.run, remaining, self, self._records
-        case.padded = dataclasses.replace(self.padded, way_to_go=jnp.asarray(case.remaining))
+        case.padded = dataclasses.replace(self.padded, way_to_go=jax.device_put(case.remaining))
         return case
 
     remaining = math.inf
@@ -134,7 +134,7 @@ class Case:
 
     def too_late(self, claim: Claim) -> str:
         """The message for a claim that asks for the model at a time after the end; empty for others."""
-        end = float(self._repetitions.trajectory.t[-1])
+        end = float(np.asarray(self._repetitions.trajectory.t)[-1])
         late = [t for t in self.times_of(claim) if t > (1 + SAME) * end]
         return f"It needs t = {late[0]:g}, but the flow ends at t = {end:.4g}: ask for a later t1." if late else ""
 

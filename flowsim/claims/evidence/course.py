@@ -92,13 +92,13 @@ class Course:
             apart = np.maximum(largest(begin - centre), largest(end - centre))
             return rows(np.zeros(1), rtol * largest(centre), (1 + _OUTSIDE) * apart)
 
-        weights = jax.tree.map(lambda leaf, centre: jnp.asarray(rows(leaf, centre, centre)), known, centre)
+        weights = jax.tree.map(lambda leaf, centre: jax.device_put(rows(leaf, centre, centre)), known, centre)
         rest = eqx.filter(self.run.models, eqx.is_inexact_array, inverse=True)
         repeated = lambda leaf: jnp.repeat(leaf[:1], 2 * count + 2, axis=0) if eqx.is_array(leaf) else leaf
         t = rows(self.run.t, middle, middle)
-        nothing = jnp.zeros(t.size)
+        nothing = jax.device_put(np.zeros(t.size))
         run = uncertified(
-            jnp.asarray(t),
+            jax.device_put(t),
             eqx.combine(weights, jax.tree.map(repeated, rest)),
             nothing,
             nothing,

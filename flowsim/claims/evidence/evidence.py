@@ -54,14 +54,15 @@ class Evidence(AbstractRepetitions):
         run = self.trajectory
         if run.t.size == 1 or run.status is Status.STATIONARY:
             return None
-        end = float(run.t[-1])
-        long = end or -float(run.t[0])
+        t = np.asarray(run.t)
+        end = float(t[-1])
+        long = end or -float(t[0])
         for times in _FURTHER:
             # The continuation starts with steps of the present length, since something may happen soon.
-            first, last = np.log10((end - float(run.t[-2])) / long), np.log10(times)
+            first, last = np.log10((end - float(t[-2])) / long), np.log10(times)
             further = self._from(self.loss, run, run.t.size - 1, long * np.logspace(first, last, _OUTPUTS))
             if further.status.finished:
-                longer = merged([run, shifted(further, end, float(run.dissipated[-1]))])
+                longer = merged([run, shifted(further, end, float(np.asarray(run.dissipated)[-1]))])
                 return Case(self, lambda evidence, longer=longer: longer)
         return None
 

@@ -17,7 +17,7 @@ from flowsim._core import checks
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
-from flowsim.claims.evidence.series import gap, merged, model_at, shifted, shortened
+from flowsim.claims.evidence.series import gap, merged, shifted, shortened
 from flowsim.flow.basin import stay_at_zero
 from flowsim.flow.gradient_flow import gradient_flow, start_alone
 from flowsim.flow.solvers.clock import counted, since_last_origin
@@ -217,7 +217,7 @@ class AbstractRepetitions:
 
     def _from(self, loss: AbstractPopulationLoss, run: Trajectory, row: int, times: np.ndarray) -> Trajectory:
         """The flow from a row of a solve to further times, with the same tolerances."""
-        begin = model_at(run, row)
+        begin = run.row(row)
         rtol, atol = run.settings.rtol, run.settings.atol or None
         return gradient_flow(loss, begin, times=times, rtol=rtol, atol=atol, solver=self._solver, points_per_decade=0)
 
@@ -240,7 +240,7 @@ class AbstractRepetitions:
             self.loss,
             run.start,
             times=np.asarray(run.t)[1:],
-            t1=float(run.t[-1]),
+            t1=float(np.asarray(run.t)[-1]),
             rtol=run.settings.rtol,
             atol=run.settings.atol or None,
             solver=self._solver,
@@ -305,7 +305,7 @@ class AbstractRepetitions:
             if not part.status.finished:
                 unfinished = part.status
                 break
-            model, gained = _nearest(system, part.end, model_at(run, row))
+            model, gained = _nearest(system, part.end, run.row(row))
             weights.append(eqx.filter(model, eqx.is_inexact_array))
             dissipated.append(dissipated[-1] + float(part.dissipated[-1]) + float(gained))
         own = own if unfinished is None else dataclasses.replace(shortened(own, len(dissipated)), status=unfinished)

@@ -163,11 +163,6 @@ def shifted(part: Trajectory, t: float, dissipated: float) -> Trajectory:
     return dataclasses.replace(part, t=later(part.t, t), dissipated=later(part.dissipated, dissipated))
 
 
-def model_at(run: Trajectory, row: int) -> PyTree:
-    """The model in a row. NumPy is used since indexing by JAX compiles a program for every length."""
-    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[row]) if eqx.is_array(leaf) else leaf, run.models)
-
-
 def merged(parts: Sequence[Trajectory]) -> Trajectory:
     """The first flow, with the rows of the others after their first ones added in the order of time."""
     first, *others = parts

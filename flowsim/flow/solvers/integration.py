@@ -187,7 +187,7 @@ def integrate(
     - most_steps: the largest number of steps.
     """
     with _threads(method):
-        found = _integrate(system, y, jnp.asarray(times), asked, ending, method, most_steps)
+        found = _integrate(system, y, np.asarray(times), asked, ending, method, most_steps)
         return Steps(*jax.block_until_ready(found))
 
 
@@ -305,7 +305,7 @@ def _between(system, begins, ends, times, asked, method):
             state = solver.within(WITH_ENERGY, t0, t1, begin, end, system, kept)
         else:
             state = solver.init(WITH_ENERGY, t0, t, begin, system)
-        y, error, _, after, result = solver.step(WITH_ENERGY, t0, t, begin, system, state, made_jump=jnp.asarray(False))
+        y, error, _, after, result = solver.step(WITH_ENERGY, t0, t, begin, system, state, made_jump=np.asarray(False))
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((y, error))])
         # Implicit solvers of diffrax return the result of their Newton method.
         results = diffrax.RESULTS if isinstance(result, diffrax.RESULTS) else optimistix.RESULTS

@@ -58,7 +58,7 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
 
     def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
         """The arrowhead if u12 = u21 = 0 exactly. Traced weights have none."""
-        on_it = checks.is_concrete(model.u12) and not (np.any(model.u12) or np.any(model.u21))
+        on_it = checks.is_concrete(model.u12) and not (np.any(np.asarray(model.u12)) or np.any(np.asarray(model.u21)))
         return self.structure if on_it else None
 
 

@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
+from flowsim._core import checks
 from flowsim._core.types import Scalar
 from flowsim.claims.hypotheses import ROUNDING, Hypothesis, agrees, hypothesis, unmet
 from flowsim.losses import AbstractPopulationLoss, LinearAttentionLoss, RandomCovarianceLoss
@@ -48,6 +50,8 @@ class AssumptionValues(NamedTuple):
 def assumption_3_3(task: LinearRegression | RandomCovarianceRegression, start: LinearAttention) -> list[Hypothesis]:
     """The parts of zhang2023's Assumption 3.3, with sigma = u_{-1}(0) and Theta Theta^T = U11(0)/sigma."""
     values = eqx.filter_jit(assumption_values)(task, start)
+    if checks.is_concrete(values.size):
+        values = jax.device_get(values)
     return values.hypotheses(mean=isinstance(task, RandomCovarianceRegression))
 
 
