@@ -36,7 +36,7 @@ from flowsim._core.balls.operations import (
     is_unknown,
     selection,
 )
-from flowsim._core.balls.reading import pairs_the_same, parts_of_scan
+from flowsim._core.balls.reading import pairs_the_same, parts_of_scan, programs_of
 from flowsim._core.types import Params
 
 BITS = 128
@@ -166,9 +166,8 @@ def equations(jaxpr: Jaxpr, repeats: int = 1) -> Iterator[tuple[JaxprEqn, int]]:
     for eqn in jaxpr.eqns:
         yield eqn, repeats
         inside = repeats * (eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1)
-        for value in jax.tree.leaves(eqn.params, is_leaf=_is_program):
-            if _is_program(value):
-                yield from equations(_open(value)[0], inside)
+        for program in programs_of(eqn):
+            yield from equations(program, inside)
 
 
 def operations(eqn: JaxprEqn) -> int:
@@ -183,10 +182,6 @@ def operations(eqn: JaxprEqn) -> int:
 
 def _shape(var: Var | Literal) -> tuple[int, ...]:
     return getattr(var.aval, "shape", ())
-
-
-def _is_program(value: object) -> bool:
-    return isinstance(value, ClosedJaxpr | Jaxpr)
 
 
 def _open(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[ArrayLike]]:

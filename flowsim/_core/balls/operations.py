@@ -128,7 +128,8 @@ def power(x: flint.arb, exponent: int) -> flint.arb:
     found, factor = flint.arb(1), x
     while exponent:
         found = found * factor if exponent & 1 else found
-        factor, exponent = factor * factor, exponent >> 1
+        exponent >>= 1
+        factor = factor * factor if exponent else factor
     return found
 
 

@@ -84,13 +84,16 @@ def parts_of_scan(params: Params) -> tuple[int, int]:
 
 def programs_of(eqn: JaxprEqn) -> list[Jaxpr]:
     """The programs that an operation calls."""
-    found = [value for value in _flat(eqn.params.values()) if isinstance(value, ClosedJaxpr | Jaxpr)]
-    return [program.jaxpr if isinstance(program, ClosedJaxpr) else program for program in found]
+    found: list[Jaxpr] = []
+    _collect(eqn.params.values(), found)
+    return found
 
 
-def _flat(values: Iterable[object]) -> Iterator[object]:
+def _collect(values: Iterable[object], found: list[Jaxpr]) -> None:
     for value in values:
         if isinstance(value, tuple | list):
-            yield from _flat(value)
-        else:
-            yield value
+            _collect(value, found)
+        elif isinstance(value, ClosedJaxpr):
+            found.append(value.jaxpr)
+        elif isinstance(value, Jaxpr):
+            found.append(value)

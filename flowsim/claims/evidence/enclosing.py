@@ -16,7 +16,7 @@ import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from flowsim._core.balls.centred import common, is_smooth, middles, nearer, not_negative
 from flowsim._core.balls.enclosure import Traced, lower, rounded, upper
@@ -325,15 +325,7 @@ class Enclosed:
         arrays, rest = self._numbers_of_system, self._rest(rows)
 
         def record(all_of_it, arrays, models):
-            system = eqx.combine(arrays, fixed)
-
-            def one(model):
-                state = system.encode(model)
-                found = system.record(state)
-                flat = lambda state: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state)])
-                series = found.loss, found.excess, flat(state)
-                return (*series, found.grad_norm_sq, flat(system.field(state))) if all_of_it else series
-
+            one = functools.partial(_seen, eqx.combine(arrays, fixed), all_of_it)
             return eqx.filter_vmap(one)(eqx.combine(models, rest))
 
         def carried_out(all_of_it, models):
@@ -351,6 +343,16 @@ class Enclosed:
                 pairs = zip((loss, excess), series, strict=True)
                 loss, excess = (nearer(one, there, states, middle, slopes) for one, there in pairs)
         return loss, excess, grad_norm_sq, slopes
+
+
+# Traced once for any number of rows.
+@eqx.filter_jit
+def _seen(system: AbstractSystem, all_of_it: bool, model: PyTree) -> tuple[Array, ...]:
+    state = system.encode(model)
+    found = system.record(state)
+    flat = lambda state: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(state)])
+    series = found.loss, found.excess, flat(state)
+    return (*series, found.grad_norm_sq, flat(system.field(state))) if all_of_it else series
 
 
 def _fallen(series: Balls, least: float, later: Bool[np.ndarray, " rows"]) -> Balls:
