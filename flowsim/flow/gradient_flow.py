@@ -5,6 +5,7 @@ import functools
 import os
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -111,6 +112,7 @@ def gradient_flow(
             # With alternating solvers the flow ends at the same gradient, whichever solver is in use.
             stop = dataclasses.replace(stop, grad_norm=max(stop.grad_norm, min(_REST * rtol, 0.5)))
     requested = check_arguments(model, times, t1, rtol, solver, points_per_decade, steps_per_decade, budget_seconds)
+    model = jax.tree.map(_typed, model)
     system, method = system_of(prepared(loss, model), model, solver)
     system = reduced_where_large(system, model)
     record, sizes, *scalars = _prepare(system, model)
@@ -199,6 +201,13 @@ def gradient_flow(
         if before is not None:
             run, status = truncate(run, before), Status.KINK
     return trajectory(system, run, status, dataclasses.replace(settings, changes=changes(chunks)))
+
+
+def _typed(leaf: Any) -> Any:
+    """An array that JAX made of a Python number, with a type as definite as that of every later state of a flow, for
+    which programs would be compiled again.
+    """
+    return jax.device_put(np.asarray(leaf)) if checks.is_concrete(leaf) and getattr(leaf, "weak_type", False) else leaf
 
 
 def _identity(system: AbstractSystem) -> AbstractSystem:
