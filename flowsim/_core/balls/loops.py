@@ -40,7 +40,7 @@ def all_turns(params: Params) -> ClosedJaxpr | None:
         jax.ShapeDtypeStruct(aval.shape if axis is None else (length, *aval.shape), aval.dtype)
         for aval, axis in zip(program.in_avals, axes, strict=True)
     ]
-    # A function of its own: JAX writes out the whole program for the name of a partial one.
+    # To name a partial function JAX would write out the whole program.
     turn = lambda *inputs: jaxpr_as_fun(program)(*inputs)
     try:
         return jax.make_jaxpr(jax.vmap(turn, in_axes=axes, axis_size=length))(*given)
