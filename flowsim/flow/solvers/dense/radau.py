@@ -128,6 +128,7 @@ class DenseRadau(AbstractRadau):
         slope, points = field(start), hermite(start, field(start), end, field(end), t1 - t0)
         return kept._replace(slope=slope, begin=t0, length=t1 - t0, points=points)
 
+    @eqx.filter_jit  # diffrax traces a step five times
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         """One step. Its error is in units of the tolerance, infinite if Newton's method failed."""
         field, y = _flat(terms, t0, y0, args)
