@@ -140,7 +140,7 @@ def _general(name: str, lanes: int, full: bool) -> Row:
 
 def sampled(full: bool) -> Measures:
     """The flow of a sampled loss: three loops at d = 5, by prompts' covariances."""
-    samples = 10**6 if full else 2**8
+    samples = 10**6 if full else 2**10
     for solver in ("explicit", "auto") if full else ("explicit",):
         yield f"sampled flow, three loops, d = 5, solver {solver}", functools.partial(_sampled, solver, samples, full)
 
