@@ -1,5 +1,7 @@
 """Claims as functions of their two sides: what the docstring, the arguments and the section say."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,11 @@ class Point(eqx.Module):
 
 
 LOSS = flowsim.FunctionLoss(lambda point: jnp.sum(point.x**2) / 2, minimum=0.0)
-RUN = flowsim.gradient_flow(LOSS, Point(jnp.array([1.0, 2.0])), t1=1.0)
+
+
+@functools.cache
+def run():
+    return flowsim.gradient_flow(LOSS, Point(jnp.array([1.0, 2.0])), t1=1.0)
 
 
 def far(loss, start):
@@ -54,7 +60,7 @@ def test_a_claim_that_takes_the_flow_is_judged_along_it():
         return flowsim.equal(start.x[0], 1.0, 1.0)
 
     assert decay.along_flow and not at_the_start.along_flow
-    found = flowsim.judge([decay, at_the_start], LOSS, RUN)
+    found = flowsim.judge([decay, at_the_start], LOSS, run())
     assert [verdict.verdict for verdict in found] == ["unresolved", "holds"]  # attained for ever: to within rounding
 
 
@@ -78,7 +84,7 @@ def test_what_has_a_default_is_its_own():
         def bounded(start, factor=factor):
             return flowsim.at_most(1.0, factor)
 
-        assert float(bounded.compare(LOSS, RUN).bound) == factor
+        assert float(bounded.compare(LOSS, run()).bound) == factor
 
 
 def test_a_claim_without_a_statement_or_with_another_argument_is_refused():
@@ -105,7 +111,7 @@ def test_sides_that_cannot_be_computed_are_not():
         """Never"""
         raise AssertionError
 
-    verdict = flowsim.check(computed, LOSS, RUN)
+    verdict = flowsim.check(computed, LOSS, run())
     assert verdict.verdict == "not-applicable" and verdict.margin is None
     assert [(part.name, part.met) for part in verdict.hypotheses] == [("|x| < 10", True), ("|x| >= 10", False)]
 
@@ -136,7 +142,7 @@ def test_a_section_holds_what_its_claims_share_and_keeps_their_order():
     assert all(claim.models == (Point,) for claim in section.claims)
     assert lemma_1.note == "An own note."
     assert (lemma_1_corrected.form, lemma_1_corrected.source) == ("corrected", "smith2025, Lemma 1, its proof")
-    names = [[part.name for part in claim.hypotheses(LOSS, RUN.start)] for claim in section.claims]
+    names = [[part.name for part in claim.hypotheses(LOSS, run().start)] for claim in section.claims]
     assert names == [["|x| < 10", "|x| >= 10"], ["|x| >= 10"], []]
 
 
@@ -146,7 +152,7 @@ def test_a_statement_is_stated_again_at_another_place():
     again = section.claim("eq-7", "(7)", needs=near)(first)
     assert (first.statement, first.note) == (decay.statement, "Of the first.")
     assert (again.statement, again.note, again.source) == (decay.statement, decay.note, "smith2025, (7)")
-    judged = [claim.compare(LOSS, RUN).promised.any() for claim in (decay, first, again)]
+    judged = [claim.compare(LOSS, run()).promised.any() for claim in (decay, first, again)]
     assert judged == [True, False, True] and section.claims == (first, again)
 
 
@@ -162,7 +168,7 @@ def test_an_identity_is_what_equates_its_sides():
         """$x_2 = 2 x_1$"""
         return flowsim.equal(flow.models.x[:, 1], 2 * flow.models.x[:, 0], flow.models.x[:, 1])
 
-    assert flowsim.check(kept, LOSS, RUN).verdict == "holds"
+    assert flowsim.check(kept, LOSS, run()).verdict == "holds"
     with pytest.raises(ValueError, match="an inequality, whose constant can be sharpened, but it is an identity"):
         flowsim.sharpen(kept, budget=1)
 

@@ -1,5 +1,6 @@
 """Kinks: a flow ends before one that it cannot cross, and what comes before it is judged."""
 
+import functools
 import json
 
 import jax
@@ -17,6 +18,7 @@ from flowsim.flow.systems import system_of
 from flowsim.problem import spec_of
 
 
+@functools.cache
 def lasso(scale: float = 1.0, penalty: float = 1.0, minimum: float | None = None) -> tuple[FunctionLoss, Weight]:
     """|x - c|^2 / 2 + penalty |x|_1: with c = (2, .3) and penalty 1 the second weight comes to 0 at t = log(3.7/.7) and
     stays there, while the first one goes on.

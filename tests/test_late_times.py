@@ -1,5 +1,7 @@
 """Flows that leave a saddle so late that rounding of the time is more than the time in which they then move."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -105,6 +107,7 @@ def test_so_does_a_flow_in_lockstep():
 HEADS = jnp.asarray([4.0, 2.0, 1.0])
 
 
+@functools.cache
 def three_heads(minimum=0.0):
     return FunctionLoss(lambda m: jnp.sum((m.a * m.b * m.c - HEADS) ** 2) / 2, minimum=minimum)
 

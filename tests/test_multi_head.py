@@ -221,14 +221,15 @@ def test_in_the_limit_one_head_has_no_risk():
 
 
 @pytest.mark.parametrize(
-    "start",
+    "make",
     [
-        initialization.balanced_heads(0.1, zero_heads(3), 0),
-        initialization.factored_heads(0.4, zero_heads(1, trainable=True), 0),
+        lambda: initialization.balanced_heads(0.1, zero_heads(3), 0),
+        lambda: initialization.factored_heads(0.4, zero_heads(1, trainable=True), 0),
     ],
-    ids=lambda start: type(start).__name__,
+    ids=["MultiHeadAttention", "FactoredMultiHeadAttention"],
 )
-def test_flows_reach_the_least_risk_and_keep_the_balance(start):
+def test_flows_reach_the_least_risk_and_keep_the_balance(make):
+    start = make()
     loss = MultiHeadLoss(TASK, start)
     flow = flowsim.gradient_flow(loss, start, rtol=1e-7)
     assert flow.status is flowsim.Status.EXCESS
@@ -325,17 +326,20 @@ def spec(*overrides):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "start"),
+    ("overrides", "make"),
     [
-        ([], initialization.heads(0.3, zero_heads(2), 0)),
-        (["model.guess={linear=[1,0],bias=2}"], initialization.heads(0.3, zero_heads(2, w=[1.0, 0.0], bias=2.0), 0)),
-        (["model.guess=trainable", "init.seed=3"], initialization.heads(0.3, zero_heads(2, trainable=True), 3)),
-        (["init.kind=balanced"], initialization.balanced_heads(0.3, zero_heads(2), 0)),
-        (["model.parametrisation=factored"], initialization.factored_heads(0.3, zero_heads(2), 0)),
+        ([], lambda: initialization.heads(0.3, zero_heads(2), 0)),
+        (
+            ["model.guess={linear=[1,0],bias=2}"],
+            lambda: initialization.heads(0.3, zero_heads(2, w=[1.0, 0.0], bias=2.0), 0),
+        ),
+        (["model.guess=trainable", "init.seed=3"], lambda: initialization.heads(0.3, zero_heads(2, trainable=True), 3)),
+        (["init.kind=balanced"], lambda: initialization.balanced_heads(0.3, zero_heads(2), 0)),
+        (["model.parametrisation=factored"], lambda: initialization.factored_heads(0.3, zero_heads(2), 0)),
     ],
 )
-def test_problem_files_give_the_heads_that_they_say(overrides, start):
-    resolved = spec(*overrides)
+def test_problem_files_give_the_heads_that_they_say(overrides, make):
+    start, resolved = make(), spec(*overrides)
     assert ProblemSpec.from_toml(resolved.to_toml()) == resolved
     problem = resolved.build()
     assert_close(problem.start, start)

@@ -30,36 +30,37 @@ def well(x):
     return (x**2 - 1) ** 2 / 4
 
 
+# One object each, so that all starts share what is compiled.
+STRENGTHS = np.asarray([4.0, 1.0, 0.25])
+BESIDE = FunctionLoss(lambda m: (m.w[0] - 1) ** 2 / 2 + well(m.w[1]), minimum=0.0)
+LADDER = FunctionLoss(lambda m: jnp.sum((m.a * m.b - jnp.asarray(STRENGTHS)) ** 2) / 2, minimum=0.0)
+PRODUCT = FunctionLoss(lambda m: (m.a * m.b - 1) ** 2 / 2, minimum=0.0)
+
+
 def beside(scale):
     """A weight near a saddle beside one that is not small: w' = w (1 - w^2), so that ln(w^2/(1 - w^2)) grows by 2t."""
-    loss = FunctionLoss(lambda m: (m.w[0] - 1) ** 2 / 2 + well(m.w[1]), minimum=0.0)
     t = -np.log(scale) - np.log(3) / 2 + np.log1p(-(scale**2)) / 2
     lateness = lambda m: jnp.log(m.w[1] ** 2 / (1 - m.w[1] ** 2)) / 2 + np.log(3) / 2
-    return loss, One(jnp.asarray([0.0, scale])), [t], lambda m, i: lateness(m)
-
-
-STRENGTHS = np.asarray([4.0, 1.0, 0.25])
+    return BESIDE, One(jnp.asarray([0.0, scale])), [t], lambda m, i: lateness(m)
 
 
 def ladder(scale):
     """Three modes that leave one after the other: x = a b has x' = 2 x (s - x) from a = b."""
     s = jnp.asarray(STRENGTHS)
-    loss = FunctionLoss(lambda m: jnp.sum((m.a * m.b - s) ** 2) / 2, minimum=0.0)
     times = [float(np.log(s / scale**2 - 1) / (2 * s)) for s in STRENGTHS]
 
     def lateness(m, i):
         x = m.a[i] * m.b[i]
         return jnp.log(x / (s[i] - x)) / (2 * s[i])
 
-    return loss, Two(jnp.full(3, scale), jnp.full(3, scale)), times, lateness
+    return LADDER, Two(jnp.full(3, scale), jnp.full(3, scale)), times, lateness
 
 
 def product(scale):
     """(ab - 1)^2/2 from a = b, the ladder with one mode."""
-    loss = FunctionLoss(lambda m: (m.a * m.b - 1) ** 2 / 2, minimum=0.0)
     t = -np.log(scale) + np.log1p(-(scale**2)) / 2
     lateness = lambda m, i: jnp.log(m.a * m.b / (1 - m.a * m.b)) / 2
-    return loss, Two(jnp.asarray(scale), jnp.asarray(scale)), [t], lateness
+    return PRODUCT, Two(jnp.asarray(scale), jnp.asarray(scale)), [t], lateness
 
 
 class Counting(AbstractObserver):

@@ -1,5 +1,7 @@
 """Where flows end: at minima or at rest, never at a saddle that they are still to leave, whichever times are shown."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,7 @@ class Factors(eqx.Module):
     w: jax.Array
 
 
+@functools.cache
 def product_loss(minimum: float | None = 0.0) -> FunctionLoss:
     """(1/2) sum_i (prod_j w_ij - 1)^2: rows of small factors leave the saddle at zero one after the other."""
     return FunctionLoss(lambda m: 0.5 * jnp.sum((jnp.prod(m.w, axis=1) - 1) ** 2), minimum=minimum)

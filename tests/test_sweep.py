@@ -349,8 +349,11 @@ def finished(tmp_path_factory) -> pathlib.Path:
 
 def started(folder: pathlib.Path, out: pathlib.Path, *options: str) -> subprocess.Popen:
     script = "import sys; from flowsim.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = ["sweep", str(folder / "problem.toml"), *AXES, "--out", str(out), "--quiet", *options]
-    return subprocess.Popen([sys.executable, "-c", script, *command], cwd=ROOT)
+    return subprocess.Popen([sys.executable, "-c", script, *command(folder, out, *options)], cwd=ROOT)
+
+
+def command(folder: pathlib.Path, out: pathlib.Path, *options: str) -> list[str]:
+    return ["sweep", str(folder / "problem.toml"), *AXES, "--out", str(out), "--quiet", *options]
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -365,9 +368,9 @@ def test_a_finished_sweep(finished, capsys):
     document = json.loads((finished / "out" / "sweep.json").read_text())
     assert [axis["field"] for axis in document["axes"]] == ["init.scale", "init.seed", "init.kind"]
     before = contents(finished / "out")
-    assert started(finished, finished / "out", "--resume").wait() == 0
+    assert main.main(command(finished, finished / "out", "--resume")) == 0
     assert contents(finished / "out") == before
-    assert started(finished, finished / "out").wait() == 2
+    assert main.main(command(finished, finished / "out")) == 2
     assert main.main(["sweep", str(finished / "problem.toml"), "--over", "init.scale=1", "--out",
                      str(finished / "out"), "--resume"]) == 2  # fmt: skip
     assert "the axis init.scale differs" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """A trajectory that was written is read back whole, whatever model of flowsim's it is of."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,7 +53,11 @@ MODELS = {
     "spectral": SpectralAttention(jnp.asarray([1.0, 2.0]), jnp.asarray(0.5), jnp.asarray(3.0)),
     "gradient descent": GradientDescentStep(0.5, [1.0, 2.0]),
 }
-DECODER = Decoder(2, embedding=4, layers=1, heads=2, longest=3, key=jax.random.key(0))
+
+
+@functools.cache
+def decoder():
+    return Decoder(2, embedding=4, layers=1, heads=2, longest=3, key=jax.random.key(0))
 
 
 class Own(eqx.Module):
@@ -81,14 +87,14 @@ def test_every_model_of_flowsim_comes_back_without_a_pattern(name, tmp_path):
 
 
 def test_no_model_of_flowsim_is_left_out():
-    own = {type(model) for model in (*MODELS.values(), DECODER)}
+    own = {type(model) for model in (*MODELS.values(), decoder())}
     assert own == {x for x in vars(models).values() if isinstance(x, type)}
 
 
 def test_a_decoder_comes_back_with_a_pattern_alone(tmp_path):
-    trajectory = path(DECODER)
+    trajectory = path(decoder())
     trajectory.save(tmp_path / "trajectory.npz")
-    loaded = Trajectory.load(tmp_path / "trajectory.npz", DECODER)
+    loaded = Trajectory.load(tmp_path / "trajectory.npz", decoder())
     assert_close(eqx.filter(loaded, eqx.is_array), eqx.filter(trajectory, eqx.is_array))
     assert loaded.models.longest == 3
     with pytest.raises(ValueError, match="like must be a model of the class Decoder, but nothing was given"):

@@ -1,5 +1,6 @@
 """Verdicts where float64, points or the end of a run mislead: each with what is true of it, in closed form."""
 
+import functools
 from fractions import Fraction
 
 import equinox as eqx
@@ -39,6 +40,7 @@ def factors(a: float, b: float) -> Factors:
     return Factors(jnp.asarray(float(a)), jnp.asarray(float(b)))
 
 
+@functools.cache
 def parabola(to: float = 0.0, minimum: float = 0.0) -> FunctionLoss:
     return FunctionLoss(lambda m: minimum + (m.x - to) ** 2 / 2, minimum=minimum)
 
@@ -47,6 +49,8 @@ QUARTIC = FunctionLoss(lambda m: m.x**4 / 4, minimum=0.0)  # x = 1/sqrt(1 + 2t) 
 COSINE = FunctionLoss(lambda m: 1 - jnp.cos(m.x), minimum=0.0)
 SOFT = FunctionLoss(lambda m: jnp.log(jnp.cosh(m.x)), minimum=0.0)
 PRODUCT = FunctionLoss(lambda m: (m.a * m.b - 1) ** 2 / 2, minimum=0.0)
+SLOW = FunctionLoss(lambda m: (m.a - 1) ** 2 / 2 + m.b**4 / 4, minimum=0.0)
+SPHERE = FunctionLoss(lambda m: jnp.sum((m.x - 1) ** 2) / 2, minimum=0.0)
 
 
 def judged(compare, loss, start, *, along_flow=True, **how) -> flowsim.Verdict:
@@ -212,9 +216,8 @@ def test_a_spike_in_time_between_two_outputs_is_seen(spike, verdict):
 @pytest.mark.parametrize("y", [1e-3, 1e-2])
 def test_an_allowance_of_ones_own_does_not_cover_a_slow_weight(allowance, y):
     """L = (x - 1)^2/2 + y^4/4 stops long before y comes to 0."""
-    loss = FunctionLoss(lambda m: (m.a - 1) ** 2 / 2 + m.b**4 / 4, minimum=0.0)
     compare = lambda loss, flow: at_least(flow.end.b[None], y / 2, allowance=allowance(flow))
-    assert judged(compare, loss, factors(0.0, y)).verdict is UNRESOLVED
+    assert judged(compare, SLOW, factors(0.0, y)).verdict is UNRESOLVED
 
 
 @pytest.mark.parametrize("width", [2e-2, 1e-4, 1e-6])
@@ -393,8 +396,7 @@ VARIANCE = np.var(np.linspace(0, 1e-3, 120))
 )
 def test_what_cancels_where_no_ball_is_looked_at_decides_nothing(compare, wrong):
     """x_i = 1 - e^-t."""
-    loss = FunctionLoss(lambda m: jnp.sum((m.x - 1) ** 2) / 2, minimum=0.0)
-    assert judged(compare, loss, Vector(jnp.zeros(120)), t1=10.0).verdict is not wrong
+    assert judged(compare, SPHERE, Vector(jnp.zeros(120)), t1=10.0).verdict is not wrong
 
 
 def difference_quotient(flow) -> jax.Array:

@@ -192,7 +192,8 @@ def gradient_flow(
             if status is None and fresh and budget_seconds is not None:
                 spent = hosts.by_first(mesh, lambda: time.monotonic() - begin)
                 status = Status.BUDGET if spent > budget_seconds else None
-            if status is None:
+            # It reads all chunks.
+            if progress and status is None:
                 bar.update(max(0, percent(chunks, stop, t1) - bar.n))
     run = join(chunks)
     if status in (Status.NEWTON, Status.STEPS):
