@@ -13,6 +13,8 @@ import pytest
 import flowsim
 from flowsim.claims.proofs import OpenError, ball, check, checker, ending, identities
 from flowsim.claims.proofs.path import FollowedFlow
+from flowsim.cli.main import main
+from flowsim.problem import spec_of
 
 FOREVER = "proved for all t from 0"
 
@@ -245,3 +247,38 @@ def test_the_checker_imports_flint_and_the_other_two_alone_and_stands_alone(cert
     (tmp_path / "certificate.json").write_text(json.dumps(certificate | {"verdict": "refuted"}))
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 1 and found.stderr.startswith("not a proof: its digest")
+
+
+OWN = """
+import flowsim
+import jax.numpy as jnp
+
+
+def make():
+    return flowsim.FunctionLoss(lambda w: (w[0] * w[1] - 1) ** 2 / 2, minimum=0.0), jnp.asarray([0.5, 0.25])
+
+
+@flowsim.claim("mine.size", "notes", statement="a size")
+def size(flow):
+    return flowsim.at_most(flow.models[:, 0], 1.5)
+
+
+@flowsim.claim("mine.rate", "notes", statement="a rate")
+def rate(flow):
+    return flowsim.at_most(flow.excess, 2 * jnp.exp(-0.1 * flow.t) * flow.excess[0])
+"""
+
+
+def test_a_run_and_the_commands_say_for_all_t(tmp_path, capfd):
+    (tmp_path / "own.py").write_text(OWN)
+    own, out = f"{tmp_path / 'own.py'}", tmp_path / "certificate.json"
+    assert main(["certify", f"{own}:size", f"{own}:make", "--until", "inf", "--out", str(out)]) == 0
+    assert "mine.size [printed]: proved for all t\n" in capfd.readouterr().out
+    assert main(["verify", str(out)]) == 0
+    assert FOREVER in capfd.readouterr().out
+    problem = spec_of({"make": f"{own}:make", "flow": {"t1": 4.0}}).build()
+    for resume in (False, True):
+        size, rate = flowsim.run(problem, tmp_path / "out", certify=True, resume=resume).verdicts
+        assert (size.proved_until, rate.proved_until) == (np.inf, 4.0)
+        assert size.in_words().endswith("proved for all t") and rate.in_words().endswith("proved until t = 4")
+    assert check(json.loads((tmp_path / "out" / "certificates" / "mine.size.json").read_text())) == FOREVER

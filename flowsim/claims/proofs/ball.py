@@ -1,5 +1,6 @@
 """The ball at the end of a flow: where it is, and the fields along which the loss is constant there."""
 
+import functools
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -19,8 +20,8 @@ _AGREES = 1e-9  # what a rational number may differ from one that was computed
 _DENOMINATOR = 64
 _LEAST = 1e-3  # of the largest curvature, which the least one must be
 _LESS = 1 - 2.0**-5  # times the curvature at the centre: that in the ball
-_WIDER = 1 + 2.0**-5  # times the way still to go: the radius
-_SMALLEST = 1e-4  # of the weights: a radius at which sides that are not told apart may meet in the limit
+_WIDER = 1 + 2.0**-5  # times the rest of the way: the radius
+_SMALLEST = 1e-4  # of the weights: a radius at which sides that touch may meet in the limit
 
 Field = list[list[Any]]  # its entries, as [row, column, number]
 
@@ -47,17 +48,21 @@ def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:
 
 def _balls(followed: FollowedFlow) -> Iterator[tuple[list[Document], Document, ending.Ball]]:
     """Balls that the flow cannot leave from ever later times on, with the pieces until then."""
-    loss, fields = checker.Program(followed.program), None
-    for t in _TIMES:
-        pieces = followed.until(float(t)).pieces
-        begin = checker.number(pieces[-2]["until"]) if len(pieces) > 1 else checker.ZERO
-        numbers = [[checker.number(c) for c in p] for p in pieces[-1]["polynomials"]]
-        piece = checker.Piece(numbers, begin, checker.number(pieces[-1]["until"]))
-        states = piece.at(piece.h, checker.number(pieces[-1]["radius"]))
-        if len(states) <= _LARGEST and fields is None:
-            fields = _fields(followed, len(states))
-        if found := _ball(loss, states, fields or []):
-            yield pieces, *found
+    for t in map(float, _TIMES):
+        if found := _ball_at(followed, t):
+            yield followed.until(t).pieces, *found
+
+
+@functools.lru_cache(maxsize=64)  # as it is the same for all statements about a flow
+def _ball_at(followed: FollowedFlow, t: float) -> tuple[Document, ending.Ball] | None:
+    """A ball that the flow cannot leave from a time on; None if none is shown."""
+    pieces = followed.until(t).pieces
+    begin = checker.number(pieces[-2]["until"]) if len(pieces) > 1 else checker.ZERO
+    numbers = [[checker.number(c) for c in p] for p in pieces[-1]["polynomials"]]
+    piece = checker.Piece(numbers, begin, checker.number(pieces[-1]["until"]))
+    states = piece.at(piece.h, checker.number(pieces[-1]["radius"]))
+    fields = _fields(followed, len(states)) if len(states) <= _LARGEST else []
+    return _ball(checker.Program(followed.program), states, fields)
 
 
 def _ball(loss: checker.Program, states: list[arb], fields: list[Field]) -> tuple[Document, ending.Ball] | None:
@@ -92,6 +97,7 @@ def _independent(fields: list[Field], centre: list[arb]) -> list[Field]:
     return kept
 
 
+@functools.lru_cache(maxsize=4)
 def _fields(followed: FollowedFlow, n: int) -> list[Field]:
     """Linear fields v with <v, grad L> = 0 everywhere: a basis of those with rational entries."""
     loss, rng = checker.Program(followed.program), np.random.default_rng(0)

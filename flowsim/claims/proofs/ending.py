@@ -1,14 +1,14 @@
 """A checker of inequalities for all t: `python ending.py CERTIFICATE.json` ends with 0 only on a proof.
 
-It needs python-flint alone, and `checker.py` and `identities.py` beside it. The certificate is one of `checker.py` for
-some pieces of time, until T, with the ball at the end: a centre c, a radius R, a number m and linear fields v_j. With
-g = grad L the checker shows that
+It needs python-flint alone, and `checker.py` and `identities.py` in the same folder. The certificate is one of
+`checker.py` for some pieces of time, until T, with the ball at the end: a centre c, a radius R, a number m and linear
+fields v_j. With g = grad L the checker shows that
 
 1. <v_j(x), g(x)> is the polynomial zero;
 2. Hess L + sum_j v_j v_j^T - m I is positive definite at all points of the ball |x - c| <= R;
 3. |x(T) - c| + |g(x(T))|/m < R.
 
-As g' = -(Hess L) g along the flow and <v_j, g> = 0, |g|' <= -m |g| in the ball, so that the way still to go is at most
+As g' = -(Hess L) g along the flow and <v_j, g> = 0, |g|' <= -m |g| in the ball, so that the rest of the way is at most
 |g(x(T))|/m and the flow never leaves the ball. The sides are then bounded at all of its points, whatever t is.
 """
 

@@ -21,7 +21,7 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.problem import AbstractSpec
 
-_FOREVER = 1 / 2  # of the seconds, for a proof for all t
+_FOREVER = 1 / 3  # of the seconds, for a proof for all t
 _FIRST = 2 / 3  # of those that are left, for one until the end of the flow
 _SHORTER = 0.1  # of that time, until which a proof is tried then
 _ROUNDING = 1e-12  # of the sides, in addition to the floor
