@@ -69,7 +69,8 @@ def certify(
         return UNFINISHED
     text = json.dumps(certificate, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
-    words = f" until t = {certificate['until']}" if "until" in certificate else ""
+    forever = " for all t" if claim.along_flow else ""
+    words = f" until t = {certificate['until']}" if "until" in certificate else forever
     print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{words}\ncertificate: {out}")
     return FINISHED
 

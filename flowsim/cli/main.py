@@ -177,7 +177,7 @@ def certify(
         claim_id: such as smith2025.lemma-3.rate, or FILE.py:NAME for a claim of your own.
         problem: the problem file, or a function of your own; without it the claim's own problems.
         out: where the certificate goes.
-        until: the last time of a claim along the flow, instead of the flow's own stop.
+        until: the last time of a claim along the flow, instead of the flow's own stop; inf for all t.
     """
     prepare_jax()
     from flowsim.cli.check import certify

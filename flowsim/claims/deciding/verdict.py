@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ class Verdict:
       statement is not one for all t.
     - cut: whether the run ends there before the flow meets a stopping rule, or rounding hides the rest of it.
     - certified: "proved" or "refuted" if a certificate shows this. None if there is no certificate.
-    - proved_until: the time up to which a statement along the flow is proved. None if it is proved for all t, or if it
+    - proved_until: the time up to which a statement along the flow is proved, infinite if it is for all t. None if it
       reads no flow.
     - uncertified: why there is no certificate, if one was asked for.
     """
@@ -91,7 +92,8 @@ class Verdict:
         """What a certificate shows, and of a proof along a flow up to when. A dash without one."""
         if self.certified is None or self.proved_until is None:
             return self.certified or "-"
-        return f"{self.certified} until t = {self.proved_until:.4g}"
+        until = "for all t" if self.proved_until == math.inf else f"until t = {self.proved_until:.4g}"
+        return f"{self.certified} {until}"
 
     def _until(self) -> str:
         return "" if self.until is None else f" until t = {self.until:.4g}"

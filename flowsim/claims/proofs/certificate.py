@@ -16,7 +16,8 @@ from flowsim._core import VERSION, checks
 from flowsim._core.balls.operations import UndecidedError
 from flowsim._core.types import Document
 from flowsim.claims.claim import Claim, Comparison, Mask, Sides
-from flowsim.claims.proofs import checker, identities
+from flowsim.claims.proofs import checker, ending, identities
+from flowsim.claims.proofs.ball import with_the_end
 from flowsim.claims.proofs.path import ORDER, PRECISION, FollowedFlow, OpenError, rebuilt, refuse_sampled, shapes_of
 from flowsim.claims.proofs.program import constants, program
 from flowsim.claims.proofs.writer import decimals
@@ -25,6 +26,7 @@ from flowsim.losses import AbstractPopulationLoss
 
 _ROWS = 5  # of a flow, at which the sides of a certificate are compared with the claim's
 _AGREES = 1e-6  # of their size, to which they must agree
+_REFUSED = checker.RefusedError, identities.RefusedError
 
 
 def certify(
@@ -45,7 +47,8 @@ def certify(
 
     - claim, loss, start: of one problem.
     - t1: the last time of a claim along the flow, positive, or the time at which it fails. Infinity asks for all t,
-      which is shown of equalities of polynomials alone. Of these all t are shown whatever the last time is.
+      which is shown of equalities of polynomials, and of inequalities whose sides stay apart in a ball that the flow
+      does not leave. Of equalities all t are shown whatever the last time is.
     - refutes: whether to show that the claim fails.
     - problem: its text, which the certificate carries along.
     - followed: the flow of this loss from this start, if other proofs enclosed it before.
@@ -77,14 +80,17 @@ def certify(
         "pieces": [],
     }
     _check_sides(certificate, claim, loss, start, t1 if t1 and t1 < math.inf else 1.0)
-    if claim.along_flow and not refutes and (t1 == math.inf or is_equality):
+    followed = followed or FollowedFlow(loss, start) if claim.along_flow else None
+    if followed and not refutes and (t1 == math.inf or is_equality):
         try:
-            return _of_equality(certificate, (followed or FollowedFlow(loss, start)).program)
-        except identities.RefusedError as error:
+            if is_equality:
+                return _of_equality(certificate, followed.program)
+            return _of_all_times(certificate, followed)
+        except (OpenError, *_REFUSED) as error:
             if t1 == math.inf:
                 raise OpenError(f"nothing is shown of all t: {error}") from error
-    if claim.along_flow and t1 is not None:
-        path = (followed or FollowedFlow(loss, start)).until(t1 * (1 + 2.0**-20) if refutes else t1)
+    if followed and t1 is not None:
+        path = followed.until(t1 * (1 + 2.0**-20) if refutes else t1)
         times = {"until": decimals(np.asarray(t1))[0]}
         certificate |= {"loss": path.loss, "pieces": path.pieces, **times}
     certificate["digest"] = checker.digest(certificate)
@@ -100,7 +106,8 @@ def check(certificate: Document) -> str:
 
     **Raises:** the checker's `RefusedError`, or what a damaged certificate raises, where it proves nothing.
     """
-    return (identities if certificate.get("version") == identities.VERSION else checker).check(certificate)
+    checkers = {identities.VERSION: identities, ending.VERSION: ending}
+    return checkers.get(certificate.get("version", ""), checker).check(certificate)
 
 
 def _of_equality(certificate: Document, of_loss: Document) -> Document:
@@ -109,6 +116,14 @@ def _of_equality(certificate: Document, of_loss: Document) -> Document:
     kept |= {"version": identities.VERSION, "loss": of_loss}
     kept["digest"] = identities.digest(kept)
     identities.check(kept)
+    return kept
+
+
+def _of_all_times(certificate: Document, followed: FollowedFlow) -> Document:
+    """The certificate that an inequality holds for all t, as the flow ends in a ball."""
+    kept = with_the_end(certificate | {"version": ending.VERSION}, followed)
+    kept["digest"] = ending.digest(kept)
+    ending.check(kept)
     return kept
 
 

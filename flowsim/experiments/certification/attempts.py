@@ -1,6 +1,7 @@
 """What is tried to certify a verdict: first what was measured, then its opposite."""
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,8 @@ from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, MonteCarloLoss
 from flowsim.problem import AbstractSpec
 
-_FIRST = 2 / 3  # of the seconds, for a proof until the end of the flow
+_FOREVER = 1 / 3  # of the seconds, for a proof for all t
+_FIRST = 2 / 3  # of those that are left, for one until the end of the flow
 _SHORTER = 0.1  # of that time, until which a proof is tried then
 _ROUNDING = 1e-12  # of the sides, in addition to the floor
 _DIGITS = 12  # beyond which a number was computed, and is not one that a statement has
@@ -50,9 +52,9 @@ def certified(
 ) -> tuple[Verdict, Document | None]:
     """A verdict with what a certificate shows of it, and the certificate, or None.
 
-    A claim that holds is proved until the end of the flow, or until a tenth of that time, and one that is violated is
-    refuted where it fails. If this is not shown, the opposite is tried: `Verdict.contradicted` if it is shown. A claim
-    without a flow that is unresolved is proved or refuted, too.
+    A claim that holds is proved for all t, until the end of the flow, or until a tenth of that time, and one that is
+    violated is refuted where it fails. If this is not shown, the opposite is tried: `Verdict.contradicted` if it is
+    shown. A claim without a flow that is unresolved is proved or refuted, too.
 
     **Arguments:**
 
@@ -78,17 +80,19 @@ def certified(
                 if attempt.beyond:
                     found = certify(meant, loss, start, **how)
             if verdict.verdict is Judgement.UNRESOLVED and _has_rounded_numbers(found):
-                reasons.append("the sides are too near to each other for constants that are rounded to float64")
-                continue
+                raise OpenError("the sides are too near to each other for constants that are rounded to float64")
         except TimeUpError:
-            reasons.append(f"none was found within {seconds:g} s")
+            reason = f"none was found within {seconds:g} s"
         except Exception as error:
             if os.environ.get(TRACEBACK) == "1" and not isinstance(error, OpenError | ValueError):
                 raise
-            reasons.append(str(error) if isinstance(error, OpenError | ValueError) else in_short(error))
+            reason = str(error) if isinstance(error, OpenError | ValueError) else in_short(error)
         else:
-            until = None if attempt.refutes or "until" not in found else attempt.t1
+            until = attempt.t1 if "until" in found else math.inf
+            until = until if claim.along_flow and not attempt.refutes else None
             return dataclasses.replace(verdict, certified=found["verdict"], proved_until=until), found
+        if attempt.t1 != math.inf:
+            reasons.append(reason)
     return dataclasses.replace(verdict, uncertified=one_line(reasons[0])), None
 
 
@@ -108,7 +112,8 @@ def certification(claim: Claim, specs: Iterable[AbstractSpec], *, until: float |
         if verdict.verdict in (Judgement.NOT_APPLICABLE, Judgement.VACUOUS):
             reasons.append(f"{spec.heading}: {verdict.verdict}")
             continue
-        attempt = next(_attempts(claim, verdict, float(evidence.trajectory.t[-1])))
+        attempts = _attempts(claim, verdict, float(evidence.trajectory.t[-1]))
+        attempt = next(each for each in attempts if each.t1 != math.inf)
         t1, meant = attempt.t1 if until is None else until, _as_promised(claim) if attempt.refutes else claim
         how = {"t1": t1, "refutes": attempt.refutes, "problem": spec.to_toml()}
         try:
@@ -137,6 +142,8 @@ def _attempts(claim: Claim, verdict: Verdict, end: float) -> Iterator[_Attempt]:
         yield _Attempt(True, fails)
         yield _Attempt(False, fails or end)
         return
+    if claim.along_flow:
+        yield _Attempt(False, math.inf, share=_FOREVER)
     yield _Attempt(False, end, share=_FIRST if claim.along_flow else 1.0)
     if claim.along_flow:
         yield _Attempt(False, _SHORTER * end)
