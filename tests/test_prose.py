@@ -22,6 +22,7 @@ ROOMS = (
     "initialization",
     "problem",
     "claims",
+    "papers/gatmiry2024",
     "papers/xie2025",
     "papers/zhang2023",
     "papers/zhang2025",
