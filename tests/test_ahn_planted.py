@@ -66,7 +66,7 @@ BREAKS = {
     ("eq-21", "printed"): MOMENT,
     ("sec-a.3.rotation", "printed"): MOMENT,
     ("lemma-2", "printed"): (multi_layer, "attend", louder),
-    ("sec-5.2.hessian", "corrected"): (sections_5_6, "risk", louder),
+    ("sec-5.2.hessian", "corrected"): (prompts, "risk", louder),
     ("eq-61", "corrected"): LAYER,
     ("eq-22", "printed"): LAYER,
     ("theorem-3.trace", "corrected"): LAYER,

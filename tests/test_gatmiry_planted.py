@@ -68,8 +68,8 @@ def moment(real):
 
 # (id, form) -> problem, module, the name in it of what is off by one percent, and how
 PLANTS = {
-    ("proposition-3.1", "printed"): (PROMPTS, section_3, "_steps", scaled),
-    ("proposition-3.1.step", "corrected"): (PROMPTS, section_3, "_steps", scaled),
+    ("proposition-3.1", "printed"): (PROMPTS, section_3, "_descent", scaled),
+    ("proposition-3.1.step", "corrected"): (PROMPTS, section_3, "_descent", scaled),
     ("proposition-3.1.eq-6", "printed"): (SMALL, section_3, "_attention", scaled),
     ("proposition-3.1.eq-7", "corrected"): (SMALL, section_3, "_attention", scaled),
     ("proposition-3.1.first-step", "corrected"): (SMALL, section_3, "_descent", scaled),

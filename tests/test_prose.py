@@ -22,6 +22,8 @@ ROOMS = (
     "initialization",
     "problem",
     "claims",
+    "papers/ahn2023",
+    "papers/gatmiry2024",
     "papers/xie2025",
     "papers/zhang2023",
     "papers/zhang2025",

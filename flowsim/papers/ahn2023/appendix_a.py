@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from flowsim._core.types import Scalar, Vector
 from flowsim.claims.claim import Comparison, at_most, equal
-from flowsim.claims.hypotheses import can_be_drawn, finite_context
+from flowsim.claims.hypotheses import finite_context
 from flowsim.claims.statements import rounded
 from flowsim.losses import MaskedAttentionLoss
 from flowsim.models import MaskedAttention
@@ -82,11 +82,6 @@ def prompts_of(task: Task) -> Prompt:
     return jax.vmap(lambda key: task.sample(key)[0])(jax.random.split(jax.random.key(1), _PROMPTS))
 
 
-def nothing_drawn() -> Comparison:
-    """The comparison 0 = 0, for tasks whose prompts cannot be drawn."""
-    return equal(jnp.zeros(1), 0.0, 1.0)
-
-
 _SURELY_ZERO, _POSSIBLY_ZERO = 1e-13, 1e-10  # relative to the largest eigenvalue
 
 
@@ -106,23 +101,24 @@ def _matrices_agree(task: Task, left: Array, right: Array) -> Comparison:
     return of_sums(task, equal(norms(left - right), 0.0, norms(right)))
 
 
+def _linear(task: Task) -> Float[Array, "d rows rows"]:
+    """E[w_j C] for each j."""
+    return jax.vmap(lambda s: weight_times_token_covariance(task, s))(jnp.eye(task.dimension))
+
+
+def _quadratic(task: Task, X: Float[Array, "d rows rows"]) -> Float[Array, "d rows rows"]:
+    """E[<C, X_j> C] for each j."""
+    return jax.vmap(lambda matrix: form_times_token_covariance(task, matrix))(X)
+
+
 def stationary(task: Task, X: Float[Array, "d rows rows"]) -> Comparison:
     """The gradient of each f_j at X_j, 2 E[<C, X_j> C] + 2 E[w_j C], against zero, relative to its second term."""
-    quadratic = jax.vmap(lambda matrix: form_times_token_covariance(task, matrix))(X)
-    linear = jax.vmap(lambda s: weight_times_token_covariance(task, s))(jnp.eye(task.dimension))
-    return _matrices_agree(task, -quadratic, linear)
+    return _matrices_agree(task, -_quadratic(task, X), _linear(task))
 
 
-def linear_term(task: Task, factors: Vector) -> Comparison:
-    """E[w_j C] for each j against factors_j (E_{d+1,j} + E_{j,d+1})."""
-    linear = jax.vmap(lambda s: weight_times_token_covariance(task, s))(jnp.eye(task.dimension))
-    return _matrices_agree(task, linear, factors[:, None, None] * _pair(task.dimension))
-
-
-def quadratic_term(task: Task, factors: Vector) -> Comparison:
-    """E[<C, E_{d+1,j}> C] for each j against factors_j (E_{d+1,j} + E_{j,d+1})."""
-    quadratic = jax.vmap(lambda X: form_times_token_covariance(task, X))(unit(task.dimension))
-    return _matrices_agree(task, quadratic, factors[:, None, None] * _pair(task.dimension))
+def in_pairs(task: Task, matrices: Float[Array, "d rows rows"], factors: Vector) -> Comparison:
+    """The j-th matrix against factors_j (E_{d+1,j} + E_{j,d+1}), for each j."""
+    return _matrices_agree(task, matrices, factors[:, None, None] * _pair(task.dimension))
 
 
 def components_summed(task: Task, factors: Vector) -> Comparison:
@@ -141,25 +137,11 @@ def _flat_directions(task: Task) -> tuple[Scalar, Scalar]:
     return surely.astype(float), (possibly - surely).astype(float)
 
 
-def no_flat_directions(task: Task) -> Comparison:
-    """The number of flat directions of f_j against zero."""
-    flat, unsure = _flat_directions(task)
-    # A whole number below 1/2 is 0; this bound leaves room on both sides.
-    return at_most(flat[None], 0.5, size=1.0, promised=unsure == 0)
-
-
-def antisymmetric_flat_directions(task: Task) -> Comparison:
-    """The number of flat directions of f_j against that of the antisymmetric matrices, d (d+1)/2."""
-    flat, unsure = _flat_directions(task)
-    antisymmetric = task.dimension * (task.dimension + 1) / 2
-    return equal(flat[None], antisymmetric, antisymmetric, allowance=unsure)
-
-
 PROBLEMS = (problems.ISOTROPIC, problems.ISOTROPIC_SHORT, problems.ISOTROPIC_LARGE, problems.ISOTROPIC_INFINITE)
 
 SECTION = SINGLE_LAYER(hypotheses=isotropic)
 ON_PROBLEMS = SECTION.on(PROBLEMS, spaces.MASKED_ISOTROPIC)
-ON_FINITE = SECTION.on(PROBLEMS[:3], spaces.MASKED_ISOTROPIC, hypotheses=finite_context)
+ON_FINITE = SECTION.on(PROBLEMS[:3], spaces.MASKED_ISOTROPIC, hypotheses=(), needs=finite_context)
 ON_FEW = SECTION.on(PROBLEMS[:2], spaces.MASKED_ISOTROPIC)
 
 
@@ -187,7 +169,7 @@ def lemma_6(task: Task) -> Comparison:
 @eqx.filter_jit
 def eq_17(task: Task) -> Comparison:
     r"""For $\Sigma = I$, $\mathbb{E}[w[j] C] = E_{d+1,j} + E_{j,d+1}$"""
-    return linear_term(task, jnp.ones(task.dimension))
+    return in_pairs(task, _linear(task), jnp.ones(task.dimension))
 
 
 def _inner_products(task: Task, factor: float) -> Comparison:
@@ -205,22 +187,21 @@ def _inner_products(task: Task, factor: float) -> Comparison:
 
 
 @ON_FINITE.claim("lemma-6.inner-product", "proof of Lemma 6")
-def inner_product_as_printed(loss: Loss) -> Comparison:
+def inner_product_as_printed(task: Task) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \sum_i \langle w, x_i \rangle x_i[j]$
 
     The factor 1/n of C is missing here and in the next displays; (19) has it again.
     """
-    return nothing_drawn() if not can_be_drawn(loss.task) else _inner_products(loss.task, 1.0)
+    return _inner_products(task, 1.0)
 
 
 @ON_FINITE.corrected(inner_product_as_printed)
-def inner_product(loss: Loss) -> Comparison:
+def inner_product(task: Task) -> Comparison:
     r"""$\langle C, E_{d+1,j} \rangle = \tfrac{1}{n} \sum_i \langle w, x_i \rangle x_i[j]$
 
     With the factor 1/n of C.
     """
-    n = float(loss.task.context_length)
-    return nothing_drawn() if jnp.isinf(n) else _inner_products(loss.task, 1 / n)
+    return _inner_products(task, 1 / float(task.context_length))
 
 
 @ON_PROBLEMS.claim("eq-18", "(18) and the display before it")
@@ -246,8 +227,8 @@ def eq_19(task: Task) -> Comparison:
     r"""For $\Sigma = I$, $\mathbb{E}[\langle C, E_{d+1,j} \rangle C] = \bigl(\frac{n-1}{n} + \frac{d+2}{n}\bigr)
     (E_{d+1,j} + E_{j,d+1})$
     """
-    n = task.context_length
-    return quadratic_term(task, jnp.full(task.dimension, (1 - 1 / n) + (task.dimension + 2) / n))
+    d, n = task.dimension, task.context_length
+    return in_pairs(task, _quadratic(task, unit(d)), jnp.full(d, (1 - 1 / n) + (d + 2) / n))
 
 
 @ON_FEW.claim("lemma-6.unique", "appendix A.2, step 3")
@@ -258,7 +239,9 @@ def unique_component_minimum(task: Task) -> Comparison:
     Only the symmetric part of X enters f_j, as C is symmetric: any antisymmetric matrix may be added to X_j. Theorem 1
     needs no uniqueness.
     """
-    return no_flat_directions(task)
+    flat, unsure = _flat_directions(task)
+    # A whole number below 1/2 is 0; this bound leaves room on both sides.
+    return at_most(flat[None], 0.5, size=1.0, promised=unsure == 0)
 
 
 @ON_FEW.corrected(unique_component_minimum, hypotheses=(isotropic, finite_context))
@@ -269,7 +252,9 @@ def unique_symmetric_component_minimum(task: Task) -> Comparison:
     C is symmetric, so f_j depends only on the symmetric part of X, which is unique. At n = inf, where C depends on w
     alone, even that is not.
     """
-    return antisymmetric_flat_directions(task)
+    flat, unsure = _flat_directions(task)
+    antisymmetric = task.dimension * (task.dimension + 1) / 2
+    return equal(flat[None], antisymmetric, antisymmetric, allowance=unsure)
 
 
 PROBLEMS_A_3 = (problems.EASY, problems.DIAGONAL, problems.DIAGONAL_LARGE, problems.ISOTROPIC_INFINITE)
@@ -296,7 +281,7 @@ def lemma_7(task: Task) -> Comparison:
 @eqx.filter_jit
 def eq_20(task: Task) -> Comparison:
     r"""For $\Sigma = \operatorname{diag}(\lambda)$, $\mathbb{E}[w[j] C] = \lambda_j (E_{d+1,j} + E_{j,d+1})$"""
-    return linear_term(task, jnp.diagonal(task.covariance))
+    return in_pairs(task, _linear(task), jnp.diagonal(task.covariance))
 
 
 @ON_DIAGONAL.claim("eq-21", "(21)")
@@ -306,7 +291,7 @@ def eq_21(task: Task) -> Comparison:
     \lambda_j^2 + \tfrac{1}{n} \lambda_j \sum_k \lambda_k\bigr) (E_{d+1,j} + E_{j,d+1})$
     """
     lam, n = jnp.diagonal(task.covariance), task.context_length
-    return quadratic_term(task, (1 + 1 / n) * lam**2 + lam * jnp.sum(lam) / n)
+    return in_pairs(task, _quadratic(task, unit(lam.size)), (1 + 1 / n) * lam**2 + lam * jnp.sum(lam) / n)
 
 
 _SYMMETRIC_PART = "C is symmetric, so f_j depends only on the symmetric part of X, which is unique."

@@ -5,18 +5,17 @@ drawn prompts the matrices carry the paper's own sign.
 """
 
 import itertools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flowsim._core.types import Scalar
+from flowsim._core.types import Matrix, Scalar
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined, rounded
 from flowsim.models import MultiLayerAttention
-from flowsim.papers.ahn2023 import problems, spaces
+from flowsim.papers.ahn2023 import problems, prompts, spaces
 from flowsim.papers.ahn2023.multi_layer import (
     Loss,
     cancellation,
@@ -26,21 +25,6 @@ from flowsim.papers.ahn2023.multi_layer import (
     losses_at,
     many_starts,
 )
-from flowsim.papers.ahn2023.prompts import (
-    Columns,
-    Drawn,
-    Row,
-    inputs_of,
-    labelled,
-    layers,
-    nearest_on_the_set,
-    on_prompts,
-    product,
-    states_from,
-    turned,
-    turned_slopes,
-    without_B,
-)
 from flowsim.papers.ahn2023.settings import LAYERS, anisotropic, several_layers, two_isotropic_layers
 
 
@@ -49,14 +33,14 @@ def _symmetric_layers(loss: Loss, start: MultiLayerAttention) -> list[Hypothesis
     return [*two_isotropic_layers(loss, start), agrees("symmetric A_i", float(loss.symmetric), 1.0)]
 
 
-def _factored(drawn: Drawn) -> tuple[Columns, Scalar]:
+def _factored(drawn: prompts.Drawn) -> tuple[prompts.Columns, Scalar]:
     """X_0 prod_i (I + M X_0^T A_i X_0), and the squared error of the literal layers for the query, averaged over w.
 
     The error is linear in w ~ N(0, I), so the mean of its square is the sum over the unit vectors.
     """
-    point, X = without_B(drawn), inputs_of(drawn)
-    error = lambda w: states_from(point._replace(weight=w), X)[-1, -1, -1]
-    return product(point, X), jnp.sum(jax.vmap(error)(jnp.eye(X.shape[0])) ** 2)
+    point, X = prompts.without_B(drawn), prompts.inputs_of(drawn)
+    error = lambda w: prompts.states_from(point._replace(weight=w), X)[-1, -1, -1]
+    return prompts.product(point, X), jnp.sum(jax.vmap(error)(jnp.eye(X.shape[0])) ** 2)
 
 
 SECTION_B_1_2 = LAYERS()
@@ -64,8 +48,8 @@ ISOTROPIC = SECTION_B_1_2.on(problems.ISOTROPIC_LAYERS, spaces.ISOTROPIC_LAYERS,
 
 
 @ISOTROPIC.claim("theorem-3.trace", "proof of Theorem 3, first display", hypotheses=(_symmetric_layers, finite_context))
-@on_prompts
-def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def trace_of_all(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl(\prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i (I + M
     X_0^\top A_i X_0)\Bigr)$
 
@@ -77,8 +61,8 @@ def trace_of_all(drawn: Drawn) -> tuple[Array, Array]:
 
 
 @ISOTROPIC.corrected(trace_of_all, hypotheses=(_symmetric_layers, finite_context))
-@on_prompts
-def trace_of_the_query(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def trace_of_the_query(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$f(A_0, A_1) = \mathbb{E} \operatorname{tr}\Bigl((I - M) \prod_i (I + X_0^\top A_i X_0 M)\, X_0^\top X_0 \prod_i
     (I + M X_0^\top A_i X_0)\, (I - M)\Bigr)$
 
@@ -139,43 +123,30 @@ def theorem_3_convex(loss: Loss) -> Comparison:
     return rounded(joined(comparisons), cancellation(loss))
 
 
-def _factors(drawn: Drawn, sign: float) -> Float[Array, "columns columns"]:
-    """prod_l (I + sign M X_0^T A_l X_0), with 1/n absorbed in the A_l."""
-    X, total = labelled(drawn)[:-1], jnp.eye(drawn.prompt.labels.size + 1)
-    masked = X.at[:, -1].set(0.0)
-    for A in drawn.A:
-        total = total @ (jnp.eye(total.shape[0]) + sign * masked.T @ A @ X / drawn.prompt.labels.size)
-    return total
-
-
 PROMPTWISE = SECTION_B_1_2.on(problems.ON_PROMPTS, spaces.LAYERS, hypotheses=finite_context)
 ON_STATIC = SECTION_B_1_2.on(problems.STATIC, spaces.LAYERS)
 
 
 @PROMPTWISE.claim("eq-22", "(22)")
-@on_prompts
-def eq_22(drawn: Drawn) -> tuple[Row, Row]:
+@prompts.on_prompts
+def eq_22(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""$Y_{i+1} = Y_0 \prod_l (I + M X_0^\top A_l X_0)$, the query's label being given
 
     Judged on 64 drawn prompts with drawn weights. The 1/n is absorbed in the A_l, as in the proof.
     """
-    Z = labelled(drawn)
-    return Z[-1] @ _factors(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
+    return prompts.labels_by_product(prompts.without_B(drawn))
 
 
-def _directional(replace: Callable[[Loss, Array], Array]) -> Callable[[Loss], tuple[Array, Array, Array]]:
-    """The function that returns d/dt f(A + t R~) and d/dt f(A + t R) at points of S for drawn R, and the size of their
-    terms; R~_i = r_i ``replace(loss, R)``.
+def _directional(loss: Loss, replacement: Matrix) -> tuple[Array, Array, Array]:
+    """d/dt f(A + t R~) with R~_i = r_i ``replacement``, d/dt f(A + t R), and the size of their terms.
+
+    At points of S, for drawn R.
     """
-
-    def sides(loss: Loss) -> tuple[Array, Array, Array]:
-        slopes, R = gradients(loss, drawn_scalars(loss)), drawn_matrices(loss, 3)
-        r = jnp.einsum("ij,nkij->nk", loss.task.covariance, R) / loss.task.dimension
-        replaced = r[:, :, None, None] * replace(loss, R)[None, None]
-        size = jnp.sum(jnp.linalg.norm(slopes, axis=(2, 3)) * jnp.linalg.norm(R, axis=(2, 3)), axis=1)
-        return jnp.sum(slopes * replaced, axis=(1, 2, 3)), jnp.sum(slopes * R, axis=(1, 2, 3)), size
-
-    return sides
+    slopes, R = gradients(loss, drawn_scalars(loss)), drawn_matrices(loss, 3)
+    r = jnp.einsum("ij,nkij->nk", loss.task.covariance, R) / loss.task.dimension
+    replaced = r[:, :, None, None] * replacement[None, None]
+    size = jnp.sum(jnp.linalg.norm(slopes, axis=(2, 3)) * jnp.linalg.norm(R, axis=(2, 3)), axis=1)
+    return jnp.sum(slopes * replaced, axis=(1, 2, 3)), jnp.sum(slopes * R, axis=(1, 2, 3)), size
 
 
 @ON_STATIC.claim("eq-25", "(25) with R~_i = r_i I")
@@ -183,7 +154,7 @@ def eq_25(loss: Loss) -> Comparison:
     r"""For $A \in \mathcal{S}$ and every $R$, $\frac{d}{dt} f(A + t \tilde R) \le \frac{d}{dt} f(A + t R)$ with $\tilde
     R_i = r_i I$, $r_i = \operatorname{tr}(\Sigma^{1/2} R_i \Sigma^{1/2})/d$
     """
-    replaced, given, size = _directional(lambda loss, R: jnp.eye(loss.task.dimension))(loss)
+    replaced, given, size = _directional(loss, jnp.eye(loss.task.dimension))
     both = [at_most(sign * replaced, sign * given, size=size) for sign in (1.0, -1.0)]
     return rounded(joined(both), cancellation(loss))
 
@@ -196,7 +167,7 @@ def eq_25_corrected(loss: Loss) -> Comparison:
     With the R~_i before (27): r_i I is not in S, and with it (25) fails for R or for -R unless tr Sigma = d. (26) needs
     the equality; a large enough multiple of any descent direction satisfies the inequality alone.
     """
-    replaced, given, size = _directional(lambda loss, R: jnp.linalg.inv(loss.task.covariance))(loss)
+    replaced, given, size = _directional(loss, jnp.linalg.inv(loss.task.covariance))
     return rounded(equal(replaced, given, size), cancellation(loss))
 
 
@@ -230,16 +201,23 @@ def eq_26_corrected(loss: Loss) -> Comparison:
     return rounded(equal(rate / loss.task.dimension, -squares, squares), cancellation(loss))
 
 
+def _from_multiples(loss: Loss, matrix: Matrix) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """The distance of every grad_{A_i} f at points of S from the multiples of a matrix, and its norm."""
+    slopes = gradients(loss, drawn_scalars(loss))
+    g = jnp.einsum("nkij,ij->nk", slopes, matrix) / jnp.sum(matrix**2)
+    gaps = slopes - g[:, :, None, None] * matrix[None, None]
+    distance, size = (jnp.linalg.norm(part, axis=(2, 3)).reshape(-1) for part in (gaps, slopes))
+    return distance, size
+
+
 @ON_STATIC.claim("theorem-4.gradient", "proof of Theorem 4", form="corrected")
 def gradient_on_the_set(loss: Loss) -> Comparison:
     r"""At points of $\mathcal{S}$ every $\nabla_{A_i} f$ is a multiple of $\Sigma$
 
     The proof shows this. Hence the gradients over S and over all matrices vanish together.
     """
-    slopes, Sigma = gradients(loss, drawn_scalars(loss)), loss.task.covariance
-    g = jnp.einsum("nkij,ij->nk", slopes, Sigma) / jnp.sum(Sigma**2)
-    off = jnp.linalg.norm(slopes - g[:, :, None, None] * Sigma[None, None], axis=(2, 3)).reshape(-1)
-    return rounded(equal(off, 0.0, jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
+    distance, size = _from_multiples(loss, loss.task.covariance)
+    return rounded(equal(distance, 0.0, size), cancellation(loss))
 
 
 @SECTION_B_1_2.on((problems.ISOTROPIC_LAYERS[0], *problems.STATIC), spaces.LAYERS).claim(
@@ -251,54 +229,50 @@ def leaves_the_set(loss: Loss) -> Comparison:
 
     The paper does not say this; its proof uses an S-constrained flow.
     """
-    slopes, inverse = gradients(loss, drawn_scalars(loss)), jnp.linalg.inv(loss.task.covariance)
-    g = jnp.einsum("nkij,ij->nk", slopes, inverse) / jnp.sum(inverse**2)
-    off = jnp.linalg.norm(slopes - g[:, :, None, None] * inverse[None, None], axis=(2, 3)).reshape(-1)
-    return rounded(at_least(off, 0.0, size=jnp.linalg.norm(slopes, axis=(2, 3)).reshape(-1)), cancellation(loss))
+    distance, size = _from_multiples(loss, jnp.linalg.inv(loss.task.covariance))
+    return rounded(at_least(distance, 0.0, size=size), cancellation(loss))
 
 
 @PROMPTWISE.claim("eq-28", "proof of Theorem 4, G before (28)")
-@on_prompts
-def eq_28_printed(drawn: Drawn) -> tuple[Row, Row]:
+@prompts.on_prompts
+def eq_28_printed(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I - M X_0^\top A_l X_0)$
 
     The sign differs from that of (22), (29) and (30); w*^T w* in the display before it should be w* w*^T.
     """
-    Z = labelled(drawn)
-    return drawn.weight @ Z[:-1] @ _factors(drawn, -1.0), layers(without_B(drawn), Z)[-1, -1]
+    return prompts.labels_by_product(prompts.without_B(drawn), -1.0)
 
 
 @PROMPTWISE.corrected(eq_28_printed)
-@on_prompts
-def eq_28_corrected(drawn: Drawn) -> tuple[Row, Row]:
+@prompts.on_prompts
+def eq_28_corrected(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_l (I + M X_0^\top A_l X_0)$
 
     With the sign of (22); nothing else in the proof changes.
     """
-    Z = labelled(drawn)
-    return drawn.weight @ Z[:-1] @ _factors(drawn, 1.0), layers(without_B(drawn), Z)[-1, -1]
+    return prompts.labels_by_product(prompts.without_B(drawn))
 
 
 @PROMPTWISE.claim("eq-29", "(29)")
-@on_prompts
-def eq_29(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def eq_29(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and orthogonal $U$, with $U_\Sigma = \Sigma^{1/2} U \Sigma^{-1/2}$, $G(U_\Sigma X_0) =
     U_\Sigma G(X_0)$
 
     Judged on 64 drawn prompts with drawn weights and U.
     """
-    return turned(without_B(nearest_on_the_set(drawn)), product)
+    return prompts.turned(prompts.without_B(prompts.nearest_on_the_set(drawn)), prompts.product)
 
 
 @PROMPTWISE.claim("eq-30", "(30)")
-@on_prompts
-def eq_30(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def eq_30(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""For $A \in \mathcal{S}$ and every $R_j$, $\frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = U_\Sigma \frac{d}{dt}
     G(X_0, A_j + t U_\Sigma^\top R_j U_\Sigma)$
 
     Judged on 64 drawn prompts with drawn weights, U and R_j, for every j.
     """
-    return turned_slopes(without_B(drawn), product, "A")
+    return prompts.turned_slopes(prompts.without_B(drawn), prompts.product, "A")
 
 
 def multiples(loss: Loss) -> Float[Array, "1 d d"]:

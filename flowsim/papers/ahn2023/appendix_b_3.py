@@ -18,20 +18,8 @@ from flowsim.claims.hypotheses import Hypothesis, agrees, finite_context
 from flowsim.claims.statements import joined
 from flowsim.losses import MonteCarloLoss
 from flowsim.models import MultiLayerAttention, ScalarLayers
-from flowsim.papers.ahn2023 import problems, spaces
+from flowsim.papers.ahn2023 import problems, prompts, spaces
 from flowsim.papers.ahn2023.multi_layer import Loss
-from flowsim.papers.ahn2023.prompts import (
-    Columns,
-    Drawn,
-    covariates,
-    inputs_of,
-    nearest_on_the_set,
-    on_prompts,
-    product,
-    states_from,
-    turned,
-    turned_slopes,
-)
 from flowsim.papers.ahn2023.residual_stream import (
     NOTE,
     Slopes,
@@ -93,7 +81,10 @@ def _along(found: Float[Array, "n layers d d"], left: Array, right: Array, repla
 
 
 def _both_along(loss: Loss, of_A: Array, of_B: Array) -> tuple[_Sides, _Sides]:
-    """The sides for R~_j = r_j of_A and S~_j = s_j of_B, r_j and s_j as after (34), at noncritical points of S."""
+    """The sides for R~_j = r_j ``of_A`` and S~_j = s_j ``of_B``, at points of S that are not critical.
+
+    r_j and s_j are those after (34).
+    """
     found, root = slopes(loss, drawn_points(loss)[1:]), loss.root
     inverse = jnp.linalg.inv(root)
     return _along(found.A, root, root, of_A, 11), _along(found.B, inverse, root, of_B, 12)
@@ -139,16 +130,15 @@ def eq_34_corrected(loss: Loss) -> Comparison:
     return _the_same(_together(*_both_along(loss, inverse, eye)))
 
 
-def _traces(loss: Loss, found: Slopes) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
+def _traces(loss: Loss | MonteCarloLoss, found: Slopes) -> tuple[Float[Array, "n k"], Float[Array, "n rest"]]:
     """tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) and tr(Sigma^{-1/2} grad_{B_i} Sigma^{1/2})."""
     return jnp.einsum("nkij,ij->nk", found.A, loss.task.covariance), jnp.einsum("nkii->nk", found.B)
 
 
-def _decrease(loss: Loss, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]:
+def _decrease(loss: Loss | MonteCarloLoss, found: Slopes, step_of_B: Float[Array, "d d"]) -> tuple[Array, Array]:
     """d/dt f along dA_i/dt = -tr(Sigma^{1/2} grad_{A_i} Sigma^{1/2}) Sigma^-1 and dB_i/dt = -tr(grad_{B_i}) step_of_B,
-    and the sum of (14).
+    and the sum of (14), from the gradients.
     """
-    found = slopes(loss, drawn_points(loss))
     r, s = _traces(loss, found)
     along_A = jnp.sum(r * jnp.einsum("nkij,ij->nk", found.A, jnp.linalg.inv(loss.task.covariance)), axis=1)
     along_B = jnp.sum(s * jnp.einsum("nkij,ij->nk", found.B, step_of_B), axis=1)
@@ -167,7 +157,8 @@ def eq_35(loss: Loss) -> Comparison:
     r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i \Sigma^{-1}$, $\frac{d}{dt} f \le -\sum \lVert \nabla_{A_i}
     f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$ at points of $\mathcal{S}$
     """
-    rate, squares = _decrease(loss, jnp.linalg.inv(loss.task.covariance))
+    found, inverse = slopes(loss, drawn_points(loss)), jnp.linalg.inv(loss.task.covariance)
+    rate, squares = _decrease(loss, found, inverse)
     return at_most(rate, -squares)
 
 
@@ -177,7 +168,7 @@ def eq_35_corrected(loss: Loss) -> Comparison:
     r"""Along $dA_i/dt = -r_i \Sigma^{-1}$, $dB_i/dt = -s_i I$, with $1/d$ in $r_i$ and $s_i$, $\frac{d}{dt} f = -\sum
     \lVert \nabla_{A_i} f \rVert_F^2 + \lVert \nabla_{B_i} f \rVert_F^2$
     """
-    rate, squares = _decrease(loss, jnp.eye(loss.task.dimension))
+    rate, squares = _decrease(loss, slopes(loss, drawn_points(loss)), jnp.eye(loss.task.dimension))
     return equal(rate / loss.task.dimension, -squares, squares)
 
 
@@ -235,10 +226,7 @@ def eq_37_corrected(loss: Loss) -> Comparison:
     return _the_same(_both_along(loss, eye, eye)[1])
 
 
-Layers = Float[Array, "... d d"]
-
 _APART = 0.05  # the allowed relative difference of the sides of an equation
-_PER_CENT = f"{100 * _APART:.0f} per cent"
 
 
 def _scalars(loss: MonteCarloLoss, model: MultiLayerAttention) -> ScalarLayers:
@@ -284,16 +272,10 @@ def theorem_5(loss: MonteCarloLoss, start: MultiLayerAttention) -> Comparison:
     )
 
 
-def _sampled_decrease(
-    loss: MonteCarloLoss, start: MultiLayerAttention, direction: Layers, d: float
-) -> tuple[Array, Array]:
-    """d/dt f along dA_i/dt = -(r_i/d) Sigma^-1 and dB_i/dt = -(s_i/d) direction, and sum |grad|_F^2, from samples."""
-    slopes, S = loss.gradient(start), loss.task.covariance
-    r = jnp.einsum("kij,ij->k", slopes.A, S) / d
-    s = jnp.einsum("kii->k", slopes.B) / d
-    rate = -jnp.sum(r * jnp.einsum("kij,ij->k", slopes.A, jnp.linalg.inv(S)))
-    rate = rate - jnp.sum(s * jnp.einsum("kij,ij->k", slopes.B, direction))
-    return rate[None], (jnp.sum(slopes.A**2) + jnp.sum(slopes.B**2))[None]
+def _sampled_slopes(loss: MonteCarloLoss, start: MultiLayerAttention) -> Slopes:
+    """The gradients from samples at one point."""
+    found = loss.gradient(start)
+    return Slopes(found.A[None], found.B[None])
 
 
 @SECTION_ON_SAMPLES.on((problems.ON_SCALARS[0], problems.ON_SCALARS[2], problems.WITHOUT_B), spaces.ON_SCALARS).claim(
@@ -307,7 +289,7 @@ def eq_35_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention) -> Compar
     A has a factor d to spare, as the 1/d of the text above is left out. That due to B is too small by the factor tr
     Sigma^-1 where that is below 1, which decides where grad_A f vanishes, as in the last problem.
     """
-    rate, squares = _sampled_decrease(loss, start, jnp.linalg.inv(loss.task.covariance), 1.0)
+    rate, squares = _decrease(loss, _sampled_slopes(loss, start), jnp.linalg.inv(loss.task.covariance))
     return at_most(rate, -squares)
 
 
@@ -318,40 +300,41 @@ def eq_35_corrected_on_samples(loss: MonteCarloLoss, start: MultiLayerAttention)
 
     On sampled prompts, at the start alone.
     """
-    d = float(loss.task.dimension)
-    rate, squares = _sampled_decrease(loss, start, jnp.eye(loss.task.dimension), d)
-    return at_most(jnp.abs(rate + squares), _APART * squares)
+    rate, squares = _decrease(loss, _sampled_slopes(loss, start), jnp.eye(loss.task.dimension))
+    return at_most(jnp.abs(rate / loss.task.dimension + squares), _APART * squares)
 
 
 TURNS = LAYERS(hypotheses=finite_context, problems=problems.ON_PROMPTS, spaces=spaces.LAYERS)
 
 
 @TURNS.claim("eq-38", "G before (38)")
-@on_prompts
-def eq_38_printed(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def eq_38_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_i (I - M X_i^\top A_i X_i)$
 
     The sign differs from that of (31), (44) and (45); the same happens before (28).
     """
-    return drawn.weight @ product(drawn, inputs_of(drawn), -1.0), states_from(drawn, inputs_of(drawn))[-1, -1]
+    return prompts.labels_by_product(drawn, -1.0)
 
 
 @TURNS.corrected(eq_38_printed)
-@on_prompts
-def eq_38_corrected(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def eq_38_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""$Y_{k+1} = w_\star^\top G$ with $G = X_0 \prod_i (I + M X_i^\top A_i X_i)$
 
     With the sign of (31).
     """
-    return drawn.weight @ product(drawn, inputs_of(drawn)), states_from(drawn, inputs_of(drawn))[-1, -1]
+    return prompts.labels_by_product(drawn)
 
 
-def _turns(function: Callable[[Drawn, Columns], Array], weights: str) -> Callable[[Loss], Comparison]:
+def _turns(function: Callable[[prompts.Drawn, prompts.Columns], Array], weights: str) -> Callable[[Loss], Comparison]:
     """The sides at U_Sigma X_0 and at X_0, of a function or of its derivatives along drawn steps of the A_j or B_j."""
 
-    @on_prompts
-    def turns(drawn: Drawn) -> tuple[Array, Array]:
-        return turned_slopes(drawn, function, weights) if weights else turned(nearest_on_the_set(drawn), function)
+    @prompts.on_prompts
+    def turns(drawn: prompts.Drawn) -> tuple[Array, Array]:
+        if weights:
+            return prompts.turned_slopes(drawn, function, weights)
+        return prompts.turned(prompts.nearest_on_the_set(drawn), function)
 
     return turns
 
@@ -359,17 +342,17 @@ def _turns(function: Callable[[Drawn, Columns], Array], weights: str) -> Callabl
 _ON_S = r"For $(A, B) \in \mathcal{S}$ and orthogonal $U$, with $U_\Sigma = \Sigma^{1/2} U \Sigma^{-1/2}$, "
 
 for _part, _source, _function, _weights, _statement, _note in (
-    ("eq-39", "(39), (46)", covariates, "", r"$X_i(U_\Sigma X_0) = U_\Sigma X_i(X_0)$", "."),
-    ("eq-40", "(40)", covariates, "B", r"$U_\Sigma^{-1} \frac{d}{dt} X_i(U_\Sigma X_0, B_j + t S_j) = \frac{d}{dt} "
-     r"X_i(X_0, B_j + t U_\Sigma^{-1} S_j U_\Sigma)$",
+    ("eq-39", "(39), (46)", prompts.covariates, "", r"$X_i(U_\Sigma X_0) = U_\Sigma X_i(X_0)$", "."),
+    ("eq-40", "(40)", prompts.covariates, "B", r"$U_\Sigma^{-1} \frac{d}{dt} X_i(U_\Sigma X_0, B_j + t S_j) = "
+     r"\frac{d}{dt} X_i(X_0, B_j + t U_\Sigma^{-1} S_j U_\Sigma)$",
      " and S_j, for all i and j. (42) lacks a factor X_j at its end."),
-    ("eq-44", "(44), (46)", product, "", r"$G(U_\Sigma X_0) = U_\Sigma G(X_0)$", "."),
-    ("eq-45", "(45)", product, "B", r"$U_\Sigma^{-1} \frac{d}{dt} G(U_\Sigma X_0, B_j + t S_j) = \frac{d}{dt} G(X_0, "
-     r"B_j + t U_\Sigma^{-1} S_j U_\Sigma)$", " and S_j, for every j."),
-    ("eq-47", "(47)", covariates, "A", r"$U_\Sigma^{-1} \frac{d}{dt} X_i(U_\Sigma X_0, A_j + t R_j) = \frac{d}{dt} "
-     r"X_i(X_0, A_j + t U_\Sigma^\top R_j U_\Sigma)$", " and R_j, for all i and j."),
-    ("eq-50", "(50)", product, "A", r"$U_\Sigma^{-1} \frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = \frac{d}{dt} G(X_0, "
-     r"A_j + t U_\Sigma^\top R_j U_\Sigma)$", " and R_j, for every j."),
+    ("eq-44", "(44), (46)", prompts.product, "", r"$G(U_\Sigma X_0) = U_\Sigma G(X_0)$", "."),
+    ("eq-45", "(45)", prompts.product, "B", r"$U_\Sigma^{-1} \frac{d}{dt} G(U_\Sigma X_0, B_j + t S_j) = "
+     r"\frac{d}{dt} G(X_0, B_j + t U_\Sigma^{-1} S_j U_\Sigma)$", " and S_j, for every j."),
+    ("eq-47", "(47)", prompts.covariates, "A", r"$U_\Sigma^{-1} \frac{d}{dt} X_i(U_\Sigma X_0, A_j + t R_j) = "
+     r"\frac{d}{dt} X_i(X_0, A_j + t U_\Sigma^\top R_j U_\Sigma)$", " and R_j, for all i and j."),
+    ("eq-50", "(50)", prompts.product, "A", r"$U_\Sigma^{-1} \frac{d}{dt} G(U_\Sigma X_0, A_j + t R_j) = "
+     r"\frac{d}{dt} G(X_0, A_j + t U_\Sigma^\top R_j U_\Sigma)$", " and R_j, for every j."),
 ):  # fmt: skip
     _note = f"Judged on 64 drawn prompts with drawn weights{_note}"
     TURNS.claim(_part, _source, statement=_ON_S + _statement, note=_note)(_turns(_function, _weights))

@@ -79,9 +79,11 @@ def distance_to_identity(matrices: Float[Array, "... d d"]) -> Float[Array, "...
     return jnp.linalg.norm(off, axis=(-2, -1)) / jnp.linalg.norm(matrices, axis=(-2, -1))
 
 
-def preconditioned(loss: Loss, A: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
+def preconditioned(loss: Loss | MonteCarloLoss, A: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
     """Sigma^{1/2} A_i Sigma^{1/2}."""
-    return loss.root @ A @ loss.root
+    values, vectors = jnp.linalg.eigh(loss.task.covariance)
+    root = (vectors * jnp.sqrt(values)[None]) @ vectors.T
+    return root @ A @ root
 
 
 def distance_to_go(matrices: Float[Array, "... d d"], way: Float[Array, ""]) -> Float[Array, "..."]:
@@ -284,15 +286,13 @@ def worse_conditioned(loss: Loss) -> Comparison:
     return at_most(_shares(loss, lowest(loss)[None])[:, -1], 0.5, allowance=_OF_SHARE)
 
 
-Layers = Float[Array, "... d d"]
-
 _NOTE = (
     "Along gradient flow of an average over drawn prompts from a Gaussian start; the paper runs L-BFGS 5 times. "
     "The first problem has the paper's d = 5, n = 10, k = 3 and Sigma, for which samples do not determine the loss. "
     "They do for the others, with d = 3, n = 100, k = 2 (A_0 and A_1 alone)."
 )
 _LIMIT = " Nothing bounds how far such a flow is from its limit."
-_SEEN = " Weaker than what the figure says of the limit, but decided at a finite time."
+_SEEN = " Weaker than what the figure shows at the limit, but decided at a finite time."
 
 _TRAINED = 2000.0  # the last time of the problems of two layers
 
@@ -341,17 +341,10 @@ def nearer_to_identity(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
     return at_most(*(distance_to_identity(model.B) for model in (flow.at(_TRAINED), flow.start)))
 
 
-def _primed(loss: MonteCarloLoss, A: Layers) -> Layers:
-    """Sigma^{1/2} A_i Sigma^{1/2}."""
-    values, vectors = jnp.linalg.eigh(loss.task.covariance)
-    root = (vectors * jnp.sqrt(values)[None]) @ vectors.T
-    return root @ A @ root
-
-
 @SECTION_TRAINING.claim("figure-3.training.A", "section 6.1, Figure 3 (d)-(f), blue", note=_NOTE + _LIMIT)
 def preconditions(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
     r"""$\operatorname{Dist}(\Sigma^{1/2} A_i \Sigma^{1/2}, I) \to 0$ from Gaussian starts"""
-    primed = _primed(loss, flow.end.A)
+    primed = preconditioned(loss, flow.end.A)
     way = jnp.linalg.norm(loss.task.covariance, 2) * flow.way_to_go
     return equal(distance_to_identity(primed), 0.0, 1.0, allowance=distance_to_go(primed, way))
 
@@ -360,7 +353,7 @@ def preconditions(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
 def better_preconditioned(loss: MonteCarloLoss, flow: Trajectory) -> Comparison:
     r"""$\operatorname{Dist}(\Sigma^{1/2} A_i \Sigma^{1/2}, I)$ is smaller at $t = 2000$ than at its Gaussian start"""
     models = flow.at(_TRAINED), flow.start
-    return at_most(*(distance_to_identity(_primed(loss, model.A)) for model in models))
+    return at_most(*(distance_to_identity(preconditioned(loss, model.A)) for model in models))
 
 
 @SECTION_TRAINING.claim(

@@ -60,7 +60,7 @@ def on_the_set(loss: Loss, scalars: Float[Array, " k"]) -> MultiLayerAttention:
 
 @eqx.filter_jit
 def drawn_scalars(loss: Loss) -> Float[Array, "n k"]:
-    """Drawn points a of S, of the size of the best one but far from it; in the first, all a_i are equal."""
+    """Drawn a_i on S, as large as the best ones but far from them. At the first point all a_i are equal."""
     drawn = jax.random.uniform(jax.random.key(0), (_DRAWN, loss.layers), minval=-0.5, maxval=1.5)
     return drawn.at[0].set(drawn[0, 0]) * jnp.max(best_scalars(loss))
 
@@ -98,8 +98,9 @@ def hessian_on_the_space(loss: Loss, primed: Layers) -> Float[Array, "weights we
 
 @eqx.filter_jit
 def cancellation(loss: Loss) -> Scalar:
-    """How many times larger than the loss the terms of its sum are, at the worst of the drawn points of S, times the
-    number of roundings per term, d for each layer.
+    """The factor by which rounding errors of the loss exceed its last digit, at the worst of the drawn points of S.
+
+    The terms of its sum are larger than the loss, and each rounds k d times.
     """
     digits = jax.lax.map(lambda a: loss.digits(on_the_set(loss, a)), drawn_scalars(loss))
     return loss.layers * loss.task.dimension * jnp.max(10.0 ** (15.66 - digits))

@@ -95,9 +95,10 @@ WITH_B = (
 TRAINED = tuple(_trained(seed) for seed in range(5))
 
 
-def _sampled(name: str, covariance: Any, context_length: int, init: dict[str, Any], **how: Any) -> dict[str, Any]:
+def _sampled(
+    name: str, covariance: Any, context_length: int, init: Any, *, layers: int, samples: int, t1: float
+) -> dict[str, Any]:
     """Layers with B over all matrices, with a Monte Carlo loss."""
-    layers, samples, t1 = how["layers"], how["samples"], how["t1"]
     return {
         "name": name,
         "task": {"covariance": covariance, "context_length": context_length},

@@ -145,6 +145,12 @@ def product(drawn: Drawn, X: Columns, sign: float = 1.0) -> Columns:
     return total
 
 
+def labels_by_product(drawn: Drawn, sign: float = 1.0) -> tuple[Row, Row]:
+    """w*^T G with G of `product`, and Y_k of the literal layers, both from all labels <w*, x_i>."""
+    X = inputs_of(drawn)
+    return drawn.weight @ product(drawn, X, sign), states_from(drawn, X)[-1, -1]
+
+
 def _turns(drawn: Drawn) -> tuple[Matrix, Matrix]:
     """U_Sigma and its inverse as the paper writes it, Sigma^{1/2} U^T Sigma^{-1/2}."""
     inverse = jnp.linalg.inv(drawn.root)
@@ -166,8 +172,10 @@ def _slope(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str,
 
 
 def turned_slopes(drawn: Drawn, function: Callable[[Drawn, Columns], Array], name: str) -> tuple[Array, Array]:
-    """U_Sigma^-1 d/dt of a function at U_Sigma X_0 along drawn R_j (name "A") or S_j ("B"), and d/dt at X_0 along the
-    turned step U_Sigma^T R_j U_Sigma or U_Sigma^-1 S_j U_Sigma, both at the nearest point of S.
+    """The two sides of (30), (40), (45), (47) and (50), at the nearest point of S.
+
+    They are U_Sigma^-1 d/dt of the function at U_Sigma X_0 along drawn steps R_j of the A_j (name "A") or S_j of the
+    B_j ("B"), and d/dt at X_0 along the turned steps U_Sigma^T R_j U_Sigma or U_Sigma^-1 S_j U_Sigma.
     """
     (turn, back), X, point = _turns(drawn), inputs_of(drawn), nearest_on_the_set(drawn)
     steps = getattr(drawn, name)

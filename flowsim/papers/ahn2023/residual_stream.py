@@ -81,8 +81,9 @@ def scalar_slopes(loss: Loss, points: Points) -> tuple[Float[Array, "n k"], Floa
 
 
 class Minima(NamedTuple):
-    """Where many starts on S lead: the loss, the scalars, and whether the point is surely a local minimum, with zero
-    gradient and a positive definite Hessian. Local minima come first, sorted by loss.
+    """The points of S at which minimisation ends: the loss, the scalars (a, b), and whether it is a proper minimum.
+
+    At a proper minimum the gradient is zero and the Hessian positive definite. These come first, sorted by loss.
     """
 
     values: Float[Array, " n"]

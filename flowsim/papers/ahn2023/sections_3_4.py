@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from flowsim._core.types import Scalar
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
 from flowsim.claims.critical_points.end_points import end_constants, ends_above_the_minimum, hessian
-from flowsim.claims.hypotheses import can_be_drawn, finite_context
+from flowsim.claims.hypotheses import finite_context
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import MaskedAttentionLoss
@@ -25,7 +25,6 @@ from flowsim.papers.ahn2023.appendix_a import (
     Square,
     Task,
     in_context_loss,
-    nothing_drawn,
     of_sums,
     on_drawn,
     prompts_of,
@@ -54,7 +53,7 @@ def not_convex(task: Task) -> Comparison:
 _RESCALINGS = (1e-3, 0.1, -1.0, 7.0, 1e3)
 
 ON_MASKED = SECTION.on(
-    (problems.EASY, problems.HARD, problems.DIAGONAL, problems.ONE), spaces.MASKED, hypotheses=finite_context
+    (problems.EASY, problems.HARD, problems.DIAGONAL, problems.ONE), spaces.MASKED, needs=finite_context
 )
 
 
@@ -103,25 +102,24 @@ def _read_off(prompts: Prompt, P: Square, Q: Square) -> Float[Array, " n"]:
 
 
 @ON_MASKED.claim("sec-4.parameters", "section 4, after (6)")
-def parameters_as_printed(loss: Loss) -> Comparison:
+def parameters_as_printed(task: Task) -> Comparison:
     """The loss depends only on the last row of $P$ and the first $n$ columns of $Q$; the first $n$ rows of $P$ and the
     last column of $Q$ do not affect it
 
     Judged by the predictions on 16 drawn prompts. For n < d, columns of Q that matter are left out; for n > d, the last
     row of P is among its first n rows. At n = d, as in the last problem, the count is right.
     """
-    n = loss.task.context_length
-    return nothing_drawn() if jnp.isinf(n) else _reaches(loss.task, int(n))
+    return _reaches(task, int(task.context_length))
 
 
 @ON_MASKED.corrected(parameters_as_printed, "section 4, after (6), with (7)")
-def parameters(loss: Loss) -> Comparison:
+def parameters(task: Task) -> Comparison:
     """The loss depends only on the last row of $P$ and the first $d$ columns of $Q$; the first $d$ rows of $P$ and the
     last column of $Q$ do not affect it
 
     The count is d, not n, as in (7) and appendix A.1. Judged by the predictions on 16 drawn prompts.
     """
-    return nothing_drawn() if not can_be_drawn(loss.task) else _reaches(loss.task, loss.task.dimension)
+    return _reaches(task, task.dimension)
 
 
 def _minimum_at(task: Task, gammas: Float[Array, " n"]) -> Comparison:

@@ -17,7 +17,7 @@ from flowsim.claims.hypotheses import Hypothesis, finite_context, hypothesis
 from flowsim.claims.statements import rounded
 from flowsim.models import MultiLayerAttention
 from flowsim.models.linear_attention import embed
-from flowsim.papers.ahn2023 import problems, spaces
+from flowsim.papers.ahn2023 import problems, prompts, spaces
 from flowsim.papers.ahn2023.multi_layer import (
     Loss,
     basis,
@@ -28,17 +28,6 @@ from flowsim.papers.ahn2023.multi_layer import (
     hessian_on_the_space,
     landscape_constants,
     many_starts,
-)
-from flowsim.papers.ahn2023.prompts import (
-    Drawn,
-    Row,
-    covariates,
-    inputs_of,
-    layers,
-    masked,
-    nearest_on_the_set,
-    on_prompts,
-    risk,
 )
 from flowsim.papers.ahn2023.residual_stream import (
     NOTE,
@@ -54,16 +43,16 @@ from flowsim.papers.ahn2023.residual_stream import (
 from flowsim.papers.ahn2023.settings import LAYERS, several_layers, two_isotropic_layers
 
 
-def _descents(drawn: Drawn, *, own: bool) -> Float[Array, "layers d"]:
+def _descents(drawn: prompts.Drawn, *, own: bool) -> Float[Array, "layers d"]:
     """The steps w_1, .., w_k of (11) from w_0 = 0, with R_{w*}; own: with R_{w_k}, as printed there."""
     w, steps = jnp.zeros_like(drawn.weight), []
     for A in drawn.A:
-        w = w + A @ jax.grad(risk, argnums=1)(drawn, w, w if own else drawn.weight)
+        w = w + A @ jax.grad(prompts.risk, argnums=1)(drawn, w, w if own else drawn.weight)
         steps.append(w)
     return jnp.stack(steps)
 
 
-def _predictions(drawn: Drawn) -> Row:
+def _predictions(drawn: prompts.Drawn) -> prompts.Row:
     """The predictions -y_i^{(n+1)} after each layer, from the model cut off there."""
     cut = range(1, drawn.A.shape[0] + 1)
     return jnp.stack([MultiLayerAttention(-drawn.A[:i], symmetric=False)(drawn.prompt) for i in cut])
@@ -73,8 +62,8 @@ SECTION_5 = LAYERS().on(problems.ON_PROMPTS, spaces.LAYERS, hypotheses=finite_co
 
 
 @SECTION_5.claim("lemma-2", "Lemma 2, (64)")
-@on_prompts
-def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
+@prompts.on_prompts
+def lemma_2(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""After layer $i$ the model predicts $\langle x^{(n+1)}, w_i \rangle$, with $w_0 = 0$ and $w_{i+1} = w_i + A_i
     \nabla R_{w_\star}(w_i)$
 
@@ -85,8 +74,8 @@ def lemma_2(drawn: Drawn) -> tuple[Row, Row]:
 
 
 @SECTION_5.claim("eq-11", "(11)")
-@on_prompts
-def eq_11(drawn: Drawn) -> tuple[Row, Row]:
+@prompts.on_prompts
+def eq_11(drawn: prompts.Drawn) -> tuple[prompts.Row, prompts.Row]:
     r"""Lemma 2 with $w_{k+1} = w_k + A_k \nabla R_{w_k}(w_k)$
 
     R_{w_k} is minimal at w_k itself, so the iteration as printed never moves; R_{w*} is meant, as in Lemma 2. The
@@ -131,7 +120,7 @@ def theorem_3_multiples(loss: Loss) -> Comparison:
     return rounded(equal(_lowest(many_starts(loss, basis(loss))), 0.0, loss.minimum), cancellation(loss))
 
 
-def _distorted(drawn: Drawn) -> tuple[Matrix, Array, Array, Array]:
+def _distorted(drawn: prompts.Drawn) -> tuple[Matrix, Array, Array, Array]:
     """W with W W^T = Sigma, w-bar ~ N(0, I), x_i = W x-bar_i and y_i = <x-bar_i, w-bar>, for x-bar_i ~ N(0, I)."""
     W, latent = drawn.root @ drawn.turn, drawn.root @ drawn.weight
     hidden = drawn.prompt.inputs @ jnp.linalg.inv(drawn.root)
@@ -147,8 +136,8 @@ ON_LAYERS = SECTION_5.on(
 
 
 @SECTION_5.claim("sec-5.2.distorted", "section 5.2")
-@on_prompts
-def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def distorted_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = \Sigma^{-1/2} \bar w$, $y = \langle \bar x, \bar w
     \rangle$ is $\langle x, w_\star \rangle$
 
@@ -160,8 +149,8 @@ def distorted_printed(drawn: Drawn) -> tuple[Array, Array]:
 
 
 @SECTION_5.corrected(distorted_printed)
-@on_prompts
-def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def distorted_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""With $x = W \bar x$, $\Sigma = W W^\top$ and $w_\star = W^{-\top} \bar w$, $y = \langle \bar x, \bar w \rangle$
     is $\langle x, w_\star \rangle$
 
@@ -171,23 +160,28 @@ def distorted_corrected(drawn: Drawn) -> tuple[Array, Array]:
     return observed @ jnp.linalg.solve(W.T, latent), labels
 
 
+def _hessians(drawn: prompts.Drawn) -> tuple[Array, Array]:
+    """X X^T/n, and the Hessian of (10) by JAX."""
+    inputs = drawn.prompt.inputs
+    return inputs.T @ inputs / inputs.shape[0], jax.hessian(prompts.risk, argnums=1)(drawn, drawn.weight, drawn.weight)
+
+
 @SECTION_5.claim("sec-5.2.hessian", "section 5.2")
-@on_prompts
-def hessian_printed(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def hessian_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""The Hessian of (10) is $X X^\top/(2n)$"""
-    X, n = drawn.prompt.inputs.T, drawn.prompt.inputs.shape[0]
-    return X @ X.T / (2 * n), jax.hessian(risk, argnums=1)(drawn, drawn.weight, drawn.weight)
+    gram, found = _hessians(drawn)
+    return gram / 2, found
 
 
 @SECTION_5.corrected(hessian_printed)
-@on_prompts
-def hessian_corrected(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def hessian_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""The Hessian of (10) is $X X^\top/n$
 
     Differentiating the square cancels the 1/2 of (10). Likewise E[X X^T] is n Sigma, not Sigma.
     """
-    X, n = drawn.prompt.inputs.T, drawn.prompt.inputs.shape[0]
-    return X @ X.T / n, jax.hessian(risk, argnums=1)(drawn, drawn.weight, drawn.weight)
+    return _hessians(drawn)
 
 
 def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
@@ -199,8 +193,8 @@ def _invertible(loss: Any, start: Any) -> list[Hypothesis]:
 @SECTION_5.on((problems.PAPER, problems.PAPER_B), spaces.LAYERS).claim(
     "sec-5.2.newton", "section 5.2", hypotheses=_invertible
 )
-@on_prompts
-def newton(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def newton(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""For any fixed prompt one layer with $A_0 = -n (X X^\top)^{-1}$, Newton's method, predicts the query's label
 
     The text says only that A_0 is proportional to (X X^T)^-1; the factor is that of the Hessian X X^T/n.
@@ -209,7 +203,7 @@ def newton(drawn: Drawn) -> tuple[Array, Array]:
     A = -jnp.linalg.inv(inputs.T @ inputs / inputs.shape[0])
     one = drawn._replace(A=A[None], B=jnp.zeros_like(A)[None])
     label = drawn.weight @ drawn.prompt.query
-    return -layers(one, embed(drawn.prompt))[-1:, -1, -1], label[None]
+    return -prompts.layers(one, embed(drawn.prompt))[-1:, -1, -1], label[None]
 
 
 @ON_LAYERS.claim("theorem-4", "Theorem 4, (24)")
@@ -282,14 +276,14 @@ def other_minima(loss: Loss) -> Comparison:
     return at_least(jnp.max(jnp.where(found.proper, found.values, least))[None], least, size=least)
 
 
-def _curved(drawn: Drawn, metric: Matrix) -> tuple[Array, Array]:
+def _curved(drawn: prompts.Drawn, metric: Matrix) -> tuple[Array, Array]:
     """X_{i+1} against X_i (I - |a_i b_i| M X_i^T metric X_i), on S with a_i < 0 < b_i."""
-    point, n = nearest_on_the_set(drawn), drawn.prompt.inputs.shape[0]
+    point, n = prompts.nearest_on_the_set(drawn), drawn.prompt.inputs.shape[0]
     d, Sigma = drawn.weight.size, drawn.root @ drawn.root
     a, b = jnp.einsum("kij,ij->k", point.A, Sigma) / d, jnp.einsum("kii->k", point.B) / d
     point = point._replace(A=-jnp.sign(a)[:, None, None] * point.A, B=jnp.sign(b)[:, None, None] * point.B)
-    X = covariates(point, inputs_of(drawn))
-    steps = [jnp.abs(c) * X_i @ masked(X_i).T @ metric @ X_i / n for c, X_i in zip(a * b, X, strict=False)]
+    X = prompts.covariates(point, prompts.inputs_of(drawn))
+    steps = [jnp.abs(c) * X_i @ prompts.masked(X_i).T @ metric @ X_i / n for c, X_i in zip(a * b, X, strict=False)]
     return X[1:], X[:-1] - jnp.stack(steps)
 
 
@@ -299,8 +293,8 @@ ON_CURVED = SECTION_6.on(
 
 
 @ON_CURVED.claim("sec-6.1.curvature", "section 6.1, 1.")
-@on_prompts
-def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def curvature_printed(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top X_i)$, with $1/n$ in
     the $a_i$
 
@@ -310,8 +304,8 @@ def curvature_printed(drawn: Drawn) -> tuple[Array, Array]:
 
 
 @ON_CURVED.corrected(curvature_printed)
-@on_prompts
-def curvature_corrected(drawn: Drawn) -> tuple[Array, Array]:
+@prompts.on_prompts
+def curvature_corrected(drawn: prompts.Drawn) -> tuple[Array, Array]:
     r"""On $\mathcal{S}$ with $a_i < 0 < b_i$, $X_{i+1} = X_i (I - \lvert a_i b_i \rvert M X_i^\top \Sigma^{-1} X_i)$,
     with $1/n$ in the $a_i$
 

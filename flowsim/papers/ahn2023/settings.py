@@ -46,7 +46,7 @@ def two_dimensions(loss: MaskedAttentionLoss, start: PyTree) -> list[Hypothesis]
 def layers_with_inverse_weights(loss: AbstractPopulationLoss) -> Hypothesis | None:
     """The setting of Theorem 4 and Lemma 8: untied layers, and w ~ N(0, Sigma^-1)."""
     fits = isinstance(loss, MultiLayerLoss) and loss.task.weights == "inverse-covariance"
-    return None if fits else unmet("layers of their own, w ~ N(0, Sigma^-1)")
+    return None if fits else unmet("untied layers, w ~ N(0, Sigma^-1)")
 
 
 LAYERS = functools.partial(Section, "ahn2023", *LAYERED, setting=layers_with_inverse_weights)

@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
-from flowsim.claims.hypotheses import Hypothesis, hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
@@ -17,10 +16,10 @@ from flowsim.papers.gatmiry2024 import problems, setting, spaces
 _DRAWN = "Judged at drawn positive A for which an epsilon as in Lemma A.10 exists. "
 
 
-def small_delta(loss: setting.Loss, start: PyTree) -> list[Hypothesis]:
-    """delta is small: 4 d delta^{4L-2} <= 1."""
-    value = 4.0 * loss.task.dimension * setting.delta(loss) ** (4 * setting.loops(loss) - 2)
-    return [hypothesis("4 d delta^(4L-2) <= 1", value, "<=", 1.0)]
+small_delta = setting.condition(
+    "4 d delta^(4L-2) <= 1",
+    lambda loss: (4.0 * loss.task.dimension * setting.delta(loss) ** (4 * setting.loops(loss) - 2), "<=", 1.0),
+)
 
 
 def epsilons(loss: setting.Loss, losses: Series) -> tuple[Series, Bool[Array, " T"]]:
@@ -283,9 +282,10 @@ def restated(loss: setting.Loss) -> Comparison:
     return _restated(loss, setting.dominance_factor(loss))
 
 
-def short_of_half(loss: setting.Loss, start) -> list[Hypothesis]:
-    """delta d^{1/(2L)} < 1/2. **Source:** gatmiry2024, Theorem A.8."""
-    return [hypothesis("delta d^(1/(2L)) < 1/2", setting.delta(loss) * setting.dimension_root(loss), "<", 0.5)]
+# The condition of Theorem A.8.
+short_of_half = setting.condition(
+    "delta d^(1/(2L)) < 1/2", lambda loss: (setting.delta(loss) * setting.dimension_root(loss), "<", 0.5)
+)
 
 
 def _step(loss: setting.Loss, least: Scalar) -> Comparison:

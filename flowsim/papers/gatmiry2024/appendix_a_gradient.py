@@ -84,6 +84,12 @@ def _loops(known: Shape) -> int:
     return min(known.loops, _MOST_FACTORS // 2)
 
 
+def _all_factors(known: Shape) -> list[tuple[Spectrum, list[Fraction]]]:
+    """The eigenvalues of E[(I - W A)^i W (I - W A)^{m - i}], m = 2L - 1, for each spectrum of A and all i."""
+    m, n = 2 * _loops(known) - 1, known.finite_length
+    return [(one, factor(one, n, i, m - i)) for one in _spectra(known.dimension) for i in range(m + 1)]
+
+
 def _floats(values: Sequence[Fraction | float]) -> Any:
     return jnp.asarray([float(value) for value in values])
 
@@ -172,11 +178,10 @@ def printed_factors(loss: Loss) -> Comparison:
     \mathbb{E}\bigl[(I - \Sigma A)^i \Sigma (I - \Sigma A)^{2L-1-i}\bigr] \preceq \sum_j \bigl((\lambda_j - 1)^{2L-1} +
     \delta^{2L} (\lambda_j + 1)^{2L-1}\bigr) u_j u_j^\top$
     """
-    known = shape(loss)
-    L, noise = _loops(known), known.first_order(2 * _loops(known))
-    m, parts = 2 * L - 1, []
-    for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
-        values, x = _floats(factor(spectrum, known.finite_length, i, m - i)), _floats(spectrum.eigenvalues)
+    known, parts = shape(loss), []
+    m, noise = 2 * _loops(known) - 1, known.first_order(2 * _loops(known))
+    for spectrum, found in _all_factors(known):
+        values, x = _floats(found), _floats(spectrum.eigenvalues)
         middle, size = (x - 1) ** m, (x[0] + 1) ** m
         parts.append(at_most(values, middle + noise * (x + 1) ** m, size=size))
         parts.append(at_least(values, middle - noise * size, size=size))
@@ -188,11 +193,9 @@ def factors(loss: Loss) -> Comparison:
     r"""$\bigl\lVert \mathbb{E}\bigl[(I - \Sigma A)^i \Sigma (I - \Sigma A)^{2L-1-i}\bigr] - (I - A)^{2L-1} \bigr\rVert
     \le \delta^{2L} (\lambda_1 + 1)^{2L-1}$, given $n \ge 4 k^2 d^2$
     """
-    known = shape(loss)
-    L, errors, bounds = _loops(known), [], []
-    m = 2 * L - 1
-    for spectrum, i in itertools.product(_spectra(known.dimension), range(m + 1)):
-        found = factor(spectrum, known.finite_length, i, m - i)
+    known, errors, bounds = shape(loss), [], []
+    m, noise = 2 * _loops(known) - 1, known.first_order(2 * _loops(known))
+    for spectrum, found in _all_factors(known):
         errors += [abs(a - (1 - x) ** m) for a, x in zip(found, spectrum.eigenvalues, strict=True)]
-        bounds += [known.first_order(2 * L) * float(spectrum.eigenvalues[0] + 1) ** m] * len(found)
+        bounds += [noise * float(spectrum.eigenvalues[0] + 1) ** m] * len(found)
     return at_most(_floats(errors), _floats(bounds))

@@ -7,7 +7,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -177,8 +177,9 @@ _SIGN = (
 
 @eqx.filter_jit
 def _recursion(drawn: DrawnLayers) -> dict[str, Array]:
-    """For each context and t: the literal row of labels and y_q minus the first terms of (12) and (13), the second sums
-    of (12) and (13), and the sizes of the terms.
+    """What (12) and (13) leave for their sums over u, the sums, and the sizes of the terms, per context and t.
+
+    What is left are the labels and y_q of the literal layers minus the other terms of (12) and (13).
     """
 
     def one(context: Array) -> dict[str, Array]:
@@ -210,42 +211,28 @@ def _against(loss: LoopedLoss, sign: float, part: str) -> Comparison:
 SECTION = LOOPED(setting=looped_by_matrices, problems=PROBLEMS, spaces=spaces.LEMMAS)
 
 
-@SECTION.claim("theorem-a.1.eq-12", "Theorem A.1, (12)", note=_SIGN)
-def labels_plus(loss: LoopedLoss) -> Comparison:
-    r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
-    A_j) X$
-    """
-    return _against(loss, 1.0, "labels")
+def _rows(part: str, sign: float) -> Callable[[LoopedLoss], Comparison]:
+    return lambda loss: _against(loss, sign, part)
 
 
-@SECTION.corrected(labels_plus, note=_SIGN + "The proof writes X X^T = Sigma; Sigma is X X^T / n.")
-def labels_minus(loss: LoopedLoss) -> Comparison:
-    r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
-    A_j) X$
-    """
-    return _against(loss, -1.0, "labels")
-
-
-@SECTION.claim("theorem-a.1.eq-13", "Theorem A.1, (13)", note=_SIGN)
-def query_plus(loss: LoopedLoss) -> Comparison:
-    r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
-    \Sigma A_j) x_q$
-    """
-    return _against(loss, 1.0, "query")
-
-
-@SECTION.corrected(query_plus, note=_SIGN)
-def query_minus(loss: LoopedLoss) -> Comparison:
-    r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
-    \Sigma A_j) x_q$
-    """
-    return _against(loss, -1.0, "query")
+for _part, _number, _X, _start, _signs in (
+    ("labels", "12", "X", r"y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X", "+-"),
+    ("query", "13", "x_q", r"y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q", "-+"),
+):
+    _sum = rf"\sum_{{i<t}} u_i^\top \Sigma A_i \prod_{{i<j<t}} (I - \Sigma A_j) {_X}"
+    _printed, _mended = (f"${_start} {sign} {_sum}$" for sign in _signs)
+    _place = f"theorem-a.1.eq-{_number}", f"Theorem A.1, ({_number})"
+    _claim = SECTION.claim(*_place, statement=_printed, note=_SIGN)(_rows(_part, 1.0))
+    _note = "The proof writes X X^T = Sigma; Sigma is X X^T / n." if _part == "labels" else ""
+    SECTION.corrected(_claim, statement=_mended, note=_SIGN + _note)(_rows(_part, -1.0))
 
 
 @functools.cache
 def _layers_words(layers: int, sample_roots: bool) -> TracePolynomial:
-    """E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2 with S the population covariance or, with ``sample_roots``, the
-    sample's, where it is E tr(prod (I - Sigma A_i) prod (I - Sigma A_{k-1-i})).
+    """E |S^{-1/2} prod (I - Sigma A_i) S^{1/2}|^2, where S is the population covariance.
+
+    With ``sample_roots`` S is the sample covariance. The mean is then E tr(prod (I - Sigma A_i) prod (I - Sigma
+    A_{k-1-i})).
     """
     letters = "ABCDEFG"[:layers]
     if not sample_roots:

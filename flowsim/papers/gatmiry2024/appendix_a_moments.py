@@ -169,8 +169,9 @@ moments.given_long_contexts(eigenvalue_approximation_first_order, ON_LONG_LENGTH
 
 
 def _powers_about_one(loss: Loss, first: int, sign) -> Comparison:
-    """E tr (W - I)^k / d by Gauss quadrature of the mean spectrum of W against the sum over i from ``first`` on of
-    sign(k, i) binom(k, i) E tr W^i / d, in rationals, for k <= 2L.
+    """E tr (W - I)^k / d against sum_i sign(k, i) binom(k, i) E tr W^i / d from i = ``first`` on, for k <= 2L.
+
+    The left side is a Gauss quadrature of the mean spectrum of W, the right side a rational number.
     """
     known, parts = moments.shape(loss), []
     for k in range(1, 2 * known.loops + 1):

@@ -1,7 +1,7 @@
 """gatmiry2024's appendix A: Lemma A.2 on moments of a Gaussian covariance, and its proof by pairings, (16) to (20)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import jax.numpy as jnp
@@ -158,7 +158,7 @@ def _without_self_loops(nodes: int) -> int:
 
 
 def _first_lines(known: moments.Shape, k: int) -> tuple[Fraction, Fraction]:
-    """alpha - 1, and the first line of (20) over n^k, minus the 1 that the pairing with r = k gives."""
+    """alpha - 1, and the first line of (20) divided by n^k, without its term for r = k, which is 1."""
     error = moments.isotropic_errors(known)[k - 1]
     line = sum(
         math.comb(k, s) * _without_self_loops(s) * Fraction(known.dimension**s, known.finite_length ** (s - s // 2))
@@ -167,12 +167,21 @@ def _first_lines(known: moments.Shape, k: int) -> tuple[Fraction, Fraction]:
     return error, Fraction(line)
 
 
-def _chain(known: moments.Shape, k: int, terms: Sequence[Sequence[float]]) -> Comparison:
-    """alpha <= first line <= .. <= 1 + 4kd/sqrt(n), minus 1 throughout; an equality at the start is not promised."""
-    exact, first = _first_lines(known, k)
-    lines = [float(exact), float(first), *map(math.fsum, terms), known.first_order(k)]
-    strict = [exact != first, *[True] * (len(lines) - 2)]
-    return at_most(jnp.asarray(lines[:-1]), jnp.asarray(lines[1:]), promised=jnp.asarray(strict))
+def _chains(loss: Loss, terms: Callable[[int, int, float], Sequence[float]]) -> Comparison:
+    """alpha <= first line <= .. <= 1 + 4kd/sqrt(n), minus 1 throughout, for k <= 2L.
+
+    Each line in between sums terms(k, s, d/sqrt(n)) over s. An equality at the start is not promised.
+    """
+    known, parts = moments.shape(loss), []
+    for k in moments.powers(known):
+        exact, first = _first_lines(known, k)
+        sums = map(
+            math.fsum, zip(*(terms(k, s, known.dimension / known.root_length) for s in range(1, k + 1)), strict=True)
+        )
+        lines = [float(exact), float(first), *sums, known.first_order(k)]
+        strict = [exact != first, *[True] * (len(lines) - 2)]
+        parts.append(at_most(jnp.asarray(lines[:-1]), jnp.asarray(lines[1:]), promised=jnp.asarray(strict)))
+    return joined(parts)
 
 
 @SECTION.on((lemmas.EDGE, lemmas.TWICE_EDGE, lemmas.ONE_DIMENSION, lemmas.ASTRONOMICAL), spaces.PAIRINGS).claim(
@@ -185,13 +194,13 @@ def printed_chain(loss: Loss) -> Comparison:
     still follows from the third. At n = 4 k^2 d^2 the fifth line is k + 1 and the bound is 3. d^s in the second line is
     read as d^{k-r}.
     """
-    known, parts = moments.shape(loss), []
-    for k in range(1, 2 * known.loops + 1):
-        x, orders = known.dimension / known.root_length, range(1, k + 1)
-        second = [math.comb(k, s) * _double_factorial(2 * s) * x**s for s in orders]
-        fourth = [(2 * k * x) ** s * math.sqrt(2 * s) / math.sqrt(2 * math.pi * s) for s in orders]
-        parts.append(_chain(known, k, [second, fourth, [(2 * k * x) ** s for s in orders]]))
-    return joined(parts)
+
+    def terms(k: int, s: int, x: float) -> tuple[float, float, float]:
+        fifth = (2 * k * x) ** s
+        fourth = fifth * math.sqrt(2 * s) / math.sqrt(2 * math.pi * s)
+        return math.comb(k, s) * _double_factorial(2 * s) * x**s, fourth, fifth
+
+    return _chains(loss, terms)
 
 
 @SECTION.on((lemmas.TWICE_EDGE, lemmas.ASTRONOMICAL, lemmas.EDGE), spaces.PAIRINGS).corrected(
@@ -204,9 +213,5 @@ def mended_chain(loss: Loss) -> Comparison:
     The printed chain skips Stirling's sqrt(pi), and its last step needs sum_{s >= 1} y^s <= 2y with y = 2kd/sqrt(n),
     that is, y <= 1/2 or n >= 16 k^2 d^2, and not n >= 4 k^2 d^2.
     """
-    known, parts = moments.shape(loss), []
-    for k in range(1, 2 * known.loops + 1):
-        x, orders = known.dimension / known.root_length, range(1, k + 1)
-        second = [math.comb(k, s) * _double_factorial(2 * s - 1) * x**s for s in orders]
-        parts.append(_chain(known, k, [second, [(2 * k * x) ** s for s in orders]]))
-    return joined(parts)
+    second = lambda k, s, x: math.comb(k, s) * _double_factorial(2 * s - 1) * x**s
+    return _chains(loss, lambda k, s, x: (second(k, s, x), (2 * k * x) ** s))

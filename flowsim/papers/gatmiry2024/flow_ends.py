@@ -6,19 +6,16 @@ from jaxtyping import Array, Float, PyTree
 
 from flowsim._core.types import Series
 from flowsim.claims.claim import Comparison, at_least, at_most, equal
-from flowsim.claims.hypotheses import Hypothesis, hypothesis
+from flowsim.claims.hypotheses import Hypothesis
 from flowsim.claims.statements import joined
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.scalar_minima import scalar_shortfall
 from flowsim.models import LoopedAttention
 from flowsim.papers.gatmiry2024 import problems, setting, spaces
-from flowsim.papers.gatmiry2024.section_3_7 import long_and_several, neighbourhood, neighbourhood_constants
+from flowsim.papers.gatmiry2024.section_3_7 import LONG_AND_SEVERAL, neighbourhood, neighbourhood_constants
 
-
-def at_least_two_examples(loss: setting.Loss, start: PyTree) -> list[Hypothesis]:
-    """There are at least two examples: n > 1."""
-    return [hypothesis("n > 1", loss.task.context_length, ">", 1.0)]
+at_least_two_examples = setting.condition("n > 1", lambda loss: (loss.task.context_length, ">", 1.0))
 
 
 def _end_from_identity(loss: setting.Loss, trajectory: Trajectory) -> Series:
@@ -65,7 +62,7 @@ def tends_to_minimum(loss: setting.Loss, flow: Trajectory) -> Comparison:
 def shrinks(loss: setting.Loss) -> Comparison:
     r"""For $\Sigma^* = I$ and all $n > 1$ the limit is $A_{\mathrm{opt}} = a I$ with $0 < a < 1$
 
-    This much of the printed claim, close to I, is true at every n.
+    This part of the printed claim is true at every n.
     """
     n = float(loss.task.context_length)
     short = jnp.asarray([scalar_shortfall(loss.task.dimension, n, setting.loops(loss))])
@@ -110,9 +107,8 @@ def from_symmetric_starts(loss: setting.Loss, flow: Trajectory) -> Comparison:
     return tends_to_minimum.compare(loss, flow)
 
 
-def finite_and_long(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """L > 1, d > 1, the condition of Theorem 3.2, and n finite: at n = inf the least loss is zero."""
-    return [*long_and_several(loss, start), hypothesis("1/n > 0", 1 / loss.task.context_length, ">", 0.0)]
+# At n = inf the least loss is zero.
+_finite = setting.condition("1/n > 0", lambda loss: (1 / loss.task.context_length, ">", 0.0))
 
 
 def _turned(loss: LoopedLoss) -> Float[Array, "d d"]:
@@ -127,15 +123,15 @@ def _turned(loss: LoopedLoss) -> Float[Array, "d d"]:
     "Theorem 3.2 with Theorem 3.3",
     form="corrected",
     setting=setting.matrices,
-    hypotheses=finite_and_long,
+    hypotheses=(*LONG_AND_SEVERAL, _finite),
 )
 def not_stable(loss: LoopedLoss) -> Comparison:
     r"""Over all $A$ the $A_{\mathrm{opt}}$ of symmetric matrices is not stable: $\mathcal{L}(A_{\mathrm{opt}}^{1/2} (I
     + K) A_{\mathrm{opt}}^{1/2}, 0) < \mathcal{L}(A_{\mathrm{opt}}, 0)$ for the antisymmetric $K = (e_1 e_2^\top - e_2
     e_1^\top)/\sqrt{n}$, given $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$
 
-    Theorem 3.2 is about a global minimiser, and (22) has its root: that A is symmetric is left out there, too. At L = 2
-    the loss changes by -2 |K|^2/n + |K^2|^2 to leading order in 1/n.
+    Theorem 3.2 is about a global minimiser, but does not say that A is symmetric. Neither does (22), where A_opt^{1/2}
+    stands. At L = 2 the loss changes by -2 |K|^2/n + |K^2|^2 to leading order in 1/n.
     """
     whole = LoopedLoss(loss.task, setting.loops(loss), symmetric=False)
     excess = whole(LoopedAttention(_turned(loss), loops=setting.loops(loss))) - loss.minimum

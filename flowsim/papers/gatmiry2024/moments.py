@@ -80,7 +80,7 @@ def looped_with_finite_context(loss: AbstractPopulationLoss) -> Hypothesis | Non
 
 
 def looped_with_few_dimensions(loss: AbstractPopulationLoss) -> Hypothesis | None:
-    """None in the figures' setting, with n finite and d small enough to draw contexts; else what is unmet."""
+    """None in the setting of the figures, finite n and a d small enough for draws; else the unmet hypothesis."""
     if (foreign := looped_with_finite_context(loss)) is not None or not isinstance(loss, Loss):
         return foreign
     d = float(loss.task.dimension)

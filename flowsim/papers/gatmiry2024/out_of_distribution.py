@@ -46,43 +46,46 @@ def _largest_error(loss: LoopedLoss, W: Matrix, left: Matrix, right: Matrix) -> 
     return jnp.linalg.norm(left.T @ jnp.linalg.matrix_power(step, loss.loops) @ right, ord=2) ** 2
 
 
-def bounded(loss: LoopedLoss, low: Callable[[float], float], *, mean: bool, swapped: bool) -> Comparison:
-    """The largest error over prompts with low(zeta) Sigma* <= Sigma_out <= (2 - zeta) Sigma* against the bound.
+def _at_every_zeta(loss: LoopedLoss, sides: Callable[[float], tuple[Array, Array]]) -> Comparison:
+    """The statement left <= right at every zeta, with the rounding errors of Sigma*'s condition."""
+    values = jnp.linalg.eigvalsh(loss.task.covariance)
+    every = joined([at_most(*sides(zeta)) for zeta in ZETAS])
+    return rounded(every, float(loss.task.dimension) * values[-1] / values[0])
 
-    mean: whether Sigma_out is (1/n) X X^T instead of X X^T; swapped: whether the norms of the bound are |w|_{Sigma*}
-    and |x|_{Sigma*^-1} instead of |w|_{Sigma*^-1} and |x|_{Sigma*}.
+
+def bounded(loss: LoopedLoss, *, mean: bool, swapped: bool, from_zeta: bool = False) -> Comparison:
+    """The largest error over prompts with Sigma* <= Sigma_out <= (2 - zeta) Sigma* against the bound.
+
+    **Arguments:**
+
+    - mean: Sigma_out is (1/n) X X^T, instead of X X^T.
+    - swapped: the norms of the bound are |w|_{Sigma*} and |x|_{Sigma*^-1}, instead of |w|_{Sigma*^-1} and |x|_{Sigma*}.
+    - from_zeta: the lower bound on Sigma_out is zeta Sigma*.
     """
     inverse_root = jnp.linalg.inv(loss.root)
     left, right = (inverse_root, loss.root) if swapped else (loss.root, inverse_root)
     x = 16.0 * delta(loss) * dimension_root(loss)
     shrink = 1.0 if mean else 1 / loss.task.context_length
-    parts = []
-    for zeta in ZETAS:
-        W = shrink * covariances(loss.task.dimension, low(zeta), 2 - zeta)
+
+    def sides(zeta: float) -> tuple[Array, Array]:
+        W = shrink * covariances(loss.task.dimension, zeta if from_zeta else 1.0, 2 - zeta)
         errors = jax.lax.map(lambda W: _largest_error(loss, W, left, right), W)
-        parts.append(at_most(errors, (1 + x) ** 2 * (1 + x - zeta) ** (2 * loss.loops)))
-    values = jnp.linalg.eigvalsh(loss.task.covariance)
-    return rounded(joined(parts), float(loss.task.dimension) * values[-1] / values[0])
+        return errors, (1 + x) ** 2 * (1 + x - zeta) ** (2 * loss.loops)
+
+    return _at_every_zeta(loss, sides)
+
+
+_READINGS = {"printed": (False, False), "mean_alone": (True, False), "norms_alone": (False, True), "both": (True, True)}
 
 
 @eqx.filter_jit
-def _ratios(loss: LoopedLoss) -> dict[str, Array]:
-    readings = {
-        "printed": (False, False),
-        "mean_alone": (True, False),
-        "norms_alone": (False, True),
-        "both": (True, True),
-    }
-    ratios = {}
-    for name, (mean, swapped) in readings.items():
-        sides = bounded(loss, lambda zeta: zeta, mean=mean, swapped=swapped)
-        ratios[f"error_over_bound_{name}"] = jnp.max(1.0 - sides.slack / sides.size)
-    return ratios
-
-
 def error_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
     """The largest ratio of error to bound: as printed in (30), with each of the two corrections, and with both."""
-    return _ratios(loss)
+    ratios = {}
+    for name, (mean, swapped) in _READINGS.items():
+        sides = bounded(loss, mean=mean, swapped=swapped, from_zeta=True)
+        ratios[f"error_over_bound_{name}"] = jnp.max(1.0 - sides.slack / sides.size)
+    return ratios
 
 
 SECTION_4_1 = LOOPED(setting=matrices, problems=PROBLEMS, spaces=spaces.NEW_COVARIANCES, constants=error_constants)
@@ -99,7 +102,7 @@ def printed_error(loss: LoopedLoss) -> Comparison:
     the proof, with A_opt close to Sigma*^-1, the norms are |x_q|_{Sigma*^-1} and |w|_{Sigma*}; its last step swaps
     them.
     """
-    return bounded(loss, lambda zeta: 1.0, mean=False, swapped=False)
+    return bounded(loss, mean=False, swapped=False)
 
 
 @SECTION_4_1.corrected(printed_error)
@@ -112,7 +115,7 @@ def error(loss: LoopedLoss) -> Comparison:
     Sigma_out is the sample covariance, and the norms are those in which w and x_q are isotropic. Judged by the norm of
     the matrix between w and x_q, which covers all w and x_q, at drawn and extreme (1/n) X X^T.
     """
-    return bounded(loss, lambda zeta: 1.0, mean=True, swapped=True)
+    return bounded(loss, mean=True, swapped=True)
 
 
 @SECTION_4_1.claim("theorem-4.5.norms", "Theorem 4.5, (10), and its proof")
@@ -122,18 +125,15 @@ def error_in_printed_norms(loss: LoopedLoss) -> Comparison:
 
     The printed norms fail even then, unless Sigma* is a multiple of I.
     """
-    return bounded(loss, lambda zeta: 1.0, mean=True, swapped=False)
+    return bounded(loss, mean=True, swapped=False)
 
 
-@SECTION_4_1.corrected(error_in_printed_norms)
-@eqx.filter_jit
-def error_in_norms_of_proof(loss: LoopedLoss) -> Comparison:
-    r"""The same with $\lVert x_q \rVert^2_{{\Sigma^*}^{-1}} \lVert w \rVert^2_{\Sigma^*}$, which is $w^\top
-    A_{\mathrm{opt}}^{-1} w\, x_q^\top A_{\mathrm{opt}} x_q$ of the proof
-
-    The same as the corrected Theorem 4.5.
-    """
-    return bounded(loss, lambda zeta: 1.0, mean=True, swapped=True)
+SECTION_4_1.corrected(
+    error_in_printed_norms,
+    statement=r"The same with $\lVert x_q \rVert^2_{{\Sigma^*}^{-1}} \lVert w \rVert^2_{\Sigma^*}$, which is $w^\top "
+    r"A_{\mathrm{opt}}^{-1} w\, x_q^\top A_{\mathrm{opt}} x_q$ of the proof",
+    note="The same as the corrected Theorem 4.5.",
+)(error)
 
 
 SECTION_A = LOOPED(setting=matrices, problems=PROBLEMS, spaces=spaces.NEW_COVARIANCES)
@@ -147,7 +147,7 @@ def appendix_error(loss: LoopedLoss) -> Comparison:
 
     Fails as Theorem 4.5 does. (10) has no zeta on its left; with it, the bound is claimed for more prompts.
     """
-    return bounded(loss, lambda zeta: zeta, mean=False, swapped=False)
+    return bounded(loss, mean=False, swapped=False, from_zeta=True)
 
 
 @SECTION_A.corrected(appendix_error, constants=error_constants)
@@ -159,7 +159,7 @@ def error_from_below(loss: LoopedLoss) -> Comparison:
 
     The corrected Theorem 4.5 for the wider range of (30).
     """
-    return bounded(loss, lambda zeta: zeta, mean=True, swapped=True)
+    return bounded(loss, mean=True, swapped=True, from_zeta=True)
 
 
 def _through_optimum(loss: LoopedLoss, covariance: Matrix) -> Float[Array, " d"]:
@@ -193,10 +193,11 @@ def residual_bounded(loss: LoopedLoss) -> Comparison:
     Judged at drawn and extreme Sigma_out. This is a statement about A_opt, so it does not matter that X X^T must be
     divided by n.
     """
-    x, parts = 16.0 * delta(loss) * dimension_root(loss), []
-    for zeta in ZETAS:
+    x = 16.0 * delta(loss) * dimension_root(loss)
+
+    def sides(zeta: float) -> tuple[Array, Array]:
         W = covariances(loss.task.dimension, zeta, 2 - zeta)
         relative = jax.vmap(lambda W: _through_optimum(loss, loss.root @ W @ loss.root))(W)
-        parts.append(at_most(jnp.max(jnp.abs(1 - relative), axis=1), jnp.broadcast_to(1 + x - zeta, W.shape[:1])))
-    values = jnp.linalg.eigvalsh(loss.task.covariance)
-    return rounded(joined(parts), float(loss.task.dimension) * values[-1] / values[0])
+        return jnp.max(jnp.abs(1 - relative), axis=1), jnp.broadcast_to(1 + x - zeta, W.shape[:1])
+
+    return _at_every_zeta(loss, sides)

@@ -86,11 +86,10 @@ def _in_time(loss: setting.Loss, trajectory: Trajectory, level) -> Comparison:
 
 
 def time_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str, Array]:
-    """The products t xi^{(L-1)/L}, and the threshold.
+    """The products t xi^{(L-1)/L}: as printed, as corrected, the largest along the flow above the threshold, and
+    d^{(L-1)/L} / (4 L (L-1)), that at n = inf and Sigma* = I. Then the threshold.
 
-    These are the printed product, the one corrected by the d, the exponent and the lambda_d of Sigma* that the proof
-    loses, the largest seen above the threshold, and the limit of long contexts at Sigma* = I,
-    d^{(L-1)/L} / (4 L (L-1)).
+    The correction restores d, lambda_d of Sigma* and an exponent, which the proof loses.
     """
     power, K, exponent = exponents(loss)
     d, L = loss.task.dimension, max(setting.loops(loss), 2)
@@ -143,7 +142,7 @@ def neighbourhood(loss: setting.Loss, flow: Trajectory) -> Comparison:
     r"""From that time on $(1 - c) A_{\mathrm{opt}} \preceq A(t) \preceq (1 + c) A_{\mathrm{opt}}$ with $c = 8 (1 + 4
     d^{1/(2L)}) \xi^{1/(2L)}$
 
-    Survives the failure of the printed time, since c is large.
+    Holds although the printed time fails, because c is large.
     """
     xi = _reached(loss, flow.t, _printed_level)
     bound = 8.0 * (1.0 + 4.0 * setting.dimension_root(loss)) * xi ** (1 / (2 * setting.loops(loss)))
@@ -220,23 +219,22 @@ def _nilpotent(loss: LoopedLoss) -> Pairs:
 
 
 def _best_pair(loss: LoopedLoss) -> tuple[Array, Array]:
-    """The loss halfway and the mean loss, for the pair where the first exceeds the second most, relative to it."""
+    """The loss halfway between A and B, and the mean of the losses at A and at B.
+
+    Of all pairs, this is the one with the largest 1 - mean/halfway.
+    """
     middle, mean = _halfway(LoopedLoss(loss.task, setting.loops(loss), symmetric=False), _nilpotent(loss))
     best = jnp.argmax((middle - mean) / middle)
     return middle[best], mean[best]
 
 
-def _few_loops(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """L is small enough to build the exact loss over all matrices quickly."""
-    return [
-        hypothesis(
-            "L small enough for the loss over all matrices", float(setting.loops(loss)), "<=", float(_MOST_LOOPS)
-        )
-    ]
+_few_loops = setting.condition(
+    "L small enough for the loss over all matrices", lambda loss: (float(setting.loops(loss)), "<=", float(_MOST_LOOPS))
+)
 
 
 def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """The search decides: a pair lies above its mean, or none does because L = 1 or d = 1; unknown elsewhere."""
+    """The answer is known: some pair has a loss halfway above its mean, or none has because L = 1 or d = 1."""
     few = _few_loops(loss, start)
     if setting.loops(loss) == 1 or loss.task.dimension == 1 or not few[0].met:
         return few
@@ -245,12 +243,8 @@ def _decided(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
     return [*few, hypothesis("a pair of A above the mean of its losses is known", found, ">=", 1.0)]
 
 
-def long_and_several(loss: LoopedLoss, start: PyTree) -> list[Hypothesis]:
-    """L > 1, d > 1 and the condition of Theorem 3.2."""
-    d, L = float(loss.task.dimension), float(setting.loops(loss))
-    several = [hypothesis("L > 1", L, ">", 1.0), hypothesis("d > 1", d, ">", 1.0)]
-    return [*several, *_few_loops(loss, start), *setting.long_context(loss, start)]
-
+_several_dimensions = setting.condition("d > 1", lambda loss: (float(loss.task.dimension), ">", 1.0))
+LONG_AND_SEVERAL = (setting.several_loops, _several_dimensions, _few_loops, setting.long_context)
 
 CONVEXITY = setting.LOOPED(setting=setting.matrices)
 
@@ -270,16 +264,14 @@ def not_convex(loss: LoopedLoss) -> Comparison:
     return at_least(middle[None], mean[None], size=middle[None])
 
 
-@CONVEXITY.on((_INFINITE, _LONG), spaces.LANDSCAPES).corrected(not_convex, hypotheses=long_and_several)
-def not_convex_of_several_loops(loss: LoopedLoss) -> Comparison:
-    r"""For $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}\bigl((A + A^\top)/2, 0\bigr) >
-    \mathcal{L}(A, 0)$ for some $A$
-
-    At n = inf all A with (Sigma*^{1/2} A Sigma*^{1/2} - I)^L = 0 have loss 0, so Sigma*^-1 is not the only minimiser
-    among matrices that need not be symmetric.
-    """
-    middle, mean = _best_pair(loss)
-    return at_least(middle[None], mean[None], size=middle[None])
+CONVEXITY.on((_INFINITE, _LONG), spaces.LANDSCAPES).corrected(
+    not_convex,
+    hypotheses=LONG_AND_SEVERAL,
+    statement=r"For $L > 1$, $d > 1$ and $8 L d^2/\sqrt{n} \le 2^{-2L}$, $\mathcal{L}\bigl((A + A^\top)/2, 0\bigr) > "
+    r"\mathcal{L}(A, 0)$ for some $A$",
+    note="At n = inf all A with (Sigma*^{1/2} A Sigma*^{1/2} - I)^L = 0 have loss 0, so Sigma*^-1 is not the only "
+    "minimiser among matrices that need not be symmetric.",
+)(not_convex)
 
 
 def _symmetric(loss: LoopedLoss) -> Pairs:

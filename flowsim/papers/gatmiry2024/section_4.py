@@ -8,15 +8,24 @@ from flowsim.claims.claim import Comparison, at_most
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import LoopedLoss
 from flowsim.losses.deep.residual_energy import loop_terms, power_terms
+from flowsim.moments import TracePolynomial
 from flowsim.papers.gatmiry2024 import appendix_a_layers, lemmas, moments, problems, setting, spaces
+from flowsim.tasks import LinearRegression
+
+
+def _sides(loss: LoopedLoss) -> tuple[TracePolynomial, TracePolynomial, LinearRegression]:
+    """E tr (I - A^{1/2} Sigma A^{1/2})^{2L} as printed, and L(A, 0), of the task."""
+    return power_terms(2 * loss.loops), loop_terms(loss.loops, True, False), loss.task
+
+
+def _matrices(loss: LoopedLoss) -> dict[str, appendix_a_layers.Layers]:
+    """Four drawn A' and I."""
+    return {"A": appendix_a_layers.drawn_matrices(loss.task, 4)}
 
 
 def gap_constants(loss: LoopedLoss, trajectory: Trajectory) -> dict[str, Array]:
-    """The largest share of L(A, 0) by which the printed expression falls below it, among the drawn A."""
-    task, L = loss.task, loss.loops
-    printed, true, _ = appendix_a_layers.both_expectations(
-        power_terms(2 * L), loop_terms(L, True, False), task, {"A": appendix_a_layers.drawn_matrices(task, 4)}
-    )
+    """The largest share of L(A, 0) by which the printed expression is below it, among the drawn A."""
+    printed, true, _ = appendix_a_layers.both_expectations(*_sides(loss), _matrices(loss))
     return {"largest_share_below": jnp.max(1 - printed / true)}
 
 
@@ -36,10 +45,7 @@ def printed_looped_loss(loss: LoopedLoss) -> Comparison:
     The expression is the |.|_F^2 of the loss with the sample covariance in place of the population's. They are equal
     for every prompt if A is a multiple of S^-1; otherwise the expression is below the loss by a share of order 1/n.
     """
-    task, L = loss.task, loss.loops
-    return appendix_a_layers.identity(
-        power_terms(2 * L), loop_terms(L, True, False), task, {"A": appendix_a_layers.drawn_matrices(task, 4)}
-    )
+    return appendix_a_layers.identity(*_sides(loss), _matrices(loss))
 
 
 @ON_PROBLEMS.corrected(
@@ -64,12 +70,9 @@ def printed_looped_loss_below(loss: LoopedLoss) -> Comparison:
 
     By Weyl's inequality, |tr M^{2L}| <= |M^L|_F^2 for every M. At L = 1 the gap is (d tr A'^2 - (tr A')^2)/n.
     """
-    task, L = loss.task, loss.loops
-    drawn = {"A": appendix_a_layers.drawn_matrices(task, 4)[:-1]}
-    printed, true, sums = appendix_a_layers.both_expectations(
-        power_terms(2 * L), loop_terms(L, True, False), task, drawn
-    )
-    comparison = at_most(printed, true, promised=task.dimension > 1)
+    drawn = {"A": _matrices(loss)["A"][:-1]}
+    printed, true, sums = appendix_a_layers.both_expectations(*_sides(loss), drawn)
+    comparison = at_most(printed, true, promised=loss.task.dimension > 1)
     return eqx.tree_at(lambda c: c.scale, comparison, jnp.maximum(comparison.scale, sums))
 
 
@@ -131,11 +134,10 @@ def proximity_constants(loss: setting.Loss, trajectory: Trajectory) -> dict[str,
     epsilon = (2.0 * points.loss) ** (1 / (2 * setting.loops(loss)))
     known = epsilon > 4.0 * setting.delta(loss)
     ratio = points.deviation / jnp.where(known, epsilon, 1.0)
-    needed = (
-        8.0 * setting.loops(loss) * loss.task.dimension * (4.0 * proximity_factor(loss)) ** (2 * setting.loops(loss))
-    )
+    c, L = proximity_factor(loss), setting.loops(loss)
+    needed = 8.0 * L * loss.task.dimension * (4.0 * c) ** (2 * L)
     return {
-        "c": jnp.asarray(proximity_factor(loss)),
+        "c": jnp.asarray(c),
         "sharp_c": jnp.max(jnp.where(known, ratio, -jnp.inf)),
         "context_length_needed": jnp.asarray(float(needed) ** 2),
     }

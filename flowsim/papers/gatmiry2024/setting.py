@@ -6,7 +6,8 @@ Sigma*^-1 Theorems 3.2 and A.8 bound. Gradient dominance is |grad L|^2 >= c L^{(
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from flowsim._core.types import Scalar, Series
 from flowsim.claims.claim import Comparison, at_least, at_most
 from flowsim.claims.declaring import Section
-from flowsim.claims.hypotheses import Hypothesis, agrees, hypothesis, unmet
+from flowsim.claims.hypotheses import Conditions, Hypothesis, agrees, hypothesis, unmet
 from flowsim.claims.statements import dominance_floor, gradient_dominance, sharp_dominance
 from flowsim.flow.trajectory import Trajectory
 from flowsim.losses import AbstractPopulationLoss, DiagonalLayersLoss, LoopedLoss
@@ -107,15 +108,17 @@ def least_eigenvalue(loss: Loss) -> Scalar:
 LOOPED = functools.partial(Section, "gatmiry2024", *MODELS, setting=looped)
 
 
-def over_determined(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """n > d, which section 3.2 assumes throughout."""
-    return [hypothesis("n > d", float(loss.task.context_length), ">", float(loss.task.dimension))]
+def condition(name: str, sides: Callable[[Any], tuple[Scalar | float, str, float]]) -> Conditions:
+    """The hypothesis that a number of a loss has a relation to another: ``sides`` gives both and the relation."""
+    return lambda loss, start: [hypothesis(name, *sides(loss))]
 
 
-def long_context(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """The context is long: 8 L d^2 / sqrt(n) <= 2^{-2L}. **Source:** gatmiry2024, Theorem 3.2."""
-    value = delta_power(loss) * loss.task.dimension
-    return [hypothesis("8 L d^2/sqrt(n) <= 2^(-2L)", value, "<=", 4.0 ** -loops(loss))]
+# Section 3.2 assumes n > d throughout, and Theorem 3.2 a long context. At L = 1 the time bound divides by zero.
+over_determined = condition("n > d", lambda loss: (float(loss.task.context_length), ">", float(loss.task.dimension)))
+long_context = condition(
+    "8 L d^2/sqrt(n) <= 2^(-2L)", lambda loss: (delta_power(loss) * loss.task.dimension, "<=", 4.0 ** -loops(loss))
+)
+several_loops = condition("L > 1", lambda loss: (float(loops(loss)), ">", 1.0))
 
 
 def identity_covariance(loss: Loss, start: PyTree) -> list[Hypothesis]:
@@ -133,11 +136,6 @@ def without_bias(loss: Loss, start: PyTree) -> list[Hypothesis]:
         agrees("u = 0", jnp.max(jnp.abs(start.u)), 0.0),
         agrees("A symmetric", asymmetry, 0.0, jnp.maximum(jnp.max(jnp.abs(start.A)), 1.0)),
     ]
-
-
-def several_loops(loss: Loss, start: PyTree) -> list[Hypothesis]:
-    """L > 1: at L = 1 the time bound divides by zero."""
-    return [hypothesis("L > 1", float(loops(loss)), ">", 1.0)]
 
 
 def whitened(loss: Loss, models: PyTree) -> Float[Array, "T r"]:
@@ -252,8 +250,8 @@ def minimiser_constants(loss: Loss, trajectory: Trajectory) -> dict[str, Array]:
 
 
 _BISECTIONS = 100
-# Decimal logarithms of the smallest and the largest epsilon searched, such that no round value is in the middle of an
-# interval, where its last digit would decide.
+# Decimal logarithms of the smallest and the largest epsilon searched. They are not round, so that a round epsilon is
+# never the middle of an interval, where its last digit would decide.
 SMALLEST, LARGEST = -30.3, 10.1
 
 
@@ -308,8 +306,9 @@ def dominates(loss: Loss, points: Points, constant: ArrayLike, threshold: Scalar
 
 
 def sharp_constants(loss: Loss, trajectory: Trajectory, threshold: Scalar) -> dict[str, Array]:
-    """The paper's constant and power, the sharp constant along the flow above the threshold, that of long contexts, the
-    threshold, the largest loss at which the inequality fails, and the minimum.
+    """The paper's constant and power, and the sharp constant: above the threshold along the flow, and at n = inf.
+
+    Then the threshold, the largest loss at which the inequality fails, and the minimum.
     """
     sides = trajectory.grad_norm_sq, trajectory.loss
     power, L = dominance_power(loss), loops(loss)
