@@ -5,7 +5,6 @@ import functools
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -204,7 +203,7 @@ def gradient_flow(
     return trajectory(system, run, status, dataclasses.replace(settings, changes=changes(chunks)))
 
 
-def _typed(leaf: Any) -> Any:
+def _typed(leaf: PyTree) -> PyTree:
     """An array that JAX made of a Python number, with a type as definite as that of every later state of a flow, for
     which programs would be compiled again.
     """

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import flint
 import numpy as np
@@ -23,7 +22,7 @@ _LESS = 1 - 2.0**-5  # times the curvature at the centre: that in the ball
 _WIDER = 1 + 2.0**-5  # times the rest of the way: the radius
 _SMALLEST = 1e-4  # of the weights: a radius at which sides that touch may meet in the limit
 
-Field = list[list[Any]]  # its entries, as [row, column, number]
+Field = list[list[int | str]]  # its entries, as [row, column, number]
 
 
 def with_the_end(certificate: Document, followed: FollowedFlow) -> Document:

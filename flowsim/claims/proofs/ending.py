@@ -26,8 +26,6 @@ else:
     import identities  # pyright: ignore[reportMissingImports]
 
 VERSION = "ending 1"
-
-
 RefusedError, digest = checker.RefusedError, checker.digest
 
 
@@ -60,12 +58,10 @@ class Ball:
     """
 
     def __init__(self, loss, end):
-        centre, self.fields = [checker.number(x) for x in end["centre"]], end["fields"]
-        self.centre, self.radius, self.curvature = (
-            centre,
-            *(checker.number(end[key]) for key in ("radius", "curvature")),
-        )
-        self.loss, self.box = loss, [x + arb(0, self.radius.upper()) for x in centre]
+        self.loss, self.fields = loss, end["fields"]
+        self.radius, self.curvature = checker.number(end["radius"]), checker.number(end["curvature"])
+        self.centre = [checker.number(x) for x in end["centre"]]
+        self.box = [x + arb(0, self.radius.upper()) for x in self.centre]
 
     def is_curved(self):
         """Whether Hess L + sum_j v_j v_j^T is larger than the curvature at all points."""
