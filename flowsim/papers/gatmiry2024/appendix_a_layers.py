@@ -7,7 +7,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import equinox as eqx
 import jax
@@ -211,20 +211,36 @@ def _against(loss: LoopedLoss, sign: float, part: str) -> Comparison:
 SECTION = LOOPED(setting=looped_by_matrices, problems=PROBLEMS, spaces=spaces.LEMMAS)
 
 
-def _rows(part: str, sign: float) -> Callable[[LoopedLoss], Comparison]:
-    return lambda loss: _against(loss, sign, part)
+@SECTION.claim("theorem-a.1.eq-12", "Theorem A.1, (12)", note=_SIGN)
+def labels_plus(loss: LoopedLoss) -> Comparison:
+    r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
+    A_j) X$
+    """
+    return _against(loss, 1.0, "labels")
 
 
-for _part, _number, _X, _start, _signs in (
-    ("labels", "12", "X", r"y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X", "+-"),
-    ("query", "13", "x_q", r"y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q", "-+"),
-):
-    _sum = rf"\sum_{{i<t}} u_i^\top \Sigma A_i \prod_{{i<j<t}} (I - \Sigma A_j) {_X}"
-    _printed, _mended = (f"${_start} {sign} {_sum}$" for sign in _signs)
-    _place = f"theorem-a.1.eq-{_number}", f"Theorem A.1, ({_number})"
-    _claim = SECTION.claim(*_place, statement=_printed, note=_SIGN)(_rows(_part, 1.0))
-    _note = "The proof writes X X^T = Sigma; Sigma is X X^T / n." if _part == "labels" else ""
-    SECTION.corrected(_claim, statement=_mended, note=_SIGN + _note)(_rows(_part, -1.0))
+@SECTION.corrected(labels_plus, note=_SIGN + "The proof writes X X^T = Sigma; Sigma is X X^T / n.")
+def labels_minus(loss: LoopedLoss) -> Comparison:
+    r"""$y^{(t)\top} = w^\top \prod_{i<t} (I - \Sigma A_i) X - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I - \Sigma
+    A_j) X$
+    """
+    return _against(loss, -1.0, "labels")
+
+
+@SECTION.claim("theorem-a.1.eq-13", "Theorem A.1, (13)", note=_SIGN)
+def query_plus(loss: LoopedLoss) -> Comparison:
+    r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q - \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
+    \Sigma A_j) x_q$
+    """
+    return _against(loss, 1.0, "query")
+
+
+@SECTION.corrected(query_plus, note=_SIGN)
+def query_minus(loss: LoopedLoss) -> Comparison:
+    r"""$y_q^{(t)} = y_q - w^\top \prod_{i<t} (I - \Sigma A_i) x_q + \sum_{i<t} u_i^\top \Sigma A_i \prod_{i<j<t} (I -
+    \Sigma A_j) x_q$
+    """
+    return _against(loss, -1.0, "query")
 
 
 @functools.cache
