@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flowsim.claims import Claim as Claim
     from flowsim.claims import Comparison as Comparison
     from flowsim.claims import Evidence as Evidence
+    from flowsim.claims import Family as Family
     from flowsim.claims import Judgement as Judgement
     from flowsim.claims import Plateau as Plateau
     from flowsim.claims import Verdict as Verdict
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from flowsim.claims import judge as judge
     from flowsim.claims import limit as limit
     from flowsim.claims import plateaus as plateaus
+    from flowsim.claims import power_law as power_law
+    from flowsim.claims import tends_to as tends_to
+    from flowsim.claims import with_probability as with_probability
     from flowsim.claims.declaring import Section as Section
     from flowsim.claims.declaring import claim as claim
     from flowsim.claims.proofs import Enclosure as Enclosure
@@ -132,8 +136,8 @@ _HOMES = {
     "flowsim.flow.trajectory": "Status Trajectory",
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
-        "Claim Comparison Evidence Judgement Plateau Verdict Verdicts at_least at_most check citation "
-        "confidence_band end_point equal find_claims fit_rate judge limit plateaus"
+        "Claim Comparison Evidence Family Judgement Plateau Verdict Verdicts at_least at_most check citation "
+        "confidence_band end_point equal find_claims fit_rate judge limit plateaus power_law tends_to with_probability"
     ),
     "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.proofs": "Enclosure certify enclose",

@@ -6,11 +6,15 @@ from flowsim.claims.claim import at_least as at_least
 from flowsim.claims.claim import at_most as at_most
 from flowsim.claims.claim import equal as equal
 from flowsim.claims.claim import find_claims as find_claims
+from flowsim.claims.claim import power_law as power_law
+from flowsim.claims.claim import tends_to as tends_to
+from flowsim.claims.claim import with_probability as with_probability
 from flowsim.claims.critical_points.end_points import EndPoint as EndPoint
 from flowsim.claims.critical_points.end_points import end_point as end_point
 from flowsim.claims.critical_points.plateaus import Plateau as Plateau
 from flowsim.claims.critical_points.plateaus import plateaus as plateaus
 from flowsim.claims.deciding.bands import confidence_band as confidence_band
+from flowsim.claims.deciding.families import Family as Family
 from flowsim.claims.deciding.judging import check as check
 from flowsim.claims.deciding.judging import judge as judge
 from flowsim.claims.deciding.judging import judge_on as judge_on

@@ -151,6 +151,97 @@ def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: 
     )
 
 
+class Trend(Comparison):
+    """What a number does along a family of problems; made by `tends_to` or `power_law`.
+
+    The value is the number for one member of the family.
+
+    **Fields:**
+
+    - expected: its limit, or the power of the parameter.
+    - within: the accuracy to which the limit or the power has to be known.
+    - kind: "limit", "both", "above" or "below".
+    """
+
+    expected: Float[Array, ""]
+    within: Float[Array, ""]
+    kind: str = eqx.field(static=True)
+
+
+def tends_to(value: ArrayLike, expected: ArrayLike, within: ArrayLike, *, allowance: ArrayLike = 0.0) -> Trend:
+    """The statement that a number tends to a limit along a `Family`.
+
+    **Arguments:**
+
+    - value: the number, of one member of the family.
+    - expected: the limit, the same for all members.
+    - within: the accuracy to which the limit has to be known for "holds".
+    - allowance: by how much the value may be off for a reason other than numerical error.
+    """
+    return _trend("limit", value, expected, within, allowance)
+
+
+def power_law(
+    value: ArrayLike, power: ArrayLike, within: ArrayLike, *, bounds: str = "both", allowance: ArrayLike = 0.0
+) -> Trend:
+    """The statement that a positive number is of the order of a power of the parameter of a `Family`: value =
+    Theta(parameter^power) as the parameter tends to 0 or to infinity.
+
+    **Arguments:**
+
+    - value: the number, of one member of the family.
+    - power: the power, the same for all members.
+    - within: the accuracy to which the power has to be known for "holds".
+    - bounds: "both" for Theta, "above" for O(parameter^power), "below" for Omega(parameter^power).
+    - allowance: by how much the value may be off for a reason other than numerical error.
+
+    **Raises:** `ValueError` on other bounds.
+    """
+    if bounds not in ("both", "above", "below"):
+        checks.refuse("bounds", '"both", "above" or "below"', f"it is {bounds!r:.60}")
+    return _trend(bounds, value, power, within, allowance)
+
+
+def _trend(kind: str, *given: ArrayLike) -> Trend:
+    numbers = [_real(one) for one in given]
+    for number, name in zip(numbers, ("value", "limit or power", "within", "allowance"), strict=True):
+        if number.size != 1:
+            checks.refuse(f"the {name} of a trend", "one number for each member", f"its shape is {number.shape}")
+    value, expected, within, allowance = (number.reshape(1) for number in numbers)
+    sides = at_least(value, 0.0, size=1.0, allowance=allowance)
+    return Trend(**_fields(sides), expected=expected[0], within=within[0], kind=kind)
+
+
+def _fields(comparison: Comparison) -> dict[str, Array]:
+    return {field.name: getattr(comparison, field.name) for field in dataclasses.fields(Comparison)}
+
+
+def alone(comparison: Comparison) -> Comparison:
+    """What is compared for one member of a family, without what is said of all."""
+    return Comparison(**_fields(comparison))
+
+
+class Likely(Comparison):
+    """A comparison that holds with some probability over the members of a family; made by `with_probability`."""
+
+    probability: float = eqx.field(static=True)
+
+
+def with_probability(probability: float, comparison: Comparison) -> Likely:
+    """The statement that a comparison holds with at least a probability over a `Family` of independent draws.
+
+    **Arguments:**
+
+    - probability: greater than 0 and less than 1.
+    - comparison: the comparison for one draw.
+
+    **Raises:** `ValueError` on another probability.
+    """
+    if not 0 < probability < 1:
+        checks.refuse("probability", "between 0 and 1", f"it is {probability!r:.60}")
+    return Likely(**_fields(comparison), probability=float(probability))
+
+
 _LONGEST_ID = 120
 _ID = re.compile(r"[^./\\][^/\\]*")  # an audit writes a file with this name
 

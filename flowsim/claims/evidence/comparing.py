@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 from flowsim._core.balls.costs import cost_of, memory_of_device
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.text import in_short
-from flowsim.claims.claim import Claim, Comparison
+from flowsim.claims.claim import Claim, Comparison, Likely, Trend
 from flowsim.claims.evidence.series import is_large, padded
 from flowsim.claims.limits import TracedFlowError
 from flowsim.flow.gradient_flow import start_alone
@@ -64,7 +64,7 @@ class Panel:
     def constants(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> dict[str, float]:
         """The claim's constants by name."""
         sides = None if is_large(run) else self._sides(claim, loss, run)
-        found = _evaluated(claim, claim.constants, loss, run) if sides is None else sides[1]
+        found = evaluated(claim, claim.constants, loss, run) if sides is None else sides[1]
         return {name: float(value) for name, value in found.items()}
 
     def _sides(self, claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Sides | None:
@@ -93,10 +93,14 @@ def compared(claim: Claim, loss: AbstractPopulationLoss, run: Trajectory) -> Com
 
     **Raises:** `ValueError` if the rows of several entries are not on the first axis.
     """
-    return _on_the_host(claim, _evaluated(claim, claim.compare, loss, run), run)
+    return _on_the_host(claim, evaluated(claim, claim.compare, loss, run), run)
 
 
-def _evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopulationLoss, run: Trajectory) -> Result:
+def evaluated(claim: Claim, function: Callable[..., Result], loss: AbstractPopulationLoss, run: Trajectory) -> Result:
+    """What a function returns for a flow. It is compiled where it needs no number's value.
+
+    **Arguments:** claim: the claim that it belongs to; function: (loss, trajectory) -> arrays; loss; run.
+    """
     with contextlib.suppress(*_NEEDS_VALUES):
         if is_large(run) and (reason := _too_costly(function, loss, run)):
             raise CostlyError(reason)
@@ -180,6 +184,8 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
 
 
 def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:
+    if isinstance(comparison, Trend | Likely):
+        refuse(claim.id, "judged over a family, as flowsim.Family does", "it was judged along one flow")
     shape = comparison.slack.shape
     _check_shape(claim, shape, run)
     rows = shape[:1] + ((-1,) if len(shape) > 1 else ())

@@ -1,0 +1,354 @@
+"""Verdicts on families of problems: what holds of each member, a limit or a power of the parameter, a probability.
+
+A limit is extrapolated from a ladder of members. If the differences of a sequence q_1, q_2, .. shrink at least
+by a factor rho < 1 each, then |lim q - q_n| <= |q_n - q_{n-1}| rho/(1 - rho). Here rho is read off the last
+differences, with their errors, and taken larger if it still grows, as it does for a sequence like 1/n. The limit is
+taken to lie within three times this distance, and the sequence must have predicted its own last member in the same way.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.stats
+from jaxtyping import PyTree
+
+from flowsim._core import checks
+from flowsim._core.progress import progress_bar
+from flowsim._core.text import value_text
+from flowsim.claims.claim import Claim, Comparison, Likely, Trend, alone, at_least
+from flowsim.claims.deciding.between import followed
+from flowsim.claims.deciding.judging import judge_or_note
+from flowsim.claims.deciding.verdict import Judgement, Verdict, Verdicts
+from flowsim.claims.evidence import Evidence
+from flowsim.claims.evidence.comparing import evaluated
+from flowsim.flow.gradient_flow import gradient_flow
+from flowsim.losses import AbstractPopulationLoss
+from flowsim.problem import AbstractSpec, spec_of, toml
+
+_FEWEST = 5  # numbers whose limit can be extrapolated and checked
+_SLOWEST = 0.9  # the largest factor by which the differences may shrink
+_LOOK_BACK = 3  # differences, and factors, from which the last ones are estimated
+_LAG = 4.0  # the factor still grows by at most this many times its last growth
+_INTERVAL = 3.0  # times the distance that is still to go
+_BEYOND = 2.0  # times the interval: what lies further off is violated
+_CONFIDENCE = 0.99  # of the interval for a probability
+_TINY = float(np.finfo(float).tiny)
+
+Member = tuple[AbstractPopulationLoss, PyTree]
+
+
+class Interval(NamedTuple):
+    """A number and its error."""
+
+    centre: float
+    radius: float
+
+
+class Measured(NamedTuple):
+    """A number of each member of a family, in order, with its error; or the reason why it is not known."""
+
+    values: np.ndarray
+    errors: np.ndarray
+    reason: str = ""
+
+
+class Family:
+    """Problems that differ in one parameter, and verdicts on what holds of all of them, or along them::
+
+        def make(scale):
+            return loss, Diagonal(u=jnp.full(3, scale), v=jnp.full(3, scale))
+
+        family = flowsim.Family(make, {"scale": np.geomspace(1e-2, 1e-8, 7)})
+        print(family.judge(claim))
+
+    A claim that returns a comparison is judged at every member. One that returns `tends_to` or `power_law` is judged
+    along the values of the parameter, in their order; it rests on extrapolation, and its verdict says so. One that
+    returns `with_probability` is judged over the members as independent draws.
+
+    Each flow is solved once, and kept. If all members share one loss object, their programs are compiled once.
+
+    **Arguments:**
+
+    - make: value -> (loss, start), with the name of the parameter as its keyword; or a problem (`ProblemSpec`).
+    - over: the parameter by name (of a problem, the dotted name of a field) with its values, at least two.
+    - how: arguments of `gradient_flow`, if ``make`` is a function.
+
+    **Raises:** `ValueError` on several parameters, or on fewer than two different values.
+    """
+
+    def __init__(self, make: Callable[..., Member] | AbstractSpec, over: Mapping[str, Iterable[Any]], **how: Any):
+        if len(over) != 1:
+            checks.refuse("over", "one parameter with its values", f"it has {len(over)}")
+        ((self.name, values),) = over.items()
+        self.values = [value.item() if isinstance(value, np.generic) else value for value in values]
+        if len(self.values) < 2 or len({*map(str, self.values)}) < len(self.values):
+            checks.refuse(self.name, "at least two values, all different", f"they are {self.values!r:.80}")
+        self._make, self._how = make, how
+        self._members: dict[int, Evidence] = {}
+
+    def judge(self, claims: Claim | Iterable[Claim], *, progress: bool = False) -> Verdicts:
+        """Judge claims over the family, in order.
+
+        **Arguments:** claims: one or several; progress: whether to show a bar.
+        """
+        chosen = [claims] if isinstance(claims, Claim) else [*claims]
+        with progress_bar("members", len(self.values) * len(chosen), unit="member", shown=progress) as bar:
+            return Verdicts(self._judged(claim, bar.update) for claim in chosen)
+
+    def measured(self, claim: Claim) -> Measured:
+        """The number that a claim returns for each member, with its error, as `tends_to` and `power_law` take it.
+
+        **Raises:** `ValueError` if the claim returns something else.
+        """
+        form = self._form(claim)
+        if not isinstance(form, Trend):
+            checks.refuse(claim.id, "a trend, as flowsim.tends_to returns", f"it is a {type(form).__name__}")
+        return self._numbers(claim, form, lambda: None)[0]
+
+    def evidence(self, place: int) -> Evidence:
+        """The flow of one member, with its repetitions.
+
+        **Arguments:** place: its number, from 0.
+        """
+        if place not in self._members:
+            value = self.values[place]
+            if isinstance(self._make, AbstractSpec):
+                tables = toml.parse(self._make.to_toml())
+                toml.assign(tables, self.name, value)
+                problem = spec_of(tables).build().prepared()
+                self._members[place] = Evidence(problem.loss, problem.run())
+            else:
+                loss, start = self._make(**{self.name: value})
+                self._members[place] = Evidence(loss, gradient_flow(loss, start, **self._how))
+        return self._members[place]
+
+    def label(self, place: int) -> str:
+        """The value of the parameter of one member, such as ``scale = 0.001``."""
+        return f"{self.name} = {value_text(self.values[place])}"
+
+    @property
+    def window(self) -> str:
+        """The values of the parameter in words, such as ``scale = 0.01 to 1e-08``."""
+        return f"{self.label(0)} to {value_text(self.values[-1])}"
+
+    def _judged(self, claim: Claim, tick: Callable[[], object]) -> Verdict:
+        form = self._form(claim)
+        if isinstance(form, Trend):
+            numbers, verdicts = self._numbers(claim, form, tick)
+            return self._of_trend(claim, form, numbers, verdicts)
+        single, verdicts = _alone(claim) if isinstance(form, Likely) else claim, []
+        for place in range(len(self.values)):
+            verdicts.append(judge_or_note(single, self.evidence(place)))
+            tick()
+        return self._likely(claim, form.probability, verdicts) if isinstance(form, Likely) else self._all(verdicts)
+
+    def _form(self, claim: Claim) -> Comparison:
+        """What a claim returns for the first member."""
+        evidence = self.evidence(0)
+        return evaluated(claim, claim.compare, evidence.stated, evidence.cases[0].padded)
+
+    def _numbers(self, claim: Claim, form: Trend, tick: Callable[[], object]) -> tuple[Measured, list[Verdict]]:
+        """The number of each member, from the verdict on a statement about it that is true."""
+        values, errors, verdicts = [], [], []
+        least = float(form.within) if form.kind == "limit" else _TINY
+        for place in range(len(self.values)):
+            verdict, value, error = _number(claim, self.evidence(place), least)
+            verdicts.append(verdict)
+            tick()
+            if verdict.verdict is not Judgement.HOLDS:
+                reason = f"At {self.label(place)} its value is {verdict.verdict}. {verdict.note}"
+                return Measured(np.zeros(0), np.zeros(0), reason), verdicts
+            values.append(value)
+            errors.append(error)
+        return Measured(np.asarray(values), np.asarray(errors)), verdicts
+
+    def _of_trend(self, claim: Claim, form: Trend, numbers: Measured, verdicts: list[Verdict]) -> Verdict:
+        last, expected, within = verdicts[-1], float(form.expected), float(form.within)
+        said = functools.partial(dataclasses.replace, last, margin=None, where=self.window, floor=None, tightness=None)
+        noted = lambda *parts: " ".join(part for part in (claim.note, *parts) if part)
+        if numbers.reason:
+            judgement = last.verdict if last.verdict is Judgement.NOT_APPLICABLE else Judgement.UNRESOLVED
+            return said(verdict=judgement, note=noted(numbers.reason))
+        constants: dict[str, float] = {}
+        reason, bounded, series, errors = "", True, numbers.values, numbers.errors
+        if form.kind != "limit":
+            reason = self._why_no_power(series)
+            if not reason:
+                logs = np.log(np.asarray(self.values, dtype=float))
+                heights, thick = np.log(series), errors / series
+                factors = np.exp(heights - expected * logs)
+                constants = {"least_factor": float(np.min(factors)), "largest_factor": float(np.max(factors))}
+                bounded = not isinstance(extrapolated(heights - expected * logs, thick), str)
+                series = np.diff(heights) / np.diff(logs)
+                errors = (thick[1:] + thick[:-1]) / np.abs(np.diff(logs))
+        found = reason or extrapolated(series, errors)
+        if isinstance(found, str):
+            return said(verdict=Judgement.UNRESOLVED, constants=constants, note=noted(found))
+        slack = found.centre - expected
+        if form.kind in ("above", "below"):
+            # As s -> 0, s^p is O(s^q) if p > q; as s -> infinity, if p < q.
+            slack *= 1 if (form.kind == "above") == self._tends_to_zero else -1
+        else:
+            slack = -abs(slack)
+        judgement, why = _compared(slack, found.radius, within, bounded)
+        rests = f"By extrapolation from {self.window}: {found.centre:.8g} +- {found.radius:.1e}."
+        return said(
+            verdict=judgement,
+            margin=slack / within,
+            floor=found.radius / within,
+            constants=constants | {"extrapolated": found.centre, "radius": found.radius},
+            note=noted(rests, why),
+        )
+
+    @property
+    def _tends_to_zero(self) -> bool:
+        return float(self.values[-1]) < float(self.values[0])
+
+    def _why_no_power(self, series: np.ndarray) -> str:
+        """Why a power of the parameter cannot be fitted; empty if it can."""
+        steps = np.diff(np.asarray(self.values, dtype=float))
+        if not (np.all(steps > 0) or np.all(steps < 0)) or min(map(float, self.values)) <= 0:
+            return f"The values of {self.name} must be positive and in order."
+        return "" if np.all(series > 0) else "Its values must be positive."
+
+    def _all(self, verdicts: Sequence[Verdict]) -> Verdict:
+        """The verdict on a statement at all members: that of the member that decides."""
+        order = (Judgement.VIOLATED, Judgement.UNRESOLVED, Judgement.HOLDS, Judgement.VACUOUS, Judgement.NOT_APPLICABLE)
+        worst = next(one for one in order if any(verdict.verdict is one for verdict in verdicts))
+        places = [place for place, verdict in enumerate(verdicts) if verdict.verdict is worst]
+        place = min(places, key=lambda place: _margin(verdicts[place]))
+        verdict, counted = verdicts[place], sum(one.verdict is not Judgement.NOT_APPLICABLE for one in verdicts)
+        number = f"at {len(places)} of" if worst in order[:2] else "at each of"
+        note = f"{worst.capitalize()} {number} {counted} members, {self.window}." if counted else verdict.note
+        where = self.label(place) if verdict.where is None else f"{self.label(place)}, {verdict.where_text()}"
+        reason = verdict.note if worst in order[:2] else ""
+        return dataclasses.replace(verdict, where=where, note=f"{note} {reason}".strip(), until=None, cut=False)
+
+    def _likely(self, claim: Claim, probability: float, verdicts: Sequence[Verdict]) -> Verdict:
+        """The verdict on a probability, from the exact interval of Clopper and Pearson for what was decided."""
+        drawn = [one for one in verdicts if one.verdict is not Judgement.NOT_APPLICABLE]
+        if not drawn:
+            return self._all(verdicts)
+        fails = sum(one.verdict is Judgement.VIOLATED for one in drawn)
+        holds = sum(one.verdict in (Judgement.HOLDS, Judgement.VACUOUS) for one in drawn)
+        count = len(drawn)
+        low = scipy.stats.binomtest(holds, count).proportion_ci(_CONFIDENCE).low
+        high = scipy.stats.binomtest(count - fails, count).proportion_ci(_CONFIDENCE).high
+        decided = Judgement.HOLDS if low >= probability else Judgement.UNRESOLVED
+        judgement = Judgement.VIOLATED if high < probability else decided
+        centre = (low + high) / 2
+        counts = f"It holds for {holds}, is violated for {fails} and unresolved for {count - holds - fails} of {count}"
+        note = f"{counts} draws: the probability is {low:.3g} to {high:.3g}, at {_CONFIDENCE:.0%} confidence."
+        return dataclasses.replace(
+            drawn[0],
+            verdict=judgement,
+            margin=centre - probability,
+            where=f"{count} draws",
+            floor=(high - low) / 2,
+            tightness=None,
+            constants={"probability_low": float(low), "probability_high": float(high)},
+            note=f"{claim.note} {note}".strip(),
+            until=None,
+            cut=False,
+        )
+
+
+def _alone(claim: Claim) -> Claim:
+    """The claim about one draw of a claim about a probability."""
+    return dataclasses.replace(claim, compare=lambda *read: alone(claim.compare(*read)))
+
+
+def _number(claim: Claim, evidence: Evidence, least: float) -> tuple[Verdict, float, float]:
+    """The number that a claim returns for one member, and its error, from the verdict that it exceeds a lower number.
+
+    **Arguments:** least: the error that it may have if its value is small.
+    """
+
+    def above(lower: float, size: float, *read: Any) -> Comparison:
+        trend = claim.compare(*read)
+        return at_least(trend.value, lower, size=size, allowance=trend.allowance)
+
+    rough = dataclasses.replace(claim, compare=functools.partial(above, 0.0, 1.0))
+    (case, *_), _ = followed(rough, evidence)
+    value = float(case.panel.compared(rough, evidence.stated, case.padded).value[0])
+    if not math.isfinite(value):
+        return judge_or_note(rough, evidence), value, math.inf
+    size = max(abs(value), least)
+    verdict = judge_or_note(dataclasses.replace(claim, compare=functools.partial(above, value - size, size)), evidence)
+    if verdict.margin is None or verdict.floor is None:
+        return verdict, value, math.inf
+    return verdict, value + (verdict.margin - 1) * size, verdict.floor * size
+
+
+def extrapolated(values: np.ndarray, errors: np.ndarray) -> Interval | str:
+    """The limit of a sequence, with three times the distance that is estimated to remain; or why it has none.
+
+    **Arguments:** values: the sequence; errors: of its members.
+    """
+    if values.size < _FEWEST:
+        return f"An extrapolation needs {_FEWEST} numbers or more, and there are {values.size}: add members."
+    # The last members can be known less well than those before: then they only confirm these.
+    clear = np.flatnonzero(np.abs(np.diff(values)) > errors[1:] + errors[:-1])
+    first = max(int(clear[-1]) + 2 if clear.size else 0, _FEWEST - 1)
+    end = first + int(np.argmin(errors[first - 1 :]))
+    found = _limit(values[:end], errors[:end])
+    before = found if end < values.size else _limit(values[:-1], errors[:-1])
+    if found is None or before is None:
+        return "It does not settle: its differences do not shrink fast enough. Let the parameter go further."
+    later = slice(min(end, values.size - 1), None)
+    if np.any(np.abs(values[later] - before.centre) > before.radius + errors[later]):
+        return "It does not settle: the last member is not where the others lead."
+    return found
+
+
+def _limit(values: np.ndarray, errors: np.ndarray) -> Interval | None:
+    moved, blur = np.diff(values), errors[1:] + errors[:-1]
+    most, least = np.abs(moved) + blur, np.maximum(np.abs(moved) - blur, 0.0)
+    clear = least > 0
+    if not clear.any():
+        return Interval(float(values[-1]), float(values.size * np.max(most)))
+    signs = np.sign(moved[clear])[-_LOOK_BACK:]
+    if not (np.all(signs == signs[-1]) or np.all(signs[1:] == -signs[:-1])):
+        return None
+    both = clear[1:] & clear[:-1]
+    usable = both if both.any() else clear[:-1]
+    if not usable.any():
+        return None
+    factors = (most[1:][usable] / least[:-1][usable])[-_LOOK_BACK:]
+    factor = np.max(factors) + _LAG * max(float(np.max(np.diff(factors), initial=0.0)), 0.0)
+    if not factor < _SLOWEST:
+        return None
+    # A difference can be small by accident.
+    last = np.max(most[-_LOOK_BACK:] * factor ** np.arange(min(_LOOK_BACK, most.size))[::-1])
+    return Interval(float(values[-1]), float(_INTERVAL * last * factor / (1 - factor) + errors[-1]))
+
+
+def _compared(slack: float, radius: float, within: float, bounded: bool) -> tuple[Judgement, str]:
+    """The judgement on a limit or a power, and why it is not decided.
+
+    **Arguments:**
+
+    - slack: by how much it exceeds what is stated, or minus its distance from it.
+    - radius: its error.
+    - within: the accuracy to which it has to be known.
+    - bounded: whether the number over the power itself settles.
+    """
+    if slack > radius:
+        return Judgement.HOLDS, ""
+    if slack < -_BEYOND * radius:
+        return Judgement.VIOLATED, ""
+    if slack < -radius:
+        return Judgement.UNRESOLVED, "The difference is too small to be decided: let the parameter go further."
+    if radius > within:
+        return Judgement.UNRESOLVED, f"It has to be known within {within:g}: let the parameter go further."
+    if not bounded:
+        return Judgement.UNRESOLVED, "Over the power it does not settle: a logarithm may be missing."
+    return Judgement.HOLDS, ""
+
+
+def _margin(verdict: Verdict) -> float:
+    return math.inf if verdict.margin is None else verdict.margin

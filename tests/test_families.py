@@ -1,0 +1,254 @@
+"""Verdicts on families: at every member, limits, powers of the parameter, and probabilities."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowsim
+from flowsim.claims.deciding.families import extrapolated
+from flowsim.claims.hypotheses import hypothesis
+
+NUMBER = st.floats(-5, 5)
+
+
+class Net(eqx.Module):
+    a: jax.Array
+    b: jax.Array
+
+
+LOSS = flowsim.FunctionLoss(lambda net: 0.5 * (net.a * net.b - 1.0) ** 2, minimum=0.0)
+
+
+def starts_at(scale):
+    return LOSS, Net(jnp.asarray(scale), jnp.asarray(2 * scale))
+
+
+@pytest.fixture(scope="module")
+def shrinking():
+    """b^2 - a^2 = 3 s^2 is conserved and a b -> 1, so that 1 - a(infinity)^2 = 1.5 s^2 + O(s^4)."""
+    return flowsim.Family(starts_at, {"scale": np.geomspace(1e-1, 1e-4, 7)}, stop=flowsim.Stop(excess=1e-26))
+
+
+def numbers(form, *others, id="mine.numbers", of=lambda net: 1 - net.a**2, **options):
+    @flowsim.claim(id, "notes", statement=f"{form.__name__}{others}")
+    def claim(flow):
+        value, allowance = flowsim.limit(flow, of)
+        return form(value, *others, allowance=allowance, **options)
+
+    return claim
+
+
+def of_start(form, function, *others, **options):
+    """A trend of a function of the parameter alone."""
+
+    @flowsim.claim("mine.start", "notes", statement="a trend")
+    def claim(start):
+        return form(function(start.a), *others, **options)
+
+    return claim
+
+
+def ladder(values):
+    return flowsim.Family(starts_at, {"scale": values}, t1=1e-3)
+
+
+def only(family, claim):
+    (verdict,) = family.judge(claim)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("power", "bounds", "verdict"),
+    [
+        (2.0, "both", "holds"),
+        (2.01, "both", "violated"),
+        (1.99, "both", "violated"),
+        (2.0, "above", "holds"),
+        (1.9, "above", "holds"),
+        (2.1, "above", "violated"),
+        (2.1, "below", "holds"),
+        (1.9, "below", "violated"),
+    ],
+)
+def test_a_power_of_the_scale_is_found_and_a_wrong_one_refused(shrinking, power, bounds, verdict):
+    found = only(shrinking, numbers(flowsim.power_law, power, 0.01, bounds=bounds))
+    assert found.verdict == verdict
+    assert abs(found.constants["extrapolated"] - 2) < found.constants["radius"] < 1e-3
+    assert "By extrapolation" in found.note
+    assert (found.margin < -found.floor) == (verdict == "violated")
+
+
+def test_the_numbers_of_the_members_are_those_of_the_exact_solution(shrinking):
+    found = shrinking.measured(numbers(flowsim.power_law, 2.0, 0.01))
+    gap = 3 * np.asarray(shrinking.values) ** 2
+    exact = 1 + gap / 2 - np.sqrt(1 + gap**2 / 4)
+    assert np.all(np.abs(found.values - exact) <= found.errors)
+    assert np.all(found.errors < 1e-10)
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(1.0, "holds"), (1 + 1e-6, "violated"), (1 - 1e-6, "violated")])
+def test_a_limit_along_the_family(shrinking, limit, verdict):
+    found = only(shrinking, numbers(flowsim.tends_to, limit, 1e-4, of=lambda net: net.a))
+    assert found.verdict == verdict
+    assert found.where == "scale = 0.1 to 0.0001"
+
+
+def test_a_limit_that_is_not_known_well_enough_is_unresolved(shrinking):
+    found = only(shrinking, numbers(flowsim.tends_to, 1.0, 1e-12, of=lambda net: net.a))
+    assert found.verdict == "unresolved"
+
+
+def test_numbers_whose_flow_ends_too_early_say_so():
+    early = flowsim.Family(starts_at, {"scale": np.geomspace(1e-1, 1e-4, 7)})
+    found = only(early, numbers(flowsim.power_law, 2.0, 0.01))
+    assert found.verdict == "unresolved"
+    assert "At scale = 0.0001" in found.note
+    assert "stricter stop" in found.note
+
+
+def test_a_logarithm_is_not_of_the_order_of_its_power():
+    squared = ladder([10.0**-power for power in (1, 2, 4, 8, 16, 32, 64)])
+    times_log = lambda a: a * jnp.log(1 / a)
+    theta = only(squared, of_start(flowsim.power_law, times_log, 1.0, 0.1))
+    assert theta.verdict == "unresolved"
+    assert "a logarithm may be missing" in theta.note
+    assert theta.constants["largest_factor"] > 50 * theta.constants["least_factor"]
+    assert only(squared, of_start(flowsim.power_law, times_log, 0.9, 0.05, bounds="above")).verdict == "holds"
+    assert only(squared, of_start(flowsim.power_law, times_log, 1.1, 0.05, bounds="above")).verdict == "violated"
+
+
+def test_powers_of_a_parameter_that_grows():
+    growing = ladder([10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0])
+    of = lambda a: 1 / (a + 3)
+    assert only(growing, of_start(flowsim.power_law, of, -1.0, 0.05)).verdict == "holds"
+    assert only(growing, of_start(flowsim.power_law, of, -1.1, 0.05)).verdict == "violated"
+    assert only(growing, of_start(flowsim.power_law, of, -0.9, 0.05, bounds="above")).verdict == "holds"
+    assert only(growing, of_start(flowsim.power_law, of, -1.1, 0.05, bounds="above")).verdict == "violated"
+
+
+def test_a_power_needs_positive_numbers_in_order():
+    of = lambda a: a - 0.4
+    assert "positive" in only(ladder([1.0, 0.5, 0.25, 0.1, 0.05, 0.01]), of_start(flowsim.power_law, of, 1, 0.1)).note
+    mixed = ladder([1.0, 0.25, 0.5, 0.1, 0.05, 0.01])
+    assert "in order" in only(mixed, of_start(flowsim.power_law, lambda a: a, 1, 0.1)).note
+
+
+def test_a_comparison_is_judged_at_every_member(shrinking):
+    @flowsim.claim("mine.order", "notes")
+    def ordered(flow):
+        """$b > a$"""
+        return flowsim.at_least(flow.models.b, flow.models.a)
+
+    @flowsim.claim("mine.below", "notes")
+    def below(flow):
+        """$a <= 0.95 + s$, which fails for small s"""
+        return flowsim.at_most(flow.models.a, 0.95 + flow.start.a)
+
+    holds, fails = shrinking.judge([ordered, below])
+    assert holds.verdict == "holds"
+    assert "each of 7 members" in holds.note
+    assert fails.verdict == "violated"
+    assert "scale = 0.0001, t = " in str(fails.where)
+
+
+def test_members_that_do_not_meet_the_hypotheses_do_not_count(shrinking):
+    small = lambda loss, start: [hypothesis("a small start", start.a, "<", 1e-2)]
+
+    @flowsim.claim("mine.above", "notes", hypotheses=small)
+    def tends_to_one(flow):
+        """the end is near 1"""
+        value, allowance = flowsim.limit(flow, lambda net: net.a)
+        return flowsim.at_least(value, 0.999, allowance=allowance)
+
+    found = only(shrinking, tends_to_one)
+    assert found.verdict == "holds"
+    assert "each of 4 members" in found.note
+
+
+@pytest.mark.parametrize(
+    ("probability", "verdict"), [(0.3, "holds"), (0.7, "violated"), (0.5, "unresolved"), (0.05, "holds")]
+)
+def test_a_probability_over_independent_starts(probability, verdict):
+    def drawn(seed):
+        a, b = np.random.default_rng(seed).standard_normal(2)
+        return LOSS, Net(jnp.asarray(a), jnp.asarray(b))
+
+    @flowsim.claim("mine.likely", "notes")
+    def positive(start):
+        """$a(0) > 0$ with some probability; it is one half"""
+        return flowsim.with_probability(probability, flowsim.at_least(start.a, 0.0, size=1.0))
+
+    seeds = flowsim.Family(drawn, {"seed": range(80)}, t1=1e-3)
+    found = only(seeds, positive)
+    assert found.verdict == verdict
+    assert found.constants["probability_low"] < 0.5 < found.constants["probability_high"]
+
+
+def test_a_family_of_a_problem_file_and_a_claim_of_a_paper():
+    text = "[task]\ncontext_length = 10\ncovariance = {eigenvalues = [0.5, 1, 2]}\n"
+    spec = flowsim.ProblemSpec.from_toml(text + "[init]\nkind = 'balanced'\nscale = 0.3\n")
+    family = flowsim.Family(spec, {"init.scale": [0.3, 0.1]})
+    (claim,) = (one for one in flowsim.ALL_CLAIMS if (one.id, one.form) == ("zhang2023.lemma-5.4.pl", "printed"))
+    found = only(family, claim)
+    assert found.verdict == "holds"
+    assert "init.scale = " in str(found.where)
+    assert float(family.evidence(1).trajectory.start.u_minus1) != float(family.evidence(0).trajectory.start.u_minus1)
+
+
+@given(limit=NUMBER, size=NUMBER, factor=st.floats(0.01, 0.8), count=st.integers(5, 12), seed=st.integers(0, 99))
+@settings(max_examples=300, deadline=None)
+def test_the_limit_of_a_geometric_sequence_is_never_far_outside(limit, size, factor, count, seed):
+    errors = np.full(count, 1e-10)
+    noise = np.random.default_rng(seed).uniform(-1, 1, count)
+    found = extrapolated(limit + size * factor ** np.arange(count) + errors * noise, errors)
+    assert isinstance(found, str) or abs(found.centre - limit) <= found.radius
+
+
+@pytest.mark.parametrize("power", [0.3, 0.5, 1.0, 2.0])
+def test_a_slow_sequence_is_not_taken_for_a_fast_one(power):
+    for count in range(5, 30):
+        found = extrapolated(np.arange(1.0, count + 1) ** -power, np.full(count, 1e-12))
+        assert isinstance(found, str) or abs(found.centre) <= found.radius
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1.0],  # jumps at the end
+        [1, 0, 1, 0.5, 0.5001, 0.5],  # settles by accident
+        [1, 2, 4, 8, 16, 32],
+        [0, 1, 0, 1, 0, 1],
+    ],
+)
+def test_what_does_not_settle_has_no_limit(values):
+    assert isinstance(extrapolated(np.asarray(values, dtype=float), np.full(len(values), 1e-9)), str)
+
+
+def test_four_members_are_too_few():
+    assert "5 numbers or more" in extrapolated(np.zeros(4), np.zeros(4))
+
+
+def test_a_trend_along_one_flow_says_what_to_do(shrinking):
+    claim = numbers(flowsim.tends_to, 1.0, 1e-3)
+    evidence = shrinking.evidence(0)
+    with pytest.raises(ValueError, match=r"judged over a family, as flowsim\.Family does"):
+        flowsim.check(claim, evidence.loss, evidence.trajectory)
+
+
+def test_bad_families_are_refused_in_one_line(shrinking):
+    with pytest.raises(ValueError, match="one parameter"):
+        flowsim.Family(starts_at, {"scale": [1.0, 2.0], "size": [1, 2]})
+    with pytest.raises(ValueError, match="at least two values, all different"):
+        flowsim.Family(starts_at, {"scale": [1.0, 1.0]})
+    with pytest.raises(ValueError, match="above"):
+        flowsim.power_law(1.0, 2.0, 0.1, bounds="upper")
+    with pytest.raises(ValueError, match="one number for each member"):
+        flowsim.tends_to(jnp.ones(3), 2.0, 0.1)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        flowsim.with_probability(1.5, flowsim.at_least(1.0, 0.0))
+    with pytest.raises(ValueError, match="a trend, as"):
+        shrinking.measured(flowsim.claim("mine.a", "notes", statement="a")(lambda flow: flowsim.at_least(flow.t, 0.0)))
