@@ -23,6 +23,27 @@ Mask = Bool[Array | np.ndarray, "*points"]
 _TINY = float(np.finfo(float).tiny)
 
 
+class Trend(eqx.Module):
+    """A statement about the values of a number along a family of problems.
+
+    **Fields:**
+
+    - expected: its limit, or the power of the parameter.
+    - within: the accuracy to which the limit or the power has to be known.
+    - kind: "limit", "both", "above" or "below".
+    """
+
+    expected: Float[Array, ""]
+    within: Float[Array, ""]
+    kind: str = eqx.field(static=True)
+
+
+class Likely(eqx.Module):
+    """The statement that a comparison holds with at least a probability over independent draws."""
+
+    probability: float = eqx.field(static=True)
+
+
 class Comparison(eqx.Module):
     """Both sides of a statement along a trajectory, or at any list of points; pure JAX.
 
@@ -40,6 +61,7 @@ class Comparison(eqx.Module):
       end of the flow to its limit. Infinite where no bound is known.
     - value, bound: the two sides.
     - identity: where the statement is an equality.
+    - family: the statement about all members of a family together. None for a statement about each.
     """
 
     slack: Sides
@@ -51,6 +73,7 @@ class Comparison(eqx.Module):
     value: Sides
     bound: Sides
     identity: Mask
+    family: Trend | Likely | None = None
 
     @property
     def reference(self) -> Sides:
@@ -151,24 +174,7 @@ def equal(value: ArrayLike, expected: ArrayLike, size: ArrayLike, *, allowance: 
     )
 
 
-class Trend(Comparison):
-    """What a number does along a family of problems; made by `tends_to` or `power_law`.
-
-    The value is the number for one member of the family.
-
-    **Fields:**
-
-    - expected: its limit, or the power of the parameter.
-    - within: the accuracy to which the limit or the power has to be known.
-    - kind: "limit", "both", "above" or "below".
-    """
-
-    expected: Float[Array, ""]
-    within: Float[Array, ""]
-    kind: str = eqx.field(static=True)
-
-
-def tends_to(value: ArrayLike, expected: ArrayLike, within: ArrayLike, *, allowance: ArrayLike = 0.0) -> Trend:
+def tends_to(value: ArrayLike, expected: ArrayLike, within: ArrayLike, *, allowance: ArrayLike = 0.0) -> Comparison:
     """The statement that a number tends to a limit along a `Family`.
 
     **Arguments:**
@@ -183,7 +189,7 @@ def tends_to(value: ArrayLike, expected: ArrayLike, within: ArrayLike, *, allowa
 
 def power_law(
     value: ArrayLike, power: ArrayLike, within: ArrayLike, *, bounds: str = "both", allowance: ArrayLike = 0.0
-) -> Trend:
+) -> Comparison:
     """The statement that a positive number is of the order of a power of the parameter of a `Family`: value =
     Theta(parameter^power) as the parameter tends to 0 or to infinity.
 
@@ -202,32 +208,17 @@ def power_law(
     return _trend(bounds, value, power, within, allowance)
 
 
-def _trend(kind: str, *given: ArrayLike) -> Trend:
+def _trend(kind: str, *given: ArrayLike) -> Comparison:
     numbers = [_real(one) for one in given]
     for number, name in zip(numbers, ("value", "limit or power", "within", "allowance"), strict=True):
         if number.size != 1:
             checks.refuse(f"the {name} of a trend", "one number for each member", f"its shape is {number.shape}")
     value, expected, within, allowance = (number.reshape(1) for number in numbers)
     sides = at_least(value, 0.0, size=1.0, allowance=allowance)
-    return Trend(**_fields(sides), expected=expected[0], within=within[0], kind=kind)
+    return dataclasses.replace(sides, family=Trend(expected[0], within[0], kind))
 
 
-def _fields(comparison: Comparison) -> dict[str, Array]:
-    return {field.name: getattr(comparison, field.name) for field in dataclasses.fields(Comparison)}
-
-
-def alone(comparison: Comparison) -> Comparison:
-    """What is compared for one member of a family, without what is said of all."""
-    return Comparison(**_fields(comparison))
-
-
-class Likely(Comparison):
-    """A comparison that holds with some probability over the members of a family; made by `with_probability`."""
-
-    probability: float = eqx.field(static=True)
-
-
-def with_probability(probability: float, comparison: Comparison) -> Likely:
+def with_probability(probability: float, comparison: Comparison) -> Comparison:
     """The statement that a comparison holds with at least a probability over a `Family` of independent draws.
 
     **Arguments:**
@@ -239,7 +230,7 @@ def with_probability(probability: float, comparison: Comparison) -> Likely:
     """
     if not 0 < probability < 1:
         checks.refuse("probability", "between 0 and 1", f"it is {probability!r:.60}")
-    return Likely(**_fields(comparison), probability=float(probability))
+    return dataclasses.replace(comparison, family=Likely(float(probability)))
 
 
 _LONGEST_ID = 120

@@ -1,5 +1,6 @@
 """`flowsim check`, `flowsim certify`, `flowsim verify`: judge a claim, prove it, check the proof."""
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
+from flowsim.claims import Claim, Family, Judgement
 from flowsim.claims.proofs import OpenError
 from flowsim.claims.proofs import check as check_certificate
 from flowsim.cli.common import (
@@ -23,29 +25,59 @@ from flowsim.cli.common import (
 from flowsim.experiments.audit import Entry, judge_all
 from flowsim.experiments.certification import certification
 from flowsim.experiments.documents import audit_document
-from flowsim.problem import spec_of, unnamed
+from flowsim.experiments.sweep.axes import GridAxis
+from flowsim.problem import AbstractSpec, spec_of, unnamed
 from flowsim.report.documents import summary
 from flowsim.report.facts import sharp_constants
 
 
-def check(identifier: str, *, overrides: Sequence[str], as_json: bool, strict: bool) -> int:
-    """Judge a claim, or all its parts, in every form on its problems."""
-    entries = list(judge_all(claims_of(identifier), overrides))
+def check(
+    identifier: str,
+    problem: pathlib.Path | None,
+    *,
+    over: Sequence[str],
+    overrides: Sequence[str],
+    as_json: bool,
+    strict: bool,
+) -> int:
+    """Judge a claim, or all its parts, in every form on its problems or on another one, or over families of them."""
+    claims = claims_of(identifier)
+    if problem is not None:
+        claims = [dataclasses.replace(claim, problems=(tables_of(problem),)) for claim in claims]
+    entries = judge_over(claims, over, overrides) if over else list(judge_all(claims, overrides))
     if not entries:
-        refuse("claim id", "that of a claim that lists problems", f"{identifier} has none")
+        refuse("claim id", "that of a claim that lists problems", f"{identifier} has none: name a problem, too")
     if as_json:
         print_json(audit_document(entries))
     else:
-        print_by_problem(entries)
+        print_by_problem(entries, with_notes=bool(over))
     return exit_status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
 
 
-def print_by_problem(entries: Sequence[Entry]) -> None:
-    """Print the verdicts on each problem, and the number of each kind."""
+def judge_over(claims: Sequence[Claim], over: Sequence[str], overrides: Sequence[str]) -> list[Entry]:
+    """The verdicts on claims over the families that their problems form if one field varies."""
+    axes = [GridAxis.parse(text) for text in over]
+    if len(axes) > 1:
+        refuse("--over", "one field that varies", f"there are {len(axes)}")
+    families: dict[AbstractSpec, Family] = {}
+    entries = []
+    for claim in claims:
+        for named in claim.problems:
+            spec = spec_of(unnamed(named), overrides)
+            family = families.setdefault(spec, Family(spec, {axes[0].field: axes[0].values}))
+            (verdict,) = family.judge(claim, progress=True)
+            entries.append(Entry(claim, str(named.get("name", "")), spec, None, None, verdict))
+    return entries
+
+
+def print_by_problem(entries: Sequence[Entry], *, with_notes: bool = False) -> None:
+    """Print the verdicts on each problem, and the number of each kind; the notes of all, or of the unresolved ones."""
     for spec in dict.fromkeys(entry.problem for entry in entries):
         verdicts = [entry.verdict for entry in entries if entry.problem == spec]
         print(spec.heading, table_of(verdicts), sep="\n")
         print(*(f"  {label}: {text}" for label, text in sharp_constants(verdicts).items()), "", sep="\n")
+        told = [one for one in verdicts if one.note and (with_notes or one.verdict is Judgement.UNRESOLVED)]
+        print(*(f"{verdict.id}: {verdict.note}\n" for verdict in told), sep="\n", end="")
     if len(entries) > 1:
         print(f"{len(entries)} verdicts: {summary([entry.verdict for entry in entries])}")
 

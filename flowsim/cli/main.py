@@ -143,23 +143,27 @@ def claims(json: bool = False) -> int:
 
 def check(
     claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    problem: ProblemFile | None = None,
     /,
+    over: Axes = (),
     overrides: Overrides = (),
     json: bool = False,
     strict: bool = False,
 ) -> int:
-    """Judge one claim, printed and corrected, on the problems that it lists.
+    """Judge one claim, printed and corrected, on the problems that it lists, or over a family of problems.
 
     Args:
         claim_id: such as smith2025.lemma-3.rate; smith2025.lemma-3 takes all its parts; or FILE.py:NAME for
             your claim.
+        problem: the problem file, or a function of your own; without it the claim's own problems.
+        over: one field and its values, such as init.scale=geom:1e-1:1e-6:6, for limits and powers along it.
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """
     prepare_jax()
     from flowsim.cli.check import check
 
-    return check(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
+    return check(claim_id, problem, over=sum(over, ()), overrides=sum(overrides, ()), as_json=json, strict=strict)
 
 
 def certify(

@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from flowsim._core import checks
 from flowsim._core.progress import progress_bar
 from flowsim._core.text import value_text
-from flowsim.claims.claim import Claim, Comparison, Likely, Trend, alone, at_least
+from flowsim.claims.claim import Claim, Comparison, Likely, Trend, at_least
 from flowsim.claims.deciding.between import followed
 from flowsim.claims.deciding.judging import judge_or_note
 from flowsim.claims.deciding.verdict import Judgement, Verdict, Verdicts
@@ -106,7 +106,7 @@ class Family:
         """
         form = self._form(claim)
         if not isinstance(form, Trend):
-            checks.refuse(claim.id, "a trend, as flowsim.tends_to returns", f"it is a {type(form).__name__}")
+            checks.refuse(claim.id, "a trend, as flowsim.tends_to returns", "it is another statement")
         return self._numbers(claim, form, lambda: None)[0]
 
     def evidence(self, place: int) -> Evidence:
@@ -146,10 +146,10 @@ class Family:
             tick()
         return self._likely(claim, form.probability, verdicts) if isinstance(form, Likely) else self._all(verdicts)
 
-    def _form(self, claim: Claim) -> Comparison:
-        """What a claim returns for the first member."""
+    def _form(self, claim: Claim) -> Trend | Likely | None:
+        """The statement that a claim makes about all members together, if it does."""
         evidence = self.evidence(0)
-        return evaluated(claim, claim.compare, evidence.stated, evidence.cases[0].padded)
+        return evaluated(claim, claim.compare, evidence.stated, evidence.cases[0].padded).family
 
     def _numbers(self, claim: Claim, form: Trend, tick: Callable[[], object]) -> tuple[Measured, list[Verdict]]:
         """The number of each member, from the verdict on a statement about it that is true."""
@@ -259,7 +259,7 @@ class Family:
 
 def _alone(claim: Claim) -> Claim:
     """The claim about one draw of a claim about a probability."""
-    return dataclasses.replace(claim, compare=lambda *read: alone(claim.compare(*read)))
+    return dataclasses.replace(claim, compare=lambda *read: dataclasses.replace(claim.compare(*read), family=None))
 
 
 def _number(claim: Claim, evidence: Evidence, least: float) -> tuple[Verdict, float, float]:

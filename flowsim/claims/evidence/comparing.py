@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 from flowsim._core.balls.costs import cost_of, memory_of_device
 from flowsim._core.checks import ProblemError, refuse
 from flowsim._core.text import in_short
-from flowsim.claims.claim import Claim, Comparison, Likely, Trend
+from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.evidence.series import is_large, padded
 from flowsim.claims.limits import TracedFlowError
 from flowsim.flow.gradient_flow import start_alone
@@ -184,8 +184,8 @@ def refuse_misshapen(claims: Iterable[Claim], loss: AbstractPopulationLoss, mode
 
 
 def _on_the_host(claim: Claim, comparison: Comparison, run: Trajectory) -> Comparison:
-    if isinstance(comparison, Trend | Likely):
-        refuse(claim.id, "judged over a family, as flowsim.Family does", "it was judged along one flow")
+    if comparison.family is not None:
+        refuse(claim.id, "judged over a family, by flowsim.Family or --over", "it was judged along one flow")
     shape = comparison.slack.shape
     _check_shape(claim, shape, run)
     rows = shape[:1] + ((-1,) if len(shape) > 1 else ())
