@@ -42,7 +42,7 @@ class Margin(NamedTuple):
     **Fields:**
 
     - margin: the least signed slack over the size of the bound. Infinite if nothing is promised, NaN if it could not be
-      computed.
+      computed, or if a hypothesis is not met and the screen does not look beyond.
     - factor: by how much the bound can be multiplied so that the statement still holds.
     - clear: whether the statement fails by more than the errors.
     - unmet: the hypotheses that are not met.
@@ -71,10 +71,11 @@ class Screen:
     - claim: the claim.
     - spaces: its spaces.
     - longest: seconds for a flow that is integrated alone, or None.
+    - beyond: whether to compute the margins where hypotheses are not met, too.
     """
 
-    def __init__(self, claim: Claim, spaces: Sequence[Space], longest: float | None = None):
-        self.claim, self.spaces, self._longest = claim, tuple(spaces), longest
+    def __init__(self, claim: Claim, spaces: Sequence[Space], longest: float | None = None, *, beyond: bool = False):
+        self.claim, self.spaces, self._longest, self._beyond = claim, tuple(spaces), longest, beyond
         self._programs: dict[Hashable, _Program | None] = {}
 
     def margins(self, points: Sequence[Point]) -> list[Margin]:
@@ -122,17 +123,17 @@ class Screen:
             loss, start, run = built(self.spaces[point.space], point.values, self._longest)
             if foreign := self.claim.foreign(loss, start):
                 return _nowhere(foreign.name)
-            hypotheses = self.claim.hypotheses(loss, start)
-            if any(not condition.met for condition in hypotheses):
-                return Margin(math.nan, math.nan, False, *_unmet(hypotheses))
+            unmet = _unmet(self.claim.hypotheses(loss, start))
+            if unmet[0] and not self._beyond:
+                return Margin(math.nan, math.nan, False, *unmet)
             trajectory = run(True) if self.claim.along_flow else start_alone(loss, start)
             if not trajectory.status.finished:
-                return Margin(math.nan, math.nan, False)
+                return Margin(math.nan, math.nan, False, *unmet)
             comparison = compared(self.claim, loss, padded(trajectory))
         except (ValueError, ArithmeticError, MemoryError, jax.errors.JaxRuntimeError) as error:
             return _nowhere(str(error))
         left = room(jax.tree.map(jnp.asarray, comparison), error_of(self.claim))
-        return Margin(float(left.margin), float(left.factor), bool(left.clear))
+        return Margin(float(left.margin), float(left.factor), bool(left.clear), *unmet)
 
     def _program(self, point: Point) -> "_Program | None":
         """The program for points of this kind; None if the problem, or its flow, cannot be traced."""
@@ -145,7 +146,7 @@ class Screen:
                 arrowhead = isinstance(loss.arrowhead(start), Arrowhead)
                 if not self.claim.along_flow or arrowhead or can_go_in_lockstep(loss, start):
                     foreign = self.claim.foreign(loss, start)
-                    program = _Program(self.claim, space, point, foreign, arrowhead)
+                    program = _Program(self.claim, space, point, foreign, arrowhead, self._beyond)
             # Set last, since threads may read it at the same time.
             self._programs[kind] = program
         return self._programs[kind]
@@ -154,8 +155,16 @@ class Screen:
 class _Program:
     """The margin as a function of the numbers of a problem, with fixed shapes and words."""
 
-    def __init__(self, claim: Claim, space: Space, point: Point, foreign: Hypothesis | None, arrowhead: bool):
-        self._claim, self._space, self._arrowhead = claim, space, arrowhead
+    def __init__(
+        self,
+        claim: Claim,
+        space: Space,
+        point: Point,
+        foreign: Hypothesis | None,
+        arrowhead: bool,
+        beyond: bool,
+    ):
+        self._claim, self._space, self._arrowhead, self._beyond = claim, space, arrowhead, beyond
         self._names = tuple(name for name in space.axes if _is_traced(space, name))
         self._fixed = {name: value for name, value in point.values.items() if name not in self._names}
         self._hypotheses: list[str] = []
@@ -186,14 +195,15 @@ class _Program:
         return float(margin), jax.tree.map(np.asarray, slopes)
 
     def _margin(self, looked: Seen, finished: np.ndarray, lane: int) -> Margin | None:
-        if all(met[lane] for met in looked.met):
-            left = looked.room
-            if finished[lane]:
-                return Margin(float(left.margin[lane]), float(left.factor[lane]), bool(left.clear[lane]))
-            return Margin(math.nan, float(left.factor[lane]), False) if self._arrowhead else None
         parts = zip(self._hypotheses, looked.values, looked.bounds, looked.met, strict=True)
         sides = [(name, float(a[lane]), float(b[lane]), bool(met[lane])) for name, a, b, met in parts]
-        return Margin(math.nan, math.nan, False, *_unmet([Hypothesis(n, a, "", b, met) for n, a, b, met in sides]))
+        unmet = _unmet([Hypothesis(n, a, "", b, met) for n, a, b, met in sides])
+        if unmet[0] and not self._beyond:
+            return Margin(math.nan, math.nan, False, *unmet)
+        left = looked.room
+        if finished[lane]:
+            return Margin(float(left.margin[lane]), float(left.factor[lane]), bool(left.clear[lane]), *unmet)
+        return Margin(math.nan, float(left.factor[lane]), False, *unmet) if self._arrowhead else None
 
     def _stacked(self, points: Sequence[Point]) -> dict[str, Array]:
         """The numbers of points, lanes on the first axis. Spare lanes repeat the last one."""
