@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flowsim._core import VERSION
 
 if TYPE_CHECKING:
+    from flowsim import initialization as initialization
     from flowsim._core.compiler import setup as setup
     from flowsim.claims import Claim as Claim
     from flowsim.claims import Comparison as Comparison
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from flowsim.claims import equal as equal
     from flowsim.claims import find_claims as find_claims
     from flowsim.claims import fit_rate as fit_rate
-    from flowsim.claims import judge as judge
     from flowsim.claims import limit as limit
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims.declaring import Section as Section
@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from flowsim.flow.training import train as train
     from flowsim.flow.trajectory import Status as Status
     from flowsim.flow.trajectory import Trajectory as Trajectory
+    from flowsim.initialization import balanced as balanced
+    from flowsim.initialization import balanced_indefinite as balanced_indefinite
+    from flowsim.initialization import scaled_identity as scaled_identity
+    from flowsim.initialization import unbalanced as unbalanced
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import AttentionLoss as AttentionLoss
     from flowsim.losses import DiagonalLayersLoss as DiagonalLayersLoss
@@ -93,6 +97,7 @@ if TYPE_CHECKING:
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
+    from flowsim.papers import judge as judge
     from flowsim.papers import predictions as predictions
     from flowsim.papers import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
@@ -126,6 +131,7 @@ _HOMES = {
         "ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
+    "flowsim.initialization": "balanced balanced_indefinite scaled_identity unbalanced",
     "flowsim.flow.gradient_flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.flow.risk_curve": "risk_along",
     "flowsim.flow.training": "Curriculum train",
@@ -133,18 +139,21 @@ _HOMES = {
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
         "Claim Comparison Evidence Judgement Plateau Verdict Verdicts at_least at_most check citation "
-        "confidence_band end_point equal find_claims fit_rate judge limit plateaus"
+        "confidence_band end_point equal find_claims fit_rate limit plateaus"
     ),
     "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.proofs": "Enclosure certify enclose",
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
-    "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
+    "flowsim.papers": "ALL_CLAIMS judge predictions prompt_lengths",
     "flowsim.experiments.run": "Run run",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | {"plots": "flowsim.report"}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | {
+    "plots": "flowsim.report",
+    "initialization": "flowsim",
+}
 
 if not TYPE_CHECKING:  # to a type checker any name would be known
     __all__ = sorted([*_HOME, "__version__"])
@@ -153,7 +162,7 @@ if not TYPE_CHECKING:  # to a type checker any name would be known
         if name not in _HOME:
             raise AttributeError(f"module 'flowsim' has no attribute '{name}'")
         home = importlib.import_module(_HOME[name])
-        return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{_HOME[name]}.{name}")
+        return vars(home)[name] if name in vars(home) else importlib.import_module(f"{_HOME[name]}.{name}")
 
     def __dir__() -> list[str]:
         return __all__

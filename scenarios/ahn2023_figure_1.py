@@ -38,7 +38,8 @@ def train(seed: int, layers: int, **how) -> tuple[flowsim.MultiLayerLoss, flowsi
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple]:
     """Train five times, and draw distances, losses and the first run's matrices. Quick: two layers, once, roughly."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following five flows of three layers, and L-BFGS from the same starts ..", flush=True)
     runs = [train(0, 2, rtol=1e-5)] if quick else [train(seed, 3) for seed in range(5)]
     loss, first, _ = runs[0]
     k, path = loss.layers, pathlib.Path(out or ".", "ahn2023_figure_1.png")

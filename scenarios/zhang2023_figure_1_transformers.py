@@ -32,7 +32,8 @@ SIZES = {
 
 def main(quick: bool = False, out: pathlib.Path | None = None, size: str = "small") -> dict[tuple, np.ndarray]:
     """Train and draw; returns M, errors and bands by panel, procedure and N. Quick: d = 1, one tiny decoder."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Training decoders by Adam ..", flush=True)
     d, lengths, adam, shape = SIZES["quick" if quick else size]
     random = lambda length, c: flowsim.RandomCovarianceRegression(DiagonalLaw(Gamma(np.ones(d), 1 / c)), length)
     prompts = lambda length, c: random(length, c) if c else flowsim.LinearRegression(np.eye(d), length)
@@ -58,7 +59,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None, size: str = "smal
                 axes.fill_between(shown, *band, color=style[:-1], alpha=0.2, lw=0)
                 if N in lengths:
                     at, beyond = mean[M.index(N)], mean[M.index(N) + 1 :].max()
-                    print(f"{title}, {name}, N = {N}: error {at:.3f} at M = N, beyond it up to {beyond / at:.2f} times")
+                    print(f"{title}, {name}, N = {N}: error {at:.3f}; up to {beyond / at:.2f} times beyond M = N")
             axes.set(title=title, yscale="log", ylim=(5e-3, None), xlabel=r"$M$", ylabel="error over zero's")
         figure.axes[0].legend(fontsize="x-small")
     print(f"figure: {path.absolute()}")

@@ -45,7 +45,8 @@ def starts() -> dict[str, tuple]:
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tuple]:
     """Train, integrate and draw; returns the times of half of all that is lost. Quick makes no difference."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Training on 5,000 sequences, and following the flows beside it ..", flush=True)
     task = flowsim.LinearRegression(np.diag(VALUES), N)
     found, path, empirical = {}, pathlib.Path(out or ".", "zhang2025_figures.png"), empirical_loss(task)
     half = lambda run: float(run.t[np.argmax(run.loss < (LEVELS[0] + LEVELS[-1]) / 4)])

@@ -20,7 +20,6 @@ class Terminal(io.StringIO):
 
 
 def shown(monkeypatch, stream, **options) -> str:
-    monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setattr(progress, "_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(sys, "stderr", stream)
     with progress.progress_bar("judging", 3, unit="claim", **options) as bar:

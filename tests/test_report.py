@@ -143,7 +143,7 @@ class Page(html.parser.HTMLParser):
 
 
 def test_the_table_lines_up_within_110_columns():
-    lines = documents.verdict_table(VERDICTS).splitlines()
+    lines = documents.verdict_table(VERDICTS, 110).splitlines()
     assert len(lines) == 2 + len(VERDICTS)
     assert max(map(len, lines)) <= 110
     for name in ("form", "verdict", "margin", "where", "floor", "tightness"):
@@ -154,13 +154,23 @@ def test_the_table_lines_up_within_110_columns():
     assert re.search(r"vacuous +- +- +- +-$", lines[5])
 
 
+def test_a_table_fits_80_columns_and_wide_ones_have_the_statements():
+    assert max(map(len, documents.verdict_table(VERDICTS).splitlines())) <= 80
+    long = verdict(statement="$a$ is at most $b$ " + 40 * "word ")
+    lines = documents.verdict_table([long], 120).splitlines()
+    assert lines[0].endswith("statement") and max(map(len, lines)) <= 120
+    assert "a is at most b word" in lines[2] and lines[2].endswith("…")
+    assert "statement" not in documents.verdict_table([long], 100)
+
+
 @pytest.mark.parametrize("width", [60, 80, 95])
 def test_a_narrow_table_keeps_what_matters(width: int):
     lines = documents.verdict_table(VERDICTS, width).splitlines()
     assert len(lines) == 2 + len(VERDICTS) and max(map(len, lines)) <= width
     for line, entry in zip(lines[2:], VERDICTS, strict=True):
         name, form, word, *_ = line.split()
-        assert entry.id.endswith(name.removeprefix("…")) and len(name) > 12
+        assert entry.id.endswith(name.removeprefix("…"))
+        assert len(name) > 12 or name == f"…{entry.id.partition('.')[2]}"
         assert entry.form.startswith(form[:4]) and word == entry.verdict
     coloured = documents.verdict_table(VERDICTS, width, colours=True)
     assert "\x1b[1;31mviolated" in coloured

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
+from flowsim._core.text import counted, cut
 from flowsim.claims.proofs import OpenError
 from flowsim.claims.proofs import check as check_certificate
 from flowsim.cli.common import (
@@ -19,18 +20,24 @@ from flowsim.cli.common import (
     print_json,
     table_of,
     tables_of,
+    width,
 )
 from flowsim.experiments.audit import Entry, judge_all
 from flowsim.experiments.certification import certification
 from flowsim.experiments.documents import audit_document
 from flowsim.problem import spec_of, unnamed
-from flowsim.report.documents import summary
+from flowsim.report.documents import WIDTH, summary
 from flowsim.report.facts import sharp_constants
 
 
 def check(identifier: str, *, overrides: Sequence[str], as_json: bool, strict: bool) -> int:
     """Judge a claim, or all its parts, in every form on its problems."""
-    entries = list(judge_all(claims_of(identifier), overrides))
+    chosen = claims_of(identifier)
+    if not as_json:
+        for claim in chosen:
+            print(cut(f"{claim.id} [{claim.form}]: {claim.text}", width(WIDTH)), flush=True)
+        print()
+    entries = list(judge_all(chosen, overrides))
     if not entries:
         refuse("claim id", "that of a claim that lists problems", f"{identifier} has none")
     if as_json:
@@ -47,7 +54,7 @@ def print_by_problem(entries: Sequence[Entry]) -> None:
         print(spec.heading, table_of(verdicts), sep="\n")
         print(*(f"  {label}: {text}" for label, text in sharp_constants(verdicts).items()), "", sep="\n")
     if len(entries) > 1:
-        print(f"{len(entries)} verdicts: {summary([entry.verdict for entry in entries])}")
+        print(f"{counted(len(entries), 'verdict')}: {summary([entry.verdict for entry in entries])}")
 
 
 def certify(

@@ -1,5 +1,6 @@
 """`flowsim claims`: list every claim. `flowsim cite`: BibTeX entries of papers and of flowsim."""
 
+import fnmatch
 from collections.abc import Sequence
 
 from flowsim import papers
@@ -16,13 +17,14 @@ _FLOWSIM = f"""@misc{{flowsim,
 """
 
 
-def claims(*, as_json: bool) -> int:
-    """List every claim."""
+def claims(pattern: str, *, as_json: bool) -> int:
+    """List the claims whose ids match a pattern, or begin with it."""
+    chosen = [claim for claim in papers.ALL_CLAIMS if fnmatch.fnmatchcase(claim.id, pattern)] or claims_of(pattern)
     if as_json:
         names = {"id": "id", "source": "source", "form": "form", "statement": "text", "latex": "statement"}
-        print_json([{key: getattr(claim, name) for key, name in names.items()} for claim in papers.ALL_CLAIMS])
+        print_json([{key: getattr(claim, name) for key, name in names.items()} for claim in chosen])
         return FINISHED
-    for claim in papers.ALL_CLAIMS:
+    for claim in chosen:
         print(f"{claim.id} [{claim.form}], {claim.source}\n    {claim.text}")
     return FINISHED
 

@@ -7,12 +7,23 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from flowsim._core import VERSION
-from flowsim.cli.prepare import FINISHED, UNFINISHED, explained, guarded, interrupted, prepare_jax, stop, warned
+from flowsim._core.text import nearest
+from flowsim.cli.prepare import (
+    BAD_INPUT,
+    FINISHED,
+    UNFINISHED,
+    explained,
+    guarded,
+    interrupted,
+    prepare_jax,
+    stop,
+    warned,
+)
 
 ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
 Overrides = Annotated[
@@ -29,19 +40,26 @@ ClaimIds = Annotated[
     tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[CLAIM_ID ...]", help="without one, flowsim only")
 ]
 Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
+
+
+def _if_given(metavar: str, help: str | None = None) -> Any:
+    """An option that is left out by default, which its help need not say."""
+    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
+
+
+Pattern = Annotated[str | None, _if_given("PATTERN")]
+Kept = Annotated[pathlib.Path | None, _if_given("DIR")]
 Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="processes of this machine that share the work")]
-Scheduler = Annotated[
-    str | None, tyro.conf.arg(metavar="ADDRESS", help="a dask scheduler, whose workers share the work")
-]
-Shard = Annotated[str | None, tyro.conf.arg(metavar="I/N", help="do only the I-th of N parts; all parts share DIR")]
+Scheduler = Annotated[str | None, _if_given("ADDRESS", "a dask scheduler, whose workers share the work")]
+Shard = Annotated[str | None, _if_given("I/N", "do only the I-th of N parts; all parts share DIR")]
 Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="the time, such as 90s or 10m")]
 Problems = Annotated[
     int | None,
-    tyro.conf.arg(metavar="N", help="try this many problems instead, and finish the batch"),
+    _if_given("N", "try this many problems instead, and finish the batch"),
 ]
 Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the claim")]
 Seed = Annotated[int, tyro.conf.arg(help="of random draws")]
-Devices = Annotated[str | None, tyro.conf.arg(metavar="N|all")]
+Devices = Annotated[str | None, _if_given("N|all")]
 
 
 def run(
@@ -49,7 +67,7 @@ def run(
     /,
     out: Folder,
     overrides: Overrides = (),
-    claims: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None,
+    claims: Pattern = None,
     all_claims: bool = False,
     resume: bool = False,
     certify: bool = False,
@@ -60,9 +78,9 @@ def run(
     tex: bool = False,
     quiet: bool = False,
     devices: Devices = None,
-    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT|auto")] = None,
-    processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
-    process: Annotated[int | None, tyro.conf.arg(metavar="I")] = None,
+    coordinator: Annotated[str | None, _if_given("HOST:PORT|auto")] = None,
+    processes: Annotated[int | None, _if_given("N")] = None,
+    process: Annotated[int | None, _if_given("I")] = None,
     join_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0,
 ) -> int:
     """Integrate the flow of a problem, judge the claims about it, draw figures.
@@ -112,7 +130,7 @@ def init(
     /,
     overrides: Overrides = (),
     epsilon: float = 1e-6,
-    risk: float | None = None,
+    risk: Annotated[float | None, _if_given("RISK")] = None,
     json: bool = False,
 ) -> int:
     """Print which theorem conditions a start meets, and what follows, without integration.
@@ -129,16 +147,21 @@ def init(
     return init(problem, overrides=sum(overrides, ()), epsilon=epsilon, risk=risk, as_json=json)
 
 
-def claims(json: bool = False) -> int:
-    """List every claim: id, source, form, statement.
+def claims(
+    pattern: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[PATTERN]", help_behavior_hint="")] = "*",
+    /,
+    json: bool = False,
+) -> int:
+    """List claims: id, source, form, statement.
 
     Args:
+        pattern: only those with a matching id, such as "smith2025.lemma-3.*"; without it all.
         json: print JSON.
     """
     prepare_jax()
     from flowsim.cli.claims import claims
 
-    return claims(as_json=json)
+    return claims(pattern, as_json=json)
 
 
 def check(
@@ -164,12 +187,12 @@ def check(
 
 def certify(
     claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
-    problem: ProblemFile | None = None,
+    problem: Annotated[tyro.conf.Positional[pathlib.Path | None], _if_given("[PROBLEM.toml|FILE.py:NAME]")] = None,
     /,
     out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE")] = pathlib.Path("certificate.json"),
     overrides: Overrides = (),
     form: Form = "printed",
-    until: Annotated[float | None, tyro.conf.arg(metavar="T")] = None,
+    until: Annotated[float | None, _if_given("T")] = None,
 ) -> int:
     """Prove or refute a claim for one problem, and write the proof to a file.
 
@@ -194,8 +217,8 @@ def verify(certificate: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.
 
 
 def audit(
-    out: Folder | None = None,
-    paper: str | None = None,
+    out: Kept = None,
+    paper: Annotated[str | None, _if_given("PAPER|FILE.py")] = None,
     overrides: Overrides = (),
     json: bool = False,
     strict: bool = False,
@@ -231,7 +254,7 @@ def sweep(
     over: Axes,
     out: Folder,
     overrides: Overrides = (),
-    claims: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None,
+    claims: Pattern = None,
     resume: bool = False,
     json: bool = False,
     format: Literal["png", "svg", "pdf"] = "png",
@@ -283,7 +306,7 @@ def refute(
     over: Axes = (),
     budget: Budget = "10m",
     problems: Problems = None,
-    out: Folder | None = None,
+    out: Kept = None,
     form: Form = "printed",
     seed: Seed = 0,
     json: bool = False,
@@ -317,7 +340,7 @@ def sharpen(
     over: Axes = (),
     budget: Budget = "10m",
     problems: Problems = None,
-    out: Folder | None = None,
+    out: Kept = None,
     form: Form = "printed",
     seed: Seed = 0,
     json: bool = False,
@@ -358,12 +381,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 finished, 1 with ``--strict`` and a violated claim, 2 bad input, 3 not finished, 130 interrupted.
     """
-    if (sys.argv[1:] if arguments is None else list(arguments)) == ["--version"]:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
         print(f"flowsim {VERSION}")
         return FINISHED
     commands = {
         f.__name__: guarded(f) for f in (run, init, claims, check, certify, verify, audit, sweep, refute, sharpen, cite)
     }
+    if given and given[0] not in commands and not given[0].startswith("-"):
+        near = nearest(given[0], commands)
+        return stop(BAD_INPUT, f'the command must be one of {", ".join(commands)}, but it is "{given[0]}"{near}')
     before = signal.signal(signal.SIGINT, interrupted)
     try:
         with warnings.catch_warnings():

@@ -62,6 +62,11 @@ class Status(enum.StrEnum):
         return self not in _ADVICE
 
     @property
+    def in_words(self) -> str:
+        """How the run ended, for a person."""
+        return _WORDS[self]
+
+    @property
     def judged(self) -> bool:
         """Whether the trajectory is judged."""
         return self.finished or self is Status.KINK
@@ -72,6 +77,20 @@ class Status(enum.StrEnum):
         return _ADVICE.get(self, "")
 
 
+_WORDS = {
+    Status.EXCESS: "stopped: excess below the asked share of the start's",
+    Status.GRAD_NORM: "stopped: gradient below the asked share of its largest",
+    Status.TIME: "ended: the last time that was asked for",
+    Status.STATIONARY: "at rest: the gradient of the start is zero",
+    Status.LOST: "not started: the gradient of the start rounds to zero",
+    Status.HORIZON: "ended: no stop was met within the longest time",
+    Status.DESCENT: "ended: all steps done",
+    Status.BUDGET: "not finished: the time budget is spent",
+    Status.STEPS: "not finished: too many steps",
+    Status.NONFINITE: "not finished: NaN or infinite weights",
+    Status.NEWTON: "not finished: the solver failed",
+    Status.KINK: "not finished: the gradient jumps just ahead",
+}
 _ADVICE = {
     Status.LOST: "Write the loss so that its gradient does not round to zero at the start, or start elsewhere.",
     Status.BUDGET: "Give it more time (budget_seconds), or continue with --resume.",
@@ -229,11 +248,17 @@ class Trajectory(eqx.Module):
         balance = "" if certificates.balance_drift is None else f", balance drift {certificates.balance_drift:.1e}"
         t, loss, excess = map(np.asarray, (self.t, self.loss, self.excess))
         return (
-            f"gradient flow to t = {t[-1]:.4g} ({self.status}); {t.size} output times\n"
+            f"gradient flow to t = {t[-1]:.4g}; {t.size} output times\n"
+            f"  {self.status.in_words}\n"
             f"  loss {loss[0]:.6g} -> {loss[-1]:.6g}, excess {excess[0]:.3g} -> {excess[-1]:.3g}\n"
             f"  {self.settings.method}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
             f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
         )
+
+    def __repr__(self) -> str:
+        # Inside of a transformation, or for several flows at once, there are no numbers to show.
+        one = checks.is_concrete(self.t) and np.ndim(self.t) == 1 and np.size(self.t) > 0
+        return str(self) if one else eqx.tree_pformat(self)
 
     def _repr_html_(self) -> str:
         return html_table(("", "start", "end"), self._ends(), str(self))
