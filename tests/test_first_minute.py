@@ -114,7 +114,7 @@ def test_what_a_prompt_shows_is_short():
     assert max(len(repr(other)) for other in flowsim.ALL_CLAIMS) < 200
     assert f"<{len(flowsim.ALL_CLAIMS)} claims: " in repr(flowsim.ALL_CLAIMS) and len(repr(flowsim.ALL_CLAIMS)) < 200
     assert repr(LOSS) == "<LinearAttentionLoss, d = 3, N = 10; minimum exact>"
-    assert repr(flow) == str(flow) and "ended: the last time" in repr(flow)
+    assert repr(flow) == str(flow) and "ended: t1" in repr(flow)
     several = jax.tree.map(lambda leaf: np.stack([leaf, leaf]) if isinstance(leaf, jax.Array) else leaf, flow)
     assert "f64[2," in repr(several)
 

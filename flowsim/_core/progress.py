@@ -17,8 +17,8 @@ class _Lines:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write the state of the bar on a new line. Text that only clears the bar is dropped."""
-        shown = text.strip()
+        """Write the state of the bar on a new line. Text that only clears the bar, or moves to another, is dropped."""
+        shown = text.replace("\x1b[A", "").strip()
         if shown:
             self._stream.write(f"{shown}\n")
 

@@ -13,33 +13,8 @@ import tyro
 
 from flowsim._core import VERSION
 from flowsim._core.text import nearest
-from flowsim.cli.prepare import (
-    BAD_INPUT,
-    FINISHED,
-    UNFINISHED,
-    explained,
-    guarded,
-    interrupted,
-    prepare_jax,
-    stop,
-    warned,
-)
-
-ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
-Overrides = Annotated[
-    tuple[tuple[str, ...], ...],
-    tyro.conf.UseAppendAction,
-    tyro.conf.arg(name="set", metavar="FIELD=VALUE", help="override fields of the problem, such as init.scale=0.3"),
-]
-Axes = Annotated[
-    tuple[tuple[str, ...], ...],
-    tyro.conf.UseAppendAction,
-    tyro.conf.arg(name="over", metavar="FIELD=VALUES"),
-]
-ClaimIds = Annotated[
-    tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[CLAIM_ID ...]", help="without one, flowsim only")
-]
-Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
+from flowsim.cli import prepare
+from flowsim.cli.prepare import FINISHED, UNFINISHED, explained, guarded, interrupted, prepare_jax, stop
 
 
 def _if_given(metavar: str, help: str | None = None) -> Any:
@@ -47,16 +22,24 @@ def _if_given(metavar: str, help: str | None = None) -> Any:
     return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
 
 
+ProblemFile = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="PROBLEM.toml|FILE.py:NAME")]
+Texts = tuple[tuple[str, ...], ...]
+Overrides = Annotated[
+    Texts,
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(name="set", metavar="FIELD=VALUE", help="override fields of the problem, such as init.scale=0.3"),
+]
+Axes = Annotated[Texts, tyro.conf.UseAppendAction, tyro.conf.arg(name="over", metavar="FIELD=VALUES")]
+ClaimIds = Annotated[tyro.conf.Positional[tuple[str, ...]], _if_given("[CLAIM_ID ...]", "without one, flowsim only")]
+ClaimId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")]
+Folder = Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")]
 Pattern = Annotated[str | None, _if_given("PATTERN")]
 Kept = Annotated[pathlib.Path | None, _if_given("DIR")]
 Jobs = Annotated[int, tyro.conf.arg(metavar="N", help="processes of this machine that share the work")]
 Scheduler = Annotated[str | None, _if_given("ADDRESS", "a dask scheduler, whose workers share the work")]
 Shard = Annotated[str | None, _if_given("I/N", "do only the I-th of N parts; all parts share DIR")]
 Budget = Annotated[str, tyro.conf.arg(metavar="TIME", help="the time, such as 90s or 10m")]
-Problems = Annotated[
-    int | None,
-    _if_given("N", "try this many problems instead, and finish the batch"),
-]
+Problems = Annotated[int | None, _if_given("N", "try this many problems instead, and finish the batch")]
 Form = Annotated[Literal["printed", "corrected"], tyro.conf.arg(help="of the claim")]
 Seed = Annotated[int, tyro.conf.arg(help="of random draws")]
 Devices = Annotated[str | None, _if_given("N|all")]
@@ -92,7 +75,7 @@ def run(
         all_claims: judge every claim about the model, also those without a flow.
         resume: continue the run in DIR.
         certify: prove or refute each judged claim, and keep the certificates in DIR/certificates.
-        certify_budget: the time to try it for each claim, such as 90s or 10m.
+        certify_budget: the time for each claim, such as 90s or 10m.
         json: print only verdicts.json.
         strict: exit with status 1 if a claim is violated.
         format: of the figures; pgf needs pdflatex.
@@ -165,7 +148,7 @@ def claims(
 
 
 def check(
-    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    claim_id: ClaimId,
     /,
     overrides: Overrides = (),
     json: bool = False,
@@ -186,7 +169,7 @@ def check(
 
 
 def certify(
-    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    claim_id: ClaimId,
     problem: Annotated[tyro.conf.Positional[pathlib.Path | None], _if_given("[PROBLEM.toml|FILE.py:NAME]")] = None,
     /,
     out: Annotated[pathlib.Path, tyro.conf.arg(metavar="FILE")] = pathlib.Path("certificate.json"),
@@ -301,7 +284,7 @@ def sweep(
 
 
 def refute(
-    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    claim_id: ClaimId,
     /,
     over: Axes = (),
     budget: Budget = "10m",
@@ -335,7 +318,7 @@ def refute(
 
 
 def sharpen(
-    claim_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLAIM_ID")],
+    claim_id: ClaimId,
     /,
     over: Axes = (),
     budget: Budget = "10m",
@@ -390,11 +373,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     if given and given[0] not in commands and not given[0].startswith("-"):
         near = nearest(given[0], commands)
-        return stop(BAD_INPUT, f'the command must be one of {", ".join(commands)}, but it is "{given[0]}"{near}')
+        return stop(
+            prepare.BAD_INPUT, f'the command must be one of {", ".join(commands)}, but it is "{given[0]}"{near}'
+        )
     before = signal.signal(signal.SIGINT, interrupted)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = functools.partial(warned, warnings.showwarning)
+            warnings.showwarning = functools.partial(prepare.warned, warnings.showwarning)
             return tyro.extras.subcommand_cli_from_dict(
                 commands,
                 args=arguments,
