@@ -17,8 +17,11 @@ from synthetic import TIMES, trajectory
 
 import flowsim
 from flowsim.claims import Evidence, Judgement
+from flowsim.experiments.search.sharpening import Growth
 from flowsim.report import plots
+from flowsim.report.plots.maps import _outcomes
 from flowsim.report.plots.modes import of_matrices
+from flowsim.report.plots.search import _growth
 from flowsim.report.plots.verdicts import SIDES, of_judged, sides_of
 
 
@@ -165,3 +168,31 @@ def test_matrices_have_one_scale_of_colours_and_the_limit_where_it_is_known():
 
 def test_a_model_without_matrices_has_no_picture_of_them():
     assert of_matrices(flowsim.gradient_flow(LOSS, START, t1=0.1), {}) == {}
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(1.5, "linear"), (50.0, "log")])
+def test_an_axis_of_a_small_range_has_ticks_that_differ(factor, scale, tmp_path):
+    with plots.drawing(tmp_path / "a.png") as figure:
+        drawn = figure.add_subplot(yscale="log")
+        drawn.plot([1, 2], [0.2, 0.2 * factor])
+    figure.draw_without_rendering()
+    assert drawn.get_yscale() == scale
+    low, high = drawn.get_ylim()
+    shown = [label.get_text() for label in drawn.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert len(set(shown)) == len(shown) > 1
+
+
+def test_whole_numbers_are_ticked_as_such():
+    growth = Growth("task.dimension", (1, 2), (1.5, 3.0))
+    drawn = axes()
+    _growth(drawn, growth)
+    assert [label.get_text() for label in drawn.get_xticklabels()] == ["1", "2"]
+    assert drawn.get_xticks(minor=True).size == 0
+
+
+def test_a_panel_of_one_outcome_says_so():
+    drawn, other = axes(), axes()
+    _outcomes(drawn, np.full((2, 3), "global-minimum"))
+    assert [text.get_text() for text in drawn.texts] == ["all 6 cells:\nglobal minimum"]
+    _outcomes(other, np.array([["global-minimum", "saddle"]]))
+    assert not other.texts

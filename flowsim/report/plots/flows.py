@@ -32,6 +32,7 @@ from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.papers.paper import Predictions
 from flowsim.problem.architecture import Curve
+from flowsim.report.plots.axes import readable, time_axis
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 
@@ -312,6 +313,7 @@ def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
 
 def save(figure: Figure, path: str | os.PathLike) -> None:
     """Write a figure in the format of its suffix; a partial file is never visible. Equal figures give equal bytes."""
+    readable(figure)
     kind = pathlib.Path(path).suffix.removeprefix(".")
     date = {"svg": "Date", "pdf": "CreationDate"}.get(kind)
     undated: Options = {"metadata": {date: None}} if date else {}
@@ -378,23 +380,4 @@ def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: Options, b
 def _nothing(axes: Axes, reason: str) -> Axes:
     axes.text(0.5, 0.5, reason, ha="center", va="center", transform=axes.transAxes)
     axes.set_axis_off()
-    return axes
-
-
-def time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
-    """Label the time axis. A logarithmic one has time 0 at its left end, or shows a late drop."""
-    if t[0] < 0:
-        axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
-        first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5
-    else:
-        axes.set_xlabel(r"flow time  $t$")
-        first, linear, share, ticks = 0.0, t[1] if t.size > 1 else 0.0, 0.5, 15
-    if scale == "log" and linear:
-        # Linear up to the first power of ten, so that 0 is the only tick there.
-        axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(linear)), linscale=share)
-        locator: Any = axes.xaxis.get_major_locator()
-        locator.set_params(numticks=ticks)
-    if linear:
-        axes.set_xlim(max(first, -linear) if scale == "linear" else first, t[-1])
-    axes.margins(y=0.15)
     return axes

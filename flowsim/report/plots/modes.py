@@ -14,7 +14,8 @@ from flowsim._core.types import Options
 from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.models import LinearAttention
-from flowsim.report.plots.flows import Sized, on_axes, positive, time_axis
+from flowsim.report.plots.axes import time_axis
+from flowsim.report.plots.flows import Sized, on_axes, positive
 
 _LARGEST = 64  # rows or columns of a matrix that is drawn
 _MOST = 6  # matrices

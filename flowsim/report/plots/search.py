@@ -14,6 +14,7 @@ from flowsim._core.text import in_tex
 from flowsim.experiments.search.counterexample import Counterexample
 from flowsim.experiments.search.sharpening import Growth, Sharpening
 from flowsim.report.plots import positive, save, styled
+from flowsim.report.plots.axes import few_ticks
 from flowsim.report.plots.names import name_of
 
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
@@ -61,7 +62,7 @@ def _sides(axes: Axes, found: Counterexample) -> None:
     axes.plot(x, value, color="C0", marker="o", markersize=4, markevery=every, linestyle=style, label="value")
     label = "bound"
     axes.plot(x, bound, color="C1", marker="x", markersize=6, markevery=every, linestyle=style, label=label)
-    axes.set_xlabel(r"flow time  $t$" if along else "number of the point")
+    axes.set_xlabel(r"flow time  $t$" if along else "what the statement compares, in its order")
     axes.set_ylabel("the two sides")
     shown = np.concatenate([side[np.isfinite(side)] for side in (value, bound)])
     if shown.size and np.all(np.isfinite(positive(shown))) and np.max(shown) > 100 * np.min(shown):
@@ -94,6 +95,7 @@ def _growth(axes: Axes, growth: Growth) -> None:
         axes.set_xscale("log")
     if np.nanmax(y, initial=1.0) > _WIDE * np.nanmin(y, initial=1.0):
         axes.set_yscale("log")
+    few_ticks(axes, x)
     axes.set_xlabel(name_of(growth.name))
     axes.set_ylabel("factor")
     if abs(growth.slope) >= _SLIGHT:

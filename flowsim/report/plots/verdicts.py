@@ -11,7 +11,8 @@ from matplotlib.ticker import NullFormatter
 from flowsim._core.text import in_tex
 from flowsim._core.types import Options
 from flowsim.claims import Claim, Comparison, Evidence, Judgement, Verdict
-from flowsim.report.plots.flows import Sized, on_axes, time_axis
+from flowsim.report.plots.axes import time_axis
+from flowsim.report.plots.flows import Sized, on_axes
 
 SIDES = "sides-"  # what the names of the figures of both sides begin with
 _MOST = 8  # pictures of sides
