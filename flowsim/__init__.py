@@ -150,10 +150,8 @@ _HOMES = {
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | {
-    "plots": "flowsim.report",
-    "initialization": "flowsim",
-}
+_ROOMS = {"plots": "flowsim.report.plots", "initialization": "flowsim.initialization"}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | _ROOMS
 
 if not TYPE_CHECKING:  # to a type checker any name would be known
     __all__ = sorted([*_HOME, "__version__"])
@@ -162,7 +160,7 @@ if not TYPE_CHECKING:  # to a type checker any name would be known
         if name not in _HOME:
             raise AttributeError(f"module 'flowsim' has no attribute '{name}'")
         home = importlib.import_module(_HOME[name])
-        return vars(home)[name] if name in vars(home) else importlib.import_module(f"{_HOME[name]}.{name}")
+        return home if name in _ROOMS else getattr(home, name)
 
     def __dir__() -> list[str]:
         return __all__

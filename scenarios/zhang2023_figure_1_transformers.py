@@ -17,7 +17,6 @@ import numpy as np
 import flowsim
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.losses.prompt_risk import zero_predictor_error
-from flowsim.report import plots
 from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 from flowsim.tasks.sampling import bootstrap_interval, least_squares, squared_errors
 
@@ -45,7 +44,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None, size: str = "smal
             curves[name, N] = f"C{index}{line}", flowsim.train(start, prompts(N, c), **adam, key=key, progress=True)[0]
     linear = balanced_minimum(flowsim.RandomCovarianceLoss(random(np.inf, 1.0)).structure)
     path = pathlib.Path(out or ".", "zhang2023_figure_1_transformers.png")
-    with plots.drawing(path, figsize=(8, 6)) as figure:
+    with flowsim.plots.drawing(path, figsize=(8, 6)) as figure:
         for axes, c in zip(figure.subplots(2, 2, sharex=True).flat, (None, 1, 4, 9), strict=True):
             task, title = prompts(M[-1], c), f"c = {c}" if c else "fixed covariance"
             zero = float(zero_predictor_error(task))

@@ -232,7 +232,7 @@ def test_an_epsilon_that_is_none(file, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["rum"], ["run", "p.toml"], ["run", "p.toml", "--out", "x", "--format", "gif"]]
+    "arguments", [[], ["--rum"], ["run", "p.toml"], ["run", "p.toml", "--out", "x", "--format", "gif"]]
 )
 def test_unknown_arguments_end_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:

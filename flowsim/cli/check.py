@@ -33,16 +33,14 @@ from flowsim.report.facts import sharp_constants
 def check(identifier: str, *, overrides: Sequence[str], as_json: bool, strict: bool) -> int:
     """Judge a claim, or all its parts, in every form on its problems."""
     chosen = claims_of(identifier)
-    if not as_json:
-        for claim in chosen:
-            print(cut(f"{claim.id} [{claim.form}]: {claim.text}", width(WIDTH)), flush=True)
-        print()
     entries = list(judge_all(chosen, overrides))
     if not entries:
         refuse("claim id", "that of a claim that lists problems", f"{identifier} has none")
     if as_json:
         print_json(audit_document(entries))
     else:
+        stated = (cut(f"{claim.id} [{claim.form}]: {claim.text}", width(WIDTH)) for claim in chosen)
+        print(*stated, "", sep="\n")
         print_by_problem(entries)
     return exit_status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
 
