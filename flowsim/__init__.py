@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flowsim._core import VERSION
 
 if TYPE_CHECKING:
+    from flowsim import initialization as initialization
     from flowsim._core.compiler import setup as setup
     from flowsim.claims import Claim as Claim
     from flowsim.claims import Comparison as Comparison
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from flowsim.claims import equal as equal
     from flowsim.claims import find_claims as find_claims
     from flowsim.claims import fit_rate as fit_rate
-    from flowsim.claims import judge as judge
     from flowsim.claims import limit as limit
     from flowsim.claims import plateaus as plateaus
     from flowsim.claims import power_law as power_law
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from flowsim.claims.spaces import Real as Real
     from flowsim.claims.spaces import Space as Space
     from flowsim.claims.spaces import Whole as Whole
+    from flowsim.experiments.ablation import Ablation as Ablation
+    from flowsim.experiments.ablation import ablate as ablate
     from flowsim.experiments.run import Run as Run
     from flowsim.experiments.run import run as run
     from flowsim.experiments.search import Counterexample as Counterexample
@@ -61,6 +63,10 @@ if TYPE_CHECKING:
     from flowsim.flow.training import train as train
     from flowsim.flow.trajectory import Status as Status
     from flowsim.flow.trajectory import Trajectory as Trajectory
+    from flowsim.initialization import balanced as balanced
+    from flowsim.initialization import balanced_indefinite as balanced_indefinite
+    from flowsim.initialization import scaled_identity as scaled_identity
+    from flowsim.initialization import unbalanced as unbalanced
     from flowsim.losses import AbstractPopulationLoss as AbstractPopulationLoss
     from flowsim.losses import AttentionLoss as AttentionLoss
     from flowsim.losses import DiagonalLayersLoss as DiagonalLayersLoss
@@ -97,6 +103,7 @@ if TYPE_CHECKING:
     from flowsim.moments import TracePolynomial as TracePolynomial
     from flowsim.moments import wishart_expectation as wishart_expectation
     from flowsim.papers import ALL_CLAIMS as ALL_CLAIMS
+    from flowsim.papers import judge as judge
     from flowsim.papers import predictions as predictions
     from flowsim.papers import prompt_lengths as prompt_lengths
     from flowsim.problem import Problem as Problem
@@ -130,6 +137,7 @@ _HOMES = {
         "ScalarLayersLoss ScalarLoopLoss SpectralAttentionLoss"
     ),
     "flowsim.losses.prompt_risk": "risk",
+    "flowsim.initialization": "balanced balanced_indefinite scaled_identity unbalanced",
     "flowsim.flow.gradient_flow": "Stop gradient_descent gradient_flow reduced_flow",
     "flowsim.flow.risk_curve": "risk_along",
     "flowsim.flow.training": "Curriculum train",
@@ -137,18 +145,20 @@ _HOMES = {
     "flowsim.problem": "Problem ProblemSpec",
     "flowsim.claims": (
         "Claim Comparison Evidence Family Judgement Plateau Verdict Verdicts at_least at_most check citation "
-        "confidence_band end_point equal find_claims fit_rate judge limit plateaus power_law tends_to with_probability"
+        "confidence_band end_point equal find_claims fit_rate limit plateaus power_law tends_to with_probability"
     ),
     "flowsim.claims.declaring": "Section claim",
     "flowsim.claims.proofs": "Enclosure certify enclose",
     "flowsim.claims.spaces": "Choice Each Real Space Whole",
-    "flowsim.papers": "ALL_CLAIMS predictions prompt_lengths",
+    "flowsim.papers": "ALL_CLAIMS judge predictions prompt_lengths",
+    "flowsim.experiments.ablation": "Ablation ablate",
     "flowsim.experiments.run": "Run run",
     "flowsim.experiments.search": "Counterexample Refutation Sharpening refute sharpen",
     "flowsim.experiments.sweep.maps": "Map sweep",
     "flowsim.report.documents": "verdict_table",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | {"plots": "flowsim.report"}
+_ROOMS = {"plots": "flowsim.report.plots", "initialization": "flowsim.initialization"}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()} | _ROOMS
 
 if not TYPE_CHECKING:  # to a type checker any name would be known
     __all__ = sorted([*_HOME, "__version__"])
@@ -157,7 +167,7 @@ if not TYPE_CHECKING:  # to a type checker any name would be known
         if name not in _HOME:
             raise AttributeError(f"module 'flowsim' has no attribute '{name}'")
         home = importlib.import_module(_HOME[name])
-        return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{_HOME[name]}.{name}")
+        return home if name in _ROOMS else getattr(home, name)
 
     def __dir__() -> list[str]:
         return __all__

@@ -17,7 +17,6 @@ import numpy as np
 import optimistix
 
 import flowsim
-from flowsim import initialization
 from flowsim.papers.ahn2023.figures import distance_to_identity, preconditioned
 from flowsim.report import plots
 
@@ -29,7 +28,7 @@ def train(seed: int, layers: int, **how) -> tuple[flowsim.MultiLayerLoss, flowsi
     U = np.asarray(jax.random.orthogonal(jax.random.key(seed), 5))
     task = flowsim.LinearRegression((U.T * VARIANCES) @ U, context_length=20, weights="inverse-covariance")
     loss = flowsim.MultiLayerLoss(task, layers)
-    start = flowsim.MultiLayerAttention(initialization.symmetric(1.0, 5, seed, layers))
+    start = flowsim.MultiLayerAttention(flowsim.initialization.symmetric(1.0, 5, seed, layers))
     weights, rest = eqx.partition(start, eqx.is_array)
     value = lambda y, _: loss.excess(eqx.combine(y, rest))
     found = optimistix.minimise(value, optimistix.LBFGS(1e-10, 1e-12), weights, max_steps=5000, throw=False).value
@@ -38,7 +37,8 @@ def train(seed: int, layers: int, **how) -> tuple[flowsim.MultiLayerLoss, flowsi
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple]:
     """Train five times, and draw distances, losses and the first run's matrices. Quick: two layers, once, roughly."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following five flows of three layers, and L-BFGS from the same starts ..", flush=True)
     runs = [train(0, 2, rtol=1e-5)] if quick else [train(seed, 3) for seed in range(5)]
     loss, first, _ = runs[0]
     k, path = loss.layers, pathlib.Path(out or ".", "ahn2023_figure_1.png")

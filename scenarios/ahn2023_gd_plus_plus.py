@@ -12,8 +12,8 @@ that all end at the same loss.
 """
 
 import pathlib
+import textwrap
 
-import jax
 import numpy as np
 
 import flowsim
@@ -26,7 +26,8 @@ CLAIMS = [f"ahn2023.{name}" for name in ("theorem-5.local-minima", "figure-3.los
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     """Follow flows from drawn starts, and judge the claims at the best scalars. Quick: two layers, fewer starts."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following flows from 24 drawn starts, then judging the claims ..", flush=True)
     d, n, k = 5, 10, 2 if quick else 3
     loss = ScalarLayersLoss(d, n, k, residual_stream=True)
     depths = range(1, k + 1)
@@ -56,8 +57,8 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     full = flowsim.MultiLayerLoss(task, k)
     claims = [claim for claim in flowsim.ALL_CLAIMS if claim.id in CLAIMS]
     verdicts = flowsim.judge(claims, full, flowsim.gradient_flow(full, full.minimizer, t1=1e-6, solver="explicit"))
-    print(*verdicts, f"figure: {path.absolute()}", sep="\n")
-    print("losses at the ends:", *(f"{run.loss[-1]:.6f}" for run in flows))
+    print(flowsim.verdict_table(verdicts), f"figure: {path.absolute()}", sep="\n")
+    print("losses at the ends:", textwrap.fill(" ".join(f"{run.loss[-1]:.6f}" for run in flows), 80), sep="\n")
     return loss, flows, verdicts
 
 

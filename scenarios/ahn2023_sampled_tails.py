@@ -25,7 +25,8 @@ from flowsim.report import plots
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     """Descend, and look at the weights on the samples, on fresh prompts and exactly. Quick: a shorter way."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Descending on 1024 sampled covariances, 6000 steps ..", flush=True)
     task = flowsim.LinearRegression(np.eye(5), 10, weights="inverse-covariance")
     model = flowsim.MultiLayerAttention(initialization.symmetric(0.2, 5, 0, 3), initialization.gaussian(0.2, 5, 100, 2))
     loss = flowsim.MonteCarloLoss(task, samples=1024, method="covariances").prepared(model)

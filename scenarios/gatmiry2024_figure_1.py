@@ -12,7 +12,6 @@ I by exact moments; 1 - c falls as 1/n, and is larger with more loops.
 
 import pathlib
 
-import jax
 import numpy as np
 
 import flowsim
@@ -25,7 +24,8 @@ D, LOOPS = 5, 2
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tuple[float, float, float]]:
     """Draw the figure; returns |A - I|, the distance up to scaling and c at the end of each flow. Quick: fewer n."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following a flow of two loops for each n ..", flush=True)
     found, lengths = {}, (3, 20) if quick else (3, 5, 20, 100)
     start = flowsim.LoopedAttention(initialization.symmetric(0.2, D, seed=0), loops=LOOPS)
     path = pathlib.Path(out or ".", "gatmiry2024_figure_1.png")

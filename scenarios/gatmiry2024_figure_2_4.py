@@ -13,7 +13,6 @@ further from I the more loops there are; one loop converges too, and takes longe
 
 import pathlib
 
-import jax
 import numpy as np
 
 import flowsim
@@ -27,7 +26,8 @@ D, N = 10, 20
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tuple[float, float, float]]:
     """Draw the figure; returns the losses at the end, looped and of layers, and a at the end. Quick: fewer loops."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following flows of loops and of layers ..", flush=True)
     found, depths = {}, (1, 2) if quick else (1, 2, 3, 4)
     mark = lambda index: {"color": f"C{index}", "marker": "os^D"[index], "markevery": 0.2, "markersize": 3}
     path = pathlib.Path(out or ".", "gatmiry2024_figure_2_4.png")

@@ -14,10 +14,10 @@ to 1.5) it is exact to 6 loops.
 
 import pathlib
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+import flowsim
 from flowsim.losses.deep.residual_energy import loop_terms
 from flowsim.losses.deep.scalar_minima import scalar_minimum
 from flowsim.papers.gatmiry2024.figures import mean_risks, other_covariance, prompt_risks
@@ -28,7 +28,8 @@ D, N = 10, 20
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[tuple[str, int], dict[str, np.ndarray]]:
     """Draw the panels; returns the exact means and the medians. Quick: fewer loops and contexts."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Drawing contexts, and computing exact means over loops ..", flush=True)
     most, contexts, exact = (10, 500, 3) if quick else (50, 2000, 6)
     laws = {"covariance as in training": (1.0,) * D, "another covariance": other_covariance(D)}
     loops, found = np.arange(1, most + 1), {}

@@ -36,7 +36,8 @@ def largest_step(loss, start, bound: float, rounds: int) -> float:
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple[int, float, float]]:
     """Bisect for every number of loops and draw. Quick: two of them, coarsely."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Bisecting the largest step that converges, for each number of loops ..", flush=True)
     task = flowsim.SpectralRegression([1.0], N, multiplicities=[D])
     start = flowsim.DiagonalLayers([[0.0]], task)
     path = pathlib.Path(out or ".", "gatmiry2024_step_size.png")

@@ -13,7 +13,6 @@ the band.
 
 import pathlib
 
-import jax
 import numpy as np
 
 import flowsim
@@ -22,7 +21,8 @@ from flowsim.report import plots
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[dict, dict, flowsim.Trajectory]:
     """Draw both panels; returns half widths and errors by method, the band and the exact flow. Quick: fewer samples."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Computing intervals for growing numbers of samples ..", flush=True)
     task = flowsim.LinearRegression(np.diag([1.0, 0.7, 0.5]), 10, weights="inverse-covariance")
     exact = flowsim.LoopedLoss(task, 2)
     model = flowsim.LoopedAttention(0.4 * np.eye(3), loops=2)

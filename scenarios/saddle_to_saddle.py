@@ -12,7 +12,6 @@ drop is the learning of the next eigenvalue, the largest first, and fewer direct
 
 import pathlib
 
-import jax
 import numpy as np
 
 import flowsim
@@ -26,18 +25,18 @@ LEVELS = (np.sum(LAMBDA) - np.cumsum([0.0, *(LAMBDA**2 / GAMMA)])) / 2
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[flowsim.Plateau, ...]:
     """Integrate, print the table and draw; returns the plateaus. Quick makes no difference."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following the flow of four heads from plateau to plateau ..", flush=True)
     like = flowsim.SeparateHeads(np.zeros(4), np.zeros((4, 1, 4)), np.zeros((4, 1, 4)))
     start = initialization.linear_heads(SCALE, like, seed=1)
     loss = flowsim.AttentionLoss(flowsim.LinearRegression(np.diag(LAMBDA), N), start)
     flow = flowsim.gradient_flow(loss, start)
     found = flowsim.plateaus(flow, loss)
-    print("level            closed form      difference       enter       leave    |grad|  index  fastest rate")
+    print("level            off the form       enter       leave    |grad|  index  fastest")
     for plateau, level in zip(found, LEVELS, strict=True):
         fastest = 0.0 if plateau.rates is None else np.max(plateau.rates, initial=0.0)
         times = f"{plateau.enter:10.0f}  {plateau.leave:10.0f}  {plateau.grad_norm:8.1e}"
-        print(f"{plateau.level:.13f}  {level:.13f}  {plateau.level - level:10.1e}  {times}", end="")
-        print(f"  {plateau.index:5d}  {fastest:12.1e}")
+        print(f"{plateau.level:.13f}  {plateau.level - level:12.1e}  {times}  {plateau.index:5d}  {fastest:7.1e}")
     path = pathlib.Path(out or ".", "saddle_to_saddle.png")
     with plots.drawing(path, figsize=(8.0, 3.4)) as figure:
         plots.staircase(flow, found, ax=figure.add_subplot())

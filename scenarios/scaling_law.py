@@ -14,7 +14,6 @@ tr(Lambda)/N, so that
 
 import pathlib
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -35,7 +34,8 @@ def flow_of(dimension: int, length: float) -> flowsim.Trajectory:
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, list[float]]:
     """Integrate and draw; returns the slopes of every context length, one a dimension. Quick takes small dimensions."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following flows of growing dimension ..", flush=True)
     dimensions = (64, 1024) if quick else (64, 256, 1024, 4096, 16384)
     found, path = {}, pathlib.Path(out or ".", "scaling_law.png")
     with plots.drawing(path, figsize=(8.0, 3.4)) as figure:

@@ -12,8 +12,6 @@ the dimension and the spectrum: to a factor of 1.004 at N = 1000, of 9 at N = 1.
 
 import pathlib
 
-import jax
-
 import flowsim
 from flowsim.report.plots import search
 
@@ -22,16 +20,17 @@ BROKEN, BOUND = "xie2025.eq-27", "zhang2023.theorem-4.2.noiseless-bound"
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[list[flowsim.Refutation], flowsim.Sharpening]:
     """Search for a counterexample of both forms, and for the best constant of the bound; draw both."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Searching for counterexamples of two forms, then for a best constant ..", flush=True)
     folder = pathlib.Path(out or ".")
     refuted = []
     for claim in flowsim.find_claims(flowsim.ALL_CLAIMS, BROKEN):
-        refuted.append(flowsim.refute(claim, problems=16 if quick else 64))
+        refuted.append(flowsim.refute(claim, problems=16 if quick else 64, progress=True))
         print(refuted[-1], "\n")
         if refuted[-1].counterexample is not None:
             search.draw_counterexample(refuted[-1].counterexample, folder / "counterexample.png")
     (claim,) = flowsim.find_claims(flowsim.ALL_CLAIMS, BOUND)
-    found = flowsim.sharpen(claim, problems=150 if quick else 2000)
+    found = flowsim.sharpen(claim, problems=150 if quick else 2000, progress=True)
     print(found)
     search.draw_growth(found, folder / "sharpening.png")
     print(f"figures: {folder.absolute()}")

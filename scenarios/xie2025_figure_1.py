@@ -22,7 +22,8 @@ from flowsim.report import plots
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     """Integrate, train and draw; returns the loss, the flows and Adam's risk. Quick: d = 3, factors, 200 steps."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following the flows of one head, then training it by Adam ..", flush=True)
     d, C, steps, batch = (3, 5, 200, 256) if quick else (10, 10, 5000, 2048)
     task = flowsim.LinearRegression(np.eye(d), C, prior_mean=2 * np.ones(d))
     like = flowsim.MultiHeadAttention(np.zeros((1, d + 1)), np.zeros((1, d + 1, d + 1)))

@@ -17,18 +17,18 @@ import numpy as np
 
 import flowsim
 import flowsim.tasks
-from flowsim import initialization
 from flowsim.papers.xie2025.section_5 import alignment
 from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     """Integrate and draw; returns the loss, the flow, and (T, 2) exact and drawn cosines. Quick: d = 3, C = 5."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following the flow of one head with a trainable guess ..", flush=True)
     d, C = (3, 5) if quick else (10, 10)
     task = flowsim.LinearRegression(np.eye(d), C, prior_mean=2 * np.ones(d))
     like = flowsim.MultiHeadAttention(np.zeros((1, d + 1)), np.zeros((1, d + 1, d + 1)), trainable=True)
-    start = initialization.heads(0.1, like, seed=0)
+    start = flowsim.initialization.heads(0.1, like, seed=0)
     loss = flowsim.MultiHeadLoss(task, start)
     stop = flowsim.Stop(excess=1e-8)
     per_decade = 4 if quick else 8

@@ -12,7 +12,6 @@ exact risk from small random weights end on the lines.
 
 import pathlib
 
-import jax
 import numpy as np
 
 import flowsim
@@ -32,7 +31,8 @@ def ends(task: flowsim.LinearRegression, heads: int, w: np.ndarray | None = None
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, np.ndarray]:
     """Compute and draw; returns (points, 3) abscissa, least risk and end of a flow by panel. Quick: d = 2, C = 5."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following a flow for each number of heads, mean and guess ..", flush=True)
     d, C = (2, 5) if quick else (10, 10)
     ones, sizes = np.ones(d), (0.0, 2.0) if quick else (0.0, 1.0, 2.0)
     at = lambda mean: flowsim.LinearRegression(np.eye(d), C, prior_mean=mean)

@@ -37,7 +37,8 @@ def random(length: float, c: float = 1.0) -> flowsim.RandomCovarianceRegression:
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, np.ndarray]:
     """Draw the panels; returns the literal model's band and its exact curve. Quick: fewer lengths and prompts."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Computing exact curves, and the bands of the literal models ..", flush=True)
     models = {(":", N): balanced_minimum(flowsim.LinearAttentionLoss(fixed(N)).structure) for N in LENGTHS}
     models |= {("-", N): balanced_minimum(flowsim.RandomCovarianceLoss(random(N)).structure) for N in LENGTHS}
     M, found = [10, 40] if quick else [*range(1, 21), *range(25, 151, 5)], {}

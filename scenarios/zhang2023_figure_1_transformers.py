@@ -17,7 +17,6 @@ import numpy as np
 import flowsim
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.losses.prompt_risk import zero_predictor_error
-from flowsim.report import plots
 from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 from flowsim.tasks.sampling import bootstrap_interval, least_squares, squared_errors
 
@@ -32,7 +31,8 @@ SIZES = {
 
 def main(quick: bool = False, out: pathlib.Path | None = None, size: str = "small") -> dict[tuple, np.ndarray]:
     """Train and draw; returns M, errors and bands by panel, procedure and N. Quick: d = 1, one tiny decoder."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Training decoders by Adam ..", flush=True)
     d, lengths, adam, shape = SIZES["quick" if quick else size]
     random = lambda length, c: flowsim.RandomCovarianceRegression(DiagonalLaw(Gamma(np.ones(d), 1 / c)), length)
     prompts = lambda length, c: random(length, c) if c else flowsim.LinearRegression(np.eye(d), length)
@@ -44,7 +44,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None, size: str = "smal
             curves[name, N] = f"C{index}{line}", flowsim.train(start, prompts(N, c), **adam, key=key, progress=True)[0]
     linear = balanced_minimum(flowsim.RandomCovarianceLoss(random(np.inf, 1.0)).structure)
     path = pathlib.Path(out or ".", "zhang2023_figure_1_transformers.png")
-    with plots.drawing(path, figsize=(8, 6)) as figure:
+    with flowsim.plots.drawing(path, figsize=(8, 6)) as figure:
         for axes, c in zip(figure.subplots(2, 2, sharex=True).flat, (None, 1, 4, 9), strict=True):
             task, title = prompts(M[-1], c), f"c = {c}" if c else "fixed covariance"
             zero = float(zero_predictor_error(task))
@@ -58,7 +58,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None, size: str = "smal
                 axes.fill_between(shown, *band, color=style[:-1], alpha=0.2, lw=0)
                 if N in lengths:
                     at, beyond = mean[M.index(N)], mean[M.index(N) + 1 :].max()
-                    print(f"{title}, {name}, N = {N}: error {at:.3f} at M = N, beyond it up to {beyond / at:.2f} times")
+                    print(f"{title}, {name}, N = {N}: error {at:.3f}; up to {beyond / at:.2f} times beyond M = N")
             axes.set(title=title, yscale="log", ylim=(5e-3, None), xlabel=r"$M$", ylabel="error over zero's")
         figure.axes[0].legend(fontsize="x-small")
     print(f"figure: {path.absolute()}")

@@ -11,8 +11,6 @@ Polyak-Lojasiewicz constant along this flow is about 110 times the theorem's mu.
 
 import pathlib
 
-import jax
-
 import flowsim
 from flowsim.report import plots
 from flowsim.report.page import write_report
@@ -20,7 +18,7 @@ from flowsim.report.page import write_report
 PROBLEM = """
 [task]
 context_length = 10
-covariance = [[0.5, 0, 0], [0, 1, 0], [0, 0, 2]]
+covariance = {eigenvalues = [0.5, 1, 2]}
 [init]
 kind = "balanced"
 scale = 0.3
@@ -32,12 +30,13 @@ ABOUT = ("assumption-3.3", "theorem-4.1", "lemma-5", "sec-5.1", "lemma-a", "coro
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.Verdict]:
     """Integrate, judge, draw; print the verdict table and where the report is. Quick: Lemma 5.4 alone."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following the flow, then judging every statement along it ..", flush=True)
     problem = flowsim.ProblemSpec.from_toml(PROBLEM).build()
-    trajectory = problem.run()
+    trajectory = problem.run(progress=True)
     parts = "lemma-5.4" if quick else ABOUT
     claims = [claim for claim in flowsim.ALL_CLAIMS if claim.id.removeprefix("zhang2023.").startswith(parts)]
-    verdicts = flowsim.judge(claims, problem.loss, trajectory)
+    verdicts = flowsim.judge(claims, problem.loss, trajectory, progress=True)
 
     folder = pathlib.Path(out or pathlib.Path(__file__).stem, "figures")
     folder.mkdir(parents=True, exist_ok=True)

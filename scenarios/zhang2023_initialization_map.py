@@ -12,7 +12,6 @@ minimum, strict up to the one direction of rescaling, at a positive excess.
 
 import pathlib
 
-import jax
 import numpy as np
 
 import flowsim
@@ -29,7 +28,8 @@ KINDS = ["balanced", "balanced-indefinite", "unbalanced", "random"]
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[flowsim.Map, EndPoint]:
     """Draw the map, then look at a random start that misses the global minimum. Quick: fewer starts."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following a flow from every start of the map ..", flush=True)
     axes = {
         "init.scale": "0.01,3" if quick else "geom:1e-3:10:9",
         "init.seed": "1,3" if quick else "0:5",

@@ -32,12 +32,13 @@ def trained(shape: float) -> tuple[DiagonalLaw, flowsim.LinearAttention, list[fl
     law = DiagonalLaw(Gamma(np.full(DIMENSION, shape), shape))
     loss = flowsim.RandomCovarianceLoss(flowsim.RandomCovarianceRegression(law, np.inf))
     trajectory = flowsim.gradient_flow(loss, scaled_identity(0.1, DIMENSION))
-    return law, trajectory.end, flowsim.judge(flowsim.find_claims(flowsim.ALL_CLAIMS, CLAIM), loss, trajectory)
+    return law, trajectory.end, flowsim.judge(CLAIM, loss, trajectory)
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, tuple[np.ndarray, list[flowsim.Verdict]]]:
     """Draw E[yhat | x, w]/<w, x> against |x| beside k/(k + 2), for several laws. Quick: fewer laws and queries."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following a flow for each law of the variances ..", flush=True)
     sizes = np.asarray([0.1, 1.0, 3.0]) if quick else np.geomspace(0.05, 5, 61)
     ones, found = jnp.ones(DIMENSION), {}
     path = pathlib.Path(out or ".", "zhang2023_one_third.png")
@@ -54,7 +55,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, tu
     for shape, (factors, _) in found.items():
         print(f"Gamma({shape:g}): {factors[0]:.3f} at |x| = {sizes[0]:g}, {factors[-1]:.3f} at {sizes[-1]:g}", end="; ")
         print(f"k/(k + 2) = {shape / (shape + 2):.3f}")
-    print(*found[1.0][1], f"figure: {path.absolute()}", sep="\n")
+    print(flowsim.verdict_table(found[1.0][1]), f"figure: {path.absolute()}", sep="\n")
     return found
 
 

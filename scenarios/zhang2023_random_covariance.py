@@ -12,8 +12,6 @@ equality in the proof of Lemma C.6, which holds as the inequality that the proof
 
 import pathlib
 
-import jax
-
 import flowsim
 from flowsim.report import plots
 
@@ -31,12 +29,12 @@ CLAIMS = ("theorem-4.5", "lemma-c.6.proof-equality", "lemma-c.7", "lemma-c.8", "
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.Verdict]:
     """Integrate, judge, and draw u_{-1} beside both limits. Quick: Lemma C.8 alone."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following the flow, then judging Theorem 4.5 and appendix C ..", flush=True)
     problem = flowsim.ProblemSpec.from_toml(PROBLEM).build()
-    trajectory = problem.run()
+    trajectory = problem.run(progress=True)
     names = CLAIMS[3:4] if quick else CLAIMS
-    claims = [claim for name in names for claim in flowsim.find_claims(flowsim.ALL_CLAIMS, f"zhang2023.{name}")]
-    verdicts = flowsim.judge(claims, problem.loss, trajectory)
+    verdicts = flowsim.judge([f"zhang2023.{name}" for name in names], problem.loss, trajectory, progress=True)
 
     constants = next(verdict.constants for verdict in verdicts if verdict.id == "zhang2023.lemma-c.8.limit")
     path = pathlib.Path(out or ".", "zhang2023_random_covariance.png")

@@ -11,7 +11,6 @@ scales that the theorem leaves out; the time that it guarantees runs off to infi
 
 import pathlib
 
-import jax
 import numpy as np
 
 import flowsim
@@ -25,9 +24,9 @@ THETA = np.array([[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]])
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, list[flowsim.Verdict]]:
     """Judge both forms at every scale, and draw the time to an excess of 1e-6 beside the guaranteed one."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Following a flow from each scale, and judging both forms on it ..", flush=True)
     loss = flowsim.LinearAttentionLoss(flowsim.LinearRegression(np.diag([0.5, 1, 2]), 10))
-    claims = [claim for name in CLAIMS for claim in flowsim.find_claims(flowsim.ALL_CLAIMS, name)]
     predict = lambda sigma: flowsim.predictions(loss.task, initialization.balanced(sigma, THETA))
     print("sigma    Theorem 4.1     any scale       time needed")
     verdicts, needed = {}, {}
@@ -35,7 +34,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, li
         # From a large start, a fraction of its own excess would be no sign of convergence.
         stop = flowsim.Stop(excess=1e-12 / max(1.0, predict(sigma).excess), grad_norm=0.0)
         flow = flowsim.gradient_flow(loss, initialization.balanced(sigma, THETA), stop=stop)
-        verdicts[sigma] = flowsim.judge(claims, loss, flow)
+        verdicts[sigma] = flowsim.judge(CLAIMS, loss, flow)
         needed[sigma] = np.interp(-np.log(EPSILON), -np.log(flow.excess), flow.t)
         print(f"{sigma:<8.2g}", *(f"{verdict.verdict:15}" for verdict in verdicts[sigma]), f"{needed[sigma]:.3g}")
     bound = predict(1.0).constants["scale_bound"]

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowsim
-from flowsim import initialization
 from flowsim.report import plots
 
 VALUES, N, H, SEQUENCES = np.array([0.4, 0.3, 0.2, 0.1]), 31, 8, 5000
@@ -33,19 +32,20 @@ def empirical_loss(task: flowsim.LinearRegression) -> flowsim.FunctionLoss:
 
 def starts() -> dict[str, tuple]:
     """The start, the step size and the number of steps of each configuration, in our units."""
-    merged = flowsim.MergedHeads(np.zeros(H), np.zeros((H, 4, 4)))
-    found: dict[str, tuple] = {"merged": (initialization.linear_heads(1e-6 * N**0.5, merged, 0), 0.002 * N, 6000)}
+    merged, drawn = flowsim.MergedHeads(np.zeros(H), np.zeros((H, 4, 4))), flowsim.initialization.linear_heads
+    found: dict[str, tuple] = {"merged": (drawn(1e-6 * N**0.5, merged, 0), 0.002 * N, 6000)}
     for R in (1, 2):
         like = flowsim.SeparateHeads(np.zeros(H), np.zeros((H, R, 4)), np.zeros((H, R, 4)))
         value, key = (0.01 * N ** (1 / 3) / size**0.5 for size in (25 * H, 5 * H * R))
-        start = initialization.linear_heads(key, like, 0, {"v": value})
+        start = drawn(key, like, 0, {"v": value})
         found[f"separate, rank {R}"] = (start, 2 * 0.02 * N ** (2 / 3), 100_000)
     return found
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tuple]:
     """Train, integrate and draw; returns the times of half of all that is lost. Quick makes no difference."""
-    jax.config.update("jax_enable_x64", True)
+    flowsim.setup()
+    print("Training on 5,000 sequences, and following the flows beside it ..", flush=True)
     task = flowsim.LinearRegression(np.diag(VALUES), N)
     found, path, empirical = {}, pathlib.Path(out or ".", "zhang2025_figures.png"), empirical_loss(task)
     half = lambda run: float(run.t[np.argmax(run.loss < (LEVELS[0] + LEVELS[-1]) / 4)])

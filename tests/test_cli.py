@@ -232,7 +232,7 @@ def test_an_epsilon_that_is_none(file, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["rum"], ["run", "p.toml"], ["run", "p.toml", "--out", "x", "--format", "gif"]]
+    "arguments", [[], ["--rum"], ["run", "p.toml"], ["run", "p.toml", "--out", "x", "--format", "gif"]]
 )
 def test_unknown_arguments_end_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -324,7 +324,7 @@ def test_what_a_run_prints(finished, file, capsys):
     assert capsys.readouterr().out == f"report: {finished / 'report.html'}\n"
     assert run(file, finished, "--resume") == 0
     out = capsys.readouterr().out
-    for words in ("stopped-excess", "lemma-5.4.pl", "2 claims: 2 hold", "sharp mu", "end point", "Hessian"):
+    for words in ("stopped: excess", "lemma-5.4.pl", "2 claims: 2 hold", "sharp mu", "end point", "Hessian"):
         assert words in out
     assert run(file, finished, "--resume", "--json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads((finished / "verdicts.json").read_text())

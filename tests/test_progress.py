@@ -20,7 +20,6 @@ class Terminal(io.StringIO):
 
 
 def shown(monkeypatch, stream, **options) -> str:
-    monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setattr(progress, "_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(sys, "stderr", stream)
     with progress.progress_bar("judging", 3, unit="claim", **options) as bar:
@@ -34,6 +33,17 @@ def test_a_log_has_lines_and_no_carriage_returns(monkeypatch):
     assert lines
     assert all(line.startswith("judging: ") and "\r" not in line for line in lines)
     assert any("3/3" in line for line in lines)
+
+
+def test_a_bar_is_shown_before_anything_is_done_and_bars_within_bars_stay_lines(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.progress_bar("judging", 3, unit="claim"):
+        assert stream.getvalue().startswith("judging:   0%")
+        with progress.progress_bar("gradient flow", 100, unit="%") as inner:
+            inner.update(50)
+    assert "\x1b" not in stream.getvalue()
+    assert [line.partition(":")[0] for line in stream.getvalue().splitlines()][:2] == ["judging", "gradient flow"]
 
 
 def test_a_terminal_has_a_bar_that_goes(monkeypatch):

@@ -143,7 +143,7 @@ class Page(html.parser.HTMLParser):
 
 
 def test_the_table_lines_up_within_110_columns():
-    lines = documents.verdict_table(VERDICTS).splitlines()
+    lines = documents.verdict_table(VERDICTS, 110).splitlines()
     assert len(lines) == 2 + len(VERDICTS)
     assert max(map(len, lines)) <= 110
     for name in ("form", "verdict", "margin", "where", "floor", "tightness"):
@@ -154,13 +154,23 @@ def test_the_table_lines_up_within_110_columns():
     assert re.search(r"vacuous +- +- +- +-$", lines[5])
 
 
+def test_a_table_fits_80_columns_and_wide_ones_have_the_statements():
+    assert max(map(len, documents.verdict_table(VERDICTS).splitlines())) <= 80
+    long = verdict(statement="$a$ is at most $b$ " + 40 * "word ")
+    lines = documents.verdict_table([long], 120).splitlines()
+    assert lines[0].endswith("statement") and max(map(len, lines)) <= 120
+    assert "a is at most b word" in lines[2] and lines[2].endswith("…")
+    assert "statement" not in documents.verdict_table([long], 100)
+
+
 @pytest.mark.parametrize("width", [60, 80, 95])
 def test_a_narrow_table_keeps_what_matters(width: int):
     lines = documents.verdict_table(VERDICTS, width).splitlines()
     assert len(lines) == 2 + len(VERDICTS) and max(map(len, lines)) <= width
     for line, entry in zip(lines[2:], VERDICTS, strict=True):
         name, form, word, *_ = line.split()
-        assert entry.id.endswith(name.removeprefix("…")) and len(name) > 12
+        assert entry.id.endswith(name.removeprefix("…"))
+        assert len(name) > 12 or name == f"…{entry.id.partition('.')[2]}"
         assert entry.form.startswith(form[:4]) and word == entry.verdict
     coloured = documents.verdict_table(VERDICTS, width, colours=True)
     assert "\x1b[1;31mviolated" in coloured
@@ -304,10 +314,11 @@ def test_the_page_begins_with_what_asks_for_attention(tmp_path: pathlib.Path):
     links = [str(attributes["href"]).removeprefix("#") for tag, attributes in page.tags if tag == "a"]
     assert links[:2] == ["zhang2023.lemma-5.1-printed", "zhang2023.lemma-a.5-corrected"] and set(links) <= places
     counts = (
-        "1 is violated: zhang2023.lemma-5.1; 1 is unresolved: zhang2023.lemma-a.5 (corrected); 1 holds; 1 is vacuous"
+        "Of 4 statements that apply, 1 is violated: zhang2023.lemma-5.1; 1 is unresolved: zhang2023.lemma-a.5 "
+        "(corrected); 1 holds; 1 is vacuous. 1 more does not apply."
     )
     assert counts in page.text
-    order = ["Problem", "Figures", "Verdicts", "not applicable: a hyp", "Hypotheses", "Promised", "How it was"]
+    order = ["Figure 1", "Verdicts", "not applicable: a hyp", "Figures", "Promised", "Problem", "Hypotheses", "How it"]
     body = text[text.index("</nav>") :]
     assert [body.index(words) for words in order] == sorted(body.index(words) for words in order)
     bodies = [str(attributes["class"]) for tag, attributes in page.tags if tag == "tbody" and "class" in attributes]
@@ -347,12 +358,33 @@ def test_every_figure_has_a_caption_and_a_paper_s_has_its_source(tmp_path: pathl
 def test_the_page_says_how_it_was_computed_and_escapes_what_it_is_given(tmp_path: pathlib.Path):
     text = written(tmp_path / "report.html")
     page = Page(text)
-    for fact in ("1e-09", "arrowhead", "50 accepted", "stopped-excess", "covariance = [[0.5, 0.0], [0.0, 2.0]]"):
+    for fact in ("1e-09", "arrowhead", "50 accepted", "stopped: excess below", "covariance = [[0.5, 0.0], [0.0, 2.0]]"):
         assert fact in page.text
     assert "1.000 in [0.999, 1.001] <95%>" in page.text
     assert "Differs by &lt;a factor&gt; of 2." in text
     assert page.text.count("ΘΛ≠0") == 1 and "‖∇ℓ‖2≥μ(ℓ−minℓ)" in page.text
     assert documents.summary(VERDICTS) == "1 violated, 1 unresolved, 1 holds, 1 vacuous, 1 not applicable"
+
+
+def test_the_page_opens_with_one_sentence(tmp_path: pathlib.Path):
+    loose = verdict(constants={"mu": 0.005, "sharp_mu": 0.55})
+    opening = "All 2 statements that apply hold; the μ of zhang2023, Lemma 5.4 (5.8) is 110 times too small."
+    assert opening in Page(written(tmp_path / "report.html", verdicts=[loose, verdict("zhang2023.lemma-5.3")])).text
+    tight = verdict(constants={"mu": 0.005, "sharp_mu": 0.0055})
+    assert "The only statement that applies holds." in Page(written(tmp_path / "report.html", verdicts=[tight])).text
+    none = Page(written(tmp_path / "report.html", verdicts=[])).text
+    assert "No statement was judged on this flow." in none and "Verdicts" not in none
+    unmet = verdict(judgement=Judgement.NOT_APPLICABLE, hypotheses=(UNMET,))
+    folded = Page(written(tmp_path / "report.html", verdicts=[unmet])).text
+    assert "No statement applies to this flow. 1 more does not apply." in folded
+
+
+def test_problem_and_hypotheses_are_folded_and_each_is_there_once(tmp_path: pathlib.Path):
+    text = written(tmp_path / "report.html")
+    folded = "".join(re.findall(r"<details>.*?</details>", text, re.DOTALL))
+    for words in ("covariance = [[0.5, 0.0], [0.0, 2.0]]", "2 hypotheses, 1 not met"):
+        assert text.count(words) == folded.count(words) == 1
+    assert folded.count('<tr><td class="mark">✓') == 1 and folded.count("5 statements") == 1
 
 
 def test_an_unfinished_run_is_marked(tmp_path: pathlib.Path):

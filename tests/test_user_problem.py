@@ -158,11 +158,14 @@ def test_a_run_judges_the_claims_of_the_file_each_once(finished):
     assert document["status"] == "stopped-excess"
 
 
+OWN_SIDES = {f"sides-mine.pl-{number}-printed" for number in (2, 3)}  # a user's own are always drawn
+
+
 def test_a_run_leaves_what_that_of_a_problem_file_does(finished):
     names = {path.name for path in finished.iterdir()}
     assert names == {"problem.toml", "trajectory.npz", "verdicts.json", "report.html", "figures"}
     pictures = {path.stem for path in (finished / "figures").iterdir()}
-    assert pictures == {"excess", "conservation", "observable-gap", "observable-shift"}
+    assert pictures == {"excess", "conservation", "observable-gap", "observable-shift", "tightness", *OWN_SIDES}
     report = (finished / "report.html").read_text()
     assert "own.py:make, scale = 0.4, ratio = 0.2" in report
     assert "gap along the flow" in report

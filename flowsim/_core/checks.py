@@ -4,10 +4,9 @@ The values of a traced array are unknown, so it passes every check of its values
 """
 
 import contextlib
-import difflib
 import os
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
+from flowsim._core.text import nearest as nearest
 from flowsim._core.text import one_line
 
 
@@ -38,14 +38,15 @@ def is_concrete(x: object) -> bool:
     return not isinstance(x, Tracer)
 
 
+def is_number(x: object) -> TypeGuard[float]:
+    """Whether ``x`` is one number whose value is known."""
+    return is_concrete(x) and isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and np.ndim(x) == 0
+
+
 def require_float64() -> None:
     """Refuse to compute in single precision, where rounding would decide verdicts."""
     if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-        refuse(
-            "float64",
-            'switched on (jax.config.update("jax_enable_x64", True) before the first array)',
-            "it is off",
-        )
+        refuse("float64", "switched on (call flowsim.setup() first)", "it is off")
 
 
 @contextlib.contextmanager
@@ -215,9 +216,3 @@ def increasing_times(name: str, times: ArrayLike | Iterable) -> np.ndarray:
     if falls.size:
         refuse(name, "strictly increasing", f"{values[falls[0]]:g} is followed by {values[falls[0] + 1]:g}")
     return values
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean "..."?`` if a known word is close, else the empty string."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f'; did you mean "{matches[0]}"?' if matches else ""

@@ -21,10 +21,6 @@ def prepare_compiler() -> None:
     gc.set_threshold(*_COLLECTED_AFTER)
     # diffrax checks its times by a callback unless errors become NaN, and a program with a callback is never cached.
     os.environ.setdefault("EQX_ON_ERROR", "nan")
-    # jaxlib 0.10.1 mistakes two compiler settings that it makes itself for features of another machine, and logs a
-    # long warning for every program that it loads from the cache. JAX sets this variable to 1 when it is imported.
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     flags = os.environ.get("XLA_FLAGS", "").strip()
     names_a_file = bool(flags) and not flags.startswith("-")
     # XLA's newer loop emitters take a third longer to compile, and their programs are not faster. XLA ends a process
@@ -34,6 +30,12 @@ def prepare_compiler() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --{_EMITTERS}=false".strip()
     import jax
 
+    # jaxlib 0.10.1 mistakes two compiler settings that it makes itself for features of another machine, and logs a
+    # long warning for every program that it loads from the cache. JAX sets this variable to 1 when it is imported, and
+    # its C++ code has read it by then; JAX's own option reaches it later, too. Taken back, it restores Python's logs.
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "1" and jax.config.values["jax_logging_level"] == "NOTSET":
+        jax.config.update("jax_logging_level", "CRITICAL")
+        jax.config.update("jax_logging_level", "NOTSET")
     try:
         folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flowsim" / "jax"
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,8 +50,8 @@ def prepare_compiler() -> None:
 def setup() -> str:
     """Switch float64 on, speed up compiling and cache compiled programs on the disk, as the command line does.
 
-    Call it before you import JAX or anything else from flowsim. The compiler options change the last digits of
-    results. Python's garbage collector also runs less often in this process.
+    Call it before the first computation; before anything else of flowsim is imported, more programs are cached. The
+    compiler options change the last digits of results. Python's garbage collector also runs less often in this process.
 
     **Returns:** what it did, in a sentence.
     """

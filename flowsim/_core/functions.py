@@ -1,10 +1,12 @@
-"""Whether two functions compute the same, as far as their code and their values show."""
+"""Whether two functions compute the same, as far as their code and values show, and for which times they ask."""
 
+import contextlib
+import contextvars
 import functools
 import inspect
 import pathlib
 import types
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import equinox as eqx
 import jax
@@ -86,3 +88,17 @@ def _numbers_of(holder: types.ModuleType | type, names: Sequence[str]) -> Hashab
     plain = int | float | complex | str | np.ndarray | np.generic | jax.Array
     found = [(name, vars(holder)[name]) for name in names if isinstance(vars(holder).get(name), plain)]
     return id(holder), *[(name, _essence(value, ())) for name, value in found]
+
+
+TIMES_ASKED: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.ContextVar("asked", default=())
+
+
+@contextlib.contextmanager
+def times_asked() -> Iterator[list[float]]:
+    """Collects the times for which `Trajectory.at` is called inside the context."""
+    asked: list[float] = []
+    token = TIMES_ASKED.set((*TIMES_ASKED.get(), asked))
+    try:
+        yield asked
+    finally:
+        TIMES_ASKED.reset(token)

@@ -1,4 +1,4 @@
-"""Progress bars for work that takes longer than two seconds; in a log, a line every ten seconds."""
+"""Progress bars, shown at once; in a log, a line at first and then every ten seconds."""
 
 import sys
 from typing import TextIO
@@ -7,7 +7,6 @@ from tqdm.auto import tqdm
 
 from flowsim._core.types import Options
 
-_DELAY = 2.0  # seconds after which anything is shown
 _BETWEEN_LINES = 10.0  # seconds
 
 
@@ -18,8 +17,8 @@ class _Lines:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write the state of the bar on a new line. Text that only clears the bar is dropped."""
-        shown = text.strip()
+        """Write the state of the bar on a new line. Text that only clears the bar, or moves to another, is dropped."""
+        shown = text.replace("\x1b[A", "").strip()
         if shown:
             self._stream.write(f"{shown}\n")
 
@@ -40,4 +39,4 @@ def progress_bar(what: str, total: int, *, unit: str = "it", shown: bool = True)
     """
     written_over = sys.stderr.isatty() or tqdm.__mro__[1].__module__ == "tqdm.notebook"
     options: Options = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
-    return tqdm(total=total, desc=what, unit=unit, disable=not shown, delay=_DELAY, leave=False, **options)
+    return tqdm(total=total, desc=what, unit=unit, disable=not shown, leave=False, **options)

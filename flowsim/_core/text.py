@@ -1,9 +1,12 @@
 """Error messages, lists and numbers as text in one line. This module imports nothing heavy."""
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import SupportsFloat
 
 LONGEST = 1000  # characters
+LINE = 78  # characters of a text that is shown in one line
 TRACEBACK = "FLOWSIM_TRACEBACK"  # with the value 1, unexpected errors are raised with their traceback
 
 
@@ -11,6 +14,22 @@ def one_line(text: str) -> str:
     """The text with control characters, bidirectional marks and line breaks escaped, cut to `LONGEST` characters."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean "..."?`` if a known word is close, else the empty string."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f'; did you mean "{matches[0]}"?' if matches else ""
+
+
+def cut(text: str, width: int) -> str:
+    """The text, cut to a number of characters."""
+    return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
+
+
+def counted(count: int, word: str) -> str:
+    """``1 claim``, ``2 claims``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def in_short(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from flowsim._core import checks
 from flowsim._core.latex import plain
+from flowsim._core.text import cut
 from flowsim._core.types import Tables
 from flowsim.claims.hypotheses import Hypothesis, unmet
 from flowsim.claims.spaces import Space
@@ -234,6 +235,7 @@ def with_probability(probability: float, comparison: Comparison) -> Comparison:
 
 
 _LONGEST_ID = 120
+_SHOWN = 100  # characters of a statement, in the repr of its claim
 _ID = re.compile(r"[^./\\][^/\\]*")  # an audit writes a file with this name
 
 
@@ -249,7 +251,7 @@ def _no_constants(loss: AbstractPopulationLoss, trajectory: Trajectory) -> dict[
     return {}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Claim:
     """A statement about a flow, with all that is needed to judge it.
 
@@ -306,6 +308,9 @@ class Claim:
     def text(self) -> str:
         """The statement as plain text."""
         return plain(self.statement)
+
+    def __repr__(self) -> str:
+        return f"<Claim {self.id} [{self.form}]: {cut(self.text, _SHOWN)}>"
 
     def is_about(self, model: PyTree) -> bool:
         """Whether the statement is about models of this class."""

@@ -12,7 +12,7 @@ from flowsim._core.checks import refuse
 from flowsim._core.documents import write_json
 from flowsim._core.files import folder_of, remove_parts_of_the_dead, write_whole
 from flowsim.claims import Claim
-from flowsim.cli.check import print_by_problem
+from flowsim.cli.claims import print_by_problem
 from flowsim.cli.common import exit_status, part_of, print_json, seconds_of
 from flowsim.experiments.audit import Kept, judge_all
 from flowsim.experiments.certification import Certificates, refuted

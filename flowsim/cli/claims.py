@@ -1,12 +1,40 @@
-"""`flowsim claims`: list every claim. `flowsim cite`: BibTeX entries of papers and of flowsim."""
+"""`flowsim claims`, `check`, `certify`, `verify` and `cite`: list claims, judge and prove one, check the proof, cite."""
 
+import dataclasses
+import fnmatch
+import json
+import pathlib
+import sys
 from collections.abc import Sequence
 
 from flowsim import papers
 from flowsim._core import VERSION
 from flowsim._core.checks import refuse
-from flowsim.cli.common import FINISHED, claims_of, print_json
+from flowsim._core.files import write_whole
+from flowsim._core.text import counted, cut
+from flowsim.claims import Claim, Family, Judgement
+from flowsim.claims.proofs import OpenError
+from flowsim.claims.proofs import check as check_certificate
+from flowsim.cli.common import (
+    FINISHED,
+    UNFINISHED,
+    VIOLATED,
+    claim_of,
+    claims_of,
+    exit_status,
+    print_json,
+    table_of,
+    tables_of,
+    width,
+)
+from flowsim.experiments.audit import Entry, judge_all
+from flowsim.experiments.certification import certification
+from flowsim.experiments.documents import audit_document
+from flowsim.experiments.sweep.axes import GridAxis
 from flowsim.papers.data import bibtex_of
+from flowsim.problem import AbstractSpec, spec_of, unnamed
+from flowsim.report.documents import WIDTH, summary
+from flowsim.report.facts import sharp_constants
 
 _FLOWSIM = f"""@misc{{flowsim,
   author = {{{{The flowsim developers}}}},
@@ -16,13 +44,14 @@ _FLOWSIM = f"""@misc{{flowsim,
 """
 
 
-def claims(*, as_json: bool) -> int:
-    """List every claim."""
+def claims(pattern: str, *, as_json: bool) -> int:
+    """List the claims whose ids match a pattern, or begin with it."""
+    chosen = [claim for claim in papers.ALL_CLAIMS if fnmatch.fnmatchcase(claim.id, pattern)] or claims_of(pattern)
     if as_json:
         names = {"id": "id", "source": "source", "form": "form", "statement": "text", "latex": "statement"}
-        print_json([{key: getattr(claim, name) for key, name in names.items()} for claim in papers.ALL_CLAIMS])
+        print_json([{key: getattr(claim, name) for key, name in names.items()} for claim in chosen])
         return FINISHED
-    for claim in papers.ALL_CLAIMS:
+    for claim in chosen:
         print(f"{claim.id} [{claim.form}], {claim.source}\n    {claim.text}")
     return FINISHED
 
@@ -39,4 +68,95 @@ def cite(identifiers: Sequence[str]) -> int:
     for paper, cited in places.items():
         print(*(rf"% \cite[{{{place}}}]{{{paper}}}" for place in cited), bibtex_of(paper), sep="\n")
     print(_FLOWSIM, end="")
+    return FINISHED
+
+
+def check(
+    identifier: str,
+    problem: pathlib.Path | None,
+    *,
+    over: Sequence[str],
+    overrides: Sequence[str],
+    as_json: bool,
+    strict: bool,
+) -> int:
+    """Judge a claim, or all its parts, in every form on its problems or on another one, or over families of them."""
+    chosen = claims_of(identifier)
+    if problem is not None:
+        chosen = [dataclasses.replace(claim, problems=(tables_of(problem),)) for claim in chosen]
+    entries = judge_over(chosen, over, overrides) if over else list(judge_all(chosen, overrides))
+    if not entries:
+        refuse("claim id", "that of a claim that lists problems", f"{identifier} has none: name a problem, too")
+    if as_json:
+        print_json(audit_document(entries))
+    else:
+        stated = (cut(f"{claim.id} [{claim.form}]: {claim.text}", width(WIDTH)) for claim in chosen)
+        print(*stated, "", sep="\n")
+        print_by_problem(entries, with_notes=bool(over))
+    return exit_status(strict, [entry.verdict for entry in entries], [entry.status for entry in entries])
+
+
+def judge_over(claims: Sequence[Claim], over: Sequence[str], overrides: Sequence[str]) -> list[Entry]:
+    """The verdicts on claims over the families that their problems form if one field varies."""
+    axes = [GridAxis.parse(text) for text in over]
+    if len(axes) > 1:
+        refuse("--over", "one field that varies", f"there are {len(axes)}")
+    families: dict[AbstractSpec, Family] = {}
+    entries = []
+    for claim in claims:
+        for named in claim.problems:
+            spec = spec_of(unnamed(named), overrides)
+            family = families.setdefault(spec, Family(spec, {axes[0].field: axes[0].values}))
+            (verdict,) = family.judge(claim, progress=True)
+            entries.append(Entry(claim, str(named.get("name", "")), spec, None, None, verdict))
+    return entries
+
+
+def print_by_problem(entries: Sequence[Entry], *, with_notes: bool = False) -> None:
+    """Print the verdicts on each problem, and the number of each kind; the notes of all, or of the unresolved ones."""
+    for spec in dict.fromkeys(entry.problem for entry in entries):
+        verdicts = [entry.verdict for entry in entries if entry.problem == spec]
+        print(spec.heading, table_of(verdicts), sep="\n")
+        print(*(f"  {label}: {text}" for label, text in sharp_constants(verdicts).items()), "", sep="\n")
+        told = [one for one in verdicts if one.note and (with_notes or one.verdict is Judgement.UNRESOLVED)]
+        print(*(f"{verdict.id}: {verdict.note}\n" for verdict in told), sep="\n", end="")
+    if len(entries) > 1:
+        print(f"{counted(len(entries), 'verdict')}: {summary([entry.verdict for entry in entries])}")
+
+
+def certify(
+    identifier: str,
+    problem: pathlib.Path | None,
+    out: pathlib.Path,
+    *,
+    overrides: Sequence[str],
+    form: str,
+    until: float | None,
+) -> int:
+    """Write a certificate of a claim for a problem, or for the first of the problems of the claim that has one."""
+    claim = claim_of(identifier, form)
+    named = [tables_of(problem)] if problem else [unnamed(tables) for tables in claim.problems]
+    try:
+        certificate = certification(claim, [spec_of(tables, overrides) for tables in named], until=until)
+    except OpenError as error:
+        print(f"flowsim: no certificate: {error}", file=sys.stderr)
+        return UNFINISHED
+    text = json.dumps(certificate, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    forever = " for all t" if claim.along_flow else ""
+    words = f" until t = {certificate['until']}" if "until" in certificate else forever
+    print(f"{claim.id} [{claim.form}]: {certificate['verdict']}{words}\ncertificate: {out}")
+    return FINISHED
+
+
+def verify(path: pathlib.Path) -> int:
+    """Check a certificate."""
+    try:
+        certificate = json.loads(path.read_text(encoding="utf-8"))
+        found = check_certificate(certificate)
+    except Exception as error:  # a certificate with any fault proves nothing
+        print(f"flowsim: {path} is not a proof: {error}", file=sys.stderr)
+        return VIOLATED
+    statement = certificate["statement"]
+    print(f"{statement['id']} [{statement['form']}]: {found}\n{statement['text']}\n{certificate['problem']}")
     return FINISHED

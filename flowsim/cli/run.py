@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from flowsim._core.checks import refuse
 from flowsim._core.files import write_whole
 from flowsim._core.hosts import is_first
+from flowsim._core.text import counted
 from flowsim.claims import Judgement
 from flowsim.cli.common import UNFINISHED, check_format, exit_status, print_json, seconds_of, table_of, tables_of
 from flowsim.cli.devices import Hosts, mesh_over
@@ -65,7 +66,7 @@ def run(
     if not status.finished:
         if first and not as_json:
             judged = "claims along it are judged up to there" if status.judged else "no claim along it is judged"
-            print(f"The integration was not finished ({status}): {judged}. {status.advice}")
+            print(f"The integration was not finished ({status.in_words}): {judged}. {status.advice}")
         return UNFINISHED
     return exit_status(strict, found.verdicts)
 
@@ -78,7 +79,7 @@ def _print_verdicts(found: Run) -> None:
         print(*missing, "", sep="\n", flush=True)
     if verdicts:
         why = "; verdicts.json says why these do not apply" if len(about) < len(verdicts) else ""
-        print(f"{len(verdicts)} claims: {summary(verdicts)}{why}", "", sep="\n", flush=True)
+        print(f"{counted(len(verdicts), 'claim')}: {summary(verdicts)}{why}", "", sep="\n", flush=True)
 
 
 def _mesh(spec: AbstractSpec, devices: str | None, hosts: Hosts) -> Mesh | None:

@@ -1,4 +1,4 @@
-"""`flowsim refute` and `flowsim sharpen`."""
+"""`flowsim refute`, `flowsim sharpen` and `flowsim ablate`."""
 
 import contextlib
 import math
@@ -14,7 +14,8 @@ from flowsim._core.text import TRACEBACK, in_short, listed
 from flowsim._core.types import Options
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Choice, Real, Whole
-from flowsim.cli.common import claim_of, exit_status, print_json, seconds_of
+from flowsim.cli.common import FINISHED, claim_of, exit_status, print_json, seconds_of
+from flowsim.experiments.ablation import ablate as ablated
 from flowsim.experiments.certification import counterexample_of
 from flowsim.experiments.executors import executor_of
 from flowsim.experiments.search import refute as search
@@ -84,6 +85,23 @@ def sharpen(asked: Asked, *, as_json: bool, strict: bool, format: str, quiet: bo
             lines.append("figure: none, as no parameter has two values over which the constant could grow")
     print_json(found.document()) if as_json else print(*lines, sep="\n")
     return exit_status(strict, [found.verdict])
+
+
+def ablate(asked: Asked, *, as_json: bool, format: str, quiet: bool) -> int:
+    """Search which hypotheses a claim needs; print it, and write it with a picture to the folder ``out``."""
+    with _options(asked) as (claim, options):
+        found = ablated(claim, **{name: options[name] for name in ("budget", "problems", "seed")}, progress=not quiet)
+    lines = [str(found)]
+    if asked.out is not None:
+        from flowsim.report.plots.search import draw_ablation  # slow to import
+
+        found.save(asked.out)
+        figure = asked.out / "figures" / f"ablation.{format}"
+        figure.parent.mkdir(exist_ok=True)
+        draw_ablation(found, figure)
+        lines.append(f"figure: {figure}")
+    print_json(found.document()) if as_json else print(*lines, sep="\n")
+    return FINISHED
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Which hypotheses of a claim are needed: problems that meet all of them but one, and whether the statement fails there.
+"""Which hypotheses of a claim are needed: problems that meet all of them but one, at which the statement may fail.
 
-Besides the claim's own spaces, those of its paper's other claims about the same models are searched, and starts in which
-one array of weights is multiplied, negated, made less symmetric or moved.
+Besides the claim's own spaces, those of its paper's other claims about the same models are searched, and starts in
+which one array of weights is multiplied, negated, made less symmetric or moved.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from flowsim import papers
 from flowsim._core import checks
 from flowsim._core.documents import plain, versions, write_json
-from flowsim._core.types import Document, Scalar, Values
+from flowsim._core.types import Document, Scalar
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Real, Space, Whole
 from flowsim.experiments.search.clock import Clock
@@ -45,19 +45,30 @@ class Ablated:
     **Fields:**
 
     - names: the conditions.
-    - problems: how many problems met all hypotheses but these.
-    - fails: at how many of them the statement fails at first sight.
     - counterexample: one of them at which it is violated.
-    - factor: the least factor by which a condition between positive numbers was missed at a failure; infinite if none.
+    - misses: of each problem the factor by which it misses them, and whether the statement fails.
     - least: the least margin of all of them.
     """
 
     names: tuple[str, ...]
-    problems: int
-    fails: int
     counterexample: Counterexample | None
-    factor: float
+    misses: tuple[tuple[float, bool], ...]
     least: float
+
+    @property
+    def problems(self) -> int:
+        """How many problems met all hypotheses but these."""
+        return len(self.misses)
+
+    @property
+    def fails(self) -> int:
+        """At how many of them the statement fails at first sight."""
+        return sum(failed for _, failed in self.misses)
+
+    @property
+    def factor(self) -> float:
+        """The least factor by which a failure misses them; infinite if none does."""
+        return min((factor for factor, failed in self.misses if failed), default=math.inf)
 
     @property
     def verdict(self) -> str:
@@ -289,8 +300,8 @@ def _row(
             found = _described(judged if isinstance(smaller, str) else smaller, spaces, point)
             break
     margins = [margin.margin for _, margin in of_group]
-    factor = math.exp(min((margin.distance for _, margin in fails), default=math.inf))
-    return Ablated(tuple(sorted(group)), len(of_group), len(fails), found, factor, min(margins, default=math.nan))
+    misses = tuple((math.exp(margin.distance), margin.clear) for _, margin in of_group)
+    return Ablated(tuple(sorted(group)), found, misses, min(margins, default=math.nan))
 
 
 def _described(found: Counterexample, spaces: Sequence[Space], point: Point) -> Counterexample:

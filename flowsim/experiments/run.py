@@ -6,7 +6,7 @@ import fnmatch
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from jax.sharding import Mesh
@@ -46,7 +46,8 @@ TRAJECTORY, FIGURES, CERTIFICATES = "trajectory.npz", "figures", "certificates"
 class Run:
     """A problem, its flow, what that is judged by, and the verdicts.
 
-    band: what is known of the population's flow, as `confidence_band` has it.
+    band: what is known of the population's flow, as `confidence_band` has it; claims: what was judged, in the order of
+    the verdicts.
     """
 
     problem: Problem
@@ -54,6 +55,7 @@ class Run:
     evidence: Evidence
     verdicts: Verdicts
     band: Mapping[str, Band]
+    claims: Sequence[Claim]
 
     def document(self) -> Document:
         """verdicts.json."""
@@ -117,7 +119,7 @@ def run(
                     verdicts[place] = kept_in.certified(claim, verdicts[place], evidence, problem.spec)
                     bar.update()
         finished = trajectory.status.finished
-        found = Run(problem, trajectory, evidence, verdicts, confidence_band(evidence) if finished else {})
+        found = Run(problem, trajectory, evidence, verdicts, confidence_band(evidence) if finished else {}, chosen)
         document = found.document()
         by_first(mesh, lambda: write_json(out / "verdicts.json", document))
         if found.band:

@@ -131,7 +131,7 @@ class ChunkStore:
 def _digest(identity: PyTree) -> str:
     digest = hashlib.sha256()
     arrays, rest = eqx.partition(identity, eqx.is_array)
-    digest.update(repr(rest).encode())
+    digest.update(eqx.tree_pformat(rest).encode())  # all of it, where the repr of a loss is short
     for leaf in jax.tree.leaves(arrays):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)

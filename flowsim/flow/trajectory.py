@@ -1,15 +1,13 @@
 """The trajectory of a gradient flow, with its accuracy and the reason why it ended."""
 
 import abc
-import contextlib
-import contextvars
 import dataclasses
 import enum
 import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -22,39 +20,38 @@ from flowsim import models as own_models
 from flowsim._core import checks
 from flowsim._core.documents import extra, html_table, origin
 from flowsim._core.files import read_arrays, write_arrays
+from flowsim._core.functions import TIMES_ASKED
 from flowsim._core.text import number_text
 from flowsim._core.types import Document
 
 SAME = 1e-12  # relative: no solve distinguishes the weights at closer times
-_ASKED: contextvars.ContextVar[tuple[list[float], ...]] = contextvars.ContextVar("asked", default=())
-
-
-@contextlib.contextmanager
-def times_asked() -> Iterator[list[float]]:
-    """Collects the times for which `Trajectory.at` is called inside the context."""
-    asked: list[float] = []
-    token = _ASKED.set((*_ASKED.get(), asked))
-    try:
-        yield asked
-    finally:
-        _ASKED.reset(token)
 
 
 class Status(enum.StrEnum):
     """How a run ended. A run that did not finish is not judged, except before a kink."""
 
-    EXCESS = "stopped-excess"  # the excess fell below the asked fraction of the start's
-    GRAD_NORM = "stopped-grad-norm"  # the gradient norm fell below the asked fraction of its largest value
-    TIME = "reached-t1"  # t1, or the last requested time of a run without stops, was reached
-    STATIONARY = "stationary"  # the start has zero gradient and stays where it is
-    LOST = "gradient-lost"  # the gradient of the start rounds to zero but is not zero
-    HORIZON = "reached-horizon"  # no stop was met within the longest time of a run without t1
-    DESCENT = "steps-done"  # explicit gradient descent made the asked steps
-    BUDGET = "budget-spent"  # the wall-clock budget ran out
-    STEPS = "too-many-steps"  # the solver needed more steps than it may take
-    NONFINITE = "nonfinite"  # the field or the weights became NaN or infinite
-    NEWTON = "solver-failed"  # the step size fell to nothing: Newton diverged or the error cannot be met
-    KINK = "stopped-at-kink"  # the gradient jumps just ahead, and the flow can only rest there or slide along the jump
+    in_words: str
+
+    def __new__(cls, value: str, in_words: str) -> "Status":
+        status = str.__new__(cls, value)
+        status._value_, status.in_words = value, in_words
+        return status
+
+    EXCESS = "stopped-excess", "stopped: excess below the asked share of the start's"
+    GRAD_NORM = "stopped-grad-norm", "stopped: gradient norm below the asked share of its largest"
+    TIME = "reached-t1", "ended: t1, or the last requested time of a run without stops"
+    STATIONARY = "stationary", "at rest: the gradient of the start is zero"
+    LOST = "gradient-lost", "not started: the gradient of the start rounds to zero but is not zero"
+    HORIZON = "reached-horizon", "ended: no stop was met within the longest time of a run without t1"
+    DESCENT = "steps-done", "ended: all steps of gradient descent are done"
+    BUDGET = "budget-spent", "not finished: the wall-clock budget is spent"
+    STEPS = "too-many-steps", "not finished: the solver needed more steps than it may take"
+    NONFINITE = "nonfinite", "not finished: the field or the weights became NaN or infinite"
+    NEWTON = (
+        "solver-failed",
+        "not finished: the step size is zero",
+    )  # Newton diverged or the error cannot be met
+    KINK = "stopped-at-kink", "not finished: the gradient jumps just ahead"  # the flow can only rest or slide there
 
     @property
     def finished(self) -> bool:
@@ -188,7 +185,7 @@ class Trajectory(eqx.Module):
         t = float(t)
         if not math.isfinite(t):
             checks.refuse("t", "a finite time (flowsim.limit gives the limit)", f"it is {t:g}")
-        for asked in _ASKED.get():
+        for asked in TIMES_ASKED.get():
             asked.append(t)
         here = jnp.abs(self.t - t) <= SAME * t
         if checks.is_concrete(here) and not np.any(here):
@@ -229,11 +226,14 @@ class Trajectory(eqx.Module):
         balance = "" if certificates.balance_drift is None else f", balance drift {certificates.balance_drift:.1e}"
         t, loss, excess = map(np.asarray, (self.t, self.loss, self.excess))
         return (
-            f"gradient flow to t = {t[-1]:.4g} ({self.status}); {t.size} output times\n"
+            f"gradient flow to t = {t[-1]:.4g}; {t.size} output times\n  {self.status.in_words}\n"
             f"  loss {loss[0]:.6g} -> {loss[-1]:.6g}, excess {excess[0]:.3g} -> {excess[-1]:.3g}\n"
             f"  {self.settings.method}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
             f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
         )
+
+    def __repr__(self) -> str:  # several flows at once, or traced ones, have no numbers to show
+        return str(self) if checks.is_concrete(self.t) and np.ndim(self.t) == 1 else eqx.tree_pformat(self)
 
     def _repr_html_(self) -> str:
         return html_table(("", "start", "end"), self._ends(), str(self))

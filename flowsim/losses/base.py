@@ -44,6 +44,12 @@ class AbstractPopulationLoss(eqx.Module):
     def __call__(self, model: PyTree) -> Scalar:
         """L(model)."""
 
+    def __repr__(self) -> str:
+        task = getattr(self, "task", None)
+        sizes = {"d": getattr(task, "dimension", None), "N": getattr(task, "context_length", None)}
+        known = [f"{name} = {float(x):g}" for name, x in sizes.items() if checks.is_number(x)]
+        return f"<{', '.join([type(self).__name__, *known])}; minimum {self.minimum_kind}>"
+
     @abc.abstractmethod
     def excess(self, model: PyTree) -> Scalar:
         """L(model) - min L, as accurate near the minimum as its form allows; NaN if unknown."""

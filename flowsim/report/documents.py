@@ -4,7 +4,7 @@ import collections
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from flowsim._core.text import number_text
+from flowsim._core.text import cut, number_text
 from flowsim.claims.deciding.verdict import Judgement, Verdict, certificates_asked, own_stop
 
 # Distinct without colour.
@@ -27,7 +27,9 @@ _WORDS = {
 ORDER = tuple(_WORDS)
 _COLOURS = {Judgement.VIOLATED: "1;31", Judgement.UNRESOLVED: "33", Judgement.HOLDS: "32"}  # ANSI codes
 
-WIDTH = 110
+WIDTH = 80
+_PLACE = 14  # the width of "point 12 of 64"
+_STATED = 24  # the least width of a column of statements
 _COLUMNS = ("claim", "form", "verdict", "margin", "where", "floor", "tightness")
 _CERTIFIED = ("claim", "form", "verdict", "certified", "margin", "where", "floor", "tightness")
 _GIVEN_UP = ("tightness", "floor", "where")  # columns that are left out if the table is too wide, in this order
@@ -38,10 +40,10 @@ _SHORTEST = {"claim": 12, "where": 9, "certified": 9}  # widths to which columns
 def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool = False) -> str:
     """The verdicts as aligned plain text, at most ``width`` columns wide.
 
-    If needed, long texts are cut, tightness, floor and place are left out, the form is abbreviated, and ids lose their
-    beginning; 45 columns always suffice, and 58 with the column of certificates, if they were asked for. A line below
-    the table gives the time up to which statements for all t were judged, unless their rows give it or all later times
-    are bounded too.
+    If needed, long texts are cut, the form is abbreviated, ids lose the paper's name, tightness, floor and place are
+    left out, and ids lose more of their beginning; 45 columns always suffice, and 58 with the column of certificates,
+    if they were asked for. Room that is left has the statements, each cut to it. A line below the table gives the time
+    up to which statements for all t were judged, unless their rows give it or all later times are bounded too.
 
     **Arguments:**
 
@@ -61,6 +63,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
             "where": verdict.where_text(),
             "floor": number_text(verdict.floor, ".0e"),
             "tightness": number_text(verdict.tightness),
+            "statement": verdict.text,
         }
         for verdict in verdicts
     ]
@@ -69,14 +72,18 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
     def over() -> int:
         return sum(widths.values()) + 2 * (len(widths) - 1) - width
 
-    def narrow(name: str) -> None:
-        widths[name] = min(widths[name], max(widths[name] - over(), _SHORTEST[name]))
+    def narrow(name: str, least: int | None = None) -> None:
+        widths[name] = min(widths[name], max(widths[name] - over(), _SHORTEST[name] if least is None else least))
 
     place = widths["where"]
-    narrow("where")
+    narrow("where", _PLACE)
+    if over() > 0:
+        rows = [row | {"claim": f"…{row['claim'].partition('.')[2] or row['claim']}"} for row in rows]
+        widths["claim"] = max([len("claim"), *(len(row["claim"]) for row in rows)])
     if over() > 0:
         rows = [row | {"form": _FORMS.get(row["form"], row["form"])} for row in rows]
         widths["form"] = max([len("form"), *(len(row["form"]) for row in rows)])
+    narrow("where")
     for name in _GIVEN_UP:
         if over() > 0:
             del widths[name]
@@ -86,6 +93,8 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
     if "certified" in widths:
         narrow("certified")
     narrow("claim")
+    if rows and -over() - 2 >= _STATED:
+        widths["statement"] = min(-over() - 2, max(len(row["statement"]) for row in rows))
 
     def line(cells: Mapping[str, str], colour: str | None = None) -> str:
         shown = {name: _clipped(name, cells[name], size).ljust(size) for name, size in widths.items()}
@@ -93,7 +102,7 @@ def verdict_table(verdicts: Iterable[Verdict], width: int = WIDTH, colours: bool
             shown["verdict"] = f"\x1b[{colour}m{shown['verdict']}\x1b[0m"
         return "  ".join(shown.values()).rstrip()
 
-    head, *body = [line({name: name for name in columns}), *map(line, rows)]
+    head, *body = [line({name: name for name in widths}), *map(line, rows)]
     rule = "-" * max(map(len, [head, *body]))
     if colours:
         body = [line(row, _COLOURS.get(verdict.verdict)) for row, verdict in zip(rows, verdicts, strict=True)]
@@ -123,4 +132,4 @@ def _clipped(name: str, text: str, width: int) -> str:
     """A text cut to a width. Of an id the end is kept."""
     if len(text) <= width:
         return text
-    return f"…{text[1 - width :]}" if name == "claim" else f"{text[: width - 1]}…"
+    return f"…{text[1 - width :]}" if name == "claim" else cut(text, width)

@@ -5,6 +5,7 @@ import os
 import pathlib
 from collections.abc import Mapping
 
+from flowsim.claims import Claim
 from flowsim.experiments.run import FIGURES, Run
 from flowsim.flow.risk_curve import risk_curve
 from flowsim.papers import predictions_of
@@ -13,7 +14,9 @@ from flowsim.report.facts import test_facts
 from flowsim.report.page import write_report
 from flowsim.report.plots.bands import of_band
 from flowsim.report.plots.dominance import of_verdicts
+from flowsim.report.plots.modes import of_matrices
 from flowsim.report.plots.plateaus import of_plateaus
+from flowsim.report.plots.verdicts import of_judged
 
 
 def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format: str) -> dict[str, str]:
@@ -41,7 +44,10 @@ def draw_run(run: Run, out: str | os.PathLike, facts: Mapping[str, str], format:
         name: functools.partial(plots.curve, trajectory=trajectory, drawn=drawn, minimizer=best)
         for name, drawn in curves.items()
     }
-    more = own | of_verdicts(run.verdicts, trajectory) | of_band(trajectory, run.band) | of_plateaus(trajectory)
+    judged = of_judged(run.verdicts, run.claims, run.evidence, problem.spec.own(Claim))
+    limits = predicted.limits if predicted is not None else {}
+    more = judged | own | of_verdicts(run.verdicts, trajectory) | of_band(trajectory, run.band)
+    more |= of_plateaus(trajectory) | of_matrices(trajectory, limits)
     figures = plots.draw_all(out / FIGURES, trajectory, predicted, format, tested, more)
     write_report(out / "report.html", problem.spec, trajectory, run.verdicts, figures, predicted, told, captions)
     return told

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,10 @@ from flowsim.papers.paper import Predictions
 from flowsim.problem import AbstractSpec
 from flowsim.report.documents import MARKS, ORDER
 from flowsim.report.mathml import name_in_html, statement_in_html
+from flowsim.report.plots.verdicts import SIDES
 
+_LEADING = ("tightness", "excess", "loss")
+_LOOSE = 1.5  # the factor from which on a constant is called too small or too large
 _MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
@@ -69,20 +73,26 @@ def write_report(
     }
     ordered = sorted(verdicts, key=lambda verdict: ORDER.index(verdict.verdict))
     not_applicable = [verdict for verdict in ordered if verdict.verdict is Judgement.NOT_APPLICABLE]
+    applicable = ordered[: len(ordered) - len(not_applicable)]
+    leading = [name for name in _LEADING if name in figures] + [name for name in figures if name.startswith(SIDES)]
+    shown = [*leading, *(name for name in figures if name not in leading)]
     html = environment.get_template("report.html.jinja").render(
         spec=spec,
         trajectory=trajectory,
         verdicts=verdicts,
-        counts=_counts(ordered),
+        counts=_counts(applicable),
+        all_hold=bool(applicable) and all(verdict.verdict is Judgement.HOLDS for verdict in applicable),
+        unmet=len(not_applicable),
+        loosest=_loosest(applicable),
         shown=_shown(verdicts),
-        groups=[
-            (False, ordered[: len(ordered) - len(not_applicable)]),
-            *([(True, not_applicable)] if not_applicable else []),
-        ],
+        groups=[(False, applicable), *([(True, not_applicable)] if not_applicable else [])],
         start_excess=float(trajectory.excess[0]),
         marks=MARKS,
         hypotheses=_hypotheses(ordered),
-        figures={name: _data_uri(figure) for name, figure in figures.items()},
+        figures={name: _data_uri(figures[name]) for name in shown},
+        parts=[leading, shown[len(leading) :]],
+        numbers={name: number for number, name in enumerate(shown, 1)},
+        sides={f"{SIDES}{verdict.id}-{verdict.form}": verdict for verdict in verdicts},
         promised=predictions.promised if predictions else {},
         facts=facts,
         captions=_captions(predictions) | dict(captions or {}),
@@ -98,8 +108,24 @@ def _captions(predictions: Predictions | None) -> dict[str, str]:
     return {name: drawn.caption for name, drawn in predictions.curves.items()} | dict(predictions.captions)
 
 
-def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:
-    """``11 hold``, ``1 is violated``, with the verdicts that are named."""
+def _loosest(applicable: Sequence[Verdict]) -> tuple[Verdict, str, str] | None:
+    """The statement that holds with the loosest constant, the name of this, and how loose it is; None if none is looser
+    than by a half.
+    """
+    found: list[tuple[float, Verdict, str, str]] = []
+    for verdict in applicable:
+        for name, value in verdict.constants.items():
+            sharp = verdict.constants.get(f"sharp_{name}", 0.0)
+            if verdict.verdict is Judgement.HOLDS and 0 < value < math.inf and 0 < sharp < math.inf:
+                side = "small" if sharp > value else "large"
+                factor = max(sharp / value, value / sharp)
+                found.append((factor, verdict, name, f"{in_unicode(factor)} times too {side}"))
+    largest = max(found, key=lambda one: one[0], default=None)
+    return largest[1:] if largest is not None and largest[0] >= _LOOSE else None
+
+
+def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, int, list[Verdict]]]:
+    """``11 hold``, ``1 is violated``, with the number and the verdicts that are named."""
     counts = []
     for judgement, found in itertools.groupby(ordered, key=lambda verdict: verdict.verdict):
         same = list(found)
@@ -109,7 +135,7 @@ def _counts(ordered: Sequence[Verdict]) -> list[tuple[str, list[Verdict]]]:
         else:
             verb = f"{'is' if one else 'are'} {judgement.replace('-', ' ')}"
         named = judgement in (Judgement.VIOLATED, Judgement.UNRESOLVED)
-        counts.append((f"{len(same)} {verb}", same if named else []))
+        counts.append((f"{len(same)} {verb}", len(same), same if named else []))
     return counts
 
 
@@ -121,15 +147,15 @@ def _shown(verdicts: Sequence[Verdict]) -> str:
     return f"Certificates prove {counts['proved']} of them and refute {counts['refuted']}."
 
 
-def _hypotheses(ordered: Iterable[Verdict]) -> list[tuple[list[str], tuple[Hypothesis, ...]]]:
-    """The hypotheses of each claim, with the ids of all claims that share them."""
-    groups: dict[str, tuple[list[str], tuple[Hypothesis, ...]]] = {}
+def _hypotheses(ordered: Iterable[Verdict]) -> list[tuple[Hypothesis, list[str]]]:
+    """Each hypothesis once, with the ids of the claims that have it; those that are not met come first."""
+    found: dict[str, tuple[Hypothesis, list[str]]] = {}
     for verdict in ordered:
-        if verdict.hypotheses:
-            names, _ = groups.setdefault(repr(verdict.hypotheses), ([], verdict.hypotheses))
+        for hypothesis in verdict.hypotheses:
+            _, names = found.setdefault(repr(hypothesis), (hypothesis, []))
             if verdict.id not in names:
                 names.append(verdict.id)
-    return list(groups.values())
+    return sorted(found.values(), key=lambda pair: pair[0].met)
 
 
 def _data_uri(figure: pathlib.Path) -> str:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from flowsim._core.documents import ForeignFileError
+from flowsim._core.progress import progress_bar
 from flowsim._core.text import TRACEBACK, in_short, out_of_memory
 from flowsim.claims.claim import Claim, Comparison
 from flowsim.claims.deciding.between import followed
@@ -55,8 +56,12 @@ def judge(
 ) -> Verdicts:
     """Judge claims along one flow, in order; see `check`."""
     claims = tuple(claims)
-    evidence = Evidence(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress)
-    return Verdicts(judge_on(claim, evidence) for claim in claims)
+    evidence, verdicts = Evidence(loss, trajectory, claims=claims, checkpoint=checkpoint, progress=progress), Verdicts()
+    with progress_bar("judging", len(claims), unit="claim", shown=progress) as bar:
+        for claim in claims:
+            verdicts.append(judge_on(claim, evidence))
+            bar.update()
+    return verdicts
 
 
 def check(claim: Claim, loss: AbstractPopulationLoss, trajectory: Trajectory) -> Verdict:

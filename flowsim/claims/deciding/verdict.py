@@ -119,6 +119,8 @@ class Verdicts(list[Verdict]):
     def __str__(self) -> str:
         return "\n".join(map(str, self))
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return html_table(*_shown(self), own_stop(self))
 

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from flowsim._core import checks
+from flowsim._core.functions import times_asked
 from flowsim.claims.claim import Claim
 from flowsim.claims.evidence.comparing import Panel
 from flowsim.claims.evidence.moving import ROUNDING, is_symmetric, moved
@@ -24,7 +25,7 @@ from flowsim.flow.solvers.clock import counted, since_last_origin
 from flowsim.flow.solvers.dense.kernel import STEPS_PER_DECADE
 from flowsim.flow.solvers.kinks import BEFORE, rows_before_kink
 from flowsim.flow.systems import AbstractSystem, Descent, LossSystem, ScaledSystem, is_rounding, system_of
-from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory, times_asked
+from flowsim.flow.trajectory import SAME, AbstractDescent, Status, Trajectory
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.losses.closed_form import is_closed_form
 from flowsim.losses.sampled.monte_carlo import MonteCarloLoss, prepared, stated

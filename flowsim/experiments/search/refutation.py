@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions
 from flowsim._core.files import at_work_in
-from flowsim._core.text import value_text
+from flowsim._core.text import LINE, cut, value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim
 from flowsim.claims.spaces import Axis, Space
@@ -61,13 +61,14 @@ class Refutation:
 
     def __str__(self) -> str:
         name = f"{self.claim.id} [{self.claim.form}]"
+        stated = f"  {cut(self.claim.text, LINE)}"
         seen = f"{self.problems} problems, {self.met} of which met the hypotheses, in {self.seconds:.0f} s"
         if self.counterexample is not None:
-            lines = [f"{name}: counterexample found among {seen}.", self.counterexample.erratum]
+            lines = [f"{name}: counterexample found among {seen}.", stated, self.counterexample.erratum]
             if not self.small:
                 lines.append("The time ended before it was fully simplified: give it more.")
             return "\n".join(lines)
-        lines = [f"{name}: no counterexample among {seen}."]
+        lines = [f"{name}: no counterexample among {seen}.", stated]
         if self.least is not None:
             margin, values = self.least
             where = ", ".join(f"{key} = {value_text(value)}" for key, value in values.items())

@@ -16,7 +16,7 @@ import numpy as np
 from flowsim._core.checks import refuse
 from flowsim._core.documents import plain, versions, write_json
 from flowsim._core.files import at_work_in
-from flowsim._core.text import value_text
+from flowsim._core.text import LINE, cut, value_text
 from flowsim._core.types import Document, Values
 from flowsim.claims import Claim, Verdict, judge_on
 from flowsim.claims.deciding.verdict import citation
@@ -89,7 +89,8 @@ class Sharpening:
         where = ", ".join(f"{name} = {value_text(value)}" for name, value in self.values.items())
         lines = [
             f"{self.claim.id} [{self.claim.form}]: the bound may be sharpened by a factor of {self.factor:.6g} over "
-            f"{self.problems} problems, attained at {where} ({self.verdict.verdict} there)."
+            f"{self.problems} problems, attained at {where} ({self.verdict.verdict} there).",
+            f"  {cut(self.claim.text, LINE)}",
         ]
         for name, value in self.verdict.constants.items():
             if f"sharp_{name}" in self.verdict.constants:

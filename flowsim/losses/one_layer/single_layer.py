@@ -14,7 +14,7 @@ from flowsim.losses.arrowhead import AbstractArrowhead, Arrowhead, balanced_mini
 from flowsim.losses.base import AbstractPopulationLoss, MinimumKind
 from flowsim.losses.one_layer.head_risk import HeadRisk
 from flowsim.models import LinearAttention, TokenHeads
-from flowsim.tasks import LinearRegression
+from flowsim.tasks import LinearRegression, RandomCovarianceRegression
 from flowsim.tasks.regression import check_regression
 
 
@@ -31,6 +31,7 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
     **Fields:** structure: the arrowhead of the flow on u12 = u21 = 0.
     """
 
+    task: AbstractVar[LinearRegression | RandomCovarianceRegression]
     structure: AbstractVar[AbstractArrowhead]
 
     @abc.abstractmethod
@@ -47,6 +48,7 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
 
     @eqx.filter_jit
     def excess(self, model: LinearAttention) -> Scalar:
+        self._check(model)
         return self.odd_excess(model) + self.even_energy(model) / 2
 
     def conserved(self, model: LinearAttention) -> Scalar:
@@ -58,8 +60,14 @@ class AbstractLinearAttentionLoss(AbstractPopulationLoss):
 
     def arrowhead(self, model: LinearAttention) -> AbstractArrowhead | None:
         """The arrowhead if u12 = u21 = 0 exactly. Traced weights have none."""
+        self._check(model)
         on_it = checks.is_concrete(model.u12) and not (np.any(np.asarray(model.u12)) or np.any(np.asarray(model.u21)))
         return self.structure if on_it else None
+
+    def _check(self, model: LinearAttention) -> None:
+        d = self.task.dimension
+        if model.U11.shape != (d, d):
+            checks.refuse("model", f"of dimension {d}, as the prompts of the task", f"U11 is {model.U11.shape}")
 
 
 class LinearAttentionLoss(AbstractLinearAttentionLoss):

@@ -6,6 +6,7 @@ and the style applies only during drawing.
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -31,6 +32,7 @@ from flowsim.flow.solvers.clock import counted
 from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.papers.paper import Predictions
 from flowsim.problem.architecture import Curve
+from flowsim.report.plots.axes import readable, time_axis
 
 STYLE = pathlib.Path(__file__).with_name("flowsim.mplstyle")
 
@@ -40,6 +42,17 @@ _BOUND: Options = {"color": "C1", "linestyle": "--"}
 _PREDICTION: Options = {"color": "C2", "linestyle": "-."}
 _SECOND: Options = {"color": "C3", "linestyle": ":", "marker": ".", "markevery": 6}
 _LARGEST = 1e200  # on a logarithmic axis, whose margins would otherwise overflow
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+    """A picture that needs a figure of another size than the style's, in inches."""
+
+    draw: Callable[..., Axes]
+    size: tuple[float, float]
+
+    def __call__(self, *, ax: Axes | None = None) -> Axes:
+        return self.draw(ax=ax)
 
 
 @contextlib.contextmanager
@@ -105,7 +118,18 @@ def excess(axes: Axes, trajectory: Trajectory, predictions: Predictions | None =
     axes.set_yscale("log")
     axes.set_ylabel(r"excess loss  $\ell(t) - \min\,\ell$")
     axes.legend(loc="lower left")
-    return _time_axis(axes, t, time)
+    return time_axis(axes, t, time)
+
+
+@on_axes
+def loss(axes: Axes, trajectory: Trajectory, above_least: bool = False) -> Axes:
+    """The loss over time, or how far it is above its least value along the flow, for a loss of unknown minimum."""
+    t, values = counted(trajectory)[0], np.asarray(trajectory.loss)
+    axes.plot(t, positive(values - np.min(values)) if above_least else values, **_DATA, **_dots(t))
+    if above_least and np.max(values) > np.min(values):
+        axes.set_yscale("log")
+    axes.set_ylabel(r"$L(t)$ less its least value found" if above_least else "loss  $L(t)$")
+    return time_axis(axes, t)
 
 
 @on_axes
@@ -135,7 +159,7 @@ def pl_ratio(axes: Axes, trajectory: Trajectory, predictions: Predictions | None
         rate = predictions.rate
         _level(axes, t, rate.value, rf"{rate.source}: ${rate.symbol}$ = {in_tex(rate.value)}", _BOUND, below=True)
     axes.set_ylabel(r"$\|\nabla\ell\|^2 \,/\, (\ell - \min\,\ell)$")
-    return _time_axis(axes, t)
+    return time_axis(axes, t)
 
 
 @on_axes
@@ -157,7 +181,7 @@ def curve(axes: Axes, trajectory: Trajectory, drawn: Curve, minimizer: PyTree) -
     for level in drawn.levels:
         _level(axes, t, level.value, level.label, _BOUND if level.is_bound else _PREDICTION, below=level.is_bound)
     axes.set_ylabel(drawn.label)
-    return _time_axis(axes, t)
+    return time_axis(axes, t)
 
 
 @on_axes
@@ -184,7 +208,7 @@ def conservation(axes: Axes, trajectory: Trajectory) -> Axes:
     _level(axes, t, trajectory.settings.rtol, f"relative tolerance: {in_tex(trajectory.settings.rtol)}", _BOUND)
     axes.set_ylabel("relative error")
     axes.legend()
-    return _time_axis(axes, t)
+    return time_axis(axes, t)
 
 
 @on_axes
@@ -237,7 +261,7 @@ def test_risk(axes: Axes, curve: RiskCurve) -> Axes:
         _level(axes, curve.t, curve.best_linear_error, label, _BOUND, below=True)
     length = r"\infty" if np.isinf(curve.test_length) else f"{curve.test_length:g}"
     axes.set_ylabel(rf"risk on prompts with $M = {length}$")
-    return _time_axis(axes, curve.t)
+    return time_axis(axes, curve.t)
 
 
 def draw_all(
@@ -267,7 +291,7 @@ def draw_all(
     with styled():
         figures = _figures(trajectory, predictions, tested)
         for name, draw in (more or {}).items():
-            figures[name] = Figure()
+            figures[name] = Figure(figsize=draw.size if isinstance(draw, Sized) else None)
             draw(ax=figures[name].add_subplot())
         for name, figure in figures.items():
             paths[name] = folder / f"{name}.{format if format == 'svg' else 'png'}"
@@ -289,34 +313,36 @@ def drawing(path: str | os.PathLike, **options: Any) -> Iterator[Figure]:
 
 def save(figure: Figure, path: str | os.PathLike) -> None:
     """Write a figure in the format of its suffix; a partial file is never visible. Equal figures give equal bytes."""
+    readable(figure)
     kind = pathlib.Path(path).suffix.removeprefix(".")
-    undated = {"pgf": {}, "svg": {"metadata": {"Date": None}}, "pdf": {"metadata": {"CreationDate": None}}}.get(
-        kind, {}
-    )
+    date = {"svg": "Date", "pdf": "CreationDate"}.get(kind)
+    undated: Options = {"metadata": {date: None}} if date else {}
     write_whole(path, lambda file: figure.savefig(file, format=kind, **undated))
 
 
 def _figures(trajectory: Trajectory, predictions: Predictions | None, tested: RiskCurve | None) -> dict[str, Figure]:
     wide = Figure(figsize=(8.0, 3.1))
-    left, right = wide.subplots(1, 2, sharey=True)
-    excess(trajectory, predictions, ax=left)
-    excess(trajectory, predictions, time="linear", ax=right).set_ylabel("")
-    if right.legend_ is not None:
-        right.legend_.remove()
-    figures = {"excess": wide}
+    known = bool(np.any(np.isfinite(positive(trajectory.excess))))
+    left, right = wide.subplots(1, 2, sharey=known)
+    if known:
+        excess(trajectory, predictions, ax=left)
+        excess(trajectory, predictions, time="linear", ax=right).set_ylabel("")
+        right.legend().remove()
+    else:
+        loss(trajectory, ax=left)
+        loss(trajectory, above_least=True, ax=right)
+    figures, drawn = {"excess" if known else "loss": wide}, {}
     if predictions is not None:
         drawn = {"pl-ratio": functools.partial(pl_ratio, trajectory, predictions)}
         for name, quantity in predictions.curves.items():
             drawn[name] = functools.partial(curve, trajectory, quantity, predictions.limit)
         drawn["scale-condition"] = functools.partial(scale_condition, predictions)
-        for name, draw in drawn.items():
-            figures[name] = Figure()
-            draw(ax=figures[name].add_subplot())
     if tested is not None:
-        figures["test_risk"] = Figure()
-        test_risk(tested, ax=figures["test_risk"].add_subplot())
-    figures["conservation"] = Figure()
-    conservation(trajectory, ax=figures["conservation"].add_subplot())
+        drawn["test_risk"] = functools.partial(test_risk, tested)
+    drawn["conservation"] = functools.partial(conservation, trajectory)
+    for name, draw in drawn.items():
+        figures[name] = Figure()
+        draw(ax=figures[name].add_subplot())
     return figures
 
 
@@ -354,23 +380,4 @@ def _level(axes: Axes, t: np.ndarray, value: float, label: str, role: Options, b
 def _nothing(axes: Axes, reason: str) -> Axes:
     axes.text(0.5, 0.5, reason, ha="center", va="center", transform=axes.transAxes)
     axes.set_axis_off()
-    return axes
-
-
-def _time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
-    """Label the time axis. A logarithmic one has time 0 at its left end, or shows a late drop."""
-    if t[0] < 0:
-        axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
-        first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5
-    else:
-        axes.set_xlabel(r"flow time  $t$")
-        first, linear, share, ticks = 0.0, t[1] if t.size > 1 else 0.0, 0.5, 15
-    if scale == "log" and linear:
-        # Linear up to the first power of ten, so that 0 is the only tick there.
-        axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(linear)), linscale=share)
-        locator: Any = axes.xaxis.get_major_locator()
-        locator.set_params(numticks=ticks)
-    if linear:
-        axes.set_xlim(max(first, -linear) if scale == "linear" else first, t[-1])
-    axes.margins(y=0.15)
     return axes

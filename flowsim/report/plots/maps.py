@@ -175,6 +175,13 @@ def _outcomes(axes: Axes, names: np.ndarray) -> None:
     for name, (_, symbol) in _LOOKS.items():
         if symbol:
             _symbols(axes, names == name, symbol, "white" if name in _DARK else "black")
+    if (names == names.flat[0]).all():
+        # A panel of one colour would look empty.
+        name = str(names.flat[0])
+        text = f"all {names.size} cells:\n{name.replace('-', ' ')}"
+        back: Options = {"facecolor": _LOOKS[name][0], "edgecolor": "none"}
+        colour = "white" if name in _DARK else "black"
+        axes.text(0.5, 0.5, text, color=colour, ha="center", va="center", transform=axes.transAxes, bbox=back)
 
 
 def _mesh(figure: Figure, axes: Axes, values: np.ndarray, norm: Normalize | None, label: str) -> None:

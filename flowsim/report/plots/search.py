@@ -1,5 +1,5 @@
-"""Pictures of the result of a search: the two sides of a statement where it fails, and the growth of its best
-constant.
+"""Pictures of the result of a search: the two sides of a statement where it fails, the growth of its best constant,
+and the hypotheses that it needs.
 """
 
 import os
@@ -8,12 +8,15 @@ import textwrap
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from flowsim._core.text import in_tex
+from flowsim.experiments.ablation import Ablation
 from flowsim.experiments.search.counterexample import Counterexample
 from flowsim.experiments.search.sharpening import Growth, Sharpening
 from flowsim.report.plots import positive, save, styled
+from flowsim.report.plots.axes import few_ticks
 from flowsim.report.plots.names import name_of
 
 _WIDTH, _HEIGHT = 3.6, 3.2  # inches, of a panel
@@ -21,6 +24,10 @@ _MOST_COLUMNS = 3
 _MARKS = 16  # markers along a flow
 _LINE = 80  # characters, in a line of a statement
 _WIDE = 10.0  # the ratio of the ends from which an axis is logarithmic
+_ROW, _LIFT = 0.55, 0.15  # inches for a hypothesis, and of a row between what stands and what fails
+_NAME = 34  # characters, in a line of a hypothesis
+_FARTHEST = 1e3  # factors beyond are drawn here
+_MARKERS = ("o", "C2", "the statement stands"), ("x", "C3", "it fails, at first sight")
 _SLIGHT = 0.05  # a smaller power is not written
 
 
@@ -47,6 +54,28 @@ def draw_growth(found: Sharpening, path: str | os.PathLike) -> None:
         save(figure, path)
 
 
+def draw_ablation(found: Ablation, path: str | os.PathLike) -> None:
+    """Draw the problems that meet all hypotheses but one: how far they miss it, and whether the statement fails."""
+    with styled():
+        shown = [row for row in found.hypotheses if row.misses]
+        figure = Figure(figsize=(7.2, 1.4 + _ROW * max(len(shown), 1)), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_title(f"{found.claim.id} [{found.claim.form}]: without one hypothesis")
+        for place, row in enumerate(shown):
+            for fails, (marker, colour, _) in enumerate(_MARKERS):
+                x = [min(factor, _FARTHEST) for factor, failed in row.misses if failed == bool(fails)]
+                axes.plot(x, [place + _LIFT * (2 * fails - 1)] * len(x), marker, color=colour, alpha=0.6)
+        names = [textwrap.fill(" and ".join(row.names), _NAME) for row in shown]
+        axes.set_yticks(range(len(shown)), names, parse_math=False)
+        axes.set_xscale("log")
+        axes.set_xlabel("factor by which the hypothesis is missed")
+        axes.invert_yaxis()
+        axes.margins(y=0.1)
+        handles = [Line2D([], [], linestyle="none", marker=m, color=c, label=n) for m, c, n in _MARKERS]
+        axes.legend(handles=handles, fontsize="small")
+        save(figure, path)
+
+
 def _sides(axes: Axes, found: Counterexample) -> None:
     value, bound = found.sides
     t = np.asarray(found.run.t)
@@ -61,7 +90,7 @@ def _sides(axes: Axes, found: Counterexample) -> None:
     axes.plot(x, value, color="C0", marker="o", markersize=4, markevery=every, linestyle=style, label="value")
     label = "bound"
     axes.plot(x, bound, color="C1", marker="x", markersize=6, markevery=every, linestyle=style, label=label)
-    axes.set_xlabel(r"flow time  $t$" if along else "number of the point")
+    axes.set_xlabel(r"flow time  $t$" if along else "what the statement compares, in its order")
     axes.set_ylabel("the two sides")
     shown = np.concatenate([side[np.isfinite(side)] for side in (value, bound)])
     if shown.size and np.all(np.isfinite(positive(shown))) and np.max(shown) > 100 * np.min(shown):
@@ -94,6 +123,7 @@ def _growth(axes: Axes, growth: Growth) -> None:
         axes.set_xscale("log")
     if np.nanmax(y, initial=1.0) > _WIDE * np.nanmin(y, initial=1.0):
         axes.set_yscale("log")
+    few_ticks(axes, x)
     axes.set_xlabel(name_of(growth.name))
     axes.set_ylabel("factor")
     if abs(growth.slope) >= _SLIGHT:

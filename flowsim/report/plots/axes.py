@@ -1,0 +1,52 @@
+"""Axes whose ticks can be read: of time, of small ranges, and of whole numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from flowsim._core.text import in_tex
+
+_CURVED = 3.0  # the ratio of its ends below which a logarithmic axis becomes linear
+_FEW = 8  # values that are all ticks
+
+
+def readable(figure: Figure) -> None:
+    """Make logarithmic axes linear that span so little that their ticks would all have the same label."""
+    for axes in figure.axes:
+        for scale, limits, become in (
+            (axes.get_xscale(), axes.get_xlim(), axes.set_xscale),
+            (axes.get_yscale(), axes.get_ylim(), axes.set_yscale),
+        ):
+            low, high = sorted(limits)
+            if scale == "log" and 0 < low < high < _CURVED * low:
+                become("linear")
+
+
+def few_ticks(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
+    """Ticks of the time or parameter axis at the values themselves, if these are few."""
+    if len(values) <= _FEW:
+        axes.set_xticks(np.asarray(values), [in_tex(value) for value in values])
+        axes.xaxis.set_minor_locator(NullLocator())
+
+
+def time_axis(axes: Axes, t: np.ndarray, scale: str = "log") -> Axes:
+    """Label the time axis. A logarithmic one has time 0 at its left end, or shows a late drop."""
+    if t[0] < 0:
+        axes.set_xlabel(rf"flow time  $t - t_*$,  steepest at $t_*$ = {in_tex(-t[0])}")
+        first, linear, share, ticks = t[0], max(t[-1], -t[-2]), 2.0, 5
+    else:
+        axes.set_xlabel(r"flow time  $t$")
+        first, linear, share, ticks = 0.0, t[1] if t.size > 1 else 0.0, 0.5, 15
+    if scale == "log" and linear:
+        # Linear up to the first power of ten, so that 0 is the only tick there.
+        axes.set_xscale("symlog", linthresh=10.0 ** np.ceil(np.log10(linear)), linscale=share)
+        locator: Any = axes.xaxis.get_major_locator()
+        locator.set_params(numticks=ticks)
+    if linear:
+        axes.set_xlim(max(first, -linear) if scale == "linear" else first, t[-1])
+    axes.margins(y=0.15)
+    return axes

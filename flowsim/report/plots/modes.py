@@ -1,0 +1,128 @@
+"""What a flow learns: the singular values of its matrices over time, and the matrices at its start and end."""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import ArrayLike
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import TwoSlopeNorm
+
+from flowsim._core.types import Options
+from flowsim.flow.solvers.clock import counted
+from flowsim.flow.trajectory import Trajectory, weights
+from flowsim.models import LinearAttention
+from flowsim.report.plots.axes import time_axis
+from flowsim.report.plots.flows import Sized, on_axes, positive
+
+_LARGEST = 64  # rows or columns of a matrix that is drawn
+_MOST = 6  # matrices
+_SMALL = 1e-14  # of the largest: a singular value that is rounding
+_GAP = 0.12  # between two matrices, of a matrix's width
+
+
+def of_matrices(trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> dict[str, Callable[..., Axes]]:
+    """The pictures of the matrices of a model by name; empty for a model without one, or with matrices that are too
+    large to be drawn.
+
+    **Arguments:** trajectory: the flow; limits: the weights that the flow is predicted to tend to, by name.
+    """
+    if not (found := _matrices(weights(trajectory.models))):
+        return {}
+    size = 1.2 + 1.9 * (2 + bool(_limits(found, limits))), 0.4 + 1.9 * len(found)
+    pictures: dict[str, Callable[..., Axes]] = {"modes": functools.partial(modes, trajectory=trajectory)}
+    if trajectory.t.size > 1:
+        pictures["weights"] = Sized(functools.partial(matrices, trajectory=trajectory, limits=limits), size)
+    return pictures
+
+
+@on_axes
+def modes(axes: Axes, trajectory: Trajectory) -> Axes:
+    """The eigenvalues over time of u_{-1} U11, if it is symmetric, for one layer of linear attention; for other models
+    the singular values of each matrix.
+    """
+    t, shown = counted(trajectory)[0], _learned(trajectory)
+    for index, (name, (values, _)) in enumerate(shown.items()):
+        look: Options = {"color": f"C{index % 6}", "marker": "o" if t.size == 1 else ""}
+        for number, curve in enumerate(values.T):
+            axes.plot(t, curve, label=name if number == 0 else None, lw=1.1, **look)
+    kinds = {kind for _, kind in shown.values()}
+    axes.set_ylabel(" and ".join(sorted(kinds)))
+    every = np.concatenate([values.ravel() for values, _ in shown.values()])
+    if np.all(every >= 0) and np.any(every > 0):
+        least = positive(np.where(every > _SMALL * every.max(), every, np.nan))
+        if np.nanmax(least) > 20 * np.nanmin(least):
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=np.nanmin(least) / 2)
+    axes.legend(fontsize=8, ncols=2 if len(shown) > 3 else 1)
+    return time_axis(axes, t)
+
+
+@on_axes
+def matrices(axes: Axes, trajectory: Trajectory, limits: Mapping[str, ArrayLike]) -> Axes:
+    """The matrices of a model at the start, at the end and, where it is known, in the limit, in one scale of colours.
+
+    **Arguments:**
+
+    - axes: where it is drawn.
+    - trajectory: the flow.
+    - limits: the weights that the flow is predicted to tend to, by name; others are ignored.
+    """
+    found = _matrices(weights(trajectory.models))
+    states = {"start": {name: m[0] for name, m in found.items()}, "end": {name: m[-1] for name, m in found.items()}}
+    if known := _limits(found, limits):
+        states["limit"] = known
+    largest = max(float(np.max(np.abs(matrix))) for state in states.values() for matrix in state.values()) or 1.0
+    colours = ScalarMappable(TwoSlopeNorm(0, -largest, largest), "RdBu_r")
+    step = 1 + _GAP
+    for column, (label, state) in enumerate(states.items()):
+        left = column * step
+        for row, name in enumerate(found):
+            if name in state:
+                place = left, left + 1, -row * step - 1, -row * step
+                axes.imshow(colours.to_rgba(state[name]), extent=place, interpolation="nearest")
+        axes.annotate(label, (left + 0.5, 0), (0, 4), textcoords="offset points", ha="center")
+    for row, name in enumerate(found):
+        axes.annotate(name, (0, -row * step - 0.5), (-6, 0), textcoords="offset points", ha="right", va="center")
+    axes.set(xlim=(-0.02, len(states) * step), ylim=(-len(found) * step + _GAP - 0.02, 0.02), aspect="equal")
+    axes.set_axis_off()
+    axes.figure.colorbar(colours, ax=axes, shrink=0.9, pad=0.02)
+    return axes
+
+
+def _learned(trajectory: Trajectory) -> dict[str, tuple[np.ndarray, str]]:
+    """The values of each matrix at each time, and what they are."""
+    models = trajectory.models
+    if isinstance(models, LinearAttention):
+        V = np.asarray(models.u_minus1)[:, None, None] * np.asarray(models.U11)
+        if np.max(np.abs(V - np.swapaxes(V, 1, 2))) <= 1e-9 * np.max(np.abs(V), initial=0.0):
+            return {"$u_{-1} U_{11}$": (np.linalg.eigvalsh((V + np.swapaxes(V, 1, 2)) / 2), "eigenvalues")}
+        return {"$u_{-1} U_{11}$": (np.linalg.svd(V, compute_uv=False), "singular values")}
+    found = _matrices(weights(models))
+    return {name: (np.linalg.svd(matrix, compute_uv=False), "singular values") for name, matrix in found.items()}
+
+
+def _matrices(named: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """The matrices by name, each (times, rows, columns): those of several layers or heads one by one. Of more than a
+    picture has room for, the first.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, leaf in named.items():
+        if not eqx.is_inexact_array_like(leaf) or np.ndim(leaf) < 3:
+            continue
+        stack = np.asarray(leaf)
+        rows, columns = stack.shape[-2:]
+        if not (1 < max(rows, columns) <= _LARGEST) or not np.all(np.isfinite(stack)):
+            continue
+        each = stack.reshape(stack.shape[0], -1, rows, columns)
+        for number in range(each.shape[1]):
+            found[f"{name}[{number}]" if each.shape[1] > 1 else name] = each[:, number]
+    return dict(list(found.items())[:_MOST])
+
+
+def _limits(found: Mapping[str, np.ndarray], limits: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """The limits of the matrices that are drawn, by their names."""
+    known = _matrices({name: np.asarray(limit, dtype=float)[None] for name, limit in limits.items()})
+    return {name: known[name][0] for name in found if name in known and known[name][0].shape == found[name].shape[1:]}
