@@ -1,4 +1,4 @@
-"""`flowsim claims`, `check`, `certify`, `verify` and `cite`: list claims, judge and prove one, check the proof, cite."""
+"""`flowsim claims`, `check`, `certify`, `verify`, `cite`: list claims, judge one, prove it, check the proof, cite."""
 
 import dataclasses
 import fnmatch

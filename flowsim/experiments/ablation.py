@@ -32,7 +32,7 @@ from flowsim.experiments.search.screening import Margin, Screen, built, with_num
 from flowsim.problem import spec_of
 
 _AMOUNT, _SEED, _CHANGE = "change.amount", "change.seed", "change.kind"
-_LARGEST = 3  # the dimension of problems with a changed start
+_SIZE = 2  # dimensions, layers, heads of problems with a changed start
 _CONFIRMED = 3  # problems that are judged for each hypothesis
 _FAR = 1e3  # a larger factor is not worth a word
 _LOOKING = 0.6  # of the budget, before any problem is judged
@@ -62,7 +62,7 @@ class Ablated:
 
     @property
     def fails(self) -> int:
-        """At how many of them the statement fails at first sight."""
+        """At how many of them the statement seems to fail."""
         return sum(failed for _, failed in self.misses)
 
     @property
@@ -82,11 +82,12 @@ class Ablated:
         if self.counterexample is not None:
             said = f"{name}: needed. Without it the statement fails at {self.counterexample.where}"
             if 1 < self.factor < _FAR:
-                said += f"; the nearest failure misses it by a factor of {self.factor:.4g}"
+                by = f"{self.factor - 1:.2g} of its size" if self.factor < 2 else f"a factor of {self.factor:.3g}"
+                said += f"; the nearest failure misses it by {by}"
             return f"{said}."
         if not self.problems:
             return f"{name}: never unmet alone, in no problem that was tried."
-        fails = f"; {self.fails} failed at first sight, but were not judged violated" if self.fails else ""
+        fails = f"; {self.fails} seemed to fail, but were not judged violated" if self.fails else ""
         return f"{name}: not found needed in {self.problems} problems, with a least margin of {self.least:.3g}{fails}."
 
 
@@ -164,8 +165,9 @@ def ablate(
     if not names:
         checks.refuse(f"the claim {claim.id}", "one with hypotheses", "it has none")
     with clock.shown(claim.id, progress):
-        spaces = (*claim.spaces, *_siblings(claim), *(_changed(space, at) for at, space in enumerate(claim.spaces)))
-        seen = _looked(claim, spaces, seed, clock)
+        changed = [_changed(space, place) for place, space in enumerate(claim.spaces)]
+        spaces = (*changed, *claim.spaces, *_siblings(claim))
+        seen = _looked(claim, spaces, len(changed), seed, clock)
         rows = tuple(_row(claim, spaces, group, seen, clock) for group in _groups(names, seen))
     found = Ablation(claim, rows, len(seen), clock.seconds)
     if out is not None:
@@ -184,11 +186,11 @@ def _siblings(claim: Claim) -> list[Space]:
 
 
 def _changed(space: Space, place: int) -> Space:
-    """A space of small problems with one array of the start changed, or all of them."""
+    """A space of problems of one small shape with one array of the start changed, or all of them."""
     example = Sampler(space, place, 0).draw(0, 1)[0].values
     axes = {
-        name: Whole(axis.low, max(axis.low, min(axis.high, _LARGEST)))
-        if name in space.shaping and isinstance(axis, Whole)
+        name: Whole(size := min(max(_SIZE, axis.low), axis.high), size)
+        if name in (*space.shaping, "init.rank") and isinstance(axis, Whole)
         else axis
         for name, axis in space.axes.items()
     }
@@ -206,7 +208,7 @@ def _changed(space: Space, place: int) -> Space:
             loss, start = problem.loss, problem.start
         weights, rest = eqx.partition(start, eqx.is_inexact_array)
         ways = [functools.partial(way, amount=amount, key=jax.random.key(seed)) for way in _changes(start).values()]
-        return loss, eqx.combine(jax.lax.switch(jnp.asarray(change), ways, weights), rest)
+        return loss, eqx.combine(jax.lax.switch(jnp.asarray(change, dtype=int), ways, weights), rest)
 
     return Space(axes, make=make, shapes=space.shaping, sized_by=space.sized_by)
 
@@ -242,7 +244,10 @@ def _moved(weights: PyTree, amount: Scalar, key: Array, place: int) -> PyTree:
 
 
 def _skewed(weights: PyTree, amount: Scalar, key: Array, place: int) -> PyTree:
-    return _with_noise(weights, amount, key, place, lambda noise: noise - noise.T)
+    skewed, structure = jax.tree.flatten(_with_noise(weights, amount, key, place, lambda noise: noise - noise.T))
+    before, after = jnp.linalg.norm(jax.tree.leaves(weights)[place]), jnp.linalg.norm(skewed[place])
+    skewed[place] = skewed[place] * before / jnp.where(after > 0, after, 1.0)
+    return jax.tree.unflatten(structure, skewed)
 
 
 def _with_noise(weights: PyTree, amount: Scalar, key: Array, place: int, shape: Callable[[Array], Array]) -> PyTree:
@@ -252,13 +257,17 @@ def _with_noise(weights: PyTree, amount: Scalar, key: Array, place: int, shape: 
     return jax.tree.unflatten(structure, leaves)
 
 
-def _looked(claim: Claim, spaces: Sequence[Space], seed: int, clock: Clock) -> list[tuple[Point, Margin]]:
-    """Problems with the margin of the statement, which is known, and the hypotheses that are not met."""
+def _looked(claim: Claim, spaces: Sequence[Space], changed: int, seed: int, clock: Clock) -> list[tuple[Point, Margin]]:
+    """Problems with the margin of the statement, where it is known, and the hypotheses that are not met.
+
+    **Arguments:** changed: how many of the first spaces change the start. Every second batch is drawn from these.
+    """
     screen = Screen(claim, spaces, clock.longest, beyond=True)
     seen: list[tuple[Point, Margin]] = []
     spare = (1 - _LOOKING) * clock.budget if math.isfinite(clock.budget) else 0.0
     for number in itertools.count():
-        place, batch = number % len(spaces), number // len(spaces)
+        turn, first, count = number // 2, *((0, changed) if number % 2 == 0 else (changed, len(spaces) - changed))
+        place, batch = first + turn % count, turn // count
         sampler = Sampler(spaces[place], place, seed)
         points = sampler.draw(batch, screen.lanes(sampler.draw(batch, 1)[0]))
         seen += [(point, margin) for point, margin in screen.look(points, clock) if not math.isnan(margin.margin)]

@@ -58,6 +58,7 @@ def error_of(claim: Claim) -> float:
 
 def room(comparison: Comparison, error: float) -> Room:
     """The room that a comparison leaves, whose sides are known to a relative error."""
+    comparison = jax.tree.map(jnp.atleast_1d, comparison)
     promised, margins = comparison.promised, jnp.where(comparison.promised, comparison.margin, jnp.inf)
     known = jnp.all(jnp.isfinite(comparison.slack) | ~promised)
     clear = jnp.any(Sides.of(comparison, error * comparison.scale).fails)
