@@ -27,7 +27,7 @@ _WIDE = 10.0  # the ratio of the ends from which an axis is logarithmic
 _ROW, _LIFT = 0.55, 0.15  # inches for a hypothesis, and of a row between what stands and what fails
 _NAME = 34  # characters, in a line of a hypothesis
 _FARTHEST = 1e3  # factors beyond are drawn here
-_MARKERS = ("o", "C2", "the statement stands"), ("x", "C3", "it fails")
+_MARKERS = ("o", "#4a83bd", "the statement stands"), ("x", "#b3261e", "it fails")
 _SLIGHT = 0.05  # a smaller power is not written
 
 
