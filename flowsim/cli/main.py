@@ -1,12 +1,13 @@
 """The command line: commands, options and exit status. Heavy modules are imported after parsing."""
 
 import functools
+import importlib
 import os
 import pathlib
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -15,6 +16,15 @@ from flowsim._core import VERSION
 from flowsim._core.text import nearest
 from flowsim.cli import prepare
 from flowsim.cli.prepare import FINISHED, UNFINISHED, explained, guarded, interrupted, prepare_jax, stop
+
+
+def _of(module: str, name: str) -> Callable[..., int]:
+    """What a command calls. Its modules take a second or more to import, and a terminal shows that."""
+    from flowsim._core.progress import progress_bar
+
+    with progress_bar("starting", 1, shown=sys.stderr.isatty()):
+        prepare_jax()
+        return vars(importlib.import_module(f"flowsim.cli.{module}"))[name]
 
 
 def _if_given(metavar: str, help: str | None = None) -> Any:
@@ -87,9 +97,8 @@ def run(
         process: the number of this one, from 0; process 0 writes the results.
         join_timeout: how long to wait for the others.
     """
-    prepare_jax()
+    run = _of("run", "run")
     from flowsim.cli.devices import Hosts
-    from flowsim.cli.run import run
 
     return run(
         problem,
@@ -124,10 +133,7 @@ def init(
         risk: also print the prompt length needed for this risk.
         json: print JSON.
     """
-    prepare_jax()
-    from flowsim.cli.init import init
-
-    return init(problem, overrides=sum(overrides, ()), epsilon=epsilon, risk=risk, as_json=json)
+    return _of("init", "init")(problem, overrides=sum(overrides, ()), epsilon=epsilon, risk=risk, as_json=json)
 
 
 def claims(
@@ -141,10 +147,7 @@ def claims(
         pattern: only those with a matching id, such as "smith2025.lemma-3.*"; without it all.
         json: print JSON.
     """
-    prepare_jax()
-    from flowsim.cli.claims import claims
-
-    return claims(pattern, as_json=json)
+    return _of("claims", "claims")(pattern, as_json=json)
 
 
 def check(
@@ -162,10 +165,7 @@ def check(
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """
-    prepare_jax()
-    from flowsim.cli.check import check
-
-    return check(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
+    return _of("check", "check")(claim_id, overrides=sum(overrides, ()), as_json=json, strict=strict)
 
 
 def certify(
@@ -185,18 +185,12 @@ def certify(
         out: where the certificate goes.
         until: the last time of a claim along the flow, instead of the flow's own stop; inf for all t.
     """
-    prepare_jax()
-    from flowsim.cli.check import certify
-
-    return certify(claim_id, problem, out, overrides=sum(overrides, ()), form=form, until=until)
+    return _of("check", "certify")(claim_id, problem, out, overrides=sum(overrides, ()), form=form, until=until)
 
 
 def verify(certificate: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FILE")], /) -> int:
     """Check a certificate that `flowsim certify` wrote: exit status 0 if it is a proof, and 1 if not."""
-    prepare_jax()
-    from flowsim.cli.check import verify
-
-    return verify(certificate)
+    return _of("check", "verify")(certificate)
 
 
 def audit(
@@ -223,9 +217,7 @@ def audit(
         certify: refute the printed claims that are violated by certificates, which are kept in DIR/certificates.
         certify_budget: the time to try it for each claim, such as 90s or 10m.
     """
-    prepare_jax()
-    from flowsim.cli.audit import audit
-
+    audit = _of("audit", "audit")
     given, options = sum(overrides, ()), {"as_json": json, "strict": strict, "fresh": fresh, "shard": shard}
     options["certify"] = certify_budget if certify else None
     return audit(out, paper=paper, overrides=given, jobs=jobs, scheduler=scheduler, **options)
@@ -262,10 +254,7 @@ def sweep(
         quiet: print neither progress nor summary.
         devices: how many share the cells of a batch; all: those that JAX finds.
     """
-    prepare_jax()
-    from flowsim.cli.sweep import sweep
-
-    return sweep(
+    return _of("sweep", "sweep")(
         problem,
         out,
         over=sum(over, ()),
@@ -310,8 +299,8 @@ def refute(
         format: of the figure.
         quiet: print no progress.
     """
-    prepare_jax()
-    from flowsim.cli.search import Asked, refute
+    refute = _of("search", "refute")
+    from flowsim.cli.search import Asked
 
     asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
     return refute(asked, as_json=json, strict=strict, format=format, quiet=quiet)
@@ -344,8 +333,8 @@ def sharpen(
         format: of the figure.
         quiet: print no progress.
     """
-    prepare_jax()
-    from flowsim.cli.search import Asked, sharpen
+    sharpen = _of("search", "sharpen")
+    from flowsim.cli.search import Asked
 
     asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
     return sharpen(asked, as_json=json, strict=strict, format=format, quiet=quiet)
@@ -353,10 +342,7 @@ def sharpen(
 
 def cite(claim_ids: ClaimIds = (), /) -> int:
     """Print BibTeX entries of the papers of claims, and of flowsim."""
-    prepare_jax()
-    from flowsim.cli.claims import cite
-
-    return cite(claim_ids)
+    return _of("claims", "cite")(claim_ids)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
