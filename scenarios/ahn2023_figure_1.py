@@ -18,7 +18,6 @@ import optimistix
 
 import flowsim
 from flowsim.papers.ahn2023.figures import distance_to_identity, preconditioned
-from flowsim.report import plots
 
 VARIANCES = np.array([1, 1, 0.5, 0.25, 1]) ** 2
 
@@ -42,7 +41,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple]:
     runs = [train(0, 2, rtol=1e-5)] if quick else [train(seed, 3) for seed in range(5)]
     loss, first, _ = runs[0]
     k, path = loss.layers, pathlib.Path(out or ".", "ahn2023_figure_1.png")
-    with plots.drawing(path, figsize=(2.6 * (k + 1), 5.0)) as figure:
+    with flowsim.plots.drawing(path, figsize=(2.6 * (k + 1), 5.0)) as figure:
         above, below = figure.subplots(2, k + 1)
         for run_loss, run, _ in runs:
             for i, axes in enumerate(above[:k]):

@@ -19,7 +19,6 @@ import numpy as np
 import flowsim
 from flowsim.losses import ScalarLayersLoss
 from flowsim.models import ScalarLayers
-from flowsim.report import plots
 
 CLAIMS = [f"ahn2023.{name}" for name in ("theorem-5.local-minima", "figure-3.loss", "figure-4", "figure-4.elsewhere")]
 
@@ -37,7 +36,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
     flows.sort(key=lambda run: float(run.loss[-1]))
 
     best, path = loss.minimizer, pathlib.Path(out or ".", "ahn2023_gd_plus_plus.png")
-    with plots.drawing(path, figsize=(9.0, 3.0)) as figure:
+    with flowsim.plots.drawing(path, figsize=(9.0, 3.0)) as figure:
         left, middle, right = figure.subplots(1, 3)
         for run in flows:
             left.loglog(run.t[1:], run.loss[1:], "-", color="tab:blue", lw=0.8)

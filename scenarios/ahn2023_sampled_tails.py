@@ -20,7 +20,6 @@ import numpy as np
 
 import flowsim
 from flowsim import initialization
-from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
@@ -55,7 +54,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
         near = flowsim.ScalarLayers(means(state[1].A), means(state[1].B))
         found.append((loss.estimate(state[1]).value, fresh.estimate(state[1]).value, float(exact(near))))
     path, reason = pathlib.Path(out or ".", "ahn2023_sampled_tails.png"), loss.distrust(state[1], fresh)
-    with plots.drawing(path, figsize=(5.0, 3.5)) as figure:
+    with flowsim.plots.drawing(path, figsize=(5.0, 3.5)) as figure:
         axes = figure.subplots()
         axes.loglog(counts, found, "o-", ms=3, label=["the samples", "fresh prompts", "exact, nearest scalars"])
         axes.axhline(float(exact.minimum), color="k", ls="--", label="least loss of scalars")

@@ -17,7 +17,6 @@ import numpy as np
 import flowsim
 from flowsim import initialization
 from flowsim.losses.deep.scalar_minima import scalar_minimum, scalar_shortfall
-from flowsim.report import plots
 
 D, LOOPS = 5, 2
 
@@ -29,7 +28,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tupl
     found, lengths = {}, (3, 20) if quick else (3, 5, 20, 100)
     start = flowsim.LoopedAttention(initialization.symmetric(0.2, D, seed=0), loops=LOOPS)
     path = pathlib.Path(out or ".", "gatmiry2024_figure_1.png")
-    with plots.drawing(path, figsize=(9, 3.8)) as figure:
+    with flowsim.plots.drawing(path, figsize=(9, 3.8)) as figure:
         left, right = figure.subplots(1, 2)
         for index, n in enumerate(lengths):
             task = flowsim.LinearRegression(np.eye(D), n, weights="inverse-covariance")

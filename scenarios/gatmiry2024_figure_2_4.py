@@ -19,7 +19,6 @@ import flowsim
 from flowsim.losses import ScalarLayersLoss, ScalarLoopLoss
 from flowsim.losses.deep.scalar_minima import layer_minimum, scalar_minimum
 from flowsim.models import ScalarLayers, ScalarLoop
-from flowsim.report import plots
 
 D, N = 10, 20
 
@@ -31,7 +30,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[int, tupl
     found, depths = {}, (1, 2) if quick else (1, 2, 3, 4)
     mark = lambda index: {"color": f"C{index}", "marker": "os^D"[index], "markevery": 0.2, "markersize": 3}
     path = pathlib.Path(out or ".", "gatmiry2024_figure_2_4.png")
-    with plots.drawing(path, figsize=(12, 3.8)) as figure:
+    with flowsim.plots.drawing(path, figsize=(12, 3.8)) as figure:
         left, middle, right = figure.subplots(1, 3)
         shown = depths if quick else (1, 2, 4, 8)
         looped = {

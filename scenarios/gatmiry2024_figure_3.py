@@ -21,7 +21,6 @@ import flowsim
 from flowsim.losses.deep.residual_energy import loop_terms
 from flowsim.losses.deep.scalar_minima import scalar_minimum
 from flowsim.papers.gatmiry2024.figures import mean_risks, other_covariance, prompt_risks
-from flowsim.report import plots
 
 D, N = 10, 20
 
@@ -34,7 +33,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[tuple[str
     laws = {"covariance as in training": (1.0,) * D, "another covariance": other_covariance(D)}
     loops, found = np.arange(1, most + 1), {}
     path = pathlib.Path(out or ".", "gatmiry2024_figure_3.png")
-    with plots.drawing(path, figsize=(9, 6.5)) as figure:
+    with flowsim.plots.drawing(path, figsize=(9, 6.5)) as figure:
         for row, L in zip(figure.subplots(2, 2, sharex=True, sharey=True), (2, 5), strict=True):
             a = scalar_minimum(D, N, L)[0]
             for axes, (title, eigenvalues) in zip(row, laws.items(), strict=True):

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 import flowsim
-from flowsim.report import plots
 
 D, N = 5, 20
 
@@ -42,7 +41,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[tuple[int
     start = flowsim.DiagonalLayers([[0.0]], task)
     path = pathlib.Path(out or ".", "gatmiry2024_step_size.png")
     rows = []
-    with plots.drawing(path, figsize=(7.0, 5.4)) as figure:
+    with flowsim.plots.drawing(path, figsize=(7.0, 5.4)) as figure:
         for index, loops in enumerate((1, 3) if quick else (1, 2, 3, 4)):
             loss = flowsim.DiagonalLayersLoss(task, loops)
             best = loss.minimizer

@@ -16,7 +16,6 @@ import pathlib
 import numpy as np
 
 import flowsim
-from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[dict, dict, flowsim.Trajectory]:
@@ -41,7 +40,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[dict, di
     band = flowsim.confidence_band(flowsim.Evidence(sampled, run))
 
     path = pathlib.Path(out or ".", "monte_carlo_error_bars.png")
-    with plots.drawing(path, figsize=(9, 3.4)) as figure:
+    with flowsim.plots.drawing(path, figsize=(9, 3.4)) as figure:
         left, right = figure.subplots(1, 2)
         for index, (method, (half, error)) in enumerate(widths.items()):
             left.loglog(counts, half, marker="o", color=f"C{index}", ls=("-", "--", "-.", ":")[index], label=method)

@@ -16,7 +16,6 @@ import numpy as np
 
 import flowsim
 from flowsim import initialization
-from flowsim.report import plots
 
 LAMBDA, N, SCALE = np.array([4.0, 2.0, 1.0, 0.5]), 31, 1e-6
 GAMMA = (1 + 1 / N) * LAMBDA + np.sum(LAMBDA) / N
@@ -38,8 +37,8 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[flowsim.
         times = f"{plateau.enter:10.0f}  {plateau.leave:10.0f}  {plateau.grad_norm:8.1e}"
         print(f"{plateau.level:.13f}  {plateau.level - level:12.1e}  {times}  {plateau.index:5d}  {fastest:7.1e}")
     path = pathlib.Path(out or ".", "saddle_to_saddle.png")
-    with plots.drawing(path, figsize=(8.0, 3.4)) as figure:
-        plots.staircase(flow, found, ax=figure.add_subplot())
+    with flowsim.plots.drawing(path, figsize=(8.0, 3.4)) as figure:
+        flowsim.plots.staircase(flow, found, ax=figure.add_subplot())
     print(f"figure: {path.absolute()}")
     return found
 

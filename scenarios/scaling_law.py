@@ -18,7 +18,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import flowsim
-from flowsim.report import plots
 
 A, SCALE, RANK = 1.5, 0.01, 4
 LAST, WINDOW = 3e5, (1e3, 1e5)
@@ -38,7 +37,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, li
     print("Following flows of growing dimension ..", flush=True)
     dimensions = (64, 1024) if quick else (64, 256, 1024, 4096, 16384)
     found, path = {}, pathlib.Path(out or ".", "scaling_law.png")
-    with plots.drawing(path, figsize=(8.0, 3.4)) as figure:
+    with flowsim.plots.drawing(path, figsize=(8.0, 3.4)) as figure:
         for place, (length, exponent) in enumerate(EXPONENTS.items()):
             axes = figure.add_subplot(1, 2, place + 1, title=f"N = {length:g}", xlabel="t", ylabel="excess")
             for color, d in zip(plt.cm.viridis(np.linspace(0, 0.9, len(dimensions))), dimensions, strict=True):

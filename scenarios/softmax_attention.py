@@ -16,7 +16,6 @@ import numpy as np
 
 import flowsim
 from flowsim.losses.sampled.confidence import half_width
-from flowsim.report import plots
 
 D, N = 2, 10
 
@@ -38,7 +37,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tupl
     sampled = flowsim.MonteCarloLoss(task, samples=sets * 1024, replicates=sets, factor=0.5, method="prompts")
     ends: dict[str, tuple[float, ...]] = {"linear": (float(exact.loss[-1]),)}
     path = pathlib.Path(out or ".", "softmax_attention.png")
-    with plots.drawing(path, figsize=(5, 3.5)) as figure:
+    with flowsim.plots.drawing(path, figsize=(5, 3.5)) as figure:
         axes = figure.add_subplot()
         axes.plot(exact.t, exact.loss, "k", label="linear, exact")
         for name, sign in (("softmax, U11 > 0", 1.0), ("softmax, U11 < 0", -1.0)):

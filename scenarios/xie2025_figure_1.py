@@ -17,7 +17,6 @@ import numpy as np
 
 import flowsim
 from flowsim import initialization
-from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
@@ -38,7 +37,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
         factored, task, steps=steps, batch=batch, learning_rate=rate, key=jax.random.key(0), progress=not quick
     )
     path = pathlib.Path(out or ".", "xie2025_figure_1.png")
-    with plots.drawing(path, figsize=(8.0, 3.3)) as figure:
+    with flowsim.plots.drawing(path, figsize=(8.0, 3.3)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for name, flow in flows.items():
             left.plot(flow.t, flow.loss, label=f"flow of {name}")

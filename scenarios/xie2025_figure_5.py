@@ -18,7 +18,6 @@ import numpy as np
 import flowsim
 import flowsim.tasks
 from flowsim.papers.xie2025.section_5 import alignment
-from flowsim.report import plots
 
 
 def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
@@ -44,7 +43,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple:
         ours = np.asarray(slopes(prompts.query, flow.row(index), prompts))
         drawn.append(np.sum(ours * theirs) / np.sqrt(np.sum(ours**2) * np.sum(theirs**2)))
     path = pathlib.Path(out or ".", "xie2025_figure_5.png")
-    with plots.drawing(path, figsize=(8.0, 3.3)) as figure:
+    with flowsim.plots.drawing(path, figsize=(8.0, 3.3)) as figure:
         left, right = figure.subplots(1, 2)
         left.loglog(flow.t[1:], flow.loss[1:], label="trainable guess, one head")
         left.axhline(float(loss.risk.descent_risk), color="tab:red", ls="--", label="gradient descent from $w_*$")

@@ -16,7 +16,6 @@ import numpy as np
 
 import flowsim
 from flowsim import initialization
-from flowsim.report import plots
 
 
 def ends(task: flowsim.LinearRegression, heads: int, w: np.ndarray | None = None, bias: float = 0.0) -> tuple:
@@ -45,7 +44,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, np.n
     panels = {name: np.asarray(rows) for name, rows in found.items()}
     descent = d * (d + 1) / (C + d + 1)
     path = pathlib.Path(out or ".", "xie2025_figures_2_to_4.png")
-    with plots.drawing(path, figsize=(11.0, 3.0)) as figure:
+    with flowsim.plots.drawing(path, figsize=(11.0, 3.0)) as figure:
         for axes, (name, rows) in zip(figure.subplots(1, 4), panels.items(), strict=True):
             axes.plot(rows[:, 0], rows[:, 1], "k-", label="least risk")
             axes.plot(rows[:, 0], rows[:, 2], "o", mfc="none", color="tab:blue", label="end of the flow")

@@ -17,7 +17,6 @@ import flowsim
 from flowsim.initialization import balanced
 from flowsim.losses.prompt_risk import best_linear_error, zero_predictor_error
 from flowsim.papers.zhang2023.conditions import limit
-from flowsim.report import plots
 
 LAMBDA, M = np.diag([0.5, 1.0, 2.0]), 50
 
@@ -42,7 +41,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> tuple[dict[str
     trajectory = flowsim.gradient_flow(loss, balanced(0.01, np.eye(3)))
     verdicts = flowsim.judge("zhang2023.sec-4.2", loss, trajectory)
     path, found = pathlib.Path(out or ".", "zhang2023_covariate_shift.png"), {}
-    with plots.drawing(path) as figure:
+    with flowsim.plots.drawing(path) as figure:
         axes = figure.add_subplot(
             xscale="log", yscale="log", xlabel=r"flow time  $t$", ylabel="excess risk over zero's"
         )

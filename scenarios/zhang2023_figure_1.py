@@ -18,7 +18,6 @@ import numpy as np
 import flowsim
 from flowsim.losses.arrowhead import balanced_minimum
 from flowsim.losses.prompt_risk import zero_predictor_error
-from flowsim.report import plots
 from flowsim.tasks import sampling
 from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 
@@ -44,7 +43,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, np.n
     M, found = [10, 40] if quick else [*range(1, 21), *range(25, 151, 5)], {}
     panels = {"fixed covariance": fixed} | {f"c = {c}": functools.partial(random, c=c) for c in (1, 4, 9)}
     path = pathlib.Path(out or ".", "zhang2023_figure_1.png")
-    with plots.drawing(path, figsize=(8, 6)) as figure:
+    with flowsim.plots.drawing(path, figsize=(8, 6)) as figure:
         for axes, (title, task) in zip(figure.subplots(2, 2, sharex=True).flat, panels.items(), strict=True):
             zero = float(zero_predictor_error(task(1)))
             for index, ((line, N), model) in enumerate(models.items()):

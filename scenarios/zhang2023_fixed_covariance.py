@@ -12,8 +12,6 @@ Polyak-Lojasiewicz constant along this flow is about 110 times the theorem's mu.
 import pathlib
 
 import flowsim
-from flowsim.report import plots
-from flowsim.report.page import write_report
 
 PROBLEM = """
 [task]
@@ -32,6 +30,8 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.V
     """Integrate, judge, draw; print the verdict table and where the report is. Quick: Lemma 5.4 alone."""
     flowsim.setup()
     print("Following the flow, then judging every statement along it ..", flush=True)
+    from flowsim.report.page import write_report  # slow to import
+
     problem = flowsim.ProblemSpec.from_toml(PROBLEM).build()
     trajectory = problem.run(progress=True)
     parts = "lemma-5.4" if quick else ABOUT
@@ -41,7 +41,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.V
     folder = pathlib.Path(out or pathlib.Path(__file__).stem, "figures")
     folder.mkdir(parents=True, exist_ok=True)
     promised = flowsim.predictions(problem.task, problem.start)
-    figures = plots.draw_all(folder, trajectory, promised)
+    figures = flowsim.plots.draw_all(folder, trajectory, promised, more=flowsim.plots.of_tightness(verdicts))
     page = folder.parent / "report.html"
     write_report(page, problem.spec, trajectory, verdicts, figures, promised, facts={})
 

@@ -20,7 +20,6 @@ import numpy as np
 import flowsim
 from flowsim.initialization import scaled_identity
 from flowsim.papers.zhang2023.section_4_3 import mean_prediction
-from flowsim.report import plots
 from flowsim.tasks.covariance_laws import DiagonalLaw, Gamma
 
 DIMENSION = 3
@@ -42,7 +41,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, tu
     sizes = np.asarray([0.1, 1.0, 3.0]) if quick else np.geomspace(0.05, 5, 61)
     ones, found = jnp.ones(DIMENSION), {}
     path = pathlib.Path(out or ".", "zhang2023_one_third.png")
-    with plots.drawing(path) as figure:
+    with flowsim.plots.drawing(path) as figure:
         axes = figure.add_subplot(xlabel=r"$|x_i|$ of the query", ylabel="mean prediction over label")
         for index, shape in enumerate((1.0, 4.0) if quick else (0.5, 1.0, 4.0, 20.0)):
             law, model, verdicts = trained(shape)

@@ -13,7 +13,6 @@ equality in the proof of Lemma C.6, which holds as the inequality that the proof
 import pathlib
 
 import flowsim
-from flowsim.report import plots
 
 PROBLEM = """
 [task]
@@ -38,10 +37,10 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> list[flowsim.V
 
     constants = next(verdict.constants for verdict in verdicts if verdict.id == "zhang2023.lemma-c.8.limit")
     path = pathlib.Path(out or ".", "zhang2023_random_covariance.png")
-    with plots.drawing(path) as figure:
+    with flowsim.plots.drawing(path) as figure:
         predicted = flowsim.predictions(problem.task, problem.start)
         drawn = predicted.curves["value-weight"]
-        axes = plots.curve(trajectory, drawn, predicted.limit, ax=figure.add_subplot())
+        axes = flowsim.plots.curve(trajectory, drawn, predicted.limit, ax=figure.add_subplot())
         axes.axhline(constants["u_printed"], color="C3", linestyle=":")
         axes.annotate("(C.15) as printed", (0.02, constants["u_printed"]), (0, 3), color="C3",
                       xycoords=axes.get_yaxis_transform(), textcoords="offset points")  # fmt: skip

@@ -15,7 +15,6 @@ import numpy as np
 
 import flowsim
 from flowsim import initialization
-from flowsim.report import plots
 
 EPSILON = 1e-6
 CLAIMS = ("zhang2023.theorem-4.1", "zhang2023.assumption-3.3.scale")
@@ -40,7 +39,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[float, li
     bound = predict(1.0).constants["scale_bound"]
     below = bound * (1 - np.geomspace(1 - 1e-6 / bound, 1e-4, 100))
     path = pathlib.Path(out or ".", "zhang2023_scale_condition.png")
-    with plots.drawing(path) as figure:
+    with flowsim.plots.drawing(path) as figure:
         axes = figure.add_subplot(xscale="log", yscale="log", xlim=(1e-6, 1e2))
         axes.axvspan(1e-6, bound, facecolor="C2", alpha=0.12, label="scale condition met")
         axes.plot(below, [predict(sigma).guaranteed_time(EPSILON) for sigma in below], "C1--", label="guaranteed")

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import flowsim
-from flowsim.report import plots
 
 VALUES, N, H, SEQUENCES = np.array([0.4, 0.3, 0.2, 0.1]), 31, 8, 5000
 LEVELS = 1 - np.cumsum([0.0, *(VALUES / (1 + (1 + 1 / VALUES) / N))])
@@ -49,7 +48,7 @@ def main(quick: bool = False, out: pathlib.Path | None = None) -> dict[str, tupl
     task = flowsim.LinearRegression(np.diag(VALUES), N)
     found, path, empirical = {}, pathlib.Path(out or ".", "zhang2025_figures.png"), empirical_loss(task)
     half = lambda run: float(run.t[np.argmax(run.loss < (LEVELS[0] + LEVELS[-1]) / 4)])
-    with plots.drawing(path, figsize=(12.0, 3.4)) as figure:
+    with flowsim.plots.drawing(path, figsize=(12.0, 3.4)) as figure:
         for place, (name, (start, step, count)) in enumerate(starts().items()):
             trained = flowsim.gradient_descent(empirical, start, step, count)
             flow = flowsim.gradient_flow(flowsim.AttentionLoss(task, start), start, t1=step * count)

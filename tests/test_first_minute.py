@@ -1,5 +1,6 @@
 """The first minute of a user: what is shown is one problem, what is typed works, and what goes wrong is one line."""
 
+import io
 import os
 import pathlib
 import re
@@ -20,6 +21,7 @@ THETA = [[1, 0.5, 0], [0, 1, -0.5], [0.3, 0, 1]]
 
 # As isort sorts imports: flowsim's own modules, and JAX with them, are imported before setup.
 LATE = """
+import io
 import os
 import jax
 from flowsim.initialization import balanced
@@ -166,3 +168,22 @@ def test_a_scenario_does_as_users_are_told_and_says_at_once_what_it_does(path):
     begin = text[text.index("def main(") :]
     assert re.search(r'"""\n    flowsim\.setup\(\)\n    print\("[^"]{10,72} \.\.", flush=True\)\n', begin)
     assert "jax_enable_x64" not in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "shown"), [(Terminal, True), (io.StringIO, False)])
+def test_a_terminal_shows_at_once_that_a_command_starts(stream, shown, monkeypatch):
+    written = stream()
+    monkeypatch.setattr(sys, "stderr", written)
+    assert main.main(["claims", "zhang2023.lemma-5.4"]) == 0
+    assert written.getvalue().startswith("\rstarting:") is shown
+    assert not written.getvalue().split("\r")[-2:-1] or not written.getvalue().split("\r")[-2].strip()  # wiped out
+
+
+def test_a_bar_needs_nothing_that_takes_long_to_import():
+    script = "import sys, flowsim._core.progress; sys.exit('jax' in sys.modules or 'numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)

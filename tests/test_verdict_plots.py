@@ -183,7 +183,7 @@ def test_an_axis_of_a_small_range_has_ticks_that_differ(factor, scale, tmp_path)
 
 
 def test_whole_numbers_are_ticked_as_such():
-    growth = Growth("task.dimension", (1, 2), (1.5, 3.0))
+    growth = Growth("task.dimension", (1.0, 2.0), (1.5, 3.0))
     drawn = axes()
     _growth(drawn, growth)
     assert [label.get_text() for label in drawn.get_xticklabels()] == ["1", "2"]

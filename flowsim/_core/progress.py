@@ -1,11 +1,9 @@
 """Progress bars, shown at once; in a log, a line at first and then every ten seconds."""
 
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm.auto import tqdm
-
-from flowsim._core.types import Options
 
 _BETWEEN_LINES = 10.0  # seconds
 
@@ -38,5 +36,5 @@ def progress_bar(what: str, total: int, *, unit: str = "it", shown: bool = True)
     - shown: whether the bar is shown at all.
     """
     written_over = sys.stderr.isatty() or tqdm.__mro__[1].__module__ == "tqdm.notebook"
-    options: Options = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
+    options: dict[str, Any] = {} if written_over else {"file": _Lines(sys.stderr), "mininterval": _BETWEEN_LINES}
     return tqdm(total=total, desc=what, unit=unit, disable=not shown, leave=False, **options)

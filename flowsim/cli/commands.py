@@ -1,11 +1,23 @@
 """The commands with their options. Heavy modules are imported after parsing."""
 
+import importlib
 import pathlib
+import sys
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from flowsim.cli.prepare import prepare_jax
+
+
+def _of(module: str, name: str) -> Callable[..., int]:
+    """What a command calls. Its modules take a second or more to import, and a terminal shows that."""
+    from flowsim._core.progress import progress_bar
+
+    with progress_bar("starting", 1, shown=sys.stderr.isatty()):
+        prepare_jax()
+        return vars(importlib.import_module(f"flowsim.cli.{module}"))[name]
 
 
 def _if_given(metavar: str, help: str | None = None) -> Any:
@@ -79,9 +91,8 @@ def run(
         process: the number of this one, from 0; process 0 writes the results.
         join_timeout: how long to wait for the others.
     """
-    prepare_jax()
+    run = _of("run", "run")
     from flowsim.cli.devices import Hosts
-    from flowsim.cli.run import run
 
     return run(
         problem,
@@ -116,10 +127,7 @@ def init(
         risk: also print the prompt length needed for this risk.
         json: print JSON.
     """
-    prepare_jax()
-    from flowsim.cli.init import init
-
-    return init(problem, overrides=sum(overrides, ()), epsilon=epsilon, risk=risk, as_json=json)
+    return _of("init", "init")(problem, overrides=sum(overrides, ()), epsilon=epsilon, risk=risk, as_json=json)
 
 
 def claims(
@@ -133,10 +141,7 @@ def claims(
         pattern: only those with a matching id, such as "smith2025.lemma-3.*"; without it all.
         json: print JSON.
     """
-    prepare_jax()
-    from flowsim.cli.claims import claims
-
-    return claims(pattern, as_json=json)
+    return _of("claims", "claims")(pattern, as_json=json)
 
 
 def check(
@@ -158,10 +163,9 @@ def check(
         json: print JSON.
         strict: exit with status 1 if a claim is violated.
     """
-    prepare_jax()
-    from flowsim.cli.claims import check
-
-    return check(claim_id, problem, over=sum(over, ()), overrides=sum(overrides, ()), as_json=json, strict=strict)
+    return _of("claims", "check")(
+        claim_id, problem, over=sum(over, ()), overrides=sum(overrides, ()), as_json=json, strict=strict
+    )
 
 
 def certify(
@@ -181,18 +185,12 @@ def certify(
         out: where the certificate goes.
         until: the last time of a claim along the flow, instead of the flow's own stop; inf for all t.
     """
-    prepare_jax()
-    from flowsim.cli.claims import certify
-
-    return certify(claim_id, problem, out, overrides=sum(overrides, ()), form=form, until=until)
+    return _of("claims", "certify")(claim_id, problem, out, overrides=sum(overrides, ()), form=form, until=until)
 
 
 def verify(certificate: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FILE")], /) -> int:
     """Check a certificate that `flowsim certify` wrote: exit status 0 if it is a proof, and 1 if not."""
-    prepare_jax()
-    from flowsim.cli.claims import verify
-
-    return verify(certificate)
+    return _of("claims", "verify")(certificate)
 
 
 def audit(
@@ -219,9 +217,7 @@ def audit(
         certify: refute the printed claims that are violated by certificates, which are kept in DIR/certificates.
         certify_budget: the time to try it for each claim, such as 90s or 10m.
     """
-    prepare_jax()
-    from flowsim.cli.audit import audit
-
+    audit = _of("audit", "audit")
     given, options = sum(overrides, ()), {"as_json": json, "strict": strict, "fresh": fresh, "shard": shard}
     options["certify"] = certify_budget if certify else None
     return audit(out, paper=paper, overrides=given, jobs=jobs, scheduler=scheduler, **options)
@@ -258,10 +254,7 @@ def sweep(
         quiet: print neither progress nor summary.
         devices: how many share the cells of a batch; all: those that JAX finds.
     """
-    prepare_jax()
-    from flowsim.cli.sweep import sweep
-
-    return sweep(
+    return _of("sweep", "sweep")(
         problem,
         out,
         over=sum(over, ()),
@@ -306,8 +299,8 @@ def refute(
         format: of the figure.
         quiet: print no progress.
     """
-    prepare_jax()
-    from flowsim.cli.search import Asked, refute
+    refute = _of("search", "refute")
+    from flowsim.cli.search import Asked
 
     asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
     return refute(asked, as_json=json, strict=strict, format=format, quiet=quiet)
@@ -340,8 +333,8 @@ def sharpen(
         format: of the figure.
         quiet: print no progress.
     """
-    prepare_jax()
-    from flowsim.cli.search import Asked, sharpen
+    sharpen = _of("search", "sharpen")
+    from flowsim.cli.search import Asked
 
     asked = Asked(claim_id, form, sum(over, ()), budget, problems, seed, out, jobs, scheduler)
     return sharpen(asked, as_json=json, strict=strict, format=format, quiet=quiet)
@@ -368,8 +361,8 @@ def ablate(
         format: of the figure.
         quiet: print no progress.
     """
-    prepare_jax()
-    from flowsim.cli.search import Asked, ablate
+    ablate = _of("search", "ablate")
+    from flowsim.cli.search import Asked
 
     asked = Asked(claim_id, form, (), budget, problems, seed, out, 1, None)
     return ablate(asked, as_json=json, format=format, quiet=quiet)
@@ -377,10 +370,7 @@ def ablate(
 
 def cite(claim_ids: ClaimIds = (), /) -> int:
     """Print BibTeX entries of the papers of claims, and of flowsim."""
-    prepare_jax()
-    from flowsim.cli.claims import cite
-
-    return cite(claim_ids)
+    return _of("claims", "cite")(claim_ids)
 
 
 COMMANDS = run, init, claims, check, certify, verify, audit, sweep, refute, sharpen, ablate, cite

@@ -65,8 +65,9 @@ def run(
     status = found.trajectory.status
     if not status.finished:
         if first and not as_json:
+            why = status.in_words.partition(": ")[2]
             judged = "claims along it are judged up to there" if status.judged else "no claim along it is judged"
-            print(f"The integration was not finished ({status.in_words}): {judged}. {status.advice}")
+            print(f"The integration was not finished ({why}): {judged}. {status.advice}")
         return UNFINISHED
     return exit_status(strict, found.verdicts)
 

@@ -229,7 +229,7 @@ class Trajectory(eqx.Module):
             f"gradient flow to t = {t[-1]:.4g}; {t.size} output times\n  {self.status.in_words}\n"
             f"  loss {loss[0]:.6g} -> {loss[-1]:.6g}, excess {excess[0]:.3g} -> {excess[-1]:.3g}\n"
             f"  {self.settings.method}, rtol {self.settings.rtol:g}: {certificates.steps} steps "
-            f"({certificates.rejected_steps} rejected), energy defect {certificates.energy_defect:.1e}{balance}"
+            f"({certificates.rejected_steps} rejected)\n  energy defect {certificates.energy_defect:.1e}{balance}"
         )
 
     def __repr__(self) -> str:  # several flows at once, or traced ones, have no numbers to show

@@ -1,5 +1,6 @@
 """The papers whose claims flowsim judges: one package per paper."""
 
+import collections
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -13,13 +14,24 @@ from flowsim.flow.trajectory import Trajectory, weights
 from flowsim.losses import AbstractPopulationLoss
 from flowsim.papers.ahn2023 import PAPER as _AHN2023
 from flowsim.papers.gatmiry2024 import PAPER as _GATMIRY2024
-from flowsim.papers.paper import Claims, Paper, Predictions
+from flowsim.papers.paper import Paper, Predictions
 from flowsim.papers.xie2025 import PAPER as _XIE2025
 from flowsim.papers.zhang2023 import PAPER as _ZHANG2023
 from flowsim.papers.zhang2023.predictions import predictions as predictions
 from flowsim.papers.zhang2023.prompt_lengths import prompt_lengths as prompt_lengths
 from flowsim.papers.zhang2025 import PAPER as _ZHANG2025
 from flowsim.problem import Problem
+
+
+class Claims(tuple[Claim, ...]):
+    """Claims in a fixed order, counted in their repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        counts = collections.Counter(claim.id.partition(".")[0] for claim in self)
+        return f"<{len(self)} claims: {', '.join(f'{count} of {paper}' for paper, count in counts.items())}>"
+
 
 PAPERS: tuple[Paper, ...] = (_ZHANG2023, _AHN2023, _GATMIRY2024, _XIE2025, _ZHANG2025)
 ALL_CLAIMS = Claims(claim for paper in PAPERS for claim in paper.claims)

@@ -1,6 +1,5 @@
 """The parts of every paper: its sections with their claims, the models it covers, and what it predicts for a start."""
 
-import collections
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -80,16 +79,6 @@ class Predictions:
         if self.excess <= epsilon:
             return 0.0
         return math.log(self.excess / epsilon) / self.rate.value if self.rate.value > 0 else math.inf
-
-
-class Claims(tuple[Claim, ...]):
-    """Claims in a fixed order, counted in their repr."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        counts = collections.Counter(claim.id.partition(".")[0] for claim in self)
-        return f"<{len(self)} claims: {', '.join(f'{count} of {paper}' for paper, count in counts.items())}>"
 
 
 def _nothing(problem: Problem) -> None:

@@ -18,5 +18,6 @@ from flowsim.report.plots.flows import test_risk as test_risk
 from flowsim.report.plots.modes import matrices as matrices
 from flowsim.report.plots.modes import modes as modes
 from flowsim.report.plots.plateaus import staircase as staircase
+from flowsim.report.plots.verdicts import of_tightness as of_tightness
 from flowsim.report.plots.verdicts import sides as sides
 from flowsim.report.plots.verdicts import tightness as tightness

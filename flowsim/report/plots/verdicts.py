@@ -85,10 +85,7 @@ def of_judged(
     - evidence: the evidence that the claims were judged on.
     - own: claims of a user, whose sides are drawn for any verdict.
     """
-    found: dict[str, Callable[..., Axes]] = {}
-    if any(verdict.tightness is not None for verdict in verdicts if verdict.verdict in _JUDGED):
-        rows = sum(verdict.verdict in _JUDGED for verdict in verdicts)
-        found["tightness"] = Sized(functools.partial(tightness, verdicts=verdicts), (5.8, 0.8 + 0.19 * rows))
+    found = of_tightness(verdicts)
     known, users = {(claim.id, claim.form): claim for claim in claims}, {(claim.id, claim.form) for claim in own}
     open_ones = [verdict for verdict in verdicts if verdict.verdict in _JUDGED[:2]]
     others = [verdict for verdict in verdicts if (verdict.id, verdict.form) in users and verdict not in open_ones]
@@ -102,6 +99,13 @@ def of_judged(
         if both.value.size > 1 and np.any(np.isfinite(both.value)) and np.any(np.isfinite(both.bound)):
             found[f"{SIDES}{verdict.id}-{verdict.form}"] = functools.partial(sides, verdict=verdict, both=both)
     return found
+
+
+def of_tightness(verdicts: Sequence[Verdict]) -> dict[str, Callable[..., Axes]]:
+    """The picture of how tight statements are, for `draw_all`; empty if none has a ratio of its sides."""
+    rows = sum(verdict.verdict in _JUDGED and verdict.tightness is not None for verdict in verdicts)
+    size = 5.8, 0.8 + 0.19 * rows
+    return {"tightness": Sized(functools.partial(tightness, verdicts=verdicts), size)} if rows else {}
 
 
 @on_axes
